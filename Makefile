@@ -1,0 +1,57 @@
+# Every target works in .venv and makes it first; nothing is installed outside it but, where tests
+# need them, Debian packages (see tests/system-packages).
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+READY := $(VENV)/.ready
+# Python that may not keep its byte code compiles every module anew in every process we start.
+unexport PYTHONDONTWRITEBYTECODE
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test lint format bench requirements soak clean lock
+
+help: ## what there is to make
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spotd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,torch]'
+	@touch $@
+
+demo: $(READY) ## the main job on three local clouds, preempted three times, proven equal
+	@$(BIN)/spotctl demo --out demo
+
+test: $(READY) ## lint, then every test
+	@tests/system-packages
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+lint: $(READY) ## format, lint, types, import rules, the agent's Python version
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/vermin -q -t=3.10- --violations $$(cat trainer/bundle.txt)
+
+format: $(READY) ## let ruff write the files as they should be
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## the figures of docs/measurements.md (takes about half an hour)
+	$(BIN)/python bench/recovery.py --json bench/out/recovery.json
+	$(BIN)/python bench/control_plane.py --json bench/out/control_plane.json
+
+soak: $(READY) ## kill everything 20 times each; resumable
+	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json
+
+requirements: $(READY) ## each numbered requirement, the tests that show it, and whether they pass
+	@$(BIN)/python -m tests.requirements
+
+lock: $(READY) ## write constraints.txt from what is installed now
+	$(BIN)/pip freeze --exclude-editable | grep -viE '^(torch|nvidia|triton|setuptools|pip)\b' > constraints.txt
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) build dist *.egg-info demo bench/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,279 @@
+"""The provider port: what spotd asks of a cloud, and the closed set of errors it understands.
+
+Standard library only, because the node agent ships this file too. A provider answers five verbs
+(`offers`, `launch`, `terminate`, `list`, `notices`); everything a vendor can say is translated into
+the types below by the adapter, so that nothing outside `providers/<cloud>/` knows a vendor.
+
+Money is integer micro-USD, time is integer microseconds since the epoch (UTC) unless a name says
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+
+class CapacityType(str, Enum):
+    """How a machine is sold."""
+
+    SPOT = "spot"
+    ON_DEMAND = "on_demand"
+    RESERVED = "reserved"
+    BLOCK = "block"
+
+
+class Scope(str, Enum):
+    """How much of the market an error spoils."""
+
+    OFFER = "offer"
+    ZONE = "zone"
+    REGION = "region"
+    PROVIDER = "provider"
+
+
+class InstanceState(str, Enum):
+    """The life of an instance as the cloud tells it."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+    FAILED = "failed"  # a create that the cloud accepted and could not fulfil; see Instance.error
+
+
+class NoticeKind(str, Enum):
+    """What the cloud warns of. Only PREEMPT and MAINTENANCE take the machine away."""
+
+    REBALANCE = "rebalance"
+    PREEMPT = "preempt"
+    MAINTENANCE = "maintenance"
+
+
+@dataclass(frozen=True)
+class OfferRequest:
+    """What a job needs of one machine; empty fields do not filter."""
+
+    accelerator: str = ""
+    accelerator_count: int = 0
+    cpus: float = 0.0
+    memory_gib: float = 0.0
+    instance_type: str = ""
+    cloud: str = ""  # "aws", "gcp", "azure", ...: the make of cloud, or a provider's name
+    region: str = ""
+    zone: str = ""
+    capacity_types: tuple[CapacityType, ...] = (CapacityType.SPOT, CapacityType.ON_DEMAND)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Something rentable now.
+
+    `price_microusd_per_h` is what this offer costs; `list_microusd_per_h` is the on-demand price of
+    the same machine in the same place (the first counterfactual). `local` marks machines that are
+    processes on the control box, so that nobody mistakes them for a cloud.
+    """
+
+    provider: str
+    region: str
+    zone: str
+    instance_type: str
+    capacity_type: CapacityType
+    price_microusd_per_h: int
+    list_microusd_per_h: int
+    accelerator: str = ""
+    accelerator_count: int = 0
+    cpus: float = 0.0
+    memory_gib: float = 0.0
+    price_source: str = "quote"
+    cloud: str = ""  # the make of cloud; a local cloud says which one it behaves like
+    local: bool = False
+
+    @property
+    def key(self) -> str:
+        """Identity of the offer in cooldowns and tokens: provider/region/zone/type/capacity."""
+        place = f"{self.provider}/{self.region}/{self.zone}"
+        return f"{place}/{self.instance_type}/{self.capacity_type.value}"
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """A complete, byte-exact create request. The same token must always carry the same request."""
+
+    token: str
+    name: str
+    region: str
+    zone: str
+    instance_type: str
+    capacity_type: CapacityType
+    tags: Mapping[str, str]
+    ssh_user: str
+    ssh_public_key: str
+    host_private_key: str = field(repr=False)
+    host_public_key: str
+    image_id: str = ""
+    disk_gib: int = 0
+    max_price_microusd_per_h: int = 0
+    max_run_s: int = 0
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The cloud has an instance for this token."""
+
+    instance_id: str
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The cloud accepted the create and works on it; `list()` will show what became of it."""
+
+    operation: str
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One machine of ours as the cloud lists it, failed creates included."""
+
+    instance_id: str
+    token: str
+    tags: Mapping[str, str]
+    state: InstanceState
+    region: str
+    zone: str
+    instance_type: str
+    capacity_type: CapacityType
+    host: str = ""
+    port: int = 22
+    ssh_user: str = ""
+    host_public_key: str = ""
+    launched_at_us: int = 0
+    error: str = ""  # vendor text of a failed create or of an end not of our making
+    error_code: str = ""  # one of the error class names below, for a failed create
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A warning about one machine, from its metadata service or from the cloud's own queue.
+
+    `deadline_us` is wall time on the machine that heard it; None means "unknown, take it as now".
+    Two notices are the same when `notice_id` is the same.
+    """
+
+    notice_id: str
+    kind: NoticeKind
+    deadline_us: int | None = None
+    source: str = ""
+    instance_id: str = ""
+    text: str = ""
+
+
+class ProviderError(Exception):
+    """Base of the closed set. `scope` says how much of the market the error spoils."""
+
+    scope: Scope = Scope.OFFER
+
+    def __init__(self, text: str, *, scope: Scope | None = None, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code  # the vendor's own code, for the log and the event
+        if scope is not None:
+            self.scope = scope
+
+
+class CapacityError(ProviderError):
+    """No machine to be had there now: cool the offer and try the next one."""
+
+
+class QuotaError(ProviderError):
+    """Our quota is used up or zero: cool the region, for longer."""
+
+    scope = Scope.REGION
+
+
+class PriceError(ProviderError):
+    """The price is above the cap that we sent."""
+
+
+class RejectedError(ProviderError):
+    """Our request is wrong: fail the job with the vendor's text, trying again cannot help."""
+
+
+class AuthError(ProviderError):
+    """Credentials refused: the provider is out of use until they change."""
+
+    scope = Scope.PROVIDER
+
+
+class ThrottledError(ProviderError):
+    """Too many calls: same target, later."""
+
+    scope = Scope.PROVIDER
+
+    def __init__(self, text: str, *, retry_after_s: float = 1.0, code: str = "") -> None:
+        super().__init__(text, code=code)
+        self.retry_after_s = retry_after_s
+
+
+class UnknownOutcome(ProviderError):
+    """It may have happened. Nothing is recorded; the same token is tried again."""
+
+
+class MetadataError(Exception):
+    """The metadata service did not answer sensibly. Never a preemption."""
+
+
+class Provider(Protocol):
+    """A cloud. Every verb may raise any `ProviderError`; anything else that escapes is a bug.
+
+    Attributes:
+        name: the provider's name in the configuration, and in every offer it makes.
+        local: machines are processes on this box; shown to users wherever the name is shown.
+        watcher: which `providers.<watcher>.notice` its nodes run ("aws", "gcp", "azure").
+        visibility_s: how long a fresh create may stay invisible to `list()`.
+    """
+
+    name: str
+    local: bool
+    watcher: str
+    visibility_s: float
+
+    def offers(self, request: OfferRequest) -> Sequence[Offer]:
+        """What fits `request` and is on sale now, with prices."""
+        ...
+
+    def launch(self, request: LaunchRequest) -> Launched | Pending:
+        """Create one machine. Idempotent on `request.token`; back within 10 s."""
+        ...
+
+    def terminate(self, instance_id: str) -> None:
+        """End a machine and everything that bills with it. An unknown id is success."""
+        ...
+
+    def list(self) -> Sequence[Instance]:
+        """Everything that carries our deployment's tag, complete, or an error."""
+        ...
+
+    def notices(self) -> Sequence[Notice]:
+        """Cloud-side warnings since the last call; may always be empty."""
+        ...
+
+
+class NoticeWatcher(Protocol):
+    """The node's side of notices: `providers.<watcher>.notice.Watcher(base_url, timeout...)`.
+
+    `poll` answers with every notice in force *now*: the agent compares with what it saw before, so
+    a notice that is missing from a successful answer has been withdrawn, and an outage
+    (`MetadataError`) changes nothing.
+    """
+
+    interval_s: float  # pause between polls; 0 where `poll` itself waits for a change
+
+    def poll(self) -> Sequence[Notice]:
+        """One round against the metadata service."""
+        ...
+
+    def acknowledge(self, notice: Notice) -> None:
+        """Tell the cloud that we are done, where it has such a call; harmless elsewhere."""
+        ...

@@ -1,0 +1,157 @@
+"""The cloud's HTTP door: `/v1/<personality>/` for its customers, `/control/` for its owner."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlsplit
+
+from providers.base import CapacityType, LaunchRequest
+from providers.local.control_api import ControlApi
+from providers.local.nursery import NurseryError
+from providers.local.quiet_http import QuietConversation, QuietServer
+from providers.local.refusals import STATUS, Garble, HangUp, Refusal
+from providers.local.scenario import PERSONALITIES
+from providers.local.scenario_fields import ScenarioError
+from providers.local.taking import Taker
+from providers.local.world import World
+
+_BODY_MAX_BYTES = 1_000_000
+
+
+class Api:
+    """Answers requests with plain JSON values; raises what the verbs raise."""
+
+    def __init__(self, world: World, taker: Taker) -> None:
+        self._world = world
+        self._taker = taker
+        self._control = ControlApi(world, taker)
+        self.visibility_s = world.market.scenario.visibility_s
+
+    def answer(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, object]
+    ) -> object:
+        """One call."""
+        match path.strip("/").split("/"):
+            case ["v1", personality, verb] if personality in PERSONALITIES:
+                return self._serve(method, personality, verb, query, body)
+            case ["v1", personality, _]:
+                have = ", ".join(PERSONALITIES)
+                raise Refusal("not_found", f"no personality {personality!r}; there are {have}")
+            case ["control", verb]:
+                return self._control.answer(method, verb, body)
+        raise Refusal("not_found", f"no such path: {path}")
+
+    def _serve(
+        self,
+        method: str,
+        personality: str,
+        verb: str,
+        query: Mapping[str, str],
+        body: Mapping[str, object],
+    ) -> object:
+        match method, verb:
+            case "POST", "launch":
+                return self._world.launch(personality, request_from(body))
+            case "POST", "terminate":
+                self._world.terminate(personality, str(body.get("instance_id", "")))
+                return {}
+            case "GET", "offers":
+                return {"offers": self._world.offers(personality)}
+            case "GET", "instances":
+                return {"instances": self._world.list(personality, _deployment(query))}
+            case "GET", "notices":
+                after = query.get("after", "0")
+                if not after.isdecimal():
+                    raise Refusal("rejected", f"after is {after!r}; it must be a number")
+                rows = self._taker.queue(personality, _deployment(query), int(after))
+                return {"notices": rows}
+        raise Refusal("not_found", f"no such call: {method} {verb}")
+
+
+def _deployment(query: Mapping[str, str]) -> str:
+    if not query.get("deployment"):
+        raise Refusal("rejected", "the query must name a deployment")
+    return query["deployment"]
+
+
+def request_from(body: Mapping[str, object]) -> LaunchRequest:
+    """A launch request from JSON. Raises Refusal naming the field that is wrong."""
+    fields = LaunchRequest.__dataclass_fields__
+    if unknown := sorted(set(body) - set(fields)):
+        raise Refusal("rejected", f"unknown field {unknown[0]!r}")
+    values: dict[str, object] = {}
+    for name, field in fields.items():
+        value = body.get(name)
+        if name == "tags":
+            ok = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+        elif name == "capacity_type":
+            ok = value in ("spot", "on_demand")
+            value = CapacityType(value) if ok else value
+        else:
+            ok = isinstance(value, str if field.type == "str" else int)
+        if not ok:
+            raise Refusal("rejected", f"field {name!r} is missing or not a {field.type}")
+        values[name] = value
+    return LaunchRequest(**values)  # type: ignore[arg-type]  # checked above, field by field
+
+
+class Server(QuietServer):
+    """The door itself."""
+
+    def __init__(self, bound: socket.socket, api: Api) -> None:
+        self.api = api
+        super().__init__(bound, _Conversation)
+
+
+class _Conversation(QuietConversation):
+    server: Server
+
+    def _serve(self) -> None:
+        try:
+            status, document = 200, self._answer()
+        except Refusal as refusal:
+            status, document = STATUS[refusal.code], refusal.to_data()
+        except ScenarioError as error:
+            status, document = 400, Refusal("rejected", "; ".join(error.mistakes)).to_data()
+        except NurseryError as error:
+            status, document = 500, Refusal("internal", str(error)).to_data()
+        except HangUp:
+            self.close_connection = True
+            return
+        except Garble:
+            self._send(200, b"<html>\xff this is not what you were told")
+            return
+        except Exception as error:  # noqa: BLE001  one bad call must not end the cloud
+            traceback.print_exc(file=sys.stderr)
+            status, document = 500, Refusal("internal", repr(error)).to_data()
+        self._send(status, json.dumps(document).encode())
+
+    def _answer(self) -> object:
+        split = urlsplit(self.path)
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > _BODY_MAX_BYTES:
+            self.close_connection = True
+            raise Refusal("rejected", f"the body has more than {_BODY_MAX_BYTES} bytes")
+        raw = self.rfile.read(length)
+        try:
+            body = json.loads(raw) if raw else {}
+        except ValueError as error:
+            raise Refusal("rejected", f"the body is not JSON: {error}") from None
+        if not isinstance(body, dict):
+            raise Refusal("rejected", "the body is not a JSON object")
+        query = dict(parse_qsl(split.query, keep_blank_values=True))
+        return self.server.api.answer(self.command, split.path, query, body)
+
+    def _send(self, status: int, body: bytes) -> None:
+        headers = {
+            "Content-Type": "application/json",
+            "X-Local-Cloud": "true",
+            "X-Visibility-S": str(self.server.api.visibility_s),
+        }
+        self.send(status, headers, body)
+
+    do_GET = do_POST = _serve  # noqa: N815  the base class's names

@@ -1,0 +1,123 @@
+"""Compute Engine's metadata server: a tree of values, and calls that wait for a change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from typing import TypeAlias
+
+from providers.base import Notice, NoticeKind
+from providers.local.documents import Ask, Facts, Reply
+
+Tree: TypeAlias = "dict[str, str | int | Tree]"
+
+_ROOT = "/computeMetadata/v1/"
+_WAIT_MAX_S = 3600.0
+_GOOGLE = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
+
+
+def _camel(key: str) -> str:
+    first, *rest = key.split("-")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _as_json(value: str | int | Tree) -> object:
+    if isinstance(value, dict):
+        return {_camel(key): _as_json(value[key]) for key in sorted(value)}
+    return value
+
+
+def _listing(tree: Tree) -> str:
+    rows = [f"{key}/" if isinstance(value, dict) else key for key, value in tree.items()]
+    return "".join(f"{row}\n" for row in sorted(rows))
+
+
+class GcpDocuments:
+    """The values of one Compute Engine machine."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._changed = threading.Condition()
+        self._notices: dict[str, Notice] = {}
+        self._preempted = False
+
+    def publish(self, notice: Notice) -> None:
+        """Show the notice from now on, and wake those who wait."""
+        with self._changed:
+            self._notices[notice.notice_id] = notice
+            self._preempted |= notice.kind is NoticeKind.PREEMPT
+            self._changed.notify_all()
+
+    def withdraw(self, notice_id: str) -> None:
+        """Show it no more; a preemption is never taken back."""
+        with self._changed:
+            self._notices.pop(notice_id, None)
+            self._changed.notify_all()
+
+    def forget_tokens(self) -> None:
+        """There are none."""
+
+    def respond(self, ask: Ask) -> Reply:
+        """Answer one request; with `wait_for_change` that may take until something changes."""
+        if ask.headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in ask.headers:
+            page = b"Missing Metadata-Flavor:Google header."
+            return Reply(403, page, "text/html; charset=UTF-8", _GOOGLE)
+        if ask.method != "GET":
+            return Reply(405, b"", "text/html; charset=UTF-8", _GOOGLE)
+        if not ask.path.startswith(_ROOT):
+            return self._missing()
+        with self._changed:
+            seen = self._render(ask)
+            if ask.query.get("wait_for_change", "").lower() != "true" or seen.status != 200:
+                return seen
+            known = ask.query.get("last_etag", seen.headers["ETag"])
+            timeout = ask.query.get("timeout_sec", "")
+            limit_s = min(float(timeout), _WAIT_MAX_S) if timeout.isdecimal() else _WAIT_MAX_S
+            self._changed.wait_for(lambda: self._render(ask).headers["ETag"] != known, limit_s)
+            return self._render(ask)
+
+    def _missing(self) -> Reply:
+        return Reply(404, b"", "text/html; charset=UTF-8", _GOOGLE)
+
+    def _render(self, ask: Ask) -> Reply:
+        path = ask.path.removeprefix(_ROOT)
+        value: str | int | Tree = self._values()
+        for key in filter(None, path.split("/")):
+            if not isinstance(value, dict) or key not in value:
+                return self._missing()
+            value = value[key]
+        recursive = ask.query.get("recursive", "").lower() == "true"
+        if isinstance(value, dict) and path and not path.endswith("/"):
+            return Reply(301, b"", headers={"Location": f"{ask.path}/", **_GOOGLE})
+        if ask.query.get("alt", "json" if recursive else "text") == "json":
+            shown = _as_json(value) if recursive or not isinstance(value, dict) else sorted(value)
+            body, kind = json.dumps(shown, separators=(",", ":")), "application/json"
+        else:
+            body = _listing(value) if isinstance(value, dict) else str(value)
+            kind = "application/text"
+        etag = hashlib.sha256(body.encode()).hexdigest()[:16]
+        return Reply(200, body.encode(), kind, {"ETag": etag, **_GOOGLE})
+
+    def _values(self) -> Tree:
+        kinds = {w.kind for w in self._notices.values()}
+        ends = NoticeKind.MAINTENANCE in kinds
+        facts = self._facts
+        number = int(hashlib.sha256(facts.instance_id.encode()).hexdigest()[:15], 16)
+        return {
+            "instance": {
+                "id": number,
+                "name": facts.name,
+                "zone": f"projects/1/zones/{facts.zone}",
+                "machine-type": f"projects/1/machineTypes/{facts.instance_type}",
+                "preempted": "TRUE" if self._preempted else "FALSE",
+                "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if ends else "NONE",
+                "scheduling": {
+                    "automatic-restart": "FALSE",
+                    "on-host-maintenance": "TERMINATE",
+                    "preemptible": "TRUE" if facts.spot else "FALSE",
+                },
+                "attributes": {},
+            },
+            "project": {"project-id": "local", "numeric-project-id": 1},
+        }

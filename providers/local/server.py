@@ -1,0 +1,74 @@
+"""`python -m providers.local.server --dir DIR`: the local cloud, until it is told to stop.
+
+Prints one JSON line, `{"url": "http://127.0.0.1:PORT", ...}`, when it is ready. SIGTERM or SIGINT
+ends it and every machine with it; so does SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from providers.local.api import Api, Server
+from providers.local.nursery import NurseryError
+from providers.local.quiet_http import bind
+from providers.local.scenario import DEFAULT, Scenario
+from providers.local.scenario_fields import ScenarioError
+from providers.local.scenario_file import load
+from providers.local.taking import Taker
+from providers.local.world import World
+
+_BEAT_S = 1.0
+_ENDS = {signal.SIGTERM, signal.SIGINT}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the server; 2 for bad arguments, 1 when it cannot start or lost its zygote."""
+    parser = argparse.ArgumentParser(prog="python -m providers.local.server", description=__doc__)
+    parser.add_argument("--dir", type=Path, required=True, help="disks, ledger and logs")
+    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; 0 takes a free one")
+    parser.add_argument("--scenario", type=Path, help="TOML file; see examples/scenarios/")
+    options = parser.parse_args(argv)
+    folder: Path = options.dir.absolute()
+    try:
+        scenario = load(options.scenario) if options.scenario else DEFAULT
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _serve(folder, options.port, scenario)
+    except ScenarioError as error:
+        print(f"the scenario has mistakes; correct them and start again:\n{error}", file=sys.stderr)
+        return 2
+    except (OSError, NurseryError) as error:
+        print(f"the local cloud cannot start: {error}", file=sys.stderr)
+    return 1
+
+
+def _serve(folder: Path, port: int, scenario: Scenario) -> int:
+    # Blocked before any thread starts, so that they wait for `sigtimedwait` and nothing else.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    trouble = threading.Event()
+
+    def lose() -> None:
+        trouble.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    bound = bind("127.0.0.1", port)
+    world = World(folder, scenario, lose)
+    server = Server(bound, Api(world, Taker(world)))
+    try:
+        server.start()
+        print(json.dumps({"url": server.url, "pid": os.getpid(), "local": True}), flush=True)
+        while signal.sigtimedwait(_ENDS, _BEAT_S) is None:
+            world.ledger.beat()
+        server.stop()
+    finally:
+        world.shutdown()
+    return 1 if trouble.is_set() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""A machine's SSH server: public keys only, commands and shells as the user who runs the cloud."""
+
+from __future__ import annotations
+
+import io
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import paramiko
+from paramiko.common import (
+    AUTH_FAILED,
+    AUTH_SUCCESSFUL,
+    OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
+    OPEN_SUCCEEDED,
+)
+
+from providers.local.reaper import Reaper
+from providers.local.sessions import Session, Terminal, run_piped, run_terminal
+
+_BACKLOG = 128
+_ACCEPTED_ENV = ("LANG", "LC_")
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who may log in, and the machine's own key (OpenSSH private key format)."""
+
+    user: str
+    public_key: str
+    host_private_key: str = field(repr=False)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, object]) -> Login:
+        """Back from the plain JSON of a launch. Raises KeyError."""
+        return cls(str(data["user"]), str(data["public_key"]), str(data["host_private_key"]))
+
+
+def load_private_key(text: str) -> paramiko.PKey:
+    """An Ed25519, ECDSA or RSA key in OpenSSH format. Raises ValueError."""
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+        try:
+            return kind.from_private_key(io.StringIO(text))
+        except (paramiko.SSHException, ValueError):
+            continue
+    raise ValueError("the host key is not an OpenSSH private key")
+
+
+class SshServer:
+    """Serves on a socket that is bound but does not listen yet."""
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        login: Login,
+        environment: Mapping[str, str],
+        reaper: Reaper,
+        on_exec: Callable[[], None],
+    ) -> None:
+        self._socket = bound
+        self._login = login
+        self._host_key = load_private_key(login.host_private_key)
+        self._environment = environment
+        self._reaper = reaper
+        self._on_exec = on_exec
+        self._used = threading.Event()
+
+    def start(self) -> None:
+        """Listen and serve, on threads that end with the process."""
+        self._socket.listen(_BACKLOG)
+        threading.Thread(target=self._accept, name="ssh", daemon=True).start()
+
+    def started_command(self) -> None:
+        """Report the machine's first command."""
+        if not self._used.is_set():
+            self._used.set()
+            self._on_exec()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _address = self._socket.accept()
+            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+
+    def _converse(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport = paramiko.Transport(connection)
+        transport.daemon = True
+        transport.add_server_key(self._host_key)
+        try:
+            transport.start_server(server=_Rules(self, self._login, self._environment))
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            print(f"ssh: no session: {error}", file=sys.stderr, flush=True)
+            transport.close()
+            return
+        # Sessions run from _Rules. A channel nobody refers to closes itself, so they are kept here.
+        channels: list[paramiko.Channel] = []
+        while transport.is_active():
+            opened = transport.accept(30.0)
+            channels = [
+                channel for channel in [*channels, opened] if channel and not channel.closed
+            ]
+
+    def run(self, session: Session) -> None:
+        """Run one command or shell on a thread of its own."""
+        work = run_terminal if session.terminal else run_piped
+        threading.Thread(target=work, args=(session, self._reaper), daemon=True).start()
+
+
+class _Rules(paramiko.ServerInterface):
+    """What one connection may do. Runs on the connection's thread, so it must not block."""
+
+    def __init__(self, server: SshServer, login: Login, environment: Mapping[str, str]) -> None:
+        self._server = server
+        self._login = login
+        self._environment = environment
+        self._asked: dict[int, dict[str, str]] = {}
+        self._terminals: dict[int, Terminal] = {}
+
+    def get_allowed_auths(self, username: str) -> str:  # noqa: ARG002
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        known = self._login.public_key.split()[:2]
+        if username == self._login.user and known == [key.get_name(), key.get_base64()]:
+            return AUTH_SUCCESSFUL
+        return AUTH_FAILED
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:  # noqa: ARG002
+        if kind == "session":
+            return OPEN_SUCCEEDED
+        return OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+
+    def check_channel_env_request(
+        self, channel: paramiko.Channel, name: bytes, value: bytes
+    ) -> bool:
+        key = name.decode("utf-8", "replace")
+        if not key.startswith(_ACCEPTED_ENV):
+            return False
+        self._asked.setdefault(channel.get_id(), {})[key] = value.decode("utf-8", "replace")
+        return True
+
+    def check_channel_pty_request(
+        self,
+        channel: paramiko.Channel,
+        term: bytes,
+        width: int,
+        height: int,
+        pixelwidth: int,  # noqa: ARG002
+        pixelheight: int,  # noqa: ARG002
+        modes: bytes,  # noqa: ARG002
+    ) -> bool:
+        kind = term.decode("utf-8", "replace")
+        self._terminals[channel.get_id()] = Terminal(kind, width, height)
+        return True
+
+    def check_channel_window_change_request(
+        self,
+        channel: paramiko.Channel,
+        width: int,
+        height: int,
+        pixelwidth: int,  # noqa: ARG002
+        pixelheight: int,  # noqa: ARG002
+    ) -> bool:
+        terminal = self._terminals.get(channel.get_id())
+        if terminal is None:
+            return False
+        terminal.resize(width, height)
+        return True
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        return self._start(channel, ["/bin/bash", "-c", command.decode("utf-8", "surrogateescape")])
+
+    def check_channel_shell_request(self, channel: paramiko.Channel) -> bool:
+        return self._start(channel, ["/bin/bash", "-l"])
+
+    def _start(self, channel: paramiko.Channel, argv: list[str]) -> bool:
+        number = channel.get_id()
+        environment = {**self._environment, **self._asked.pop(number, {})}
+        self._server.started_command()
+        self._server.run(Session(channel, argv, environment, self._terminals.get(number)))
+        return True

@@ -1,0 +1,273 @@
+"""The outbox on its way out: at least once, at most one message a second per route, never a flood.
+
+A row counts as delivered only after the route took it. A daemon that dies in between sends it
+again; the number in the text tells the reader that it is the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from spotd.clock import Clock
+from spotd.model import Event, S, Severity
+from spotd.store.base import AlertRow, Store
+
+log = structlog.get_logger(__name__)
+
+ROWS = 500  # looked at in one go
+WAIT_S = 3.0  # for answers, in one call of `deliver`
+ABANDON_S = 30.0  # a send that takes longer has failed, whatever its thread still waits for
+TEST_S = 15.0
+GIVE_UP_S = 24 * 3600
+RETRY_CAP_S = 300.0
+# Pauses between messages of one route, by the number of messages in the last minute: the first
+# goes at once, a storm becomes one digest a minute.
+WINDOW_S = 60.0
+PAUSES_S = (0.0, 1.0, 5.0)
+STORM_ROWS = 3
+
+_RANK = {severity: rank for rank, severity in enumerate(Severity)}
+_LOG = ""  # the name of the lane of rows that have no other
+
+
+class RouteError(Exception):
+    """A message was not taken. `gone`: the address will never take one again."""
+
+    def __init__(self, text: str, retry_after_s: float = 0.0, *, gone: bool = False) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+        self.gone = gone
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One row to be told, with what its job has cost so far (0: not known)."""
+
+    row: AlertRow
+    spent_microusd: int = 0
+
+
+class Route(Protocol):
+    """Where alerts go. `paced` routes get few messages with many alerts each."""
+
+    @property
+    def min_severity(self) -> Severity: ...
+
+    @property
+    def paced(self) -> bool: ...
+
+    def send(self, alerts: Sequence[Alert]) -> None:
+        """One message. Raises RouteError, whose text names no secret."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogRoute:
+    """Alerts as lines of the daemon's own log."""
+
+    min_severity: Severity = Severity.INFO
+    paced: bool = False
+
+    def send(self, alerts: Sequence[Alert]) -> None:
+        for alert in alerts:
+            row = alert.row
+            write = log.error if row.event.severity is Severity.ERROR else log.warning
+            write(
+                row.event.text,
+                alert=row.event.kind,
+                number=row.id,
+                job=row.job_name or row.job_id,
+                repeats=row.repeats,
+            )
+
+
+class _Sending:
+    """One message on its way, on a thread of its own: a name server may hang for minutes."""
+
+    def __init__(self, route: Route, alerts: Sequence[Alert], now_s: float) -> None:
+        self.alerts = alerts
+        self.started_s = now_s
+        self.error: RouteError | None = None
+        self._done = threading.Event()
+        self._route = route
+        threading.Thread(target=self._run, name="alert", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._route.send(self.alerts)
+        except RouteError as error:
+            self.error = error
+        except Exception as error:  # noqa: BLE001 - a route's bug must not cost the alert
+            self.error = RouteError(f"the route broke: {type(error).__name__}")
+        self._done.set()
+
+    def wait(self, seconds: float) -> None:
+        self._done.wait(seconds)
+
+    def over(self, now_s: float) -> bool:
+        """Whether it ended, by itself or because it took too long."""
+        if self._done.is_set():
+            return True
+        if now_s - self.started_s < ABANDON_S:
+            return False
+        self.error = RouteError(f"no answer within {ABANDON_S:.0f} s")
+        return True
+
+
+@dataclass
+class _Lane:
+    """One route's traffic. Lost with the process: the next one may be a little too eager."""
+
+    route: Route
+    sent_s: deque[float] = field(default_factory=lambda: deque(maxlen=10))
+    not_before_s: float = 0.0
+    gone: bool = False
+    sending: _Sending | None = None
+
+    def ready(self, waiting: int, now_s: float) -> bool:
+        """Whether a message with `waiting` alerts may go now."""
+        if self.sending is not None or now_s < self.not_before_s:
+            return False
+        recent = [at_s for at_s in self.sent_s if now_s - at_s < WINDOW_S]
+        if not recent or not self.route.paced:
+            return True
+        pause_s = PAUSES_S[min(len(recent), len(PAUSES_S) - 1)]
+        if len(recent) >= len(PAUSES_S) - 1 and waiting > STORM_ROWS:
+            pause_s = WINDOW_S
+        return now_s - recent[-1] >= pause_s
+
+
+class Delivery:
+    """Sends what is due. `deliver` belongs to the holder of the duty "alerts"."""
+
+    def __init__(self, store: Store, routes: Mapping[str, Route], clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._lanes = {name: _Lane(route) for name, route in routes.items()}
+        self._lanes[_LOG] = _Lane(LogRoute(Severity.DEBUG))
+
+    def deliver(self, epoch: int) -> None:
+        """Send due alerts, back within WAIT_S even when a route hangs. Raises StoreError."""
+        self._settle(epoch)
+        waiting: dict[str, list[AlertRow]] = {}
+        for row in self._store.due_alerts(self._clock.now_us(), ROWS):
+            if not self._give_up(row, epoch):
+                waiting.setdefault(self._lane_of(row.route), []).append(row)
+        for name, rows in waiting.items():
+            self._send(self._lanes[name], rows, epoch)
+        end_s = self._clock.monotonic_s() + WAIT_S
+        for lane in self._lanes.values():
+            if lane.sending is not None:
+                lane.sending.wait(end_s - self._clock.monotonic_s())
+        self._settle(epoch)
+
+    def test(self, route: str) -> Mapping[str, str]:
+        """Send a test message by `route`, or by every one (""): name -> "" or what went wrong.
+
+        A route that was out of use and takes the message is in use again.
+        """
+        names = [name for name in self._lanes if name != _LOG and route in ("", name)]
+        now_s, now_us = self._clock.monotonic_s(), self._clock.now_us()
+        event = Event("test", "this is a test of the alert route")
+        sendings = {}
+        for name in names:
+            alert = Alert(AlertRow(0, name, now_us, "", "", event, 1, 0))
+            sendings[name] = _Sending(self._lanes[name].route, [alert], now_s)
+        found = {}
+        for name, sending in sendings.items():
+            sending.wait(TEST_S - (self._clock.monotonic_s() - now_s))
+            if not sending.over(self._clock.monotonic_s()):
+                found[name] = f"no answer within {TEST_S:.0f} s"
+            else:
+                found[name] = str(sending.error or "")
+            if not found[name]:
+                self._lanes[name].gone = False
+        return found
+
+    def _lane_of(self, route: str) -> str:
+        """The route itself, what stands in for one that is gone, or the log."""
+        lane = self._lanes.get(route)
+        if lane is None:
+            return _LOG
+        if not lane.gone:
+            return route
+        others = (name for name, other in self._lanes.items() if other.route.paced)
+        return next((name for name in others if not self._lanes[name].gone), _LOG)
+
+    def _give_up(self, row: AlertRow, epoch: int) -> bool:
+        now_us = self._clock.now_us()
+        if not row.tries or now_us - row.at_us < GIVE_UP_S * S:
+            return False
+        log.error("alert not delivered for a day", route=row.route, number=row.id)
+        self._store.mark_alerts(epoch, [row.id], now_us, 0, "not delivered for a day: given up")
+        return True
+
+    def _send(self, lane: _Lane, rows: list[AlertRow], epoch: int) -> None:
+        now_us, now_s = self._clock.now_us(), self._clock.monotonic_s()
+        lowest = _RANK[lane.route.min_severity]
+        wanted = [row for row in rows if _RANK[row.event.severity] >= lowest]
+        quiet = [row.id for row in rows if _RANK[row.event.severity] < lowest]
+        if quiet:
+            self._store.mark_alerts(epoch, quiet, now_us, 0, "below the route's min_severity")
+        if wanted and lane.ready(len(wanted), now_s):
+            alerts = [Alert(row, self._spent(row, len(wanted))) for row in wanted]
+            lane.sending = _Sending(lane.route, alerts, now_s)
+
+    def _spent(self, row: AlertRow, rows: int) -> int:
+        """Only a message about one thing has room for its cost."""
+        if rows > 1 or not row.job_id:
+            return 0
+        view = self._store.load_view(row.job_id, self._clock.now_us())
+        return view.spent_microusd if view else 0
+
+    def _settle(self, epoch: int) -> None:
+        """Put on record what became of messages; not forgotten before it is."""
+        now_s = self._clock.monotonic_s()
+        for name, lane in self._lanes.items():
+            sending = lane.sending
+            if sending is None or not sending.over(now_s):
+                continue
+            error = sending.error
+            rows = [alert.row for alert in sending.alerts]
+            if error is None:
+                ours = self._mark(epoch, rows, self._clock.now_us(), 0.0, "")
+                lane.sent_s.append(now_s)
+            else:
+                ours = self._fail(name, lane, rows, error, epoch)
+            lane.sending = None
+            if not ours:
+                log.info("another daemon sends the alerts now", route=name)
+
+    def _fail(
+        self, name: str, lane: _Lane, rows: Sequence[AlertRow], error: RouteError, epoch: int
+    ) -> bool:
+        log.warning("alerts not sent", route=name, rows=len(rows), error=str(error))
+        if error.gone:
+            self._report(name, str(error))
+            ours = self._mark(epoch, rows, 0, 0.0, str(error))
+            lane.gone = True
+            return ours
+        tries = max(row.tries for row in rows)
+        pause_s = error.retry_after_s or min(float(1 << min(tries, 10)), RETRY_CAP_S)
+        ours = self._mark(epoch, rows, 0, pause_s, str(error))
+        lane.not_before_s = self._clock.monotonic_s() + pause_s
+        return ours
+
+    def _mark(
+        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, pause_s: float, error: str
+    ) -> bool:
+        next_at_us = self._clock.now_us() + int(pause_s * S)
+        ids = [row.id for row in rows]
+        return self._store.mark_alerts(epoch, ids, sent_at_us, next_at_us, error)
+
+    def _report(self, name: str, error: str) -> None:
+        text = f"alert route {name} is out of use: {error}"
+        key = f"route:{name}"
+        event = Event("alert_route", text, severity=Severity.ERROR, alert=True, key=key)
+        self._store.add_event("", event, self._clock.now_us())

@@ -1,0 +1,67 @@
+"""The agent's bundle: one zipapp with everything that runs on a node, named by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+# Folders are taken whole (their *.py, not below); files by themselves. The standard library aside,
+# this is all that the agent imports: a test runs it alone on the system's Python.
+SOURCES = (
+    "providers/base.py",
+    "providers/linklocal.py",
+    "providers/stores/__init__.py",
+    "providers/stores/base.py",
+    "providers/stores/local.py",
+    "providers/stores/s3.py",
+    "providers/aws/notice.py",
+    "providers/azure/notice.py",
+    "providers/gcp/notice.py",
+    "spotd/wire.py",
+    "trainer/agent",
+    "trainer/fence.py",
+    "trainer/node.py",
+)
+_MAIN = "from trainer.node import main\n\nraise SystemExit(main())\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip can say: bytes depend on content alone
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The zipapp's bytes and their sha256."""
+
+    data: bytes
+    digest: str
+
+
+def build_bundle() -> Bundle:
+    """Made from the installed packages, found without importing them; the same bytes every time."""
+    files = {"__main__.py": _MAIN.encode()}
+    for source in SOURCES:
+        path = _locate(source)
+        members = sorted(path.glob("*.py")) if path.is_dir() else [path]
+        for member in members:
+            name = f"{source}/{member.name}" if path.is_dir() else source
+            files[name] = member.read_bytes()
+    for name in list(files):
+        for parent in Path(name).parents:
+            if parent != Path():
+                files.setdefault(f"{parent.as_posix()}/__init__.py", b"")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(files):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), files[name], zipfile.ZIP_DEFLATED)
+    data = buffer.getvalue()
+    return Bundle(data, hashlib.sha256(data).hexdigest())
+
+
+def _locate(source: str) -> Path:
+    package, _, rest = source.partition("/")
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError(f"package {package} is not installed")
+    return Path(next(iter(spec.submodule_search_locations))) / rest

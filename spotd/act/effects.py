@@ -1,0 +1,243 @@
+"""From committed state to calls, and from calls to recorded outcomes.
+
+`effects_of` is pure: it reads which nodes were armed in the commit just made. `call` makes one
+call and returns how to record what came of it; neither decides anything. Whatever is not recorded
+simply becomes due again, with the same token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from providers.base import (
+    AuthError,
+    CapacityError,
+    Launched,
+    LaunchRequest,
+    PriceError,
+    Provider,
+    ProviderError,
+    QuotaError,
+    RejectedError,
+)
+from providers.stores.base import ObjectStore
+from providers.stores.base import StoreError as ObjectStoreError
+from spotd import wire
+from spotd.clock import Clock
+from spotd.decide.bootstrap import agent_config, start_document
+from spotd.decide.needs import CALL_DEADLINE_S, claim_for
+from spotd.model import Effect, EffectKind, HeadSeen, Node, S, View
+from spotd.store.base import Store
+from spotd.vault import JobKeys, host_key
+from spotd.wire import AgentConfig, Command, Reply
+
+Record = Callable[[], None]
+
+
+class LinkError(Exception):
+    """The node could not be reached, refused, or did not answer in time."""
+
+
+class NodeLink(Protocol):
+    """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`."""
+
+    def boot(self, node: Node, keys: JobKeys, config: AgentConfig) -> None: ...
+
+    def put_package(self, node: Node, keys: JobKeys, digest: str, source: ObjectStore) -> None: ...
+
+    def send(self, node: Node, keys: JobKeys, command: Command) -> Reply: ...
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything an effect may touch; given by the daemon, or by a simulator.
+
+    `survey(provider)` lists a cloud, sharing the call with others who ask at the same time.
+    `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
+    open it.
+    """
+
+    store: Store
+    providers: Mapping[str, Provider]
+    link: NodeLink
+    packages: ObjectStore
+    clock: Clock
+    deployment: str
+    survey: Callable[[str], Record]
+    keys: Callable[[str], JobKeys]
+    secrets: Callable[[str], Mapping[str, str]]
+    open_store: Callable[[str], ObjectStore]
+    store_options: Callable[[str], Mapping[str, str]]
+
+
+def effects_of(view: View, armed_at_us: int) -> list[Effect]:
+    """The calls armed in the commit of `armed_at_us`, in the order of the nodes. Pure."""
+    found = []
+    for node in view.nodes:
+        if node.effect is None or node.effect_armed_at_us != armed_at_us:
+            continue
+        data: dict[str, object] = {}
+        if node.effect is EffectKind.START:
+            claim, deadline_s = claim_for(node, view, armed_at_us)
+            gang = [n for n in view.nodes if n.generation == node.generation and n.chosen]
+            ips = tuple(n.host for n in sorted(gang, key=lambda n: n.rank))
+            data = {"claim": claim, "claim_deadline_s": deadline_s, "node_ips": ips}
+        found.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
+    return found
+
+
+def call(effect: Effect, world: World) -> Record:
+    """Make the call; what is returned records its outcome. Raises only bugs."""
+    node, store, clock = effect.node, world.store, world.clock
+    try:
+        return _CALLS[effect.kind](effect, world)
+    except (CapacityError, QuotaError, PriceError, RejectedError, AuthError) as error:
+        return partial(_record_refusal, effect, world, error)
+    except (ProviderError, LinkError, ObjectStoreError, wire.WireError) as error:
+        text = f"{type(error).__name__}: {error}"
+        return lambda: store.record_effect_failed(node.id, effect.kind, text, clock.now_us())
+
+
+def _record_refusal(effect: Effect, world: World, error: ProviderError) -> None:
+    node, at_us = effect.node, world.clock.now_us()
+    if isinstance(error, AuthError):
+        world.store.record_provider(node.offer.provider, str(error), at_us)
+    if effect.kind is EffectKind.LAUNCH:
+        code = type(error).__name__
+        world.store.record_launch_refused(node.id, code, str(error), error.scope, at_us)
+    else:
+        world.store.record_effect_failed(node.id, effect.kind, str(error), at_us)
+
+
+def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequest:
+    """The create request of a node: made of what is committed, so that a retry is the same."""
+    node, job = effect.node, effect.job
+    host = host_key(keys, node.token)
+    return LaunchRequest(
+        token=node.token,
+        name=node.token,
+        region=node.offer.region,
+        zone=node.offer.zone,
+        instance_type=node.offer.instance_type,
+        capacity_type=node.offer.capacity_type,
+        tags={
+            "spotd-deployment": deployment,
+            "spotd-job": job.id,
+            "spotd-generation": str(node.generation),
+            "spotd-rank": str(node.rank),
+            "spotd-token": node.token,
+        },
+        ssh_user="spotd",
+        ssh_public_key=keys.user.public,
+        host_private_key=host.private,
+        host_public_key=host.public,
+        image_id=job.spec.image_id,
+        disk_gib=job.spec.disk_gib,
+        max_price_microusd_per_h=job.spec.max_hourly_microusd,
+    )
+
+
+def _launch(effect: Effect, world: World) -> Record:
+    node, provider = effect.node, effect.node.offer.provider
+    request = launch_request(effect, world.keys(node.job_id), world.deployment)
+    outcome = world.providers[provider].launch(request)
+
+    def record() -> None:
+        if isinstance(outcome, Launched):
+            world.store.record_launched(node.id, outcome.instance_id, world.clock.now_us())
+
+    return record
+
+
+def _resolve(effect: Effect, world: World) -> Record:
+    """Look up by token. Absent is only certain when no create can be in flight any more and the
+    cloud's own listing lag has passed since."""
+    node, provider = effect.node, world.providers[effect.node.offer.provider]
+    asked_at_us = world.clock.now_us()
+    listed = provider.list()
+    certain_s = CALL_DEADLINE_S[EffectKind.LAUNCH] + provider.visibility_s
+
+    def record() -> None:
+        now_us = world.clock.now_us()
+        world.store.record_listing(provider.name, listed, asked_at_us, now_us)
+        known = any(instance.token == node.token for instance in listed)
+        if not known and asked_at_us - node.left_at_us > certain_s * S:
+            world.store.record_absent(node.id, now_us)
+
+    return record
+
+
+def _survey(effect: Effect, world: World) -> Record:
+    return world.survey(effect.node.offer.provider)
+
+
+def _boot(effect: Effect, world: World) -> Record:
+    node = effect.node
+    config = agent_config(world.deployment, node, world.providers[node.offer.provider].watcher)
+    world.link.boot(node, world.keys(node.job_id), config)
+    return lambda: world.store.record_booted(node.id, world.clock.now_us())
+
+
+def _start(effect: Effect, world: World) -> Record:
+    node, job = effect.node, effect.job
+    keys = world.keys(job.id)
+    for mount in job.spec.packages:
+        world.link.put_package(node, keys, mount.digest, world.packages)
+    options = world.store_options(job.spec.checkpoint.store)
+    document = start_document(job, effect, world.secrets(job.id), options)
+    _send(effect, world, Command(wire.START, node.generation, document.to_data()))
+    claim = str(effect.data["claim"])
+    return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us(), claim)
+
+
+def _tell(name: str, effect: Effect, world: World) -> Record:
+    node = effect.node
+    data = {"reason": node.leave_text, "deadline_s": effect.job.spec.stop_grace_s}
+    _send(effect, world, Command(name, node.generation, data))
+    return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us())
+
+
+def _send(effect: Effect, world: World, command: Command) -> None:
+    reply = world.link.send(effect.node, world.keys(effect.node.job_id), command)
+    if not reply.ok:
+        raise LinkError(f"{command.name} refused: {reply.error}")
+
+
+def _read_head(effect: Effect, world: World) -> Record:
+    job = effect.job
+    data, _ = world.open_store(job.spec.checkpoint.store).get(wire.head_key(job.id))
+    head, read_at_us = wire.parse_head(data), world.clock.now_us()
+    current = head.current
+    seen = HeadSeen(
+        generation=head.generation,
+        step=current.step if current else 0,
+        manifest=current.manifest if current else "",
+        released=head.released,
+        final=head.final,
+        seen_at_us=read_at_us,
+        read_at_us=read_at_us,
+    )
+    return lambda: world.store.record_head(job.id, seen)
+
+
+def _terminate(effect: Effect, world: World) -> Record:
+    node = effect.node
+    world.providers[node.offer.provider].terminate(node.instance_id)
+    return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us())
+
+
+_CALLS: dict[EffectKind, Callable[[Effect, World], Record]] = {
+    EffectKind.LAUNCH: _launch,
+    EffectKind.RESOLVE: _resolve,
+    EffectKind.SURVEY: _survey,
+    EffectKind.BOOT: _boot,
+    EffectKind.START: _start,
+    EffectKind.RELEASE: partial(_tell, wire.RELEASE),
+    EffectKind.DRAIN: partial(_tell, wire.DRAIN),
+    EffectKind.SAVE: partial(_tell, wire.SAVE),
+    EffectKind.READ_HEAD: _read_head,
+    EffectKind.TERMINATE: _terminate,
+}

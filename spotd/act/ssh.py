@@ -1,0 +1,255 @@
+"""SSH to a machine that is known before it is met: a pinned host key, one user key, own deadlines.
+
+paramiko notices neither a frozen peer nor a black hole by itself, and several of its waits have no
+end. So every call here has a deadline of its own, and a call that runs out of it closes the socket
+under whatever still waits.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import paramiko
+
+from spotd.act.conversation import CHUNK, MAX_OUTPUT, Result, converse
+
+__all__ = ["CHUNK", "MAX_OUTPUT", "Address", "Connection", "Result", "SshError", "connect"]
+
+# SHA-1, MD5 and CBC have no place on a link whose both ends are ours.
+DISABLED = {
+    "ciphers": ["aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"],
+    "macs": ["hmac-sha1", "hmac-sha1-96", "hmac-md5", "hmac-md5-96"],
+}
+CONNECT_S = 10.0  # for each of: TCP, key exchange, authentication
+PEER_TIMEOUT_MS = 20_000  # unacknowledged data for longer means a dead path (TCP_USER_TIMEOUT)
+# paramiko's thread wakes this often to see whether it was closed. We shut the socket down, which
+# wakes it at once, so it may sleep: at its own 0.1 s, 200 idle links cost 4 % of a core.
+_IDLE_WAKE_S = 30.0
+# A peer that begins a new key exchange and does not finish it holds up whoever writes to it.
+_REKEY_S = 1.0
+
+
+class SshError(Exception):
+    """Base of what goes wrong on an SSH link."""
+
+
+class SshUnreachableError(SshError):
+    """No connection, or it broke."""
+
+
+class SshAuthRefusedError(SshError):
+    """The machine does not take our key: a wrong image, or not our machine."""
+
+
+class HostKeyMismatchError(SshError):
+    """Somebody else answers at the address. Never go on."""
+
+
+class SshDeadlineError(SshError):
+    """No answer in time; the connection was closed."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a machine is and how it proves itself (public key in OpenSSH's one-line form)."""
+
+    host: str
+    port: int
+    user: str
+    host_public_key: str
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}:{self.port}"
+
+
+def load_private_key(text: str) -> paramiko.PKey:
+    """An ed25519 key in OpenSSH form. Raises SshError, which does not quote it."""
+    try:
+        return paramiko.Ed25519Key.from_private_key(io.StringIO(text))
+    except (ValueError, IndexError, paramiko.SSHException):
+        raise SshError("the job's private key is no ed25519 key in OpenSSH form") from None
+
+
+def load_public_key(line: str) -> paramiko.PKey:
+    """A key from its one-line form. Raises SshError."""
+    try:
+        kind, data = line.split()[:2]
+        return paramiko.PKey.from_type_string(kind, base64.b64decode(data))
+    except (ValueError, TypeError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
+        raise SshError(f"the pinned host key is no public key ({type(error).__name__})") from None
+
+
+class Connection:
+    """One authenticated transport. Safe to use from several threads; `close` may come from any."""
+
+    def __init__(self, sock: socket.socket, transport: paramiko.Transport) -> None:
+        self._sock = sock
+        self.transport = transport
+
+    @property
+    def open(self) -> bool:
+        """False once it was closed or broke. True says nothing about the peer."""
+        return bool(self.transport.is_active())
+
+    def close(self) -> None:
+        """Close, without a word to the peer: it may be frozen."""
+        with suppress(OSError):  # the peer may have been faster
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever waits on it
+        self.transport.close()
+        self._sock.close()
+
+    def run(
+        self,
+        command: str,
+        stdin: Iterable[bytes] = (),
+        deadline_s: float = 30.0,
+        max_output: int = MAX_OUTPUT,
+    ) -> Result:
+        """Run a constant command to its end, with data on its stdin.
+
+        The deadline counts for everything, the making of `stdin` included. Raises
+        SshUnreachableError (also for more than `max_output` bytes of a stream) or SshDeadlineError.
+        """
+        with self._deadline(deadline_s):
+            channel = self._start(command, deadline_s)
+            try:
+                result = converse(channel, stdin, max_output)
+            except BaseException:
+                # Its thread must not write into the channel's pipe any more when that is closed.
+                self.close()
+                self.transport.join(_REKEY_S)
+                channel.close()
+                raise
+            channel.close()
+        return result
+
+    def open_channel(
+        self, command: str, deadline_s: float, window_bytes: int | None = None
+    ) -> paramiko.Channel:
+        """A channel that runs a constant `command`; at most `window_bytes` wait in it unread.
+
+        Raises SshUnreachableError, SshDeadlineError.
+        """
+        with self._deadline(deadline_s):
+            return self._start(command, deadline_s, window_bytes)
+
+    def _start(
+        self, command: str, deadline_s: float, window_bytes: int | None = None
+    ) -> paramiko.Channel:
+        # The time-out of `open_session` is by the wall clock; ours is the one that counts.
+        channel = self.transport.open_session(window_size=window_bytes, timeout=10 * deadline_s)
+        channel.exec_command(command)
+        return channel
+
+    @contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """Closes the connection when the block takes longer; makes our errors of paramiko's."""
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self.close()
+
+        timer = threading.Timer(seconds, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            if expired.is_set():
+                raise SshDeadlineError(f"no answer within {seconds:g} s") from None
+            why = str(error) or type(error).__name__
+            raise SshUnreachableError(f"the connection broke: {why}") from None
+        finally:
+            timer.cancel()
+
+
+def connect(address: Address, private_key: str, connect_s: float = CONNECT_S) -> Connection:
+    """A connection whose peer has proved to be `address.host_public_key`, before we log in.
+
+    Raises SshUnreachableError, SshAuthRefusedError, HostKeyMismatchError, SshDeadlineError.
+    """
+    pinned, key = load_public_key(address.host_public_key), load_private_key(private_key)
+    sock = _open_socket(address, connect_s)
+    transport = paramiko.Transport(sock, disabled_algorithms=DISABLED)
+    transport.daemon = True
+    transport.clear_to_send_timeout = _REKEY_S
+    transport.banner_timeout = transport.handshake_timeout = connect_s + 1.0  # ours come first
+    connection = Connection(sock, transport)
+    try:
+        _prove(transport, pinned, address, connect_s)
+        _log_in(transport, key, address, connect_s)
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        connection.close()
+        raise SshUnreachableError(f"{address}: {error}") from None
+    except BaseException:
+        connection.close()
+        raise
+    sock.settimeout(_IDLE_WAKE_S)
+    return connection
+
+
+def _prove(
+    transport: paramiko.Transport, pinned: paramiko.PKey, address: Address, limit_s: float
+) -> None:
+    """Exchange keys and see who is there."""
+    # A machine may have keys of several kinds: ask for the kind that is pinned. The others stay,
+    # so that a wrong machine is told from one that speaks another SSH.
+    options = transport.get_security_options()
+    wanted = pinned.get_name().replace("ssh-rsa", "rsa-sha2-512")
+    options.key_types = tuple(sorted(options.key_types, key=lambda kind: kind != wanted))
+    done = threading.Event()
+    transport.start_client(done)
+    _await(done, transport, f"{address}: no SSH server answered", limit_s)
+    found = transport.get_remote_server_key()
+    if (found.get_name(), found.asbytes()) != (pinned.get_name(), pinned.asbytes()):
+        raise HostKeyMismatchError(
+            f"{address} shows the host key {found.fingerprint}, not {pinned.fingerprint} that the "
+            "machine was launched with: another machine has the address, or somebody listens in"
+        )
+
+
+def _log_in(
+    transport: paramiko.Transport, key: paramiko.PKey, address: Address, limit_s: float
+) -> None:
+    done = threading.Event()
+    transport.auth_publickey(address.user, key, done)
+    _await(done, transport, f"{address}: the login was not answered", limit_s)
+    if not transport.is_authenticated():
+        raise SshAuthRefusedError(
+            f"{address} refuses the job's key: see that the image's cloud-init creates the user "
+            f"{address.user!r} with the key it is given"
+        )
+
+
+def _await(done: threading.Event, transport: paramiko.Transport, what: str, limit_s: float) -> None:
+    """Wait for paramiko's thread to have finished a step. Raises what stopped it."""
+    if not done.wait(limit_s):
+        raise SshDeadlineError(f"{what} within {limit_s:g} s")
+    if not transport.is_active():
+        raise transport.get_exception() or EOFError("it hung up")
+
+
+def _open_socket(address: Address, connect_s: float) -> socket.socket:
+    started_s = time.monotonic()
+    try:
+        sock = socket.create_connection((address.host, address.port), timeout=connect_s)
+    except OSError as error:
+        if isinstance(error, TimeoutError) and time.monotonic() - started_s >= connect_s * 0.9:
+            raise SshDeadlineError(f"{address}: no connection within {connect_s:g} s") from None
+        raise SshUnreachableError(f"{address}: {error}") from None
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each small message waits
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_TIMEOUT_MS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    return sock

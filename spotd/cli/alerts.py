@@ -1,0 +1,55 @@
+"""`spotctl alerts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from spotd.cli.client import connect
+from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table
+from spotd.errors import ExitCode
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+
+
+@app.callback()
+def alerts() -> None:
+    """Test the alert routes.
+
+    \b
+    Example:
+      spotctl alerts test
+    """
+
+
+@app.command("test")
+def send_test(
+    ctx: typer.Context,
+    route: str = typer.Argument("", metavar="ROUTE", help="One route; without, every one."),
+    output: Output = output_option(),
+) -> None:
+    """Send a test message and say what became of it.
+
+    \b
+    Example:
+      spotctl alerts test
+      spotctl alerts test default
+    """
+    with connect(ctx) as client:
+        data = client.post("/v1/alerts/test", {"route": route})
+    emit(data, output, lambda: _print(data), "route")
+    if not data["ok"]:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _print(data: dict[str, Any]) -> None:
+    rows = [
+        [
+            item["route"],
+            Cell("delivered", "green") if item["ok"] else Cell("failed", "red"),
+            item["error"],
+        ]
+        for item in data["items"]
+    ]
+    print_table((Column("ROUTE"), Column("RESULT"), Column("", cut=True)), rows)

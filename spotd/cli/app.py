@@ -1,0 +1,138 @@
+"""The root command: global options, lazy sub-commands, and how every error ends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import Abort, Exit, TyperException
+
+from spotd.cli.commands import ENTRIES, SECTIONS
+from spotd.errors import ExitCode, UserError
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(TyperGroup):
+    """Sub-commands from `commands.ENTRIES`; a module is imported when its command is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
+        return list(ENTRIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        entry = ENTRIES.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f"spotd.cli.{entry.module}")
+        found = getattr(module, entry.attribute)
+        command = typer.main.get_command(found if entry.attribute == "app" else _single(found))
+        command.name = cmd_name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in ENTRIES and not args[0].startswith("-"):
+            close = get_close_matches(args[0], ENTRIES, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UserError(f"no such command {args[0]!r}{hint}", "spotctl --help", ExitCode.USAGE)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in section.items()])
+
+
+def _single(function: Callable[..., Any]) -> typer.Typer:
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    settings = getattr(function, "context_settings", {})
+    app.command(context_settings=_CONTEXT | settings)(function)
+    return app
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    rich_markup_mode=None,
+    context_settings=_CONTEXT,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"spotctl {version('spotd')}")
+        raise Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    host: str = typer.Option(
+        "",
+        "--host",
+        envvar="SPOTCTL_HOST",
+        metavar="USER@BOX",
+        help="Reach the daemon of another machine over your own ssh.",
+    ),
+    socket: str = typer.Option(
+        "",
+        "--socket",
+        envvar="SPOTCTL_SOCKET",
+        metavar="PATH",
+        help="The daemon's socket, on the machine of --host if given.",
+    ),
+    _version: bool = typer.Option(
+        False, "--version", help="Print the version.", callback=_print_version, is_eager=True
+    ),
+) -> None:
+    """Keep training jobs alive on spot GPUs.
+
+    \b
+    Example:
+      spotctl run examples/train.yaml
+      spotctl --host me@box ps
+    """
+    from spotd.cli.client import Target
+
+    ctx.obj = Target(host=host, socket=socket)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code. Errors go to stderr and end in "try: ..."."""
+    try:
+        result = app(list(arguments) or ["--help"], prog_name="spotctl", standalone_mode=False)
+        sys.stdout.flush()
+    except UserError as error:
+        return _fail(str(error), error.exit_code)
+    except TyperException as error:  # a wrong command line
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "spotctl"
+        text = error.format_message().rstrip(".")
+        return _fail(f"{text}\ntry: {path} --help", ExitCode.USAGE)
+    except (KeyboardInterrupt, Abort):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe has enough, as `head` has; what is left has no place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except SystemExit as error:
+        # typer's way to end shell completion, and its answer to a closed pipe.
+        completing = "_SPOTCTL_COMPLETE" in os.environ
+        return int(error.code or 0) if completing else ExitCode.OK
+    return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def _fail(text: str, code: ExitCode) -> int:
+    from spotd.cli.text import clean
+
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        prefix = "error: " if number == 0 else ""
+        print(prefix + clean(line), file=sys.stderr)
+    return code

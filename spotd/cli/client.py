@@ -1,0 +1,189 @@
+"""The daemon as the command line sees it: JSON over a unix socket, standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, urlencode
+
+import typer
+
+from spotd.errors import ExitCode, UserError
+from spotd.paths import SYSTEM_SOCKET, client_sockets
+
+_CONNECT_TIMEOUT_S = 10.0
+_REPLY_TIMEOUT_S = 60.0  # more than the daemon's longest wait
+_RETRY_S = 0.5
+
+# Codes of the API's errors and how the command then ends.
+EXIT_CODES = {
+    "bad_input": ExitCode.USAGE,
+    "too_large": ExitCode.USAGE,
+    "not_found": ExitCode.NOT_FOUND,
+    "refused": ExitCode.REFUSED,
+    "auth": ExitCode.AUTH,
+}
+
+
+class UnreachableError(UserError):
+    """No daemon answers."""
+
+    def __init__(self, text: str, try_: str) -> None:
+        super().__init__(text, try_, ExitCode.UNREACHABLE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which daemon: of this machine, or of `host` over ssh. `socket` "" is the usual place."""
+
+    host: str = ""
+    socket: str = ""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("spotd", timeout=_REPLY_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_CONNECT_TIMEOUT_S)
+        self.sock.connect(str(self._path))
+        self.sock.settimeout(_REPLY_TIMEOUT_S)
+
+
+class Client:
+    """Requests to one daemon, each on a connection of its own, so that none can be stale. Every
+    refusal becomes a UserError with its exit code."""
+
+    def __init__(self, path: Path, where: str = "") -> None:
+        self._path = path
+        self._where = where or str(path)
+
+    def get(self, path: str, **query: object) -> dict[str, Any]:
+        """GET with query parameters; those that are empty are left out."""
+        wanted = {name: str(value) for name, value in query.items() if value not in ("", None)}
+        return self._json("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """POST a JSON object."""
+        return self._json("POST", path, json.dumps(body or {}).encode())
+
+    def has_package(self, digest: str) -> bool:
+        """Whether the daemon has that upload already."""
+        status, _ = self._request("HEAD", f"/v1/packages/{digest}", None, {})
+        return status == 200
+
+    def put_package(self, digest: str, file: IO[bytes], length: int) -> None:
+        """Upload the archive in `file`, `length` bytes."""
+        headers = {"Content-Length": str(length)}
+        status, data = self._request("PUT", f"/v1/packages/{digest}", file, headers)
+        self._check(status, data)
+
+    def patiently(self, request: Callable[[], dict[str, Any]], patience_s: float) -> dict[str, Any]:
+        """`request()`, again and again while the daemon is away (a restart), for `patience_s`.
+        Only for requests that may be repeated."""
+        end = time.monotonic() + patience_s
+        while True:
+            try:
+                return request()
+            except UnreachableError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def _json(self, verb: str, path: str, body: bytes | None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        status, data = self._request(verb, path, body, headers)
+        return self._check(status, data)
+
+    def _check(self, status: int, data: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(data)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise UserError(
+                f"what answers on {self._where} is not spotd (HTTP {status})",
+                "check --socket and --host",
+            )
+        if status >= 400:
+            error = value.get("error", {})
+            code = EXIT_CODES.get(error.get("code", ""), ExitCode.FAILURE)
+            text = error.get("text", f"HTTP {status}")
+            raise UserError(text, error.get("try", "spotctl doctor"), code)
+        return value
+
+    def _request(
+        self, verb: str, path: str, body: bytes | IO[bytes] | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        connection = _UnixConnection(self._path)
+        try:
+            # A refusal comes before an upload has been read to its end.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(verb, path, body=body, headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except PermissionError:
+            raise UserError(
+                f"you may not open {self._where}",
+                "sudo usermod -aG spotd $USER, then log in again",
+                ExitCode.AUTH,
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UnreachableError(
+                f"no daemon answers on {self._where}: {why}",
+                "sudo systemctl start spotd (or: spotd run), or spotctl --host user@box",
+            ) from None
+        finally:
+            connection.close()
+
+
+def job_path(job: str, rest: str = "") -> str:
+    """The API's path of a job, whatever characters its name has."""
+    return f"/v1/jobs/{quote(job, safe='')}{rest}"
+
+
+@contextlib.contextmanager
+def connect(ctx: typer.Context) -> Iterator[Client]:
+    """The daemon of the global options, for one command."""
+    target: Target = ctx.obj
+    if not target.host:
+        yield Client(local_socket(target.socket))
+        return
+    from spotd.cli.tunnel import forward
+
+    remote = target.socket or str(SYSTEM_SOCKET)
+    with forward(target.host, remote) as path:
+        yield Client(path, f"{target.host}:{remote}")
+
+
+def local_socket(given: str) -> Path:
+    """The socket named, else the first usual place that has one, else the machine's."""
+    if given:
+        return Path(given)
+    return next((path for path in client_sockets(os.environ) if path.exists()), SYSTEM_SOCKET)
+
+
+def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of jobs for shell completion; silence when the daemon is away."""
+    root = ctx.find_root().params
+    ctx.obj = Target(host=root.get("host") or "", socket=root.get("socket") or "")
+    try:
+        with connect(ctx) as client:
+            jobs = client.get("/v1/jobs", all=1)["items"]
+    except UserError:
+        return []
+    return [job["name"] for job in jobs if job["name"].startswith(incomplete)]
+
+
+JOB = typer.Argument(metavar="JOB", help="Name or id.", autocompletion=complete_job)

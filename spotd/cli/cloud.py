@@ -1,0 +1,254 @@
+"""`spotctl cloud`: a small cloud on this machine, with real processes as its instances."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from providers.local.client import NoAnswer
+from providers.local.control import Control, ControlError, start
+from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
+from spotd.cli.text import span
+from spotd.cli.wait import parse_duration_s
+from spotd.errors import ExitCode, UserError
+from spotd.paths import state_dir
+
+_STOP_TIMEOUT_S = 30.0
+_COLUMNS = (
+    Column("INSTANCE"),
+    Column("WHERE", cut=True),
+    Column("TYPE", cut=True),
+    Column("STATE"),
+    Column("AGE", right=True),
+    Column("ENDED BY", cut=True),
+)
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+
+
+@app.callback()
+def cloud() -> None:
+    """Run a small cloud on this machine, for trying and tests.
+
+    Its machines are processes on this box, with real SSH servers and metadata services that speak
+    like those of AWS, GCP and Azure. Nothing leaves the machine, and nothing costs money.
+
+    \b
+    Example:
+      spotctl cloud up
+      spotctl cloud status
+    """
+
+
+def _folder_option() -> Any:
+    return typer.Option(
+        None, "--dir", envvar="SPOTCTL_CLOUD_DIR", metavar="DIR", help="Where it keeps its things."
+    )
+
+
+@dataclass(frozen=True)
+class _Cloud:
+    """A local cloud that was started earlier, as noted in its folder."""
+
+    folder: Path
+    url: str
+    pid: int
+
+    @classmethod
+    def find(cls, given: Path | None) -> _Cloud:
+        folder = _folder(given)
+        try:
+            noted = json.loads((folder / "spotctl.json").read_text())
+        except FileNotFoundError:
+            raise UserError(
+                f"no local cloud was started in {folder}", "spotctl cloud up", ExitCode.NOT_FOUND
+            ) from None
+        return cls(folder, noted["url"], noted["pid"])
+
+    @property
+    def alive(self) -> bool:
+        """Whether a server holds the folder's lock."""
+        try:
+            lock = os.open(self.folder / "lock", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+
+def _folder(given: Path | None) -> Path:
+    return (given or state_dir(os.environ) / "cloud").absolute()
+
+
+def _control(given: Path | None) -> Control:
+    found = _Cloud.find(given)
+    if not found.alive:
+        raise UserError(
+            f"the local cloud of {found.folder} does not run",
+            f"spotctl cloud up --dir {found.folder}",
+            ExitCode.UNREACHABLE,
+        )
+    return Control(found.url)
+
+
+@app.command()
+def up(
+    folder: Path | None = _folder_option(),
+    port: int = typer.Option(0, min=0, max=65535, metavar="PORT", help="Of 127.0.0.1."),
+    scenario: Path | None = typer.Option(None, metavar="FILE", help="TOML: prices, capacity, ..."),
+    output: Output = output_option(),
+) -> None:
+    """Start it, detached. Prints its address and what to put into config.toml.
+
+    \b
+    Example:
+      spotctl cloud up
+      spotctl cloud up --scenario storm.toml --dir /tmp/storm
+    """
+    where = _folder(folder)
+    noted = where / "spotctl.json"
+    if noted.exists() and (old := _Cloud.find(where)).alive:
+        say(f"it runs already: {old.url}")
+        url = old.url
+    else:
+        try:
+            running = start(where, scenario, port)
+        except ControlError as error:
+            raise UserError(
+                str(error), f"see {where / 'server.log'}, or give another --dir", ExitCode.FAILURE
+            ) from None
+        url = running.url
+        noted.write_text(json.dumps({"url": url, "pid": running.process.pid}))
+    data = {"apiVersion": "spotd/v1", "kind": "LocalCloud", "url": url, "dir": str(where)}
+    emit(data, output, lambda: _print_config(url), "url")
+
+
+def _print_config(url: str) -> None:
+    for make in ("aws", "gcp", "azure"):
+        print(f'[providers.local-{make}]\nkind = "local"\nurl = "{url}"\npersonality = "{make}"\n')
+
+
+@app.command()
+def down(folder: Path | None = _folder_option()) -> None:
+    """Stop it, and every machine in it. Its meter and its disks' folder stay.
+
+    \b
+    Example:
+      spotctl cloud down
+    """
+    found = _Cloud.find(folder)
+    if not found.alive:
+        say("it does not run")
+        return
+    os.kill(found.pid, signal.SIGTERM)
+    if not _ends(found):
+        raise UserError(
+            f"the local cloud (process {found.pid}) does not stop", f"kill -9 {found.pid}"
+        )
+    say("stopped")
+
+
+def _ends(running: _Cloud) -> bool:
+    end = time.monotonic() + _STOP_TIMEOUT_S
+    while running.alive and time.monotonic() < end:
+        time.sleep(0.05)
+    return not running.alive
+
+
+@app.command()
+def status(
+    folder: Path | None = _folder_option(),
+    everything: bool = typer.Option(False, "-a", "--all", help="Machines that ended as well."),
+    output: Output = output_option(),
+) -> None:
+    """List its machines.
+
+    \b
+    Example:
+      spotctl cloud status --all
+    """
+    state = _ask(_control(folder).state)
+    alive = ("pending", "running", "stopping")
+    items = [row for row in state["instances"] if everything or row["state"] in alive]
+    head = {"apiVersion": "spotd/v1", "kind": "LocalInstanceList"}
+    data = {**head, "items": items, "notices": state["notices"]}
+    emit(data, output, lambda: _print_machines(items), "instance_id")
+
+
+def _print_machines(items: list[dict[str, Any]]) -> None:
+    if not items:
+        say("no machines")
+        return
+    rows: list[list[Cell | str]] = [
+        [
+            row["instance_id"],
+            f"{row['personality']}/{row['zone']} (local)",
+            f"{row['instance_type']} {row['capacity_type']}",
+            Cell(row["state"], "green" if row["state"] == "running" else ""),
+            span(time.time() - row["launched_at_us"] / 1e6),
+            row["error"] or row["end_reason"] or "-",
+        ]
+        for row in items
+    ]
+    print_table(_COLUMNS, rows)
+
+
+@app.command()
+def preempt(
+    instance: str = typer.Argument("", metavar="INSTANCE", help="One machine."),
+    zone: str = typer.Option("", metavar="ZONE", help="Every spot machine of a zone."),
+    notice: str = typer.Option("30s", metavar="DURATION", help="How long it is warned before."),
+    mode: str = typer.Option("notice", metavar="MODE", help="notice, reset or silent."),
+    folder: Path | None = _folder_option(),
+    output: Output = output_option(),
+) -> None:
+    """Take machines away, as a cloud does: with a notice, by a reset, or in silence.
+
+    \b
+    Example:
+      spotctl cloud preempt --zone us-east-1a
+      spotctl cloud preempt i-0123456789abcdef0 --mode silent
+    """
+    if bool(instance) == bool(zone):
+        raise UserError(
+            "name one machine, or a zone", "spotctl cloud status lists them", ExitCode.USAGE
+        )
+    notice_s = parse_duration_s(notice) if mode == "notice" else 0.0
+    target = {"instance": instance} if instance else {"zone": zone}
+    control = _control(folder)
+    taken = _ask(lambda: control.preempt(**target, notice_s=notice_s, mode=mode))
+    if not taken:
+        raise UserError(
+            "no spot machine was there to be taken", "spotctl cloud status", ExitCode.NOT_FOUND
+        )
+    data = {"apiVersion": "spotd/v1", "kind": "LocalNoticeList", "items": taken}
+    emit(data, output, lambda: _print_taken(taken), "instance_id")
+
+
+def _print_taken(taken: list[dict[str, Any]]) -> None:
+    for item in taken:
+        print(f"{item['instance_id']}  {item['mode']}  {item['notice_s']:.0f}s")
+
+
+def _ask(call: Any) -> Any:
+    try:
+        return call()
+    except ControlError as error:
+        raise UserError(str(error), "spotctl cloud status --all", ExitCode.USAGE) from None
+    except NoAnswer as error:
+        raise UserError(
+            f"the local cloud does not answer: {error}", "spotctl cloud up", ExitCode.UNREACHABLE
+        ) from None

@@ -1,0 +1,49 @@
+"""Every command of `spotctl` by name: where it is defined and its one line of help.
+
+The lines are here, and not only in the modules, so that `spotctl --help` imports no command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`spotd.cli.<module>` has the function `attribute`, or a sub-group called `app`."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Jobs": {
+        "run": Entry("run", "run", "Submit a job file and follow it until it trains."),
+        "ps": Entry("jobs", "ps", "List jobs."),
+        "show": Entry("jobs", "show", "Show one job with its machines."),
+        "logs": Entry("logs", "logs", "Print a job's output, over all its machines."),
+        "events": Entry("events", "events", "Print what happened, to one job or to all."),
+        "why": Entry("explain", "why", "Say why a job is where it is and what comes next."),
+        "plan": Entry("explain", "plan", "Rank where a job file would run. Starts nothing."),
+        "wait": Entry("wait", "wait", "Wait until a job ends, or runs."),
+        "pause": Entry("control", "pause", "Save and give the machines back until resumed."),
+        "resume": Entry("control", "resume", "Run a paused job from its last checkpoint."),
+        "cancel": Entry("control", "cancel", "Save, give the machines back and end the job."),
+    },
+    "Machines and money": {
+        "nodes": Entry("jobs", "nodes", "List machines that cost money now, or all of one job."),
+        "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
+        "cost": Entry("cost", "cost", "Show what jobs cost, and would have cost on demand."),
+    },
+    "The daemon": {
+        "doctor": Entry("doctor", "doctor", "Check everything that spotd needs."),
+        "alerts": Entry("alerts", "app", "Test the alert routes."),
+        "cloud": Entry("cloud", "app", "Run a small cloud on this machine, for trying and tests."),
+        "demo": Entry("demo", "demo", "Watch a real job survive three preemptions."),
+    },
+}
+
+ENTRIES: dict[str, Entry] = {
+    name: entry for section in SECTIONS.values() for name, entry in section.items()
+}

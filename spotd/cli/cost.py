@@ -1,0 +1,110 @@
+"""`spotctl cost`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from spotd.cli.client import complete_job, connect, job_path
+from spotd.cli.render import Column, Output, emit, output_option, print_pairs, print_table, say
+from spotd.cli.text import money, percent, place
+
+_COLUMNS = (
+    Column("JOB", cut=True),
+    Column("HOURS", right=True),
+    Column("COST", right=True),
+    Column("ON-DEMAND", right=True),
+    Column("SAVED", right=True),
+    Column("PRICE OFF", right=True),
+)
+_NODE_COLUMNS = (
+    Column("GEN", right=True),
+    Column("WHERE", cut=True, tail=8),
+    Column("AS"),
+    Column("HOURS", right=True),
+    Column("COST", right=True),
+    Column("LIST", right=True),
+    Column("BEST OD", right=True),
+)
+
+
+def cost(
+    ctx: typer.Context,
+    job: str = typer.Argument("", metavar="JOB", help="In detail.", autocompletion=complete_job),
+    output: Output = output_option(),
+) -> None:
+    """Show what jobs cost, and would have cost on demand.
+
+    ON-DEMAND is what the steps that survive would have cost on demand: the time that preemptions
+    took is paid here, and would not have been paid there. So SAVED is never more than PRICE OFF.
+    Amounts are estimates from prices and times, until a bill says otherwise.
+
+    \b
+    Example:
+      spotctl cost
+      spotctl cost gpt
+    """
+    with connect(ctx) as client:
+        data = client.get(job_path(job, "/cost") if job else "/v1/costs")
+    emit(data, output, lambda: _print_one(data) if job else _print_all(data), "job")
+
+
+def _print_all(data: dict[str, Any]) -> None:
+    if not data["items"]:
+        say("no jobs")
+        return
+    print_table(_COLUMNS, [_row(item) for item in data["items"]])
+    say(f"{money(data['spend_usd'])} in all")
+
+
+def _row(item: dict[str, Any]) -> list[str]:
+    about = "~" if item["estimated"] else ""
+    return [
+        item["job"],
+        f"{item['paid_hours']:.2f}",
+        about + money(item["spend_usd"]),
+        money(item["on_demand_usd"]),
+        percent(item["saving"]),
+        percent(item["discount"]),
+    ]
+
+
+def _print_one(item: dict[str, Any]) -> None:
+    useful = item["useful_hours"]
+    cap = item["max_cost_usd"]
+    running = " so far" if item["estimated"] else ""
+    print_pairs(
+        [
+            ("job", item["job"]),
+            ("cost", money(item["spend_usd"]) + running + (f" of {money(cap)}" if cap else "")),
+            ("paid", f"{item['paid_hours']:.3f} h"),
+            ("useful", "" if useful is None else f"{useful:.3f} h of steps that survive"),
+            ("on demand", _on_demand(item)),
+            ("list price", f"{money(item['list_usd'])} for the same hours, same place"),
+            ("best on demand", f"{money(item['best_on_demand_usd'])} for the same hours"),
+            ("saved", percent(item["saving"])),
+            ("price off", percent(item["discount"])),
+        ]
+    )
+    if item["nodes"]:
+        print()
+        print_table(_NODE_COLUMNS, [_node_row(node) for node in item["nodes"]])
+
+
+def _on_demand(item: dict[str, Any]) -> str:
+    if item["on_demand_usd"] is None:
+        return "not known: the program reports no steps"
+    return f"{money(item['on_demand_usd'])} for the steps that survive"
+
+
+def _node_row(node: dict[str, Any]) -> list[str]:
+    return [
+        str(node["generation"]) + (f".{node['rank']}" if node["rank"] else ""),
+        place(node),
+        node["capacity_type"],
+        f"{node['paid_hours']:.3f}",
+        money(node["spend_usd"]),
+        money(node["list_usd"]),
+        money(node["best_on_demand_usd"]),
+    ]

@@ -1,0 +1,68 @@
+"""`spotctl events`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import typer
+
+from spotd.cli.client import complete_job, connect, job_path
+from spotd.cli.render import Output, emit, emit_line, output_option
+from spotd.cli.text import clean
+
+_WAIT_S = 20
+_AWAY_S = 600.0
+_COLOURS = {"error": typer.colors.RED, "warning": typer.colors.YELLOW}
+
+
+def events(
+    ctx: typer.Context,
+    job: str = typer.Argument(
+        "", metavar="JOB", help="Of this job alone.", autocompletion=complete_job
+    ),
+    follow: bool = typer.Option(False, "-f", "--follow", help="Go on as they happen."),
+    last: int = typer.Option(50, "-n", "--last", min=1, help="Begin with the newest so many."),
+    output: Output = output_option(),
+) -> None:
+    """Print what happened, to one job or to all, oldest first.
+
+    \b
+    Example:
+      spotctl events gpt
+      spotctl events gpt -f
+      spotctl events -n 200 -o json
+    """
+    with connect(ctx) as client:
+        # By id, so that following goes on with this job when the name is given to another.
+        wanted = client.get(job_path(job))["id"] if job else ""
+        data = client.get("/v1/events", job=wanted, last=last)
+        if not follow:
+            emit(data, output, lambda: _print(data["items"], output, bool(job)), "id")
+            return
+        _print(data["items"], output, bool(job))
+        cursor = data["cursor"]
+        while True:
+            query = {"job": wanted, "after": cursor, "wait_s": _WAIT_S}
+            news = client.patiently(partial(client.get, "/v1/events", **query), _AWAY_S)
+            _print(news["items"], output, bool(job))
+            cursor = news["cursor"]
+
+
+def _print(items: list[dict[str, Any]], output: Output, one_job: bool) -> None:
+    for event in items:
+        if output is Output.JSON:
+            emit_line(event)
+            continue
+        at = event["at"][:19].replace("T", " ") + "Z"
+        name = "" if one_job or not event["job"] else f"{clean(event['job'])}: "
+        line = f"{at}  {name}{clean(event['text'])}"
+        colour = _COLOURS.get(event["severity"])
+        typer.echo(typer.style(line, fg=colour) if colour and not _plain() else line)
+
+
+def _plain() -> bool:
+    import os
+    import sys
+
+    return bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()

@@ -1,0 +1,118 @@
+"""`spotctl why` and `plan`: explanations that change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from spotd.cli.client import JOB, connect, job_path
+from spotd.cli.jobfile import env_option, env_values, read_job_file
+from spotd.cli.render import Column, Output, emit, output_option, print_table, say
+from spotd.cli.text import clean, money, percent, place, seconds_since, span
+from spotd.errors import ExitCode, UserError
+
+_OFFER_COLUMNS = (
+    Column("WHERE", cut=True, tail=8),
+    Column("MACHINE", cut=True),
+    Column("AS"),
+    Column("$/H", right=True),
+    Column("OFF", right=True),
+    Column("", cut=True),
+)
+
+
+def why(ctx: typer.Context, job: str = JOB, output: Output = output_option()) -> None:
+    """Say why a job is where it is and what comes next: a decision taken now, and thrown away.
+
+    \b
+    Example:
+      spotctl why gpt
+    """
+    with connect(ctx) as client:
+        data = client.get(job_path(job, "/why"))
+    emit(data, output, lambda: _print_why(data), "job")
+
+
+def _print_why(data: dict[str, Any]) -> None:
+    print(clean(data["reason"]))
+    for reason in data["reasons"]:
+        if reason != data["reason"]:
+            print(f"  because {clean(reason)}")
+    for text in data["next"]:
+        print(f"  next: {clean(text)}")
+    if data["wake_at"]:
+        left = -(seconds_since(data["wake_at"]) or 0.0)
+        print(f"  looked at again in {span(left)}, or when something happens")
+
+
+def plan(
+    ctx: typer.Context,
+    file: Path = typer.Argument(metavar="FILE", help="A job file, or - for stdin."),
+    env: list[str] = env_option(),
+    limit: int = typer.Option(10, min=1, metavar="N", help="At most so many offers."),
+    output: Output = output_option(),
+) -> None:
+    """Rank where a job file would run now. Starts nothing and costs nothing.
+
+    Exit codes: 0 something fits, 2 nothing does, 4 a limit of the deployment is in the way.
+
+    \b
+    Example:
+      spotctl plan examples/train.yaml
+    """
+    body = {
+        "yaml": read_job_file(file),
+        "env": env_values(env),
+        "fallback_name": file.stem if str(file) != "-" else "stdin",
+        "limit": limit,
+    }
+    with connect(ctx) as client:
+        data = client.post("/v1/plan", body)
+    for warning in data["warnings"]:
+        say(f"warning: {warning}")
+    emit(data, output, lambda: _print_plan(data), "job")
+    _judge(data)
+
+
+def _judge(data: dict[str, Any]) -> None:
+    if not data["fitting"]:
+        raise UserError(
+            f"nothing that can be had now fits {data['job']} ({data['known']} offers are known)",
+            "wider resources (any_of, no zone, both spot and on-demand), or spotctl doctor",
+            ExitCode.USAGE,
+        )
+    limits = data["limits"]
+    over_nodes = limits["max_nodes"] and limits["nodes"] + data["num_nodes"] > limits["max_nodes"]
+    best = next(row for row in data["offers"] if not row["excluded"])
+    cap = limits["max_usd_per_hour"]
+    over_money = cap and limits["usd_per_hour"] + best["total_usd_per_h"] > cap
+    if data["blocked"] or over_nodes or over_money:
+        text = data["blocked"] or (
+            f"{limits['nodes']} nodes for {money(limits['usd_per_hour'])}/h are in use "
+            f"of at most {limits['max_nodes'] or 'any number'} for {money(cap)}/h"
+        )
+        raise UserError(
+            f"it would have to wait: {text}", "raise [limits] in config.toml", ExitCode.REFUSED
+        )
+
+
+def _print_plan(data: dict[str, Any]) -> None:
+    if data["offers"]:
+        print_table(_OFFER_COLUMNS, [_offer_row(row) for row in data["offers"]])
+    if data["num_nodes"] > 1:
+        say(f"prices are of one machine; the job takes {data['num_nodes']}")
+
+
+def _offer_row(row: dict[str, Any]) -> list[str]:
+    count = f" {row['accelerator_count']}x{row['accelerator']}" if row["accelerator"] else ""
+    off = 1 - row["price_usd_per_h"] / row["list_usd_per_h"] if row["list_usd_per_h"] else None
+    return [
+        place(row),
+        f"{row['instance_type']}{count}",
+        row["capacity_type"],
+        money(row["price_usd_per_h"]),
+        percent(off),
+        row["excluded"],
+    ]

@@ -1,0 +1,207 @@
+"""`spotctl ps`, `show` and `nodes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from spotd.cli.client import JOB, complete_job, connect, job_path
+from spotd.cli.render import (
+    PHASE_STYLES,
+    Cell,
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_pairs,
+    print_table,
+    say,
+)
+from spotd.cli.text import age, clean, money, place, places, size, span
+
+_JOB_COLUMNS = (
+    Column("NAME", cut=True),
+    Column("PHASE"),
+    Column("STEP", right=True),
+    Column("WHERE", cut=True, tail=8),
+    Column("GEN", right=True),
+    Column("REC", right=True),
+    Column("AGE", right=True),
+    Column("COST", right=True),
+    Column("SAVED", right=True),
+)
+_NODE_COLUMNS = (
+    Column("GEN", right=True),
+    Column("WHERE", cut=True, tail=8),
+    Column("TYPE", cut=True),
+    Column("STATE"),
+    Column("STEP", right=True),
+    Column("$/H", right=True),
+    Column("AGE", right=True),
+    Column("LEFT", cut=True),
+)
+
+
+def ps(
+    ctx: typer.Context,
+    everything: bool = typer.Option(False, "-a", "--all", help="Finished jobs as well."),
+    limit: int = typer.Option(100, min=1, metavar="N", help="At most so many, the newest."),
+    output: Output = output_option(),
+) -> None:
+    """List jobs.
+
+    GEN is the generation (the newest attempt), REC how often training moved to another machine,
+    SAVED the age of the newest checkpoint.
+
+    \b
+    Example:
+      spotctl ps
+      spotctl ps --all -o json
+    """
+    with connect(ctx) as client:
+        data = client.get("/v1/jobs", all=1 if everything else "", limit=limit)
+    emit(data, output, lambda: _print_jobs(data, everything), "name")
+
+
+def _print_jobs(data: dict[str, Any], everything: bool) -> None:
+    if not data["items"]:
+        more = "" if everything else " (spotctl ps --all shows finished ones)"
+        say(f"no jobs{more}")
+        return
+    print_table(_JOB_COLUMNS, [_job_row(job) for job in data["items"]])
+    if data["total"] > len(data["items"]):
+        say(f"{data['total'] - len(data['items'])} more: spotctl ps --limit {data['total']}")
+
+
+def _job_row(job: dict[str, Any]) -> list[Cell | str]:
+    saved = job["last_checkpoint"]
+    return [
+        job["name"],
+        Cell(job["phase"], PHASE_STYLES.get(job["phase"], "")),
+        str(job["step"]),
+        places(job["where"]),
+        str(job["generation"]),
+        str(job["recoveries"]),
+        age(job["created_at"]),
+        money(job["cost_usd"]),
+        age(saved["at"]) if saved else "-",
+    ]
+
+
+def show(
+    ctx: typer.Context,
+    job: str = JOB,
+    file: bool = typer.Option(False, "--file", help="Print the job file, as submitted."),
+    output: Output = output_option(),
+) -> None:
+    """Show one job with its machines.
+
+    \b
+    Example:
+      spotctl show gpt
+      spotctl show gpt --file
+    """
+    with connect(ctx) as client:
+        data = client.get(job_path(job, "/file" if file else ""))
+    if file and output is Output.TABLE:
+        typer.echo(data["yaml"].rstrip("\n"))
+        return
+    emit(data, output, lambda: _print_job(data), "job" if file else "name")
+
+
+def _print_job(job: dict[str, Any]) -> None:
+    saved, keep = job["last_checkpoint"], job["checkpoint"]
+    every = f"every {keep['every_steps']} steps or " if keep["every_steps"] else "every "
+    print_pairs(
+        [
+            ("job", f"{job['name']} ({job['id']})"),
+            ("phase", Cell(job["phase"], PHASE_STYLES.get(job["phase"], ""))),
+            ("why", job["outcome_text"]),
+            ("step", str(job["step"])),
+            ("where", places(job["where"])),
+            (
+                "generation",
+                f"{job['generation']} ({_count(job['recoveries'], 'recovery', 'recoveries')})",
+            ),
+            ("submitted", f"{age(job['created_at'])} ago"),
+            ("first step", _ago(job["first_step_at"])),
+            ("finished", _ago(job["finished_at"])),
+            ("cost", _of(money(job["cost_usd"]), job["max_cost_usd"])),
+            ("crashes", f"{job['failures']} of {job['max_restarts_on_errors']} allowed"),
+            ("saved", _saved(saved) if saved else "nothing yet"),
+            ("saves", f"{every}{span(keep['every_s'])} to {keep['store']}"),
+            ("deadline", job["deadline"] or ""),
+        ]
+    )
+    if job["nodes"]:
+        print()
+        print_table(_NODE_COLUMNS, [_node_row(node) for node in job["nodes"]])
+    _print_tail(job)
+
+
+def _print_tail(job: dict[str, Any]) -> None:
+    """The last words of the machine whose program failed."""
+    crashed = [n for n in job["nodes"] if n["exit_code"] not in (None, 0, 75) and n["exit_tail"]]
+    if crashed:
+        node = crashed[-1]
+        print(f"\nlast output of generation {node['generation']}, exit {node['exit_code']}:")
+        for line in node["exit_tail"].splitlines()[-10:]:
+            print(f"  {clean(line)}")
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _ago(at: str | None) -> str:
+    return f"{age(at)} ago" if at else ""
+
+
+def _of(spent: str, cap_usd: float | None) -> str:
+    return f"{spent} of at most {money(cap_usd)}" if cap_usd else spent
+
+
+def _saved(saved: dict[str, Any]) -> str:
+    return f"step {saved['step']}, {age(saved['at'])} ago, {size(saved['bytes'])}"
+
+
+def _node_row(node: dict[str, Any]) -> list[Cell | str]:
+    state = node["state"]
+    return [
+        str(node["generation"]) + (f".{node['rank']}" if node["rank"] else ""),
+        place(node),
+        f"{node['instance_type']} {node['capacity_type']}",
+        Cell(state, PHASE_STYLES.get(state, "dim" if state == "gone" else "")),
+        str(node["step"]),
+        money(node["price_usd_per_h"]),
+        age(node["requested_at"]),
+        node["leave_text"] or node["leave_reason"] or node["effect_error"] or "-",
+    ]
+
+
+def nodes(
+    ctx: typer.Context,
+    job: str = typer.Argument(
+        "", metavar="JOB", help="All machines this job ever had.", autocompletion=complete_job
+    ),
+    output: Output = output_option(),
+) -> None:
+    """List machines that cost money now, or all that one job ever had.
+
+    \b
+    Example:
+      spotctl nodes
+      spotctl nodes gpt -o json
+    """
+    with connect(ctx) as client:
+        data = client.get("/v1/nodes", job=job)
+    emit(data, output, lambda: _print_nodes(data), "id")
+
+
+def _print_nodes(data: dict[str, Any]) -> None:
+    if not data["items"]:
+        say("no machines")
+        return
+    rows = [[node["job"], *_node_row(node)] for node in data["items"]]
+    print_table((Column("JOB", cut=True), *_NODE_COLUMNS), rows)

@@ -1,0 +1,125 @@
+"""`spotctl run`: pack, upload what the daemon lacks, submit, follow."""
+
+from __future__ import annotations
+
+import secrets as random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import typer
+
+from spotd.cli.client import Client, connect
+from spotd.cli.follow import exit_code_of, follow_job, tell_once
+from spotd.cli.jobfile import env_option, env_values, read_job_file, secret_option
+from spotd.cli.pack import find_all, write_archive
+from spotd.cli.render import Output, emit, output_option, say
+from spotd.cli.text import size
+
+if TYPE_CHECKING:
+    from spotd.spec import Parsed
+
+_SUBMIT_PATIENCE_S = 15.0
+
+
+def run(
+    ctx: typer.Context,
+    file: Path = typer.Argument(metavar="FILE", help="A job file, or - for stdin."),
+    name: str = typer.Option("", "-n", "--name", help="Instead of the name in the file."),
+    env: list[str] = env_option(),
+    secret: list[str] = secret_option(),
+    detach: bool = typer.Option(False, "-d", "--detach", help="Do not follow the job."),
+    request_id: str = typer.Option("", help="Submitting again with the same id does nothing."),
+    output: Output = output_option(),
+) -> None:
+    """Submit a job file and follow it until it trains.
+
+    The workdir and local file_mounts go along; relative paths start from where you are, and
+    .skyignore or .gitignore says what stays behind. Interrupting stops the following, not the job.
+
+    \b
+    Example:
+      spotctl run examples/train.yaml
+      spotctl run examples/train.yaml --name gpt-2 --env LR=3e-4 --secret HF_TOKEN -d
+    """
+    from spotd.spec import load
+
+    parsed = load(
+        read_job_file(file),
+        now_us=time.time_ns() // 1000,
+        env=env_values(env),
+        secrets=env_values(secret),
+        base_dir=Path.cwd(),
+        fallback_name=name or ("stdin" if str(file) == "-" else file.stem),
+    )
+    with connect(ctx) as client:
+        body = {
+            "yaml": parsed.text,
+            "name": name,
+            "fallback_name": parsed.spec.name,
+            "env": env_values(env),
+            "secrets": dict(parsed.secrets),
+            "packages": _upload_all(client, parsed),
+            "request_id": request_id or random.token_hex(16),
+        }
+        job = client.patiently(lambda: client.post("/v1/jobs", body), _SUBMIT_PATIENCE_S)
+        for warning in job["warnings"]:
+            say(f"warning: {warning}")
+        if not detach:
+            job = _follow(client, job)
+        else:
+            _say_submitted(job)
+    emit(job, output, lambda: say(f"{job['name']}: {job['phase']}"), "name")
+    if not detach:
+        raise typer.Exit(exit_code_of(job["phase"]))
+
+
+def _say_submitted(job: dict[str, Any]) -> None:
+    say(f"submitted {job['name']} ({job['id']})")
+
+
+def _follow(client: Client, job: dict[str, Any]) -> dict[str, Any]:
+    try:
+        _say_submitted(job)
+        found = follow_job(client, job["id"], {"running"}, tell_once())
+    except KeyboardInterrupt:
+        say(f"\n{job['name']} goes on: spotctl events -f {job['name']}, or spotctl cancel")
+        raise
+    return found or job
+
+
+def _upload_all(client: Client, parsed: Parsed) -> list[dict[str, Any]]:
+    """The workdir and every mount, packed and with the daemon; one object each for the API."""
+    sources = [(parsed.workdir, "")] if parsed.workdir else []
+    packages = []
+    for source, target in [*sources, *parsed.mounts]:
+        is_file = not source.is_dir()
+        with tempfile.TemporaryFile() as archive:
+            found = find_all(source, lambda text: say(f"warning: {text}"))
+            single = target.rpartition("/")[2] if is_file else ""
+            packed = write_archive(found, cast("IO[bytes]", archive), single)
+            if not client.has_package(packed.digest):
+                archive.seek(0)
+                _upload(client, packed.digest, cast("IO[bytes]", archive), packed.length, source)
+        packages.append({"target": target, "digest": packed.digest, "is_file": is_file})
+    return packages
+
+
+def _upload(client: Client, digest: str, archive: IO[bytes], length: int, source: Path) -> None:
+    if not sys.stderr.isatty():
+        say(f"uploading {source} ({size(length)})")
+        client.put_package(digest, archive, length)
+        return
+    from rich.console import Console
+    from rich.progress import wrap_file
+
+    with wrap_file(
+        cast("Any", archive),
+        length,
+        description=f"uploading {source.name}",
+        console=Console(stderr=True),
+        transient=True,
+    ) as watched:
+        client.put_package(digest, cast("IO[bytes]", watched), length)

@@ -1,0 +1,74 @@
+"""`spotctl ssh`: the user's own ssh client, the job's key, the machine's pinned host key."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from spotd.cli.client import JOB, Target, connect, job_path
+from spotd.cli.render import Output, emit, output_option, say
+from spotd.cli.text import clean
+from spotd.errors import ExitCode, UserError
+
+
+def ssh(
+    ctx: typer.Context,
+    job: str = JOB,
+    command: list[str] = typer.Argument(None, metavar="COMMAND...", help="Run it and return."),
+    rank: int = typer.Option(0, min=0, help="Which machine of the job."),
+    output: Output = output_option(),
+) -> None:
+    """Log in to a job's machine, or run a command there.
+
+    With -o json only the address is printed. The keys live in a private folder for as long as the
+    session lasts.
+
+    \b
+    Example:
+      spotctl ssh gpt
+      spotctl ssh gpt -- nvidia-smi -L
+    """
+    target: Target = ctx.obj
+    with connect(ctx) as client:
+        access = client.get(job_path(job, "/ssh"), rank=rank or "")
+    if output is not Output.TABLE:
+        public = {name: value for name, value in access.items() if name != "private_key"}
+        emit(public, output, lambda: None, "host")
+        return
+    with tempfile.TemporaryDirectory(prefix="spotctl-") as folder:
+        arguments = ssh_arguments(access, Path(folder), target.host) + list(command or [])
+        local = " (local)" if access["local"] else ""
+        say(f"generation {access['generation']} on {clean(access['host'])}{local}")
+        try:
+            code = subprocess.run(arguments, check=False).returncode
+        except FileNotFoundError:
+            raise UserError(
+                "there is no ssh on this machine", "install OpenSSH", ExitCode.FAILURE
+            ) from None
+    raise typer.Exit(code if code >= 0 else 128 - code)
+
+
+def ssh_arguments(access: dict[str, Any], folder: Path, jump: str) -> list[str]:
+    """The command line of ssh; writes key and known host into `folder`. With `jump`, through the
+    box of the daemon, which is the one that the machine lets in."""
+    key, known = folder / "key", folder / "known_hosts"
+    with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(access["private_key"])
+    known.write_text(f"spotd-node {access['host_public_key']}\n")
+    options = {
+        "IdentityFile": str(key),
+        "IdentitiesOnly": "yes",
+        "UserKnownHostsFile": str(known),
+        "HostKeyAlias": "spotd-node",
+        "StrictHostKeyChecking": "yes",
+        "LogLevel": "ERROR",
+    }
+    if jump:
+        options["ProxyJump"] = jump
+    flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    return ["ssh", *flags, "-p", str(access["port"]), "-l", access["user"], "--", access["host"]]

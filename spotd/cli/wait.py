@@ -1,0 +1,63 @@
+"""`spotctl wait`."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+import typer
+
+from spotd.cli.client import JOB, connect, job_path
+from spotd.cli.follow import exit_code_of, follow_job, tell_once
+from spotd.cli.render import Output, emit, output_option, say
+from spotd.errors import ExitCode, UserError
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Goal(str, Enum):
+    """What is waited for."""
+
+    DONE = "done"
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds in "90", "90s", "15m", "2h" or "1d"; "" is 0. Raises UserError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text or "0")
+    if match is None:
+        raise UserError(f"{text!r} is no duration", "--timeout 90s, 15m, 2h", ExitCode.USAGE)
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def wait(
+    ctx: typer.Context,
+    job: str = JOB,
+    goal: Goal = typer.Option(Goal.DONE, "--for", help="What to wait for."),
+    timeout: str = typer.Option("", metavar="DURATION", help="Give up after so long: 90s, 2h."),
+    output: Output = output_option(),
+) -> None:
+    """Wait until a job ends (or runs, or is paused).
+
+    Exit codes: 0 succeeded (or the goal), 100 failed, 103 cancelled, 7 time-out.
+
+    \b
+    Example:
+      spotctl wait gpt --timeout 2h
+      spotctl wait gpt --for running
+    """
+    limit_s = parse_duration_s(timeout)
+    until = frozenset[str]() if goal is Goal.DONE else frozenset({goal.value})
+    with connect(ctx) as client:
+        job_id = client.get(job_path(job))["id"]
+        now = client.get("/v1/events", job=job_id, last=1)["cursor"]
+        found = follow_job(client, job_id, until, tell_once(), limit_s, now)
+    if found is None:
+        raise UserError(
+            f"job {job} is not {goal.value} after {timeout}",
+            f"spotctl why {job}, or a longer --timeout",
+            ExitCode.TIMEOUT,
+        )
+    emit(found, output, lambda: say(f"{found['name']}: {found['phase']}"), "name")
+    raise typer.Exit(exit_code_of(found["phase"]))

@@ -1,0 +1,5 @@
+"""The daemon's configuration: a TOML file, the environment, and what they must not say."""
+
+from spotd.config.load import Config, ConfigError, load_config
+
+__all__ = ["Config", "ConfigError", "load_config"]

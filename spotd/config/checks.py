@@ -1,0 +1,94 @@
+"""What the model alone cannot see: limits, names, and secrets that are somewhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+from spotd.config.file import (
+    MAKES,
+    MINIMAL,
+    SECRET_OPTIONS,
+    SLACK_HOSTS,
+    ConfigFile,
+    LocalProvider,
+    SlackRoute,
+    identity,
+    is_loopback,
+)
+from spotd.config.secret_refs import FORMS, read_secret
+from spotd.validation import Path as Keys
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+
+Finding = tuple[Keys, str, str]
+
+
+def check_limits(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding]:
+    paid = {name for name, kind in kinds.items() if kind in MAKES}
+    paid |= {name for name, entry in file.providers.items() if not isinstance(entry, LocalProvider)}
+    for key, example in (
+        ("max_nodes", "max_nodes = 8"),
+        ("max_usd_per_hour", "max_usd_per_hour = 40.0"),
+    ):
+        if paid and getattr(file.limits, key) is None:
+            text = f"is missing, and {', '.join(sorted(paid))} can spend money"
+            yield ("limits", key), text, f"set it under [limits], for example {example}"
+    if file.timing.lost_after_s <= file.timing.suspect_after_s:
+        yield ("timing", "lost_after_s"), "must be more than suspect_after_s", "120 is the default"
+
+
+def check_names(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding]:
+    if not kinds:
+        yield ("providers",), "no provider is configured", f"add one, for example\n{MINIMAL}"
+    seen: list[tuple[str, Mapping[str, object]]] = []
+    for name, provider in file.providers.items():
+        keys: Keys = ("providers", name)
+        make = getattr(provider, "personality", provider.kind)
+        if not _NAME.fullmatch(name):
+            yield keys, "is no possible name", "use up to 31 of a-z, 0-9 and -"
+        elif name in MAKES and name != make:
+            yield keys, f"is the name of another cloud than {make}", f"call it {make} or otherwise"
+        for other, who in seen:
+            if who == identity(provider):
+                # Each would take the other's machines for orphans and end them.
+                yield keys, f"is the same account as providers.{other}", "keep one of the two"
+        seen.append((name, identity(provider)))
+
+
+def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[Finding]:
+    for name, route in file.alerts.routes.items():
+        if isinstance(route, SlackRoute):
+            try:
+                read_route(route, environ)
+            except ValueError as error:
+                text, _, fix = str(error).partition("; ")
+                yield ("alerts", "routes", name), text, fix
+    for name, entry in file.stores.items():
+        try:
+            read_options(entry.options, environ)
+        except ValueError as error:
+            text, _, fix = str(error).partition("; ")
+            yield ("stores", name, "options"), text, fix
+
+
+def read_route(route: SlackRoute, environ: Mapping[str, str]) -> str:
+    url = read_secret("url", route.model_dump(), environ)
+    if not url:
+        raise ValueError("has no address; set url_file, url_env or url_credential")
+    parts = urlsplit(url)
+    allowed = {parts.hostname, parts.netloc} & {*SLACK_HOSTS, *route.allow_hosts}
+    if allowed and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts))):
+        return url
+    raise ValueError(
+        f"the secret is no https address at {SLACK_HOSTS[0]}; "
+        "copy the webhook's URL from Slack, or name its host in allow_hosts"
+    )
+
+
+def read_options(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    secret = {key: read_secret(key, options, environ) for key in SECRET_OPTIONS}
+    refs = {f"{key}_{form}" for key in SECRET_OPTIONS for form in FORMS}
+    plain = {key: value for key, value in options.items() if key not in refs}
+    return plain | {key: value for key, value in secret.items() if value}

@@ -1,0 +1,222 @@
+"""The configuration file as a model. Every key has its default here and nowhere else."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from spotd.model import Limits, Severity, Timing
+from spotd.spec.quantities import Duration, StoreUrl, Usd
+
+SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")
+SLACK_HOSTS = ("hooks.slack.com", "hooks.slack-gov.com")
+MAKES = ("aws", "gcp", "azure")
+MINIMAL = """\
+    [checkpoint]
+    store = "file:///var/lib/spotd/checkpoints"
+
+    [providers.here]
+    kind = "local"
+    url = "http://127.0.0.1:8700"
+    personality = "aws"
+"""
+
+
+class Section(BaseModel):
+    """A table of the file; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DatabaseSection(Section):
+    url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite in state_dir")
+
+
+class DeploymentSection(Section):
+    store: StoreUrl | None = Field(
+        default=None, description="Packages and logs of all jobs; default: a folder in state_dir"
+    )
+
+
+class CheckpointSection(Section):
+    store: StoreUrl | None = Field(default=None, description="For jobs that name none")
+    every: Duration = 300.0
+    keep: int = Field(default=3, ge=1, le=1000)
+
+
+def parse_options(value: Any) -> Any:
+    """Options as text. Raises ValueError for a secret that stands in the file."""
+    if not isinstance(value, dict):
+        return value
+    for key in SECRET_OPTIONS:
+        if key in value:
+            raise ValueError(
+                f"{key} must not stand in the file; use {key}_file, {key}_env or {key}_credential"
+            )
+    return {
+        key: str(item).lower() if isinstance(item, bool) else str(item)
+        for key, item in value.items()
+    }
+
+
+class StoreSection(Section):
+    """How the stores below `url` are reached."""
+
+    url: StoreUrl
+    options: Annotated[dict[str, str], BeforeValidator(parse_options)] = {}
+
+
+def is_loopback(address: SplitResult) -> bool:
+    """Whether the address is on this machine, without asking a name server."""
+    try:
+        host = address.hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_local_url(value: Any) -> str:
+    """The address of a local cloud. Raises ValueError for any other machine: a local provider is
+    free of limits because it cannot cost money."""
+    parts = urlsplit(str(value))
+    host = parts.hostname or ""
+    if parts.scheme != "http" or not host or parts.path.strip("/"):
+        raise ValueError(f"{value!r} is no address of a local cloud; write http://127.0.0.1:PORT")
+    if not is_loopback(parts):
+        raise ValueError(f"{host} is not this machine; a local cloud is at http://127.0.0.1:PORT")
+    return str(value).rstrip("/")
+
+
+class LocalProvider(Section):
+    """A cloud whose machines are processes on this one."""
+
+    kind: Literal["local"]
+    url: Annotated[str, BeforeValidator(parse_local_url)]
+    personality: Literal["aws", "gcp", "azure"]
+
+
+class AwsProvider(Section):
+    kind: Literal["aws"]
+    regions: list[str] = Field(min_length=1)
+    profile: str = ""
+
+
+class GcpProvider(Section):
+    kind: Literal["gcp"]
+    project: str
+    regions: list[str] = Field(min_length=1)
+    credentials_file: Path | None = None
+
+
+class AzureProvider(Section):
+    kind: Literal["azure"]
+    subscription_id: str
+    resource_group: str
+    regions: list[str] = Field(min_length=1)
+
+
+Provider = Annotated[
+    LocalProvider | AwsProvider | GcpProvider | AzureProvider, Field(discriminator="kind")
+]
+
+
+class SlackRoute(Section):
+    """A Slack incoming webhook."""
+
+    kind: Literal["slack"]
+    url_file: Path | None = None
+    url_env: str | None = None
+    url_credential: str | None = None
+    min_severity: Severity = Severity.INFO
+    allow_hosts: list[str] = Field(
+        default=[], description="Besides Slack's own; a loopback host may use http"
+    )
+
+
+class LogRoute(Section):
+    """Alerts as lines of the daemon's own log."""
+
+    kind: Literal["log"]
+    min_severity: Severity = Severity.INFO
+
+
+Route = Annotated[SlackRoute | LogRoute, Field(discriminator="kind")]
+
+
+class AlertsSection(Section):
+    routes: dict[str, Route] = {}
+
+
+def _no_switch(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is no limit; write a number")
+    return value
+
+
+class LimitsSection(Section):
+    """Caps over all jobs; without them nothing but local clouds is used."""
+
+    max_nodes: Annotated[int, BeforeValidator(_no_switch), Field(ge=1)] | None = None
+    max_usd_per_hour: Usd | None = Field(default=None, description="Micro-USD once read")
+
+    def to_model(self) -> Limits:
+        return Limits(self.max_nodes or 0, self.max_usd_per_hour or 0)
+
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class TimingSection(Section):
+    """How patient the daemon is, in seconds."""
+
+    suspect_after_s: Seconds = Timing.suspect_after_s
+    lost_after_s: Seconds = Timing.lost_after_s
+    resurvey_s: Seconds = Timing.resurvey_s
+    reterminate_s: Seconds = Timing.reterminate_s
+    drain_margin_s: Seconds = Timing.drain_margin_s
+    survey_every_s: Seconds = Field(default=10.0, description="Between listings of a provider")
+    offers_every_s: Seconds = Field(default=60.0, description="Between price refreshes")
+    alerts_every_s: Seconds = Field(default=1.0, description="Between looks into the outbox")
+    prune_every_s: Seconds = 3600.0
+    keep_history_days: float = Field(default=90.0, gt=0, description="Events and progress")
+
+    def to_model(self) -> Timing:
+        return Timing(
+            self.suspect_after_s,
+            self.lost_after_s,
+            self.resurvey_s,
+            self.reterminate_s,
+            self.drain_margin_s,
+        )
+
+
+class LogSection(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "human", "json"] = "auto"
+
+
+class ConfigFile(Section):
+    """The whole file."""
+
+    state_dir: Path | None = None
+    socket: Path | None = None
+    database: DatabaseSection = DatabaseSection()
+    deployment: DeploymentSection = DeploymentSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    stores: dict[str, StoreSection] = {}
+    limits: LimitsSection = LimitsSection()
+    providers: dict[str, Provider] = {}
+    alerts: AlertsSection = AlertsSection()
+    timing: TimingSection = TimingSection()
+    log: LogSection = LogSection()
+
+
+def identity(provider: Section) -> Mapping[str, object]:
+    """What makes two providers the same cloud account, whatever they are called."""
+    shared = {"kind", "url", "personality", "profile", "project", "subscription_id"}
+    return provider.model_dump(include={*shared, "resource_group"})

@@ -1,0 +1,214 @@
+"""The composition root: configuration in, a running daemon out; signals and a clean end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import structlog
+
+from providers.base import Provider
+from providers.stores import open_store as open_objects
+from spotd import log as logs
+from spotd.act.alerts import Delivery
+from spotd.act.bundle import build_bundle
+from spotd.act.effects import World
+from spotd.act.link import SshLink
+from spotd.clock import RandomIds, SystemClock
+from spotd.config import Config
+from spotd.duties import Duties, Schedule
+from spotd.errors import UserError
+from spotd.loop import Loop, run_effect
+from spotd.observe.clouds import Survey
+from spotd.observe.nodes import Follower
+from spotd.pool import Pool
+from spotd.reconcile import market_now
+from spotd.registry import build_provider
+from spotd.routes import routes_of
+from spotd.sdnotify import notify
+from spotd.serve.api import make_app
+from spotd.serve.call import Backing, ProviderInfo
+from spotd.serve.server import Server, serve
+from spotd.store.base import Store
+from spotd.store.sql import open_store
+from spotd.vault import JobKeys, Vault, load_key, open_job_keys, open_secrets
+
+log = structlog.get_logger(__name__)
+
+
+class Daemon:
+    """Everything that runs in one `spotd` process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.clock = SystemClock()
+        self.ids = RandomIds()
+        self.timing = config.file.timing.to_model()
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
+        self._hints: list[Callable[[], None]] = []
+        self._stopping = threading.Event()
+        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _hold(config.state_dir / "lock")
+        self.store: Store = open_store(
+            config.database_url,
+            now=self.clock.now_us,
+            notify=self._hint,
+            deployment_factory=lambda: self.ids.token()[:12],
+        )
+        self.store.set_limits(config.file.limits.to_model())
+        key = load_key(config.state_dir, config.environ, self.ids.random_bytes)
+        self.vault = Vault(key, self.ids.random_bytes)
+        self.providers = _providers(config, self.store.deployment())
+        url = config.deployment_store
+        self.objects = open_objects(url, config.store_options(url))
+        self.survey = Survey(self.store, self.providers, self.clock)
+        self.link = SshLink(build_bundle())
+        self.world = self._world()
+        self.pool = Pool(self.providers, partial(run_effect, self.world))
+        self.loop = Loop(self.world, self.timing, self.owner, self.pool.submit, self._progressed)
+        self.follower = Follower(self.store, self.link, self.keys, self.objects, self.clock)
+        self.delivery = Delivery(self.store, routes_of(config), self.clock)
+        self.duties = self._duties()
+        self._hints = [self.loop.poke, self.follower.poke]
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises UserError when the socket is busy."""
+        server = serve(make_app(self._backing()), self.config.socket)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        self.duties.start()
+        self.follower.start()
+        thread = threading.Thread(target=self.loop.run, name="reconcile")
+        thread.start()
+        notify("READY=1")
+        log.info("ready", socket=str(self.config.socket), providers=list(self.providers))
+        self._stopping.wait()
+        notify("STOPPING=1")
+        self._close(server, thread)
+
+    def _close(self, server: Server, thread: threading.Thread) -> None:
+        """Stop deciding, let calls in flight record their outcome, then close. Whatever does not
+        end in time is what a crash would leave: due again."""
+        self.loop.stop()
+        thread.join()
+        self.duties.stop()
+        self.pool.close(wait=True)
+        self.follower.stop()
+        server.stop()
+        self.store.close()
+        self._lock.close()
+        log.info("stopped")
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping.set()
+
+    def _hint(self) -> None:
+        """Something was recorded that makes a job due: look now, not at the next poll."""
+        for hint in self._hints:
+            hint()
+
+    def _progressed(self) -> None:
+        notify("WATCHDOG=1")
+
+    def keys(self, job_id: str) -> JobKeys:
+        """The keys of a job, out of the vault."""
+        return open_job_keys(self.vault, job_id, self.store.job_key(job_id))
+
+    def _secrets(self, job_id: str) -> Mapping[str, str]:
+        return open_secrets(self.vault, job_id, self.store.secrets(job_id))
+
+    def _world(self) -> World:
+        return World(
+            store=self.store,
+            providers=self.providers,
+            link=self.link,
+            packages=self.objects,
+            clock=self.clock,
+            deployment=self.store.deployment(),
+            survey=self.survey.survey,
+            keys=self.keys,
+            secrets=self._secrets,
+            open_store=lambda url: open_objects(url, self.config.store_options(url)),
+            store_options=self.config.store_options,
+        )
+
+    def _duties(self) -> Duties:
+        return Duties(
+            self.store,
+            self.providers,
+            self.survey,
+            self.delivery.deliver,
+            self.clock,
+            self.owner,
+            self.timing,
+            _schedule(self.config),
+        )
+
+    def _backing(self) -> Backing:
+        spool = self.config.state_dir / "spool"
+        spool.mkdir(mode=0o700, exist_ok=True)
+        return Backing(
+            store=self.store,
+            clock=self.clock,
+            ids=self.ids,
+            vault=self.vault,
+            objects=self.objects,
+            spool_dir=spool,
+            defaults=self.config.checkpoint_defaults,
+            known=self.config.known,
+            market=lambda _now_us: market_now(self.world, self.timing),
+            providers_info=self._providers_info,
+            test_alert=self.delivery.test,
+        )
+
+    def _providers_info(self) -> list[ProviderInfo]:
+        kinds = self.config.file.providers
+        return [
+            ProviderInfo(name, kinds[name].kind, provider.local)
+            for name, provider in self.providers.items()
+        ]
+
+
+def _hold(path: Path) -> IO[bytes]:
+    """One daemon a state folder. Raises UserError when another holds it."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        text = f"another spotd runs on {path.parent}"
+        raise UserError(text, "stop it first, or give this one its own state_dir") from None
+    return file
+
+
+def _providers(config: Config, deployment: str) -> dict[str, Provider]:
+    found = {}
+    for name, section in config.file.providers.items():
+        settings = section.model_dump(exclude={"kind"})
+        found[name] = build_provider(section.kind, name, deployment, settings)
+    return found
+
+
+def _schedule(config: Config) -> Schedule:
+    timing = config.file.timing
+    return Schedule(
+        survey_s=timing.survey_every_s,
+        offers_s=timing.offers_every_s,
+        alerts_s=timing.alerts_every_s,
+        prune_s=timing.prune_every_s,
+        keep_s=timing.keep_history_days * 86_400,
+    )
+
+
+def run_daemon(config: Config) -> None:
+    """The whole life of a daemon. Raises UserError and StoreError."""
+    logs.configure(level=config.file.log.level, form=config.file.log.format)
+    Daemon(config).run()

@@ -1,0 +1,64 @@
+"""What a change does to a view: the meaning of a plan, without a database.
+
+The rules use it to see the effect of earlier rules, and tests to check that deciding again after a
+commit changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+from spotd import states
+from spotd.model import (
+    JOB_DECISIONS,
+    NODE_DECISIONS,
+    AddNode,
+    Change,
+    ChangeJob,
+    ChangeNode,
+    OpenAttempt,
+    View,
+)
+from spotd.states import NodeState
+
+
+def apply(view: View, change: Change) -> View:
+    """The view after `change`.
+
+    Raises:
+        states.IllegalTransitionError: the change is not in the transition table.
+        ValueError: it sets a column that decisions do not own, or a node that is not there.
+    """
+    match change:
+        case ChangeJob(fields):
+            _own(fields, JOB_DECISIONS)
+            return replace(view, job=replace(view.job, **cast("dict[str, Any]", fields)))
+        case OpenAttempt(attempt):
+            return replace(view, attempts=(*view.attempts, attempt))
+        case AddNode(node):
+            return replace(view, nodes=(*view.nodes, node))
+        case ChangeNode(node_id, fields):
+            _own(fields, NODE_DECISIONS)
+            old = next((node for node in view.nodes if node.id == node_id), None)
+            if old is None:
+                raise ValueError(f"no node {node_id} in this view")
+            if "state" in fields and fields["state"] is not old.state:
+                states.check(old.state, cast("NodeState", fields["state"]))
+            new = replace(old, **cast("dict[str, Any]", fields))
+            nodes = tuple(new if node.id == node_id else node for node in view.nodes)
+            return replace(view, nodes=nodes)
+
+
+def apply_all(view: View, changes: Iterable[Change]) -> View:
+    """`apply`, one after the other."""
+    for change in changes:
+        view = apply(view, change)
+    return view
+
+
+def _own(fields: Iterable[str], owned: frozenset[str]) -> None:
+    foreign = sorted(set(fields) - owned)
+    if foreign:
+        raise ValueError(f"decisions do not own {', '.join(foreign)}")

@@ -1,0 +1,34 @@
+"""The last rule: which calls are due now. Arming is part of the commit, so no other pass repeats
+a call in flight; a daemon that dies after the commit finds the call due again at its deadline."""
+
+from __future__ import annotations
+
+from spotd.decide.draft import Draft
+from spotd.decide.needs import CALL_DEADLINE_S, due_at_us, need
+from spotd.model import EffectKind, S
+from spotd.states import NodeState
+
+
+def arm(d: Draft) -> None:
+    """Arm what is due, and wake for what will be."""
+    for node in d.nodes:
+        kind = need(node, d.view, d.market, d.now_us)
+        if kind is None:
+            if node.state is NodeState.TERMINATING:
+                # Pacing lies in the need itself there: look again soon.
+                d.wake(d.now_us + int(_next_look_s(d, node.terminated_at_us) * S))
+            continue
+        at_us = due_at_us(node, d.view, kind, d.now_us)
+        if at_us > d.now_us:
+            d.wake(at_us)
+            continue
+        deadline_us = d.now_us + int(CALL_DEADLINE_S[kind] * S)
+        d.set_node(node, effect=kind, effect_armed_at_us=d.now_us, effect_due_at_us=deadline_us)
+        d.wake(deadline_us)
+        if kind is EffectKind.TERMINATE:
+            d.say("terminating")
+
+
+def _next_look_s(d: Draft, terminated_at_us: int) -> float:
+    fresh = d.now_us - terminated_at_us < 2 * S
+    return 0.5 if fresh else d.market.timing.resurvey_s

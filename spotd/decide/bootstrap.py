@@ -1,0 +1,45 @@
+"""What a node is told: built from the job and the committed node alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spotd.model import Effect, Job, Node
+from spotd.wire import AgentConfig, Package, StartDocument
+
+
+def agent_config(deployment: str, node: Node, watcher: str) -> AgentConfig:
+    """What `spot-node run` gets. The metadata service is the cloud's own unless the node's
+    environment names another (SPOTD_METADATA_BASE, as local machines do)."""
+    return AgentConfig(deployment, node.job_id, node.generation, node.rank, node.token, watcher)
+
+
+def start_document(
+    job: Job, effect: Effect, secrets: Mapping[str, str], store_options: Mapping[str, str]
+) -> StartDocument:
+    """What `start(generation)` carries. `effect.data` has the claim and the gang's addresses."""
+    spec, data = job.spec, effect.data
+    ips, deadline_s = data["node_ips"], data["claim_deadline_s"]
+    if not isinstance(ips, tuple) or not isinstance(deadline_s, float):
+        raise TypeError("a START effect carries node_ips and claim_deadline_s")
+    return StartDocument(
+        job_name=job.name,
+        num_nodes=spec.num_nodes,
+        node_ips=ips,
+        accelerators_per_node=effect.node.offer.accelerator_count,
+        setup=spec.setup,
+        run=spec.run,
+        envs=spec.envs,
+        secrets=secrets,
+        packages=tuple(Package(mount.digest, mount.target) for mount in spec.packages),
+        store_url=spec.checkpoint.store,
+        store_options=store_options,
+        engine=spec.checkpoint.engine,
+        claim=str(data["claim"]),
+        claim_deadline_s=deadline_s,
+        every_steps=spec.checkpoint.every_steps,
+        every_s=spec.checkpoint.every_s,
+        keep=spec.checkpoint.keep,
+        stop_grace_s=spec.stop_grace_s,
+        progress_every_s=spec.progress_every_s,
+    )

@@ -1,0 +1,129 @@
+"""How a job ends: success by a final manifest, a limit, the user's word; and what is left then."""
+
+from __future__ import annotations
+
+from spotd.decide.draft import LEAVING, Draft
+from spotd.model import Desired, LeaveReason, Node, Outcome, S, Severity
+from spotd.states import NodeState
+
+
+def finish(d: Draft) -> None:
+    """A final manifest in HEAD is the job's success, whoever reports it."""
+    head = d.job.head
+    if d.ended or head is None or not head.final:
+        return
+    d.set_job(
+        outcome=Outcome.SUCCEEDED,
+        outcome_text=f"finished at step {head.step}",
+        finished_at_us=d.now_us,
+    )
+    d.event("succeeded", f"{d.job.name} finished at step {head.step}", alert=True, step=head.step)
+
+
+def obey_limits(d: Draft) -> None:
+    """A job past its cost or duration saves and ends."""
+    job, spec = d.job, d.job.spec
+    if d.ended or job.stop_text:
+        return
+    if spec.max_duration_s:
+        end_us = job.created_at_us + int(spec.max_duration_s * S)
+        if d.now_us >= end_us:
+            d.set_job(stop_text=f"max_duration of {spec.max_duration_s:.0f} s reached")
+            return
+        d.wake(end_us)
+    if spec.max_cost_microusd:
+        left = spec.max_cost_microusd - _spent_now(d)
+        if left <= 0:
+            d.set_job(stop_text=f"max_cost_usd of {spec.max_cost_microusd / 1e6:.2f} reached")
+            return
+        rate = _rate_now(d)
+        if rate:
+            d.wake(d.now_us + left * 3600 * S // rate)
+
+
+def _rate_now(d: Draft) -> int:
+    return sum(n.offer.price_microusd_per_h for n in d.nodes if n.state is not NodeState.GONE)
+
+
+def _spent_now(d: Draft) -> int:
+    """The ledger when loaded, and what the active nodes cost since."""
+    since_us = max(d.now_us - d.view.loaded_at_us, 0)
+    return d.view.spent_microusd + _rate_now(d) * since_us // (3600 * S)
+
+
+def _stop_reason(d: Draft) -> str:
+    job = d.job
+    if job.stop_text:
+        return job.stop_text
+    if job.desired is Desired.CANCEL:
+        return "cancelled"
+    return "paused" if job.desired is Desired.PAUSE else ""
+
+
+def stop_wanted(d: Draft) -> None:
+    """Cancel, pause or a limit: training saves first, an idle machine goes at once."""
+    why = _stop_reason(d)
+    if d.ended or not why:
+        return
+    d.say(why)
+    for node in d.nodes:
+        if node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
+            if node.kept_until_us <= d.now_us:
+                d.leave(node, LeaveReason.CANCELLED, why)
+        elif node.state is NodeState.RUNNING and node.kept_until_us <= d.now_us:
+            d.set_node(
+                node,
+                state=NodeState.DRAINING,
+                leave_reason=LeaveReason.CANCELLED,
+                leave_text=why,
+                left_at_us=d.now_us,
+                drained_at_us=d.now_us,
+            )
+            d.event("draining", f"saving and stopping: {why}", node)
+        elif node.state is NodeState.DRAINING:
+            _end_drain(d, node, why)
+    saving = [n for n in d.nodes if n.state not in LEAVING and not n.kept_until_us]
+    if saving:
+        d.say("waiting for the last save")
+        return
+    if d.job.stop_text:
+        _fail(d, d.job.stop_text)
+    elif d.job.desired is Desired.CANCEL and all(n.state is NodeState.GONE for n in d.nodes):
+        d.set_job(outcome=Outcome.CANCELLED, outcome_text="cancelled", finished_at_us=d.now_us)
+        d.event("cancelled", f"{d.job.name} is cancelled; no machine of it is left")
+
+
+def _end_drain(d: Draft, node: Node, why: str) -> None:
+    """A drain that takes longer than its grace is cut short."""
+    if node.leave_reason is LeaveReason.PREEMPTED and not node.told_drain_at_us:
+        d.set_node(node, leave_reason=LeaveReason.CANCELLED, leave_text=why)
+    margin_s = d.job.spec.stop_grace_s + d.market.timing.drain_margin_s
+    end_us = node.drained_at_us + int(margin_s * S)
+    if d.now_us >= end_us:
+        d.leave(node, LeaveReason.CANCELLED, f"{why}; it did not stop within its grace", keep=True)
+    else:
+        d.wake(end_us)
+
+
+def _fail(d: Draft, text: str) -> None:
+    d.set_job(outcome=Outcome.FAILED, outcome_text=text, finished_at_us=d.now_us)
+    step = d.job.head.step if d.job.head else 0
+    kept = f"; the checkpoint of step {step} is kept" if step else ""
+    d.event("failed", f"{d.job.name} failed: {text}{kept}", severity=Severity.ERROR, alert=True)
+
+
+def clean_up(d: Draft) -> None:
+    """An ended job keeps no machine, but one kept for its user."""
+    if not d.ended:
+        return
+    reason = LeaveReason.DONE if d.job.outcome is Outcome.SUCCEEDED else LeaveReason.CANCELLED
+    for node in d.nodes:
+        if node.kept_until_us > d.now_us and d.job.desired is not Desired.CANCEL:
+            d.wake(node.kept_until_us)
+        else:
+            d.leave(node, reason, d.job.outcome_text, keep=True)
+    left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
+    if left:
+        d.say(f"{d.job.outcome_text}; {left} machines still to be seen gone")
+    else:
+        d.say(d.job.outcome_text)

@@ -1,0 +1,23 @@
+"""Names and tokens, derived so that a retry of the same intent is the same request."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from providers.base import Offer
+
+
+def node_id(job_id: str, generation: int, rank: int, candidate: int) -> str:
+    """Identity of a node's row."""
+    return f"{job_id}-g{generation}-c{candidate}-r{rank}"
+
+
+def launch_token(deployment: str, node: str, offer: Offer) -> str:
+    """The idempotency token of one launch: <= 64 ASCII, lower case, fit for names and labels.
+
+    It contains the location (through the hash) because AWS client tokens are zonal: the same token
+    in another zone would launch a second machine.
+    """
+    digest = hashlib.sha256(f"{deployment}\n{node}\n{offer.key}".encode()).digest()
+    return f"spotd-{node}-{base64.b32encode(digest)[:10].decode().lower()}"

@@ -1,0 +1,207 @@
+"""What has to be done to a node next, derived from what is committed about it; never remembered.
+
+`need` names the call; `due` says whether it may be made now, or is in flight, or has to wait after
+it failed. The rules arm a due call in the same commit that makes it due, so that no other pass
+repeats it while it is in flight.
+"""
+
+from __future__ import annotations
+
+from spotd.decide.backoff import effect_backoff_s
+from spotd.model import EffectKind, LeaveReason, Market, Node, S, View
+from spotd.states import NodeState
+from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, EXIT_FINISHED
+
+# How long a call may take before it counts as lost and may be made again, in seconds.
+CALL_DEADLINE_S = {
+    EffectKind.LAUNCH: 15.0,
+    EffectKind.RESOLVE: 15.0,
+    EffectKind.SURVEY: 15.0,
+    EffectKind.BOOT: 60.0,
+    EffectKind.START: 900.0,  # ships the job's packages, up to 1 GiB
+    EffectKind.RELEASE: 20.0,
+    EffectKind.DRAIN: 20.0,
+    EffectKind.SAVE: 20.0,
+    EffectKind.READ_HEAD: 20.0,
+    EffectKind.TERMINATE: 15.0,
+}
+
+
+def silent_since_us(node: Node) -> int:
+    """When the node was last known to live: its last word, or before that its hello or boot."""
+    return max(node.heard_at_us, node.booted_at_us)
+
+
+def suspect(node: Node, market: Market, now_us: int) -> bool:
+    """Its link is down, or it has been silent for too long."""
+    if not node.booted_at_us or node.exit_code is not None:
+        return False
+    if node.link_down_at_us:
+        return True
+    return now_us - silent_since_us(node) > market.timing.suspect_after_s * S
+
+
+def may_write(node: Node) -> bool:
+    """The node has the right to HEAD and has not given it up: a successor must wait for it."""
+    writing = node.state in (NodeState.RUNNING, NodeState.DRAINING)
+    return node.chosen and writing and not node.released_at_us and node.exit_code is None
+
+
+def predecessors(node: Node, view: View) -> list[Node]:
+    """Older nodes of the job that may still write."""
+    return [old for old in view.nodes if old.generation < node.generation and may_write(old)]
+
+
+def claim_for(node: Node, view: View, now_us: int) -> tuple[str, float]:
+    """When `node` may take HEAD: (claim, seconds until it may in any case)."""
+    waiting = predecessors(node, view)
+    if not waiting:
+        return CLAIM_NOW, 0.0
+    ends = [release_deadline_us(old, view, now_us) for old in waiting]
+    return CLAIM_AFTER_RELEASE, max(0.0, (max(ends) - now_us) / S)
+
+
+def release_deadline_us(node: Node, view: View, now_us: int) -> int:
+    """When a draining node is past saving: its notice's deadline, else the job's grace."""
+    deadlines = [
+        notice.deadline_us if notice.deadline_us is not None else notice.heard_at_us
+        for notice in node.notices
+        if notice.takes_away
+    ]
+    if deadlines:
+        return min(deadlines)
+    started_us = node.drained_at_us or now_us
+    return started_us + int(view.job.spec.stop_grace_s * S)
+
+
+def replacement_ready(node: Node, view: View) -> bool:
+    """Every rank of a newer chosen gang waits at the gate."""
+    newer = [n for n in view.nodes if n.generation > node.generation and n.chosen]
+    ready = [n for n in newer if n.state is NodeState.BOOTING and n.ready_at_us]
+    return len(ready) >= view.job.spec.num_nodes
+
+
+def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
+    """The one call that this node needs next; None when it needs none."""
+    match node.state:
+        case NodeState.LAUNCHING:
+            launched = node.instance_id or node.launch_error
+            return None if launched else EffectKind.LAUNCH
+        case NodeState.BOOTING:
+            return _need_booting(node, view, market, now_us)
+        case NodeState.RUNNING:
+            return _need_running(node, view, market, now_us)
+        case NodeState.DRAINING:
+            return _need_draining(node, view, market, now_us)
+        case NodeState.TERMINATING:
+            return _need_terminating(node, market, now_us)
+        case NodeState.GONE:
+            return None
+
+
+def _need_survey(node: Node, market: Market, now_us: int) -> EffectKind | None:
+    """Ask the cloud about a suspect, again and again; and HEAD, once the cloud says it lives."""
+    if not suspect(node, market, now_us):
+        return None
+    since_us = node.link_down_at_us or silent_since_us(node)
+    asked = node.surveyed_at_us > since_us
+    if not asked or now_us - node.surveyed_at_us >= market.timing.resurvey_s * S:
+        return EffectKind.SURVEY
+    return None
+
+
+def _need_booting(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
+    if not node.host:
+        return EffectKind.SURVEY
+    if not node.booted_at_us:
+        return EffectKind.BOOT
+    if node.chosen and node.hello_at_us and not node.claimed_at_us:
+        claim, _ = claim_for(node, view, now_us)
+        advanced = claim == CLAIM_NOW and node.started_claim == CLAIM_AFTER_RELEASE
+        if not node.started_at_us or (advanced and not _released_itself(node, view)):
+            return EffectKind.START
+    if node.exit_code == EXIT_FINISHED:
+        return _need_head(node, view)
+    return _need_survey(node, market, now_us)
+
+
+def _released_itself(node: Node, view: View) -> bool:
+    """The predecessor said in HEAD that it is done: the successor sees that without us."""
+    head = view.job.head
+    return head is not None and head.released and head.generation < node.generation
+
+
+def _need_running(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
+    if node.exit_code == EXIT_FINISHED:
+        return _need_head(node, view)
+    if view.job.save_wanted_at_us > max(node.told_save_at_us, node.first_step_at_us):
+        return EffectKind.SAVE
+    return _need_survey(node, market, now_us)
+
+
+def _need_draining(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
+    if node.exit_code == EXIT_FINISHED:
+        return _need_head(node, view)
+    if node.exit_code is None and not node.released_at_us:
+        if node.leave_reason is not LeaveReason.PREEMPTED and not node.told_drain_at_us:
+            return EffectKind.DRAIN
+        if not node.told_release_at_us and replacement_ready(node, view):
+            return EffectKind.RELEASE
+    return _need_survey(node, market, now_us)
+
+
+def _need_head(node: Node, view: View) -> EffectKind | None:
+    """A program that says it finished is believed when HEAD says so too."""
+    head = view.job.head
+    known = head is not None and (head.final or head.read_at_us >= node.exited_at_us)
+    return None if known else EffectKind.READ_HEAD
+
+
+def _need_terminating(node: Node, market: Market, now_us: int) -> EffectKind | None:
+    timing = market.timing
+    if not node.instance_id:
+        if node.launch_error or node.gone_at_us:
+            return None
+        again = now_us - node.surveyed_at_us >= timing.resurvey_s * S
+        return EffectKind.RESOLVE if again else None
+    if not node.terminated_at_us:
+        return EffectKind.TERMINATE
+    if now_us - node.terminated_at_us >= timing.reterminate_s * S:
+        return EffectKind.TERMINATE
+    last_us = max(node.surveyed_at_us, node.terminated_at_us)
+    # The first look comes soon: most clouds list a terminated machine as such at once.
+    wait_s = timing.resurvey_s if node.surveyed_at_us > node.terminated_at_us else 0.5
+    return EffectKind.SURVEY if now_us - last_us >= wait_s * S else None
+
+
+def _done_at_us(node: Node, view: View, kind: EffectKind) -> int:
+    """When a call of this kind was last seen to have its outcome."""
+    match kind:
+        case EffectKind.SURVEY | EffectKind.RESOLVE:
+            return node.surveyed_at_us
+        case EffectKind.START:
+            return node.started_at_us
+        case EffectKind.TERMINATE:
+            return node.terminated_at_us
+        case EffectKind.SAVE:
+            return node.told_save_at_us
+        case EffectKind.READ_HEAD:
+            return view.job.head.read_at_us if view.job.head else 0
+        case _:
+            return 0  # the outcome of the others removes the need itself
+
+
+def due_at_us(node: Node, view: View, kind: EffectKind, now_us: int) -> int:
+    """When the needed call may be made: now, or when the one in flight is given up, or when the
+    pause after a failure is over."""
+    # A cloud is asked about the same machine at most twice a second.
+    paced = kind in (EffectKind.SURVEY, EffectKind.RESOLVE)
+    free_us = max(now_us, node.surveyed_at_us + S // 2) if paced else now_us
+    if node.effect is not kind or not node.effect_armed_at_us:
+        return free_us
+    if _done_at_us(node, view, kind) >= node.effect_armed_at_us:
+        return free_us
+    if node.effect_failed_at_us >= node.effect_armed_at_us:
+        pause_us = int(effect_backoff_s(node.effect_failures) * S)
+        return max(now_us, node.effect_failed_at_us + pause_us)
+    return max(now_us, node.effect_due_at_us)

@@ -1,0 +1,83 @@
+"""Which offer to ask for: filter by what the job needs, rank by expected price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from providers.base import Offer, OfferRequest
+from spotd.decide.cooldowns import cooldown_until_us
+from spotd.model import JobSpec, Market
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One offer that fits, with its score (lower is better) or why it is not to be had now.
+
+    `until_us` is when the reason may pass; 0 when it will not pass by itself.
+    """
+
+    offer: Offer
+    score_microusd_per_h: int
+    excluded: str = ""
+    until_us: int = 0
+
+
+def fits(offer: Offer, want: OfferRequest) -> bool:
+    """Whether the machine is what one alternative of the job asks for."""
+    accelerator = want.accelerator.lower() in ("", offer.accelerator.lower())
+    enough = (
+        offer.accelerator_count >= want.accelerator_count
+        if want.accelerator_count
+        else not want.accelerator or offer.accelerator_count > 0
+    )
+    size = offer.cpus >= want.cpus and offer.memory_gib >= want.memory_gib
+    place = want.region in ("", offer.region) and want.zone in ("", offer.zone)
+    cloud = want.cloud in ("", offer.cloud, offer.provider)
+    kind = want.instance_type in ("", offer.instance_type)
+    return (
+        accelerator
+        and enough
+        and size
+        and place
+        and cloud
+        and kind
+        and (offer.capacity_type in want.capacity_types)
+    )
+
+
+def rank(spec: JobSpec, market: Market, now_us: int, taken: Iterable[str] = ()) -> list[Ranked]:
+    """Every offer that fits, the best first, those not to be had now last.
+
+    `taken` are offer keys not to be asked for: the machine just lost, one being taken away, or one
+    that we are already asking for. With `spec.ordered` an earlier alternative beats a cheaper one.
+    """
+    barred = set(taken)
+    rows: list[tuple[bool, int, int, str, Ranked]] = []
+    for offer in market.offers:
+        choices = [i for i, want in enumerate(spec.alternatives) if fits(offer, want)]
+        if not choices:
+            continue
+        score = offer.price_microusd_per_h * spec.num_nodes
+        excluded, until_us = _excluded(offer, spec, market, now_us, barred)
+        preference = choices[0] if spec.ordered else 0
+        ranked = Ranked(offer, score, excluded, until_us)
+        rows.append((bool(excluded), preference, score, offer.key, ranked))
+    rows.sort(key=lambda row: row[:4])
+    return [row[4] for row in rows]
+
+
+def _excluded(
+    offer: Offer, spec: JobSpec, market: Market, now_us: int, barred: set[str]
+) -> tuple[str, int]:
+    if offer.provider in market.disabled:
+        return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0
+    if spec.max_hourly_microusd and offer.price_microusd_per_h > spec.max_hourly_microusd:
+        return f"${offer.price_microusd_per_h / 1e6:.2f}/h is above max_hourly_cost", 0
+    if offer.key in barred:
+        return "being taken away, or already asked for", 0
+    until_us, code = cooldown_until_us(offer, market.refusals)
+    if until_us > now_us:
+        wait_s = (until_us - now_us) / 1e6
+        return f"cooling for {wait_s:.0f} s more after {code}", until_us
+    return "", 0

@@ -1,0 +1,157 @@
+"""A wanted job without an active node is placed; the first whole gang to say hello is chosen."""
+
+from __future__ import annotations
+
+from spotd.decide.draft import LEAVING, Draft, place
+from spotd.decide.leaving import taking_away
+from spotd.decide.naming import launch_token, node_id
+from spotd.decide.placement import Ranked, rank
+from spotd.model import Attempt, Desired, LeaveReason, Node
+from spotd.states import NodeState
+
+
+def _candidates(d: Draft) -> dict[int, list[Node]]:
+    """The newest attempt's unchosen machines that are still coming, by candidate number."""
+    gangs: dict[int, list[Node]] = {}
+    for node in d.current:
+        if not node.chosen and node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
+            gangs.setdefault(node.candidate, []).append(node)
+    return gangs
+
+
+def _attempt_open(d: Draft) -> bool:
+    """The newest attempt has not chosen anybody yet."""
+    return d.job.generation > 0 and not any(node.chosen for node in d.current)
+
+
+def _wanted(d: Draft) -> bool:
+    return not d.ended and d.job.desired is Desired.RUN and not d.job.stop_text
+
+
+def _manned(d: Draft) -> bool:
+    """A chosen gang, whole, boots or trains."""
+    states = (NodeState.BOOTING, NodeState.RUNNING)
+    by_generation: dict[int, int] = {}
+    for node in d.nodes:
+        if node.chosen and node.state in states:
+            by_generation[node.generation] = by_generation.get(node.generation, 0) + 1
+    return any(count >= d.job.spec.num_nodes for count in by_generation.values())
+
+
+def choose(d: Draft) -> None:
+    """Choose the first gang whose every rank said hello; the others are given back at once."""
+    if not _wanted(d) or _manned(d) or not _attempt_open(d):
+        return
+    for gang in _candidates(d).values():
+        if len(gang) < d.job.spec.num_nodes or not all(node.hello_at_us for node in gang):
+            continue
+        for node in gang:
+            d.set_node(node, chosen=True)
+        d.event("chosen", f"{place(gang[0])} answers first and is chosen", gang[0])
+        for other in d.nodes:
+            if not other.chosen and other.state in (NodeState.LAUNCHING, NodeState.BOOTING):
+                d.leave(other, LeaveReason.HEDGE_LOST, "another machine was ready first")
+        return
+
+
+def place_job(d: Draft) -> None:
+    """Ask for machines until the job has a gang that boots or trains."""
+    if not _wanted(d):
+        return
+    if _manned(d):
+        _report_manned(d)
+        return
+    coming = len(_candidates(d)) if _attempt_open(d) else 0
+    if coming >= d.job.spec.candidates:
+        d.say("waiting for a machine to come up")
+        return
+    if d.job.place_after_us > d.now_us:
+        wait_s = (d.job.place_after_us - d.now_us) / 1e6
+        d.say(f"trying again in {wait_s:.0f} s after the crash")
+        d.wake(d.job.place_after_us)
+        return
+    if d.market.blocked:
+        d.say(f"waiting: {d.market.blocked}")
+        d.wake(d.now_us + 15_000_000)
+        return
+    for _ in range(d.job.spec.candidates - coming):
+        if not _ask(d):
+            return
+
+
+def _taken(d: Draft) -> set[str]:
+    """Offers not to ask for: ours that are coming or being taken away, and those just lost."""
+    gone_badly = (LeaveReason.PREEMPTED, LeaveReason.LOST)
+    taken = set()
+    for node in d.nodes:
+        coming = node.state in (NodeState.LAUNCHING, NodeState.BOOTING)
+        lost = node.leave_reason in gone_badly and node.generation >= d.job.generation - 1
+        if coming or lost or (node.state is not NodeState.GONE and taking_away(node)):
+            taken.add(node.offer.key)
+    return taken
+
+
+def _ask(d: Draft) -> bool:
+    """Commit to one more candidate; False when nothing is to be had now."""
+    ranked = rank(d.job.spec, d.market, d.now_us, _taken(d))
+    free = [row for row in ranked if not row.excluded]
+    if not free:
+        _wait_for_market(d, ranked)
+        return False
+    best = free[0]
+    if not _attempt_open(d):
+        generation = d.job.generation + 1
+        head_generation = d.job.head.generation if d.job.head else 0
+        generation = max(generation, head_generation + 1)  # a restored database must not reuse one
+        d.open_attempt(Attempt(d.job.id, generation, d.now_us, _cause(d)))
+    candidate = max((node.candidate for node in d.current), default=-1) + 1
+    for number in range(d.job.spec.num_nodes):
+        d.add_node(_new_node(d, best, candidate, number))
+    price = best.offer.price_microusd_per_h / 1e6
+    others = len(free) - 1
+    d.say(f"asking for {best.offer.key} at ${price:.2f}/h, the cheapest of {others + 1} offers")
+    d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h", d.current[-1])
+    return True
+
+
+def _new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:
+    ident = node_id(d.job.id, d.job.generation, number, candidate)
+    return Node(
+        id=ident,
+        job_id=d.job.id,
+        generation=d.job.generation,
+        rank=number,
+        candidate=candidate,
+        token=launch_token(d.market.deployment, ident, best.offer),
+        offer=best.offer,
+        state=NodeState.LAUNCHING,
+        requested_at_us=d.now_us,
+    )
+
+
+def _cause(d: Draft) -> str:
+    left = [node for node in d.nodes if node.chosen and node.leave_reason is not None]
+    if not left:
+        return "first" if d.job.generation == 0 else "again"
+    newest = max(left, key=lambda node: (node.generation, node.left_at_us))
+    return newest.leave_reason.value if newest.leave_reason else "again"
+
+
+def _wait_for_market(d: Draft, ranked: list[Ranked]) -> None:
+    if not ranked:
+        d.say("no provider offers a machine that fits; see `spotctl plan`")
+    else:
+        d.say(f"all {len(ranked)} offers that fit are out: {ranked[0].excluded}")
+    ends = [row.until_us for row in ranked if row.until_us]
+    d.wake(min(ends, default=d.now_us + 60_000_000))
+
+
+def _report_manned(d: Draft) -> None:
+    for node in d.nodes:
+        if node.chosen and node.state is NodeState.RUNNING:
+            d.say(f"training on {place(node)}")
+        elif node.chosen and node.state is NodeState.BOOTING:
+            d.say(f"{place(node)} is getting ready")
+    for node in d.nodes:
+        if node.state in LEAVING and node.state is not NodeState.GONE:
+            d.say(f"{place(node)} is being given back")

@@ -1,0 +1,45 @@
+"""THE policy: `decide(view, market, now_us) -> Plan`, a flat, ordered list of rules.
+
+Every rule looks at the draft as the rules before it left it and adds what follows. A rule never
+acts, never waits and knows no other time than `now_us`; running the list again on what it decided
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spotd.decide.arming import arm
+from spotd.decide.draft import Draft
+from spotd.decide.ending import clean_up, finish, obey_limits, stop_wanted
+from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
+from spotd.decide.placing import choose, place_job
+from spotd.decide.saving import save_when_slow
+from spotd.decide.settling import settle_exits, settle_observed
+from spotd.model import Market, Plan, View
+
+RULES: tuple[Callable[[Draft], None], ...] = (
+    settle_observed,  # what the clouds and the nodes said moves the states
+    settle_exits,  # a program that ended: finished, released, fenced or crashed
+    finish,  # a final manifest is the job's success
+    obey_limits,  # cost and duration
+    stop_wanted,  # cancel, pause, or a limit: save and give back
+    drain_noticed,  # a notice: drain, and place in the same pass
+    withdraw,  # the notice was withdrawn and nothing is lost yet
+    give_up_lost,  # silent, and the cloud or time says dead
+    give_up_boot,  # never said hello
+    keep_gang,  # one rank leaves: all do
+    choose,  # the first whole gang that said hello
+    place_job,  # a wanted job without an active node
+    save_when_slow,  # health asks for a checkpoint
+    clean_up,  # an ended job keeps nothing
+    arm,  # the calls that are due now
+)
+
+
+def decide(view: View, market: Market, now_us: int) -> Plan:
+    """What to change about one job now, with the reasons. Pure: same arguments, same plan."""
+    draft = Draft(view, market, now_us)
+    for rule in RULES:
+        rule(draft)
+    return draft.plan()

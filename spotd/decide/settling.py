@@ -1,0 +1,164 @@
+"""Observations become states: the first rules of every pass."""
+
+from __future__ import annotations
+
+from spotd.decide.backoff import backoff_s
+from spotd.decide.draft import LEAVING, Draft, place
+from spotd.model import LeaveReason, Node, S, Severity
+from spotd.states import NodeState
+from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
+
+
+def settle_observed(d: Draft) -> None:
+    """What the cloud and the node said, as states: launched, refused, gone, first step."""
+    for node in d.nodes:
+        if node.state is NodeState.GONE:
+            continue
+        if node.gone_at_us:
+            _gone(d, node)
+        elif node.state is NodeState.LAUNCHING and node.launch_error:
+            _refused(d, node)
+        elif node.state is NodeState.TERMINATING and node.launch_error and not node.instance_id:
+            d.set_node(node, state=NodeState.GONE)
+        elif node.state is NodeState.LAUNCHING and node.instance_id:
+            d.set_node(node, state=NodeState.BOOTING)
+            d.event("launched", f"{place(node)} exists as {node.instance_id}", node)
+        elif node.state is NodeState.BOOTING and node.chosen and node.first_step_at_us:
+            _running(d, node)
+
+
+def _running(d: Draft, node: Node) -> None:
+    d.set_node(node, state=NodeState.RUNNING)
+    if node.generation == 1:
+        d.event("training", f"training on {place(node)}", node)
+        return
+    took = (node.first_step_at_us - node.requested_at_us) / S
+    text = (
+        f"training again on {place(node)} at step {node.last_step}, {took:.1f} s after the request"
+    )
+    d.event("recovered", text, node, alert=True, seconds=took, step=node.last_step)
+
+
+def _refused(d: Draft, node: Node) -> None:
+    d.set_node(
+        node,
+        state=NodeState.GONE,
+        leave_reason=LeaveReason.CAPACITY,
+        leave_text=node.launch_error,
+        left_at_us=d.now_us,
+    )
+    d.event("refused", f"{place(node)} was refused: {node.launch_error}", node)
+    if node.launch_error_code == "RejectedError":
+        d.set_job(stop_text=f"the cloud rejects the request: {node.launch_error}")
+
+
+def _gone(d: Draft, node: Node) -> None:
+    noticed = any(notice.takes_away for notice in node.notices)
+    if node.leave_reason is not None:
+        reason, text = node.leave_reason, node.leave_text
+    elif noticed:
+        reason, text = LeaveReason.PREEMPTED, "taken away after its notice"
+    elif not node.launched_at_us:
+        reason, text = LeaveReason.CAPACITY, "no machine came of the request"
+    else:
+        reason, text = LeaveReason.LOST, "the cloud no longer has it, and gave no notice"
+    d.set_node(
+        node,
+        state=NodeState.GONE,
+        leave_reason=reason,
+        leave_text=text,
+        left_at_us=node.left_at_us or d.now_us,
+    )
+    if node.state not in LEAVING and node.state is not NodeState.DRAINING:
+        trained = node.state is NodeState.RUNNING
+        d.event(
+            "lost", f"{place(node)} is gone: {text}", node, severity=Severity.WARNING, alert=trained
+        )
+    else:
+        d.event("gone", f"{place(node)} is gone ({reason.value})", node)
+
+
+def settle_exits(d: Draft) -> None:
+    """A program that ended gives its node back; only its own crash is charged to the job."""
+    for node in d.nodes:
+        if node.state in LEAVING or node.exit_code is None:
+            if node.setup_failed and node.state not in LEAVING:
+                _setup_failed(d, node)
+            continue
+        match node.exit_code:
+            case code if code == EXIT_FINISHED:
+                _finished(d, node)
+            case code if code == EXIT_RELEASED:
+                step = d.job.head.step if d.job.head else node.last_step
+                text = f"saved at step {step} and released"
+                d.leave(node, LeaveReason.PREEMPTED, text, keep=True)
+            case code if code == EXIT_FENCED:
+                d.leave(node, LeaveReason.LOST, "fenced by a newer generation", keep=True)
+            case _:
+                _crashed(d, node)
+
+
+def _finished(d: Draft, node: Node) -> None:
+    """Exit 0 counts when HEAD is final; until HEAD was read after the exit, nothing is decided."""
+    head = d.job.head
+    if head is None or head.final or head.read_at_us < node.exited_at_us:
+        return
+    if node.rank == 0:
+        text = "the program exited 0 without a final checkpoint"
+        _charge(d, node, text)
+
+
+def _setup_failed(d: Draft, node: Node) -> None:
+    d.set_job(stop_text=d.job.stop_text or "setup failed; see `spotctl logs`")
+    d.event("setup_failed", f"setup failed on {place(node)}", node, severity=Severity.ERROR)
+    _leave_failed(d, node, "setup failed")
+
+
+def _crashed(d: Draft, node: Node) -> None:
+    _charge(d, node, f"the program exited with code {node.exit_code}")
+
+
+def _charge(d: Draft, node: Node, text: str) -> None:
+    """Spend the failure budget, or end the job when it is used up.
+
+    Exit codes that the user listed are retried without a charge. A program that crashed before the
+    first step of the whole job is not tried again: the next machine would see the same.
+    """
+    job, spec = d.job, d.job.spec
+    if d.ended or node.generation != job.generation or job.stop_text:
+        _leave_failed(d, node, text)
+        return
+    free = node.exit_code in spec.recover_on_exit_codes
+    failures = job.failures + (0 if free else 1)
+    d.set_job(failures=failures)
+    if not free and not job.first_step_at_us:
+        d.set_job(stop_text=f"{text} before its first step")
+    elif failures > spec.max_restarts_on_errors and not free:
+        d.set_job(stop_text=f"{text}; restarts on errors used up ({spec.max_restarts_on_errors})")
+    else:
+        pause_s = backoff_s(failures if not free else 1)
+        d.set_job(place_after_us=d.now_us + int(pause_s * S))
+    left = max(spec.max_restarts_on_errors - failures, 0)
+    d.event(
+        "crashed",
+        f"{text} on {place(node)} at step {node.last_step}; {left} restarts left",
+        node,
+        severity=Severity.ERROR,
+        alert=True,
+        tail=node.exit_tail,
+    )
+    _leave_failed(d, node, text)
+
+
+def _leave_failed(d: Draft, node: Node, text: str) -> None:
+    """Give a failed node back, or keep it for its user for as long as the job asks."""
+    keep_s = d.job.spec.keep_on_failure_s
+    ending = d.ended or d.job.stop_text
+    if keep_s and ending and not node.kept_until_us:
+        d.set_node(node, kept_until_us=d.now_us + int(keep_s * S))
+        d.event("kept", f"{place(node)} is kept for {keep_s:.0f} s (keep_on_failure)", node)
+    fresh = next(n for n in d.nodes if n.id == node.id)
+    if fresh.kept_until_us > d.now_us:
+        d.wake(fresh.kept_until_us)
+        return
+    d.leave(node, LeaveReason.FAILED, text)

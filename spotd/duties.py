@@ -1,0 +1,130 @@
+"""The periodic duties: list the clouds, refresh prices, deliver alerts, look for silence, prune.
+
+Each holds a lease, so that one replica does it at a time; APScheduler says when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from providers.base import Provider, ProviderError
+from spotd.clock import Clock
+from spotd.decide.health import slow
+from spotd.model import S, Timing
+from spotd.observe.clouds import Survey, hear_notices, refresh_offers
+from spotd.store.base import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often, in seconds."""
+
+    survey_s: float = 10.0
+    offers_s: float = 60.0
+    notices_s: float = 15.0
+    alerts_s: float = 1.0
+    silence_s: float = 5.0
+    health_s: float = 30.0
+    prune_s: float = 3600.0
+    keep_s: float = 90 * 86_400.0  # history older than this is pruned
+
+
+class Duties:
+    """Starts and stops the schedule. `deliver(epoch)` sends due alerts."""
+
+    def __init__(
+        self,
+        store: Store,
+        providers: Mapping[str, Provider],
+        survey: Survey,
+        deliver: Callable[[int], None],
+        clock: Clock,
+        holder: str,
+        timing: Timing,
+        schedule: Schedule,
+    ) -> None:
+        self._store = store
+        self._providers = providers
+        self._survey = survey
+        self._deliver = deliver
+        self._clock = clock
+        self._holder = holder
+        self._timing = timing
+        self._schedule = schedule
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(4)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": 60},
+        )
+
+    def start(self) -> None:
+        """Run what is needed before the first decision, then keep to the schedule."""
+        for provider in self._providers.values():
+            refresh_offers(self._store, provider, self._clock)
+        s = self._schedule
+        for name in self._providers:
+            self._every(s.survey_s, f"survey:{name}", partial(self._list, name))
+            self._every(s.offers_s, f"offers:{name}", partial(self._offers, name))
+            self._every(s.notices_s, f"notices:{name}", partial(self._notices, name))
+        self._every(s.alerts_s, "alerts", self._deliver)
+        self._every(s.silence_s, "silence", self._note_silent)
+        self._every(s.health_s, "health", self._note_slow)
+        self._every(s.prune_s, "prune", self._prune)
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Let what runs end, start nothing more."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=True)
+
+    def _every(self, seconds: float, duty: str, run: Callable[[int], None]) -> None:
+        """Run `run(epoch)` each `seconds` while we hold the duty's lease."""
+
+        def guarded() -> None:
+            ttl_us = int(max(3 * seconds, 30) * S)
+            try:
+                epoch = self._store.take_duty(duty, self._holder, self._clock.now_us(), ttl_us)
+                if epoch is not None:
+                    run(epoch)
+            except StoreError as error:
+                log.warning("the store does not answer", duty=duty, error=str(error))
+            except ProviderError as error:
+                log.warning("a cloud does not answer", duty=duty, error=str(error))
+
+        self._scheduler.add_job(guarded, "interval", seconds=seconds, id=duty)
+
+    def _list(self, name: str, _epoch: int) -> None:
+        self._survey.survey(name)()
+
+    def _offers(self, name: str, _epoch: int) -> None:
+        refresh_offers(self._store, self._providers[name], self._clock)
+
+    def _notices(self, name: str, _epoch: int) -> None:
+        hear_notices(self._store, self._providers[name], self._clock)
+
+    def _note_silent(self, _epoch: int) -> None:
+        """Jobs whose nodes were not heard are due; the rules judge."""
+        before_us = self._clock.now_us() - int(self._timing.suspect_after_s * S)
+        self._store.note_silent(before_us)
+
+    def _note_slow(self, _epoch: int) -> None:
+        """Jobs that train slower than they did are due; the rules judge again."""
+        now_us = self._clock.now_us()
+        found = [
+            job_id
+            for job_id, (spec, samples) in self._store.recent_throughput(now_us).items()
+            if slow(samples, spec, now_us)
+        ]
+        if found:
+            self._store.note_jobs(found)
+
+    def _prune(self, _epoch: int) -> None:
+        rows = self._store.prune(self._clock.now_us() - int(self._schedule.keep_s * S))
+        log.info("pruned", rows=rows)

@@ -1,0 +1,162 @@
+"""Logs: for people on a terminal, as JSON lines under systemd, and never with a secret in them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from threading import Lock
+from typing import Any, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+_HIDDEN = "[hidden]"
+_MIN_SECRET_CHARS = 6  # hiding "yes" or "1" would hide the log instead
+_MAX_DEPTH = 8
+
+_PATTERNS = tuple(
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        (r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", None),
+        (r"(https?://hooks\.slack(?:-gov)?\.com/)[^\s\"'<>]+", r"\1"),
+        (r"\b((?:AKIA|ASIA)[A-Z0-9]{4})[A-Z0-9]{12}\b", r"\1"),
+        (r"\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", r"\1"),
+        (r"(\b(?:sig|X-Amz-Signature|X-Goog-Signature)=)[^&\s\"']+", r"\1"),
+        (r"(://[^/\s:@\"']+:)[^/\s@\"']+(?=@)", r"\1"),  # a password in a URL
+        (r"\b(xox[abeoprs]-|gh[opsu]_|hf_)[A-Za-z0-9-]{8,}", r"\1"),
+    )
+)
+
+_QUIET = ("paramiko", "uvicorn", "apscheduler", "urllib3", "botocore", "sqlalchemy", "alembic")
+
+
+class Redactor:
+    """Hides known secrets and what looks like one. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._secrets: tuple[str, ...] = ()
+
+    def register(self, secret: str) -> None:
+        """Hide this text wherever it occurs from now on, line by line if it has several."""
+        found = {line.strip() for line in (secret, *secret.splitlines())}
+        found = {line for line in found if len(line) >= _MIN_SECRET_CHARS}
+        with self._lock:
+            # Longest first: a secret that contains another must not leave its rest visible.
+            self._secrets = tuple(sorted({*self._secrets, *found}, key=len, reverse=True))
+
+    def clean(self, text: str) -> str:
+        """`text` without secrets."""
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        for pattern, kept in _PATTERNS:
+            text = pattern.sub(_HIDDEN if kept is None else kept + _HIDDEN, text)
+        return text
+
+    def clean_value(self, value: object, depth: int = 0) -> object:
+        """The same for what a log call was given; what is not plain data becomes its text."""
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, bytes):
+            return self.clean(value.decode(errors="backslashreplace"))
+        if depth < _MAX_DEPTH:
+            if isinstance(value, Mapping):
+                return {
+                    self.clean(str(key)): self.clean_value(item, depth + 1)
+                    for key, item in value.items()
+                }
+            if isinstance(value, list | tuple | set | frozenset):
+                return [self.clean_value(item, depth + 1) for item in value]
+        return self.clean(str(value))
+
+    def __call__(self, _logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+        """As a structlog processor, after exceptions were made text."""
+        for key in list(event):
+            if not key.startswith("_"):  # ProcessorFormatter's own entries
+                event[key] = self.clean_value(event[key])
+        return event
+
+
+redactor = Redactor()
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    """A logger for one module: `log.info("event in words", job="j...", node="...")`."""
+    return cast("FilteringBoundLogger", structlog.get_logger(name))
+
+
+def under_systemd(environ: Mapping[str, str]) -> bool:
+    """Whether the journal is what reads our output."""
+    return "JOURNAL_STREAM" in environ or "INVOCATION_ID" in environ
+
+
+def configure(
+    *,
+    level: str = "info",
+    form: str = "auto",
+    stream: TextIO | None = None,
+    environ: Mapping[str, str] = os.environ,
+    hide: Redactor = redactor,
+) -> None:
+    """Send structlog's and the standard library's records to `stream` (stderr), redacted.
+
+    `form` is "human", "json", or "auto": JSON under systemd and where nobody looks, that is when
+    the stream is no terminal.
+    """
+    out = stream or sys.stderr
+    as_json = form == "json" or (form == "auto" and (under_systemd(environ) or not out.isatty()))
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # configure() may run after a module made its logger
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                hide,
+                *_render(as_json, colors=out.isatty() and "NO_COLOR" not in environ),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(True)
+
+
+def _render(as_json: bool, *, colors: bool) -> list[Processor]:
+    if as_json:
+        return [structlog.processors.JSONRenderer(sort_keys=True)]
+    return [_tame, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0)]
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _tame(_logger: WrappedLogger, _name: str, event: MutableMapping[str, Any]) -> EventDict:
+    """Text from a job or a cloud must not steer the terminal that shows it."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+    return event

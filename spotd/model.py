@@ -1,0 +1,423 @@
+"""What the daemon knows: frozen values, read from the store, decided upon, never changed in place.
+
+Units: `_us` microseconds since the epoch (UTC) or a duration in microseconds, `_s` seconds,
+`_microusd` millionths of a US dollar (integers, so that sums are exact).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from providers.base import NoticeKind, Offer, OfferRequest, Scope
+from spotd.states import NodeState
+
+S = 1_000_000  # microseconds in a second
+
+
+class Desired(str, Enum):
+    """What the user wants of a job."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+class Outcome(str, Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class LeaveReason(str, Enum):
+    """Why a node left."""
+
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    BOOT_TIMEOUT = "boot_timeout"
+    CAPACITY = "capacity"
+    FAILED = "failed"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    OUTBID = "outbid"
+    HEDGE_LOST = "hedge_lost"
+
+
+class EffectKind(str, Enum):
+    """What can be done to the world; see act/effects.py."""
+
+    LAUNCH = "launch"
+    RESOLVE = "resolve"  # look up by token what became of a launch
+    SURVEY = "survey"  # ask the cloud about this node
+    BOOT = "boot"
+    START = "start"
+    RELEASE = "release"
+    DRAIN = "drain"
+    SAVE = "save"
+    READ_HEAD = "read_head"
+    TERMINATE = "terminate"
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """Where and how often a job saves. `every_steps` 0 means by time alone."""
+
+    store: str
+    engine: str = "none"  # "spotd": the program uses trainer.checkpoint; "none": any script
+    every_steps: int = 0
+    every_s: float = 300.0
+    keep: int = 3
+
+
+@dataclass(frozen=True)
+class HealthSpec:
+    """When slow training asks for a checkpoint (the numbers of the source documents)."""
+
+    ratio: float = 0.6
+    checks: int = 4
+    check_every_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A content-addressed package and where it is unpacked ("" is the workdir)."""
+
+    digest: str
+    target: str
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A job as submitted; immutable. Built from YAML by spec.py."""
+
+    name: str
+    run: str
+    alternatives: tuple[OfferRequest, ...]
+    checkpoint: CheckpointSpec
+    ordered: bool = False  # alternatives in order of preference, not of price
+    num_nodes: int = 1
+    setup: str = ""
+    envs: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()  # names; the values are encrypted in the store
+    packages: tuple[Mount, ...] = ()
+    image_id: str = ""
+    disk_gib: int = 0
+    max_hourly_microusd: int = 0  # cap of the node price, 0 none
+    max_cost_microusd: int = 0
+    deadline_us: int = 0
+    max_duration_s: float = 0.0
+    max_restarts_on_errors: int = 3
+    recover_on_exit_codes: tuple[int, ...] = ()
+    keep_on_failure_s: float = 0.0
+    boot_timeout_s: float = 900.0
+    setup_timeout_s: float = 3600.0
+    stop_grace_s: float = 30.0
+    progress_every_s: float = 5.0
+    candidates: int = 1  # machines asked for side by side
+    health: HealthSpec = HealthSpec()
+    alerts: tuple[str, ...] = ("default",)
+
+
+@dataclass(frozen=True)
+class HeadSeen:
+    """HEAD as the daemon last read it, or as a node reported its own move of it.
+
+    `final` is only ever set by the daemon's own reading.
+    """
+
+    generation: int
+    step: int
+    manifest: str
+    released: bool
+    final: bool
+    seen_at_us: int
+    read_at_us: int = 0  # when the daemon itself read it; a node's word alone never makes a success
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job with what was decided about it. `version` moves with every decision."""
+
+    id: str
+    name: str
+    spec: JobSpec
+    desired: Desired
+    version: int
+    created_at_us: int
+    generation: int = 0  # of the newest attempt; 0 before the first
+    outcome: Outcome | None = None
+    outcome_text: str = ""
+    finished_at_us: int = 0
+    failures: int = 0  # crashes of the training program that were charged
+    place_after_us: int = 0  # backoff: no new node before
+    save_wanted_at_us: int = 0  # health asked for a checkpoint
+    stop_text: str = ""  # a limit was reached: drain, then fail with this text
+    wake_at_us: int = 0
+    notes: int = 0  # observations so far; `notes > notes_seen` means there is something new
+    notes_seen: int = 0
+    head: HeadSeen | None = None
+    first_step_at_us: int = 0
+
+
+@dataclass(frozen=True)
+class NoticeSeen:
+    """A notice on record; `deadline_us` on the daemon's clock, None when the cloud gave none."""
+
+    notice_id: str
+    kind: NoticeKind
+    heard_at_us: int
+    deadline_us: int | None
+    withdrawn: bool = False
+    source: str = ""
+
+    @property
+    def takes_away(self) -> bool:
+        """In force, and the machine goes: a rebalance recommendation does not take it away."""
+        return not self.withdrawn and self.kind is not NoticeKind.REBALANCE
+
+
+@dataclass(frozen=True)
+class Node:
+    """One rented machine, or one that we are asking for. Decisions first, then observations."""
+
+    id: str
+    job_id: str
+    generation: int
+    rank: int
+    candidate: int  # nodes of one attempt with the same candidate number are one gang
+    token: str
+    offer: Offer
+    state: NodeState
+    requested_at_us: int
+    chosen: bool = False
+    leave_reason: LeaveReason | None = None
+    leave_text: str = ""
+    left_at_us: int = 0  # when it was decided that it leaves
+    drained_at_us: int = 0
+    kept_until_us: int = 0  # a failed node kept for its user
+    effect: EffectKind | None = None  # the last effect armed
+    effect_armed_at_us: int = 0
+    effect_due_at_us: int = 0  # not again before, unless it is known to have failed
+    # --- observations
+    instance_id: str = ""
+    launched_at_us: int = 0
+    launch_error: str = ""  # text of a refusal: no instance came of this token
+    launch_error_code: str = ""  # class name in providers.base
+    host: str = ""
+    port: int = 0
+    ssh_user: str = ""
+    cloud_state: str = ""  # providers.base.InstanceState as last listed, "absent" when not listed
+    surveyed_at_us: int = 0
+    seen_at_us: int = 0  # last time that the cloud listed it
+    booted_at_us: int = 0  # agent shipped and started
+    hello_at_us: int = 0
+    started_at_us: int = 0  # `start` acknowledged
+    started_claim: str = ""  # the claim that was acknowledged
+    ready_at_us: int = 0
+    claimed_at_us: int = 0
+    first_step_at_us: int = 0
+    last_step: int = 0
+    heard_at_us: int = 0  # last journal line or heartbeat, on our clock
+    link_down_at_us: int = 0  # the SSH link ended; 0 while it is up
+    told_release_at_us: int = 0
+    told_drain_at_us: int = 0
+    told_save_at_us: int = 0
+    released_at_us: int = 0
+    exit_code: int | None = None
+    exited_at_us: int = 0
+    exit_tail: str = ""
+    setup_failed: bool = False
+    terminated_at_us: int = 0  # the cloud accepted a terminate
+    gone_at_us: int = 0  # the cloud stopped listing it, or says terminated
+    effect_failed_at_us: int = 0
+    effect_failures: int = 0  # in a row, of the armed effect
+    effect_error: str = ""
+    journal_seq: int = 0
+    notices: tuple[NoticeSeen, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """Not yet known to have stopped costing money."""
+        return self.state is not NodeState.GONE
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try to run a job; its number is the generation, the fencing token."""
+
+    job_id: str
+    generation: int
+    opened_at_us: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """One reported stretch: `tokens` in `busy_s` seconds, without saves and evaluation."""
+
+    generation: int
+    at_us: int
+    step: int
+    tokens: int
+    busy_s: float
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything a decision about one job may look at.
+
+    `nodes` are all nodes not gone, and those of the newest attempt, gone or not. `throughput` is
+    the newest attempt's, oldest first, bounded. `spent_microusd` is the ledger up to
+    `loaded_at_us`.
+    """
+
+    job: Job
+    attempts: tuple[Attempt, ...]
+    nodes: tuple[Node, ...]
+    throughput: tuple[Throughput, ...] = ()
+    baseline_tokens_per_s: float = 0.0
+    spent_microusd: int = 0
+    loaded_at_us: int = 0
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A launch that was refused, or a machine that was taken away: what cooldowns come from."""
+
+    offer_key: str
+    scope: Scope
+    code: str  # class name in providers.base, or "Preempted", "BootTimeout"
+    at_us: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The deployment's caps; 0 means none (allowed for local providers only)."""
+
+    max_nodes: int = 0
+    max_microusd_per_h: int = 0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How patient the daemon is; the defaults are config.toml's."""
+
+    suspect_after_s: float = 15.0  # silence after which the cloud is asked
+    lost_after_s: float = 120.0  # silence after which a node is given up though the cloud lists it
+    resurvey_s: float = 5.0  # between questions about a suspect or a terminated node
+    reterminate_s: float = 60.0  # a terminate that did not take is repeated
+    drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
+
+
+@dataclass(frozen=True)
+class Market:
+    """Offers, refusals and limits as known when loaded. `nodes` and `microusd_per_h` are committed
+    use over all jobs, launching and unknown nodes included."""
+
+    offers: tuple[Offer, ...]
+    refusals: tuple[Refusal, ...] = ()
+    limits: Limits = Limits()
+    nodes: int = 0
+    microusd_per_h: int = 0
+    disabled: Mapping[str, str] = field(default_factory=dict)  # provider -> why it is out of use
+    deployment: str = ""
+    blocked: str = ""  # why nothing may be launched now (a limit, the database)
+    visibility_s: Mapping[str, float] = field(default_factory=dict)  # provider -> listing lag
+    timing: Timing = Timing()
+
+
+class Severity(str, Enum):
+    """Who needs to know."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A sentence for the record; `alert` sends it to the job's routes as well.
+
+    `key` coalesces repeats of the same alert.
+    """
+
+    kind: str
+    text: str
+    node_id: str = ""
+    severity: Severity = Severity.INFO
+    alert: bool = False
+    key: str = ""
+    data: Mapping[str, object] = field(default_factory=dict)
+
+
+# --- changes: the only things a decision can do; store/commit.py writes them, apply.py applies them
+
+
+@dataclass(frozen=True)
+class ChangeJob:
+    """Set decision columns of the job."""
+
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class OpenAttempt:
+    """A new generation."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class AddNode:
+    """The intent to launch: counted against the limits in the commit."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class ChangeNode:
+    """Set decision columns of a node; a `state` among them must be a legal transition."""
+
+    node_id: str
+    fields: Mapping[str, object]
+
+
+Change = ChangeJob | OpenAttempt | AddNode | ChangeNode
+
+JOB_DECISIONS = frozenset(
+    {"generation", "outcome", "outcome_text", "finished_at_us", "failures", "place_after_us"}
+    | {"save_wanted_at_us", "stop_text", "wake_at_us", "notes_seen"}
+)
+NODE_DECISIONS = frozenset(
+    {"state", "chosen", "leave_reason", "leave_text", "left_at_us", "drained_at_us"}
+    | {"kept_until_us", "effect", "effect_armed_at_us", "effect_due_at_us"}
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one pass decided. `wake_at_us` 0 means: nothing to wait for but an observation.
+
+    `reason` is the one sentence the pass ends in; `reasons` the finer ones, for `spotctl why`.
+    """
+
+    changes: tuple[Change, ...]
+    events: tuple[Event, ...]
+    wake_at_us: int
+    reason: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One call to make, derived from a committed node."""
+
+    kind: EffectKind
+    node: Node
+    job: Job
+    deadline_us: int
+    data: Mapping[str, object] = field(default_factory=dict)

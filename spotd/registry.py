@@ -1,0 +1,21 @@
+"""Which kinds of provider there are. A new one is one line here and a folder in providers/."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, cast
+
+from providers.base import Provider
+
+# kind -> "module:factory"; the factory takes (name, deployment, **settings). Imported when used,
+# so that a cloud's SDK costs nothing where it is not configured.
+KINDS = {
+    "local": "providers.local.cloud:LocalCloud",
+}
+
+
+def build_provider(kind: str, name: str, deployment: str, settings: dict[str, Any]) -> Provider:
+    """The provider called `name`. Raises KeyError for an unknown kind."""
+    module, factory = KINDS[kind].split(":")
+    build = getattr(import_module(module), factory)
+    return cast("Provider", build(name=name, deployment=deployment, **settings))

@@ -1,0 +1,53 @@
+"""How a user gets onto a job's machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotd.model import Node
+from spotd.serve.call import ApiError, Call, conflict, not_found
+from spotd.states import NodeState
+from spotd.vault import host_key, open_job_keys
+
+
+def ssh_access(call: Call) -> dict[str, Any]:
+    """Address, user and keys of the job's machine of a `rank`: the one that trains, else the
+    newest that can be reached. Handed out on the unix socket only."""
+    if not call.private:
+        raise ApiError(
+            403,
+            "auth",
+            "keys are handed out on the unix socket only",
+            "run spotctl on the box of the daemon, or with --host user@box",
+        )
+    job = call.job()
+    rank = call.number("rank", 0, 0, 1 << 20)
+    if rank >= job.spec.num_nodes:
+        raise not_found(
+            f"job {job.name} has no rank {rank}", f"a rank from 0 to {job.spec.num_nodes - 1}"
+        )
+    nodes = [n for n in call.backing.store.job_nodes(job.id) if n.rank == rank and _reachable(n)]
+    if not nodes:
+        raise conflict(
+            f"job {job.name} has no machine that can be reached now",
+            f"spotctl show {job.name} says what it is waiting for",
+        )
+    node = max(nodes, key=lambda n: (n.state is NodeState.RUNNING, n.chosen, n.generation))
+    keys = open_job_keys(call.backing.vault, job.id, call.backing.store.job_key(job.id))
+    return {
+        "kind": "SshAccess",
+        "job": job.name,
+        "node_id": node.id,
+        "generation": node.generation,
+        "host": node.host,
+        "port": node.port or 22,
+        "user": node.ssh_user,
+        "private_key": keys.user.private,
+        "host_public_key": host_key(keys, node.token).public,
+        "local": node.offer.local,
+    }
+
+
+def _reachable(node: Node) -> bool:
+    gone = node.state in (NodeState.TERMINATING, NodeState.GONE)
+    return bool(node.host and node.ssh_user) and not gone

@@ -1,0 +1,183 @@
+"""The HTTP door: a table of routes over plain functions, JSON in and out, errors as JSON too."""
+
+from __future__ import annotations
+
+import json
+import pwd
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from providers.stores.base import StoreError as ObjectsError
+from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
+from spotd.errors import UserError
+from spotd.serve import access, costs, explain, health, jobs, logs, packages, record
+from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
+from spotd.store.base import StoreError, StoreUnavailableError
+
+MAX_BODY_BYTES = 4 << 20
+MAX_WAIT_S = 30
+_POLL_S = 0.2
+
+Plain = Callable[[Call], dict[str, Any]]
+Waiting = Callable[[Call], tuple[dict[str, Any], bool]]
+
+PLAIN: tuple[tuple[str, str, Plain], ...] = (
+    ("GET", "/v1/health", health.health),
+    ("GET", "/v1/doctor", health.doctor),
+    ("POST", "/v1/alerts/test", health.test_alert),
+    ("GET", "/v1/jobs", jobs.list_jobs),
+    ("POST", "/v1/jobs", jobs.submit_job),
+    ("POST", "/v1/plan", explain.plan),
+    ("GET", "/v1/nodes", jobs.list_nodes),
+    ("GET", "/v1/costs", costs.all_costs),
+    ("GET", "/v1/jobs/{job}", jobs.show_job),
+    ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
+    ("GET", "/v1/jobs/{job}/why", explain.why),
+    ("GET", "/v1/jobs/{job}/cost", costs.job_cost),
+    ("GET", "/v1/jobs/{job}/ssh", access.ssh_access),
+    ("POST", "/v1/jobs/{job}/cancel", jobs.cancel_job),
+    ("POST", "/v1/jobs/{job}/pause", jobs.pause_job),
+    ("POST", "/v1/jobs/{job}/resume", jobs.resume_job),
+)
+# These may be asked to wait for news: `wait_s` seconds, at most MAX_WAIT_S.
+WAITING: tuple[tuple[str, str, Waiting], ...] = (
+    ("GET", "/v1/events", record.read_events),
+    ("POST", "/v1/jobs/{job}/logs", logs.read_logs),
+)
+
+
+def make_app(backing: Backing, extra: tuple[BaseRoute, ...] = ()) -> Starlette:
+    """The whole door. `extra` routes (dashboard, metrics) come after those of the API."""
+    routes: list[BaseRoute] = [
+        *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
+        *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
+        Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
+        *extra,
+    ]
+    kinds = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+
+
+def _plain(backing: Backing, function: Plain) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        call = await _read_call(backing, request)
+        return _answer(await run_in_threadpool(function, call))
+
+    return endpoint
+
+
+def _waiting(backing: Backing, function: Waiting) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        call = await _read_call(backing, request)
+        wait_s = call.number("wait_s", 0, 0, MAX_WAIT_S)
+        end = anyio.current_time() + wait_s
+        while True:
+            data, ready = await run_in_threadpool(function, call)
+            left = end - anyio.current_time()
+            if ready or left <= 0 or await request.is_disconnected():
+                return _answer(data)
+            await anyio.sleep(min(_POLL_S, left))
+
+    return endpoint
+
+
+def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        digest = request.path_params["digest"]
+        if request.method == "PUT":
+            length = request.headers.get("content-length", "")
+            size = int(length) if length.isdecimal() else None
+            try:
+                new = await packages.receive_package(backing, digest, size, request.stream())
+            except ClientDisconnect:
+                raise bad_input("the upload was cut off", "run it again") from None
+            return _answer({"kind": "Package", "digest": digest, "new": new})
+        packages.check_digest(digest)
+        if not await run_in_threadpool(packages.has_package, backing.objects, digest):
+            raise not_found(f"package {digest[:12]} was not uploaded", "PUT it")
+        return _answer({"kind": "Package", "digest": digest, "new": False})
+
+    return endpoint
+
+
+async def _read_call(backing: Backing, request: Request) -> Call:
+    server = request.scope.get("server")
+    return Call(
+        backing=backing,
+        path=request.path_params,
+        query=dict(request.query_params),
+        body=await _read_body(request),
+        actor=_actor(request),
+        private=server is not None and server[1] is None,  # ASGI: no port on a unix socket
+    )
+
+
+async def _read_body(request: Request) -> dict[str, Any]:
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_BODY_BYTES:
+            raise ApiError(
+                413,
+                "too_large",
+                f"a request may have {MAX_BODY_BYTES >> 20} MiB",
+                "put large data into the workdir or a bucket, not into the job file",
+            )
+    if not data:
+        return {}
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise bad_input("the request body is not JSON", "use the daemon's own spotctl") from None
+    if not isinstance(value, dict):
+        raise bad_input("the request body is not a JSON object", "use the daemon's own spotctl")
+    return value
+
+
+def _actor(request: Request) -> str:
+    """The user name of the process at the other end of the socket; see `server.PeerProtocol`."""
+    client = request.client
+    if client is None or not client.host.startswith("uid:"):
+        return ""
+    uid = int(client.host.removeprefix("uid:"))
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return client.host
+
+
+def _answer(data: dict[str, Any], status: int = 200) -> Response:
+    return JSONResponse({"apiVersion": API_VERSION, **data}, status_code=status)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """Every exception that leaves a route, as a refusal. What is none of ours is logged by uvicorn
+    as well."""
+    refusal = _refusal(request, error)
+    return _answer(refusal.to_data(), refusal.status)
+
+
+def _refusal(request: Request, error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case HTTPException():
+            text = f"{request.method} {request.url.path}: {error.detail}"
+            return ApiError(error.status_code, "no_route", text, "a spotctl of the same version")
+        case UserError():
+            return ApiError(500, "internal", error.text, error.try_)
+        case StoreUnavailableError() | ObjectsUnavailableError():
+            return ApiError(503, "unavailable", str(error), "the same again in a moment")
+        case StoreError() | ObjectsError():
+            return ApiError(503, "unavailable", str(error), "spotctl doctor")
+        case _:
+            text = f"the daemon failed on {request.method} {request.url.path}"
+            return ApiError(500, "internal", text, "the daemon's log: journalctl -u spotd")

@@ -1,0 +1,94 @@
+"""What a job cost, and what it would have cost on demand: pure, from the ledger's rows.
+
+Two counterfactuals, both an upper bound of honesty rather than of praise:
+
+* **discount**: the hours we paid for, at the on-demand price of the same machine in the same place.
+  Nobody can save more than that.
+* **saving**: only the hours that on-demand would have needed. Time that preemptions cost us
+  (hand-over overlap, boots after the first, replayed steps) is paid here and would not have been
+  paid there. Known only when the program reports its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spotd.store.base import ProgressRow, SegmentRow
+from spotd.store.ledger import cost_microusd
+
+
+def duration_us(segment: SegmentRow, now_us: int) -> int:
+    """How long the segment has been counted for. A void one, for nothing."""
+    return max(0, _end_us(segment, now_us) - segment.start_us)
+
+
+def spend_microusd(segment: SegmentRow, now_us: int) -> int:
+    """What the segment has cost up to `now_us`."""
+    return cost_microusd(segment.rate_microusd_per_h, segment.start_us, _end_us(segment, now_us))
+
+
+def _end_us(segment: SegmentRow, now_us: int) -> int:
+    return segment.start_us if segment.state == "void" else segment.end_us or now_us
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Sums over segments. `list_` and `best_` price the same hours on demand: of the same machine
+    in the same place, and of the cheapest place that has such a machine. `estimated` while
+    something still runs or its launch is unconfirmed."""
+
+    paid_us: int
+    spend_microusd: int
+    list_microusd: int
+    best_microusd: int
+    estimated: bool
+
+    @property
+    def discount(self) -> float | None:
+        """Fraction below the on-demand price of the same hours; None when nothing was listed."""
+        return 1 - self.spend_microusd / self.list_microusd if self.list_microusd else None
+
+
+def bill(segments: Sequence[SegmentRow], now_us: int) -> Bill:
+    """The sums of these segments at `now_us`."""
+    listed, best = 0, 0
+    for row in segments:
+        end_us = _end_us(row, now_us)
+        listed += cost_microusd(row.list_rate_microusd_per_h, row.start_us, end_us)
+        best += cost_microusd(row.best_on_demand_microusd_per_h, row.start_us, end_us)
+    return Bill(
+        paid_us=sum(duration_us(row, now_us) for row in segments),
+        spend_microusd=sum(spend_microusd(row, now_us) for row in segments),
+        list_microusd=listed,
+        best_microusd=best,
+        estimated=any(row.state in ("open", "unknown") for row in segments),
+    )
+
+
+def useful_us(progress: Sequence[ProgressRow]) -> int:
+    """Wall time of training whose steps survive: what a newer generation trained again does not
+    count."""
+    total, floor = 0, None
+    for generation in sorted({row.generation for row in progress}, reverse=True):
+        rows = [row for row in progress if row.generation == generation]
+        first, last = min(row.from_step for row in rows), max(row.to_step for row in rows)
+        span = max(row.last_at_us for row in rows) - min(row.first_at_us for row in rows)
+        kept_to = last if floor is None else min(last, floor - 1)
+        kept = max(0, kept_to - first + 1)
+        total += span * kept // max(1, last - first + 1)
+        floor = first if floor is None else min(floor, first)
+    return total
+
+
+def on_demand_microusd(
+    total: Bill, segments: Sequence[SegmentRow], progress: Sequence[ProgressRow], num_nodes: int
+) -> int | None:
+    """What the surviving work and one start would have cost on demand, at the average list price
+    of the hours we paid for. None when that is not known; never more than `total.list_microusd`."""
+    started = [segment.start_us for segment in segments if segment.state != "void"]
+    if not progress or not started or not total.paid_us:
+        return None
+    startup_us = max(0, min(row.first_at_us for row in progress) - min(started))
+    needed_us = (useful_us(progress) + startup_us) * num_nodes
+    return total.list_microusd * min(needed_us, total.paid_us) // total.paid_us

@@ -1,0 +1,137 @@
+"""One request as the routes see it: parsed, with what they may use; and how a route says no.
+
+Routes are plain functions `route(call) -> dict`; nothing in them knows the web framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from providers.stores.base import ObjectStore
+from spotd.clock import Clock, Ids
+from spotd.model import Job, Market
+from spotd.spec import CheckpointDefaults, Known
+from spotd.store.base import Store
+from spotd.vault import Vault
+
+API_VERSION = "spotd/v1"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding of the doctor. `try_` says what to do when it is not `ok`."""
+
+    name: str
+    ok: bool
+    text: str
+    try_: str = ""
+
+
+@dataclass(frozen=True)
+class ProviderInfo:
+    """A configured provider; `local` ones are processes on this box."""
+
+    name: str
+    kind: str
+    local: bool
+
+
+@dataclass(frozen=True)
+class Backing:
+    """What the daemon lends to its doors.
+
+    `objects` is the deployment's store (packages, logs); `spool_dir` takes an upload until its
+    digest is known; `test_alert(route)` sends a test message ("" means to every route) and returns
+    route -> "" or what went wrong; `checks` are the daemon's own findings for `doctor`.
+    """
+
+    store: Store
+    clock: Clock
+    ids: Ids
+    vault: Vault
+    objects: ObjectStore
+    spool_dir: Path
+    defaults: CheckpointDefaults
+    known: Known
+    market: Callable[[int], Market]
+    providers_info: Callable[[], Sequence[ProviderInfo]]
+    test_alert: Callable[[str], Mapping[str, str]]
+    checks: Callable[[], Sequence[Check]] = tuple
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request. `actor` is the user at the other end of the socket as the kernel names it;
+    `private` is true on the unix socket, where secrets may be handed out."""
+
+    backing: Backing
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+    actor: str = ""
+    private: bool = False
+
+    @property
+    def now_us(self) -> int:
+        return self.backing.clock.now_us()
+
+    def job(self) -> Job:
+        """The job that the path names, by id or name. Raises ApiError (not found)."""
+        name = self.path["job"]
+        job = self.backing.store.find_job(name)
+        if job is None:
+            raise not_found(f"there is no job {name!r}", "spotctl ps --all")
+        return job
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """An integer of the query or the body, held within bounds. Raises ApiError (bad input)."""
+        value = self.query.get(name, self.body.get(name, default))
+        try:
+            return max(low, min(high, int(value)))
+        except (TypeError, ValueError):
+            raise bad_input(
+                f"{name} must be a whole number, not {value!r}", f"leave {name} out"
+            ) from None
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        """A string of the body. Raises ApiError (bad input)."""
+        value = self.body.get(name, "")
+        if not isinstance(value, str) or (required and not value):
+            raise bad_input(f"{name} must be a text", "use a spotctl of the daemon's version")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        """A map of strings of the body. Raises ApiError (bad input)."""
+        value = self.body.get(name) or {}
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise bad_input(f"{name} must map names to texts", f"quote the values of {name}")
+        return value
+
+
+class ApiError(Exception):
+    """A refusal: HTTP status, a code for programs, what happened, what to try."""
+
+    def __init__(self, status: int, code: str, text: str, try_: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.text = text
+        self.try_ = try_
+
+    def to_data(self) -> dict[str, Any]:
+        return {"error": {"code": self.code, "text": self.text, "try": self.try_}}
+
+
+def not_found(text: str, try_: str) -> ApiError:
+    return ApiError(404, "not_found", text, try_)
+
+
+def bad_input(text: str, try_: str) -> ApiError:
+    return ApiError(400, "bad_input", text, try_)
+
+
+def conflict(text: str, try_: str) -> ApiError:
+    return ApiError(409, "conflict", text, try_)

@@ -1,0 +1,82 @@
+"""Routes about money."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spotd.model import Job, Node
+from spotd.serve.bill import Bill, bill, on_demand_microusd, useful_us
+from spotd.serve.call import Call
+from spotd.serve.views import iso, usd, where_data
+from spotd.store.base import SegmentRow
+
+
+def job_cost(call: Call) -> dict[str, Any]:
+    """What one job cost so far, per node and in all, and what it would have cost on demand."""
+    return {"kind": "Cost", **_job_cost(call, call.job())}
+
+
+def all_costs(call: Call) -> dict[str, Any]:
+    """Every job's cost, newest first, and the sum of their spend."""
+    jobs = sorted(call.backing.store.jobs(), key=lambda job: job.created_at_us, reverse=True)
+    items = [_job_cost(call, job) for job in jobs[: call.number("limit", 100, 1, 10_000)]]
+    spend = round(sum(item["spend_usd"] for item in items), 6)
+    return {"kind": "CostList", "items": items, "spend_usd": spend}
+
+
+def _job_cost(call: Call, job: Job) -> dict[str, Any]:
+    store, now_us = call.backing.store, call.now_us
+    segments, progress = store.segments(job.id), store.progress(job.id)
+    total = bill(segments, now_us)
+    on_demand = on_demand_microusd(total, segments, progress, job.spec.num_nodes)
+    saving = 1 - total.spend_microusd / on_demand if on_demand else None
+    return {
+        "job_id": job.id,
+        "job": job.name,
+        **_bill_data(total),
+        "useful_hours": _hours(useful_us(progress) * job.spec.num_nodes) if progress else None,
+        "on_demand_usd": None if on_demand is None else usd(on_demand),
+        "saving": None if saving is None else round(saving, 4),
+        "max_cost_usd": usd(job.spec.max_cost_microusd) or None,
+        "nodes": [
+            _node_cost(node, [s for s in segments if s.node_id == node.id], now_us)
+            for node in store.job_nodes(job.id)
+        ],
+    }
+
+
+def _bill_data(total: Bill) -> dict[str, Any]:
+    return {
+        "paid_hours": _hours(total.paid_us),
+        "spend_usd": usd(total.spend_microusd),
+        "list_usd": usd(total.list_microusd),
+        "best_on_demand_usd": usd(total.best_microusd),
+        "discount": None if total.discount is None else round(total.discount, 4),
+        "estimated": total.estimated,
+    }
+
+
+def _node_cost(node: Node, segments: Sequence[SegmentRow], now_us: int) -> dict[str, Any]:
+    return {
+        "node_id": node.id,
+        **where_data(node),
+        **_bill_data(bill(segments, now_us)),
+        "segments": [
+            {
+                "kind": row.kind,
+                "state": row.state,
+                "start": iso(row.start_us),
+                "end": iso(row.end_us),
+                "rate_usd_per_h": usd(row.rate_microusd_per_h),
+                "list_usd_per_h": usd(row.list_rate_microusd_per_h),
+                "best_on_demand_usd_per_h": usd(row.best_on_demand_microusd_per_h),
+                "price_source": row.price_source,
+            }
+            for row in segments
+        ],
+    }
+
+
+def _hours(duration_us: int) -> float:
+    return round(duration_us / 3.6e9, 6)

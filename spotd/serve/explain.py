@@ -1,0 +1,86 @@
+"""Routes that explain: why a job is where it is, and where a job file would run. Neither acts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotd.decide.placement import Ranked, rank
+from spotd.decide.rules import decide
+from spotd.serve.call import ApiError, Call
+from spotd.serve.jobs import parse_job
+from spotd.serve.views import iso, usd
+from spotd.spec import SpecError
+from spotd.spec.document import parse
+
+
+def why(call: Call) -> dict[str, Any]:
+    """What a pass would decide now and for which reasons, computed afresh and thrown away."""
+    job = call.job()
+    now_us = call.now_us
+    view = call.backing.store.load_view(job.id, now_us)
+    if view is None:
+        raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
+    plan = decide(view, call.backing.market(now_us), now_us)
+    return {
+        "kind": "Why",
+        "job": job.name,
+        "reason": plan.reason,
+        "reasons": list(plan.reasons),
+        "wake_at": iso(plan.wake_at_us),
+        "next": [event.text for event in plan.events],
+    }
+
+
+def plan(call: Call) -> dict[str, Any]:
+    """The offers that fit a job file, best first, with why the others are not to be had."""
+    parsed = parse_job(call, _stand_ins(call.text("yaml", required=True)))
+    now_us = call.now_us
+    market = call.backing.market(now_us)
+    ranked = rank(parsed.spec, market, now_us)
+    limit = call.number("limit", 20, 1, 1000)
+    return {
+        "kind": "Plan",
+        "job": parsed.spec.name,
+        "num_nodes": parsed.spec.num_nodes,
+        "offers": [_offer_data(row) for row in ranked[:limit]],
+        "fitting": sum(not row.excluded for row in ranked),
+        "known": len(market.offers),
+        "blocked": market.blocked,
+        "limits": {
+            "max_nodes": market.limits.max_nodes or None,
+            "max_usd_per_hour": usd(market.limits.max_microusd_per_h) or None,
+            "nodes": market.nodes,
+            "usd_per_hour": usd(market.microusd_per_h),
+        },
+        "warnings": list(parsed.warnings),
+    }
+
+
+def _stand_ins(text: str) -> dict[str, str]:
+    """A value for every secret: where a job would run does not depend on them."""
+    try:
+        names = parse(text).data.get("secrets") or ()
+    except SpecError:
+        return {}  # `parse_job` says what is wrong
+    wanted = names if isinstance(names, dict | list) else ()
+    return {str(name).removeprefix("secrets:").rsplit(".", 1)[-1]: "-" for name in wanted}
+
+
+def _offer_data(row: Ranked) -> dict[str, Any]:
+    offer = row.offer
+    return {
+        "provider": offer.provider,
+        "region": offer.region,
+        "zone": offer.zone,
+        "instance_type": offer.instance_type,
+        "capacity_type": offer.capacity_type.value,
+        "accelerator": offer.accelerator,
+        "accelerator_count": offer.accelerator_count,
+        "cpus": offer.cpus,
+        "memory_gib": offer.memory_gib,
+        "price_usd_per_h": usd(offer.price_microusd_per_h),
+        "list_usd_per_h": usd(offer.list_microusd_per_h),
+        "total_usd_per_h": usd(row.score_microusd_per_h),
+        "local": offer.local,
+        "excluded": row.excluded,
+    }

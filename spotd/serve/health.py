@@ -1,0 +1,98 @@
+"""Routes about the daemon itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from providers.stores.base import StoreError as ObjectsError
+from spotd.model import Market
+from spotd.serve.call import Backing, Call, Check, not_found
+from spotd.serve.views import iso, usd
+from spotd.store.base import StoreError
+
+
+def health(call: Call) -> dict[str, Any]:
+    """A cheap sign of life that touches the database."""
+    return {
+        "kind": "Health",
+        "ok": True,
+        "version": version("spotd"),
+        "deployment": call.backing.store.deployment(),
+        "now": iso(call.now_us),
+    }
+
+
+def doctor(call: Call) -> dict[str, Any]:
+    """Everything that spotd needs to work, tried for real where trying is free."""
+    backing = call.backing
+    checks = [
+        Check("version", True, f"spotd {version('spotd')}"),
+        _tried("database", lambda: _check_database(backing)),
+        _tried("object store", lambda: _check_objects(backing)),
+        _tried("limits", lambda: _check_limits(backing.market(call.now_us))),
+        *_check_providers(backing, backing.market(call.now_us)),
+        *backing.checks(),
+    ]
+    items = [
+        {"name": check.name, "ok": check.ok, "text": check.text, "try": check.try_}
+        for check in checks
+    ]
+    return {"kind": "Doctor", "ok": all(check.ok for check in checks), "checks": items}
+
+
+def _tried(name: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, check())
+    except (StoreError, ObjectsError) as error:
+        return Check(name, False, str(error), f"see the {name} settings in config.toml")
+
+
+def _check_database(backing: Backing) -> str:
+    jobs = backing.store.jobs(False)
+    return f"deployment {backing.store.deployment()}, {len(jobs)} unfinished jobs"
+
+
+def _check_objects(backing: Backing) -> str:
+    """Write, read back and delete one small object."""
+    nonce = backing.ids.token()
+    key = f"doctor/{nonce}"
+    backing.objects.put(key, nonce.encode())
+    data, _ = backing.objects.get(key)
+    backing.objects.delete(key)
+    if data != nonce.encode():
+        raise ObjectsError("an object that was just written reads back differently")
+    return f"{backing.objects.url} takes, returns and deletes an object"
+
+
+def _check_limits(market: Market) -> str:
+    limits = market.limits
+    nodes = f"{market.nodes} of {limits.max_nodes or 'any number of'} nodes"
+    cap = f"${usd(limits.max_microusd_per_h):.2f}/h" if limits.max_microusd_per_h else "no cap"
+    return f"{nodes}, ${usd(market.microusd_per_h):.2f}/h of {cap}"
+
+
+def _check_providers(backing: Backing, market: Market) -> list[Check]:
+    checks = []
+    for info in backing.providers_info():
+        offers = sum(offer.provider == info.name for offer in market.offers)
+        why = market.disabled.get(info.name, "")
+        text = why or (f"{offers} offers" if offers else "no offers known")
+        label = f"{info.kind}, local" if info.local and info.kind != "local" else info.kind
+        advice = f"check [providers.{info.name}] in config.toml and its credentials"
+        checks.append(
+            Check(f"provider {info.name}", bool(offers) and not why, f"{text} ({label})", advice)
+        )
+    return checks
+
+
+def test_alert(call: Call) -> dict[str, Any]:
+    """Send a test message to one route (`route`), or to all."""
+    wanted = call.text("route")
+    results = call.backing.test_alert(wanted)
+    if not results:
+        what = f"alert route {wanted!r}" if wanted else "alert route at all"
+        raise not_found(f"there is no {what}", "add [alerts.routes.NAME] to config.toml")
+    items = [{"route": route, "ok": not error, "error": error} for route, error in results.items()]
+    return {"kind": "AlertTest", "ok": not any(results.values()), "items": items}

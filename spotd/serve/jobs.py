@@ -1,0 +1,186 @@
+"""Routes about jobs: submit, list, show, cancel, pause, resume."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from spotd.model import Desired, Event, Job, Mount
+from spotd.serve.call import ApiError, Call, bad_input, conflict
+from spotd.serve.packages import check_digest, has_package
+from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
+from spotd.spec import Parsed, SpecError, load
+from spotd.store.base import DuplicateNameError, Submission
+from spotd.vault import JobKeys, seal_job_keys, seal_secrets
+
+_PAGE = 100
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a job file
+
+
+def list_jobs(call: Call) -> dict[str, Any]:
+    """Unfinished jobs, newest first; with `all=1` finished ones as well; at most `limit`."""
+    finished = call.query.get("all", "") == "1"
+    limit = call.number("limit", _PAGE, 1, 10_000)
+    jobs = call.backing.store.jobs(finished)
+    if not finished:
+        jobs = [job for job in jobs if job.outcome is None]
+    newest = sorted(jobs, key=lambda job: job.created_at_us, reverse=True)
+    items = [_summary(call, job) for job in newest[:limit]]
+    return {"kind": "JobList", "items": items, "total": len(newest)}
+
+
+def _summary(call: Call, job: Job) -> dict[str, Any]:
+    return job_data(JobFacts.load(call.backing.store, job), call.now_us)
+
+
+def show_job(call: Call) -> dict[str, Any]:
+    """One job with its settings and all its nodes."""
+    facts = JobFacts.load(call.backing.store, call.job())
+    return {"kind": "Job", **job_detail(facts, call.now_us)}
+
+
+def job_spec(call: Call) -> dict[str, Any]:
+    """The job file as it was submitted."""
+    job = call.job()
+    return {"kind": "JobFile", "job": job.name, "yaml": call.backing.store.spec_yaml(job.id)}
+
+
+def list_nodes(call: Call) -> dict[str, Any]:
+    """Machines that may cost money now; of one job (`job=`), all that it ever had."""
+    store = call.backing.store
+    name = call.query.get("job", "")
+    if name:
+        job = replace(call, path={"job": name}).job()
+        nodes, names = store.job_nodes(job.id), {job.id: job.name}
+    else:
+        nodes = store.active_nodes()
+        names = {job.id: job.name for job in store.jobs()}
+    items = [node_data(node) | {"job": names.get(node.job_id, "")} for node in nodes]
+    return {"kind": "NodeList", "items": items}
+
+
+def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
+    """The job file of the body, checked. Raises ApiError (bad input) with every problem at once."""
+    backing = call.backing
+    try:
+        parsed = load(
+            call.text("yaml", required=True),
+            now_us=call.now_us,
+            env=call.texts("env"),
+            secrets=secrets,
+            defaults=backing.defaults,
+            fallback_name=call.text("fallback_name"),
+            known=backing.known,
+        )
+    except SpecError as error:
+        raise bad_input(error.text, error.try_) from None
+    name = call.text("name")
+    if not name:
+        return parsed
+    if not _NAME.fullmatch(name):
+        raise bad_input(
+            f"{name!r} is no possible name for a job",
+            "up to 63 letters, digits, '.', '_' and '-', a letter or digit at both ends",
+        )
+    return replace(parsed, spec=replace(parsed.spec, name=name))
+
+
+def submit_job(call: Call) -> dict[str, Any]:
+    """Store a job. The same `request_id` again returns the first job and stores nothing."""
+    backing = call.backing
+    parsed = parse_job(call, call.texts("secrets"))
+    spec = replace(parsed.spec, packages=_packages(call, parsed))
+    job_id = backing.ids.job_id()
+    submission = Submission(
+        job_id=job_id,
+        spec=spec,
+        spec_yaml=parsed.text,
+        user=call.actor,
+        request_id=call.text("request_id") or backing.ids.token(),
+        job_key=seal_job_keys(backing.vault, job_id, JobKeys.create(backing.ids.random_bytes)),
+        secrets=seal_secrets(backing.vault, job_id, parsed.secrets),
+    )
+    try:
+        job = backing.store.submit(submission, call.now_us)
+    except DuplicateNameError as error:
+        raise conflict(
+            f"a job named {spec.name!r} is not finished yet ({error.job_id})",
+            f"spotctl run --name {spec.name}-2 ..., or spotctl cancel {spec.name} first",
+        ) from None
+    return {"kind": "Job", **_summary(call, job), "warnings": list(parsed.warnings)}
+
+
+def _packages(call: Call, parsed: Parsed) -> tuple[Mount, ...]:
+    """The uploaded packages, exactly those that the job file names. Raises ApiError."""
+    sent = call.body.get("packages") or []
+    if not isinstance(sent, list) or not all(isinstance(item, dict) for item in sent):
+        raise bad_input("packages must be a list of objects", "use the daemon's own spotctl")
+    by_target = {str(item.get("target", "")): item for item in sent}
+    wanted = ([""] if parsed.workdir else []) + [target for _, target in parsed.mounts]
+    odd = sorted(set(by_target) ^ set(wanted))
+    if odd:
+        names = ", ".join(target or "the workdir" for target in odd)
+        raise bad_input(
+            f"the packages sent are not those that the job file names: {names}",
+            "submit with spotctl run, which packs and uploads what the file names",
+        )
+    return tuple(_package(call, target, by_target[target]) for target in wanted)
+
+
+def _package(call: Call, target: str, item: Mapping[str, Any]) -> Mount:
+    digest = str(item.get("digest", ""))
+    check_digest(digest)
+    if not has_package(call.backing.objects, digest):
+        raise ApiError(
+            409, "missing_package", f"package {digest[:12]} was not uploaded", "run it again"
+        )
+    if target and not target.startswith(("/", "~")):
+        target = f"~/{target}"
+    if item.get("is_file"):
+        # The archive of one file is unpacked into the folder of its target.
+        target = str(PurePosixPath(target).parent)
+    return Mount(digest=digest, target=target)
+
+
+def cancel_job(call: Call) -> dict[str, Any]:
+    """Save, give the machines back, and end as cancelled."""
+    return _desire(call, Desired.CANCEL)
+
+
+def pause_job(call: Call) -> dict[str, Any]:
+    """Save and give the machines back until resumed."""
+    return _desire(call, Desired.PAUSE)
+
+
+def resume_job(call: Call) -> dict[str, Any]:
+    """Run again from the last checkpoint."""
+    return _desire(call, Desired.RUN)
+
+
+def _desire(call: Call, desired: Desired) -> dict[str, Any]:
+    job = call.job()
+    verb = {Desired.CANCEL: "cancel", Desired.PAUSE: "pause", Desired.RUN: "resume"}[desired]
+    if job.outcome is not None and not (desired is Desired.CANCEL and job.desired is desired):
+        ended = (iso(job.finished_at_us) or "earlier")[:19]
+        raise conflict(
+            f"job {job.name} has already {_ENDED[job.outcome.value]} ({ended}); "
+            f"there is nothing to {verb}",
+            "spotctl run its job file again",
+        )
+    if job.desired is Desired.CANCEL and desired is not Desired.CANCEL:
+        raise conflict(
+            f"job {job.name} is being cancelled; it cannot be {verb}d any more",
+            "spotctl run its job file again",
+        )
+    if job.desired is not desired:
+        store, now_us = call.backing.store, call.now_us
+        job = store.set_desired(job.id, desired, call.actor, now_us)
+        text = f"{verb} asked for by {call.actor or 'somebody'}"
+        store.add_event(job.id, Event(kind=verb, text=text), now_us)
+    return {"kind": "Job", **_summary(call, job)}
+
+
+_ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}

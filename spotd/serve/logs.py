@@ -1,0 +1,142 @@
+"""Log output of a job over all its generations, read from the deployment's store by byte offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from providers.stores.base import NotFoundError, ObjectStore
+from spotd.serve.call import Call, bad_input
+from spotd.states import NodeState
+
+MAX_REPLY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One output file of one node: `name` is "setup" or "rank<N>"; `size` bytes are stored."""
+
+    generation: int
+    rank: int
+    name: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.generation}/{self.rank}/{self.name}"
+
+    @property
+    def order(self) -> tuple[int, bool, int, int, str]:
+        """Oldest generation first, setup before training, then by node and local rank."""
+        return (self.generation, self.name != "setup", self.rank, len(self.name), self.name)
+
+
+def chunk_prefix(job_id: str, stream: Stream) -> str:
+    """Where the pieces of a stream lie; each is named by its byte offset, 12 digits."""
+    return f"logs/{job_id}/g{stream.generation}/r{stream.rank}/{stream.name}/"
+
+
+def read_stream(
+    objects: ObjectStore, job_id: str, stream: Stream, start: int, max_bytes: int
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) pieces of a stream from byte `start`, at most `max_bytes` in all.
+
+    Bytes that never arrived (rotated away on the node while the link was down) are passed over.
+    """
+    prefix = chunk_prefix(job_id, stream)
+    position, left = start, max_bytes
+    for info in objects.list(prefix):
+        first = int(info.key[len(prefix) :])
+        if left <= 0:
+            return
+        if first + info.size <= position:
+            continue
+        position = max(position, first)
+        length = min(first + info.size - position, left)
+        try:
+            data = objects.get_range(info.key, position - first, length)
+        except NotFoundError:
+            continue  # deleted by retention since it was listed
+        yield position, data
+        position, left = position + len(data), left - len(data)
+
+
+def read_logs(call: Call) -> tuple[dict[str, Any], bool]:
+    """What there is after the body's `cursor` (stream key -> offset), and whether to answer now.
+
+    `text` is the latin-1 view of the bytes. `done` means that nothing more will come. With
+    `tail_bytes` and no cursor, only the end.
+    """
+    job, backing = call.job(), call.backing
+    cursor = _cursor(call)
+    streams = _streams(call, job.id)
+    tail_bytes = call.number("tail_bytes", 0, 0, MAX_REPLY_BYTES)
+    if tail_bytes and not cursor:
+        cursor = _tail_cursor(streams, tail_bytes)
+    finished = job.outcome is not None and not any(
+        node.state is not NodeState.GONE and not node.kept_until_us
+        for node in backing.store.job_nodes(job.id)
+    )
+    chunks, more = _collect(backing.objects, job.id, streams, cursor)
+    done = finished and not more
+    reply = {"kind": "Logs", "job": job.name, "chunks": chunks, "cursor": cursor}
+    return reply | {"more": more, "done": done}, bool(chunks) or done or more
+
+
+def _collect(
+    objects: ObjectStore, job_id: str, streams: list[Stream], cursor: dict[str, int]
+) -> tuple[list[dict[str, Any]], bool]:
+    """Up to MAX_REPLY_BYTES after `cursor`, which is moved on; and whether there is more."""
+    chunks: list[dict[str, Any]] = []
+    left = MAX_REPLY_BYTES
+    for stream in streams:
+        start = cursor.get(stream.key, 0)
+        if start >= stream.size:
+            continue
+        for offset, data in read_stream(objects, job_id, stream, start, left):
+            place = {"generation": stream.generation, "rank": stream.rank, "stream": stream.name}
+            chunks.append(place | {"offset": offset, "text": data.decode("latin-1")})
+            left -= len(data)
+            start = offset + len(data)
+        if left <= 0:
+            cursor[stream.key] = start
+            return chunks, True
+        cursor[stream.key] = max(start, stream.size)  # what never arrived is passed over
+    return chunks, False
+
+
+def _streams(call: Call, job_id: str) -> list[Stream]:
+    """The streams asked for: of one node (`rank`), one `generation`, or one `stream` name."""
+    wanted = {name: call.body.get(name) for name in ("rank", "generation", "stream")}
+    offsets: Mapping[tuple[int, int, str], int] = call.backing.store.log_offsets(job_id)
+    streams = [Stream(*key, size) for key, size in offsets.items()]
+    return sorted(
+        (
+            stream
+            for stream in streams
+            if wanted["rank"] in (None, stream.rank)
+            and wanted["generation"] in (None, stream.generation)
+            and wanted["stream"] in (None, "", stream.name)
+        ),
+        key=lambda stream: stream.order,
+    )
+
+
+def _cursor(call: Call) -> dict[str, int]:
+    value = call.body.get("cursor") or {}
+    if not isinstance(value, dict) or not all(isinstance(v, int) for v in value.values()):
+        raise bad_input("cursor is not one that the daemon gave", "start again without it")
+    return dict(value)
+
+
+def _tail_cursor(streams: list[Stream], tail_bytes: int) -> dict[str, int]:
+    """Where the last `tail_bytes` begin: of every stream of the newest generations that together
+    have so many; older ones are passed over."""
+    cursor, found, generation = {}, 0, 0
+    for stream in reversed(streams):
+        over = found >= tail_bytes and stream.generation != generation
+        cursor[stream.key] = stream.size if over else max(0, stream.size - tail_bytes)
+        found += 0 if over else min(stream.size, tail_bytes)
+        generation = generation if over else stream.generation
+    return cursor

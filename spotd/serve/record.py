@@ -1,0 +1,40 @@
+"""The event record, read forward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from spotd.serve.call import Call
+from spotd.serve.views import event_data
+
+_PAGE = 500
+
+
+def read_events(call: Call) -> tuple[dict[str, Any], bool]:
+    """Events after the id `after`, oldest first, of one job (`job`) or of all; at most `limit`.
+
+    With `last=N` and no `after`, the newest N.
+    """
+    store = call.backing.store
+    name = call.query.get("job", "")
+    job_id = replace(call, path={"job": name}).job().id if name else None
+    after = call.number("after", 0, 0, 1 << 62)
+    limit = call.number("limit", _PAGE, 1, _PAGE)
+    last = call.number("last", 0, 0, 100_000)
+    rows = store.events(job_id, after, limit)
+    while last and len(rows) >= limit:
+        # The store reads forward only; keep the newest `last` of what has been read.
+        more = store.events(job_id, rows[-1].id, limit)
+        if not more:
+            break
+        rows = [*rows, *more][-max(last, limit) :]
+    if last and not after:
+        rows = rows[-last:]
+    names: dict[str, str] = {}
+    for wanted in {row.job_id for row in rows} - {""}:
+        job = store.find_job(wanted)
+        names[wanted] = job.name if job else wanted
+    items = [event_data(row, names.get(row.job_id, "")) for row in rows]
+    cursor = rows[-1].id if rows else after
+    return {"kind": "EventList", "items": items, "cursor": cursor}, bool(items)

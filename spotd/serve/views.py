@@ -1,0 +1,185 @@
+"""Jobs, nodes and events as the API tells them: times as ISO UTC, money in US dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from spotd.model import Job, Node
+from spotd.phase import phase
+from spotd.serve.bill import spend_microusd
+from spotd.states import NodeState
+from spotd.store.base import CheckpointRow, EventRow, SegmentRow, Store
+
+_HOLDING = frozenset(
+    {NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING}
+)
+
+
+def iso(at_us: int) -> str | None:
+    """UTC to the microsecond; None for "has not happened"."""
+    if not at_us:
+        return None
+    seconds, micros = divmod(at_us, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).strftime(f"%Y-%m-%dT%H:%M:%S.{micros:06d}Z")
+
+
+def usd(microusd: int) -> float:
+    """Dollars, exact to the micro-dollar."""
+    return round(microusd / 1e6, 6)
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """All rows that a job's summary is made of."""
+
+    job: Job
+    nodes: Sequence[Node]
+    segments: Sequence[SegmentRow]
+    checkpoints: Sequence[CheckpointRow]
+
+    @classmethod
+    def load(cls, store: Store, job: Job) -> JobFacts:
+        return cls(job, store.job_nodes(job.id), store.segments(job.id), store.checkpoints(job.id))
+
+
+def recoveries(nodes: Sequence[Node]) -> int:
+    """How often the job trained again on another machine."""
+    return max(0, len({node.generation for node in nodes if node.first_step_at_us}) - 1)
+
+
+def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
+    """The summary of a job, for lists."""
+    job, nodes = facts.job, facts.nodes
+    head_step = job.head.step if job.head else 0
+    steps = [node.last_step for node in nodes if node.generation == job.generation]
+    return {
+        "id": job.id,
+        "name": job.name,
+        "phase": phase(job, nodes),
+        "desired": job.desired.value,
+        "outcome": job.outcome.value if job.outcome else None,
+        "outcome_text": job.outcome_text or job.stop_text,
+        "step": max([head_step, *steps]),
+        "generation": job.generation,
+        "recoveries": recoveries(nodes),
+        "failures": job.failures,
+        "num_nodes": job.spec.num_nodes,
+        "where": [where_data(node) for node in nodes if node.state in _HOLDING],
+        "created_at": iso(job.created_at_us),
+        "first_step_at": iso(job.first_step_at_us),
+        "finished_at": iso(job.finished_at_us),
+        "cost_usd": usd(sum(spend_microusd(s, now_us) for s in facts.segments)),
+        "last_checkpoint": _checkpoint_data(facts.checkpoints),
+    }
+
+
+def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
+    """The summary, the settings that matter while it runs, and every node."""
+    spec = facts.job.spec
+    return job_data(facts, now_us) | {
+        "checkpoint": {
+            "store": spec.checkpoint.store,
+            "engine": spec.checkpoint.engine,
+            "every_steps": spec.checkpoint.every_steps,
+            "every_s": spec.checkpoint.every_s,
+            "keep": spec.checkpoint.keep,
+        },
+        "max_cost_usd": usd(spec.max_cost_microusd) or None,
+        "max_hourly_usd": usd(spec.max_hourly_microusd) or None,
+        "deadline": iso(spec.deadline_us),
+        "max_duration_s": spec.max_duration_s or None,
+        "max_restarts_on_errors": spec.max_restarts_on_errors,
+        "secrets": sorted(spec.secrets),
+        "nodes": [node_data(node) for node in facts.nodes],
+    }
+
+
+def _checkpoint_data(rows: Sequence[CheckpointRow]) -> dict[str, Any] | None:
+    if not rows:
+        return None
+    newest = max(rows, key=lambda row: (row.committed_at_us, row.step))
+    return {
+        "generation": newest.generation,
+        "step": newest.step,
+        "at": iso(newest.committed_at_us),
+        "bytes": newest.bytes,
+        "trigger": newest.trigger,
+        "final": newest.final,
+    }
+
+
+def where_data(node: Node) -> dict[str, Any]:
+    """Where a node is. `local` machines are processes on the control box, not a cloud's."""
+    offer = node.offer
+    return {
+        "provider": offer.provider,
+        "region": offer.region,
+        "zone": offer.zone,
+        "instance_type": offer.instance_type,
+        "capacity_type": offer.capacity_type.value,
+        "local": offer.local,
+        "rank": node.rank,
+        "state": node.state.value,
+        "generation": node.generation,
+    }
+
+
+def node_data(node: Node) -> dict[str, Any]:
+    """One machine of a job, past or present."""
+    return where_data(node) | {
+        "id": node.id,
+        "job_id": node.job_id,
+        "chosen": node.chosen,
+        "price_usd_per_h": usd(node.offer.price_microusd_per_h),
+        "list_usd_per_h": usd(node.offer.list_microusd_per_h),
+        "instance_id": node.instance_id,
+        "host": node.host,
+        "port": node.port,
+        "step": node.last_step,
+        "requested_at": iso(node.requested_at_us),
+        "launched_at": iso(node.launched_at_us),
+        "booted_at": iso(node.booted_at_us),
+        "ready_at": iso(node.ready_at_us),
+        "claimed_at": iso(node.claimed_at_us),
+        "first_step_at": iso(node.first_step_at_us),
+        "heard_at": iso(node.heard_at_us),
+        "released_at": iso(node.released_at_us),
+        "exited_at": iso(node.exited_at_us),
+        "gone_at": iso(node.gone_at_us),
+        "exit_code": node.exit_code,
+        "exit_tail": node.exit_tail,
+        "leave_reason": node.leave_reason.value if node.leave_reason else None,
+        "leave_text": node.leave_text,
+        "launch_error": node.launch_error,
+        "effect": node.effect.value if node.effect else None,
+        "effect_error": node.effect_error,
+        "notices": [
+            {
+                "id": notice.notice_id,
+                "kind": notice.kind.value,
+                "heard_at": iso(notice.heard_at_us),
+                "deadline": iso(notice.deadline_us or 0),
+                "withdrawn": notice.withdrawn,
+                "source": notice.source,
+            }
+            for notice in node.notices
+        ],
+    }
+
+
+def event_data(row: EventRow, job_name: str) -> dict[str, Any]:
+    """One line of the record."""
+    return {
+        "id": row.id,
+        "at": iso(row.at_us),
+        "job_id": row.job_id,
+        "job": job_name,
+        "node_id": row.event.node_id,
+        "kind": row.event.kind,
+        "severity": row.event.severity.value,
+        "text": row.event.text,
+        "data": dict(row.event.data),
+    }

@@ -1,0 +1,170 @@
+"""YAML as plain data that still knows on which line everything stood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from spotd.errors import InputError, Problem
+from spotd.validation import Path, key_text
+
+MAX_TEXT_CHARS = 1 << 20
+_MAX_NODES = 20_000  # aliases included, so that a few lines cannot become gigabytes
+_MAX_DEPTH = 40
+
+
+class SpecError(InputError):
+    """A job file that cannot be used, with everything that is wrong with it."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(
+            "the job file cannot be used:", problems, "correct the lines named above and run again"
+        )
+
+
+class _Loader(yaml.SafeLoader):
+    """Dates stay text: a job file means them as text, or as a deadline that we parse ourselves."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [item for item in resolvers if item[0] != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass
+class Document:
+    """One job file. `scalars` has the text of every value as it was written."""
+
+    text: str
+    data: dict[str, Any]
+    root: MappingNode
+    lines: dict[Path, int] = field(default_factory=dict)
+    scalars: dict[Path, str] = field(default_factory=dict)
+
+    def line(self, path: Path) -> int:
+        """Of the key at `path`, or of the nearest block around it; 0 when the file has neither."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines[path] if path else 0
+
+    def without_values(self, key: str) -> str:
+        """The text with every value below the top-level `key` replaced by null."""
+        spans: set[tuple[int, int]] = set()
+        for name, value in self.root.value:
+            if name.value == key and isinstance(value, MappingNode):
+                spans |= {(node.start_mark.index, node.end_mark.index) for node in _values(value)}
+        text = self.text
+        for start, end in sorted(spans, reverse=True):
+            # A block scalar ends at the start of the next line: that line break stays.
+            kept = text[start:end].removeprefix(text[start:end].rstrip())
+            text = text[:start] + "null" + kept + text[end:]
+        return text
+
+
+def _values(node: Node) -> Iterator[Node]:
+    if isinstance(node, MappingNode):
+        for _, value in node.value:
+            yield from _values(value)
+    elif isinstance(node, SequenceNode):
+        for value in node.value:
+            yield from _values(value)
+    elif node.value:
+        yield node
+
+
+def parse(text: str) -> Document:
+    """Raises SpecError for what is no YAML, no single job, or has a key twice."""
+    if len(text) > MAX_TEXT_CHARS:
+        raise SpecError(Problem("", f"longer than {MAX_TEXT_CHARS} characters", "use workdir"))
+    text = text.removeprefix("\ufeff")
+    try:
+        loader = _Loader(text)
+        try:
+            return _read(text, loader)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f" (column {mark.column + 1})" if mark else ""
+        raise SpecError(
+            Problem("", f"not YAML: {error.problem}{place}", line=mark.line + 1 if mark else 0)
+        ) from None
+    except RecursionError:
+        raise SpecError(Problem("", "not YAML for a job: too deep")) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError(Problem("", f"not YAML: {error}")) from None
+
+
+def _read(text: str, loader: _Loader) -> Document:
+    roots: list[Node] = []
+    while loader.check_node():
+        root = loader.get_node()
+        if root is not None and not _is_empty(root):
+            roots.append(root)
+    if not roots:
+        raise SpecError(Problem("", "the file is empty", "a job needs at least 'run'"))
+    name_of_pipeline = roots[0] if len(roots) == 2 and _is_title(roots[0]) else None
+    if name_of_pipeline:
+        roots = roots[1:]
+    if len(roots) > 1:
+        text_ = f"{len(roots)} documents: a pipeline of jobs is not supported"
+        raise SpecError(Problem("", text_, "submit each document as a job of its own"))
+    if not isinstance(root := roots[0], MappingNode):
+        raise SpecError(Problem("", "not a block of keys", "write 'key: value' lines"))
+    document = Document(text, {}, root)
+    _survey(root, (), document, [0])
+    document.data = loader.construct_document(root)
+    if name_of_pipeline:
+        title = loader.construct_document(name_of_pipeline)
+        document.data.setdefault("name", title["name"])
+    return document
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _is_title(node: Node) -> bool:
+    """SkyPilot's first document of a pipeline holds only its name."""
+    return isinstance(node, MappingNode) and [key.value for key, _ in node.value] == ["name"]
+
+
+def _survey(node: Node, path: Path, document: Document, count: list[int]) -> None:
+    """Fill lines and scalars; refuse duplicates, and documents that expand without end."""
+    count[0] += 1
+    line = node.start_mark.line + 1
+    if count[0] > _MAX_NODES or len(path) > _MAX_DEPTH:
+        raise SpecError(Problem(key_text(path[:4]), "too large or too deep", line=line))
+    document.lines.setdefault(path, line)
+    if isinstance(node, ScalarNode):
+        document.scalars.setdefault(path, node.value)
+    elif isinstance(node, SequenceNode):
+        for index, item in enumerate(node.value):
+            _survey(item, (*path, index), document, count)
+    elif isinstance(node, MappingNode):
+        _survey_mapping(node, path, document, count)
+
+
+def _survey_mapping(node: MappingNode, path: Path, document: Document, count: list[int]) -> None:
+    seen: dict[str, int] = {}
+    merged: list[Node] = []
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, ScalarNode):
+            raise SpecError(Problem(key_text(path), "a key must be plain text", line=line))
+        if key.tag == "tag:yaml.org,2002:merge":
+            merged += value.value if isinstance(value, SequenceNode) else [value]
+            continue
+        if key.value in seen:
+            text = f"the key stands twice, first on line {seen[key.value]}"
+            raise SpecError(Problem(key_text((*path, key.value)), text, "keep one", line))
+        seen[key.value] = line
+        document.lines[(*path, key.value)] = line
+        _survey(value, (*path, key.value), document, count)
+    for value in merged:
+        _survey(value, path, document, count)

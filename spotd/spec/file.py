@@ -1,0 +1,308 @@
+"""The job file as a model: SkyPilot's task keys, and the `spotd:` block beside them.
+
+A SkyPilot key that spotd has no use for is `Ignored` (a warning says so); one whose loss would
+change what the job does is `Refused` (an error says what to do instead).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from spotd.spec.quantities import AcceleratorField, Cpus, DiskGib, Duration, Memory, StoreUrl, Usd
+from spotd.validation import Path
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Accepted with a warning."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Known, and an error: leaving it out silently would harm."""
+
+    fix: str
+
+
+class Block(BaseModel):
+    """A block of keys; an empty key counts as absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {str(key): value for key, value in data.items() if value is not None}
+        return data
+
+    def marked(self, path: Path = ()) -> Iterator[tuple[Path, Ignored | Refused]]:
+        """The keys that were given and are ignored or refused, in this block and those below."""
+        for name in self.model_fields_set:
+            value = getattr(self, name)
+            for mark in type(self).model_fields[name].metadata:
+                if isinstance(mark, Ignored | Refused):
+                    yield (*path, name), mark
+            if isinstance(value, Block):
+                yield from value.marked((*path, name))
+            elif isinstance(value, list):
+                for index, item in enumerate(value):
+                    if isinstance(item, Block):
+                        yield from item.marked((*path, name, index))
+
+
+ExitCodeNumber = Annotated[int, Field(ge=1, le=255)]
+ExitCodes = Annotated[
+    list[ExitCodeNumber],
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, int) else value,
+        json_schema_input_type=ExitCodeNumber | list[ExitCodeNumber],
+    ),
+]
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class JobRecovery(Block):
+    """SkyPilot's words for restarts; the `spotd:` block has the same and wins."""
+
+    strategy: Annotated[Any, Ignored("spotd places by price and past refusals")] = None
+    max_restarts_on_errors: Count | None = None
+    recover_on_exit_codes: ExitCodes | None = None
+
+
+@dataclass(frozen=True)
+class Image:
+    """A machine image; SkyPilot may bind it to one region."""
+
+    name: str
+    region: str = ""
+
+
+def parse_image(value: Any) -> Image:
+    """A name, or {region: name} with one entry. Raises ValueError."""
+    if isinstance(value, dict) and len(value) == 1:
+        [(region, name)] = value.items()
+    else:
+        region, name = "", value
+    if not isinstance(name, str) or not name:
+        raise ValueError("one image is needed; write its id, or one 'region: id' pair")
+    if name.startswith("docker:"):
+        raise ValueError("containers are not supported yet; start yours in run, or name an image")
+    return Image(name, str(region))
+
+
+class Resources(Block):
+    """One kind of machine."""
+
+    accelerators: AcceleratorField | None = Field(
+        default=None, description="H100:8; a list is ordered"
+    )
+    infra: str | None = Field(default=None, description='"cloud/region/zone", * for any')
+    cloud: str | None = None
+    region: str | None = None
+    zone: str | None = None
+    instance_type: str | None = None
+    cpus: Cpus | None = Field(
+        default=None, description='At least so many; "8" and "8+" mean the same'
+    )
+    memory: Memory | None = Field(
+        default=None, description='At least so many GiB; "4x" is for each CPU'
+    )
+    use_spot: bool | None = Field(
+        default=None, description="true: spot only; false: on-demand only; absent: both, by price"
+    )
+    max_hourly_cost: Usd | None = Field(
+        default=None, description="Most that one node may cost, USD/h"
+    )
+    disk_size: DiskGib | None = Field(default=None, description="GiB")
+    image_id: (
+        Annotated[Image, BeforeValidator(parse_image, json_schema_input_type=str | dict[str, str])]
+        | None
+    ) = None
+    job_recovery: (
+        Annotated[
+            JobRecovery,
+            BeforeValidator(
+                lambda value: {"strategy": value} if isinstance(value, str) else value,
+                json_schema_input_type=str | JobRecovery,
+            ),
+        ]
+        | None
+    ) = None
+
+    spot_recovery: Annotated[Any, Ignored("an old name of job_recovery")] = None
+    ephemeral_storage: Annotated[Any, Ignored("an old name of disk_size")] = None
+    disk_tier: Annotated[Any, Ignored("the cloud's default disk is used")] = None
+    network_tier: Annotated[Any, Ignored("the machine's default network is used")] = None
+    local_disk: Annotated[Any, Ignored("choose an instance_type that has local disks")] = None
+    ports: Annotated[Any, Ignored("spotd opens no ports to training machines")] = None
+    labels: Annotated[Any, Ignored("machines carry spotd's own tags only")] = None
+    autostop: Annotated[Any, Ignored("spotd ends every machine when its job ends")] = None
+    priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    priority_class: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    accelerator_args: Annotated[Any, Ignored("TPU settings are not supported")] = None
+    volumes: Annotated[Any, Refused("read the data in setup or run, from its store")] = None
+
+
+class AllResources(Resources):
+    """What may run the job: one kind, or several that inherit what is said here."""
+
+    any_of: list[Resources] | None = Field(default=None, description="Whichever is cheapest")
+    ordered: list[Resources] | None = Field(default=None, description="In order of preference")
+
+
+class Storage(Block):
+    """The long form of a file mount."""
+
+    source: str | None = None
+    mode: str = "MOUNT"
+    name: Any = None
+    store: Any = None
+    persistent: Any = None
+    type: Any = None
+    config: Any = None
+    mount_options: Any = None
+
+
+def parse_mount(value: Any) -> Any:
+    """A path is short for a local source that is copied. Raises ValueError for what spotd cannot
+    bring to a node: a job without its data, or whose output is lost, is worse than no job."""
+    block = {"source": value, "mode": "COPY"} if isinstance(value, str) else value
+    if not isinstance(block, dict):
+        raise ValueError("a file mount is a path, or a block with source and mode")
+    source, mode = block.get("source"), str(block.get("mode", "MOUNT")).upper()
+    if isinstance(source, list):
+        raise ValueError("several sources in one mount are not supported; write a mount for each")
+    if isinstance(source, str) and "://" in source:
+        raise ValueError("remote sources are not supported yet; download it in setup")
+    if mode != "COPY" or not source:
+        raise ValueError(
+            "mounting a bucket is not supported; copy a local source with mode: COPY, read data in "
+            "setup, and save to spotd.checkpoint.store"
+        )
+    return block
+
+
+def parse_workdir(value: Any) -> Any:
+    """Raises ValueError for a git workdir."""
+    if isinstance(value, dict):
+        raise ValueError("a git workdir is not supported; name a local folder, or clone in setup")
+    return value
+
+
+class Checkpoint(Block):
+    """Where and how often the job saves."""
+
+    store: StoreUrl | None = Field(default=None, description="file:///folder or s3://bucket/prefix")
+    engine: Literal["spotd", "none"] = Field(
+        default="none", description="spotd: the program uses trainer.checkpoint; none: any script"
+    )
+    every_steps: Count = Field(default=0, description="0: by time alone")
+    every: Duration | None = None
+    keep: Annotated[int, Field(ge=1, le=1000)] | None = None
+
+
+class Budget(Block):
+    """What the job may cost."""
+
+    max_cost_usd: Usd | None = None
+
+
+class Health(Block):
+    """When slow training asks for a checkpoint."""
+
+    ratio: float = Field(default=0.6, gt=0, lt=1, description="Of the job's own baseline")
+    checks: int = Field(default=4, ge=1, le=100)
+    every: Duration = 30.0
+
+
+class SpotdBlock(Block):
+    """What SkyPilot has no word for."""
+
+    checkpoint: Checkpoint = Checkpoint()
+    budget: Budget = Budget()
+    deadline: str | None = Field(
+        default=None, description="ISO time with zone, or a duration from now"
+    )
+    max_duration: Duration | None = None
+    max_restarts_on_errors: Count | None = None
+    recover_on_exit_codes: ExitCodes | None = None
+    keep_on_failure: Duration | None = Field(
+        default=None, description="Keep a failed machine so long"
+    )
+    candidates: int = Field(default=1, ge=1, le=8, description="Machines asked for side by side")
+    stop_grace: Duration | None = None
+    boot_timeout: Duration | None = None
+    setup_timeout: Duration | None = None
+    progress_every: Duration | None = None
+    health: Health = Health()
+    alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")
+
+
+def _parse_scalar(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ValueError("must be one value, not a block or a list; put quotes around it")
+
+
+Scalar = Annotated[
+    Any,
+    BeforeValidator(_parse_scalar, json_schema_input_type=str | int | float | bool | None),
+]
+
+
+def _text_keys(value: Any) -> Any:
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+class JobFile(Block):
+    """The whole file."""
+
+    name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
+        description="1 to 63",
+    )
+    num_nodes: int = Field(default=1, ge=1, le=1024)
+    resources: AllResources = AllResources()
+    workdir: Annotated[str, BeforeValidator(parse_workdir)] | None = Field(
+        default=None, description="A folder, copied to the node; setup and run start in it"
+    )
+    file_mounts: dict[
+        str, Annotated[Storage, BeforeValidator(parse_mount, json_schema_input_type=str | Storage)]
+    ] = Field(default={}, description="Path on the node: local path")
+    envs: Annotated[dict[str, Scalar], BeforeValidator(_text_keys)] = {}
+    secrets: Annotated[
+        dict[str, Scalar],
+        BeforeValidator(
+            lambda value: dict.fromkeys(value) if _is_names(value) else _text_keys(value),
+            json_schema_input_type=dict[str, Scalar] | list[str],
+        ),
+    ] = Field(default={}, description="null: given with --secret NAME; or a list of such names")
+    setup: str = ""
+    run: str = Field(default="", description="The command that trains; 0 is success")
+    spotd: SpotdBlock = SpotdBlock()
+
+    inputs: Annotated[Any, Ignored("an estimate for SkyPilot's own optimizer")] = None
+    outputs: Annotated[Any, Ignored("an estimate for SkyPilot's own optimizer")] = None
+    event_callback: Annotated[Any, Ignored("spotd.alerts sends alerts")] = None
+    config: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
+    api_server_access: Annotated[Any, Ignored("machines have no access to spotd")] = None
+    experimental: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
+    priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    managed_secrets: Annotated[Any, Refused("name them under secrets and pass --secret NAME")] = (
+        None
+    )
+    volumes: Annotated[Any, Refused("read the data in setup or run, from its store")] = None
+    service: Annotated[Any, Refused("spotd trains; it does not serve")] = None
+    pool: Annotated[Any, Refused("spotd has no worker pools; submit the job itself")] = None

@@ -1,0 +1,212 @@
+"""From the text of a job file to a JobSpec, with everything that is wrong with it said at once."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from spotd.errors import suggest
+from spotd.model import CheckpointSpec, HealthSpec, JobSpec
+from spotd.spec.document import SpecError, parse
+from spotd.spec.file import Checkpoint, Ignored, JobFile, SpotdBlock
+from spotd.spec.findings import Findings
+from spotd.spec.places import Wanted, wanted
+from spotd.spec.quantities import parse_moment_us
+from spotd.spec.sources import read_sources
+from spotd.spec.variables import fill, read_environment, read_secrets
+from spotd.validation import validate_partly
+
+_FILLED = frozenset({"workdir", "file_mounts"})
+_MIN_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class CheckpointDefaults:
+    """`[checkpoint]` of the configuration. `store` "" is none."""
+
+    store: str = ""
+    every_s: float = 300.0
+    keep: int = 3
+
+
+@dataclass(frozen=True)
+class Known:
+    """Names that a job file may use; None where they are not known (on the user's machine)."""
+
+    clouds: Collection[str] | None = None  # names and makes of the configured providers
+    routes: Collection[str] | None = None  # of alerts
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A job file understood.
+
+    `spec` has no packages yet. `workdir` and the local side of `mounts` are absolute and exist if
+    a base folder was given, else they are as written. `secrets` has the values, `text` the file
+    without them. `warnings` are whole sentences for the user.
+    """
+
+    spec: JobSpec
+    workdir: FilePath | None
+    mounts: tuple[tuple[FilePath, str], ...]
+    warnings: tuple[str, ...]
+    secrets: Mapping[str, str] = field(repr=False)
+    text: str = field(repr=False)
+
+
+def load(
+    text: str,
+    *,
+    now_us: int,
+    env: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    defaults: CheckpointDefaults | None = None,
+    base_dir: FilePath | None = None,
+    fallback_name: str = "",
+    known: Known | None = None,
+) -> Parsed:
+    """Parse and check one job file.
+
+    `env` and `secrets` replace or add values (`--env`, `--secret`). `defaults` None means that the
+    configuration is not at hand: a missing store is then left empty. `base_dir` is the folder that
+    relative local paths start from (SkyPilot: where the command is run). `fallback_name` is for a
+    file that gives no name. `$NAME` and `${NAME}` of `envs` are filled into workdir and file_mounts
+    (keys and values) and nowhere else, as SkyPilot does; secrets never are.
+
+    Raises SpecError with every problem found.
+    """
+    document = parse(text)
+    found = Findings()
+    # Filled in before the model looks, so that what it judges is what will be used.
+    environment = read_environment(document, env or {}, found)
+    data = {str(key): value for key, value in copy.deepcopy(document.data).items()}
+    data |= {key: fill(data[key], environment) for key in _FILLED & data.keys()}
+    file, found_by_model = validate_partly(JobFile, data)
+    found.problems += found_by_model
+    hidden = read_secrets(file, secrets or {}, environment, found)
+    for path, mark in file.marked():
+        if isinstance(mark, Ignored):
+            found.warn(
+                path, "is a SkyPilot key that spotd does not support; it is ignored", mark.reason
+            )
+        else:
+            found.refuse(path, "is a SkyPilot key that spotd does not support", mark.fix)
+    known = known or Known()
+    place = wanted(file.resources, known.clouds, found, ("resources",))
+    spec = _spec(file, place, defaults, now_us, found)
+    spec = replace(
+        spec,
+        name=_job_name(file, fallback_name, found),
+        envs=environment,
+        secrets=tuple(sorted(hidden)),
+        alerts=_routes(file.spotd, known.routes, found),
+    )
+    workdir, mounts = read_sources(file, base_dir, found)
+    if found.problems:
+        raise SpecError(*found.located(document))
+    return Parsed(
+        spec=spec,
+        workdir=workdir,
+        mounts=mounts,
+        warnings=tuple(found.sentences(document)),
+        secrets=hidden,
+        text=document.without_values("secrets"),
+    )
+
+
+def _job_name(file: JobFile, fallback: str, found: Findings) -> str:
+    if file.name:
+        return file.name
+    # A file's own name is a fair name for its job once it is made of what names are made of.
+    name = re.sub(r"[^A-Za-z0-9]+", "-", fallback)[:63].strip("-")
+    if not name:
+        found.refuse(("name",), "is missing", "name the job")
+    return name
+
+
+def _spec(
+    file: JobFile,
+    place: Wanted,
+    defaults: CheckpointDefaults | None,
+    now_us: int,
+    found: Findings,
+) -> JobSpec:
+    block = file.spotd
+    if not file.run.strip():
+        found.refuse(("run",), "is missing", "write the command that trains")
+    restarts, codes = block.max_restarts_on_errors, block.recover_on_exit_codes
+    restarts = place.restarts if restarts is None else restarts
+    times: dict[str, float | None] = {
+        "keep_on_failure_s": block.keep_on_failure,
+        "max_duration_s": block.max_duration,
+        "stop_grace_s": block.stop_grace,
+        "boot_timeout_s": block.boot_timeout,
+        "setup_timeout_s": block.setup_timeout,
+        "progress_every_s": block.progress_every,
+    }
+    for name in ("boot_timeout", "setup_timeout", "progress_every"):
+        if getattr(block, name) == 0:
+            found.refuse(("spotd", name), "must be more than 0", "write a duration like 10m")
+    health = HealthSpec(block.health.ratio, block.health.checks, block.health.every)
+    if health.check_every_s < 1:
+        found.refuse(("spotd", "health", "every"), "must be at least 1s", "30s is the default")
+    spec = JobSpec(
+        name="",
+        run=file.run,
+        setup=file.setup,
+        num_nodes=file.num_nodes,
+        alternatives=place.alternatives,
+        ordered=place.ordered,
+        image_id=place.image_id,
+        disk_gib=place.disk_gib,
+        max_hourly_microusd=place.max_hourly_microusd,
+        max_cost_microusd=block.budget.max_cost_usd or 0,
+        deadline_us=_deadline_us(block, now_us, found),
+        recover_on_exit_codes=(place.exit_codes or ()) if codes is None else tuple(codes),
+        candidates=block.candidates,
+        health=health,
+        checkpoint=_checkpoint(block.checkpoint, defaults, found),
+    )
+    chosen: dict[str, Any] = {**times, "max_restarts_on_errors": restarts}
+    return replace(spec, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def _deadline_us(block: SpotdBlock, now_us: int, found: Findings) -> int:
+    try:
+        return parse_moment_us(block.deadline, now_us) if block.deadline else 0
+    except ValueError as error:
+        text, _, fix = str(error).partition("; ")
+        found.refuse(("spotd", "deadline"), text, fix)
+        return 0
+
+
+def _checkpoint(
+    block: Checkpoint, defaults: CheckpointDefaults | None, found: Findings
+) -> CheckpointSpec:
+    base = defaults or CheckpointDefaults()
+    store = block.store or base.store
+    if not store and defaults is not None:
+        found.refuse(
+            ("spotd", "checkpoint", "store"),
+            "the job has nowhere to save: neither the job file nor the configuration names a store",
+            "set spotd.checkpoint.store here, or [checkpoint] store in config.toml for all jobs",
+        )
+    every_s = base.every_s if block.every is None else block.every
+    if every_s < _MIN_EVERY_S:
+        found.refuse(("spotd", "checkpoint", "every"), "must be at least 1s", "write e.g. 5m")
+    keep = base.keep if block.keep is None else block.keep
+    return CheckpointSpec(store, block.engine, block.every_steps, every_s, keep)
+
+
+def _routes(block: SpotdBlock, known: Collection[str] | None, found: Findings) -> tuple[str, ...]:
+    if block.alerts is None:
+        return ("default",) if known is None or "default" in known else ()
+    for index, name in enumerate(block.alerts):
+        if known is not None and name not in known:
+            text = f"no route {name!r} is configured"
+            found.refuse(("spotd", "alerts", index), text, suggest(name, known))
+    return tuple(dict.fromkeys(block.alerts))

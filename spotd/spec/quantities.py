@@ -1,0 +1,179 @@
+"""Durations, money, sizes and accelerators as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION = r"(\d+(\.\d+)?(ms|s|m|h|d|w))+"
+STORE_SCHEMES = ("file", "s3")
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+def parse_duration_s(value: Any) -> float:
+    """Seconds of "90s", "5m", "1h30m", "2d". Raises ValueError."""
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    if not re.fullmatch(_DURATION, text):
+        raise ValueError(f"{value!r} is not a duration; write it with a unit, like 90s, 5m or 2h")
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text)
+    return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+
+
+def parse_moment_us(value: str, now_us: int) -> int:
+    """Microseconds since the epoch of an ISO time with its zone, or of a duration from now.
+
+    Raises ValueError, also for a moment that has passed.
+    """
+    if re.fullmatch(_DURATION, value.replace(" ", "")):
+        at_us = now_us + round(parse_duration_s(value) * 1_000_000)
+    else:
+        at_us = _parse_time_us(value)
+    if at_us <= now_us:
+        raise ValueError(f"{value!r} has passed; choose a later time")
+    return at_us
+
+
+def _parse_time_us(value: str) -> int:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(
+            f"{value!r} is no time; write 2026-12-01T18:00:00Z, or a duration from now like 36h"
+        ) from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} has no time zone; add Z, or an offset like +02:00")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def parse_usd(value: Any) -> int:
+    """Micro-USD. Raises ValueError."""
+    try:
+        if isinstance(value, bool):
+            raise InvalidOperation
+        amount = Decimal(str(value))
+        micro_usd = int(amount * 1_000_000) if amount.is_finite() else 0
+    except InvalidOperation:
+        raise ValueError(f"{value!r} is no amount; write US dollars as a number, like 25") from None
+    if micro_usd <= 0:
+        raise ValueError(f"{value!r} is no amount to spend; write more than 0")
+    return micro_usd
+
+
+def parse_disk_gib(value: Any) -> int:
+    """Whole GiB, rounded up. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GT]i?B?)?", str(value).strip(), re.IGNORECASE)
+    factor = 1024 if found and (found[2] or "G")[0].upper() == "T" else 1
+    size_gib = math.ceil(float(found[1]) * factor) if found else 0
+    if isinstance(value, bool) or not 0 < size_gib <= 65_536:
+        raise ValueError(f"{value!r} is no disk size; write GiB as a number, like 200, or 1TB")
+    return size_gib
+
+
+def check_store_url(value: Any) -> str:
+    """An object store's address. Raises ValueError."""
+    scheme, separator, rest = str(value).partition("://")
+    if not separator or scheme not in STORE_SCHEMES:
+        raise ValueError(f"{value!r} is no store; write file:///folder or s3://bucket/prefix")
+    if scheme == "file" and not rest.startswith("/"):
+        raise ValueError(f"{value!r} needs an absolute path; write file:///folder")
+    if not rest.strip("/") or "@" in rest.split("/")[0] or "?" in rest:
+        raise ValueError(f"{value!r} is no plain address; put credentials under [stores.NAME]")
+    return str(value).rstrip("/")
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """A minimum; `per_cpu` when it is meant for each CPU ("4x")."""
+
+    amount: float
+    per_cpu: bool = False
+
+
+def parse_at_least(value: Any) -> AtLeast:
+    """8, "8", "8+", "32GB+", "4x". Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(Gi?B?)?(x)?\+?", str(value).strip(), re.IGNORECASE)
+    if isinstance(value, bool) or not found or not 0 < float(found[1]) <= 1_000_000:
+        raise ValueError(f"{value!r} is no amount; write a number, like 8 or 8+")
+    return AtLeast(float(found[1]), per_cpu=found[3] is not None)
+
+
+def parse_cpus(value: Any) -> AtLeast:
+    """As `parse_at_least`, without a unit. Raises ValueError."""
+    if isinstance(value, str) and not re.fullmatch(r"[\d.]+\+?", value.strip()):
+        raise ValueError(f"{value!r} is no number of CPUs; write a number, like 8 or 8+")
+    return parse_at_least(value)
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """What to look for, as (name, count); in order of preference if `ordered`, else any."""
+
+    options: tuple[tuple[str, int], ...]
+    ordered: bool = False
+
+
+def parse_accelerators(value: Any) -> Accelerators:
+    """ "H100", "H100:8", {H100: 8}, {H100:8, A100:8}, [H100:8, A100:8]. Raises ValueError."""
+    if isinstance(value, str):
+        return Accelerators((_parse_accelerator(value, None),))
+    if isinstance(value, list) and value:
+        return Accelerators(tuple(_parse_accelerator(item, None) for item in value), ordered=True)
+    if isinstance(value, dict) and value:
+        return Accelerators(tuple(_parse_accelerator(*item) for item in value.items()))
+    raise ValueError("no accelerator is named; write one like H100:8")
+
+
+def _parse_accelerator(name: Any, count: Any) -> tuple[str, int]:
+    found = re.fullmatch(r"([A-Za-z][\w .-]*?)(?::(\d+(?:\.\d+)?))?", str(name).strip())
+    if not found or (found[2] and count is not None):
+        raise ValueError(f"{name!r} is no accelerator; write one like H100:8")
+    number = found[2] if count is None else count
+    number = 1.0 if number is None else float(number)
+    if number != int(number) or not 1 <= number <= 1024:
+        raise ValueError(f"{found[1]}: {number:g} is no possible count; write 1 to 1024 a node")
+    return found[1], int(number)
+
+
+_DURATION_SCHEMA = {
+    "anyOf": [{"type": "string", "pattern": f"^{_DURATION}$"}, {"const": 0}],
+    "examples": ["90s", "5m", "1h30m"],
+}
+_AMOUNT_SCHEMA = {"type": ["number", "string"], "examples": [8, "8+"]}
+
+StoreUrl = Annotated[str, BeforeValidator(check_store_url)]
+Duration = Annotated[float, BeforeValidator(parse_duration_s), WithJsonSchema(_DURATION_SCHEMA)]
+Usd = Annotated[
+    int,
+    BeforeValidator(parse_usd),
+    WithJsonSchema({"type": ["number", "string"], "exclusiveMinimum": 0, "examples": [25]}),
+]
+DiskGib = Annotated[
+    int,
+    BeforeValidator(parse_disk_gib),
+    WithJsonSchema({"type": ["integer", "string"], "examples": [200, "1TB"]}),
+]
+Cpus = Annotated[AtLeast, BeforeValidator(parse_cpus), WithJsonSchema(_AMOUNT_SCHEMA)]
+Memory = Annotated[AtLeast, BeforeValidator(parse_at_least), WithJsonSchema(_AMOUNT_SCHEMA)]
+AcceleratorField = Annotated[
+    Accelerators,
+    BeforeValidator(parse_accelerators),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
+            ],
+            "examples": ["H100:8"],
+        }
+    ),
+]

@@ -1,0 +1,48 @@
+"""The life of a node as a table: for the code, the CHECK constraint, the diagram and the tests."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class NodeState(str, Enum):
+    """Where a node is. The comment says what is true of it."""
+
+    LAUNCHING = "launching"  # intent committed; the create call may or may not have happened
+    BOOTING = "booting"  # instance id known; not training yet
+    RUNNING = "running"  # chosen, and its first step was reported
+    DRAINING = "draining"  # a notice, a cancel, a pause or a limit: save, release, stop
+    TERMINATING = "terminating"  # keep calling terminate until the cloud no longer lists it
+    GONE = "gone"  # the cloud no longer lists it: costs nothing more
+
+
+_S = NodeState
+
+TRANSITIONS: dict[NodeState, frozenset[NodeState]] = {
+    _S.LAUNCHING: frozenset({_S.BOOTING, _S.TERMINATING, _S.GONE}),
+    _S.BOOTING: frozenset({_S.RUNNING, _S.DRAINING, _S.TERMINATING, _S.GONE}),
+    _S.RUNNING: frozenset({_S.DRAINING, _S.TERMINATING, _S.GONE}),
+    _S.DRAINING: frozenset({_S.RUNNING, _S.TERMINATING, _S.GONE}),
+    _S.TERMINATING: frozenset({_S.GONE}),
+    _S.GONE: frozenset(),
+}
+
+
+class IllegalTransitionError(ValueError):
+    """A decision tried a transition that the table does not have."""
+
+
+def check(old: NodeState, new: NodeState) -> None:
+    """Raises IllegalTransitionError unless the table allows `old` to become `new`."""
+    if new not in TRANSITIONS[old]:
+        raise IllegalTransitionError(f"a node cannot go from {old.value} to {new.value}")
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for the README."""
+    lines = ["stateDiagram-v2", "    [*] --> launching"]
+    for old in NodeState:
+        lines += [
+            f"    {old.value} --> {new.value}" for new in NodeState if new in TRANSITIONS[old]
+        ]
+    return "\n".join([*lines, "    gone --> [*]"])

@@ -1,0 +1,369 @@
+"""The store as the rest of the daemon sees it: one Protocol, kept on SQLite and PostgreSQL.
+
+Two kinds of writes and no third: `commit` writes decisions (and is a compare-and-swap on the job's
+version), `record_*` writes observations (and only says that a job is due). Every method is one
+transaction; none calls out. All times are microseconds given by the caller, who owns the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from providers.base import Instance, Notice, Offer, Scope
+from spotd.model import (
+    Desired,
+    EffectKind,
+    Event,
+    HeadSeen,
+    HealthSpec,
+    Job,
+    JobSpec,
+    Limits,
+    Market,
+    Node,
+    Plan,
+    Throughput,
+    View,
+)
+from spotd.wire import JournalEntry
+
+
+class StoreError(Exception):
+    """Base of what a store raises on purpose."""
+
+
+class StoreUnavailableError(StoreError):
+    """The database cannot be written or reached now; try again, create nothing meanwhile."""
+
+
+class SchemaVersionError(StoreError):
+    """The database's schema is not this program's; the text says what to do."""
+
+
+class DuplicateNameError(StoreError):
+    """A job of that name is not finished yet; `job_id` names it."""
+
+    def __init__(self, text: str, job_id: str) -> None:
+        super().__init__(text)
+        self.job_id = job_id
+
+
+class CommitStatus(str, Enum):
+    """What became of a plan."""
+
+    DONE = "done"
+    STALE = "stale"  # somebody decided first
+    OVER_LIMIT = "over_limit"  # the intent to launch would break a limit; nothing was written
+    REJECTED = "rejected"  # an invariant of the schema forbids it: a bug, on record as an event
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """`view` is the job after the commit (only with DONE); `text` says what was in the way: which
+    limit, or which invariant of the schema."""
+
+    status: CommitStatus
+    view: View | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class JournalBatch:
+    """What one node said: entries in order, possibly some already recorded. Idempotent by `seq`."""
+
+    node_id: str
+    entries: tuple[JournalEntry, ...]
+    heard_at_us: int
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """One stored event."""
+
+    id: int
+    at_us: int
+    job_id: str
+    event: Event
+
+
+@dataclass(frozen=True)
+class AlertRow:
+    """One undelivered message of the outbox. `repeats` counts coalesced ones (1 = just itself)."""
+
+    id: int
+    route: str
+    at_us: int
+    job_id: str
+    job_name: str
+    event: Event
+    repeats: int
+    tries: int
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """One stretch of one node at one price. `end_us` 0 while it runs.
+
+    `state` is "unknown" (launch in flight: counted from its intent at its worst case), "open",
+    "closed", or "void" (no instance came of it: costs nothing).
+    """
+
+    node_id: str
+    job_id: str
+    kind: str
+    start_us: int
+    end_us: int
+    rate_microusd_per_h: int
+    list_rate_microusd_per_h: int
+    best_on_demand_microusd_per_h: int
+    price_source: str
+    state: str
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One committed checkpoint as reported by its node."""
+
+    job_id: str
+    generation: int
+    step: int
+    manifest: str
+    bytes: int
+    trigger: str
+    released: bool
+    final: bool
+    committed_at_us: int
+    stage_s: float
+    write_s: float
+
+
+@dataclass(frozen=True)
+class ProgressRow:
+    """One reported stretch of steps; `losses` has one float a step from `from_step` (or thinned).
+
+    `id` grows with every row of the store: where to go on reading.
+    """
+
+    generation: int
+    from_step: int
+    to_step: int
+    losses: tuple[float, ...]
+    first_at_us: int
+    last_at_us: int
+    tokens: int
+    busy_s: float
+    id: int = 0
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job to be stored with everything that later effects need, in one transaction.
+
+    `secrets` and `job_key` are ciphertexts already. `request_id` makes a repeat return the first.
+    """
+
+    job_id: str
+    spec: JobSpec
+    spec_yaml: str
+    user: str
+    request_id: str
+    job_key: bytes
+    secrets: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
+
+    # --- the loop
+    def claim(self, now_us: int, owner: str, limit: int, lease_us: int) -> list[str]:
+        """Take up to `limit` due jobs (notes > notes_seen, or 0 < wake_at_us <= now) that nobody
+        holds a lease on, oldest due first. A lease ends with the commit, or after `lease_us`."""
+        ...
+
+    def load_view(self, job_id: str, now_us: int) -> View | None:
+        """Everything a decision may look at; None when there is no such job."""
+        ...
+
+    def load_market(self, now_us: int) -> Market:
+        """Offers, recent refusals, limits and committed use.
+
+        Refusals are the recorded ones of the last day, and those that follow from nodes: one that
+        left as preempted, lost or boot_timeout refuses its offer at `left_at_us` with the code
+        "Preempted", "Lost" or "BootTimeout" and the scope OFFER.
+        """
+        ...
+
+    def commit(self, view: View, plan: Plan, now_us: int) -> CommitResult:
+        """Write `plan` if the job still has `view.job.version`, and release the claim.
+
+        In one transaction: changes, events, alerts (outbox), ledger (a segment "unknown" per added
+        node), `notes_seen = view.job.notes`, `wake_at_us`, `version + 1`. With an AddNode the
+        limits are checked over all nodes not gone, under a lock, before anything is written. The
+        event "pass" with `plan.reason` is written only when the reason differs from the last one.
+        """
+        ...
+
+    def load_views(self, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
+        """`load_view` of many jobs in one snapshot; a job that does not exist is left out."""
+        ...
+
+    def commit_many(self, plans: Sequence[tuple[View, Plan]], now_us: int) -> list[CommitResult]:
+        """`commit` of several jobs in one transaction, each accepted or not by itself."""
+        ...
+
+    def next_wake_us(self) -> int | None:
+        """The earliest moment at which some job becomes due; None when none is waiting."""
+        ...
+
+    # --- observations; each that concerns a job adds one to its `notes`
+    def record_launched(self, node_id: str, instance_id: str, at_us: int) -> None: ...
+
+    def record_launch_refused(
+        self, node_id: str, code: str, text: str, scope: Scope, at_us: int
+    ) -> None: ...
+
+    def record_absent(self, node_id: str, at_us: int) -> None:
+        """A launch whose outcome was unknown came to nothing: no instance has its token."""
+        ...
+
+    def record_listing(
+        self, provider: str, instances: Sequence[Instance], asked_at_us: int, at_us: int
+    ) -> list[Instance]:
+        """A complete listing, asked for at `asked_at_us` (nodes launched later are not judged by
+        it). Updates every node of the provider; returns the instances that no node wants (orphans:
+        unknown token, or of a node that is gone)."""
+        ...
+
+    def record_effect_failed(
+        self, node_id: str, effect: EffectKind, text: str, at_us: int
+    ) -> None: ...
+
+    def record_booted(self, node_id: str, at_us: int) -> None: ...
+
+    def record_told(self, node_id: str, effect: EffectKind, at_us: int, claim: str = "") -> None:
+        """A command or a terminate was acknowledged: START (with its claim), RELEASE, DRAIN, SAVE,
+        TERMINATE."""
+        ...
+
+    def record_head(self, job_id: str, head: HeadSeen) -> None: ...
+
+    def record_journal(self, batches: Sequence[JournalBatch]) -> None:
+        """Entries become rows and node columns, once each; also moves `heard_at_us`."""
+        ...
+
+    def record_heard(self, heard: Mapping[str, int]) -> None:
+        """node id -> last heard, for nodes that only sent heartbeats. Makes no job due unless the
+        node's link was recorded as down."""
+        ...
+
+    def record_link(self, node_id: str, down_at_us: int) -> None:
+        """The SSH link to a node ended (0: is up again)."""
+        ...
+
+    def record_offers(self, provider: str, offers: Sequence[Offer], at_us: int) -> None:
+        """Replace a provider's offers; keep history where a price moved; split open segments whose
+        price, list price or best on-demand price changed. Makes waiting jobs due."""
+        ...
+
+    def record_provider(self, provider: str, disabled: str, at_us: int) -> None:
+        """A provider is out of use (text why) or in use again ("")."""
+        ...
+
+    def note_jobs(self, job_ids: Sequence[str]) -> None:
+        """Make jobs due: something that only a decision can judge has changed with time."""
+        ...
+
+    def note_silent(self, before_us: int) -> None:
+        """Make the jobs due whose booted nodes (not exited, not terminating or gone) were neither
+        heard nor booted since `before_us`."""
+        ...
+
+    def recent_throughput(
+        self, now_us: int
+    ) -> dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]:
+        """Jobs with a running node -> their health spec and what the newest attempt reported (as in
+        View.throughput). Those whose newest window is plainly healthy are left out."""
+        ...
+
+    def record_cloud_notices(self, provider: str, notices: Sequence[Notice], at_us: int) -> None:
+        """Cloud-side notices, matched by instance id; the same row as the node's own when the id
+        is the same."""
+        ...
+
+    # --- users
+    def submit(self, submission: Submission, at_us: int) -> Job:
+        """Raises DuplicateNameError. The same `request_id` again returns the first job."""
+        ...
+
+    def set_desired(self, job_id: str, desired: Desired, actor: str, at_us: int) -> Job: ...
+
+    # --- what the outside may read
+    def jobs(self, finished: bool = True) -> list[Job]: ...
+
+    def find_job(self, name_or_id: str) -> Job | None:
+        """By id, else the newest by that name."""
+        ...
+
+    def job_nodes(self, job_id: str) -> list[Node]:
+        """All nodes a job ever had, oldest first."""
+        ...
+
+    def active_nodes(self) -> list[Node]:
+        """Nodes not gone, of all jobs."""
+        ...
+
+    def events(self, job_id: str | None, after_id: int = 0, limit: int = 500) -> list[EventRow]: ...
+
+    def segments(self, job_id: str | None = None) -> list[SegmentRow]: ...
+
+    def checkpoints(self, job_id: str) -> list[CheckpointRow]: ...
+
+    def progress(self, job_id: str, after: int = 0) -> list[ProgressRow]:
+        """Rows whose `id` is greater than `after`, in the order in which they were recorded."""
+        ...
+
+    def spec_yaml(self, job_id: str) -> str: ...
+
+    def job_key(self, job_id: str) -> bytes: ...
+
+    def secrets(self, job_id: str) -> dict[str, bytes]: ...
+
+    def log_offsets(self, job_id: str) -> dict[tuple[int, int, str], int]:
+        """(generation, rank, stream) -> bytes already in the deployment's store."""
+        ...
+
+    def record_log_offset(self, node_id: str, stream: str, offset: int) -> None: ...
+
+    # --- shared duties: a lease with an epoch that every write of the duty names
+    def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
+        """The epoch, if the duty is free, ours, or its lease has run out; else None."""
+        ...
+
+    def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]: ...
+
+    def mark_alerts(
+        self, epoch: int, ids: Sequence[int], sent_at_us: int, next_at_us: int, error: str
+    ) -> bool:
+        """Delivered (`sent_at_us` > 0) or to be tried again at `next_at_us`. False when `epoch` is
+        no longer that of the duty "alerts": nothing was written."""
+        ...
+
+    def add_event(self, job_id: str, event: Event, at_us: int) -> None:
+        """An event that no decision made (an API action, a duty)."""
+        ...
+
+    def prune(self, before_us: int) -> int:
+        """Delete events, progress and delivered alerts of before; returns the number of rows."""
+        ...
+
+    # --- the deployment
+    def deployment(self) -> str:
+        """The id this database was created with; part of every token and tag."""
+        ...
+
+    def set_limits(self, limits: Limits) -> None: ...
+
+    def close(self) -> None: ...

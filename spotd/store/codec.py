@@ -1,0 +1,120 @@
+"""Frozen dataclasses to JSON text and back, strictly: what is stored is what the model says.
+
+An unknown key or a wrong type is an error; a missing key takes the field's default, so that rows
+written before a field existed stay readable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache, lru_cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from providers.base import Offer
+from spotd.model import JobSpec
+
+T = TypeVar("T")
+
+
+class CodecError(ValueError):
+    """The text is not what this module writes for that type."""
+
+
+def encode(value: object) -> str:
+    """Compact JSON with sorted keys. Enums become their values, tuples lists."""
+    return json.dumps(_plain(value), separators=(",", ":"), sort_keys=True)
+
+
+def decode(kind: type[T], text: str) -> T:
+    """The value of dataclass `kind` that `encode` made `text` of. Raises CodecError."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise CodecError(f"not JSON: {error}") from None
+    value: T = _typed(kind, data, kind.__name__)
+    return value
+
+
+@lru_cache(maxsize=8192)
+def decode_offer(text: str) -> Offer:
+    """Cached: the same few offers are read again and again."""
+    return decode(Offer, text)
+
+
+@lru_cache(maxsize=8192)
+def decode_spec(text: str) -> JobSpec:
+    """Cached: a job's spec never changes."""
+    return decode(JobSpec, text)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise CodecError(f"{type(value).__name__} cannot be stored")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _typed(kind: Any, data: Any, where: str) -> Any:
+    origin = get_origin(kind)
+    if origin is tuple:
+        return tuple(_typed(get_args(kind)[0], item, where) for item in _expect(list, data, where))
+    if origin is not None and issubclass(origin, Mapping):
+        inner = get_args(kind)[1]
+        pairs = _expect(dict, data, where).items()
+        return {key: _typed(inner, item, f"{where}.{key}") for key, item in pairs}
+    if is_dataclass(kind):
+        return _record(kind, _expect(dict, data, where), where)
+    if issubclass(kind, Enum):
+        return _member(kind, data, where)
+    return _scalar(kind, data, where)
+
+
+def _scalar(kind: Any, data: Any, where: str) -> Any:
+    if kind is float:
+        return float(_expect((int, float), data, where))
+    return data if kind is object else _expect(kind, data, where)
+
+
+def _member(kind: type[Enum], data: Any, where: str) -> Enum:
+    try:
+        return kind(data)
+    except ValueError as error:
+        raise CodecError(f"{where}: {error}") from None
+
+
+def _record(kind: Any, data: dict[str, Any], where: str) -> Any:
+    hints = _hints(kind)
+    foreign = sorted(set(data) - set(hints))
+    if foreign:
+        raise CodecError(f"{where}: unknown field {', '.join(foreign)}")
+    missing = [
+        item.name
+        for item in fields(kind)
+        if item.name not in data and item.default is MISSING and item.default_factory is MISSING
+    ]
+    if missing:
+        raise CodecError(f"{where}: missing field {', '.join(missing)}")
+    given = {name: _typed(hints[name], item, f"{where}.{name}") for name, item in data.items()}
+    return kind(**given)
+
+
+def _expect(kind: Any, data: Any, where: str) -> Any:
+    # bool is an int to Python, never to us.
+    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        raise CodecError(f"{where}: {data!r} is not a {getattr(kind, '__name__', kind)}")
+    return data

@@ -1,0 +1,87 @@
+"""The kinds of columns that the tables are made of, each spelt once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    Integer,
+    Text,
+    TypeDecorator,
+    false,
+    text,
+)
+
+
+def clean(value: str) -> str:
+    """`value` without what a database cannot store: NUL, and lone surrogates."""
+    if value.isascii() and "\x00" not in value:
+        return value
+    return value.replace("\x00", "").encode("utf-8", "replace").decode()
+
+
+class Words(TypeDecorator[str]):
+    """Free text, whoever wrote it: cleaned when it is stored."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        del dialect
+        return None if value is None else clean(value)
+
+
+def key(name: str) -> Column[str]:
+    """Text of our own making: ids, names, states, JSON."""
+    return Column(name, Text, nullable=False)
+
+
+def words(name: str) -> Column[str]:
+    """Free text, empty by default."""
+    return Column(name, Words, nullable=False, server_default=text("''"))
+
+
+def big(name: str) -> Column[int]:
+    """Microseconds, micro-dollars, bytes, steps: whatever may outgrow 32 bits."""
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+def count(name: str) -> Column[int]:
+    """A number that stays small."""
+    return Column(name, Integer, nullable=False, server_default=text("0"))
+
+
+def flag(name: str) -> Column[bool]:
+    """False by default."""
+    return Column(name, Boolean, nullable=False, server_default=false())
+
+
+def real(name: str) -> Column[float]:
+    """Seconds, as floating point of 64 bits."""
+    return Column(name, Float(53), nullable=False, server_default=text("0"))
+
+
+def job() -> Column[str]:
+    """The job that a row belongs to."""
+    return Column("job_id", Text, ForeignKey("jobs.id"), nullable=False)
+
+
+def one_of(column: str, values: Iterable[str | Enum]) -> CheckConstraint:
+    """The column holds one of the values (or NULL, where it may)."""
+    known = [value.value if isinstance(value, Enum) else value for value in values]
+    listed = ", ".join(f"'{word}'" for word in known)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+def where(condition: str) -> dict[str, Any]:
+    """A partial index, on either database."""
+    return {f"{dialect}_where": text(condition) for dialect in ("sqlite", "postgresql")}

@@ -1,0 +1,232 @@
+"""Connections: one recipe for SQLite, one for PostgreSQL, and plain words for what goes wrong.
+
+`Database.write(work)` runs `work` in one transaction and `read(work)` in one snapshot. On SQLite
+all writers of a process share one connection and begin with BEGIN IMMEDIATE, so that none can fail
+half-way for a lock; readers have their own and wait for nobody. On PostgreSQL no statement and no
+idle transaction may hold a lock for long, and a dead peer is noticed by TCP.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import QueuePool
+
+from spotd.store.base import StoreError, StoreUnavailableError
+
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+
+EXAMPLES = "sqlite:////var/lib/spotd/spotd.db or postgresql://user@host/spotd"
+TRIES = 3  # of a transaction that lost to another one
+_NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
+_PG_OPTIONS = (
+    "-c lock_timeout=2000 -c statement_timeout=5000 -c idle_in_transaction_session_timeout=10000"
+)
+
+
+class BrokenRuleError(StoreError):
+    """A constraint of the schema refused a row."""
+
+
+class Database:
+    """One database, by URL. Raises StoreError for a URL that cannot be one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = _parse(url)
+        self.place = self.url.render_as_string(hide_password=True)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        try:
+            writer, reader = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
+        except (ArgumentError, TypeError) as error:
+            text = f"database.url {self.place} is not usable: {error}; try {EXAMPLES}"
+            raise StoreError(text) from None
+        except ModuleNotFoundError as error:
+            text = f"database.url {self.place} needs {error.name}: pip install 'spotd[postgres]'"
+            raise StoreError(text) from None
+        self._writer, self._reader = writer, reader
+
+    def write(self, work: Work[T]) -> T:
+        """`work` in one transaction, again when it lost against another one.
+
+        Raises BrokenRuleError, StoreUnavailableError, or another StoreError; nothing was written
+        then, except when the connection was lost in the commit itself.
+        """
+        for left in reversed(range(TRIES)):
+            try:
+                with self._writer.begin() as conn:
+                    return work(conn)
+            except DBAPIError as error:
+                if left and _lost_to_another(error):
+                    continue
+                raise _translated(error, self.place) from error
+            except PoolTimeoutError as error:
+                raise StoreUnavailableError(f"{self.place} is too busy: {error}") from error
+        raise AssertionError("the last try returns or raises")
+
+    def read(self, work: Work[T]) -> T:
+        """`work` in one read-only snapshot. Raises like `write`."""
+        try:
+            with self._reader.begin() as conn:
+                return work(conn)
+        except DBAPIError as error:
+            raise _translated(error, self.place) from error
+        except PoolTimeoutError as error:
+            raise StoreUnavailableError(f"{self.place} is too busy: {error}") from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._reader.dispose()
+        self._writer.dispose()
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        # The text may hold a password: it is not repeated.
+        raise StoreError(f"database.url is not a database URL; try {EXAMPLES}") from None
+    if backend not in ("sqlite", "postgresql"):
+        text = f"database.url names {backend}; spotd knows sqlite and postgresql: try {EXAMPLES}"
+        raise StoreError(text)
+    if backend == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def _sqlite(url: URL) -> tuple[Engine, Engine]:
+    if url.database in (None, "", ":memory:"):
+        # One connection holds the whole database: readers take turns with writers on it.
+        size = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+        only = create_engine(url, connect_args=_SHARED, **size)
+        _on_connect(only, "BEGIN IMMEDIATE", writable=True)
+        return only, only
+    _check_path(Path(url.database))
+    writer = create_engine(url, pool_size=1, max_overflow=0, connect_args=_SHARED)
+    reader = create_engine(url, pool_size=2, max_overflow=6, connect_args=_SHARED)
+    _on_connect(writer, "BEGIN IMMEDIATE", writable=True)
+    _on_connect(reader, "BEGIN", writable=False)
+    return writer, reader
+
+
+_SHARED: dict[str, Any] = {"check_same_thread": False, "timeout": 5.0}
+
+
+def _on_connect(engine: Engine, begin: str, *, writable: bool) -> None:
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # we begin transactions ourselves
+        connection.execute("PRAGMA busy_timeout=5000")
+        if writable:
+            connection.execute("PRAGMA journal_mode=WAL")
+        # FULL: a commit that we acted on must survive a power cut, or its machine would leak.
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA temp_store=MEMORY")
+        if not writable:
+            connection.execute("PRAGMA query_only=ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+
+def _check_path(path: Path) -> None:
+    """Clear words for the usual mistakes; creates the file for its owner alone."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        text = f"the folder {folder} of the database does not exist: create it, or set database.url"
+        raise StoreError(text)
+    if _file_system(folder) in _NETWORK_FILE_SYSTEMS:
+        raise StoreError(
+            f"{folder} is on a network file system, where SQLite loses data: "
+            "put the database on a local disk, or use PostgreSQL"
+        )
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        text = f"the database {path} cannot be opened for writing: {error.strerror}"
+        raise StoreUnavailableError(f"{text}; check its owner, its mode and the disk") from None
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the file system under `folder`, where /proc tells."""
+    mounts = Path("/proc/self/mounts")
+    if not mounts.exists():
+        return ""
+    found, longest = "", 0
+    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
+        _, point, kind, *_ = line.split(" ")
+        if folder.resolve().is_relative_to(point) and len(point) >= longest:
+            found, longest = kind, len(point)
+    return found
+
+
+def _postgres(url: URL) -> tuple[Engine, Engine]:
+    args: dict[str, Any] = {
+        "connect_timeout": 5,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+        "application_name": "spotd",
+        "options": _PG_OPTIONS,
+    }
+    args = {name: value for name, value in args.items() if name not in url.query}
+    writer = create_engine(
+        url, pool_size=5, max_overflow=10, pool_timeout=10, pool_pre_ping=True, connect_args=args
+    )
+    # A view is several statements: they must see the same moment.
+    reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return writer, reader
+
+
+def _lost_to_another(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
+
+
+# Beginnings of SQLite's error names and of PostgreSQL's states, and what to tell the user.
+_CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("SQLITE_FULL", "53100"), "the disk under it is full: free some space"),
+    (("SQLITE_IOERR",), "its disk fails or is full: check `df` and `dmesg`"),
+    (("SQLITE_READONLY", "25006"), "it is read-only: check its mode, its owner and the mount"),
+    (("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH"), "it cannot be opened: check its owner"),
+    (("SQLITE_BUSY", "SQLITE_LOCKED", "55P03"), "another process holds it locked: end that one"),
+    (("57014",), "a statement took longer than 5 s: is the server overloaded?"),
+    (("42501",), "the user of database.url lacks a permission"),
+)
+_BROKEN = {
+    ("SQLITE_CORRUPT",): "it is damaged: stop spotd and restore a backup",
+    ("SQLITE_NOTADB",): "the file is not a database: correct database.url",
+}
+
+
+def _translated(error: DBAPIError, place: str) -> StoreError:
+    orig = error.orig
+    code = getattr(orig, "sqlite_errorname", None) or getattr(orig, "sqlstate", None) or ""
+    if isinstance(error, IntegrityError):
+        return BrokenRuleError(f"the database {place} refused a row: {orig}")
+    for known, text in _BROKEN.items():
+        if code.startswith(known):
+            return StoreError(f"the database {place} cannot be used: {text} ({orig})")
+    for beginnings, text in _CAUSES:
+        if code.startswith(beginnings):
+            return StoreUnavailableError(f"the database {place} cannot be used now: {text}")
+    words = " ".join(str(orig).split())
+    if "FATAL: " in words and not code:
+        refusal = words.split("FATAL: ", 1)[1].strip()
+        text = f"the server of {place} refuses the connection: {refusal}; correct database.url"
+        return StoreUnavailableError(text)
+    if error.connection_invalidated or not code or code.startswith(("08", "57P", "53")):
+        text = f"the database {place} does not answer: {words}; is the server up?"
+        return StoreUnavailableError(text)
+    return StoreError(f"the database {place} refused a statement: {words}")

@@ -1,0 +1,353 @@
+"""What each kind of journal entry means: which columns, rows and events it becomes.
+
+Everything a node says is checked here. A field that is missing or of the wrong kind raises
+WireError, before anything of the entry is taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Row
+
+from providers.base import NoticeKind
+from spotd import wire
+from spotd.model import Event, HeadSeen, Job, S, Severity
+from spotd.store.codec import encode
+from spotd.store.columns import clean
+from spotd.store.notices import Heard as HeardNotice
+from spotd.wire import JournalEntry, WireError
+
+MAX_TEXT = 4000  # of what a node says, in an event or a column
+MAX_LOSSES = 10_000
+MAX_NUMBER = 2**53
+MAX_AGE_S = 30 * 86_400.0  # no notice or duration is longer
+
+# The node columns that the journal owns; written together, once a batch.
+COLUMNS = (
+    *("hello_at_us", "ready_at_us", "claimed_at_us", "first_step_at_us", "last_step"),
+    *("heard_at_us", "link_down_at_us", "released_at_us", "exit_code", "exited_at_us"),
+    *("exit_tail", "setup_failed", "journal_seq"),
+)
+
+
+@dataclass
+class JobFacts:
+    """What the entries of a transaction say about one job."""
+
+    job: Job
+    heads: list[HeadSeen] = field(default_factory=list)
+    first_step_at_us: int = 0
+
+
+class Heard:
+    """One node while its entries are read: its journal columns, and what else they become."""
+
+    def __init__(self, row: Row[Any], facts: JobFacts) -> None:
+        self.row = row
+        self.facts = facts
+        self.columns: dict[str, Any] = {name: getattr(row, name) for name in COLUMNS}
+        self.events: list[tuple[Event, int]] = []
+        self.progress: list[dict[str, Any]] = []
+        self.checkpoints: list[dict[str, Any]] = []
+        self.notices: list[HeardNotice] = []
+        self.withdrawn: list[str] = []
+        self.heard_at_us = 0
+        self.due = False
+
+    @property
+    def job(self) -> Job:
+        return self.facts.job
+
+    def hear(self, at_us: int) -> None:
+        """The node lives; one whose link was down makes its job due."""
+        self.heard_at_us = max(self.heard_at_us, at_us)
+        self.columns["heard_at_us"] = max(self.columns["heard_at_us"], at_us)
+        if self.columns["link_down_at_us"]:
+            self.columns["link_down_at_us"] = 0
+            self.due = True
+
+    def first(self, column: str, at_us: int) -> None:
+        """Set a moment that happens once."""
+        self.columns[column] = self.columns[column] or at_us
+        self.due = True
+
+    def say(self, event: Event, at_us: int) -> None:
+        """An event about this node."""
+        key = event.key or f"{self.job.id}:{event.kind}"
+        named = replace(event, text=event.text[:MAX_TEXT], node_id=self.row.id, key=key)
+        self.events.append((named, at_us))
+
+    def stepped(self, at_us: int) -> None:
+        """The program runs: the first time is a node's, and perhaps the job's, first step."""
+        if not self.columns["first_step_at_us"]:
+            self.columns["first_step_at_us"] = at_us
+            self.due = True
+        self.facts.first_step_at_us = self.facts.first_step_at_us or at_us
+
+    def head(self, step: int, manifest: str, at_us: int, *, released: bool) -> None:
+        """HEAD as its owner moved it. Only the daemon's own reading ever makes it final."""
+        generation = self.row.generation
+        self.facts.heads.append(
+            HeadSeen(generation, step, manifest, released=released, final=False, seen_at_us=at_us)
+        )
+        self.due = True
+
+
+# --- reading fields
+
+
+def _text(data: Any, name: str, default: str | None = None) -> str:
+    value = data.get(name, default)
+    if not isinstance(value, str):
+        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+    return clean(value[:MAX_TEXT])
+
+
+def _int(data: Any, name: str, default: int | None = None) -> int:
+    value = data.get(name, default)
+    fits = isinstance(value, int) and not isinstance(value, bool)
+    if not fits or not 0 <= value <= MAX_NUMBER:
+        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+    return int(value)
+
+
+def _float(data: Any, name: str, default: float | None = None) -> float:
+    value = data.get(name, default)
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    if not fits or not 0 <= value <= MAX_NUMBER:  # nan compares false
+        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+    return float(value)
+
+
+def _flag(data: Any, name: str) -> bool:
+    value = data.get(name, False)
+    if not isinstance(value, bool):
+        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+    return value
+
+
+# --- one function a kind
+
+
+def _hello(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    spoken = _int(entry.data, "wire", wire.WIRE_VERSION)
+    if spoken != wire.WIRE_VERSION:
+        text = f"the node speaks version {spoken} of the wire, this spotd {wire.WIRE_VERSION}"
+        node.say(Event("wire", text, severity=Severity.WARNING), at_us)
+    node.first("hello_at_us", at_us)
+
+
+def _setup(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    status = _text(entry.data, "status")
+    if status not in ("begin", "ok", "failed"):
+        raise WireError(f"field 'status' is {status[:60]!r}")
+    if status == "begin":
+        node.say(Event("setup", "setup has begun"), at_us)
+        return
+    seconds = _float(entry.data, "seconds", 0.0)
+    if status == "ok":
+        node.say(Event("setup", f"setup done in {seconds:.1f} s"), at_us)
+        return
+    code, tail = _int_or_none(entry.data, "code"), _text(entry.data, "tail", "")
+    node.columns |= {"setup_failed": True, "exit_tail": tail}
+    node.due = True
+    text = f"setup failed with code {code} after {seconds:.1f} s"
+    node.say(Event("setup", text, severity=Severity.ERROR, data={"tail": tail}), at_us)
+
+
+def _int_or_none(data: Any, name: str) -> int | None:
+    """Exit codes: negative for a signal, absent when there is none."""
+    value = data.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 2**31 - 1:
+        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+    return value
+
+
+def _started(node: Heard, _entry: JournalEntry, at_us: int) -> None:
+    node.say(Event("started", "the program was started"), at_us)
+    if node.job.spec.checkpoint.engine == "none":
+        # A script that reports no steps trains as soon as it runs.
+        node.stepped(at_us)
+
+
+def _ready(node: Heard, _entry: JournalEntry, at_us: int) -> None:
+    node.first("ready_at_us", at_us)
+    node.say(Event("ready", "prepared, and waiting for HEAD"), at_us)
+
+
+def _claimed(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    step, manifest = _int(entry.data, "step", 0), _text(entry.data, "manifest", "")
+    node.first("claimed_at_us", at_us)
+    node.columns["last_step"] = max(node.columns["last_step"], step)
+    node.head(step, manifest, at_us, released=False)
+    node.say(Event("claimed", f"HEAD is ours; it resumes at step {step}"), at_us)
+
+
+def _progress(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    data = entry.data
+    row = {
+        "job_id": node.job.id,
+        "generation": node.row.generation,
+        "at_us": at_us,
+        "from_step": _int(data, "from_step"),
+        "to_step": _int(data, "to_step"),
+        "losses": encode(_losses(data)),
+        "first_at_us": _int(data, "first_at_us", entry.at_us),
+        "last_at_us": _int(data, "last_at_us", entry.at_us),
+        "tokens": _int(data, "tokens", 0),
+        "busy_s": _float(data, "busy_s", 0.0),
+    }
+    node.progress.append(row)
+    node.columns["last_step"] = max(node.columns["last_step"], row["to_step"])
+    # Throughput is looked at by timer: a report of steps alone makes nobody decide anything.
+    node.stepped(at_us)
+
+
+def _losses(data: Any) -> list[float]:
+    """NaN and infinity are losses too: that is how divergence looks."""
+    losses = data.get("losses", [])
+    fits = isinstance(losses, list) and len(losses) <= MAX_LOSSES
+    if not fits or any(type(loss) not in (int, float) for loss in losses):
+        raise WireError("field 'losses' is not a list of numbers")
+    try:
+        return [float(loss) for loss in losses]
+    except OverflowError as error:
+        raise WireError(f"field 'losses': {error}") from None
+
+
+def _checkpoint(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    data = entry.data
+    row = {
+        "job_id": node.job.id,
+        "manifest": _text(data, "manifest"),
+        "generation": node.row.generation,
+        "step": _int(data, "step"),
+        "bytes": _int(data, "bytes", 0),
+        "trigger": _text(data, "trigger", ""),
+        "released": _flag(data, "released"),
+        "final": _flag(data, "final"),
+        "committed_at_us": at_us,
+        "stage_s": _float(data, "stage_s", 0.0),
+        "write_s": _float(data, "write_s", 0.0),
+    }
+    if not row["manifest"]:
+        raise WireError("field 'manifest' is empty")
+    node.checkpoints.append(row)
+    node.head(row["step"], row["manifest"], at_us, released=row["released"])
+
+
+def _checkpoint_failed(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    text = f"saving step {_int(entry.data, 'step', 0)} failed: {_text(entry.data, 'error', '')}"
+    node.say(Event("checkpoint_failed", text, severity=Severity.ERROR, alert=True), at_us)
+
+
+def _checkpoint_skipped(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    data = entry.data
+    text = f"the checkpoint of step {_int(data, 'step', 0)} is damaged and was passed over"
+    event = Event(
+        "checkpoint_skipped",
+        f"{text}: {_text(data, 'error', '')}",
+        severity=Severity.WARNING,
+        alert=True,
+        data={"manifest": _text(data, "manifest", "")},
+    )
+    node.say(event, at_us)
+
+
+def _notice(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    data = entry.data
+    try:
+        kind = NoticeKind(_text(data, "kind"))
+    except ValueError:
+        raise WireError(f"field 'kind' is {str(data.get('kind'))[:60]!r}") from None
+    known = data.get("remaining_s") is not None
+    # A deadline that has passed may come as a negative rest.
+    left_s = max(_signed(data, "remaining_s"), 0.0) if known else 0.0
+    if left_s > MAX_AGE_S:
+        raise WireError(f"field 'remaining_s' is {left_s}")
+    deadline_us = at_us + int(left_s * S) if known else None
+    said = (_text(data, "source", ""), _text(data, "text", ""))
+    ids = (node.row.id, node.job.id, _text(data, "notice_id"))
+    node.notices.append(HeardNotice(*ids, kind, at_us, deadline_us, *said))
+    # Taken back and said again within one batch: what came last counts.
+    node.withdrawn = [notice_id for notice_id in node.withdrawn if notice_id != ids[2]]
+    node.due = True
+
+
+def _signed(data: Any, name: str) -> float:
+    value = data.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+        return 0.0
+    return _float(data, name)
+
+
+def _notice_withdrawn(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    notice_id = _text(entry.data, "notice_id")
+    node.withdrawn.append(notice_id)
+    node.due = True
+    text = "the notice was withdrawn"
+    node.say(Event("notice_withdrawn", text, data={"notice_id": notice_id}), at_us)
+
+
+def _metadata(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    if _flag(entry.data, "up"):
+        node.say(Event("metadata", "the metadata service answers again"), at_us)
+        return
+    error = _text(entry.data, "error", "")
+    text = f"the metadata service does not answer: notices may be missed ({error})"
+    node.say(Event("metadata", text, severity=Severity.WARNING), at_us)
+
+
+def _draining(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    reason, plan = _text(entry.data, "reason", ""), _text(entry.data, "plan", "")
+    node.say(Event("node_draining", f"the node drains ({reason}): {plan}"), at_us)
+
+
+def _released(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    step, manifest = _int(entry.data, "step", 0), _text(entry.data, "manifest", "")
+    node.first("released_at_us", at_us)
+    node.head(step, manifest, at_us, released=True)
+    node.say(Event("released", f"released HEAD at step {step}"), at_us)
+
+
+def _exited(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    code = _int_or_none(entry.data, "code")
+    if code is None:
+        raise WireError("field 'code' is missing")
+    node.columns |= {
+        "exit_code": code,
+        "exited_at_us": at_us,
+        "exit_tail": _text(entry.data, "tail", ""),
+    }
+    node.due = True
+    node.say(Event("exited", f"the program ended with code {code}"), at_us)
+
+
+def _warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    text = _text(entry.data, "text")
+    node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
+
+
+APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
+    wire.HELLO: _hello,
+    wire.SETUP: _setup,
+    wire.STARTED: _started,
+    wire.READY: _ready,
+    wire.CLAIMED: _claimed,
+    wire.PROGRESS: _progress,
+    wire.CHECKPOINT: _checkpoint,
+    wire.CHECKPOINT_FAILED: _checkpoint_failed,
+    wire.CHECKPOINT_SKIPPED: _checkpoint_skipped,
+    wire.NOTICE: _notice,
+    wire.NOTICE_WITHDRAWN: _notice_withdrawn,
+    wire.METADATA: _metadata,
+    wire.DRAINING: _draining,
+    wire.RELEASED: _released,
+    wire.EXITED: _exited,
+    wire.WARNING: _warning,
+}

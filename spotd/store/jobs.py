@@ -1,0 +1,167 @@
+"""Jobs: submitted and steered by users, claimed by the loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, case, func, or_, select, update
+
+from spotd.model import Desired, HeadSeen, Job
+from spotd.store import schema
+from spotd.store.base import DuplicateNameError, StoreError, Submission
+from spotd.store.codec import encode
+from spotd.store.rows import JOB_COLUMNS, head_columns, head_of, job_of
+from spotd.store.transaction import Transaction
+
+_jobs = schema.jobs.c
+
+
+def claim(conn: Connection, now_us: int, owner: str, limit: int, lease_us: int) -> list[str]:
+    """See Store.claim. SKIP LOCKED (SQLite ignores it) lets several daemons take side by side."""
+    due = (
+        select(_jobs.id)
+        .where(_jobs.due_at_us > 0, _jobs.due_at_us <= now_us, _jobs.claim_until_us <= now_us)
+        .order_by(_jobs.due_at_us, _jobs.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    taken = conn.execute(
+        update(schema.jobs)
+        .where(_jobs.id.in_(due))
+        .values(claim_owner=owner, claim_until_us=now_us + lease_us)
+        .returning(_jobs.due_at_us, _jobs.id)
+    )
+    return [job_id for _, job_id in sorted((row.due_at_us, row.id) for row in taken)]
+
+
+def next_wake_us(conn: Connection) -> int | None:
+    """See Store.next_wake_us. A claimed job is due again when its claim has run out."""
+    claimed = _jobs.claim_until_us > _jobs.due_at_us
+    at_us = case((claimed, _jobs.claim_until_us), else_=_jobs.due_at_us)
+    found = conn.execute(select(func.min(at_us)).where(_jobs.due_at_us > 0)).scalar_one()
+    return None if found is None else int(found)
+
+
+def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
+    """See Store.submit."""
+    conn, spec = tx.conn, submission.spec
+    if submission.request_id:
+        first = _one(conn, _jobs.request_id == submission.request_id)
+        if first is not None:
+            return first
+    unfinished = (_jobs.name == spec.name) & _jobs.outcome.is_(None)
+    other = conn.execute(select(_jobs.id).where(unfinished)).scalar_one_or_none()
+    if other is not None:
+        raise DuplicateNameError(
+            f"job {spec.name!r} is not finished yet ({other}): cancel it with "
+            f"`spotctl cancel {spec.name}`, or submit under another name",
+            other,
+        )
+    conn.execute(
+        schema.jobs.insert().values(
+            id=submission.job_id,
+            name=spec.name,
+            spec=encode(spec),
+            spec_yaml=submission.spec_yaml,
+            user_name=submission.user,
+            request_id=submission.request_id or None,
+            job_key=submission.job_key,
+            created_at_us=at_us,
+            desired=Desired.RUN.value,
+        )
+    )
+    if submission.secrets:
+        rows = [
+            {"job_id": submission.job_id, "name": name, "value": value}
+            for name, value in submission.secrets.items()
+        ]
+        conn.execute(schema.secrets.insert(), rows)
+    tx.touch({submission.job_id: at_us})
+    return _known(conn, submission.job_id)
+
+
+def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
+    """See Store.set_desired. A finished job stays as it is, and a cancel is not taken back."""
+    tx.touch({job_id: at_us})
+    job = _known(tx.conn, job_id)
+    if job.outcome is not None or job.desired in (desired, Desired.CANCEL):
+        return job
+    where = _jobs.id == job_id
+    tx.conn.execute(update(schema.jobs).where(where).values(desired=desired.value))
+    return _known(tx.conn, job_id)
+
+
+def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:
+    """What the daemon read itself. An older reading than what is known changes nothing."""
+    tx.touch({job_id: head.read_at_us or head.seen_at_us})
+    row = tx.conn.execute(select(*JOB_COLUMNS).where(_jobs.id == job_id)).one_or_none()
+    if row is None:
+        return
+    merged = newer_head(head_of(row), head)
+    tx.conn.execute(update(schema.jobs).where(_jobs.id == job_id).values(head_columns(merged)))
+
+
+def newer_head(known: HeadSeen | None, said: HeadSeen) -> HeadSeen:
+    """What is known of HEAD after `said`. `seen_at_us` stays the moment when it was first seen
+    where it is: a reading that finds nothing new is no sign of life."""
+    if known is None:
+        return said
+    read_at_us = max(known.read_at_us, said.read_at_us)
+    ours = said.generation == known.generation
+    released = known.released or (ours and said.released)
+    if (said.generation, said.step) < (known.generation, known.step):
+        return replace(known, read_at_us=read_at_us, released=released)
+    if ours and said.step == known.step and said.manifest in ("", known.manifest):
+        final = known.final or said.final
+        return replace(known, read_at_us=read_at_us, released=released, final=final)
+    return replace(said, read_at_us=read_at_us)
+
+
+def jobs(conn: Connection, finished: bool) -> list[Job]:
+    """Oldest first."""
+    query = select(*JOB_COLUMNS).order_by(_jobs.created_at_us, _jobs.id)
+    if not finished:
+        query = query.where(_jobs.outcome.is_(None))
+    return [job_of(row) for row in conn.execute(query)]
+
+
+def find_job(conn: Connection, name_or_id: str) -> Job | None:
+    """See Store.find_job."""
+    by_id = _jobs.id == name_or_id
+    query = (
+        select(*JOB_COLUMNS)
+        .where(or_(by_id, _jobs.name == name_or_id))
+        .order_by(case((by_id, 0), else_=1), _jobs.created_at_us.desc(), _jobs.id.desc())
+        .limit(1)
+    )
+    row = conn.execute(query).one_or_none()
+    return None if row is None else job_of(row)
+
+
+def column(conn: Connection, job_id: str, name: str) -> Any:
+    """One column of a job that exists."""
+    query = select(_jobs[name]).where(_jobs.id == job_id)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise StoreError(f"there is no job {job_id!r}: see `spotctl ps --all`")
+    return row[0]
+
+
+def secrets(conn: Connection, job_id: str) -> dict[str, bytes]:
+    """Name -> ciphertext."""
+    table = schema.secrets
+    rows = conn.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.name))
+    return {row.name: row.value for row in rows}
+
+
+def _one(conn: Connection, condition: Any) -> Job | None:
+    row = conn.execute(select(*JOB_COLUMNS).where(condition)).one_or_none()
+    return None if row is None else job_of(row)
+
+
+def _known(conn: Connection, job_id: str) -> Job:
+    job = _one(conn, _jobs.id == job_id)
+    if job is None:
+        raise StoreError(f"there is no job {job_id!r}: see `spotctl ps --all`")
+    return job

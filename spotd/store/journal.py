@@ -1,0 +1,136 @@
+"""Journal entries become node columns, rows and events, each exactly once.
+
+A batch is what one node said since we last listened. Entries that are on record already, by their
+number, and nodes that nobody knows are passed over; what a node says wrongly becomes a warning on
+record and stops nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, select, update
+
+from spotd.model import Event, HeadSeen, Severity
+from spotd.store import notices, schema
+from spotd.store.base import JournalBatch
+from spotd.store.entries import APPLY, COLUMNS, MAX_NUMBER, Heard, JobFacts
+from spotd.store.jobs import newer_head
+from spotd.store.rows import JOB_COLUMNS, head_columns, job_of
+from spotd.store.transaction import Transaction
+from spotd.wire import JournalEntry, WireError
+
+_nodes, _jobs = schema.nodes.c, schema.jobs.c
+_UPDATE = (
+    update(schema.nodes)
+    .where(_nodes.id == bindparam("node"))
+    .values({name: bindparam(name) for name in COLUMNS})
+)
+
+
+def record_journal(tx: Transaction, batches: Sequence[JournalBatch]) -> None:
+    """See Store.record_journal."""
+    owners = _owners(tx.conn, sorted({batch.node_id for batch in batches}))
+    known = [batch for batch in batches if batch.node_id in owners]
+    if not known:
+        return
+    # Locks come first: of two that record the same entries, the second finds them on record.
+    _lock(tx.conn, sorted(set(owners.values())))
+    jobs = _job_facts(tx.conn, sorted(set(owners.values())))
+    nodes = {row.id: Heard(row, jobs[row.job_id]) for row in _rows(tx.conn, sorted(owners))}
+    for batch in known:
+        _apply_batch(nodes[batch.node_id], batch)
+    _write(tx, list(nodes.values()), list(jobs.values()))
+
+
+def _apply_batch(node: Heard, batch: JournalBatch) -> None:
+    """Times are ours. An entry that is older than the batch's newest was heard that much earlier,
+    had we listened: so no deadline comes out too early, even when the node's clock was set in
+    between, because nothing new was written before we last heard of the node."""
+    last_us = max(node.columns["heard_at_us"], node.row.requested_at_us)
+    newest_us = max((entry.at_us for entry in batch.entries), default=0)
+    for entry in sorted(batch.entries, key=lambda item: item.seq):
+        if not node.columns["journal_seq"] < entry.seq <= MAX_NUMBER:
+            continue
+        at_us = max(batch.heard_at_us - (newest_us - entry.at_us), last_us)
+        _apply(node, entry, min(at_us, batch.heard_at_us))
+        node.columns["journal_seq"] = entry.seq
+    node.hear(batch.heard_at_us)
+
+
+def _apply(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    try:
+        if entry.generation != node.row.generation:
+            raise WireError(f"generation {entry.generation} on a node of {node.row.generation}")
+        apply = APPLY.get(entry.kind)
+        if apply is None:
+            raise WireError("a kind of entry that this version does not know")
+        apply(node, entry, at_us)
+    except WireError as error:
+        text = f"the node's journal says something wrong ({entry.kind[:40]!r}): {str(error)[:200]}"
+        node.say(Event("journal", text, severity=Severity.WARNING), at_us)
+
+
+def _owners(conn: Connection, node_ids: Sequence[str]) -> dict[str, str]:
+    query = select(_nodes.id, _nodes.job_id).where(_nodes.id.in_(node_ids))
+    return {row.id: row.job_id for row in conn.execute(query)}
+
+
+def _lock(conn: Connection, job_ids: Sequence[str]) -> None:
+    query = select(_jobs.id).where(_jobs.id.in_(job_ids)).order_by(_jobs.id).with_for_update()
+    conn.execute(query).all()
+
+
+def _job_facts(conn: Connection, job_ids: Sequence[str]) -> dict[str, JobFacts]:
+    rows = conn.execute(select(*JOB_COLUMNS).where(_jobs.id.in_(job_ids)))
+    return {row.id: JobFacts(job_of(row)) for row in rows}
+
+
+def _rows(conn: Connection, node_ids: Sequence[str]) -> Sequence[Row[Any]]:
+    return conn.execute(select(schema.nodes).where(_nodes.id.in_(node_ids))).all()
+
+
+def _write(tx: Transaction, nodes: Sequence[Heard], jobs: Sequence[JobFacts]) -> None:
+    tx.touch({node.job.id: node.heard_at_us for node in nodes if node.due})
+    rows = [{"node": node.row.id, **node.columns} for node in nodes]
+    tx.conn.execute(_UPDATE, rows)
+    for node in nodes:
+        for event, at_us in node.events:
+            tx.event(node.job.id, event, at_us)
+        for row in node.progress:
+            tx.progress(row)
+    notices.record(tx, [notice for node in nodes for notice in node.notices])
+    for node in nodes:
+        for notice_id in node.withdrawn:
+            notices.withdraw(tx, node.row.id, notice_id)
+    _write_checkpoints(tx.conn, [row for node in nodes for row in node.checkpoints])
+    for job in jobs:
+        _write_job(tx.conn, job)
+
+
+def _write_checkpoints(conn: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Every rank of a gang may report the same one: the first report counts."""
+    table = schema.checkpoints
+    fresh = {(row["job_id"], row["manifest"]): row for row in reversed(rows)}
+    if not fresh:
+        return
+    manifests = sorted({manifest for _, manifest in fresh})
+    query = select(table.c.job_id, table.c.manifest).where(table.c.manifest.in_(manifests))
+    for job_id, manifest in conn.execute(query).all():
+        fresh.pop((job_id, manifest), None)
+    if fresh:
+        conn.execute(table.insert(), list(fresh.values()))
+
+
+def _write_job(conn: Connection, facts: JobFacts) -> None:
+    values: dict[str, Any] = {}
+    head: HeadSeen | None = facts.job.head
+    for said in facts.heads:
+        head = newer_head(head, said)
+    if head is not None and head != facts.job.head:
+        values |= head_columns(head)
+    if facts.first_step_at_us and not facts.job.first_step_at_us:
+        values["first_step_at_us"] = facts.first_step_at_us
+    if values:
+        conn.execute(update(schema.jobs).where(_jobs.id == facts.job.id).values(**values))

@@ -1,0 +1,164 @@
+"""A cloud's complete listing, compared with the nodes that we think we have there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, select, update
+
+import providers.base
+from providers.base import Instance, InstanceState, Notice, ProviderError, Scope
+from spotd.model import EffectKind, S
+from spotd.states import NodeState
+from spotd.store import ledger, market, nodes, notices, schema
+from spotd.store.transaction import Transaction
+
+# A machine may be missing from listings for this long after its creation was confirmed.
+UNSEEN_GRACE_S = 10.0
+
+_nodes = schema.nodes.c
+_ENDED = frozenset({InstanceState.TERMINATED, InstanceState.FAILED})
+_SEEN_COLUMNS = (
+    *("cloud_state", "surveyed_at_us", "seen_at_us", "gone_at_us", "host", "port", "ssh_user"),
+)
+_SEEN = (
+    update(schema.nodes)
+    .where(_nodes.id == bindparam("node"))
+    .values({name: bindparam(name) for name in _SEEN_COLUMNS})
+)
+_ASKED = frozenset({EffectKind.SURVEY.value, EffectKind.RESOLVE.value})
+
+
+def record_listing(
+    tx: Transaction, provider: str, instances: Sequence[Instance], asked_at_us: int, at_us: int
+) -> list[Instance]:
+    """See Store.record_listing."""
+    # Looked at twice: to know which jobs to lock, and under those locks.
+    before = _active(tx.conn, provider)
+    found = _matched(before, instances)
+    changed = {row.id: row.job_id for row in before if _tells(row, found.get(row.id), asked_at_us)}
+    tx.touch(dict.fromkeys(changed.values(), at_us))
+    seen = []
+    for row in _active(tx.conn, provider):
+        instance = found.get(row.id)
+        if instance is None:
+            seen.append(_unlisted(tx, row, asked_at_us, at_us))
+        elif instance.state is InstanceState.FAILED:
+            _failed(tx, row, instance, asked_at_us, at_us)
+        else:
+            seen.append(_listed(tx, row, instance, asked_at_us, at_us))
+    if seen:
+        tx.conn.execute(_SEEN, seen)
+    wanted = {instance.instance_id for instance in found.values()}
+    return [i for i in instances if i.instance_id not in wanted and i.state not in _ENDED]
+
+
+def _active(conn: Connection, provider: str) -> Sequence[Row[Any]]:
+    ours = (_nodes.provider == provider) & (_nodes.state != NodeState.GONE.value)
+    return conn.execute(select(schema.nodes).where(ours).order_by(_nodes.id)).all()
+
+
+def _matched(rows: Sequence[Row[Any]], instances: Sequence[Instance]) -> dict[str, Instance]:
+    """Node id -> its instance: by instance id, else by token. Of several for one token (a cloud
+    that broke its word) the one that still runs is ours; the others are nobody's."""
+    by_id = {row.instance_id: row.id for row in rows if row.instance_id}
+    by_token = {row.token: row.id for row in rows if not row.instance_id}
+    found: dict[str, Instance] = {}
+    for instance in sorted(instances, key=lambda i: (i.state in _ENDED, i.instance_id)):
+        node_id = by_id.get(instance.instance_id) or by_token.get(instance.token)
+        if node_id is not None:
+            found.setdefault(node_id, instance)
+    return found
+
+
+def _missing(row: Row[Any], asked_at_us: int) -> bool:
+    """The listing is evidence that the machine is gone: it was asked for after the machine was
+    known to exist, and late enough for a machine that no listing has shown so far."""
+    if not row.instance_id:
+        return False
+    grace_us = 0 if row.seen_at_us else int(UNSEEN_GRACE_S * S)
+    return bool(asked_at_us > row.launched_at_us + grace_us and asked_at_us > row.seen_at_us)
+
+
+def _tells(row: Row[Any], instance: Instance | None, asked_at_us: int) -> bool:
+    """Whether the listing says something new about a node, or answers what was asked about it."""
+    if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= asked_at_us:
+        return True
+    if instance is None:
+        return _missing(row, asked_at_us) and not row.gone_at_us
+    said = (instance.state.value, instance.host or row.host, instance.instance_id)
+    return said != (row.cloud_state, row.host, row.instance_id)
+
+
+def _unlisted(tx: Transaction, row: Row[Any], asked_at_us: int, at_us: int) -> dict[str, Any]:
+    seen = {name: getattr(row, name) for name in _SEEN_COLUMNS}
+    seen["surveyed_at_us"] = max(row.surveyed_at_us, asked_at_us)
+    if _missing(row, asked_at_us):
+        seen |= {"cloud_state": "absent", "gone_at_us": row.gone_at_us or at_us}
+        ledger.end(tx.conn, row.id, seen["gone_at_us"])
+    return {"node": row.id, **seen}
+
+
+def _listed(
+    tx: Transaction, row: Row[Any], instance: Instance, asked_at_us: int, at_us: int
+) -> dict[str, Any]:
+    if not row.instance_id:
+        nodes.adopt(tx, row, instance.instance_id, at_us)
+    if not row.seen_at_us and row.requested_at_us <= instance.launched_at_us:
+        ledger.backdate(tx.conn, row.id, instance.launched_at_us)
+    ended = instance.state in _ENDED
+    gone_at_us = (row.gone_at_us or at_us) if ended else 0
+    if ended:
+        ledger.end(tx.conn, row.id, gone_at_us)
+    elif row.gone_at_us and row.instance_id:
+        ledger.confirm(tx, row.id, at_us)  # a listing had missed it, and it lives
+    return {
+        "node": row.id,
+        "cloud_state": instance.state.value,
+        "surveyed_at_us": max(row.surveyed_at_us, asked_at_us),
+        "seen_at_us": max(row.seen_at_us, asked_at_us),
+        "gone_at_us": gone_at_us,
+        "host": instance.host or row.host,
+        "port": instance.port if instance.host else row.port,
+        "ssh_user": instance.ssh_user or row.ssh_user,
+    }
+
+
+def _failed(
+    tx: Transaction, row: Row[Any], instance: Instance, asked_at_us: int, at_us: int
+) -> None:
+    """The cloud accepted the create and could not fulfil it: a refusal that came late."""
+    code = instance.error_code or "CapacityError"
+    nodes.change(
+        tx.conn,
+        row.id,
+        cloud_state=instance.state.value,
+        surveyed_at_us=max(row.surveyed_at_us, asked_at_us),
+        gone_at_us=row.gone_at_us or at_us,
+        launch_error=row.launch_error or instance.error or code,
+        launch_error_code=row.launch_error_code or code,
+    )
+    if not row.gone_at_us:
+        ledger.void(tx.conn, row.id, at_us)
+        market.refuse(tx, row.id, row.offer_key, code, _scope(code), at_us)
+
+
+def _scope(code: str) -> Scope:
+    """How much of the market an error of that class spoils."""
+    kind = getattr(providers.base, code, None)
+    if isinstance(kind, type) and issubclass(kind, ProviderError):
+        return kind.scope
+    return Scope.OFFER
+
+
+def record_cloud_notices(
+    tx: Transaction, provider: str, warnings: Sequence[Notice], at_us: int
+) -> None:
+    """See Store.record_cloud_notices. Notices about machines that are not ours are passed over."""
+    ids = {notice.instance_id for notice in warnings if notice.instance_id}
+    ours = (_nodes.provider == provider) & _nodes.instance_id.in_(sorted(ids))
+    rows = {row.instance_id: row for row in tx.conn.execute(select(schema.nodes).where(ours))}
+    known = [(rows[n.instance_id], n) for n in warnings if n.instance_id in rows]
+    tx.touch({row.job_id: at_us for row, _ in known})
+    notices.record(tx, [notices.from_cloud(row, notice, at_us) for row, notice in known])

@@ -1,0 +1,214 @@
+"""Offers, refusals and limits: what the market is known to be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Label, Row, delete, func, select, update
+
+from providers.base import Offer, Scope
+from spotd.model import Desired, Limits, Market, Refusal, S
+from spotd.states import NodeState
+from spotd.store import ledger, schema
+from spotd.store.codec import decode_offer, encode
+from spotd.store.transaction import Transaction
+
+REMEMBERED_S = 6 * 3600.0  # refusals older than this say nothing any more
+MOST_REFUSALS = 1000
+
+_offers, _refusals, _nodes = schema.offers.c, schema.refusals.c, schema.nodes.c
+_ACTIVE = _nodes.state != NodeState.GONE.value
+
+
+def _version(name: str) -> Label[int]:
+    """The version of what is cached under that name."""
+    counters = schema.counters.c
+    query = select(counters.value).where(counters.name == name)
+    return query.scalar_subquery().label(name)
+
+
+_USE = (
+    select(
+        func.count().label("nodes"),
+        func.coalesce(func.sum(_nodes.rate_microusd_per_h), 0).label("rate"),
+        _version("market"),
+        _version("offers"),
+    )
+    .select_from(schema.nodes)
+    .where(_ACTIVE)
+)
+_OFFERS_VERSION = select(_version("offers"))
+
+
+def committed_use(conn: Connection) -> Row[Any, Any, Any, Any]:
+    """(nodes, rate, market, offers): machines not gone, launching and unknown ones included, what
+    they cost an hour; and the versions of what `Markets` caches."""
+    return conn.execute(_USE).one()
+
+
+class Markets:
+    """Loads the market. Offers, and refusals with limits and providers, are read again only when
+    their version moved; committed use is read fresh each time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._offers: tuple[int, tuple[Offer, ...]] = (-1, ())
+        self._rest: tuple[int, Market] = (-1, Market(()))
+
+    def offers(self, conn: Connection) -> tuple[Offer, ...]:
+        """Everything on sale; the same object until something changes."""
+        return self._offers_at(conn, conn.execute(_OFFERS_VERSION).scalar_one())
+
+    def _offers_at(self, conn: Connection, version: int) -> tuple[Offer, ...]:
+        with self._lock:
+            known, offers = self._offers
+        if known != version:
+            offers = tuple(all_offers(conn))
+            with self._lock:
+                self._offers = (version, offers)
+        return offers
+
+    def load(self, conn: Connection, now_us: int) -> Market:
+        """The market now."""
+        use = committed_use(conn)
+        with self._lock:
+            known, rest = self._rest
+        if known != use.market:
+            rest = _read(conn, now_us)
+            with self._lock:
+                self._rest = (use.market, rest)
+        return replace(
+            rest,
+            offers=self._offers_at(conn, use.offers),
+            nodes=use.nodes,
+            microusd_per_h=int(use.rate),
+        )
+
+
+def _read(conn: Connection, now_us: int) -> Market:
+    """Everything but offers and use."""
+    newest = (
+        select(schema.refusals)
+        .where(_refusals.at_us > now_us - int(REMEMBERED_S * S))
+        .order_by(_refusals.at_us.desc(), _refusals.node_id)
+        .limit(MOST_REFUSALS)
+    )
+    refused = [
+        Refusal(row.offer_key, Scope(row.scope), row.code, row.at_us)
+        for row in conn.execute(newest)
+    ]
+    out = select(schema.providers).where(schema.providers.c.disabled != "")
+    deployment = conn.execute(schema.deployment.select()).one()
+    return Market(
+        offers=(),
+        refusals=tuple(reversed(refused)),
+        limits=Limits(deployment.max_nodes, deployment.max_microusd_per_h),
+        disabled={row.name: row.disabled for row in conn.execute(out)},
+        deployment=deployment.name,
+    )
+
+
+def all_offers(conn: Connection) -> list[Offer]:
+    """Everything on sale, in a fixed order."""
+    query = select(_offers.data).order_by(_offers.provider, _offers.key)
+    return [decode_offer(text) for text in conn.execute(query).scalars()]
+
+
+def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us: int) -> None:
+    """See Store.record_offers. An unchanged list changes nothing and wakes nobody."""
+    conn = tx.conn
+    where = _offers.provider == provider
+    old = {
+        row.key: decode_offer(row.data)
+        for row in conn.execute(select(_offers.key, _offers.data).where(where))
+    }
+    new: dict[str, Offer] = {}
+    for offer in sorted(offers, key=lambda item: item.price_microusd_per_h):
+        new.setdefault(offer.key, offer)  # twice the same key: the cheaper one is what we can get
+    if new == old:
+        return
+    tx.touch(dict.fromkeys(_waiting_jobs(conn), at_us))
+    conn.execute(delete(schema.offers).where(where))
+    if new:
+        rows = [{"provider": provider, "key": k, "data": encode(o)} for k, o in new.items()]
+        conn.execute(schema.offers.insert(), rows)
+    _keep_history(conn, [o for k, o in new.items() if _price(old.get(k)) != _price(o)], at_us)
+    ledger.reprice(tx, all_offers(conn), at_us)
+    tx.offers_moved()
+
+
+def _price(offer: Offer | None) -> tuple[int, int] | None:
+    return None if offer is None else (offer.price_microusd_per_h, offer.list_microusd_per_h)
+
+
+def _keep_history(conn: Connection, moved: Iterable[Offer], at_us: int) -> None:
+    rows = [
+        {
+            "offer_key": offer.key,
+            "at_us": at_us,
+            "price_microusd_per_h": offer.price_microusd_per_h,
+            "list_microusd_per_h": offer.list_microusd_per_h,
+            "price_source": offer.price_source,
+        }
+        for offer in moved
+    ]
+    if rows:
+        history = schema.price_history
+        keys = [row["offer_key"] for row in rows]
+        again = (history.c.at_us == at_us) & history.c.offer_key.in_(keys)
+        conn.execute(delete(history).where(again))
+        conn.execute(history.insert(), rows)
+
+
+def _waiting_jobs(conn: Connection) -> list[str]:
+    """Wanted jobs without a machine."""
+    jobs = schema.jobs.c
+    has_node = select(_nodes.id).where(_nodes.job_id == jobs.id, _ACTIVE).exists()
+    query = select(jobs.id).where(
+        jobs.outcome.is_(None), jobs.desired == Desired.RUN.value, ~has_node
+    )
+    return list(conn.execute(query).scalars())
+
+
+def record_provider(tx: Transaction, provider: str, disabled: str, at_us: int) -> None:
+    """See Store.record_provider."""
+    table = schema.providers
+    where = table.c.name == provider
+    row = tx.conn.execute(select(table.c.disabled).where(where)).one_or_none()
+    if row is None:
+        values = {"name": provider, "disabled": disabled, "at_us": at_us}
+        tx.conn.execute(table.insert().values(**values))
+    elif row.disabled == disabled:
+        return
+    else:
+        tx.conn.execute(update(table).where(where).values(disabled=disabled, at_us=at_us))
+    if row is not None or disabled:
+        tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
+        tx.market_moved()
+
+
+def refuse(
+    tx: Transaction, node_id: str, offer_key: str, code: str, scope: Scope, at_us: int
+) -> None:
+    """Remember why `offer_key` is not to be tried; once per node and code."""
+    table = schema.refusals
+    where = (_refusals.node_id == node_id) & (_refusals.code == code)
+    values = {"offer_key": offer_key, "scope": scope.value, "at_us": at_us}
+    if tx.conn.execute(update(table).where(where).values(**values)).rowcount == 0:
+        tx.conn.execute(table.insert().values(node_id=node_id, code=code, **values))
+    tx.market_moved()
+
+
+def set_limits(tx: Transaction, limits: Limits) -> None:
+    """See Store.set_limits."""
+    row = tx.conn.execute(schema.deployment.select().with_for_update()).one()
+    if (row.max_nodes, row.max_microusd_per_h) != (limits.max_nodes, limits.max_microusd_per_h):
+        tx.conn.execute(
+            update(schema.deployment).values(
+                max_nodes=limits.max_nodes, max_microusd_per_h=limits.max_microusd_per_h
+            )
+        )
+        tx.market_moved()

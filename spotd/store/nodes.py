@@ -1,0 +1,164 @@
+"""What effects learned about nodes: one call, one outcome, one row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, case, select, update
+
+from providers.base import Scope
+from spotd.model import EffectKind, Node
+from spotd.states import NodeState
+from spotd.store import ledger, market, schema
+from spotd.store.rows import nodes_where
+from spotd.store.transaction import Transaction
+
+_nodes = schema.nodes.c
+_TOLD = {
+    EffectKind.RELEASE: "told_release_at_us",
+    EffectKind.DRAIN: "told_drain_at_us",
+    EffectKind.SAVE: "told_save_at_us",
+    EffectKind.TERMINATE: "terminated_at_us",
+}
+_HEARD = (
+    update(schema.nodes)
+    .where(_nodes.id == bindparam("node"))
+    .values(
+        heard_at_us=case(
+            (_nodes.heard_at_us > bindparam("at"), _nodes.heard_at_us), else_=bindparam("at")
+        ),
+        link_down_at_us=0,
+    )
+)
+_WORKED = {"effect_failures": 0, "effect_failed_at_us": 0, "effect_error": ""}
+
+
+def _touched(tx: Transaction, node_id: str, at_us: int) -> Row[Any] | None:
+    """The node, its job's row locked and noted; None for an id that nobody knows."""
+    where = _nodes.id == node_id
+    job_id = tx.conn.execute(select(_nodes.job_id).where(where)).scalar_one_or_none()
+    if job_id is None:
+        return None
+    tx.touch({job_id: at_us})
+    return tx.conn.execute(select(schema.nodes).where(where)).one()
+
+
+def change(conn: Connection, node_id: str, **values: object) -> None:
+    """Set observation columns."""
+    conn.execute(update(schema.nodes).where(_nodes.id == node_id).values(**values))
+
+
+def record_launched(tx: Transaction, node_id: str, instance_id: str, at_us: int) -> None:
+    """See Store.record_launched; the first report counts."""
+    row = _touched(tx, node_id, at_us)
+    if row is not None:
+        adopt(tx, row, instance_id, at_us)
+
+
+def adopt(tx: Transaction, row: Row[Any], instance_id: str, at_us: int) -> None:
+    """The node `row` has a machine, however we came to know."""
+    known = {"instance_id": instance_id, "launched_at_us": row.launched_at_us or at_us}
+    # It exists after all, whatever was concluded before.
+    again = {"launch_error": "", "launch_error_code": "", "gone_at_us": 0}
+    change(tx.conn, row.id, **known, **again, **_WORKED)
+    if row.state != NodeState.GONE.value:
+        ledger.confirm(tx, row.id, at_us)
+
+
+def record_launch_refused(
+    tx: Transaction, node_id: str, code: str, text: str, scope: Scope, at_us: int
+) -> None:
+    """See Store.record_launch_refused. A machine that is known already is not refused."""
+    row = _touched(tx, node_id, at_us)
+    if row is None or row.instance_id:
+        return
+    change(tx.conn, node_id, launch_error=text or code, launch_error_code=code)
+    ledger.void(tx.conn, node_id, at_us)
+    market.refuse(tx, node_id, row.offer_key, code, scope, at_us)
+
+
+def record_absent(tx: Transaction, node_id: str, at_us: int) -> None:
+    """See Store.record_absent. A machine that is known already is not absent."""
+    row = _touched(tx, node_id, at_us)
+    if row is None or row.instance_id:
+        return
+    change(tx.conn, node_id, cloud_state="absent", gone_at_us=row.gone_at_us or at_us)
+    ledger.void(tx.conn, node_id, at_us)
+
+
+def record_effect_failed(
+    tx: Transaction, node_id: str, effect: EffectKind, text: str, at_us: int
+) -> None:
+    """Counts failures in a row of the same effect."""
+    row = _touched(tx, node_id, at_us)
+    if row is not None:
+        again = row.effect_failed_kind == effect.value
+        change(
+            tx.conn,
+            node_id,
+            effect_failed_kind=effect.value,
+            effect_failed_at_us=at_us,
+            effect_failures=row.effect_failures + 1 if again else 1,
+            effect_error=text,
+        )
+
+
+def record_booted(tx: Transaction, node_id: str, at_us: int) -> None:
+    """The agent was shipped and started."""
+    row = _touched(tx, node_id, at_us)
+    if row is not None:
+        change(tx.conn, node_id, booted_at_us=row.booted_at_us or at_us, **_WORKED)
+
+
+def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, claim: str) -> None:
+    """See Store.record_told."""
+    row = _touched(tx, node_id, at_us)
+    if row is None:
+        return
+    if effect is EffectKind.START:
+        change(tx.conn, node_id, started_at_us=at_us, started_claim=claim, **_WORKED)
+    elif effect in _TOLD:
+        change(tx.conn, node_id, **{_TOLD[effect]: at_us}, **_WORKED)
+    else:
+        raise ValueError(f"{effect.value} is nothing that a node is told")
+
+
+def record_heard(tx: Transaction, heard: dict[str, int]) -> None:
+    """See Store.record_heard."""
+    if not heard:
+        return
+    down = select(_nodes.id, _nodes.job_id).where(_nodes.link_down_at_us > 0)
+    back = {row.id: row.job_id for row in tx.conn.execute(down) if row.id in heard}
+    tx.touch({job_id: heard[node_id] for node_id, job_id in back.items()})
+    tx.conn.execute(_HEARD, [{"node": node, "at": heard[node]} for node in sorted(heard)])
+
+
+def record_link(tx: Transaction, node_id: str, down_at_us: int) -> None:
+    """See Store.record_link; the first loss counts until the link is up again."""
+    where = _nodes.id == node_id
+    row = tx.conn.execute(select(_nodes.link_down_at_us).where(where)).one_or_none()
+    if row is None or (row.link_down_at_us > 0) == (down_at_us > 0):
+        return
+    if _touched(tx, node_id, down_at_us) is not None:
+        change(tx.conn, node_id, link_down_at_us=down_at_us)
+
+
+def note_silent(tx: Transaction, before_us: int) -> None:
+    """See Store.note_silent."""
+    silent = select(_nodes.job_id).where(
+        _nodes.state.not_in((NodeState.TERMINATING.value, NodeState.GONE.value)),
+        _nodes.booted_at_us.between(1, before_us - 1),
+        _nodes.heard_at_us < before_us,
+        _nodes.exit_code.is_(None),
+    )
+    tx.touch(dict.fromkeys(tx.conn.execute(silent).scalars(), before_us))
+
+
+def job_nodes(conn: Connection, job_id: str) -> list[Node]:
+    """See Store.job_nodes."""
+    return nodes_where(conn, _nodes.job_id == job_id)
+
+
+def active_nodes(conn: Connection) -> list[Node]:
+    """See Store.active_nodes."""
+    return nodes_where(conn, _nodes.state != NodeState.GONE.value)

@@ -1,0 +1,120 @@
+"""The record: events, checkpoints, progress and log offsets, and how old ones are dropped."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from spotd.model import Event, Severity
+from spotd.store import schema
+from spotd.store.base import CheckpointRow, EventRow, ProgressRow
+from spotd.store.rows import numbers
+from spotd.store.transaction import Transaction
+
+PRUNE_ROWS = 2000  # deleted in one transaction, so that nobody waits long for the lock
+
+_events, _progress, _offsets = schema.events.c, schema.progress.c, schema.log_offsets.c
+
+
+def add_event(tx: Transaction, job_id: str, event: Event, at_us: int) -> None:
+    """See Store.add_event. A job that is not (or no longer) known leaves it to the deployment."""
+    jobs = schema.jobs.c
+    known = tx.conn.execute(select(jobs.id).where(jobs.id == job_id)).scalar_one_or_none()
+    tx.event(known or "", event, at_us)
+
+
+def events(conn: Connection, job_id: str | None, after_id: int, limit: int) -> list[EventRow]:
+    """See Store.events: oldest first."""
+    query = select(schema.events).where(_events.id > after_id).order_by(_events.id).limit(limit)
+    if job_id is not None:
+        query = query.where(_events.job_id == job_id)
+    return [
+        EventRow(
+            id=row.id,
+            at_us=row.at_us,
+            job_id=row.job_id or "",
+            event=Event(
+                kind=row.kind,
+                text=row.text,
+                node_id=row.node_id,
+                severity=Severity(row.severity),
+                alert=row.alert,
+                key=row.key,
+                data=json.loads(row.data),
+            ),
+        )
+        for row in conn.execute(query)
+    ]
+
+
+def checkpoints(conn: Connection, job_id: str) -> list[CheckpointRow]:
+    """Oldest first."""
+    table = schema.checkpoints
+    query = (
+        select(table)
+        .where(table.c.job_id == job_id)
+        .order_by(table.c.committed_at_us, table.c.generation, table.c.step)
+    )
+    names = CheckpointRow.__dataclass_fields__
+    return [CheckpointRow(**{n: row[n] for n in names}) for row in conn.execute(query).mappings()]
+
+
+def progress(conn: Connection, job_id: str, after: int) -> list[ProgressRow]:
+    """See Store.progress."""
+    query = (
+        select(schema.progress)
+        .where(_progress.job_id == job_id, _progress.id > after)
+        .order_by(_progress.id)
+    )
+    names = [name for name in ProgressRow.__dataclass_fields__ if name != "losses"]
+    return [
+        ProgressRow(**{name: row[name] for name in names}, losses=numbers(row["losses"]))
+        for row in conn.execute(query).mappings()
+    ]
+
+
+def log_offsets(conn: Connection, job_id: str) -> dict[tuple[int, int, str], int]:
+    """See Store.log_offsets. Candidates that were never chosen have logs of their own: the
+    furthest of one generation and rank counts."""
+    nodes = schema.nodes.c
+    query = (
+        select(nodes.generation, nodes.rank, _offsets.stream, _offsets.stored_bytes)
+        .join_from(schema.log_offsets, schema.nodes, nodes.id == _offsets.node_id)
+        .where(nodes.job_id == job_id)
+        .order_by(_offsets.stored_bytes)
+    )
+    return {(row.generation, row.rank, row.stream): row.stored_bytes for row in conn.execute(query)}
+
+
+def record_log_offset(tx: Transaction, node_id: str, stream: str, offset: int) -> None:
+    """See Store.record_log_offset; never goes back, and a node nobody knows is passed over."""
+    table = schema.log_offsets
+    where = (_offsets.node_id == node_id) & (_offsets.stream == stream)
+    known = tx.conn.execute(select(_offsets.stored_bytes).where(where)).scalar_one_or_none()
+    if known is None:
+        row: dict[str, Any] = {"node_id": node_id, "stream": stream, "stored_bytes": offset}
+        nodes = schema.nodes.c
+        exists = select(nodes.id).where(nodes.id == node_id)
+        if tx.conn.execute(exists).scalar_one_or_none() is not None:
+            tx.conn.execute(insert(table).values(**row))
+    elif known < offset:
+        tx.conn.execute(update(table).where(where).values(stored_bytes=offset))
+
+
+def prune_some(conn: Connection, before_us: int) -> int:
+    """Delete up to PRUNE_ROWS of each kind; the number of rows deleted."""
+    alerts, history, refusals = schema.alerts, schema.price_history, schema.refusals
+    old = [
+        (schema.events, _events.id, _events.at_us < before_us),
+        (schema.progress, _progress.id, _progress.at_us < before_us),
+        (alerts, alerts.c.id, (alerts.c.sent_at_us > 0) & (alerts.c.sent_at_us < before_us)),
+    ]
+    deleted = 0
+    for table, key, condition in old:
+        some = select(key).where(condition).limit(PRUNE_ROWS)
+        deleted += conn.execute(delete(table).where(key.in_(some))).rowcount
+    for table in (history, refusals):
+        deleted += conn.execute(delete(table).where(table.c.at_us < before_us)).rowcount
+    return deleted

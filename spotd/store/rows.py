@@ -1,0 +1,162 @@
+"""Database rows as the model's values, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from providers.base import NoticeKind
+from spotd.model import (
+    NODE_DECISIONS,
+    Desired,
+    EffectKind,
+    HeadSeen,
+    Job,
+    LeaveReason,
+    Node,
+    NoticeSeen,
+    Outcome,
+)
+from spotd.states import NodeState
+from spotd.store import schema
+from spotd.store.codec import decode_offer, decode_spec, encode
+
+_jobs, _nodes, _notices = schema.jobs.c, schema.nodes.c, schema.notices.c
+
+# The long texts (the YAML, the key) are read only when asked for.
+JOB_COLUMNS = [
+    column for column in schema.jobs.columns if column.name not in ("spec_yaml", "job_key")
+]
+_PLAIN_JOB = (
+    *("id", "name", "version", "created_at_us", "generation", "outcome_text", "finished_at_us"),
+    *("failures", "place_after_us", "save_wanted_at_us", "stop_text", "wake_at_us", "notes"),
+    *("notes_seen", "first_step_at_us"),
+)
+_ODD_NODE = frozenset({"offer", "state", "leave_reason", "effect", "effect_failures", "notices"})
+_PLAIN_NODE = tuple(item.name for item in fields(Node) if item.name not in _ODD_NODE)
+NODE_BIRTH = (*("id", "job_id", "generation", "rank", "candidate", "token", "requested_at_us"),)
+_DECIDED = tuple(sorted(NODE_DECISIONS))
+
+
+def job_of(row: Row[Any]) -> Job:
+    """`row` has JOB_COLUMNS."""
+    values = row._mapping  # noqa: SLF001 - the public name of a row's mapping
+    return Job(
+        **{name: values[name] for name in _PLAIN_JOB},
+        spec=decode_spec(row.spec),
+        desired=Desired(row.desired),
+        outcome=None if row.outcome is None else Outcome(row.outcome),
+        head=head_of(row),
+    )
+
+
+def head_of(row: Any) -> HeadSeen | None:
+    """The head_* columns; None while nobody has claimed HEAD."""
+    if not row.head_seen_at_us:
+        return None
+    return HeadSeen(
+        generation=row.head_generation,
+        step=row.head_step,
+        manifest=row.head_manifest,
+        released=row.head_released,
+        final=row.head_final,
+        seen_at_us=row.head_seen_at_us,
+        read_at_us=row.head_read_at_us,
+    )
+
+
+def head_columns(head: HeadSeen) -> dict[str, Any]:
+    """The inverse of `head_of`."""
+    return {f"head_{item.name}": getattr(head, item.name) for item in fields(head)}
+
+
+def node_of(row: Row[Any], notices: Iterable[NoticeSeen] = ()) -> Node:
+    """`row` has all columns of nodes."""
+    values = row._mapping  # noqa: SLF001
+    # Failures count for the armed effect only: another one starts afresh.
+    counted = values["effect_failed_kind"] == values["effect"]
+    return Node(
+        **{name: values[name] for name in _PLAIN_NODE},
+        offer=decode_offer(values["offer"]),
+        state=NodeState(values["state"]),
+        leave_reason=_maybe(LeaveReason, values["leave_reason"]),
+        effect=_maybe(EffectKind, values["effect"]),
+        effect_failures=values["effect_failures"] if counted else 0,
+        notices=tuple(notices),
+    )
+
+
+def _maybe(kind: Any, value: str | None) -> Any:
+    return None if value is None else kind(value)
+
+
+def node_birth(node: Node) -> dict[str, Any]:
+    """All columns that a new node is inserted with; observations take their defaults."""
+    return {
+        **{name: getattr(node, name) for name in NODE_BIRTH},
+        "offer": encode(node.offer),
+        "offer_key": node.offer.key,
+        "provider": node.offer.provider,
+        "rate_microusd_per_h": node.offer.price_microusd_per_h,
+        **node_decisions(node),
+    }
+
+
+def node_decisions(node: Node) -> dict[str, Any]:
+    """The decision columns of a node, all of them."""
+    return {name: _stored(getattr(node, name)) for name in _DECIDED}
+
+
+def _stored(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+def nodes_where(conn: Connection, *conditions: Any) -> list[Node]:
+    """The nodes that match, oldest first, each with its notices."""
+    query = (
+        select(schema.nodes, *_NOTICE_COLUMNS)
+        .join_from(schema.nodes, schema.notices, _notices.node_id == _nodes.id, isouter=True)
+        .where(*conditions)
+        .order_by(_nodes.requested_at_us, _nodes.id, _notices.heard_at_us, _notices.notice_id)
+    )
+    found: dict[str, tuple[Row[Any], list[NoticeSeen]]] = {}
+    for row in conn.execute(query):
+        _, notices = found.setdefault(row.id, (row, []))
+        if row.n_notice_id is not None:
+            notices.append(_notice_of(row))
+    return [node_of(row, notices) for row, notices in found.values()]
+
+
+_NOTICE_COLUMNS = [
+    column.label(f"n_{column.name}")
+    for column in schema.notices.columns
+    if column.name not in ("node_id", "text")
+]
+
+
+def _notice_of(row: Row[Any]) -> NoticeSeen:
+    return NoticeSeen(
+        notice_id=row.n_notice_id,
+        kind=NoticeKind(row.n_kind),
+        heard_at_us=row.n_heard_at_us,
+        deadline_us=row.n_deadline_us,
+        withdrawn=row.n_withdrawn,
+        source=row.n_source,
+    )
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """A JSON list of numbers."""
+    return tuple(float(item) for item in json.loads(text))
+
+
+def by_job(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows grouped by their job_id, in order."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["job_id"], []).append(row)
+    return found

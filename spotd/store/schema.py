@@ -1,0 +1,397 @@
+"""The tables, portable between SQLite and PostgreSQL: text ids, microseconds, JSON as text.
+
+The columns of jobs and nodes are grouped by who writes them, and by nobody else: the row's birth,
+decisions (commit), observations (record_*), users, and the loop's own bookkeeping. The invariants
+that must hold whatever the code does are constraints here.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from providers.base import NoticeKind, Scope
+from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
+from spotd.states import NodeState
+from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
+
+# Every schema there ever was, oldest first; the last one is the one below.
+REVISIONS = ("0001",)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+SEGMENT_STATES = ("unknown", "open", "closed", "void")
+
+
+deployment = Table(
+    "deployment",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    key("name"),
+    big("created_at_us"),
+    big("max_nodes"),
+    big("max_microusd_per_h"),
+    CheckConstraint("id = 1", name="single"),
+)
+
+# "ids": the last id given to an event, a progress row, ...; "offers", "market": versions of what
+# market.py caches. A counter's row is locked until its transaction ends, so ids are committed in
+# their order and a reader that asks for "after id N" misses nothing.
+counters = Table("counters", metadata, Column("name", Text, primary_key=True), big("value"))
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    key("name"),
+    key("spec"),
+    key("spec_yaml"),
+    words("user_name"),
+    Column("request_id", Text),
+    Column("job_key", LargeBinary, nullable=False),
+    big("created_at_us"),
+    # --- users
+    key("desired"),
+    # --- decisions
+    big("version"),
+    count("generation"),
+    Column("outcome", Text),
+    words("outcome_text"),
+    big("finished_at_us"),
+    count("failures"),
+    big("place_after_us"),
+    big("save_wanted_at_us"),
+    words("stop_text"),
+    big("wake_at_us"),
+    big("notes_seen"),
+    words("last_reason"),
+    # --- observations
+    big("notes"),
+    count("head_generation"),
+    big("head_step"),
+    words("head_manifest"),
+    flag("head_released"),
+    flag("head_final"),
+    big("head_seen_at_us"),
+    big("head_read_at_us"),
+    big("first_step_at_us"),
+    # --- the loop: due when 0 < due_at_us <= now and the claim has run out
+    big("due_at_us"),
+    words("claim_owner"),
+    big("claim_until_us"),
+    UniqueConstraint("request_id"),
+    one_of("desired", Desired),
+    one_of("outcome", Outcome),
+)
+Index(
+    "uq_jobs_name_unfinished",
+    jobs.c.name,
+    unique=True,
+    **where("outcome IS NULL"),
+)
+Index("ix_jobs_name", jobs.c.name)
+Index(
+    "ix_jobs_due",
+    jobs.c.due_at_us,
+    jobs.c.claim_until_us,
+    **where("due_at_us > 0"),
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    job(),
+    key("name"),
+    Column("value", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("job_id", "name"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    job(),
+    Column("generation", Integer, nullable=False),
+    big("opened_at_us"),
+    key("cause"),
+    PrimaryKeyConstraint("job_id", "generation"),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    key("job_id"),
+    count("generation"),
+    count("rank"),
+    count("candidate"),
+    key("token"),
+    key("offer"),
+    key("offer_key"),
+    key("provider"),
+    big("requested_at_us"),
+    # --- decisions
+    key("state"),
+    flag("chosen"),
+    Column("leave_reason", Text),
+    words("leave_text"),
+    big("left_at_us"),
+    big("drained_at_us"),
+    big("kept_until_us"),
+    Column("effect", Text),
+    big("effect_armed_at_us"),
+    big("effect_due_at_us"),
+    # --- observations: the market
+    big("rate_microusd_per_h"),
+    # --- observations: effects and the cloud
+    words("instance_id"),
+    big("launched_at_us"),
+    words("launch_error"),
+    words("launch_error_code"),
+    words("host"),
+    count("port"),
+    words("ssh_user"),
+    words("cloud_state"),
+    big("surveyed_at_us"),
+    big("seen_at_us"),
+    big("booted_at_us"),
+    big("started_at_us"),
+    words("started_claim"),
+    big("told_release_at_us"),
+    big("told_drain_at_us"),
+    big("told_save_at_us"),
+    big("terminated_at_us"),
+    big("gone_at_us"),
+    words("effect_failed_kind"),
+    big("effect_failed_at_us"),
+    count("effect_failures"),
+    words("effect_error"),
+    # --- observations: the journal
+    big("hello_at_us"),
+    big("ready_at_us"),
+    big("claimed_at_us"),
+    big("first_step_at_us"),
+    big("last_step"),
+    big("heard_at_us"),
+    big("link_down_at_us"),
+    big("released_at_us"),
+    Column("exit_code", Integer),
+    big("exited_at_us"),
+    words("exit_tail"),
+    flag("setup_failed"),
+    big("journal_seq"),
+    UniqueConstraint("token"),
+    ForeignKeyConstraint(["job_id", "generation"], ["attempts.job_id", "attempts.generation"]),
+    one_of("state", NodeState),
+    one_of("leave_reason", LeaveReason),
+    one_of("effect", EffectKind),
+)
+Index(
+    "uq_nodes_chosen_rank",
+    nodes.c.job_id,
+    nodes.c.rank,
+    unique=True,
+    **where("chosen AND state IN ('booting', 'running')"),
+)
+Index("ix_nodes_job", nodes.c.job_id, nodes.c.generation)
+Index(
+    "ix_nodes_active",
+    nodes.c.provider,
+    nodes.c.rate_microusd_per_h,
+    nodes.c.job_id,
+    **where("state <> 'gone'"),
+)
+Index("ix_nodes_instance", nodes.c.provider, nodes.c.instance_id)
+Index("ix_nodes_down", nodes.c.id, **where("link_down_at_us > 0"))
+
+notices = Table(
+    "notices",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    key("notice_id"),
+    key("kind"),
+    big("heard_at_us"),
+    Column("deadline_us", BigInteger),
+    flag("withdrawn"),
+    words("source"),
+    words("text"),
+    PrimaryKeyConstraint("node_id", "notice_id"),
+    one_of("kind", NoticeKind),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    job(),
+    key("manifest"),
+    count("generation"),
+    big("step"),
+    big("bytes"),
+    words("trigger"),
+    flag("released"),
+    flag("final"),
+    big("committed_at_us"),
+    real("stage_s"),
+    real("write_s"),
+    PrimaryKeyConstraint("job_id", "manifest"),
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    job(),
+    count("generation"),
+    big("at_us"),
+    big("from_step"),
+    big("to_step"),
+    key("losses"),
+    big("first_at_us"),
+    big("last_at_us"),
+    big("tokens"),
+    real("busy_s"),
+)
+Index(
+    "ix_progress_job",
+    *(progress.c.job_id, progress.c.at_us, progress.c.generation, progress.c.to_step),
+    *(progress.c.tokens, progress.c.busy_s),  # throughput is read from the index alone
+)
+
+log_offsets = Table(
+    "log_offsets",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    key("stream"),
+    big("stored_bytes"),
+    PrimaryKeyConstraint("node_id", "stream"),
+)
+
+# --- the market
+
+providers = Table(
+    "providers", metadata, Column("name", Text, primary_key=True), words("disabled"), big("at_us")
+)
+
+offers = Table(
+    "offers",
+    metadata,
+    key("provider"),
+    key("key"),
+    key("data"),
+    PrimaryKeyConstraint("provider", "key"),
+)
+
+price_history = Table(
+    "price_history",
+    metadata,
+    key("offer_key"),
+    big("at_us"),
+    big("price_microusd_per_h"),
+    big("list_microusd_per_h"),
+    words("price_source"),
+    PrimaryKeyConstraint("offer_key", "at_us"),
+)
+
+refusals = Table(
+    "refusals",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    key("code"),
+    key("offer_key"),
+    key("scope"),
+    big("at_us"),
+    PrimaryKeyConstraint("node_id", "code"),
+    one_of("scope", Scope),
+)
+Index("ix_refusals_at", refusals.c.at_us)
+
+segments = Table(
+    "segments",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    job(),
+    key("kind"),
+    big("start_us"),
+    big("end_us"),
+    big("rate_microusd_per_h"),
+    big("list_rate_microusd_per_h"),
+    big("best_on_demand_microusd_per_h"),
+    words("price_source"),
+    key("state"),
+    big("cost_microusd"),
+    one_of("state", SEGMENT_STATES),
+    CheckConstraint("(end_us = 0) = (state IN ('unknown', 'open'))", name="ended"),
+)
+Index("ix_segments_job", segments.c.job_id, segments.c.cost_microusd)
+# One running stretch a node: the ledger cannot count an hour twice.
+Index(
+    "uq_segments_running",
+    segments.c.node_id,
+    unique=True,
+    **where("end_us = 0"),
+)
+
+# --- the record, and what leaves the house
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    big("at_us"),
+    Column("job_id", Text, ForeignKey("jobs.id")),
+    key("kind"),
+    words("text"),
+    words("node_id"),
+    key("severity"),
+    flag("alert"),
+    words("key"),
+    key("data"),
+    one_of("severity", Severity),
+)
+Index("ix_events_job", events.c.job_id, events.c.id)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    key("route"),
+    words("key"),
+    big("at_us"),
+    Column("job_id", Text, ForeignKey("jobs.id")),
+    key("event"),
+    count("repeats"),
+    count("tries"),
+    big("next_at_us"),
+    big("sent_at_us"),
+    words("error"),
+)
+Index("ix_alerts_unsent", alerts.c.next_at_us, **where("sent_at_us = 0"))
+
+duties = Table(
+    "duties",
+    metadata,
+    Column("name", Text, primary_key=True),
+    key("holder"),
+    big("epoch"),
+    big("until_us"),
+)

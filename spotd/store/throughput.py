@@ -1,0 +1,101 @@
+"""How fast jobs train, by their own reports: for views, and for the check of all jobs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, case, func, select
+
+from spotd.model import HealthSpec, S, Throughput
+from spotd.states import NodeState
+from spotd.store import schema
+from spotd.store.codec import decode_spec
+
+# How far back is looked: long enough for a baseline before the health checks' windows.
+LOOK_BACK_S = 600.0
+
+_jobs, _nodes, _progress = schema.jobs.c, schema.nodes.c, schema.progress.c
+_IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
+_REPORTED = (
+    select(
+        *(_progress.job_id, _progress.generation, _progress.at_us, _progress.to_step),
+        *(_progress.tokens, _progress.busy_s),
+    )
+    .join(schema.jobs, _jobs.id == _progress.job_id)
+    .where(
+        _progress.job_id.in_(_IDS),
+        _progress.at_us > bindparam("since"),
+        _progress.generation == _jobs.generation,
+    )
+    .order_by(_progress.job_id, _progress.at_us, _progress.id)
+)
+_RUNNING = select(_jobs.id, _jobs.spec).where(
+    _jobs.outcome.is_(None),
+    select(_nodes.id)
+    .where(_nodes.job_id == _jobs.id, _nodes.state == NodeState.RUNNING.value)
+    .exists(),
+)
+_NEW = _progress.at_us > bindparam("recent")
+_SUMS = (
+    select(
+        _progress.job_id,
+        func.sum(case((_NEW, 1), else_=0)).label("reports"),
+        func.sum(case((_NEW, _progress.tokens), else_=0)).label("tokens"),
+        func.sum(case((_NEW, _progress.busy_s), else_=0.0)).label("busy_s"),
+        func.max(case((~_NEW & (_progress.busy_s > 0), _progress.tokens / _progress.busy_s))).label(
+            "best"
+        ),
+    )
+    .join(schema.jobs, _jobs.id == _progress.job_id)
+    .where(
+        _jobs.outcome.is_(None),
+        _progress.at_us > bindparam("since"),
+        _progress.generation == _jobs.generation,
+    )
+    .group_by(_progress.job_id)
+)
+
+
+def since_us(specs: Iterable[HealthSpec], now_us: int) -> int:
+    """Where to begin: three times what the longest of the checks looks at, or LOOK_BACK_S."""
+    needed_s = max((3 * spec.checks * spec.check_every_s for spec in specs), default=0.0)
+    return now_us - int(max(needed_s, LOOK_BACK_S) * S)
+
+
+def reported(
+    conn: Connection, job_ids: Sequence[str], start_us: int
+) -> dict[str, list[Throughput]]:
+    """What the newest attempt of each job reported since `start_us`, oldest first."""
+    found: dict[str, list[Throughput]] = {job_id: [] for job_id in job_ids}
+    for job_id, *values in conn.execute(_REPORTED, {"jobs": list(job_ids), "since": start_us}):
+        found[job_id].append(Throughput(*values))
+    return found
+
+
+def recent_throughput(
+    conn: Connection, now_us: int
+) -> dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]:
+    """See Store.recent_throughput. The database adds up; only the rows of the few jobs that may
+    be slow come over."""
+    specs = {row.id: decode_spec(row.spec).health for row in conn.execute(_RUNNING)}
+    start_us = since_us(specs.values(), now_us)
+    suspects: list[str] = []
+    for window_s in sorted({spec.check_every_s for spec in specs.values()}):
+        times = {"since": start_us, "recent": now_us - int(window_s * S)}
+        for row in conn.execute(_SUMS, times):
+            spec = specs.get(row.job_id)
+            if spec is not None and spec.check_every_s == window_s and _may_be_slow(row, spec):
+                suspects.append(row.job_id)
+    if not suspects:
+        return {}
+    rows = reported(conn, suspects, start_us)
+    return {job_id: (specs[job_id], tuple(rows[job_id])) for job_id in suspects}
+
+
+def _may_be_slow(row: Row[Any, Any, Any, Any, Any], spec: HealthSpec) -> bool:
+    """The newest window is bad by the most generous baseline: the best rate of any report."""
+    if row.best is None:
+        return False
+    silent = row.reports == 0
+    return bool(silent or (row.busy_s > 0 and row.tokens < spec.ratio * row.best * row.busy_s))

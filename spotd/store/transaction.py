@@ -1,0 +1,172 @@
+"""What every write shares: jobs that became due, and events, written in bulk at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, case, select, update
+
+from spotd.model import Event, S
+from spotd.store import schema
+from spotd.store.codec import decode_spec, encode
+
+COALESCE_S = 60.0  # an undelivered alert of the same key takes in repeats for this long
+DEFAULT_ROUTE = "default"
+
+_jobs, _alerts, _counters = schema.jobs, schema.alerts, schema.counters
+_TOUCH = (
+    update(_jobs)
+    .where(_jobs.c.id == bindparam("job"))
+    .values(
+        notes=_jobs.c.notes + 1,
+        due_at_us=case(
+            ((_jobs.c.due_at_us > 0) & (_jobs.c.due_at_us < bindparam("at")), _jobs.c.due_at_us),
+            else_=bindparam("at"),
+        ),
+    )
+)
+
+
+_ADD = (
+    update(_counters)
+    .where(_counters.c.name == bindparam("counter"))
+    .values(value=_counters.c.value + bindparam("more"))
+    .returning(_counters.c.value)
+)
+
+
+class Transaction:
+    """One transaction being written. `due` says whether it made a job due."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self.due = False
+        self._moved: set[str] = set()
+        self._events: list[tuple[str, Event, int]] = []
+        self._progress: list[dict[str, Any]] = []
+
+    def touch(self, jobs: Mapping[str, int]) -> None:
+        """Note that something was observed about each job at that time; locks their rows.
+
+        Call it before touching nodes: jobs first and in order, or two writers could deadlock.
+        """
+        if jobs:
+            rows = [{"job": job, "at": max(jobs[job], 1)} for job in sorted(jobs)]
+            if self.conn.execute(_TOUCH, rows).rowcount:
+                self.due = True
+
+    def event(self, job_id: str, event: Event, at_us: int) -> None:
+        """Store `event` when the transaction ends; "" is the deployment's own."""
+        self._events.append((job_id, event, at_us))
+
+    def progress(self, row: dict[str, Any]) -> None:
+        """Store a progress row (without its id) when the transaction ends."""
+        self._progress.append(row)
+
+    def market_moved(self) -> None:
+        """Refusals, limits or providers changed: what others have cached is old."""
+        self._moved.add("market")
+
+    def offers_moved(self) -> None:
+        """Offers changed."""
+        self._moved.add("offers")
+
+    def take_ids(self, count: int) -> int:
+        """The first of `count` fresh ids; others wait for theirs until this transaction ends."""
+        return self._add("ids", count) - count + 1
+
+    def _add(self, counter: str, more: int) -> int:
+        return int(self.conn.execute(_ADD, {"counter": counter, "more": more}).scalar_one())
+
+    def flush(self) -> None:
+        """Write what was collected; the last thing in the transaction."""
+        if self._events or self._progress:
+            self._flush_rows()
+        for name in sorted(self._moved):
+            self._add(name, 1)
+
+    def _flush_rows(self) -> None:
+        number = self.take_ids(len(self._events) + len(self._progress))
+        if self._progress:
+            rows = [{"id": number + at, **row} for at, row in enumerate(self._progress)]
+            self.conn.execute(schema.progress.insert(), rows)
+            number += len(rows)
+        if self._events:
+            events = [_event_row(number + at, *event) for at, event in enumerate(self._events)]
+            self.conn.execute(schema.events.insert(), events)
+            alerts = [event for event in self._events if event[1].alert]
+            if alerts:
+                self._send(alerts)
+
+    def _send(self, alerts: list[tuple[str, Event, int]]) -> None:
+        """One outbox row per route of the event's job, or one more repeat of a waiting row."""
+        routes = self._routes({job_id for job_id, _, _ in alerts if job_id})
+        waiting = self._waiting([event.key for _, event, _ in alerts if event.key])
+        fresh: list[dict[str, Any]] = []
+        repeats: dict[int, int] = {}
+        for job_id, event, at_us in alerts:
+            for route in routes.get(job_id, (DEFAULT_ROUTE,)):
+                row = waiting.get((route, event.key)) if event.key else None
+                if row is not None and at_us - row["at_us"] < COALESCE_S * S:
+                    if "id" in row:
+                        repeats[row["id"]] = repeats.get(row["id"], 0) + 1
+                    else:
+                        row["repeats"] += 1
+                    continue
+                row = _alert_row(route, job_id, event, at_us)
+                fresh.append(row)
+                waiting[route, event.key] = row
+        for number, count in sorted(repeats.items()):
+            where = _alerts.c.id == number
+            self.conn.execute(
+                update(_alerts).where(where).values(repeats=_alerts.c.repeats + count)
+            )
+        if fresh:
+            first = self.take_ids(len(fresh))
+            rows = [{"id": first + at, **row} for at, row in enumerate(fresh)]
+            self.conn.execute(_alerts.insert(), rows)
+
+    def _routes(self, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        query = select(_jobs.c.id, _jobs.c.spec).where(_jobs.c.id.in_(sorted(jobs)))
+        return {row.id: decode_spec(row.spec).alerts for row in self.conn.execute(query)}
+
+    def _waiting(self, keys: Iterable[str]) -> dict[tuple[str, str], dict[str, Any]]:
+        wanted = sorted(set(keys))
+        if not wanted:
+            return {}
+        query = (
+            select(_alerts.c.id, _alerts.c.route, _alerts.c.key, _alerts.c.at_us)
+            .where(_alerts.c.sent_at_us == 0, _alerts.c.key.in_(wanted))
+            .order_by(_alerts.c.id)
+            .with_for_update()
+        )
+        rows = self.conn.execute(query).mappings()
+        return {(row["route"], row["key"]): dict(row) for row in rows}
+
+
+def _event_row(number: int, job_id: str, event: Event, at_us: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "at_us": at_us,
+        "job_id": job_id or None,
+        "kind": event.kind,
+        "text": event.text,
+        "node_id": event.node_id,
+        "severity": event.severity.value,
+        "alert": event.alert,
+        "key": event.key,
+        "data": encode(event.data),
+    }
+
+
+def _alert_row(route: str, job_id: str, event: Event, at_us: int) -> dict[str, Any]:
+    return {
+        "route": route,
+        "key": event.key,
+        "at_us": at_us,
+        "job_id": job_id or None,
+        "event": encode(event),
+        "repeats": 1,
+        "next_at_us": at_us,
+    }

@@ -1,0 +1,159 @@
+"""The EC2 watcher against the local cloud's IMDSv2 and against broken ones."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from providers.aws.notice import Watcher
+from providers.base import MetadataError, NoticeKind
+from providers.local.documents import Ask, Reply
+from tests.rigs.metadata import serve_metadata, serve_script
+
+DEADLINE_US = 1_779_974_382_000_000  # 2026-05-28T13:19:42Z
+
+
+def answers(**documents: object) -> object:
+    """A service with a token and these documents by the last part of their path."""
+
+    def reply(ask: Ask) -> Reply:
+        if ask.method == "PUT":
+            return Reply(200, b"token-1", headers={"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": "60"})
+        if ask.headers.get("x-aws-ec2-metadata-token") != "token-1":
+            return Reply(401, b"Unauthorized")
+        name = ask.path.rpartition("/")[2].replace("-", "_")
+        if name not in documents:
+            return Reply(404, b"<html>404</html>")
+        found = documents[name]
+        return found if isinstance(found, Reply) else Reply(200, json.dumps(found).encode())
+
+    return reply
+
+
+@pytest.mark.req("PRE-01")
+def test_instance_action_is_a_preemption_with_its_time() -> None:
+    with serve_metadata("aws") as service:
+        watcher = Watcher(service.url)
+        assert watcher.poll() == []
+        service.publish("preempt", DEADLINE_US)
+        (notice,) = watcher.poll()
+    assert notice.kind is NoticeKind.PREEMPT
+    assert notice.deadline_us == DEADLINE_US
+    assert notice.source == "spot/instance-action"
+
+
+@pytest.mark.req("PRE-01")
+def test_a_refused_token_is_renewed_within_the_same_poll() -> None:
+    with serve_metadata("aws") as service:
+        watcher = Watcher(service.url)
+        watcher.poll()
+        service.publish("preempt", DEADLINE_US)
+        service.fault("expire_tokens")
+        assert [notice.kind for notice in watcher.poll()] == [NoticeKind.PREEMPT]
+
+
+@pytest.mark.req("PRE-01")
+def test_every_read_carries_a_token_and_the_token_is_used_again() -> None:
+    with serve_script(answers()) as (url, script):
+        watcher = Watcher(url)
+        watcher.poll()
+        watcher.poll()
+    puts = [ask for ask in script.asked if ask.method == "PUT"]
+    gets = [ask for ask in script.asked if ask.method == "GET"]
+    assert len(puts) == 1
+    assert puts[0].headers["x-aws-ec2-metadata-token-ttl-seconds"] == "21600"
+    assert len(gets) >= 2
+    assert all(ask.headers["x-aws-ec2-metadata-token"] == "token-1" for ask in gets)
+
+
+def test_a_token_is_renewed_before_it_expires() -> None:
+    now = [100.0]
+    with serve_script(answers()) as (url, script):
+        watcher = Watcher(url, monotonic=lambda: now[0])
+        watcher.poll()
+        now[0] += 44.0  # granted for 60 s, renewed 15 s before
+        watcher.poll()
+        assert sum(ask.method == "PUT" for ask in script.asked) == 1
+        now[0] += 2.0
+        watcher.poll()
+        assert sum(ask.method == "PUT" for ask in script.asked) == 2
+
+
+def test_without_tokens_nothing_is_read_the_old_way() -> None:
+    def reply(ask: Ask) -> Reply:
+        return Reply(403, b"Forbidden") if ask.method == "PUT" else Reply(200, b"{}")
+
+    with serve_script(reply) as (url, script), pytest.raises(MetadataError, match="403"):
+        Watcher(url).poll()
+    assert [ask.method for ask in script.asked] == ["PUT"]
+
+
+def test_rebalance_and_maintenance_are_told_apart() -> None:
+    with serve_metadata("aws") as service:
+        service.publish("rebalance", DEADLINE_US, "r")
+        service.publish("maintenance", DEADLINE_US, "m")
+        rebalance, maintenance = Watcher(service.url).poll()
+    assert (rebalance.kind, rebalance.deadline_us) == (NoticeKind.REBALANCE, None)
+    assert (maintenance.kind, maintenance.deadline_us) == (NoticeKind.MAINTENANCE, DEADLINE_US)
+    assert maintenance.notice_id == "aws-event-m"
+
+
+def test_a_completed_event_is_no_notice() -> None:
+    event = {"EventId": "e", "State": "completed", "NotBefore": "21 Jan 2019 09:00:43 GMT"}
+    with serve_script(answers(scheduled=[event])) as (url, _):
+        assert Watcher(url).poll() == []
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        Reply(200, b"<html>not json"),
+        Reply(200, b"[]"),
+        Reply(500, b"oops"),
+        {"action": "dance", "time": "2026-05-28T13:19:42Z"},
+        {"action": "terminate", "time": "tomorrow"},
+        {"action": "terminate"},
+    ],
+)
+def test_nonsense_is_an_outage_and_never_a_preemption(document: object) -> None:
+    with (
+        serve_script(answers(instance_action=document)) as (url, _),
+        pytest.raises(MetadataError),
+    ):
+        Watcher(url).poll()
+
+
+def test_a_broken_advisory_does_not_hide_a_preemption() -> None:
+    action = {"action": "stop", "time": "2026-05-28T13:19:42Z"}
+    broken = Reply(200, b"{")
+    with serve_script(answers(instance_action=action, rebalance=broken)) as (url, _):
+        (notice,) = Watcher(url).poll()
+        assert notice.kind is NoticeKind.PREEMPT
+    with serve_script(answers(rebalance=broken)) as (url, _), pytest.raises(MetadataError):
+        Watcher(url).poll()
+
+
+def test_an_unreachable_service_is_an_outage_within_the_timeout() -> None:
+    with serve_metadata("aws") as service:
+        service.fault("slow", 1.0)
+        began = time.monotonic()
+        with pytest.raises(MetadataError):
+            Watcher(service.url, timeout_s=0.2).poll()
+        assert time.monotonic() - began < 0.9
+    with pytest.raises(MetadataError, match="refused"):
+        Watcher(service.url).poll()
+
+
+def test_a_proxy_in_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serve_metadata("aws") as service:
+        assert Watcher(service.url).poll() == []
+
+
+def test_an_unusable_address_is_named() -> None:
+    with pytest.raises(MetadataError, match="ftp://here"):
+        Watcher("ftp://here").poll()

@@ -1,0 +1,125 @@
+"""The Compute Engine watcher against the local cloud's metadata server and against broken ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from providers.base import MetadataError, Notice, NoticeKind
+from providers.gcp.notice import Watcher
+from providers.local.documents import Ask, Reply
+from tests.rigs.metadata import serve_metadata, serve_script
+
+
+@pytest.mark.req("PRE-02")
+def test_a_preemption_ends_the_long_poll_at_once() -> None:
+    with serve_metadata("gcp") as service:
+        watcher = Watcher(service.url, notice_s=30.0, wall=lambda: 1000.0)
+        assert watcher.poll() == []
+        found: list[tuple[float, Sequence[Notice]]] = []
+
+        def wait() -> None:
+            notices = watcher.poll()
+            found.append((time.monotonic(), notices))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive(), "the second poll waits for a change"
+        published_at = time.monotonic()
+        service.publish("preempt", 0)
+        waiting.join(5.0)
+    (heard_at, (notice,)) = found[0]
+    assert heard_at - published_at < 0.2
+    assert notice.kind is NoticeKind.PREEMPT
+    assert notice.deadline_us == 1_030_000_000
+
+
+def test_the_deadline_stays_that_of_the_first_sight() -> None:
+    now = [1000.0]
+    with serve_metadata("gcp") as service:
+        service.publish("preempt", 0)
+        watcher = Watcher(service.url, wait_s=1, notice_s=120.0, wall=lambda: now[0])
+        first = watcher.poll()
+        now[0] = 1010.0
+        assert watcher.poll() == first
+        assert first[0].deadline_us == 1_120_000_000
+
+
+def test_the_long_poll_carries_the_etag_and_a_timeout() -> None:
+    def reply(ask: Ask) -> Reply:
+        body = b"NONE" if "maintenance" in ask.path else b"FALSE"
+        return Reply(200, body, headers={"ETag": "e/1", "Metadata-Flavor": "Google"})
+
+    with serve_script(reply) as (url, script):
+        watcher = Watcher(url, wait_s=7)
+        watcher.poll()
+        watcher.poll()
+    first, _, second, _ = script.asked
+    assert first.query == {}
+    assert second.query == {"wait_for_change": "true", "last_etag": "e/1", "timeout_sec": "7"}
+    assert all(ask.headers["metadata-flavor"] == "Google" for ask in script.asked)
+
+
+def test_maintenance_comes_and_goes() -> None:
+    with serve_metadata("gcp") as service:
+        watcher = Watcher(service.url, wait_s=1, wall=lambda: 1000.0)
+        assert watcher.poll() == []
+        service.publish("maintenance", 0)
+        (notice,) = watcher.poll()
+        assert notice.kind is NoticeKind.MAINTENANCE
+        assert notice.deadline_us == 4_600_000_000
+        service.withdraw()
+        assert watcher.poll() == []
+
+
+def test_a_live_migration_takes_nothing_away() -> None:
+    def reply(ask: Ask) -> Reply:
+        moving = "maintenance" in ask.path
+        body = b"MIGRATE_ON_HOST_MAINTENANCE" if moving else b"FALSE"
+        return Reply(200, body, headers={"ETag": "1"})
+
+    with serve_script(reply) as (url, _):
+        assert Watcher(url).poll() == []
+
+
+def test_503_is_an_outage_and_the_next_read_is_a_plain_one() -> None:
+    with serve_metadata("gcp") as service:
+        watcher = Watcher(service.url)
+        watcher.poll()
+        service.fault("error_503", 60.0)
+        with pytest.raises(MetadataError, match="503"):
+            watcher.poll()
+        service.publish("preempt", 0)  # during the outage
+        service.fault("error_503", 0.0)
+        assert [notice.kind for notice in watcher.poll()] == [NoticeKind.PREEMPT]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"MAYBE", b"\xff\xfe"])
+def test_nonsense_is_an_outage_and_never_a_preemption(body: bytes) -> None:
+    with (
+        serve_script(lambda _: Reply(200, body, headers={"ETag": "1"})) as (url, _),
+        pytest.raises(MetadataError),
+    ):
+        Watcher(url).poll()
+
+
+def test_somebody_else_on_the_address_is_not_believed() -> None:
+    strange = Reply(200, b"TRUE", headers={"ETag": "1", "Metadata-Flavor": "Other"})
+    with serve_script(lambda _: strange) as (url, _), pytest.raises(MetadataError):
+        Watcher(url).poll()
+
+
+def test_without_etags_it_polls_once_a_second() -> None:
+    def reply(ask: Ask) -> Reply:
+        return Reply(200, b"NONE" if "maintenance" in ask.path else b"FALSE")
+
+    with serve_script(reply) as (url, script):
+        watcher = Watcher(url)
+        watcher.poll()
+        watcher.poll()
+    assert watcher.interval_s == 1.0
+    assert all(ask.query == {} for ask in script.asked)

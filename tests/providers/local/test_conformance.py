@@ -1,0 +1,48 @@
+"""The local cloud behaves like a provider, in each of its personalities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from providers.base import LaunchRequest, Provider
+from providers.local.cloud import LocalCloud
+from providers.local.control import Running
+from tests.providers.conformance import ProviderConformance
+from tests.rigs.local_cloud import launch_request
+
+
+class LocalRig:
+    """Faults through the control API; every test has tokens and deployments of its own."""
+
+    def __init__(self, local: Running, personality: str, test: str) -> None:
+        self._local = local
+        self._personality = personality
+        self._test = test
+
+    def provider(self, deployment: str = "one", *, timeout_s: float = 10.0) -> Provider:
+        name = f"local-{self._personality}"
+        deployment = f"{self._test}-{deployment}"
+        return LocalCloud(name, self._local.url, self._personality, deployment, timeout_s)
+
+    def request(self, provider: Provider, token: str) -> LaunchRequest:
+        return launch_request(provider, token)
+
+    def break_next(self, what: str, operation: str = "launch") -> None:
+        kind = "delay" if what == "hang" else what
+        self._local.control.fault(
+            operation=operation, kind=kind, seconds=1.0, personality=self._personality
+        )
+
+
+class TestLocalCloud(ProviderConformance):
+    @pytest.fixture(params=["aws", "gcp", "azure"])
+    def rig(self, local: Running, request: pytest.FixtureRequest) -> Iterator[LocalRig]:
+        yield LocalRig(local, request.param, request.node.name)
+        for machine in local.control.state()["instances"]:
+            if machine["state"] == "running":
+                LocalCloud("x", local.url, machine["personality"], "x").terminate(
+                    machine["instance_id"]
+                )
+        local.control.clear_faults()

@@ -1,0 +1,33 @@
+"""A store on SQLite and a receiver like Slack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotd.store.sql import SqlStore, open_store
+from tests.rigs import slack as rig
+from tests.rigs.slack import Slack
+from tests.spotd.store.build import NOW
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    """An empty store."""
+    opened = open_store(
+        f"sqlite:///{tmp_path}/spotd.db",
+        now=lambda: NOW,
+        notify=lambda: None,
+        deployment_factory=lambda: "d0",
+    )
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def slack() -> Iterator[Slack]:
+    """A receiver that takes what Slack would take."""
+    with rig.serving() as receiver:
+        yield receiver

@@ -1,0 +1,454 @@
+"""The outbox's way out: at least once, few messages, honest about what did not arrive."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+
+from spotd import log as logs
+from spotd.act.alerts import Delivery, LogRoute
+from spotd.act.slack import SlackRoute
+from spotd.clock import SystemClock
+from spotd.model import Event, S, Severity
+from spotd.store.base import StoreUnavailableError
+from spotd.store.sql import SqlStore
+from tests.rigs import slack as rig
+from tests.rigs.slack import SECRET, Slack
+from tests.spotd.store import build
+from tests.spotd.store.build import NOW
+
+TTL_US = 30 * S
+
+
+class HandClock:
+    """Time that the test moves."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def now_us(self) -> int:
+        return NOW + int(self.passed_s * S)
+
+    def monotonic_s(self) -> float:
+        return self.passed_s
+
+    def sleep(self, seconds: float) -> None:
+        self.passed_s += seconds
+
+
+class Desk:
+    """A delivery over a store, with its own time and the duty's lease."""
+
+    def __init__(self, store: SqlStore, **routes: SlackRoute | LogRoute) -> None:
+        self.store = store
+        self.clock = HandClock()
+        self.delivery = Delivery(store, routes, self.clock)
+        self.epoch = store.take_duty("alerts", "me", self.clock.now_us(), TTL_US) or 0
+        self.count = 0
+
+    def happen(self, text: str = "m1 is gone", job_id: str = "", **fields: object) -> None:
+        self.count += 1
+        base: dict[str, object] = {"severity": Severity.WARNING, "key": f"k{self.count}"}
+        event = Event("lost", text, alert=True, **{**base, **fields})  # type: ignore[arg-type]
+        self.store.add_event(job_id, event, self.clock.now_us())
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """`seconds` later, one call of `deliver`."""
+        self.clock.passed_s += seconds
+        self.delivery.deliver(self.epoch)
+
+    def waiting(self) -> int:
+        return len(self.store.due_alerts(1 << 60, 1000))
+
+
+def events(store: SqlStore) -> list[str]:
+    return [row.event.text for row in store.events(None)]
+
+
+def test_delivered_once(store: SqlStore, slack: Slack) -> None:
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen("m1 is gone")
+    desk.tick()
+    assert desk.waiting() == 0
+    for _ in range(3):
+        desk.tick(60)
+    assert len(slack.messages) == 1
+    assert "m1 is gone" in slack.messages[0]["text"]
+
+
+def test_a_message_says_what_the_job_has_cost(store: SqlStore, slack: Slack) -> None:
+    view = build.placed(store)
+    store.record_launched("j1-g1-0", "i-1", NOW)
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen(job_id="j1")
+    desk.tick(3600)
+    spent = store.load_view("j1", desk.clock.now_us())
+    assert spent is not None
+    assert spent.spent_microusd > view.spent_microusd
+    assert f"${spent.spent_microusd / 1e6:.2f} spent" in slack.requests[0].decode()
+
+
+@pytest.mark.req("MON-07")
+@pytest.mark.parametrize("over_s", [1, 10, 55])
+def test_a_storm_of_100_is_at_most_3_messages(store: SqlStore, slack: Slack, over_s: int) -> None:
+    desk = Desk(store, default=SlackRoute(slack.url))
+    for second in range(over_s):
+        for number in range(second, 100, over_s):
+            desk.happen(f"m{number} is gone")
+        desk.tick(1)
+    for _ in range(120):
+        desk.tick(1)
+    assert desk.waiting() == 0
+    assert 1 <= len(slack.messages) <= 3
+    told = sum(_told(message["text"]) for message in slack.messages)
+    assert told == 100
+
+
+def _told(text: str) -> int:
+    """How many alerts a message says it stands for."""
+    return int(text.split()[1]) if " alerts: " in text else 1
+
+
+@pytest.mark.req("MON-07")
+def test_never_more_than_one_message_a_second(store: SqlStore, slack: Slack) -> None:
+    desk = Desk(store, default=SlackRoute(slack.url))
+    for number in range(3):
+        desk.happen(f"m{number} is gone")
+        desk.tick(0.4)
+    assert len(slack.messages) == 1
+    desk.tick(0.4)
+    assert len(slack.messages) == 2
+
+
+def test_a_few_alerts_do_not_wait_for_one_another(store: SqlStore, slack: Slack) -> None:
+    desk = Desk(store, default=SlackRoute(slack.url))
+    for text in ("notice", "recovered", "notice again"):
+        desk.happen(text)
+        desk.tick(6)
+    assert len(slack.messages) == 3
+
+
+@pytest.mark.req("MON-07")
+def test_429_is_obeyed(store: SqlStore, slack: Slack) -> None:
+    slack.script = [(429, "rate_limited", {"Retry-After": "7"})]
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen("first")
+    desk.tick()
+    desk.happen("second")
+    for _ in range(6):
+        desk.tick(1)
+    assert len(slack.requests) == 1, "asked again before Retry-After"
+    desk.tick(1)
+    assert len(slack.messages) == 1
+    assert _told(slack.messages[0]["text"]) == 2
+
+
+def test_other_errors_are_tried_again_ever_more_rarely(store: SqlStore, slack: Slack) -> None:
+    slack.script = [(500, "trouble", {})] * 12
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen()
+    asked_s = []
+    while len(slack.messages) < 1 and desk.clock.passed_s < 4000:
+        before = len(slack.requests)
+        desk.tick(1)
+        if len(slack.requests) > before:
+            asked_s.append(desk.clock.passed_s)
+    pauses = [b - a for a, b in itertools.pairwise(asked_s)]
+    assert pauses[:5] == [1, 2, 4, 8, 16]
+    assert max(pauses) == 300
+    assert len(slack.messages) == 1
+
+
+@pytest.mark.parametrize(("status", "said"), [(404, "no_service"), (410, "channel_is_archived")])
+def test_a_dead_webhook_is_reported_and_another_route_takes_over(
+    store: SqlStore, slack: Slack, status: int, said: str
+) -> None:
+    with rig.serving() as spare:
+        desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
+        slack.script = [(status, said, {})] * 5
+        desk.happen("m1 is gone")
+        for _ in range(5):
+            desk.tick(6)
+        assert len(slack.requests) == 1, "asked a dead webhook again"
+        assert "m1 is gone" in str(spare.requests)
+        assert said in str(spare.requests)
+        assert desk.waiting() == 0
+        assert f"alert route default is out of use: Slack answered {status}: {said}" in str(
+            events(store)
+        )
+        slack.script = []
+        assert desk.delivery.test("default") == {"default": ""}
+        desk.happen("m2 is gone")
+        desk.tick(60)
+        assert "m2 is gone" in slack.messages[-1]["text"], "a route that works again is not used"
+
+
+def test_without_another_route_the_log_takes_over(
+    store: SqlStore, slack: Slack, caplog: pytest.LogCaptureFixture
+) -> None:
+    slack.script = [(410, "channel_is_archived", {})]
+    desk = Desk(store, default=SlackRoute(slack.url))
+    with logged() as out:
+        desk.happen("m1 is gone")
+        desk.tick()
+        desk.tick(1)
+    assert desk.waiting() == 0
+    assert "m1 is gone" in out.getvalue()
+
+
+def test_an_unknown_route_is_a_log_line(store: SqlStore, slack: Slack) -> None:
+    desk = Desk(store, other=SlackRoute(slack.url))
+    with logged() as out:
+        desk.happen("m1 is gone")
+        desk.tick()
+    assert desk.waiting() == 0
+    assert "m1 is gone" in out.getvalue()
+    assert slack.requests == []
+
+
+def test_what_a_route_does_not_want_is_not_sent(store: SqlStore, slack: Slack) -> None:
+    desk = Desk(store, default=SlackRoute(slack.url, Severity.ERROR))
+    desk.happen("small", severity=Severity.WARNING)
+    desk.happen("large", severity=Severity.ERROR)
+    desk.tick()
+    assert desk.waiting() == 0
+    assert len(slack.messages) == 1
+    assert "small" not in slack.requests[0].decode()
+
+
+@pytest.mark.req("MON-07")
+def test_a_hanging_route_holds_up_nothing(store: SqlStore, slack: Slack) -> None:
+    """On the real clock: the call comes back, the other route is served, nothing is told twice."""
+    view = build.submit(store, alerts=("default", "spare"))
+    go_on = threading.Event()
+    slack.before_answer = lambda: go_on.wait(20) and None
+    with rig.serving() as spare:
+        desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
+        desk.delivery = Delivery(
+            store,
+            {"default": SlackRoute(slack.url), "spare": SlackRoute(spare.url)},
+            SystemClock(),
+        )
+        desk.happen(job_id=view.job.id)
+        began_s = time.monotonic()
+        desk.tick()
+        assert time.monotonic() - began_s < 4.5
+        assert len(spare.messages) == 1
+        assert desk.waiting() == 1
+        go_on.set()
+        desk.tick()
+        assert desk.waiting() == 0
+        assert len(slack.requests) == 1
+
+
+def test_a_send_that_never_ends_is_given_up(store: SqlStore, slack: Slack) -> None:
+    """A peer that drips a byte now and then outlives every time-out of the socket."""
+    hung = threading.Event()
+
+    class Stuck:
+        min_severity = Severity.INFO
+        paced = True
+
+        def send(self, alerts: object) -> None:
+            hung.wait(60)
+
+    desk = Desk(store)
+    desk.delivery = Delivery(store, {"default": Stuck()}, desk.clock)
+    desk.happen()
+    began_s = time.monotonic()
+    desk.tick()
+    assert time.monotonic() - began_s < 4.5
+    desk.tick(31)
+    row = store.due_alerts(1 << 60, 1)[0]
+    assert row.tries == 1
+    hung.set()
+
+
+def test_who_lost_the_duty_marks_nothing(store: SqlStore, slack: Slack) -> None:
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen()
+    later_us = desk.clock.now_us() + TTL_US + 1
+    assert store.take_duty("alerts", "another", later_us, TTL_US) == desk.epoch + 1
+    desk.tick()
+    assert len(slack.messages) == 1
+    assert desk.waiting() == 1, "a daemon that had lost the duty marked a row"
+
+
+def test_what_was_told_is_not_told_again_when_the_store_fails(
+    store: SqlStore, slack: Slack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen()
+
+    def fail(*_: object) -> bool:
+        raise StoreUnavailableError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "mark_alerts", fail)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError):
+                desk.tick(10)
+    desk.tick(10)
+    assert desk.waiting() == 0
+    assert len(slack.requests) == 1
+
+
+def test_a_day_is_long_enough(store: SqlStore, slack: Slack) -> None:
+    slack.script = [(500, "trouble", {})] * 3
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen()
+    desk.tick()
+    desk.tick(24 * 3600 + 1)
+    assert desk.waiting() == 0
+    assert len(slack.requests) == 1
+
+
+def test_blocks_that_slack_does_not_like_come_as_plain_text(store: SqlStore, slack: Slack) -> None:
+    slack.script = [(400, "invalid_blocks", {})]
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen("m1 is gone")
+    desk.tick()
+    assert desk.waiting() == 0
+    assert "blocks" not in slack.messages[0]
+    assert "m1 is gone" in slack.messages[0]["text"]
+
+
+def test_a_200_that_is_not_ok_is_no_delivery(store: SqlStore, slack: Slack) -> None:
+    slack.script = [(200, "<html>log in to the network</html>", {})]
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen()
+    desk.tick()
+    assert desk.waiting() == 1
+
+
+def test_no_redirect_and_no_proxy(
+    store: SqlStore, slack: Slack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with rig.serving() as thief:
+        slack.script = [(307, "", {"Location": thief.url})]
+        desk = Desk(store, default=SlackRoute(slack.url))
+        assert "307" in desk.delivery.test("default")["default"]
+        assert thief.requests == []
+    assert len(slack.requests) == 1
+
+
+def test_test_says_what_is_wrong(store: SqlStore, slack: Slack) -> None:
+    with closed_port() as port:
+        nobody = SlackRoute(f"http://127.0.0.1:{port}{SECRET}")
+        desk = Desk(store, default=SlackRoute(slack.url), nobody=nobody, lines=LogRoute())
+        found = desk.delivery.test("")
+    assert found["default"] == ""
+    assert found["lines"] == ""
+    assert "Connection refused" in found["nobody"]
+    assert desk.delivery.test("default") == {"default": ""}
+    assert desk.delivery.test("unknown") == {}
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port that nobody listens on and nobody else gets meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@contextmanager
+def logged() -> Iterator[io.StringIO]:
+    """Everything that the process logs, as it is written, down to debug."""
+    root, out = logging.getLogger(), io.StringIO()
+    handlers, level = root.handlers[:], root.level
+    try:
+        logs.configure(level="debug", form="json", stream=out, hide=logs.Redactor())
+        yield out
+    finally:
+        root.handlers[:], root.level = handlers, level
+        logging.captureWarnings(capture=False)
+        structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(200, "ok", {}), (404, SECRET, {}), (500, SECRET, {}), (429, "", {}), (302, "", {}), None],
+)
+def test_the_url_is_nowhere(
+    store: SqlStore, slack: Slack, answer: tuple[int, str, dict[str, str]] | None, tmp_path: Path
+) -> None:
+    """Not in a log with a redactor that has never heard of it, nor in the database."""
+    slack.script = [answer] if answer else []
+    with closed_port() as port, logged() as out:
+        route = SlackRoute(slack.url if answer else f"http://127.0.0.1:{port}{SECRET}")
+        desk = Desk(store, default=route)
+        desk.happen()
+        desk.tick()
+        desk.tick(10)
+        found = str(desk.delivery.test("default"))
+    assert "canary" not in out.getvalue()
+    assert "canary" not in found
+    assert "canary" not in repr(route)
+    assert "canary" not in f"{[str(row) for row in store.events(None)]}"
+    for file in tmp_path.glob("spotd.db*"):
+        assert b"canary" not in file.read_bytes()
+
+
+SENDER = """
+import sys
+from spotd.act.alerts import Delivery
+from spotd.act.slack import SlackRoute
+from spotd.clock import SystemClock
+from spotd.store.sql import open_store
+
+database, url = sys.argv[1], sys.stdin.readline().strip()
+clock = SystemClock()
+store = open_store(database, now=clock.now_us, notify=lambda: None, deployment_factory=lambda: "d0")
+delivery = Delivery(store, {"default": SlackRoute(url)}, clock)
+while store.due_alerts(clock.now_us(), 1):
+    epoch = store.take_duty("alerts", "me", clock.now_us(), 30_000_000)
+    delivery.deliver(epoch)
+store.close()
+"""
+
+
+@pytest.mark.req("MON-07")
+def test_kill_between_post_and_mark(store: SqlStore, slack: Slack, tmp_path: Path) -> None:
+    """A sender killed after Slack has the message and before the row is marked sends it again,
+    with the same number; one that is not killed sends it once."""
+    event = Event("lost", "m1 is gone", severity=Severity.WARNING, alert=True)
+    store.add_event("", event, SystemClock().now_us())
+    number = store.due_alerts(1 << 60, 1)[0].id
+    taken, go_on = threading.Event(), threading.Event()
+    slack.before_answer = lambda: (taken.set(), go_on.wait(20))[0]
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", SENDER, f"sqlite:///{tmp_path}/spotd.db"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        process.stdin.write(slack.url.encode() + b"\n")
+        process.stdin.close()
+        return process
+
+    first = start()
+    assert taken.wait(30)
+    first.send_signal(signal.SIGKILL)
+    assert first.wait(10) == -signal.SIGKILL
+    go_on.set()
+    assert len(store.due_alerts(1 << 60, 10)) == 1
+    assert start().wait(30) == 0
+    assert start().wait(30) == 0
+    assert store.due_alerts(1 << 60, 10) == []
+    assert len(slack.messages) == 2
+    assert all(f"(alert {number})" in message["text"] for message in slack.messages)

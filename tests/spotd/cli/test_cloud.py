@@ -1,0 +1,133 @@
+"""`spotctl cloud`, with the real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from providers.base import CapacityType, LaunchRequest, OfferRequest
+from providers.local.cloud import LocalCloud
+from spotd.vault import JobKeys, KeyPair, host_key, open_job_keys
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import OFFERS, Rig
+
+SPOTCTL = [sys.executable, "-c", "from spotd.cli import main; main()"]
+
+
+def cloud(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*SPOTCTL, "cloud", *arguments, "--dir", str(folder / "cloud")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def url(folder: Path) -> Iterator[str]:
+    """A local cloud that is up."""
+    done = cloud(folder, "up", "-o", "name")
+    assert done.returncode == 0, done.stderr
+    yield done.stdout.strip()
+    cloud(folder, "down")
+
+
+def launch(
+    url: str, user_key: str = "", host: KeyPair | None = None
+) -> tuple[LocalCloud, str, str]:
+    """One spot machine; returns its cloud, id and zone."""
+    adapter = LocalCloud("toy", url, "aws", "d1")
+    offers = adapter.offers(OfferRequest())
+    offer = next(offer for offer in offers if offer.capacity_type is CapacityType.SPOT)
+    keys = JobKeys.create(lambda count: b"k" * count)
+    request = LaunchRequest(
+        token="t1",
+        name="n1",
+        region=offer.region,
+        zone=offer.zone,
+        instance_type=offer.instance_type,
+        capacity_type=offer.capacity_type,
+        tags={},
+        ssh_user="me",
+        ssh_public_key=user_key or keys.user.public,
+        host_private_key=(host or keys.user).private,
+        host_public_key=(host or keys.user).public,
+    )
+    launched = adapter.launch(request)
+    return adapter, getattr(launched, "instance_id", ""), offer.zone
+
+
+def test_up_status_preempt_down(folder: Path, url: str) -> None:
+    again = cloud(folder, "up")
+    assert "it runs already" in again.stderr
+    assert f'url = "{url}"' in again.stdout
+    _, instance_id, zone = launch(url)
+    listed = cloud(folder, "status")
+    assert instance_id in listed.stdout
+    assert f"aws/{zone} (local)" in listed.stdout
+    taken = cloud(folder, "preempt", instance_id, "--mode", "reset")
+    assert (taken.returncode, taken.stderr) == (0, "")
+    ended = json.loads(cloud(folder, "status", "--all", "-o", "json").stdout)
+    assert [row["instance_id"] for row in ended["items"]] == [instance_id]
+    down = cloud(folder, "down")
+    assert (down.returncode, down.stderr) == (0, "stopped\n")
+    assert cloud(folder, "down").stderr == "it does not run\n"
+    gone = cloud(folder, "status")
+    assert gone.returncode == 6
+    assert "spotctl cloud up" in gone.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["preempt"], 2, "name one machine, or a zone"),
+        (["preempt", "none"], 2, "no running machine"),
+        (["preempt", "--zone", "nowhere"], 3, "no spot machine was there"),
+        (["preempt", "none", "--notice", "soon"], 2, "is no duration"),
+    ],
+)
+def test_errors(folder: Path, url: str, arguments: list[str], code: int, text: str) -> None:
+    done = cloud(folder, *arguments)
+    assert done.returncode == code
+    assert text in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("try: ")
+
+
+def test_nothing_was_started(folder: Path) -> None:
+    done = cloud(folder, "status")
+    assert done.returncode == 3
+    assert "no local cloud was started" in done.stderr
+
+
+def test_a_broken_scenario_is_a_clear_error(folder: Path) -> None:
+    (folder / "bad.toml").write_text("[[preempt]]\nnonsense = 1\n")
+    done = cloud(folder, "up", "--scenario", str(folder / "bad.toml"))
+    assert done.returncode == 1
+    assert "nonsense" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("try: ")
+
+
+def test_ssh_to_a_machine_of_the_local_cloud(
+    rig: Rig, url: str, capfd: pytest.CaptureFixture[str], spotctl: Spotctl
+) -> None:
+    """The real ssh client, a real machine, the job's own key and the pinned host key."""
+    job_id = rig.submit()
+    node = rig.launch(job_id, OFFERS[2], 0)
+    keys = open_job_keys(rig.vault, job_id, rig.store.job_key(job_id))
+    host = host_key(keys, node.token)
+    adapter, instance_id, _ = launch(url, keys.user.public, host)
+    end = time.monotonic() + 20
+    while not (listed := adapter.list()) or not listed[0].host:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    rig.address(rig.store.job_nodes(job_id)[0], listed[0].host, listed[0].port, listed[0].ssh_user)
+    command = "echo hello from $SPOTD_LOCAL_INSTANCE; exit 3"
+    assert spotctl(rig, "ssh", "gpt", "--", command) == 3
+    assert capfd.readouterr().out == f"hello from {instance_id}\n"
+    # Another machine behind the same address is not trusted.
+    other = rig.launch(rig.submit("second"), OFFERS[2], 0)
+    rig.address(rig.store.job_nodes(other.job_id)[0], listed[0].host, listed[0].port, "me")
+    assert spotctl(rig, "ssh", "second", "--", command) == 255
+    assert "Host key verification failed" in capfd.readouterr().err

@@ -1,0 +1,435 @@
+"""Commands as scripts use them: exit codes, errors, following, the daemon going away."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotd.cli.client import _UnixConnection
+from spotd.model import Event, LeaveReason, Outcome
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, crash, story
+
+Captured = pytest.CaptureFixture[str]
+SPOTCTL = [sys.executable, "-c", "from spotd.cli import main; main()"]
+
+
+def error_of(capsys: Captured) -> str:
+    """What went to stderr; it must end in advice."""
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith("try: ")
+    return error
+
+
+def later(action: Callable[[], Any], after_s: float = 0.3) -> threading.Timer:
+    timer = threading.Timer(after_s, action)
+    timer.start()
+    return timer
+
+
+@pytest.mark.req("UX-01")
+@pytest.mark.parametrize(
+    ("line", "code", "text"),
+    [
+        ("show none", 3, "there is no job 'none'"),
+        ("wait none", 3, "there is no job 'none'"),
+        ("logs none", 3, "there is no job 'none'"),
+        ("events none", 3, "there is no job 'none'"),
+        ("cancel none", 3, "there is no job 'none'"),
+        ("cost none", 3, "there is no job 'none'"),
+        ("ssh none", 3, "there is no job 'none'"),
+        ("alerts test none", 3, "there is no alert route"),
+        ("cancel crashed", 1, "already failed"),
+        ("wait gpt --timeout soon", 2, "is no duration"),
+        ("psst", 2, "no such command 'psst'"),
+        ("cancle", 2, "did you mean 'cancel'?"),
+        ("ps --nope", 2, "No such option"),
+        ("ps -o yaml", 2, "'yaml'"),
+        ("show", 2, "Missing argument"),
+        ("run none.yaml", 2, "cannot read none.yaml"),
+        ("plan none.yaml", 2, "cannot read none.yaml"),
+        ("run /dev/null", 2, "the job file"),
+        ("--host -evil ps", 2, "is no host"),
+    ],
+)
+def test_errors(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, line: str, code: int, text: str
+) -> None:
+    crash(rig)
+    assert spotctl(rig, *line.split()) == code
+    assert text in error_of(capsys)
+
+
+@pytest.mark.parametrize("line", ["ps", "show gpt", "doctor", "wait gpt", "alerts test"])
+def test_no_daemon(
+    spotctl: Spotctl,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    line: str,
+) -> None:
+    monkeypatch.setattr("spotd.cli.follow._AWAY_S", 0.1)
+    assert spotctl(None, "--socket", str(folder / "none.sock"), *line.split()) == 6
+    captured = capsys.readouterr()
+    assert f"no daemon answers on {folder}/none.sock" in captured.err + captured.out
+    assert "systemctl start spotd" in captured.err + captured.out
+
+
+def test_a_stale_socket_is_no_daemon(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    import socket
+
+    path = rig.folder / "stale.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert spotctl(None, "--socket", str(path), "ps") == 6
+    assert "Connection refused" in error_of(capsys)
+
+
+def test_a_socket_that_one_may_not_open(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(_UnixConnection, "connect", refuse)  # root may open everything
+    assert spotctl(rig, "ps") == 5
+    assert "usermod -aG spotd" in error_of(capsys)
+
+
+# --- waiting and following
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [(Outcome.SUCCEEDED, 0), (Outcome.FAILED, 100), (Outcome.CANCELLED, 103)],
+)
+def test_wait_tells_how_it_ended(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, outcome: Outcome, code: int
+) -> None:
+    job_id = rig.submit()
+    timer = later(lambda: rig.finish(job_id, 0, outcome))
+    assert spotctl(rig, "wait", "gpt", "--timeout", "20s") == code
+    timer.join()
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1] == f"gpt: {outcome.value}"
+    assert captured.out == ""
+
+
+def test_wait_for_running_and_time_out(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    story(rig)
+    assert spotctl(rig, "wait", "gpt", "--for", "running", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["phase"] == "running"
+    assert spotctl(rig, "wait", "gpt", "--timeout", "0.2s") == 7
+    assert "spotctl why gpt" in error_of(capsys)
+
+
+def test_wait_survives_a_restart_of_the_daemon(
+    rig: Rig, spotctl: Spotctl, capsys: Captured
+) -> None:
+    job_id = rig.submit()
+
+    def restart() -> None:
+        rig.stop()
+        time.sleep(0.7)  # the outage itself
+        rig.finish(job_id, 0, Outcome.SUCCEEDED)
+        rig.start()
+
+    timer = later(restart)
+    assert spotctl(rig, "wait", "gpt", "--timeout", "30s") == 0
+    timer.join()
+    assert capsys.readouterr().err.splitlines()[-1] == "gpt: succeeded"
+
+
+def test_logs_follow_until_the_end(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    job_id = story(rig)
+    node = rig.store.job_nodes(job_id)[1]
+
+    def end() -> None:
+        rig.log(node, "rank0", 19, b"step 1192, the last\n")
+        rig.leave(node, 0, LeaveReason.DONE, "done")
+        rig.finish(job_id, 0, Outcome.SUCCEEDED)
+
+    timer = later(end)
+    assert spotctl(rig, "logs", "gpt", "-f") == 0
+    timer.join()
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-2:] == ["step 1191 loss 1.9", "step 1192, the last"]
+
+
+def test_events_follow_as_json_lines_until_interrupted(rig: Rig) -> None:
+    job_id = rig.submit()
+    rig.store.add_event(job_id, Event("n", "first\x1b[2J"), rig.clock.now_us())
+    command = [*SPOTCTL, "--socket", str(rig.socket), "events", "gpt", "-f", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["text"] == "first\x1b[2J"
+        rig.store.add_event(job_id, Event("n", "second"), rig.clock.now_us())
+        assert json.loads(process.stdout.readline())["text"] == "second"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_a_terminal_is_not_steered_by_a_job(rig: Rig) -> None:
+    job_id = story(rig)
+    node = rig.store.job_nodes(job_id)[1]
+    rig.log(node, "rank0", 19, b"\x1b[31mred\x1b[0m \x1b[2J\x1b]0;owned\x07evil\n")
+    leader, follower = pty.openpty()
+    try:
+        command = [*SPOTCTL, "--socket", str(rig.socket), "logs", "gpt", "--tail", "1"]
+        done = subprocess.run(
+            command, stdout=follower, stderr=subprocess.DEVNULL, timeout=30, check=False
+        )
+        shown = os.read(leader, 65536)
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert done.returncode == 0
+    assert shown == b"\x1b[31mred\x1b[0m evil\x1b[0m\r\n"
+
+
+def test_colours_on_a_terminal_only(rig: Rig) -> None:
+    story(rig)
+    shown = {}
+    for no_color in ("", "1"):
+        leader, follower = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
+        environment |= {"NO_COLOR": no_color} if no_color else {}
+        try:
+            command = [*SPOTCTL, "--socket", str(rig.socket), "ps"]
+            subprocess.run(command, stdout=follower, env=environment, timeout=30, check=True)
+            shown[no_color] = os.read(leader, 65536)
+        finally:
+            os.close(leader)
+            os.close(follower)
+    assert b"\x1b[32mrunning" in shown[""]
+    assert b"\x1b[3" not in shown["1"]
+
+
+@pytest.mark.parametrize("reader", ["head -1", "true"])
+def test_a_closed_pipe_is_no_error(rig: Rig, reader: str) -> None:
+    story(rig)
+    line = f"{' '.join(SPOTCTL[:2])} '{SPOTCTL[2]}' --socket {rig.socket} show gpt -o json"
+    done = subprocess.run(
+        ["bash", "-c", f"{line} | {reader}; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout.split()[-1] == "0"
+    assert done.stderr == ""
+
+
+# --- json
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("ps", "JobList"),
+        ("show gpt", "Job"),
+        ("nodes", "NodeList"),
+        ("events gpt", "EventList"),
+        ("why gpt", "Why"),
+        ("cost", "CostList"),
+        ("cost gpt", "Cost"),
+        ("doctor", "Doctor"),
+        ("pause gpt", "JobList"),
+        ("alerts test", "AlertTest"),
+    ],
+)
+def test_json_is_versioned(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, line: str, kind: str
+) -> None:
+    story(rig)
+    assert spotctl(rig, *line.split(), "-o", "json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["apiVersion"] == "spotd/v1"
+    assert data["kind"] == kind
+
+
+# --- ssh and --host
+
+
+def test_host_reaches_the_daemon_through_ssh(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, ssh: Path
+) -> None:
+    story(rig)
+    line = ["--host", "me@box", "--socket", str(rig.socket), "ps", "-o", "name"]
+    assert spotctl(None, *line) == 0
+    assert capsys.readouterr().out == "gpt\n"
+    assert f":{rig.socket}', '--', 'me@box'" in ssh.read_text()
+
+
+@pytest.mark.parametrize("host", ["", "me@box"])
+def test_ssh_pins_the_host_key_and_hides_the_user_key(
+    rig: Rig,
+    spotctl: Spotctl,
+    capfd: pytest.CaptureFixture[str],
+    ssh: Path,
+    host: str,
+) -> None:
+    rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
+    target = ["--host", host] if host else []
+    line = [*target, "--socket", str(rig.socket), "ssh", "gpt", "--", "nvidia-smi", "-L"]
+    assert spotctl(None, *line) == 7
+    mode_and_key, known, jump = capfd.readouterr().out.splitlines()
+    assert mode_and_key == "0o600 -----BEGIN OPENSSH PRIVATE KEY-----"
+    assert known.startswith("spotd-node ssh-ed25519 ")
+    assert jump == (host or "no jump")
+    last = ssh.read_text().splitlines()[-1]
+    assert "'StrictHostKeyChecking=yes'" in last
+    assert last.endswith("'-p', '2222', '-l', 'ubuntu', '--', '127.0.0.9', 'nvidia-smi', '-L']")
+
+
+def test_ssh_json_has_no_key(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
+    assert spotctl(rig, "ssh", "gpt", "-o", "json") == 0
+    out = capsys.readouterr().out
+    assert json.loads(out)["host"] == "127.0.0.9"
+    assert "PRIVATE" not in out
+
+
+# --- run
+
+
+@pytest.fixture
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job that takes its workdir and a file along; the test is in it."""
+    root = folder / "project"
+    root.mkdir()
+    (root / "train.py").write_text("print('training')\n")
+    (root / "mine.json").write_text("{}")
+    extra = "workdir: .\nfile_mounts: {~/config.json: mine.json}\nsecrets: {HF_TOKEN: null}\n"
+    (root / "train.yaml").write_text(JOB_FILE + extra)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
+    return root
+
+
+RUN = ("run", "train.yaml", "--secret", "HF_TOKEN")
+
+
+def test_run_packs_uploads_and_submits(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, project: Path
+) -> None:
+    assert spotctl(rig, *RUN, "-d", "--env", "LR=1", "-o", "name") == 0
+    captured = capsys.readouterr()
+    assert captured.out == "gpt\n"
+    assert captured.err.count("uploading") == 2
+    assert "hf_very_secret" not in captured.err
+    job = rig.store.find_job("gpt")
+    assert job is not None
+    assert [mount.target for mount in job.spec.packages] == ["", "~"]
+    assert (job.spec.envs, job.spec.secrets) == ({"LR": "1"}, ("HF_TOKEN",))
+    assert all(rig.objects.get(f"packages/{m.digest}") for m in job.spec.packages)
+    # The same files are not sent again.
+    assert spotctl(rig, *RUN, "-d", "--name", "again") == 0
+    assert "uploading" not in capsys.readouterr().err
+
+
+def test_run_with_one_request_id_is_one_job(rig: Rig, spotctl: Spotctl, project: Path) -> None:
+    for _ in range(2):
+        assert spotctl(rig, *RUN, "-d", "--request-id", "mine") == 0
+    assert len(rig.store.jobs()) == 1
+
+
+def play(rig: Rig, then: Callable[[str], None]) -> threading.Thread:
+    """Plays cloud and node once the job is there."""
+
+    def wait() -> None:
+        end = time.monotonic() + 20
+        while not (jobs := rig.store.jobs()):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        then(jobs[0].id)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_run_follows_until_it_trains(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, project: Path
+) -> None:
+    def train(job_id: str) -> None:
+        rig.train(rig.launch(job_id, SPOT, 0), 0, 0, 0, 5)
+
+    thread = play(rig, train)
+    assert spotctl(rig, *RUN) == 0
+    thread.join()
+    lines = capsys.readouterr().err.splitlines()
+    assert any("asking for p5.48xlarge" in line for line in lines)
+    assert lines[-1] == "gpt: running"
+
+
+def test_run_of_a_job_that_fails(rig: Rig, spotctl: Spotctl, project: Path) -> None:
+    thread = play(rig, lambda job_id: rig.finish(job_id, 0, Outcome.FAILED, "setup failed"))
+    assert spotctl(rig, *RUN) == 100
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "train.yaml"], "HF_TOKEN: the secret has no value"),
+        (["run", "train.yaml", "--secret", "NOWHERE"], "NOWHERE is not set in your environment"),
+        ([*RUN, "--name", "-x-"], "no possible name"),
+    ],
+)
+def test_run_refuses_and_stores_nothing(
+    rig: Rig,
+    spotctl: Spotctl,
+    capsys: Captured,
+    project: Path,
+    arguments: list[str],
+    text: str,
+) -> None:
+    assert spotctl(rig, *arguments) == 2
+    assert text in error_of(capsys)
+    assert rig.store.jobs() == []
+
+
+def test_run_refuses_a_workdir_over_1_gib_before_it_packs(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, project: Path
+) -> None:
+    with (project / "weights.bin").open("wb") as file:
+        file.truncate((1 << 30) + 1)  # sparse
+    started = time.monotonic()
+    assert spotctl(rig, *RUN, "-d") == 2
+    assert time.monotonic() - started < 5
+    error = error_of(capsys)
+    assert "1.0 GiB  weights.bin" in error
+    assert ".skyignore" in error
+
+
+def test_run_of_a_name_that_is_taken(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, project: Path
+) -> None:
+    rig.submit()
+    assert spotctl(rig, *RUN, "-d") == 1
+    assert "--name gpt-2" in error_of(capsys)
+
+
+def test_interrupting_run_does_not_stop_the_job(rig: Rig, project: Path) -> None:
+    command = [*SPOTCTL, "--socket", str(rig.socket), *RUN]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=project) as process:
+        assert process.stderr is not None
+        while "submitted gpt" not in (line := process.stderr.readline()):
+            assert line, "it ended too early"
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(10) == 130
+    assert "gpt goes on" in rest
+    assert len(rig.store.jobs()) == 1

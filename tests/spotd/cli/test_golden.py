@@ -1,0 +1,104 @@
+"""What every command prints, word for word, through the real API on a real socket.
+
+To accept what is printed now: SPOTD_WRITE_GOLDEN=1 pytest tests/spotd/cli/test_golden.py, then read
+the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotd.model import Limits
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import JOB_FILE, OFFERS, Rig, crash, story
+
+FOLDER = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[Rig]:
+    """Three jobs: one preempted and running, one crashed, one that waits."""
+    rig = Rig()
+    crash(rig)
+    story(rig)
+    rig.submit("waiting-for-a-machine-since-yesterday", 90_030)
+    (rig.folder / "job.yaml").write_text(JOB_FILE)
+    yield rig.start()
+    rig.close()
+
+
+@pytest.mark.req("UX-01")
+@pytest.mark.parametrize(
+    ("name", "line", "columns"),
+    [
+        ("ps", "ps", 80),
+        ("ps_wide", "ps --all", 120),
+        ("ps_name", "ps -o name", 80),
+        ("show", "show gpt", 80),
+        ("show_wide", "show gpt", 120),
+        ("show_crashed", "show crashed", 100),
+        ("show_file", "show gpt --file", 80),
+        ("nodes", "nodes", 100),
+        ("nodes_job", "nodes gpt", 120),
+        ("cost", "cost", 100),
+        ("cost_job", "cost gpt", 100),
+        ("logs", "logs gpt", 80),
+        ("logs_tail", "logs gpt --tail 2", 80),
+        ("logs_setup", "logs gpt --stream setup", 80),
+        ("plan", "plan FOLDER/job.yaml", 100),
+        ("doctor", "doctor", 100),
+        ("alerts", "alerts test", 80),
+    ],
+)
+def test_golden(
+    told: Rig,
+    spotctl: Spotctl,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    line: str,
+    columns: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code = spotctl(told, *shlex.split(line.replace("FOLDER", str(told.folder))))
+    captured = capsys.readouterr()
+    shown = f"$ spotctl {line}\n{captured.out}"
+    shown += "".join(f"stderr: {text}\n" for text in captured.err.splitlines())
+    shown += f"exit {code}\n"
+    # The checks of this machine differ from one to the next.
+    kept = [text for text in shown.splitlines() if not text.startswith(("ok  python", "ok  ssh"))]
+    shown = "\n".join(kept).replace(str(told.folder), "/tmp/FOLDER") + "\n"
+    file = FOLDER / f"{name}.txt"
+    if os.environ.get("SPOTD_WRITE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(shown)
+    assert shown == file.read_text()
+    assert "\x1b" not in shown
+    width = max(len(text) for text in captured.out.splitlines())
+    assert width <= columns or line.startswith(("show gpt --file", "plan"))
+
+
+def test_a_plan_that_the_limits_forbid_is_refused(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rig.folder / "job.yaml").write_text(JOB_FILE)
+    rig.store.set_limits(Limits(max_nodes=4, max_microusd_per_h=10_000_000))
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 4
+    error = capsys.readouterr().err
+    assert "it would have to wait" in error
+    assert "try: raise [limits] in config.toml" in error
+
+
+def test_a_plan_that_nothing_fits(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rig.folder / "job.yaml").write_text(JOB_FILE.replace("H100", "B200"))
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml"), "-o", "json") == 2
+    captured = capsys.readouterr()
+    assert '"fitting": 0' in captured.out
+    assert f"({len(OFFERS)} offers are known)" in captured.err

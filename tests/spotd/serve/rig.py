@@ -1,0 +1,343 @@
+"""The real API on a real socket over a real SQLite store; the clouds and nodes are played by hand.
+
+Times are real times minus what the story needs, so that ages come out the same in every run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from providers.base import CapacityType, Instance, InstanceState, Offer
+from providers.stores import open_store as open_objects
+from providers.stores.base import ObjectStore
+from spotd.model import (
+    AddNode,
+    Attempt,
+    Change,
+    ChangeJob,
+    ChangeNode,
+    Event,
+    LeaveReason,
+    Node,
+    OpenAttempt,
+    Outcome,
+    Plan,
+    S,
+)
+from spotd.serve.api import make_app
+from spotd.serve.call import Backing, ProviderInfo
+from spotd.serve.server import Server, serve
+from spotd.spec import CheckpointDefaults, Known, load
+from spotd.states import NodeState
+from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
+from spotd.store.sql import open_store
+from spotd.vault import JobKeys, Vault, seal_job_keys, seal_secrets
+from spotd.wire import JournalEntry
+
+SPOT = Offer(
+    "aws",
+    "us-east-1",
+    "us-east-1a",
+    "p5.48xlarge",
+    CapacityType.SPOT,
+    19_930_000,
+    55_040_000,
+    accelerator="H100",
+    accelerator_count=8,
+    cpus=192,
+    memory_gib=2048,
+    cloud="aws",
+)
+OFFERS = (
+    SPOT,
+    replace(SPOT, capacity_type=CapacityType.ON_DEMAND, price_microusd_per_h=55_040_000),
+    replace(
+        SPOT,
+        provider="toy-gcp",
+        region="us-central1",
+        zone="us-central1-a",
+        instance_type="a3-highgpu-8g",
+        price_microusd_per_h=25_500_000,
+        list_microusd_per_h=51_000_000,
+        local=True,
+        cloud="gcp",
+    ),
+    replace(SPOT, zone="us-east-1b", price_microusd_per_h=30_000_000),
+)
+JOB_FILE = """\
+name: gpt
+resources:
+  accelerators: H100:8
+run: python train.py
+spotd:
+  checkpoint: {every_steps: 100}
+"""
+
+
+class CountingIds:
+    """Ids that are the same in every run."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count(1)
+
+    def random_bytes(self, count: int) -> bytes:
+        word = next(self._count).to_bytes(4, "big")
+        return (word * (count // 4 + 1))[:count]
+
+    def job_id(self) -> str:
+        return f"jjob{next(self._count):06d}"
+
+    def token(self) -> str:
+        return f"{next(self._count):032x}"
+
+
+class StoppedClock:
+    """Stands at the moment when the test began, so that running costs come out the same."""
+
+    def __init__(self) -> None:
+        self._now_us = time.time_ns() // 1000
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class Rig:
+    """One daemon's API. `alerts` answers test messages; `close` ends everything."""
+
+    def __init__(self) -> None:
+        # A socket path must be short, and pytest's folders are not.
+        self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir="/tmp"))
+        self.socket = self.folder / "spotd.sock"
+        self.clock = StoppedClock()
+        self.ids = CountingIds()
+        self.store: Store = open_store(
+            f"sqlite:///{self.folder / 'db.sqlite'}",
+            now=self.clock.now_us,
+            notify=lambda: None,
+            deployment_factory=lambda: "d0",
+        )
+        self.vault = Vault(b"k" * 32, self.ids.random_bytes)
+        self.objects: ObjectStore = open_objects(f"file://{self.folder}/objects", {})
+        self.checkpoint_store = f"file://{self.folder}/ckpt"
+        self.alerts: dict[str, str] = {"default": ""}
+        self.offer_them()
+        self.server: Server | None = None
+        self._journal: dict[str, itertools.count[int]] = {}
+
+    def backing(self) -> Backing:
+        return Backing(
+            store=self.store,
+            clock=self.clock,
+            ids=self.ids,
+            vault=self.vault,
+            objects=self.objects,
+            spool_dir=self.folder / "spool",
+            defaults=CheckpointDefaults(store=self.checkpoint_store),
+            known=Known(),
+            market=self.store.load_market,
+            providers_info=lambda: [
+                ProviderInfo("aws", "aws", False),
+                ProviderInfo("toy-gcp", "local", True),
+            ],
+            test_alert=self._test_alert,
+        )
+
+    def _test_alert(self, route: str) -> Mapping[str, str]:
+        return {name: error for name, error in self.alerts.items() if route in ("", name)}
+
+    def start(self) -> Rig:
+        self.server = serve(make_app(self.backing()), self.socket)
+        return self
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+
+    def close(self) -> None:
+        self.stop()
+        self.store.close()
+        shutil.rmtree(self.folder)
+
+    # --- playing
+
+    def ago(self, seconds: float) -> int:
+        return self.clock.now_us() - int(seconds * S)
+
+    def offer_them(self, *offers: Offer) -> None:
+        for provider in ("aws", "toy-gcp"):
+            mine = [offer for offer in offers or OFFERS if offer.provider == provider]
+            self.store.record_offers(provider, mine, self.clock.now_us())
+
+    def submit(self, name: str = "gpt", ago_s: float = 0, text: str = JOB_FILE) -> str:
+        """A job stored `ago_s` ago; returns its id."""
+        parsed = load(
+            text,
+            now_us=self.clock.now_us(),
+            defaults=self.backing().defaults,
+            secrets={"HF_TOKEN": "hf_very_secret"} if "HF_TOKEN" in text else {},
+        )
+        job_id = self.ids.job_id()
+        keys = JobKeys.create(self.ids.random_bytes)
+        submission = Submission(
+            job_id=job_id,
+            spec=replace(parsed.spec, name=name),
+            spec_yaml=parsed.text,
+            user="ada",
+            request_id=self.ids.token(),
+            job_key=seal_job_keys(self.vault, job_id, keys),
+            secrets=seal_secrets(self.vault, job_id, parsed.secrets),
+        )
+        return self.store.submit(submission, self.ago(ago_s)).id
+
+    def commit(
+        self, job_id: str, at_us: int, *changes: Change, events: tuple[Event, ...] = ()
+    ) -> None:
+        view = self.store.load_view(job_id, at_us)
+        assert view is not None
+        result = self.store.commit(view, Plan(changes, events, 0, "as the test wants"), at_us)
+        assert result.status is CommitStatus.DONE, result.text
+
+    def launch(self, job_id: str, offer: Offer, ago_s: float, rank: int = 0) -> Node:
+        """A new generation with one machine that the cloud has given us."""
+        at_us = self.ago(ago_s)
+        view = self.store.load_view(job_id, at_us)
+        assert view is not None
+        generation = view.job.generation + (rank == 0)
+        node = Node(
+            id=f"{job_id}-g{generation}-r{rank}",
+            job_id=job_id,
+            generation=generation,
+            rank=rank,
+            candidate=0,
+            token=f"t-{job_id}-{generation}-{rank}",
+            offer=offer,
+            state=NodeState.LAUNCHING,
+            requested_at_us=at_us,
+        )
+        attempt = OpenAttempt(Attempt(job_id, generation, at_us, "test"))
+        opening: list[Change] = [attempt, ChangeJob({"generation": generation})] if not rank else []
+        text = f"asking for {offer.instance_type} in {offer.provider}/{offer.zone}"
+        self.commit(
+            job_id, at_us, *opening, AddNode(node), events=(Event("launch", text, node.id),)
+        )
+        self.store.record_launched(node.id, f"i-{generation}{rank}", at_us)
+        return node
+
+    def change(self, node: Node, ago_s: float, **fields: Any) -> None:
+        self.commit(node.job_id, self.ago(ago_s), ChangeNode(node.id, fields))
+
+    def say(self, node: Node, ago_s: float, kind: str, **data: Any) -> None:
+        """One line of the node's journal."""
+        seq = next(self._journal.setdefault(node.id, itertools.count(1)))
+        at_us = self.ago(ago_s)
+        entry = JournalEntry(seq, at_us, node.generation, kind, data)
+        self.store.record_journal([JournalBatch(node.id, (entry,), at_us)])
+
+    def train(self, node: Node, ago_s: float, until_s: float, first: int, last: int) -> None:
+        """The machine boots, claims and trains steps `first` to `last`, ending `until_s` ago with
+        a checkpoint."""
+        self.change(node, ago_s, state=NodeState.BOOTING, chosen=True)
+        self.store.record_booted(node.id, self.ago(ago_s))
+        self.say(node, ago_s, "hello", agent="1", wire=1)
+        self.say(node, ago_s, "ready")
+        self.say(node, ago_s, "claimed", step=first, manifest="")
+        self._report(node, (first + 1, first + 1), ago_s, ago_s)
+        self.change(node, ago_s, state=NodeState.RUNNING)
+        self._report(node, (first + 2, last), ago_s, until_s)
+        manifest = f"jobs/{node.job_id}/g{node.generation}/s{last}"
+        self.say(node, until_s, "checkpoint", step=last, manifest=manifest, bytes=3 << 30)
+
+    def _report(self, node: Node, steps: tuple[int, int], ago_s: float, until_s: float) -> None:
+        self.say(
+            node,
+            until_s,
+            "progress",
+            from_step=steps[0],
+            to_step=steps[1],
+            losses=[],
+            first_at_us=self.ago(ago_s),
+            last_at_us=self.ago(until_s),
+            tokens=1000,
+            busy_s=ago_s - until_s,
+        )
+
+    def leave(self, node: Node, ago_s: float, reason: LeaveReason, text: str) -> None:
+        """The machine is given back and gone."""
+        at_us = self.ago(ago_s)
+        fields = {"leave_reason": reason, "leave_text": text, "left_at_us": at_us}
+        self.change(node, ago_s, state=NodeState.TERMINATING, **fields)
+        self.store.record_listing(node.offer.provider, [], at_us, at_us)
+        self.change(node, ago_s, state=NodeState.GONE)
+
+    def address(self, node: Node, host: str, port: int, user: str = "ubuntu") -> None:
+        """The cloud lists the machine as running, with an address."""
+        instance = Instance(
+            instance_id=node.instance_id,
+            token=node.token,
+            tags={},
+            state=InstanceState.RUNNING,
+            region=node.offer.region,
+            zone=node.offer.zone,
+            instance_type=node.offer.instance_type,
+            capacity_type=node.offer.capacity_type,
+            host=host,
+            port=port,
+            ssh_user=user,
+        )
+        now_us = self.clock.now_us()
+        self.store.record_listing(node.offer.provider, [instance], now_us, now_us)
+
+    def finish(self, job_id: str, ago_s: float, outcome: Outcome, text: str = "") -> None:
+        at_us = self.ago(ago_s)
+        fields = {"outcome": outcome, "outcome_text": text, "finished_at_us": at_us}
+        self.commit(
+            job_id, at_us, ChangeJob(fields), events=(Event("outcome", text or outcome.value),)
+        )
+
+    def log(self, node: Node, stream: str, offset: int, data: bytes) -> None:
+        """A piece of output, as the follower stores it."""
+        key = f"logs/{node.job_id}/g{node.generation}/r{node.rank}/{stream}/{offset:012d}"
+        self.objects.put(key, data)
+        self.store.record_log_offset(node.id, stream, offset + len(data))
+
+
+def story(rig: Rig) -> str:
+    """A job preempted once: an hour on aws, then three quarters of one on the toy cloud, where it
+    trains. Ages are half a minute away from the next whole one. Returns the job's id."""
+    job_id = rig.submit(ago_s=6330)
+    first = rig.launch(job_id, SPOT, ago_s=6320)
+    rig.train(first, ago_s=6270, until_s=2750, first=0, last=1190)
+    second = rig.launch(job_id, OFFERS[2], ago_s=2790)
+    rig.leave(first, 2720, LeaveReason.PREEMPTED, "preempt notice")
+    rig.train(second, ago_s=2730, until_s=930, first=1190, last=1790)
+    rig.log(first, "setup", 0, b"installing\n")
+    rig.log(first, "rank0", 0, b"step 1 loss 3.2\nstep 1190")
+    rig.log(first, "rank0", 25, b" loss 1.9\n")
+    rig.log(second, "rank0", 0, b"step 1191 loss 1.9\n")
+    return job_id
+
+
+def crash(rig: Rig) -> str:
+    """A job whose program crashed for good, with last words that would like to steer a terminal."""
+    job_id = rig.submit("crashed", ago_s=8130)
+    node = rig.launch(job_id, SPOT, ago_s=8120)
+    rig.train(node, ago_s=8100, until_s=7500, first=0, last=10)
+    tail = "Traceback (most recent call last):\n\x1b[2J\x1b[31mValueError\x1b[0m: no\x07 more data"
+    rig.say(node, 7490, "exited", code=1, ranks={"0": 1}, tail=tail)
+    rig.leave(node, 7480, LeaveReason.FAILED, "exit code 1")
+    rig.finish(job_id, 7470, Outcome.FAILED, "the program crashed with exit code 1")
+    return job_id

@@ -1,0 +1,318 @@
+"""The door itself: errors, limits, uploads, the record, logs that are followed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import io
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+import uvicorn
+
+from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
+from spotd.cli.client import Client
+from spotd.errors import ExitCode, UserError
+from spotd.model import Event, Outcome
+from spotd.serve import api, packages
+from spotd.serve.api import make_app
+from spotd.store.base import StoreUnavailableError
+from tests.spotd.serve.rig import Rig, story
+
+
+def raw(rig: Rig, verb: str, path: str, body: Any = b"") -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("spotd", timeout=20)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(rig.socket))
+    try:
+        with contextlib.suppress(BrokenPipeError):  # a refusal comes early
+            connection.request(verb, path, body)
+        response = connection.getresponse()
+        data = response.read()
+        return response.status, json.loads(data) if data else None
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "body", "status", "code"),
+    [
+        ("GET", "/v1/nothing", b"", 404, "no_route"),
+        ("DELETE", "/v1/jobs", b"", 405, "no_route"),
+        ("POST", "/v1/jobs", b"not json", 400, "bad_input"),
+        ("POST", "/v1/jobs", b"[1]", 400, "bad_input"),
+        ("POST", "/v1/jobs", b"[" * 100_000, 400, "bad_input"),
+        ("POST", "/v1/jobs", b" " * (api.MAX_BODY_BYTES + 1), 413, "too_large"),
+        ("GET", "/v1/jobs?limit=many", b"", 400, "bad_input"),
+        ("GET", "/v1/jobs/none", b"", 404, "not_found"),
+        ("POST", "/v1/jobs/none/cancel", b"", 404, "not_found"),
+        ("GET", "/v1/events?job=none", b"", 404, "not_found"),
+    ],
+)
+def test_every_refusal_says_what_and_what_to_try(
+    rig: Rig, verb: str, path: str, body: bytes, status: int, code: str
+) -> None:
+    found, data = raw(rig, verb, path, body)
+    assert found == status
+    assert data["apiVersion"] == "spotd/v1"
+    assert data["error"]["code"] == code
+    assert data["error"]["text"]
+    assert data["error"]["try"]
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("disk full"), ObjectsUnavailableError("x")]
+)
+def test_a_database_that_is_away_says_so(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def away(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(rig.store, "jobs", away)
+    with pytest.raises(UserError) as caught:
+        client.get("/v1/jobs")
+    assert caught.value.text == str(error)
+    monkeypatch.undo()
+    assert client.get("/v1/jobs")["items"] == []
+
+
+def test_a_bug_is_a_clear_500_and_the_door_stays_open(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(rig.store, "jobs", broken)
+    with pytest.raises(UserError, match="the daemon failed on GET /v1/jobs") as caught:
+        client.get("/v1/jobs")
+    assert "journalctl" in caught.value.try_
+    monkeypatch.undo()
+    assert client.get("/v1/health")["ok"]
+
+
+# --- uploads
+
+
+def test_an_upload_is_stored_once_under_its_digest(rig: Rig, client: Client) -> None:
+    data = bytes(range(256)) * 10_000
+    digest = hashlib.sha256(data).hexdigest()
+    assert not client.has_package(digest)
+    client.put_package(digest, io.BytesIO(data), len(data))
+    client.put_package(digest, io.BytesIO(data), len(data))
+    assert client.has_package(digest)
+    assert rig.objects.get(f"packages/{digest}")[0] == data
+    assert list((rig.folder / "spool").iterdir()) == []
+
+
+def test_other_bytes_than_announced_are_refused(rig: Rig, client: Client) -> None:
+    digest = hashlib.sha256(b"good").hexdigest()
+    with pytest.raises(UserError, match="another digest"):
+        client.put_package(digest, io.BytesIO(b"evil"), 4)
+    assert not client.has_package(digest)
+    assert list((rig.folder / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_too_large_an_upload_is_refused(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, announced: bool
+) -> None:
+    monkeypatch.setattr(packages, "MAX_PACKAGE_BYTES", 1 << 20)
+    data = b"x" * (1 << 21)
+    body: Any = data if announced else iter([data[:100_000]] * 21)
+    status, reply = raw(rig, "PUT", "/v1/packages/" + "0" * 64, body)
+    assert status == 413
+    assert ".skyignore" in reply["error"]["try"]
+    assert not (rig.folder / "spool").exists() or not list((rig.folder / "spool").iterdir())
+
+
+def test_an_upload_that_is_cut_off_leaves_nothing(rig: Rig, client: Client) -> None:
+    digest = hashlib.sha256(b"0123456789").hexdigest()
+    with socket.socket(socket.AF_UNIX) as half:
+        half.connect(str(rig.socket))
+        head = f"PUT /v1/packages/{digest} HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234"
+        half.sendall(head.encode())
+        wait_for(lambda: (rig.folder / "spool").exists() and any((rig.folder / "spool").iterdir()))
+    wait_for(lambda: not any((rig.folder / "spool").iterdir()))
+    assert not client.has_package(digest)
+
+
+def wait_for(condition: Any, timeout_s: float = 10.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+# --- the record
+
+
+def test_events_page_forward_and_from_the_end(rig: Rig, client: Client) -> None:
+    job_id = rig.submit()
+    for number in range(1203):
+        rig.store.add_event(job_id, Event("n", f"event {number}"), rig.clock.now_us())
+    first = client.get("/v1/events", job="gpt")
+    assert len(first["items"]) == 500
+    second = client.get("/v1/events", job="gpt", after=first["cursor"])
+    assert second["items"][0]["text"] == "event 500"
+    last = client.get("/v1/events", job="gpt", last=700)["items"]
+    assert [item["text"] for item in last] == [f"event {n}" for n in range(503, 1203)]
+    assert last[0]["job"] == "gpt"
+    few = client.get("/v1/events", last=2)["items"]
+    assert [item["text"] for item in few] == ["event 1201", "event 1202"]
+
+
+def test_a_long_poll_answers_when_something_happens(rig: Rig, client: Client) -> None:
+    job_id = rig.submit()
+    start = client.get("/v1/events", job="gpt", last=1)["cursor"]
+    timer = threading.Timer(
+        0.3, lambda: rig.store.add_event(job_id, Event("n", "news"), rig.clock.now_us())
+    )
+    timer.start()
+    begun = time.monotonic()
+    news = client.get("/v1/events", job="gpt", after=start, wait_s=20)
+    timer.join()
+    assert [item["text"] for item in news["items"]] == ["news"]
+    assert time.monotonic() - begun < 10
+    empty = client.get("/v1/events", job="gpt", after=news["cursor"], wait_s=1)
+    assert empty["items"] == []
+    assert empty["cursor"] == news["cursor"]
+
+
+# --- logs
+
+
+def texts(reply: dict[str, Any]) -> str:
+    return "".join(chunk["text"] for chunk in reply["chunks"])
+
+
+def test_logs_span_generations_and_go_on(rig: Rig, client: Client) -> None:
+    job_id = story(rig)
+    reply = client.post("/v1/jobs/gpt/logs")
+    assert texts(reply) == ("installing\nstep 1 loss 3.2\nstep 1190 loss 1.9\nstep 1191 loss 1.9\n")
+    assert [chunk["generation"] for chunk in reply["chunks"]] == [1, 1, 1, 2]
+    assert not reply["done"]
+    # The old machine's last words come late, and are not missed.
+    old, new = rig.store.job_nodes(job_id)
+    rig.log(old, "rank0", 35, b"bye\n")
+    timer = threading.Timer(0.3, lambda: rig.log(new, "rank0", 19, b"step 1192\n"))
+    timer.start()
+    more = client.post("/v1/jobs/gpt/logs", {"cursor": reply["cursor"], "wait_s": 0})
+    assert texts(more) == "bye\n"
+    news = client.post("/v1/jobs/gpt/logs", {"cursor": more["cursor"], "wait_s": 20})
+    timer.join()
+    assert texts(news) == "step 1192\n"
+
+
+def test_logs_of_one_machine_one_attempt_one_stream(rig: Rig, client: Client) -> None:
+    story(rig)
+    assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 2})) == "step 1191 loss 1.9\n"
+    assert texts(client.post("/v1/jobs/gpt/logs", {"stream": "setup"})) == "installing\n"
+    assert texts(client.post("/v1/jobs/gpt/logs", {"rank": 1})) == ""
+
+
+def test_any_byte_survives_and_long_logs_come_in_pieces(rig: Rig, client: Client) -> None:
+    job_id = story(rig)
+    node = rig.store.job_nodes(job_id)[1]
+    data = bytes(range(256)) * 10_000
+    rig.log(node, "rank1", 0, data[:1_000_000])
+    rig.log(node, "rank1", 1_000_000, data[1_000_000:])
+    body: dict[str, Any] = {"stream": "rank1"}
+    got = b""
+    while True:
+        reply = client.post("/v1/jobs/gpt/logs", body)
+        got += texts(reply).encode("latin-1")
+        body["cursor"] = reply["cursor"]
+        if not reply["more"]:
+            break
+    assert got == data
+    tail = client.post("/v1/jobs/gpt/logs", {"stream": "rank1", "tail_bytes": 1000})
+    assert texts(tail).encode("latin-1") == data[-1000:]
+
+
+def test_bytes_that_never_came_are_passed_over(rig: Rig, client: Client) -> None:
+    job_id = story(rig)
+    node = rig.store.job_nodes(job_id)[1]
+    rig.log(node, "rank0", 119, b"after the gap\n")
+    assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 2})) == (
+        "step 1191 loss 1.9\nafter the gap\n"
+    )
+
+
+def test_output_that_retention_deleted_is_passed_over(rig: Rig, client: Client) -> None:
+    job_id = story(rig)
+    rig.store.record_log_offset(rig.store.job_nodes(job_id)[1].id, "rank0", 500)
+    reply = client.post("/v1/jobs/gpt/logs", {"generation": 2})
+    assert texts(reply) == "step 1191 loss 1.9\n"
+    assert reply["cursor"] == {"2/0/rank0": 500}
+
+
+def test_logs_end_with_the_job(rig: Rig, client: Client) -> None:
+    job_id = rig.submit()
+    assert not client.post("/v1/jobs/gpt/logs")["done"]
+    rig.finish(job_id, 0, Outcome.CANCELLED)
+    assert client.post("/v1/jobs/gpt/logs", {"wait_s": 20})["done"]
+    with pytest.raises(UserError) as caught:
+        client.post("/v1/jobs/gpt/logs", {"cursor": "x"})
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+# --- what only the unix socket gives
+
+
+def test_keys_are_for_the_unix_socket_only(rig: Rig) -> None:
+    rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
+    assert raw(rig, "GET", "/v1/jobs/gpt/ssh")[0] == 200
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(make_app(rig.backing()), log_config=None, lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    connection = http.client.HTTPConnection(*listener.getsockname(), timeout=10)
+    try:
+        connection.request("GET", "/v1/jobs/gpt/ssh")
+        reply = connection.getresponse()
+        assert reply.status == 403
+        assert b"PRIVATE" not in reply.read()
+    finally:
+        connection.close()
+        wait_for(lambda: server.started)
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+# --- doctor and alerts
+
+
+def test_doctor_finds_what_is_broken(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.get("/v1/doctor")["ok"]
+    rig.store.record_provider("aws", "credentials refused", rig.clock.now_us())
+
+    def away(*_: object) -> None:
+        raise ObjectsUnavailableError("the bucket is away")
+
+    monkeypatch.setattr(rig.objects, "put", away)
+    data = client.get("/v1/doctor")
+    bad = {check["name"]: check["text"] for check in data["checks"] if not check["ok"]}
+    assert not data["ok"]
+    assert set(bad) == {"object store", "provider aws"}
+    assert "the bucket is away" in bad["object store"]
+    assert "credentials refused" in bad["provider aws"]
+
+
+def test_a_failing_route_is_reported(rig: Rig, client: Client) -> None:
+    rig.alerts["pager"] = "HTTP 404 no_service"
+    data = client.post("/v1/alerts/test")
+    assert not data["ok"]
+    assert {item["route"]: item["error"] for item in data["items"]}["pager"] == (
+        "HTTP 404 no_service"
+    )
+    assert client.post("/v1/alerts/test", {"route": "default"})["ok"]

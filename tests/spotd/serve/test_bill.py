@@ -1,0 +1,99 @@
+"""Money: what was paid, and counterfactuals that never flatter."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotd.serve.bill import bill, on_demand_microusd, useful_us
+from spotd.store.base import ProgressRow, SegmentRow
+
+H = 3_600_000_000
+
+
+def segment(start_h: float, end_h: float, rate: int = 2_000_000, **fields: object) -> SegmentRow:
+    values = {
+        "node_id": "n",
+        "job_id": "j",
+        "kind": "compute",
+        "start_us": int(start_h * H),
+        "end_us": int(end_h * H),
+        "rate_microusd_per_h": rate,
+        "list_rate_microusd_per_h": 5_000_000,
+        "best_on_demand_microusd_per_h": 4_000_000,
+        "price_source": "quote",
+        "state": "closed" if end_h else "open",
+    }
+    return SegmentRow(**{**values, **fields})  # type: ignore[arg-type]
+
+
+def progress(generation: int, steps: tuple[int, int], hours: tuple[float, float]) -> ProgressRow:
+    first, last = (int(hour * H) for hour in hours)
+    return ProgressRow(generation, *steps, (), first, last, 0, 0.0)
+
+
+@pytest.mark.req("BUD-01")
+def test_sums_and_the_running_end() -> None:
+    total = bill([segment(0, 1), segment(1, 0)], 3 * H)
+    assert total.paid_us == 3 * H
+    assert total.spend_microusd == 6_000_000
+    assert total.list_microusd == 15_000_000
+    assert total.best_microusd == 12_000_000
+    assert total.estimated
+    assert total.discount == pytest.approx(0.6)
+
+
+def test_an_unknown_launch_counts_at_its_worst_and_a_void_one_not() -> None:
+    assert bill([segment(1, 0, state="unknown")], 2 * H).spend_microusd == 2_000_000
+    assert bill([segment(1, 0, state="unknown")], 2 * H).estimated
+    void = bill([segment(1, 2, state="void")], 2 * H)
+    assert (void.spend_microusd, void.paid_us, void.estimated) == (0, 0, False)
+    assert void.discount is None
+
+
+def test_replayed_steps_are_not_useful() -> None:
+    # 100 steps in an hour, of which a newer generation trains the last 25 again.
+    rows = [progress(1, (1, 100), (0, 1)), progress(2, (76, 175), (2, 3))]
+    assert useful_us(rows) == int(1.75 * H)
+
+
+def test_on_demand_would_not_have_paid_for_recoveries() -> None:
+    segments = [segment(0, 1.5), segment(1.25, 3)]  # overlap at the hand-over
+    rows = [progress(1, (1, 100), (0.25, 1.25)), progress(2, (101, 200), (1.75, 2.75))]
+    total = bill(segments, 3 * H)
+    # Two hours of steps and one start of a quarter, at the list price.
+    assert on_demand_microusd(total, segments, rows, 1) == int(2.25 * 5_000_000)
+    assert total.list_microusd == int(3.25 * 5_000_000)
+
+
+def test_unknown_when_no_steps_are_reported() -> None:
+    assert on_demand_microusd(bill([segment(0, 1)], H), [segment(0, 1)], [], 1) is None
+    assert on_demand_microusd(bill([], H), [], [progress(1, (1, 2), (0, 1))], 1) is None
+
+
+hours = st.floats(0, 50, allow_nan=False)
+stretches = st.tuples(hours, hours).map(lambda pair: (min(pair), max(pair)))
+
+
+@given(
+    st.lists(st.tuples(stretches, st.integers(0, 9_000_000)), min_size=1, max_size=6),
+    st.lists(st.tuples(stretches, st.integers(0, 500), st.integers(0, 500)), max_size=6),
+    st.integers(1, 8),
+)
+def test_the_saving_is_never_more_than_the_discount(
+    paid: list[tuple[tuple[float, float], int]],
+    steps: list[tuple[tuple[float, float], int, int]],
+    num_nodes: int,
+) -> None:
+    segments = [segment(start, end, rate, state="closed") for (start, end), rate in paid]
+    rows = [
+        progress(number + 1, (min(a, b), max(a, b)), stretch)
+        for number, (stretch, a, b) in enumerate(steps)
+    ]
+    total = bill(segments, 100 * H)
+    on_demand = on_demand_microusd(total, segments, rows, num_nodes)
+    if on_demand:
+        assert on_demand <= total.list_microusd
+        assert total.discount is not None
+        assert 1 - total.spend_microusd / on_demand <= total.discount + 1e-9

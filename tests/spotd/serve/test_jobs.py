@@ -1,0 +1,175 @@
+"""Submitting and steering jobs through the API."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import io
+from typing import Any
+
+import pytest
+
+from spotd.cli.client import Client
+from spotd.errors import ExitCode, UserError
+from spotd.model import Desired, Mount, Outcome
+from spotd.vault import open_job_keys, open_secrets
+from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, story
+
+
+def submission(**fields: Any) -> dict[str, Any]:
+    return {"yaml": JOB_FILE, "request_id": "r1", **fields}
+
+
+def put(client: Client, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    client.put_package(digest, io.BytesIO(data), len(data))
+    return digest
+
+
+@pytest.mark.req("UX-01")
+def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: Client) -> None:
+    text = JOB_FILE + "workdir: .\nfile_mounts: {data/config.json: mine.json, /opt/x: x}\n"
+    text += "secrets: {HF_TOKEN: hf_very_secret}\nenvs: {LR: 1}\n"
+    digests = {name: put(client, name.encode()) for name in ("work", "mount", "file")}
+    packages = [
+        {"target": "", "digest": digests["work"]},
+        {"target": "/opt/x", "digest": digests["mount"]},
+        {"target": "data/config.json", "digest": digests["file"], "is_file": True},
+    ]
+    job = client.post(
+        "/v1/jobs", submission(yaml=text, packages=packages, env={"LR": "2"}, name="other")
+    )
+    assert (job["name"], job["phase"]) == ("other", "waiting")
+    stored = rig.store.find_job(job["id"])
+    assert stored is not None
+    assert stored.spec.envs == {"LR": "2"}
+    assert set(stored.spec.packages) == {
+        Mount(digests["work"], ""),
+        Mount(digests["mount"], "/opt/x"),
+        Mount(digests["file"], "~/data"),
+    }
+    # Secrets are in the vault, and nowhere that one can read.
+    assert "hf_very_secret" not in rig.store.spec_yaml(job["id"])
+    sealed = rig.store.secrets(job["id"])
+    assert b"hf_very_secret" not in sealed["HF_TOKEN"]
+    assert open_secrets(rig.vault, job["id"], sealed) == {"HF_TOKEN": "hf_very_secret"}
+    keys = open_job_keys(rig.vault, job["id"], rig.store.job_key(job["id"]))
+    assert keys.user.public.startswith("ssh-ed25519 ")
+
+
+def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> None:
+    first = client.post("/v1/jobs", submission())
+    again = client.post("/v1/jobs", submission())
+    assert again["id"] == first["id"]
+    assert len(rig.store.jobs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"yaml": ""}, ExitCode.USAGE, "yaml must be a text"),
+        ({"yaml": "nmae: x\nrun: y\n"}, ExitCode.USAGE, "did you mean 'name'?"),
+        ({"yaml": JOB_FILE + "secrets: {HF_TOKEN: null}\n"}, ExitCode.USAGE, "no value"),
+        ({"yaml": JOB_FILE + "workdir: .\n"}, ExitCode.USAGE, "the workdir"),
+        ({"name": "no spaces"}, ExitCode.USAGE, "is no possible name"),
+        ({"env": {"A": 1}}, ExitCode.USAGE, "env must map names to texts"),
+        ({"packages": ["x"]}, ExitCode.USAGE, "packages must be a list of objects"),
+    ],
+)
+def test_bad_submissions_store_nothing(
+    rig: Rig, client: Client, fields: dict[str, Any], code: ExitCode, text: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        client.post("/v1/jobs", submission(**fields))
+    assert text in caught.value.text
+    assert caught.value.try_
+    assert caught.value.exit_code is code
+    assert rig.store.jobs() == []
+
+
+def test_a_package_must_be_there(rig: Rig, client: Client) -> None:
+    packages = [{"target": "", "digest": "0" * 64}]
+    body = submission(yaml=JOB_FILE + "workdir: .\n", packages=packages)
+    with pytest.raises(UserError, match="was not uploaded"):
+        client.post("/v1/jobs", body)
+    packages[0]["digest"] = "../escape"
+    with pytest.raises(UserError, match="is not a sha256 digest"):
+        client.post("/v1/jobs", body)
+
+
+def test_a_duplicate_name_says_what_to_do(rig: Rig, client: Client) -> None:
+    job_id = rig.submit()
+    with pytest.raises(UserError) as caught:
+        client.post("/v1/jobs", submission())
+    assert job_id in caught.value.text
+    assert "--name gpt-2" in caught.value.try_
+    # A name is free again once its job has ended.
+    rig.finish(job_id, 0, Outcome.CANCELLED)
+    assert client.post("/v1/jobs", submission(request_id="r2"))["id"] != job_id
+
+
+def test_without_any_checkpoint_store_it_is_refused(rig: Rig) -> None:
+    rig.stop()
+    rig.checkpoint_store = ""
+    client = Client(rig.start().socket)
+    with pytest.raises(UserError, match="nowhere to save"):
+        client.post("/v1/jobs", submission())
+
+
+def test_pause_resume_cancel(rig: Rig, client: Client) -> None:
+    job_id = story(rig)
+    assert client.post("/v1/jobs/gpt/pause")["phase"] == "draining"
+    assert client.post("/v1/jobs/gpt/resume")["phase"] == "running"
+    assert client.post("/v1/jobs/gpt/cancel")["phase"] == "cancelling"
+    assert client.post("/v1/jobs/gpt/cancel")["phase"] == "cancelling"
+    with pytest.raises(UserError, match="being cancelled"):
+        client.post("/v1/jobs/gpt/resume")
+    stored = rig.store.find_job(job_id)
+    assert stored is not None
+    assert stored.desired is Desired.CANCEL
+    texts = [row.event.text for row in rig.store.events(job_id)]
+    said = [text for text in texts if "asked for by" in text]
+    user = getpass.getuser()
+    assert said == [f"{verb} asked for by {user}" for verb in ("pause", "resume", "cancel")]
+
+
+def test_a_finished_job_cannot_be_steered(rig: Rig, client: Client) -> None:
+    job_id = rig.submit()
+    rig.finish(job_id, 0, Outcome.SUCCEEDED)
+    for verb in ("pause", "resume", "cancel"):
+        with pytest.raises(UserError, match="already succeeded"):
+            client.post(f"/v1/jobs/gpt/{verb}")
+
+
+def test_ssh_prefers_the_machine_that_trains(rig: Rig, client: Client) -> None:
+    job_id = story(rig)
+    with pytest.raises(UserError, match="no machine that can be reached"):
+        client.get("/v1/jobs/gpt/ssh")
+    rig.address(rig.store.job_nodes(job_id)[-1], "127.0.0.9", 2222)
+    access = client.get("/v1/jobs/gpt/ssh")
+    assert (access["host"], access["port"], access["generation"]) == ("127.0.0.9", 2222, 2)
+    assert "PRIVATE KEY" in access["private_key"]
+    assert access["host_public_key"].startswith("ssh-ed25519 ")
+    with pytest.raises(UserError, match="no rank 1"):
+        client.get("/v1/jobs/gpt/ssh", rank=1)
+
+
+def test_a_job_with_an_odd_name_in_the_path(rig: Rig, client: Client) -> None:
+    with pytest.raises(UserError) as caught:
+        client.get("/v1/jobs/..%2F..%2Fetc")
+    assert caught.value.exit_code in (ExitCode.NOT_FOUND, ExitCode.FAILURE)
+
+
+def test_nodes_of_all_jobs_are_those_that_cost(rig: Rig, client: Client) -> None:
+    story(rig)
+    assert [node["generation"] for node in client.get("/v1/nodes")["items"]] == [2]
+    assert [n["generation"] for n in client.get("/v1/nodes", job="gpt")["items"]] == [1, 2]
+
+
+def test_why_shows_a_decision_and_takes_none(rig: Rig, client: Client) -> None:
+    job_id = rig.submit()
+    before = rig.store.find_job(job_id)
+    data = client.get("/v1/jobs/gpt/why")
+    assert SPOT.zone in data["reason"]
+    assert rig.store.find_job(job_id) == before
+    assert rig.store.job_nodes(job_id) == []

@@ -1,0 +1,72 @@
+"""YAML: places are kept, and what is not one plain job file is refused quickly."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotd.spec.document import MAX_TEXT_CHARS, SpecError, parse
+
+
+def test_lines_are_those_of_the_keys() -> None:
+    document = parse("a: 1\nb:\n  - c: 2\n  -\n    d: 3\n")
+    assert document.line(("a",)) == 1
+    assert document.line(("b", 0, "c")) == 3
+    assert document.line(("b", 1, "d")) == 5
+    assert document.line(("b", 1, "missing")) == 5
+    assert document.line(("missing", "x")) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint", "line"),
+    [
+        ("a: [1\nb: 2", "not YAML", 2),
+        ("a:\n\t- b", "not YAML", 2),
+        ("a: 1\nb: 2\na: 3", "a: the key stands twice, first on line 1", 3),
+        ("x: {a: 1, a: 2}", "x.a: the key stands twice", 1),
+        ("- a", "not a block of keys", 0),
+        ("just text", "not a block of keys", 0),
+        ("", "the file is empty", 0),
+        ("# nothing\n---\n", "the file is empty", 0),
+        ("a: !!python/object/apply:os.system [id]", "not YAML", 1),
+        ("a: !thing 3", "not YAML", 1),
+        ("[a, b]: 3", "a key must be plain text", 1),
+        ("a: *nowhere", "not YAML", 1),
+        ("a: &a [*a]", "too large or too deep", 1),
+        ("a: \x00", "not YAML", 0),
+        ("a: " + "[" * 2000, "too deep", 0),
+        ("a: " + "9" * 5000, "not YAML", 0),
+        ("a: 1\n---\nb: 2\n---\nc: 3", "3 documents", 0),
+    ],
+)
+def test_what_is_no_job_file_is_refused_with_its_line(text: str, complaint: str, line: int) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+    [problem] = caught.value.problems
+    assert complaint in str(problem)
+    assert problem.line == line
+
+
+def test_a_few_lines_cannot_become_gigabytes() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    start_s = time.monotonic()
+    with pytest.raises(SpecError, match="too large or too deep"):
+        parse("\n".join(lines))
+    with pytest.raises(SpecError, match="longer than"):
+        parse("a: " + "x" * MAX_TEXT_CHARS)
+    assert time.monotonic() - start_s < 5
+
+
+def test_merge_keys_and_byte_order_marks_are_understood() -> None:
+    document = parse("\ufeffx: {<<: {a: 1, b: 2}, b: 3}\n")
+    assert document.data == {"x": {"a": 1, "b": 3}}
+
+
+@given(st.text(alphabet="ab:-[]{}#&*!|>'\"%@ \n\t0~?,", max_size=60))
+def test_any_text_is_a_document_or_a_spec_error(text: str) -> None:
+    try:
+        assert isinstance(parse(text).data, dict)
+    except SpecError as error:
+        assert error.problems  # noqa: PT017 - both outcomes are right

@@ -1,0 +1,357 @@
+"""Job files: what spotd's own keys mean, and what is told about a wrong one."""
+
+from pathlib import Path
+
+import pytest
+
+from spotd.errors import ExitCode
+from spotd.model import CheckpointSpec, HealthSpec
+from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
+
+NOW_US = 1_700_000_000_000_000
+HOUR_US = 3_600_000_000
+DEFAULTS = CheckpointDefaults(store="file:///checkpoints", every_s=120.0, keep=4)
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def read(text: str, **changes: object) -> Parsed:
+    given = {"now_us": NOW_US, "defaults": DEFAULTS, "fallback_name": "job"} | changes
+    return load(text, **given)  # type: ignore[arg-type]
+
+
+def refused(text: str, **changes: object) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        read(text, **changes)
+    assert caught.value.exit_code is ExitCode.USAGE
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_command_alone_is_a_job() -> None:
+    parsed = read("run: python train.py")
+    spec = parsed.spec
+    assert (spec.name, spec.num_nodes, spec.candidates) == ("job", 1, 1)
+    assert spec.checkpoint == CheckpointSpec("file:///checkpoints", "none", 0, 120.0, 4)
+    assert spec.alerts == ("default",)
+    assert spec.max_restarts_on_errors == 3
+    assert len(spec.alternatives) == 1
+    assert parsed.workdir is None
+    assert parsed.warnings == ("resources is missing: the cheapest machine of any kind will do",)
+
+
+def test_the_spotd_block_says_everything_else() -> None:
+    spec = read(
+        """
+name: all
+resources: {accelerators: "H100:8", max_hourly_cost: 31.25, disk_size: 1TB, cpus: 16+, memory: 4x}
+run: python train.py
+spotd:
+  checkpoint: {store: "s3://bucket/ck/", engine: spotd, every_steps: 50, every: 1m30s, keep: 9}
+  budget: {max_cost_usd: 12.345678}
+  deadline: 36h
+  max_duration: 2d
+  max_restarts_on_errors: 0
+  recover_on_exit_codes: 137
+  keep_on_failure: 30m
+  candidates: 2
+  stop_grace: 45s
+  boot_timeout: 10m
+  setup_timeout: 20m
+  progress_every: 500ms
+  health: {ratio: 0.5, checks: 3, every: 1m}
+  alerts: [ops, default, ops]
+"""
+    ).spec
+    assert spec.checkpoint == CheckpointSpec("s3://bucket/ck", "spotd", 50, 90.0, 9)
+    assert spec.max_cost_microusd == 12_345_678
+    assert spec.max_hourly_microusd == 31_250_000
+    assert spec.disk_gib == 1024
+    assert (spec.alternatives[0].cpus, spec.alternatives[0].memory_gib) == (16.0, 64.0)
+    assert spec.deadline_us == NOW_US + 36 * HOUR_US
+    assert spec.max_duration_s == 172_800
+    assert spec.max_restarts_on_errors == 0
+    assert spec.recover_on_exit_codes == (137,)
+    assert (spec.keep_on_failure_s, spec.stop_grace_s) == (1800, 45)
+    assert (spec.boot_timeout_s, spec.setup_timeout_s) == (600, 1200)
+    assert (spec.progress_every_s, spec.candidates) == (0.5, 2)
+    assert spec.health == HealthSpec(0.5, 3, 60.0)
+    assert spec.alerts == ("ops", "default")
+
+
+def test_the_spotd_block_wins_over_job_recovery() -> None:
+    text = (
+        "resources: {job_recovery: {max_restarts_on_errors: 7, recover_on_exit_codes: 3}}\nrun: x\n"
+    )
+    assert read(text).spec.max_restarts_on_errors == 7
+    assert read(text).spec.recover_on_exit_codes == (3,)
+    spec = read(text + "spotd: {max_restarts_on_errors: 0, recover_on_exit_codes: []}").spec
+    assert (spec.max_restarts_on_errors, spec.recover_on_exit_codes) == (0, ())
+
+
+def test_every_problem_is_told_at_once_with_line_key_and_fix() -> None:
+    problems = refused(
+        """\
+name: a b
+num_nodes: 0
+resource: {}
+max_cost_usd: 3
+resources:
+  acelerators: H100:8
+  cpus: -3
+  infra: azrue/x
+  any_of:
+    - region: 3
+    - use_spot: "yes"
+envs: {A: 1, B: , SPOTD_X: q, 1A: x}
+secrets: {TOK: , A: "hunter2secret"}
+spotd:
+  every_steps: 3
+  deadline: 3
+  checkpoint: {every: 5, engine: spot, store: foo}
+  helth: {}
+  candidates: 99
+  alerts: [opps]
+""",
+        known=Known(clouds=("aws", "azure"), routes=("ops",)),
+    )
+    assert problems == [
+        "run: is missing (fix: write the command that trains)",
+        (
+            "line 1: name: is no possible name, not 'a b' (fix: use up to 63 letters, digits, "
+            "'.', '_' and '-', a letter or digit at both ends)"
+        ),
+        "line 2: num_nodes: must be greater than or equal to 1",
+        "line 3: resource: unknown key (fix: did you mean 'resources'?)",
+        "line 4: max_cost_usd: unknown key (fix: it belongs at spotd.budget.max_cost_usd)",
+        "line 6: resources.acelerators: unknown key (fix: did you mean 'accelerators'?)",
+        "line 7: resources.cpus: -3 is no amount (fix: write a number, like 8 or 8+)",
+        "line 8: resources.infra: no provider 'azrue' is configured (fix: did you mean 'azure'?)",
+        "line 10: resources.any_of[0].region: must be text, not 3 (fix: put quotes around it)",
+        "line 11: resources.any_of[1].use_spot: must be true or false, not 'yes'",
+        'line 12: envs.B: has no value (fix: pass -e B=VALUE, or write B: "")',
+        "line 12: envs.SPOTD_X: is set by spotd itself (fix: choose another name)",
+        "line 12: envs.1A: is no name of a variable (fix: use letters, digits and _)",
+        (
+            "line 13: secrets.TOK: the secret has no value "
+            "(fix: pass --secret TOK (its value comes from your environment))"
+        ),
+        "line 13: secrets.A: is in envs as well (fix: keep one of the two)",
+        "line 15: spotd.every_steps: unknown key (fix: it belongs at spotd.checkpoint.every_steps)",
+        "line 16: spotd.deadline: must be text, not 3 (fix: put quotes around it)",
+        (
+            "line 17: spotd.checkpoint.store: 'foo' is no store "
+            "(fix: write file:///folder or s3://bucket/prefix)"
+        ),
+        "line 17: spotd.checkpoint.engine: 'spot' is not possible (fix: use 'spotd' or 'none')",
+        (
+            "line 17: spotd.checkpoint.every: 5 is not a duration "
+            "(fix: write it with a unit, like 90s, 5m or 2h)"
+        ),
+        "line 18: spotd.helth: unknown key (fix: did you mean 'health'?)",
+        "line 19: spotd.candidates: must be less than or equal to 8",
+        "line 20: spotd.alerts[0]: no route 'opps' is configured (fix: did you mean 'ops'?)",
+    ]
+
+
+def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:
+    [problem] = refused("run: x", defaults=CheckpointDefaults())
+    assert problem == (
+        "spotd.checkpoint.store: the job has nowhere to save: neither the job file nor the "
+        "configuration names a store (fix: set spotd.checkpoint.store here, or [checkpoint] store "
+        "in config.toml for all jobs)"
+    )
+    own = read("run: x\nspotd: {checkpoint: {store: file:///a}}", defaults=CheckpointDefaults())
+    assert own.spec.checkpoint.store == "file:///a"
+    # On the user's machine the configuration is not at hand, and the daemon has the last word.
+    assert read("run: x", defaults=None).spec.checkpoint.store == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("num_nodes: 1.5", "num_nodes"),
+        ("num_nodes: true", "num_nodes"),
+        ("num_nodes: '2'", "num_nodes"),
+        ("run: [a]", "run"),
+        ("run: '  '", "run"),
+        ("workdir: 3", "workdir"),
+        ("resources: [a]", "resources"),
+        ("resources: {accelerators: 'H100:0'}", "resources.accelerators"),
+        ("resources: {accelerators: 'H100:2000'}", "resources.accelerators"),
+        ("resources: {accelerators: 'H100:0.5'}", "resources.accelerators"),
+        ("resources: {accelerators: []}", "resources.accelerators"),
+        ("resources: {accelerators: 8}", "resources.accelerators"),
+        ("resources: {accelerators: {H100: -8}}", "resources.accelerators"),
+        ("resources: {cpus: 4x}", "resources.cpus"),
+        ("resources: {memory: 4x}", "resources.memory"),
+        ("resources: {memory: 0}", "resources.memory"),
+        ("resources: {disk_size: 0}", "resources.disk_size"),
+        ("resources: {disk_size: true}", "resources.disk_size"),
+        ("resources: {max_hourly_cost: 0}", "resources.max_hourly_cost"),
+        ("resources: {max_hourly_cost: .inf}", "resources.max_hourly_cost"),
+        ("resources: {infra: aws/us-east-1, region: x}", "resources.infra"),
+        ("resources: {infra: aws//x}", "resources.infra"),
+        ("resources: {infra: a/b/c/d}", "resources.infra"),
+        ("resources: {any_of: []}", "resources.any_of"),
+        ("resources: {any_of: [{cpus: 1}], ordered: [{cpus: 2}]}", "resources.ordered"),
+        (
+            "resources: {any_of: [{disk_size: 1}, {disk_size: 2}]}",
+            "resources.any_of[1].disk_size",
+        ),
+        ("resources: {job_recovery: {max_restarts_on_errors: -1}}", "resources.job_recovery"),
+        ("spotd: {budget: {max_cost_usd: 0}}", "spotd.budget.max_cost_usd"),
+        ("spotd: {budget: {max_cost_usd: -5}}", "spotd.budget.max_cost_usd"),
+        ("spotd: {budget: {max_cost_usd: .nan}}", "spotd.budget.max_cost_usd"),
+        ("spotd: {budget: {max_cost_usd: ten}}", "spotd.budget.max_cost_usd"),
+        ("spotd: {deadline: yesterday}", "spotd.deadline"),
+        ("spotd: {deadline: 2001-01-01T00:00:00Z}", "spotd.deadline"),
+        ("spotd: {deadline: 2051-01-01T00:00:00}", "spotd.deadline"),
+        ("spotd: {deadline: 0s}", "spotd.deadline"),
+        ("spotd: {checkpoint: {every: 0}}", "spotd.checkpoint.every"),
+        ("spotd: {checkpoint: {keep: 0}}", "spotd.checkpoint.keep"),
+        ("spotd: {checkpoint: {store: file://relative}}", "spotd.checkpoint.store"),
+        ("spotd: {checkpoint: {store: s3://}}", "spotd.checkpoint.store"),
+        ("spotd: {checkpoint: {store: s3://key:secret@bucket}}", "spotd.checkpoint.store"),
+        ("spotd: {boot_timeout: 0}", "spotd.boot_timeout"),
+        ("spotd: {health: {ratio: 1.5}}", "spotd.health.ratio"),
+        ("spotd: {health: {every: 10ms}}", "spotd.health.every"),
+        ("spotd: {recover_on_exit_codes: [0]}", "spotd.recover_on_exit_codes"),
+        ("spotd: {recover_on_exit_codes: [256]}", "spotd.recover_on_exit_codes"),
+        ("envs: {A: [1]}", "envs.A"),
+        ("envs: [A]", "envs"),
+        ("envs: {SKYPILOT_NODE_RANK: '1'}", "envs.SKYPILOT_NODE_RANK"),
+        ('envs: {A: "a\\0b"}', "envs.A"),
+        ("file_mounts: {/: a}", "file_mounts./"),
+        ("file_mounts: {/a/../b: a}", "file_mounts./a/../b"),
+        ("file_mounts: {/a: x, /a/: y}", "file_mounts./a/"),
+        ("123: x", "123"),
+    ],
+)
+def test_impossible_values_are_refused_where_they_stand(text: str, where: str) -> None:
+    problems = refused(text if text.startswith("run") else f"{text}\nrun: x\n")
+    assert len(problems) == 1
+    place, _, rest = problems[0].partition(": ")
+    assert place == "line 1"
+    assert rest.startswith(where)
+
+
+def test_an_unknown_accelerator_is_passed_on_with_a_hint() -> None:
+    parsed = read("resources: {accelerators: 'H1000:8'}\nrun: x")
+    assert parsed.spec.alternatives[0].accelerator == "H1000"
+    assert parsed.warnings == (
+        (
+            "line 1: resources.accelerators 'H1000' is no accelerator that spotd knows; it is "
+            "asked for as written (did you mean 'H100'?)"
+        ),
+    )
+    assert read("resources: {accelerators: tpu-v5e-8}\nrun: x").warnings == ()
+
+
+def test_variables_are_text_as_python_prints_what_yaml_read_and_a_change_is_told() -> None:
+    parsed = read(
+        'envs: {A: 1, B: true, C: 3.10, D: "3.10", E: 2026-11-21, F: 1e-4, G: ""}\nrun: x'
+    )
+    assert parsed.spec.envs == {
+        "A": "1",
+        "B": "True",
+        "C": "3.1",
+        "D": "3.10",
+        "E": "2026-11-21",
+        "F": "1e-4",
+        "G": "",
+    }
+    assert [warning for warning in parsed.warnings if "envs" in warning] == [
+        "line 1: envs.B true is read as 'True' (quote it to keep it)",
+        "line 1: envs.C 3.10 is read as '3.1' (quote it to keep it)",
+    ]
+
+
+def test_overrides_replace_and_add_variables_and_secrets() -> None:
+    parsed = read(
+        "envs: {A: old, B: }\nsecrets: {S: in-the-file, T: }\nrun: x",
+        env={"A": "new", "B": "b", "C": "c"},
+        secrets={"T": "t-value", "U": "u-value"},
+    )
+    assert parsed.spec.envs == {"A": "new", "B": "b", "C": "c"}
+    assert parsed.spec.secrets == ("S", "T", "U")
+    assert parsed.secrets == {"S": "in-the-file", "T": "t-value", "U": "u-value"}
+
+
+def test_variables_are_filled_into_paths_and_nowhere_else() -> None:
+    parsed = read(
+        "envs: {A: x}\nsecrets: {S: hidden-value}\nname: job\n"
+        'workdir: $A/${A}$B\nfile_mounts: {/m/$A: "${S}/$A"}\nrun: echo $A ${S}\nsetup: echo $A'
+    )
+    assert parsed.workdir == Path("x/x$B")
+    assert parsed.mounts == ((Path("${S}/x"), "/m/x"),)
+    assert (parsed.spec.run, parsed.spec.setup) == ("echo $A ${S}", "echo $A")
+
+
+def test_secret_values_stay_out_of_spec_text_repr_and_errors() -> None:
+    text = (
+        "# my job\nsecrets:\n  A: value-aaa  # why\n  B: |\n    value-bbb\n    value-ccc\n"
+        "  C: 'value-ddd'\n  D: >-\n    value-eee\n\n  E: null\nenvs: {X: keep}\nrun: x\n"
+    )
+    parsed = read(text, secrets={"E": "value-fff"})
+    assert parsed.secrets["B"] == "value-bbb\nvalue-ccc\n"
+    assert len(parsed.secrets) == 5
+    assert "value-" not in repr(parsed)
+    assert "value-" not in parsed.text
+    assert "# my job" in parsed.text
+    assert "X: keep" in parsed.text
+    again = read(parsed.text, secrets=parsed.secrets)
+    assert again.spec == parsed.spec
+    for wrong in (
+        "secrets: value-aaa",
+        "secrets: {A: [value-aaa]}",
+        "secrets: {A: {B: value-aaa}}",
+    ):
+        assert "value-" not in "".join(refused(f"{wrong}\nrun: x"))
+    assert "value-" not in "".join(refused(text + "rum: 1"))
+
+
+def test_secrets_merged_from_an_anchor_are_hidden_too() -> None:
+    parsed = read("secrets: {<<: {A: value-aaa}, B: &b value-bbb, C: *b}\nrun: x")
+    assert parsed.secrets == {"A": "value-aaa", "B": "value-bbb", "C": "value-bbb"}
+    assert "value-" not in parsed.text
+
+
+def test_local_paths_must_exist_where_the_command_is_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    problems = refused(
+        "workdir: file\nfile_mounts:\n  /a: missing\n  /b: $UNSET/x\nrun: x", base_dir=tmp_path
+    )
+    assert problems == [
+        f"line 1: workdir: {tmp_path}/file is no folder (fix: name the folder around it)",
+        (
+            f"line 3: file_mounts./a: {tmp_path}/missing does not exist "
+            "(fix: correct the path, or create it)"
+        ),
+        "line 4: file_mounts./b: $UNSET has no value (fix: set UNSET in envs)",
+    ]
+
+
+def test_a_deadline_may_be_a_time_with_its_zone() -> None:
+    utc = read("run: x\nspotd: {deadline: 2027-01-01T12:00:00Z}").spec.deadline_us
+    east = read("run: x\nspotd: {deadline: '2027-01-01 14:00:00+02:00'}").spec.deadline_us
+    assert utc == east == 1_798_804_800_000_000
+
+
+def test_alerts_default_to_the_route_of_that_name_if_there_is_one() -> None:
+    assert read("run: x", known=Known(routes=("default", "ops"))).spec.alerts == ("default",)
+    assert read("run: x", known=Known(routes=("ops",))).spec.alerts == ()
+    assert read("run: x\nspotd: {alerts: []}").spec.alerts == ()
+
+
+def test_a_job_needs_a_name_from_somewhere() -> None:
+    assert refused("run: x", fallback_name="") == ["name: is missing (fix: name the job)"]
+    assert read("run: x", fallback_name="./My train_job.yaml").spec.name == "My-train-job-yaml"
+    assert read("run: x\nname: " + "a" * 63).spec.name == "a" * 63
+    refused("run: x\nname: " + "a" * 64)
+    refused('run: x\nname: "a\\nb"')
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_checked_in_examples_are_good_job_files(example: Path) -> None:
+    parsed = read(example.read_text(), fallback_name=example.stem, secrets={"HF_TOKEN": "t"})
+    assert parsed.spec.run
+    assert [text for text in parsed.warnings if "resources is missing" not in text] == []

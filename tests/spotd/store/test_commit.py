@@ -1,0 +1,304 @@
+"""Decisions: compare-and-swap, invariants, limits, and what a commit writes besides."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from providers.base import Scope
+from spotd.model import (
+    AddNode,
+    Attempt,
+    ChangeJob,
+    ChangeNode,
+    EffectKind,
+    Event,
+    LeaveReason,
+    Limits,
+    OpenAttempt,
+    Plan,
+    Refusal,
+    S,
+    Severity,
+)
+from spotd.states import IllegalTransitionError, NodeState
+from spotd.store.base import CommitResult, CommitStatus
+from spotd.store.sql import SqlStore
+from tests.spotd.store.build import (
+    NOW,
+    commit,
+    kinds,
+    move,
+    new_node,
+    node,
+    offer,
+    opening,
+    placed,
+    plan,
+    submit,
+    view,
+)
+from tests.spotd.store.conftest import make
+
+
+def test_the_result_is_what_is_loaded_next(store: SqlStore) -> None:
+    before = submit(store)
+    effect = {"effect": EffectKind.LAUNCH, "effect_armed_at_us": NOW, "effect_due_at_us": NOW + 5}
+    first = opening("j1", 1, replace(new_node(), **effect))  # type: ignore[arg-type]
+    after = commit(store, before, replace(first, wake_at_us=NOW + 5))
+    assert after == view(store)
+    assert (after.job.version, after.job.generation, after.job.wake_at_us) == (1, 1, NOW + 5)
+    assert after.attempts == (Attempt("j1", 1, NOW, "first"),)
+    left = {"leave_reason": LeaveReason.FAILED, "leave_text": "broken", "left_at_us": NOW}
+    gone = move(store, "j1-g1-0", NodeState.GONE, **left)
+    assert gone == view(store)
+    # A new generation: what is gone of the old one is no longer looked at.
+    second = commit(store, gone, opening("j1", 2))
+    assert [n.id for n in second.nodes] == ["j1-g2-0"]
+    assert second == view(store)
+
+
+def test_exactly_one_of_two_commits_wins(url: str) -> None:
+    """Two daemons decide about the same view at the same moment, many times over."""
+    stores = [make(url), make(url)]
+    submit(stores[0])
+    for turn in range(20):
+        seen = view(stores[0])
+        start = threading.Barrier(2)
+        results: list[CommitResult] = []
+
+        def decide(store: SqlStore, start: threading.Barrier, turn: int) -> None:
+            decided = plan(ChangeJob({"failures": turn}))
+            before = seen  # noqa: B023 - joined below
+            start.wait()
+            results.append(store.commit(before, decided, NOW + turn))  # noqa: B023
+
+        threads = [threading.Thread(target=decide, args=(store, start, turn)) for store in stores]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(result.status.value for result in results) == ["done", "stale"]
+        assert view(stores[0]).job.version == turn + 1
+    for store in stores:
+        store.close()
+
+
+def test_a_stale_plan_leaves_no_trace(store: SqlStore) -> None:
+    seen = submit(store)
+    commit(store, seen, plan())
+    before, events = view(store), kinds(store)
+    late = replace(opening(), events=(Event("x", "x", alert=True),))
+    assert store.commit(seen, late, NOW).status is CommitStatus.STALE
+    assert view(store) == before
+    assert kinds(store) == events
+    assert store.segments() == []
+    assert store.due_alerts(NOW, 10) == []
+
+
+def test_many_plans_in_one_transaction_each_stand_alone(store: SqlStore) -> None:
+    views = {number: submit(store, f"j{number}") for number in range(4)}
+    commit(store, views[1], plan())
+    batch = [(views[number], opening(f"j{number}")) for number in range(4)]
+    batch.append((views[0], opening("j0", 2)))
+    statuses = [result.status.value for result in store.commit_many(batch, NOW)]
+    assert statuses == ["done", "stale", "done", "done", "stale"]
+    assert [len(view(store, f"j{number}").nodes) for number in range(4)] == [1, 0, 1, 1]
+    assert set(store.load_views(["j0", "j3", "nope"], NOW)) == {"j0", "j3"}
+    assert store.load_views([f"j{n}" for n in range(4)], NOW)["j2"] == view(store, "j2")
+
+
+def test_one_bad_plan_does_not_harm_the_others(store: SqlStore) -> None:
+    good, bad = submit(store, "good"), submit(store, "bad")
+    taken = replace(new_node("bad"), token="t-good-g1-0")
+    batch = [(bad, opening("bad", 1, taken)), (good, opening("good"))]
+    first, second = store.commit_many([batch[1], batch[0]], NOW)
+    assert (first.status, second.status) == (CommitStatus.DONE, CommitStatus.REJECTED)
+    assert view(store, "bad") == bad
+    told = store.events("bad")[-1].event
+    assert (told.kind, told.severity) == ("plan_rejected", Severity.ERROR)
+
+
+def test_two_chosen_nodes_of_one_rank_are_impossible(store: SqlStore) -> None:
+    placed(store, "j1", new_node(number=0), new_node(number=1))
+    both = plan(
+        *(ChangeNode(f"j1-g1-{n}", {"state": NodeState.BOOTING, "chosen": True}) for n in (0, 1))
+    )
+    result = store.commit(view(store), both, NOW)
+    assert result.status is CommitStatus.REJECTED
+    assert not any(n.chosen for n in view(store).nodes)
+    # One is chosen; while it drains, another may be.
+    one = plan(ChangeNode("j1-g1-0", {"state": NodeState.BOOTING, "chosen": True}))
+    commit(store, view(store), one)
+    move(store, "j1-g1-0", NodeState.RUNNING)
+    swap = plan(
+        ChangeNode("j1-g1-1", {"state": NodeState.BOOTING, "chosen": True}),
+        ChangeNode("j1-g1-0", {"state": NodeState.DRAINING}),
+    )
+    commit(store, view(store), swap)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        plan(OpenAttempt(Attempt("j1", 1, NOW, "again"))),  # a generation twice
+        plan(AddNode(new_node(generation=7))),  # a node without an attempt
+        plan(AddNode(new_node(number=0))),  # a node id twice
+    ],
+)
+def test_the_schema_holds_the_invariants(store: SqlStore, broken: Plan) -> None:
+    before = placed(store)
+    assert store.commit(before, broken, NOW).status is CommitStatus.REJECTED
+    assert view(store) == before
+
+
+def test_a_plan_that_is_no_plan_is_a_bug_and_raises(store: SqlStore) -> None:
+    before = placed(store)
+    running = plan(ChangeNode("j1-g1-0", {"state": NodeState.RUNNING}))
+    with pytest.raises(IllegalTransitionError):
+        store.commit(before, running, NOW)
+    with pytest.raises(ValueError, match="do not own host"):
+        store.commit(before, plan(ChangeNode("j1-g1-0", {"host": "x"})), NOW)
+    assert view(store) == before
+
+
+def test_a_commit_never_writes_what_was_observed(store: SqlStore) -> None:
+    before = placed(store)
+    store.record_launched("j1-g1-0", "i-1", NOW + S)
+    commit(store, before, plan(ChangeNode("j1-g1-0", {"kept_until_us": 5})))
+    assert node(store).instance_id == "i-1"
+    assert node(store).kept_until_us == 5
+
+
+# --- limits
+
+
+@pytest.mark.req("BUD-03")
+def test_the_limit_of_nodes_counts_everything_not_gone(store: SqlStore) -> None:
+    store.set_limits(Limits(max_nodes=2))
+    placed(store, "a")
+    placed(store, "b")
+    move(store, "b-g1-0", NodeState.TERMINATING)
+    waiting = submit(store, "c")
+    refused = store.commit(waiting, opening("c"), NOW)
+    assert refused.status is CommitStatus.OVER_LIMIT
+    assert "limits.max_nodes is 2 and 2 are in use" in refused.text
+    assert view(store, "c") == waiting
+    assert store.segments("c") == []
+    move(store, "b-g1-0", NodeState.GONE)
+    commit(store, waiting, opening("c"))
+
+
+@pytest.mark.req("BUD-03")
+def test_the_limit_of_spend_counts_the_current_price(store: SqlStore) -> None:
+    store.set_limits(Limits(max_microusd_per_h=25_000_000))
+    store.record_offers("aws", [offer()], NOW)
+    placed(store, "a")
+    store.record_launched("a-g1-0", "i-1", NOW)
+    waiting = submit(store, "b")
+    store.record_offers("aws", [offer(price=16)], NOW + S)
+    refused = store.commit(waiting, opening("b"), NOW + S)
+    assert refused.status is CommitStatus.OVER_LIMIT
+    assert "max_usd_per_hour is 25.00, and this would make it 26.00" in refused.text
+    # A plan that launches nothing is not held up.
+    commit(store, waiting, plan())
+    store.record_offers("aws", [offer(price=15)], NOW + 2 * S)
+    commit(store, view(store, "b"), opening("b"))
+
+
+@pytest.mark.req("BUD-08")
+def test_a_job_past_its_cost_launches_nothing(store: SqlStore) -> None:
+    placed(store, max_cost_microusd=20_000_000)
+    later = NOW + 2 * 3600 * S
+    seen = view(store, now_us=later)
+    assert seen.spent_microusd == 20_000_000
+    refused = store.commit(seen, plan(AddNode(new_node(number=1))), later)
+    assert refused.status is CommitStatus.OVER_LIMIT
+    assert "spent $20.00 of its max_cost_usd 20.00" in refused.text
+
+
+def test_plans_of_one_batch_share_the_room(store: SqlStore) -> None:
+    store.set_limits(Limits(max_nodes=2))
+    batch = [(submit(store, name), opening(name)) for name in ("a", "b", "c")]
+    statuses = [result.status.value for result in store.commit_many(batch, NOW)]
+    assert statuses == ["done", "done", "over_limit"]
+
+
+def test_the_limit_holds_when_two_commit_at_once(url: str) -> None:
+    """One machine is still allowed, and two daemons ask for it at the same moment, again and
+    again."""
+    stores = [make(url), make(url)]
+    views = [submit(stores[0], f"j{number:02}") for number in range(30)]
+    for turn in range(15):
+        stores[0].set_limits(Limits(max_nodes=turn + 1))
+        start = threading.Barrier(2)
+        done: list[CommitStatus] = []
+
+        def launch(number: int, start: threading.Barrier, done: list[CommitStatus]) -> None:
+            seen = views[number]
+            start.wait()
+            status = stores[number % 2].commit(seen, opening(seen.job.id), NOW).status
+            done.append(status)
+
+        threads = [
+            threading.Thread(target=launch, args=(2 * turn + daemon, start, done))
+            for daemon in (0, 1)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(done) == [CommitStatus.DONE, CommitStatus.OVER_LIMIT]
+        assert len(stores[1].active_nodes()) == turn + 1
+    for store in stores:
+        store.close()
+
+
+# --- the record
+
+
+def test_the_pass_is_told_when_its_reason_changes(store: SqlStore) -> None:
+    seen = submit(store)
+    for reason in ("waiting", "waiting", "asking", "waiting"):
+        commit(store, seen, plan(reason=reason, reasons=(reason, "and more")))
+        seen = view(store)
+    rows = store.events("j1")
+    assert [row.event.text for row in rows] == ["waiting", "asking", "waiting"]
+    assert rows[0].event.data == {"reasons": ["waiting", "and more"]}
+    assert [row.id for row in store.events("j1", after_id=rows[0].id)] == [r.id for r in rows[1:]]
+
+
+def test_events_are_read_back_whole(store: SqlStore) -> None:
+    event = Event(
+        "lost", "gone ☹", "j1-g1-0", Severity.WARNING, alert=True, key="k", data={"a": [1, None]}
+    )
+    commit(store, submit(store), plan(events=(event,)), NOW + 3)
+    row = store.events(None)[0]
+    assert (row.event, row.job_id, row.at_us) == (event, "j1", NOW + 3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        (LeaveReason.PREEMPTED, "Preempted"),
+        (LeaveReason.LOST, "Lost"),
+        (LeaveReason.BOOT_TIMEOUT, "BootTimeout"),
+    ],
+)
+def test_a_machine_taken_away_is_remembered_once(
+    store: SqlStore, reason: LeaveReason, code: str
+) -> None:
+    placed(store)
+    store.load_market(NOW)
+    move(store, "j1-g1-0", NodeState.TERMINATING, NOW + S, leave_reason=reason)
+    move(store, "j1-g1-0", NodeState.GONE, NOW + 2 * S)
+    expected = Refusal(offer().key, Scope.OFFER, code, NOW + S)
+    assert store.load_market(NOW + 3 * S).refusals == (expected,)
+
+
+def test_other_reasons_say_nothing_about_the_offer(store: SqlStore) -> None:
+    placed(store)
+    move(store, "j1-g1-0", NodeState.TERMINATING, leave_reason=LeaveReason.CANCELLED)
+    assert store.load_market(NOW).refusals == ()

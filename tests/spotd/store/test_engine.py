@@ -1,0 +1,314 @@
+"""The database fails: every time in plain words, and nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from spotd.model import ChangeJob, Event
+from spotd.store.base import CommitStatus, StoreError, StoreUnavailableError
+from spotd.store.engine import Database
+from spotd.store.sql import SqlStore
+from tests.rigs import postgres
+from tests.spotd.store.build import NOW, opening, plan, submit, view
+from tests.spotd.store.conftest import make
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("not a url", "not a database URL; try sqlite:///"),
+        ("postgres//missing-colon", "not a database URL"),
+        ("mysql://user:hunter2@host/db", "spotd knows sqlite and postgresql"),
+        ("nosuch://x", "names nosuch"),
+        ("sqlite:////no/such/folder/spotd.db", "/no/such/folder of the database does not exist"),
+        ("sqlite:////proc/spotd.db", "cannot be opened for writing"),
+    ],
+)
+def test_a_wrong_url_is_explained(url: str, words: str) -> None:
+    with pytest.raises(StoreError, match=words) as caught:
+        make(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("dear diary " * 1000)
+    with pytest.raises(StoreError, match=r"not a database.*database\.url"):
+        make(f"sqlite:///{tmp_path}/notes.txt")
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    store = make(f"sqlite:///{tmp_path}/spotd.db")
+    submit(store)
+    modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()}
+    store.close()
+    assert modes == {"spotd.db": 0, "spotd.db-wal": 0, "spotd.db-shm": 0}
+
+
+def test_the_recipe_of_sqlite(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/spotd.db")
+    wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5000}
+    for name, value in wanted.items():
+        statement = text(f"PRAGMA {name}")
+        assert database.write(lambda c, s=statement: c.execute(s).scalar_one()) == value
+        assert database.read(lambda c, s=statement: c.execute(s).scalar_one()) == value
+    with pytest.raises(StoreUnavailableError, match="read-only"):
+        database.read(lambda c: c.execute(text("CREATE TABLE t (x)")))
+    database.close()
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotd.store.engine._file_system", lambda _folder: "nfs4")
+    with pytest.raises(StoreError, match=r"network file system.*PostgreSQL"):
+        make(f"sqlite:///{tmp_path}/spotd.db")
+
+
+def test_a_locked_database_is_unavailable_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(f"sqlite:///{tmp_path}/spotd.db")
+    submit(store)
+    other = sqlite3.connect(tmp_path / "spotd.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    _shorten_busy_timeout(store)
+    with pytest.raises(StoreUnavailableError, match="another process holds it locked"):
+        store.note_jobs(["j1"])
+    assert view(store).job.notes == 1  # readers wait for nobody
+    other.execute("ROLLBACK")
+    other.close()
+    store.note_jobs(["j1"])
+    assert view(store).job.notes == 2
+    store.close()
+
+
+def _shorten_busy_timeout(store: SqlStore) -> None:
+    connection = store._database._writer.raw_connection()
+    connection.execute("PRAGMA busy_timeout=50")  # type: ignore[attr-defined]
+    connection.close()
+
+
+def test_a_read_only_database(tmp_path: Path) -> None:
+    make(f"sqlite:///{tmp_path}/spotd.db").close()
+    program = "import os; from tests.spotd.store.conftest import make; make('sqlite://').close()\n"
+    (tmp_path / "spotd.db").chmod(0o444)
+    if os.geteuid() == 0:
+        # Root may write anything: be somebody else, once everything is imported.
+        program += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        _open_to_all(tmp_path)
+    program += f"make('sqlite:///{tmp_path}/spotd.db')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "StoreUnavailableError" in done.stderr
+    assert "cannot be opened for writing: Permission denied" in done.stderr
+
+
+def _open_to_all(folder: Path) -> None:
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_mode & 0o005 != 0o005:
+            parent.chmod(parent.stat().st_mode | 0o005)
+
+
+# --- a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB for root, else a folder in which files cannot grow beyond 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+        subprocess.run(mount, check=True)
+        yield folder
+        subprocess.run(["umount", str(folder)], check=True)
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    yield folder
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, old)
+
+
+def _fill(store: SqlStore) -> tuple[int, str]:
+    """Write until the disk is full: how many events were acknowledged, and the error."""
+    for written in range(1000):
+        try:
+            store.add_event("j1", Event("filler", "x" * 20_000), NOW)
+        except StoreUnavailableError as error:
+            return written, str(error)
+    raise AssertionError("the disk never fills up")
+
+
+def test_a_full_disk_loses_nothing_and_is_got_over(small_disk: Path) -> None:
+    store = make(f"sqlite:///{small_disk}/spotd.db")
+    before = submit(store)
+    written, error = _fill(store)
+    assert "full" in error
+    assert str(small_disk) in error
+    # Nothing can be decided, nothing half-written is left, and what was acknowledged is there.
+    decided = opening()
+    loud = plan(events=(Event("y", "y" * 200_000),))
+    with pytest.raises(StoreUnavailableError):
+        store.commit(before, loud, NOW)
+    assert view(store) == before
+    assert len([r for r in store.events("j1") if r.event.kind == "filler"]) == written
+    assert store.segments() == []
+    # Space returns: it works again, in the same process.
+    if os.geteuid() == 0:
+        more = ["mount", "-o", "remount,size=8m", str(small_disk)]
+        subprocess.run(more, check=True)
+    else:
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, hard))
+    assert store.commit(view(store), decided, NOW).status is CommitStatus.DONE
+    check = text("PRAGMA integrity_check")
+    assert store._database.read(lambda c: c.execute(check).scalar_one()) == "ok"
+    store.close()
+
+
+# --- kill -9
+
+_CHILD = """
+import sys
+from spotd.model import ChangeJob
+from tests.spotd.store.build import plan, view, NOW
+from tests.spotd.store.conftest import make
+store = make(sys.argv[1])
+print("ready", flush=True)
+while True:
+    seen = view(store)
+    result = store.commit(seen, plan(ChangeJob({"failures": seen.job.version + 1})), NOW)
+    print(result.view.job.version, flush=True)
+"""
+
+
+def test_kill_9_loses_no_acknowledged_commit(url: str) -> None:
+    store = make(url)
+    submit(store)
+    acknowledged = 0
+    for turn in range(5):
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, url], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        for _ in range(3 + 5 * turn):
+            acknowledged = int(child.stdout.readline())
+        child.kill()
+        rest = child.stdout.read().split("\n")
+        acknowledged = max([acknowledged, *[int(line) for line in rest[:-1] if line]])
+        child.wait()
+        child.stdout.close()
+        job = view(store).job
+        # The last commit may have been made and not been told; none may be half made.
+        assert acknowledged <= job.version <= acknowledged + 1
+        assert job.failures == job.version
+    store.close()
+
+
+# --- PostgreSQL
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match=r"does not answer.*is the server up\?"):
+        make(f"postgresql://spotd:hunter2@/spotd?host={tmp_path}")
+
+
+def test_a_database_that_is_not_there(server: postgres.Postgres) -> None:
+    with pytest.raises(
+        StoreUnavailableError, match=r'"nosuch" does not exist; correct database\.url'
+    ):
+        make(server.url("nosuch"))
+
+
+def test_a_server_that_restarts_is_found_again() -> None:
+    with postgres.running() as server:
+        store = make(server.url(server.create()))
+        submit(store)
+        server.stop()
+        for broken in (lambda: view(store), lambda: store.note_jobs(["j1"])):
+            with pytest.raises(StoreUnavailableError):
+                broken()
+        server.start()
+        store.note_jobs(["j1"])
+        assert view(store).job.notes == 2
+        store.close()
+
+
+def test_a_lock_that_is_held_too_long_is_given_up(server: postgres.Postgres) -> None:
+    url = server.url(server.create("ready"))
+    store = make(url)
+    submit(store)
+    held, release = threading.Event(), threading.Event()
+    other = Database(url)
+
+    def hold(conn: object) -> None:
+        conn.execute(text("SELECT * FROM jobs FOR UPDATE"))  # type: ignore[attr-defined]
+        held.set()
+        release.wait(30)
+
+    holder = threading.Thread(target=other.write, args=(hold,))
+    holder.start()
+    held.wait(10)
+    with pytest.raises(StoreUnavailableError, match="locked"):
+        store.commit(view(store), plan(ChangeJob({"failures": 1})), NOW)
+    release.set()
+    holder.join()
+    assert store.commit(view(store), plan(), NOW).status is CommitStatus.DONE
+    other.close()
+    store.close()
+
+
+def test_a_writer_that_loses_to_another_tries_again(server: postgres.Postgres) -> None:
+    """Two transactions that lock two rows in opposite order: PostgreSQL ends one, we repeat it."""
+    url = server.url(server.create("ready"))
+    store = make(url)
+    for name in ("a", "b"):
+        submit(store, name)
+    database = Database(url)
+    meet = threading.Barrier(2)
+    tries: list[str] = []
+
+    def lock(first: str, second: str) -> None:
+        def work(conn: object) -> None:
+            tries.append(first)
+            for name in (first, second):
+                statement = text("UPDATE jobs SET failures = failures + 1 WHERE id = :name")
+                conn.execute(statement, {"name": name})  # type: ignore[attr-defined]
+                if name == first and tries.count(first) == 1:
+                    meet.wait(10)
+
+        database.write(work)
+
+    threads = [threading.Thread(target=lock, args=pair) for pair in (("a", "b"), ("b", "a"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tries) == 3
+    assert [view(store, name).job.failures for name in ("a", "b")] == [2, 2]
+    database.close()
+    store.close()
+
+
+# --- in memory, for simulations
+
+
+def test_a_store_in_memory_is_a_whole_store() -> None:
+    store = make("sqlite://")
+    submit(store)
+    assert store.commit(view(store), opening(), NOW).status is CommitStatus.DONE
+    assert len(store.active_nodes()) == 1
+    store.close()

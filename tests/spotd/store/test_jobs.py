@@ -1,0 +1,185 @@
+"""Jobs: submit, claim, steer, read back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from providers.base import OfferRequest
+from spotd.model import ChangeJob, Desired, HealthSpec, JobSpec, Mount, Outcome, S
+from spotd.store.base import DuplicateNameError, StoreError
+from spotd.store.codec import CodecError, decode, encode
+from spotd.store.sql import SqlStore
+from tests.spotd.store.build import NOW, Bell, commit, plan, spec, submission, submit, view
+from tests.spotd.store.conftest import make
+
+LEASE = 30 * S
+
+
+def test_a_job_is_read_back_as_it_was_submitted(store: SqlStore) -> None:
+    rich = spec(
+        envs={"A": "1", "ünï": "☃"},
+        secrets=("TOKEN",),
+        packages=(Mount("ab", ""), Mount("cd", "~/data")),
+        alternatives=(OfferRequest(accelerator="H100"), OfferRequest(cpus=4.5)),
+        recover_on_exit_codes=(3, 4),
+        health=HealthSpec(ratio=0.5),
+        deadline_us=NOW + 5,
+    )
+    job = store.submit(
+        submission("j1", spec=rich, secrets={"TOKEN": b"\x00sealed"}, job_key=b"\xff\x00"), NOW
+    )
+    assert job.spec == rich
+    assert (job.id, job.version, job.desired, job.outcome) == ("j1", 0, Desired.RUN, None)
+    assert store.find_job("j1") == store.find_job("train") == job
+    assert store.secrets("j1") == {"TOKEN": b"\x00sealed"}
+    assert store.job_key("j1") == b"\xff\x00"
+    assert store.spec_yaml("j1") == "name: j1\n"
+
+
+def test_the_codec_is_strict() -> None:
+    text = encode(spec())
+    assert decode(JobSpec, text) == spec()
+    for broken in (
+        text.replace('"num_nodes":1', '"num_nodes":true'),
+        text.replace('"num_nodes":1', '"num_nodes":1,"nodes":2'),
+        text.replace('"run":"python train.py",', ""),
+        text.replace('"ordered":false', '"ordered":0'),
+        text.replace('"spot"', '"sport"'),
+        "[]",
+        "{",
+    ):
+        assert broken != text
+        with pytest.raises(CodecError):
+            decode(JobSpec, broken)
+
+
+def test_the_same_request_again_returns_the_first_job(store: SqlStore) -> None:
+    first = store.submit(submission("j1", name="a", request_id="r1"), NOW)
+    again = store.submit(submission("j2", name="b", request_id="r1"), NOW + 1)
+    assert again.id == first.id
+    assert len(store.jobs()) == 1
+
+
+def test_a_name_is_unique_among_unfinished_jobs(store: SqlStore) -> None:
+    before = submit(store, "j1")
+    with pytest.raises(DuplicateNameError, match="not finished yet") as caught:
+        store.submit(submission("j2", name="j1"), NOW)
+    assert caught.value.job_id == "j1"
+    ended = {"outcome": Outcome.FAILED, "finished_at_us": NOW}
+    commit(store, before, plan(ChangeJob(ended)))
+    newest = store.submit(submission("j2", name="j1"), NOW + 1)
+    assert store.find_job("j1") is not None
+    assert store.find_job("j1").id == "j1"  # type: ignore[union-attr]  # an id goes before a name
+    assert store.jobs(finished=False) == [newest]
+
+
+def test_many_threads_submit_one_name_and_one_wins(url: str) -> None:
+    stores = [make(url) for _ in range(4)]
+    outcomes: list[str] = []
+
+    def one(number: int) -> None:
+        try:
+            outcomes.append(stores[number].submit(submission(f"j{number}", name="same"), NOW).id)
+        except DuplicateNameError as error:
+            outcomes.append(f"lost to {error.job_id}")
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [text for text in outcomes if not text.startswith("lost")]
+    assert len(winners) == 1
+    assert sorted(outcomes) == sorted([*winners, *[f"lost to {winners[0]}"] * 3])
+    for opened in stores:
+        opened.close()
+
+
+def test_due_jobs_are_claimed_once_oldest_first(store: SqlStore) -> None:
+    for number in (3, 1, 2):
+        submit(store, f"j{number}", at_us=NOW + number)
+    now_us = NOW + 10
+    assert store.claim(now_us, "me", 2, LEASE) == ["j1", "j2"]
+    assert store.claim(now_us, "you", 9, LEASE) == ["j3"]
+    assert store.claim(now_us, "me", 9, LEASE) == []
+    assert store.next_wake_us() == now_us + LEASE
+    assert set(store.claim(now_us + LEASE, "me", 9, LEASE)) == {"j1", "j2", "j3"}
+
+
+def test_a_commit_ends_the_claim_and_sets_the_timer(store: SqlStore) -> None:
+    before = submit(store)
+    assert store.claim(NOW, "me", 1, LEASE) == ["j1"]
+    commit(store, before, plan(wake_at_us=NOW + 7 * S))
+    assert store.next_wake_us() == NOW + 7 * S
+    assert store.claim(NOW + 7 * S - 1, "me", 1, LEASE) == []
+    assert store.claim(NOW + 7 * S, "me", 1, LEASE) == ["j1"]
+
+
+def test_what_is_observed_during_a_pass_makes_the_job_due_again(
+    store: SqlStore, bell: Bell
+) -> None:
+    before = submit(store)
+    store.claim(NOW, "me", 1, LEASE)
+    store.set_desired("j1", Desired.PAUSE, "alice", NOW + 1)
+    rings = bell.rings
+    after = commit(store, before, plan(wake_at_us=0), NOW + 2)
+    assert after.job.desired is Desired.RUN  # as the plan saw it
+    assert bell.rings == rings + 1
+    assert store.claim(NOW + 2, "me", 1, LEASE) == ["j1"]
+    commit(store, view(store), plan(), NOW + 3)
+    assert bell.rings == rings + 1
+    assert store.next_wake_us() is None
+
+
+def test_two_daemons_claim_disjoint_jobs(url: str) -> None:
+    stores = [make(url), make(url)]
+    for number in range(40):
+        stores[0].submit(submission(f"j{number:02}"), NOW)
+    taken: list[list[str]] = [[], []]
+    start = threading.Barrier(2)
+
+    def take(number: int) -> None:
+        start.wait()
+        while got := stores[number].claim(NOW, f"d{number}", 3, LEASE):
+            taken[number] += got
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = taken[0] + taken[1]
+    assert len(everything) == len(set(everything)) == 40
+    for opened in stores:
+        opened.close()
+
+
+def test_desired_of_a_job(store: SqlStore) -> None:
+    before = submit(store)
+    assert store.set_desired("j1", Desired.PAUSE, "alice", NOW).desired is Desired.PAUSE
+    assert store.set_desired("j1", Desired.RUN, "alice", NOW).desired is Desired.RUN
+    assert store.set_desired("j1", Desired.CANCEL, "alice", NOW).desired is Desired.CANCEL
+    assert store.set_desired("j1", Desired.RUN, "alice", NOW).desired is Desired.CANCEL
+    assert view(store).job.notes == before.job.notes + 4
+    with pytest.raises(StoreError, match="no job 'nope'"):
+        store.set_desired("nope", Desired.RUN, "alice", NOW)
+
+
+def test_a_finished_job_stays_finished(store: SqlStore) -> None:
+    before = submit(store)
+    ended = {"outcome": Outcome.SUCCEEDED, "outcome_text": "done", "finished_at_us": NOW}
+    after = commit(store, before, plan(ChangeJob(ended)))
+    assert replace(after.job, notes=after.job.notes) == view(store).job
+    assert store.set_desired("j1", Desired.CANCEL, "alice", NOW).desired is Desired.RUN
+
+
+def test_unknown_ids_are_clear(store: SqlStore) -> None:
+    assert store.load_view("nope", NOW) is None
+    assert store.find_job("nope") is None
+    assert store.job_nodes("nope") == []
+    for read in (store.spec_yaml, store.job_key):
+        with pytest.raises(StoreError, match="spotctl ps"):
+            read("nope")

@@ -1,0 +1,396 @@
+"""What nodes say: each entry once, and nothing that they say wrongly stops anybody."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from providers.base import NoticeKind
+from spotd import wire
+from spotd.decide.health import slow
+from spotd.model import CheckpointSpec, HeadSeen, HealthSpec, NoticeSeen, S, Throughput
+from spotd.states import NodeState
+from spotd.store.base import JournalBatch
+from spotd.store.entries import APPLY
+from spotd.store.sql import SqlStore
+from spotd.wire import JournalEntry
+from tests.spotd.store.build import (
+    NOW,
+    Bell,
+    commit,
+    kinds,
+    move,
+    new_node,
+    node,
+    opening,
+    placed,
+    said,
+    view,
+)
+from tests.spotd.store.conftest import make
+
+NODE = "j1-g1-0"
+AT = NOW + 60 * S
+
+
+def _checkpoint(step: int, **fields: Any) -> tuple[str, dict[str, Any]]:
+    data = {"step": step, "manifest": f"m{step}", "bytes": 10, "trigger": "steps", "write_s": 0.5}
+    return "checkpoint", {**data, **fields}
+
+
+def _progress(last: int, **fields: Any) -> tuple[str, dict[str, Any]]:
+    data = {"from_step": last, "to_step": last, "losses": [0.5], "tokens": 100, "busy_s": 2.0}
+    return "progress", {**data, **fields}
+
+
+def test_every_kind_of_the_wire_has_a_meaning() -> None:
+    assert APPLY.keys() == wire.JOURNAL_KINDS
+
+
+def test_a_life_from_hello_to_release(store: SqlStore) -> None:
+    placed(store)
+    batch = said(
+        ("hello", {"agent": "1", "wire": 1}),
+        ("setup", {"status": "begin"}),
+        ("setup", {"status": "ok", "seconds": 2}),
+        ("started", {"pids": [1]}),
+        ("ready", {}),
+        ("claimed", {"step": 5, "manifest": "m5"}),
+        _progress(6),
+        _checkpoint(6),
+        ("released", {"step": 6, "manifest": "m6"}),
+        ("exited", {"code": 75, "ranks": {"0": 75}, "tail": "bye"}),
+    )
+    store.record_journal([batch])
+    now = node(store)
+    once = (now.hello_at_us, now.ready_at_us, now.claimed_at_us, now.first_step_at_us)
+    assert (*once, now.released_at_us, now.exited_at_us, now.heard_at_us) == (AT,) * 7
+    assert (now.last_step, now.exit_code, now.exit_tail, now.journal_seq) == (6, 75, "bye", 10)
+    job = view(store).job
+    assert job.head == HeadSeen(1, 6, "m6", released=True, final=False, seen_at_us=AT)
+    assert job.first_step_at_us == AT
+    assert [row.manifest for row in store.checkpoints("j1")] == ["m6"]
+    expected = ["setup", "setup", "started", "ready", "claimed", "released", "exited"]
+    assert [kind for kind in kinds(store) if kind != "pass"] == expected
+
+
+def test_entries_count_once_however_often_they_arrive(store: SqlStore) -> None:
+    placed(store)
+    batch = said(("hello", {}), _progress(1), _progress(2), _checkpoint(2))
+    again = said(_progress(2), _checkpoint(2), _progress(3), first=3)
+    for sent in (batch, batch, again, batch):
+        store.record_journal([sent])
+    assert [row.to_step for row in store.progress("j1")] == [1, 2, 3]
+    assert len(store.checkpoints("j1")) == 1
+    assert node(store).journal_seq == 5
+
+
+def test_two_daemons_that_follow_one_node_record_it_once(url: str) -> None:
+    stores = [make(url), make(url)]
+    placed(stores[0])
+    batches = [said(_progress(n), first=n, heard_at_us=AT + n) for n in range(1, 31)]
+    start = threading.Barrier(2)
+
+    def follow(store: SqlStore) -> None:
+        start.wait()
+        for batch in batches:
+            store.record_journal([batch])
+
+    threads = [threading.Thread(target=follow, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [row.to_step for row in stores[0].progress("j1")] == list(range(1, 31))
+    for store in stores:
+        store.close()
+
+
+def test_steps_alone_make_nobody_decide(store: SqlStore, bell: Bell) -> None:
+    placed(store)
+    store.record_journal([said(_progress(1))])
+    notes, rings = view(store).job.notes, bell.rings
+    store.record_journal([said(_progress(2), first=2, heard_at_us=AT + S)])
+    assert (view(store).job.notes, bell.rings) == (notes, rings)
+    assert node(store).heard_at_us == AT + S
+    store.record_journal([said(_checkpoint(2), first=3, heard_at_us=AT + S)])
+    assert (view(store).job.notes, bell.rings) == (notes + 1, rings + 1)
+
+
+def test_an_entry_after_a_lost_link_makes_the_job_due(store: SqlStore) -> None:
+    placed(store)
+    store.record_journal([said(_progress(1))])
+    store.record_link(NODE, AT + S)
+    notes = view(store).job.notes
+    store.record_journal([said(_progress(2), first=2, heard_at_us=AT + 2 * S)])
+    assert (view(store).job.notes, node(store).link_down_at_us) == (notes + 1, 0)
+
+
+def test_a_script_without_our_engine_trains_when_it_runs(store: SqlStore) -> None:
+    for name, engine in (("ours", "spotd"), ("any", "none")):
+        placed(store, name, checkpoint=CheckpointSpec("file:///c", engine=engine))
+        store.record_journal([said(("started", {}), node_id=f"{name}-g1-0")])
+    assert node(store, "ours-g1-0").first_step_at_us == 0
+    assert node(store, "any-g1-0").first_step_at_us == AT
+    assert view(store, "any").job.first_step_at_us == AT
+
+
+def test_throughput_of_the_newest_attempt_alone(store: SqlStore) -> None:
+    placed(store)
+    store.record_journal([said(_progress(1), _progress(2))])
+    expected = tuple(Throughput(1, AT, step, 100, 2.0) for step in (1, 2))
+    assert view(store, now_us=AT).throughput == expected
+    assert view(store, now_us=AT + 3600 * S).throughput == ()
+    commit(store, view(store), opening("j1", 2))
+    assert view(store, now_us=AT).throughput == ()
+
+
+def test_a_view_looks_back_as_far_as_its_checks_need(store: SqlStore) -> None:
+    patient = HealthSpec(checks=10, check_every_s=60.0)
+    placed(store, health=patient)
+    store.record_journal([said(_progress(1))])
+    assert len(view(store, now_us=AT + 1799 * S).throughput) == 1
+    assert view(store, now_us=AT + 1801 * S).throughput == ()
+
+
+@pytest.mark.req("HLT-03")
+def test_the_check_of_all_jobs_brings_those_that_may_be_slow(store: SqlStore) -> None:
+    """Four minutes at full speed; then half of it, nothing at all, a long save, and the same."""
+    names = ("halved", "silent", "saving", "steady", "booting")
+    for name in names:
+        placed(store, name)
+        move(store, f"{name}-g1-0", NodeState.BOOTING, chosen=True)
+        if name != "booting":
+            move(store, f"{name}-g1-0", NodeState.RUNNING)
+    for turn in range(48):
+        at_us = AT + turn * 5 * S
+        step = _progress(turn)
+        batches = [
+            said(step, node_id=f"{n}-g1-0", first=turn + 1, heard_at_us=at_us) for n in names
+        ]
+        store.record_journal(batches)
+    later = {"halved": {"tokens": 50}, "saving": {"tokens": 0, "busy_s": 0.0}, "steady": {}}
+    now_us = AT + 275 * S
+    for turn, at_us in enumerate(range(AT + 240 * S, now_us + 1, 5 * S), start=49):
+        for name, fields in later.items():
+            step = _progress(turn, **fields)
+            batch = said(step, node_id=f"{name}-g1-0", first=turn, heard_at_us=at_us)
+            store.record_journal([batch])
+    found = store.recent_throughput(now_us)
+    assert set(found) == {"halved", "silent"}
+    for name in found:
+        assert found[name] == (HealthSpec(), view(store, name, now_us).throughput)
+    # What is left out would not be called slow, and what is would be, after all its checks.
+    late_us = AT + 360 * S
+    views = {name: view(store, name, late_us) for name in names}
+    slow_now = {n for n, v in views.items() if slow(v.throughput, HealthSpec(), late_us)}
+    assert slow_now <= set(store.recent_throughput(late_us)) | {"booting"}
+    assert "silent" in slow_now
+
+
+# --- notices
+
+
+def _notice(left_s: float | None, notice_id: str = "n1") -> tuple[str, dict[str, Any]]:
+    data = {"notice_id": notice_id, "kind": "preempt", "remaining_s": left_s, "source": "imds"}
+    return "notice", data
+
+
+def test_a_notice_has_its_deadline_on_our_clock(store: SqlStore) -> None:
+    placed(store)
+    store.record_journal([said(_notice(120.0), _notice(None, "n2"), _notice(-3.0, "n3"))])
+    preempt = (NoticeKind.PREEMPT, AT)
+    assert node(store).notices == (
+        NoticeSeen("n1", *preempt, AT + 120 * S, source="imds"),
+        NoticeSeen("n2", *preempt, None, source="imds"),
+        NoticeSeen("n3", *preempt, AT, source="imds"),
+    )
+
+
+def test_a_notice_heard_late_keeps_its_deadline(store: SqlStore) -> None:
+    """We were away for a minute: the node's own clock says how old the notice is."""
+    placed(store)
+    entries = (
+        JournalEntry(1, 5_000 * S, 1, *_notice(120.0)),
+        JournalEntry(2, 5_050 * S, 1, *_progress(9)),
+    )
+    store.record_journal([JournalBatch(NODE, entries, AT)])
+    [notice] = node(store).notices
+    assert (notice.heard_at_us, notice.deadline_us) == (AT - 50 * S, AT + 70 * S)
+
+
+def test_a_clock_that_is_set_between_entries_shortens_no_deadline(store: SqlStore) -> None:
+    placed(store)
+    store.record_heard({NODE: AT - 2 * S})
+    entries = (
+        JournalEntry(1, 5_000 * S, 1, *_notice(120.0)),
+        JournalEntry(2, 99_000 * S, 1, *_progress(9)),
+    )
+    store.record_journal([JournalBatch(NODE, entries, AT)])
+    [notice] = node(store).notices
+    assert notice.deadline_us == AT - 2 * S + 120 * S
+
+
+def test_a_notice_can_be_withdrawn_and_come_back(store: SqlStore) -> None:
+    placed(store)
+    withdrawn = ("notice_withdrawn", {"notice_id": "n1"})
+    store.record_journal([said(_notice(60.0), withdrawn)])
+    assert [notice.withdrawn for notice in node(store).notices] == [True]
+    store.record_journal([said(withdrawn, _notice(60.0), first=3)])
+    assert [notice.withdrawn for notice in node(store).notices] == [False]
+
+
+# --- HEAD and checkpoints
+
+
+def test_a_node_cannot_make_its_job_final(store: SqlStore) -> None:
+    placed(store)
+    store.record_journal([said(_checkpoint(9, final=True, released=True))])
+    head = view(store).job.head
+    assert head is not None
+    assert (head.released, head.final) == (True, False)
+    assert store.checkpoints("j1")[0].final
+
+
+def test_an_older_generation_does_not_move_head(store: SqlStore) -> None:
+    before = placed(store)
+    commit(store, before, opening("j1", 2))
+    newer = said(("claimed", {"step": 5, "manifest": "m5"}), node_id="j1-g2-0", generation=2)
+    store.record_journal([newer, said(_checkpoint(50), ("released", {"step": 50}))])
+    head = view(store).job.head
+    assert head == HeadSeen(2, 5, "m5", released=False, final=False, seen_at_us=AT)
+    assert len(store.checkpoints("j1")) == 1  # on record all the same
+
+
+def test_every_rank_may_report_the_same_checkpoint(store: SqlStore) -> None:
+    placed(store, "j1", new_node(number=0), replace(new_node(number=1), rank=1))
+    store.record_journal([said(_checkpoint(3)), said(_checkpoint(3), node_id="j1-g1-1")])
+    store.record_journal([said(_checkpoint(3), _checkpoint(4), node_id="j1-g1-1", first=2)])
+    assert [row.step for row in store.checkpoints("j1")] == [3, 4]
+
+
+def test_losses_are_kept_to_the_last_bit(store: SqlStore) -> None:
+    placed(store)
+    losses = [0.1, 1 / 3, 5e-324, math.inf, math.nan, 7]
+    store.record_journal([said(_progress(6, from_step=1, losses=losses))])
+    [row] = store.progress("j1")
+    assert repr(row.losses) == repr(tuple(float(loss) for loss in losses))
+    assert store.progress("j1", after=row.id) == []
+
+
+# --- what a human should know
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "alert", "words"),
+    [
+        ("checkpoint_failed", {"step": 4, "error": "disk full"}, True, "step 4 failed: disk full"),
+        ("checkpoint_skipped", {"step": 4, "manifest": "m", "error": "torn"}, True, "passed over"),
+        ("metadata", {"up": False, "error": "timeout"}, False, "does not answer"),
+        ("metadata", {"up": True}, False, "answers again"),
+        ("draining", {"reason": "notice", "plan": "save"}, False, "drains (notice): save"),
+        ("setup", {"status": "failed", "code": 3, "tail": "no pip"}, False, "failed with code 3"),
+        ("warning", {"text": "clock \x00skew"}, False, "clock skew"),
+    ],
+)
+def test_events(store: SqlStore, kind: str, data: dict[str, Any], alert: bool, words: str) -> None:
+    placed(store)
+    store.record_journal([said((kind, data))])
+    row = store.events("j1")[-1]
+    assert words in row.event.text
+    assert (row.event.alert, row.event.node_id) == (alert, NODE)
+    assert len(store.due_alerts(AT, 10)) == int(alert)
+
+
+def test_a_failed_setup(store: SqlStore) -> None:
+    placed(store)
+    store.record_journal([said(("setup", {"status": "failed", "code": 1, "tail": "oops"}))])
+    assert (node(store).setup_failed, node(store).exit_tail) == (True, "oops")
+
+
+# --- garbage
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("progress", {}),
+        ("progress", {"from_step": 1, "to_step": 2, "losses": ["x"]}),
+        ("progress", {"from_step": 1, "to_step": 2, "losses": [10**400]}),
+        ("progress", {"from_step": -1, "to_step": 2}),
+        ("progress", {"from_step": True, "to_step": 2}),
+        ("progress", {"from_step": 1, "to_step": 10**30}),
+        ("progress", {"from_step": 1, "to_step": 2, "busy_s": math.nan}),
+        ("checkpoint", {"step": 1, "manifest": ""}),
+        ("notice", {"notice_id": "n", "kind": "doom", "remaining_s": 1}),
+        ("notice", {"notice_id": "n", "kind": "preempt", "remaining_s": 1e300}),
+        ("exited", {"code": None}),
+        ("exited", {"code": 2**40}),
+        ("nonsense", {}),
+    ],
+)
+def test_garbage_becomes_a_warning_and_stops_nobody(
+    store: SqlStore, kind: str, data: dict[str, Any]
+) -> None:
+    placed(store)
+    store.record_journal([said((kind, data), ("ready", {}))])
+    assert (node(store).ready_at_us, node(store).journal_seq) == (AT, 2)
+    warnings = [row.event.text for row in store.events("j1") if row.event.kind == "journal"]
+    assert len(warnings) == 1
+    assert kind in warnings[0]
+
+
+def test_entries_of_another_generation_or_an_unknown_node(store: SqlStore) -> None:
+    placed(store)
+    store.record_journal(
+        [said(("ready", {}), node_id="nope"), said(("ready", {}), generation=9), said()]
+    )
+    assert node(store).ready_at_us == 0
+    assert kinds(store)[-1] == "journal"
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+_NAMES = sorted(
+    {"step", "manifest", "code", "losses", "from_step", "to_step", "status", "kind", "notice_id"}
+    | {"remaining_s", "tail", "text", "up", "wire", "final", "released", "busy_s", "seconds"}
+)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    entries=st.lists(
+        st.tuples(
+            st.integers(),
+            st.integers(),
+            st.sampled_from(sorted(wire.JOURNAL_KINDS)),
+            st.dictionaries(st.sampled_from(_NAMES), _JSON, max_size=6),
+        ),
+        max_size=6,
+    )
+)
+def test_nothing_that_a_node_says_raises(
+    fuzzed: SqlStore, entries: list[tuple[int, int, str, dict[str, Any]]]
+) -> None:
+    journal = tuple(JournalEntry(seq, at, 1, kind, data) for seq, at, kind, data in entries)
+    fuzzed.record_journal([JournalBatch(NODE, journal, AT)])
+    assert view(fuzzed).nodes[0].heard_at_us == AT
+
+
+@pytest.fixture
+def fuzzed(store: SqlStore) -> SqlStore:
+    placed(store)
+    return store

@@ -1,0 +1,253 @@
+"""The ledger: every stretch counted once, at its price, in integers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from providers.base import CapacityType, InstanceState, Offer, Scope
+from spotd.model import S
+from spotd.states import NodeState
+from spotd.store.base import SegmentRow
+from spotd.store.ledger import best_on_demand, cost_microusd
+from spotd.store.sql import SqlStore
+from tests.spotd.store.build import (
+    HOUR,
+    NOW,
+    instance,
+    move,
+    new_node,
+    node,
+    offer,
+    placed,
+    view,
+)
+from tests.spotd.store.conftest import make
+
+NODE = "j1-g1-0"
+
+
+def _stretches(store: SqlStore) -> list[tuple[str, int, int, int]]:
+    """(state, start, end, rate), times in seconds since NOW."""
+    return [
+        (
+            s.state,
+            (s.start_us - NOW) // S,
+            s.end_us and (s.end_us - NOW) // S,
+            s.rate_microusd_per_h,
+        )
+        for s in store.segments("j1")
+    ]
+
+
+def test_money_is_rounded_once_half_up() -> None:
+    assert cost_microusd(1_000_000, 0, HOUR) == 1_000_000
+    assert cost_microusd(1, 0, HOUR // 2) == 1
+    assert cost_microusd(1, 0, HOUR // 2 - 1) == 0
+    assert cost_microusd(98_320_000, NOW, NOW + 100 * 24 * HOUR) == 98_320_000 * 2400
+    assert cost_microusd(10, 5, 4) == 0
+
+
+@pytest.mark.req("CST-01")
+@pytest.mark.parametrize(
+    ("hours", "rate", "cost"),
+    [
+        (72, 11_920_000, 858_240_000),
+        (216, 11_920_000, 2_574_720_000),
+        (24, 16_000_000, 384_000_000),
+    ],
+)
+def test_cost_is_hours_times_the_nodes_rate(
+    store: SqlStore, hours: int, rate: int, cost: int
+) -> None:
+    placed(store, "j1", new_node(offer=offer(price_microusd_per_h=rate)))
+    store.record_launched(NODE, "i-1", NOW)
+    assert view(store, now_us=NOW + hours * HOUR).spent_microusd == cost
+    ended = instance(node(store), state=InstanceState.TERMINATED)
+    store.record_listing("aws", [ended], NOW + hours * HOUR, NOW + hours * HOUR)
+    assert view(store, now_us=NOW + 9999 * HOUR).spent_microusd == cost
+
+
+def test_an_intent_counts_from_its_start_until_its_outcome_is_known(store: SqlStore) -> None:
+    placed(store)
+    assert _stretches(store) == [("unknown", 0, 0, 10_000_000)]
+    assert view(store, now_us=NOW + HOUR).spent_microusd == 10_000_000
+    store.record_launched(NODE, "i-1", NOW + 3 * S)
+    assert _stretches(store) == [("open", 3, 0, 10_000_000)]
+    assert view(store, now_us=NOW + 3 * S + HOUR).spent_microusd == 10_000_000
+
+
+def test_a_refused_or_absent_intent_costs_nothing(store: SqlStore) -> None:
+    placed(store, "j1", new_node(number=0), new_node(number=1))
+    store.record_launch_refused(NODE, "CapacityError", "none left", Scope.OFFER, NOW + S)
+    store.record_absent("j1-g1-1", NOW + 2 * S)
+    assert [row[0] for row in _stretches(store)] == ["void", "void"]
+    assert view(store, now_us=NOW + HOUR).spent_microusd == 0
+
+
+def test_a_machine_that_appears_after_all_is_counted(store: SqlStore) -> None:
+    placed(store)
+    store.record_absent(NODE, NOW + 2 * S)
+    store.record_launched(NODE, "i-1", NOW + 5 * S)
+    assert node(store).gone_at_us == 0
+    assert _stretches(store) == [("void", 0, 2, 10_000_000), ("open", 5, 0, 10_000_000)]
+
+
+def test_a_machine_that_one_listing_missed_is_counted_without_a_gap(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    found = instance(node(store))
+    store.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
+    store.record_listing("aws", [], NOW + 30 * S, NOW + 31 * S)
+    assert _stretches(store)[-1] == ("closed", 0, 31, 10_000_000)
+    store.record_listing("aws", [found], NOW + 60 * S, NOW + 60 * S)
+    assert node(store).gone_at_us == 0
+    assert _stretches(store)[1:] == [("open", 31, 0, 10_000_000)]
+
+
+def test_a_machine_older_than_we_knew_is_counted_from_its_birth(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW + 9 * S)
+    found = instance(node(store), launched_at_us=NOW + 4 * S)
+    store.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
+    assert _stretches(store) == [("open", 4, 0, 10_000_000)]
+
+
+def test_a_price_change_splits_what_runs(store: SqlStore) -> None:
+    store.record_offers("aws", [offer()], NOW)
+    placed(store, "j1", new_node(number=0), new_node(number=1))
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_offers("aws", [offer(price=12)], NOW + 60 * S)
+    store.record_offers("aws", [offer(price=12)], NOW + 90 * S)  # nothing new
+    store.record_offers("aws", [offer(price=8)], NOW + 120 * S)
+    store.record_offers("aws", [], NOW + 150 * S)  # no longer on sale: the last price stays
+    by_node = {n: [] for n in (NODE, "j1-g1-1")}
+    for segment in store.segments():
+        by_node[segment.node_id].append((segment.state, segment.rate_microusd_per_h))
+    assert by_node[NODE] == [("closed", 10_000_000), ("closed", 12_000_000), ("open", 8_000_000)]
+    assert by_node["j1-g1-1"] == [("unknown", 12_000_000)]  # the worst case, for all of it
+
+
+def test_the_best_on_demand_price_anywhere(store: SqlStore) -> None:
+    on_demand = {"capacity_type": CapacityType.ON_DEMAND}
+    gcp = offer("gcp-1a", 25, **on_demand)
+    smaller = offer("gcp-1b", 3, accelerator_count=4, **on_demand)
+    other = offer("gcp-1c", 2, accelerator="A100", **on_demand)
+    store.record_offers("gcp", [gcp, smaller, other, offer("gcp-1d", 1)], NOW)
+    store.record_offers("aws", [offer()], NOW)
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    [first] = store.segments()
+    assert first.list_rate_microusd_per_h == 40_000_000
+    assert first.best_on_demand_microusd_per_h == 25_000_000
+    # A counterfactual that moves splits the segment as well, at an unchanged price.
+    store.record_offers("gcp", [offer("gcp-1a", 20, **on_demand)], NOW + S)
+    closed, running = store.segments()
+    assert (closed.end_us, running.start_us) == (NOW + S, NOW + S)
+    assert running.best_on_demand_microusd_per_h == 20_000_000
+    assert running.rate_microusd_per_h == closed.rate_microusd_per_h
+
+
+def test_machines_without_accelerators_are_compared_by_size() -> None:
+    def cpu(price: int, cpus: float, memory_gib: float, **fields: object) -> Offer:
+        shape = {"accelerator": "", "accelerator_count": 0, "list_microusd_per_h": 0}
+        return offer("aws-1a", price, cpus=cpus, memory_gib=memory_gib, **shape, **fields)
+
+    on_demand = {"capacity_type": CapacityType.ON_DEMAND}
+    ours = cpu(1, 8, 32)
+    others = [cpu(2, 4, 64, **on_demand), cpu(3, 8, 32, **on_demand), cpu(9, 16, 64, **on_demand)]
+    assert best_on_demand(ours, others) == 3_000_000
+    assert best_on_demand(ours, []) == 0
+
+
+def test_a_node_that_is_decided_gone_stops_costing(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    move(store, NODE, NodeState.TERMINATING, NOW + HOUR)
+    assert view(store, now_us=NOW + 2 * HOUR).spent_microusd == 20_000_000
+    store.record_listing("aws", [], NOW + 2 * HOUR, NOW + 2 * HOUR)
+    move(store, NODE, NodeState.GONE, NOW + 3 * HOUR)
+    assert _stretches(store) == [("closed", 0, 7200, 10_000_000)]
+    assert view(store, now_us=NOW + 9 * HOUR).spent_microusd == 20_000_000
+
+
+class Ledger(RuleBasedStateMachine):
+    """Whatever happens in whatever order: segments never overlap, nothing paid for is left out,
+    and the sum that decisions see is the sum of the segments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = make("sqlite://")
+        self.store.record_offers("aws", [offer()], NOW)
+        placed(self.store)
+        self.now_us = NOW
+
+    def teardown(self) -> None:
+        self.store.close()
+
+    @property
+    def gone(self) -> bool:
+        return node(self.store).state is NodeState.GONE
+
+    @rule(seconds=st.integers(1, 5000))
+    def wait(self, seconds: int) -> None:
+        self.now_us += seconds * S + 7
+
+    @rule(price=st.integers(1, 50))
+    def reprice(self, price: int) -> None:
+        self.store.record_offers("aws", [offer(price=price)], self.now_us)
+
+    @rule()
+    def launched(self) -> None:
+        self.store.record_launched(NODE, "i-1", self.now_us)
+
+    @rule()
+    def refused(self) -> None:
+        self.store.record_launch_refused(NODE, "CapacityError", "x", Scope.ZONE, self.now_us)
+
+    @rule()
+    def absent(self) -> None:
+        self.store.record_absent(NODE, self.now_us)
+
+    @rule(there=st.booleans(), age_s=st.integers(0, 5000))
+    def listed(self, there: bool, age_s: int) -> None:
+        born_us = self.now_us - age_s * S
+        found = [instance(node(self.store), launched_at_us=born_us)] if there else []
+        self.store.record_listing("aws", found, self.now_us, self.now_us)
+
+    @precondition(lambda self: not self.gone)
+    @rule()
+    def end(self) -> None:
+        move(self.store, NODE, NodeState.GONE, self.now_us)
+
+    @invariant()
+    def adds_up(self) -> None:
+        segments = self.store.segments()
+        counted = [s for s in segments if s.state != "void"]
+        for earlier, later in pairwise(counted):
+            assert earlier.end_us <= later.start_us
+            assert earlier.end_us > 0
+        assert all(s.start_us >= NOW for s in segments)
+        assert sum(s.end_us == 0 for s in segments) <= 1
+        if self.gone:
+            assert all(s.end_us for s in segments)
+        expected = sum(_cost(s, self.now_us) for s in counted)
+        assert view(self.store, now_us=self.now_us).spent_microusd == expected
+
+
+def _cost(segment: SegmentRow, now_us: int) -> int:
+    end_us = segment.end_us or now_us
+    return cost_microusd(segment.rate_microusd_per_h, segment.start_us, end_us)
+
+
+TestLedger = Ledger.TestCase
+TestLedger.settings = settings(
+    max_examples=25,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

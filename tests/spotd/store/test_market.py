@@ -1,0 +1,95 @@
+"""Offers, prices over time, refusals, limits and providers."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from providers.base import Scope
+from spotd.model import ChangeJob, Desired, Limits, Outcome, S
+from spotd.store import schema
+from spotd.store.engine import Database
+from spotd.store.sql import SqlStore
+from tests.spotd.store.build import NOW, Bell, commit, new_node, offer, placed, plan, submit, view
+from tests.spotd.store.conftest import make
+
+
+def test_offers_are_replaced_per_provider(store: SqlStore) -> None:
+    aws = [offer("aws-1a", 10), offer("aws-1b", 11)]
+    store.record_offers("aws", aws, NOW)
+    store.record_offers("gcp", [offer("gcp-1a", 9)], NOW)
+    assert store.load_market(NOW).offers == (*aws, offer("gcp-1a", 9))
+    store.record_offers("aws", [offer("aws-1b", 5)], NOW + S)
+    assert store.load_market(NOW).offers == (offer("aws-1b", 5), offer("gcp-1a", 9))
+    store.record_offers("gcp", [], NOW + S)
+    assert store.load_market(NOW).offers == (offer("aws-1b", 5),)
+
+
+def test_an_offer_named_twice_counts_at_its_lower_price(store: SqlStore) -> None:
+    store.record_offers("aws", [offer(price=12), offer(price=7)], NOW)
+    assert store.load_market(NOW).offers == (offer(price=7),)
+
+
+def test_history_is_kept_where_a_price_moved(store: SqlStore, url: str) -> None:
+    for at_us, price in enumerate((10, 10, 12, 12, 10), start=NOW):
+        store.record_offers("aws", [offer(price=price), offer("aws-1b", 3)], at_us)
+    table = schema.price_history.c
+    query = select(table.offer_key, table.at_us, table.price_microusd_per_h).order_by(table.at_us)
+    database = Database(url)
+    rows = database.read(lambda conn: [tuple(row) for row in conn.execute(query)])
+    database.close()
+    moved = [(at - NOW, price // 10**6) for key, at, price in rows if key == offer().key]
+    assert moved == [(0, 10), (2, 12), (4, 10)]
+    assert sum(key == offer("aws-1b").key for key, _, _ in rows) == 1
+
+
+def test_new_offers_wake_who_waits_and_nobody_else(store: SqlStore, bell: Bell) -> None:
+    waiting, paused, done = (submit(store, name) for name in ("waiting", "paused", "done"))
+    placed(store, "placed")
+    store.set_desired("paused", Desired.PAUSE, "alice", NOW)
+    ended = {"outcome": Outcome.FAILED, "finished_at_us": NOW}
+    commit(store, done, plan(ChangeJob(ended)))
+    before = {name: view(store, name).job.notes for name in ("waiting", "paused", "done", "placed")}
+    rings = bell.rings
+    store.record_offers("aws", [offer()], NOW + S)
+    store.record_offers("aws", [offer()], NOW + 2 * S)
+    noted = [name for name, notes in before.items() if view(store, name).job.notes > notes]
+    assert noted == ["waiting"]
+    assert view(store, "waiting").job.notes == waiting.job.notes + 1
+    assert bell.rings == rings + 1
+    assert paused.job.desired is Desired.RUN
+
+
+def test_what_is_cached_is_never_old(url: str) -> None:
+    """Another daemon changes the market: the next load sees it."""
+    here, there = make(url), make(url)
+    there.record_offers("aws", [offer()], NOW)
+    assert here.load_market(NOW).offers == (offer(),)
+    assert here.load_market(NOW).offers is here.load_market(NOW + S).offers
+    there.record_offers("aws", [offer(price=11)], NOW)
+    assert here.load_market(NOW).offers == (offer(price=11),)
+    there.set_limits(Limits(3, 99_000_000))
+    assert here.load_market(NOW).limits == Limits(3, 99_000_000)
+    placed(there)
+    there.record_launch_refused("j1-g1-0", "CapacityError", "none", Scope.ZONE, NOW)
+    assert [refusal.code for refusal in here.load_market(NOW).refusals] == ["CapacityError"]
+    there.record_provider("gcp", "key expired", NOW)
+    assert here.load_market(NOW).disabled == {"gcp": "key expired"}
+    there.record_provider("gcp", "", NOW + S)
+    market = here.load_market(NOW)
+    assert (market.disabled, market.deployment) == ({}, "d0")
+    here.close()
+    there.close()
+
+
+def test_committed_use_is_read_fresh(store: SqlStore) -> None:
+    assert (store.load_market(NOW).nodes, store.load_market(NOW).microusd_per_h) == (0, 0)
+    placed(store, "j1", new_node(number=0), new_node(number=1, offer=offer("aws-1b", 7)))
+    market = store.load_market(NOW)
+    assert (market.nodes, market.microusd_per_h) == (2, 17_000_000)
+
+
+def test_old_refusals_say_nothing_any_more(store: SqlStore) -> None:
+    placed(store)
+    store.record_launch_refused("j1-g1-0", "CapacityError", "none", Scope.ZONE, NOW)
+    store.record_provider("x", "y", NOW)  # reads the market again
+    assert store.load_market(NOW + 25 * 3600 * S).refusals == ()

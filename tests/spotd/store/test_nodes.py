@@ -1,0 +1,325 @@
+"""What calls and listings say about nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from providers.base import InstanceState, Notice, NoticeKind, Scope
+from spotd.model import ChangeNode, EffectKind, HeadSeen, Refusal, S
+from spotd.states import NodeState
+from spotd.store.sql import SqlStore
+from tests.spotd.store.build import (
+    NOW,
+    Bell,
+    commit,
+    instance,
+    kinds,
+    move,
+    new_node,
+    node,
+    offer,
+    placed,
+    plan,
+    said,
+    submit,
+    view,
+)
+
+NODE = "j1-g1-0"
+
+
+def _notes(store: SqlStore) -> int:
+    return view(store).job.notes
+
+
+def test_outcomes_of_calls(store: SqlStore) -> None:
+    placed(store)
+    notes = _notes(store)
+    store.record_launched(NODE, "i-1", NOW + 1)
+    store.record_launched(NODE, "i-1", NOW + 2)  # told twice: the first time counts
+    store.record_booted(NODE, NOW + 3)
+    store.record_told(NODE, EffectKind.START, NOW + 4, "after_release")
+    store.record_told(NODE, EffectKind.START, NOW + 5, "now")
+    told = (EffectKind.RELEASE, EffectKind.DRAIN, EffectKind.SAVE, EffectKind.TERMINATE)
+    for at_us, effect in enumerate(told, start=NOW + 6):
+        store.record_told(NODE, effect, at_us)
+    now = node(store)
+    assert (now.instance_id, now.launched_at_us, now.booted_at_us) == ("i-1", NOW + 1, NOW + 3)
+    assert (now.started_at_us, now.started_claim) == (NOW + 5, "now")
+    times = (now.told_release_at_us, now.told_drain_at_us, now.told_save_at_us)
+    assert (*times, now.terminated_at_us) == (NOW + 6, NOW + 7, NOW + 8, NOW + 9)
+    assert _notes(store) == notes + 9
+    with pytest.raises(ValueError, match="boot"):
+        store.record_told(NODE, EffectKind.BOOT, NOW)
+
+
+def test_a_refusal_is_remembered_with_its_scope(store: SqlStore) -> None:
+    placed(store)
+    store.record_launch_refused(NODE, "QuotaError", "no quota", Scope.REGION, NOW + S)
+    assert (node(store).launch_error, node(store).launch_error_code) == ("no quota", "QuotaError")
+    expected = Refusal(offer().key, Scope.REGION, "QuotaError", NOW + S)
+    assert store.load_market(NOW + S).refusals == (expected,)
+
+
+def test_a_late_refusal_does_not_unmake_a_machine(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_launch_refused(NODE, "CapacityError", "none", Scope.OFFER, NOW + S)
+    store.record_absent(NODE, NOW + S)
+    assert (node(store).launch_error, node(store).gone_at_us) == ("", 0)
+    assert store.segments()[0].state == "open"
+
+
+def test_failures_count_in_a_row_and_per_effect(store: SqlStore) -> None:
+    placed(store)
+
+    def arm(effect: EffectKind) -> None:
+        commit(store, view(store), plan(ChangeNode(NODE, {"effect": effect})))
+
+    arm(EffectKind.BOOT)
+    for turn in range(3):
+        store.record_effect_failed(NODE, EffectKind.BOOT, "refused", NOW + turn)
+    failed = node(store)
+    assert (failed.effect_failures, failed.effect_failed_at_us) == (3, NOW + 2)
+    assert failed.effect_error == "refused"
+    arm(EffectKind.START)
+    assert node(store).effect_failures == 0
+    store.record_effect_failed(NODE, EffectKind.START, "late", NOW + 9)
+    assert node(store).effect_failures == 1
+    store.record_told(NODE, EffectKind.START, NOW + 10, "now")
+    assert (node(store).effect_failures, node(store).effect_error) == (0, "")
+
+
+def test_unknown_nodes_are_passed_over(store: SqlStore, bell: Bell) -> None:
+    rings = bell.rings
+    store.record_launched("nope", "i", NOW)
+    store.record_booted("nope", NOW)
+    store.record_heard({"nope": NOW})
+    store.record_heard({})
+    store.record_link("nope", NOW)
+    store.record_log_offset("nope", "rank0", 5)
+    store.record_head("nope", HeadSeen(1, 1, "m", released=False, final=False, seen_at_us=NOW))
+    store.record_effect_failed("nope", EffectKind.BOOT, "x", NOW)
+    assert store.jobs() == []
+    assert bell.rings == rings
+
+
+# --- the link
+
+
+def test_heartbeats_make_nobody_decide(store: SqlStore, bell: Bell) -> None:
+    placed(store)
+    notes, rings = _notes(store), bell.rings
+    store.record_heard({NODE: NOW + 5 * S})
+    store.record_heard({NODE: NOW + 4 * S})
+    assert node(store).heard_at_us == NOW + 5 * S
+    assert (_notes(store), bell.rings) == (notes, rings)
+
+
+def test_a_lost_link_and_its_return_make_the_job_due(store: SqlStore, bell: Bell) -> None:
+    placed(store)
+    notes = _notes(store)
+    store.record_link(NODE, NOW + S)
+    store.record_link(NODE, NOW + 2 * S)
+    assert node(store).link_down_at_us == NOW + S
+    assert _notes(store) == notes + 1
+    store.record_heard({NODE: NOW + 3 * S})
+    assert node(store).link_down_at_us == 0
+    assert _notes(store) == notes + 2
+    store.record_link(NODE, NOW + 4 * S)
+    store.record_link(NODE, 0)
+    store.record_link(NODE, 0)
+    assert (node(store).link_down_at_us, _notes(store)) == (0, notes + 4)
+
+
+def test_the_silent_are_noted(store: SqlStore) -> None:
+    names = ("heard", "silent", "unbooted", "exited", "leaving")
+    for name in names:
+        placed(store, name)
+        if name != "unbooted":
+            store.record_booted(f"{name}-g1-0", NOW)
+    store.record_heard({"heard-g1-0": NOW + 60 * S})
+    store.record_journal([said(("exited", {"code": 1}), node_id="exited-g1-0", heard_at_us=NOW)])
+    move(store, "leaving-g1-0", NodeState.TERMINATING)
+    before = {name: view(store, name).job.notes for name in names}
+    store.note_silent(NOW + 30 * S)
+    noted = [name for name in names if view(store, name).job.notes > before[name]]
+    assert noted == ["silent"]
+    store.note_jobs(["heard"])
+    assert view(store, "heard").job.notes == before["heard"] + 1
+
+
+# --- listings
+
+
+def test_a_listing_updates_what_it_shows(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    notes = _notes(store)
+    found = instance(node(store))
+    assert store.record_listing("aws", [found], NOW + S, NOW + 2 * S) == []
+    now = node(store)
+    assert (now.host, now.port, now.ssh_user) == ("127.0.0.1", 2222, "spotd")
+    assert (now.cloud_state, now.seen_at_us, now.surveyed_at_us) == ("running", NOW + S, NOW + S)
+    assert _notes(store) == notes + 1
+    # The same again is no news.
+    store.record_listing("aws", [found], NOW + 5 * S, NOW + 6 * S)
+    assert (node(store).surveyed_at_us, _notes(store)) == (NOW + 5 * S, notes + 1)
+    # It is, when it was asked for.
+    armed = {"effect": EffectKind.SURVEY, "effect_armed_at_us": NOW + 7 * S}
+    commit(store, view(store), plan(ChangeNode(NODE, armed)))
+    store.record_listing("aws", [found], NOW + 8 * S, NOW + 9 * S)
+    assert _notes(store) == notes + 2
+
+
+@pytest.mark.parametrize("state", [InstanceState.TERMINATED])
+def test_a_terminated_machine_is_gone(store: SqlStore, state: InstanceState) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    found = instance(node(store), state=state)
+    assert store.record_listing("aws", [found], NOW + S, NOW + 2 * S) == []
+    assert (node(store).gone_at_us, node(store).cloud_state) == (NOW + 2 * S, "terminated")
+    store.record_listing("aws", [found], NOW + 9 * S, NOW + 9 * S)
+    assert node(store).gone_at_us == NOW + 2 * S
+
+
+def test_a_lost_reply_is_made_good_by_the_token(store: SqlStore) -> None:
+    placed(store)
+    store.record_listing("aws", [instance(node(store), "i-7")], NOW + S, NOW + 2 * S)
+    assert (node(store).instance_id, node(store).launched_at_us) == ("i-7", NOW + 2 * S)
+    assert store.segments()[0].state == "open"
+
+
+def test_of_two_machines_for_one_token_one_is_an_orphan(store: SqlStore) -> None:
+    placed(store)
+    dead = instance(node(store), "i-0", state=InstanceState.TERMINATED)
+    mine, other = instance(node(store), "i-1"), instance(node(store), "i-2")
+    assert store.record_listing("aws", [dead, other, mine], NOW + S, NOW + S) == [other]
+    assert node(store).instance_id == "i-1"
+    assert store.record_listing("aws", [other, mine], NOW + 2 * S, NOW + 2 * S) == [other]
+
+
+def test_a_late_failure_is_a_refusal(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    failed = instance(
+        node(store), state=InstanceState.FAILED, error="no capacity", error_code="QuotaError"
+    )
+    for turn in (1, 2):
+        assert store.record_listing("aws", [failed], NOW + turn * S, NOW + turn * S) == []
+    now = node(store)
+    assert (now.launch_error, now.launch_error_code) == ("no capacity", "QuotaError")
+    assert now.gone_at_us == NOW + S
+    assert store.segments()[0].state == "void"
+    expected = Refusal(offer().key, Scope.REGION, "QuotaError", NOW + S)
+    assert store.load_market(NOW + S).refusals == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "gone"),
+    [(-1, False), (0, False), (9, False), (11, True)],
+)
+def test_a_machine_never_seen_may_hide_for_a_while(
+    store: SqlStore, asked_s: int, gone: bool
+) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_listing("aws", [], NOW + asked_s * S, NOW + 20 * S)
+    assert bool(node(store).gone_at_us) is gone
+    assert node(store).cloud_state == ("absent" if gone else "")
+
+
+def test_a_listing_asked_for_before_proves_nothing(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_listing("aws", [instance(node(store))], NOW + 5 * S, NOW + 6 * S)
+    store.record_listing("aws", [], NOW + 4 * S, NOW + 7 * S)  # an older answer, on its way longer
+    assert node(store).gone_at_us == 0
+    store.record_listing("aws", [], NOW + 8 * S, NOW + 9 * S)
+    assert node(store).gone_at_us == NOW + 9 * S
+
+
+def test_a_launch_in_flight_is_not_judged(store: SqlStore) -> None:
+    placed(store)
+    store.record_listing("aws", [], NOW + 60 * S, NOW + 60 * S)
+    now = node(store)
+    assert (now.gone_at_us, now.cloud_state, now.surveyed_at_us) == (0, "", NOW + 60 * S)
+
+
+def test_orphans(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    mine = instance(node(store))
+    stranger = instance(node(store), "i-9", token="t-unknown")
+    dead = replace(stranger, instance_id="i-8", state=InstanceState.TERMINATED)
+    assert store.record_listing("aws", [mine, stranger, dead], NOW + S, NOW + S) == [stranger]
+    # A node that is gone wants no machine; one that is terminating still owns it.
+    move(store, NODE, NodeState.TERMINATING)
+    assert store.record_listing("aws", [mine], NOW + 2 * S, NOW + 2 * S) == []
+    move(store, NODE, NodeState.GONE)
+    assert store.record_listing("aws", [mine], NOW + 3 * S, NOW + 3 * S) == [mine]
+
+
+def test_one_clouds_listing_says_nothing_about_another(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_listing("gcp", [], NOW + 60 * S, NOW + 60 * S)
+    assert node(store).gone_at_us == 0
+
+
+def test_cloud_notices_are_matched_by_instance(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    mine = Notice("n1", NoticeKind.PREEMPT, NOW + 120 * S, "queue", "i-1")
+    stranger = Notice("n2", NoticeKind.PREEMPT, NOW, "queue", "i-9")
+    store.record_cloud_notices("gcp", [mine], NOW + S)
+    assert node(store).notices == ()
+    store.record_cloud_notices("aws", [mine, stranger, mine], NOW + S)
+    # The node says the same later, with less time left: one row, the earlier deadline.
+    heard = ("notice", {"notice_id": "n1", "kind": "preempt", "remaining_s": 100, "source": "imds"})
+    store.record_journal([said(heard, heard_at_us=NOW + 10 * S)])
+    [notice] = node(store).notices
+    assert (notice.heard_at_us, notice.deadline_us) == (NOW + S, NOW + 110 * S)
+    assert kinds(store).count("notice_heard") == 1
+
+
+# --- HEAD
+
+
+def _head(generation: int, step: int, at_us: int, **fields: object) -> HeadSeen:
+    base = HeadSeen(generation, step, f"m{step}", released=False, final=False, seen_at_us=at_us)
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def test_a_reading_that_finds_nothing_new_is_no_sign_of_life(store: SqlStore) -> None:
+    submit(store)
+    store.record_head("j1", _head(1, 5, NOW, read_at_us=NOW))
+    store.record_head("j1", _head(1, 5, NOW + S, read_at_us=NOW + S))
+    head = view(store).job.head
+    assert head is not None
+    assert (head.seen_at_us, head.read_at_us) == (NOW, NOW + S)
+    store.record_head("j1", _head(1, 6, NOW + 2 * S, read_at_us=NOW + 2 * S))
+    assert view(store).job.head == _head(1, 6, NOW + 2 * S, read_at_us=NOW + 2 * S)
+
+
+def test_head_never_goes_back(store: SqlStore) -> None:
+    submit(store)
+    store.record_head("j1", _head(2, 9, NOW))
+    for older in (_head(1, 20, NOW + S), _head(2, 8, NOW + S)):
+        store.record_head("j1", older)
+        assert view(store).job.head == _head(2, 9, NOW)
+    store.record_head("j1", _head(2, 9, NOW, released=True, final=True))
+    store.record_head("j1", _head(2, 9, NOW + S))  # read before, recorded after
+    head = view(store).job.head
+    assert head is not None
+    assert (head.released, head.final) == (True, True)
+    store.record_head("j1", _head(3, 9, NOW + 2 * S))
+    assert view(store).job.head == _head(3, 9, NOW + 2 * S)
+
+
+def test_candidates_of_one_attempt_are_all_seen(store: SqlStore) -> None:
+    placed(store, "j1", new_node(number=1), new_node(number=0))
+    assert [n.id for n in view(store).nodes] == ["j1-g1-0", "j1-g1-1"]
+    assert store.active_nodes() == store.job_nodes("j1")

@@ -1,0 +1,139 @@
+"""The outbox, duties, log offsets and pruning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spotd.model import Event, S, Severity
+from spotd.store.sql import SqlStore
+from tests.spotd.store.build import NOW, commit, new_node, placed, plan, said, submit, view
+
+NODE = "j1-g1-0"
+
+
+def _alert(key: str = "k", text: str = "gone") -> Event:
+    return Event("lost", text, severity=Severity.WARNING, alert=True, key=key)
+
+
+def test_an_alert_goes_to_every_route_of_its_job(store: SqlStore) -> None:
+    before = submit(store, alerts=("ops", "ml"))
+    commit(store, before, plan(events=(_alert(), Event("quiet", "no alert"))))
+    rows = store.due_alerts(NOW, 10)
+    assert [row.route for row in rows] == ["ops", "ml"]
+    for row in rows:
+        assert (row.job_id, row.job_name, row.event, row.repeats) == ("j1", "j1", _alert(), 1)
+    assert store.due_alerts(NOW - 1, 10) == []
+    assert len(store.due_alerts(NOW, 1)) == 1
+
+
+def test_a_job_without_routes_tells_nobody(store: SqlStore) -> None:
+    commit(store, submit(store, alerts=()), plan(events=(_alert(),)))
+    assert store.due_alerts(NOW, 10) == []
+
+
+def test_the_deployments_own_alerts_go_to_the_default_route(store: SqlStore) -> None:
+    store.add_event("", _alert(), NOW)
+    store.add_event("a job that never was", _alert("other"), NOW)
+    assert [(row.route, row.job_id) for row in store.due_alerts(NOW, 9)] == [("default", "")] * 2
+    assert [row.job_id for row in store.events(None)] == ["", ""]
+
+
+def test_a_storm_coalesces(store: SqlStore) -> None:
+    submit(store)
+    for turn in range(5):
+        store.add_event("j1", _alert(text=f"turn {turn}"), NOW + turn * S)
+    store.add_event("j1", _alert("another"), NOW)
+    store.add_event("j1", _alert(""), NOW)
+    store.add_event("j1", _alert(""), NOW)
+    commit(store, view(store), plan(events=(_alert("b"), _alert("b"), _alert("b"))))
+    rows = store.due_alerts(NOW + 9 * S, 99)
+    found = [(row.event.key, row.repeats) for row in rows]
+    assert found == [("k", 5), ("another", 1), ("", 1), ("", 1), ("b", 3)]
+    # A minute later it is a new message; and so it is once the first was sent.
+    store.add_event("j1", _alert(), NOW + 61 * S)
+    epoch = store.take_duty("alerts", "me", NOW, 60 * S)
+    assert epoch is not None
+    waiting = [row.id for row in store.due_alerts(NOW + 99 * S, 99) if row.event.key == "k"]
+    assert len(waiting) == 2
+    assert store.mark_alerts(epoch, waiting, NOW + 62 * S, 0, "")
+    store.add_event("j1", _alert(), NOW + 63 * S)
+    left = [row for row in store.due_alerts(NOW + 99 * S, 99) if row.event.key == "k"]
+    assert [(row.repeats, row.at_us) for row in left] == [(1, NOW + 63 * S)]
+
+
+def test_delivery_is_tried_again_until_it_is_marked(store: SqlStore) -> None:
+    submit(store)
+    store.add_event("j1", _alert(), NOW)
+    epoch = store.take_duty("alerts", "me", NOW, 60 * S)
+    assert epoch == 1
+    [row] = store.due_alerts(NOW, 9)
+    assert store.mark_alerts(epoch, [row.id], 0, NOW + 30 * S, "429")
+    assert store.due_alerts(NOW + 29 * S, 9) == []
+    [again] = store.due_alerts(NOW + 30 * S, 9)
+    assert (again.id, again.tries) == (row.id, 1)
+    # Another daemon took the duty over: the first one's word counts no more.
+    assert store.take_duty("alerts", "you", NOW + 61 * S, 60 * S) == 2
+    assert not store.mark_alerts(epoch, [row.id], NOW + 62 * S, 0, "")
+    assert store.mark_alerts(2, [row.id], NOW + 62 * S, 0, "")
+    assert store.due_alerts(NOW + 99 * S, 9) == []
+
+
+def test_a_duty_has_one_holder(store: SqlStore) -> None:
+    assert store.take_duty("sweep", "me", NOW, 10 * S) == 1
+    assert store.take_duty("sweep", "you", NOW + 9 * S, 10 * S) is None
+    assert store.take_duty("sweep", "me", NOW + 9 * S, 10 * S) == 1
+    assert store.take_duty("sweep", "you", NOW + 18 * S, 10 * S) is None
+    assert store.take_duty("prices", "you", NOW, 10 * S) == 1
+    assert store.take_duty("sweep", "you", NOW + 19 * S, 10 * S) == 2
+    # A holder that let it lapse gets a new epoch: others may have held it meanwhile.
+    assert store.take_duty("sweep", "you", NOW + 60 * S, 10 * S) == 3
+
+
+def test_log_offsets(store: SqlStore) -> None:
+    placed(store, "j1", new_node(number=0), replace(new_node(number=1), rank=1))
+    store.record_log_offset(NODE, "rank0", 10)
+    store.record_log_offset(NODE, "rank0", 30)
+    store.record_log_offset(NODE, "rank0", 20)
+    store.record_log_offset("j1-g1-1", "setup", 5)
+    assert store.log_offsets("j1") == {(1, 0, "rank0"): 30, (1, 1, "setup"): 5}
+
+
+def test_pruning_drops_what_is_old_and_nothing_else(store: SqlStore) -> None:
+    placed(store)
+    store.add_event("j1", _alert("sent"), NOW)
+    store.add_event("j1", _alert("waiting"), NOW)
+    epoch = store.take_duty("alerts", "me", NOW, S)
+    assert epoch is not None
+    sent = [row.id for row in store.due_alerts(NOW, 9) if row.event.key == "sent"]
+    store.mark_alerts(epoch, sent, NOW + 1, 0, "")
+    progress = ("progress", {"from_step": 1, "to_step": 1})
+    store.record_journal([said(progress, heard_at_us=NOW + S)])
+    store.record_journal([said(progress, first=2, heard_at_us=NOW + 90 * S)])
+    store.add_event("j1", Event("late", "late"), NOW + 90 * S)
+    old = len(store.events("j1")) - 1
+    assert store.prune(NOW + 60 * S) == old + 1 + 1
+    assert [row.event.kind for row in store.events("j1")] == ["late"]
+    assert len(store.progress("j1")) == 1
+    assert [row.event.key for row in store.due_alerts(NOW + 99 * S, 9)] == ["waiting"]
+    assert store.prune(NOW + 60 * S) == 0
+    # The reason of the last pass is still known: the same one is not told again.
+    commit(store, view(store), plan())
+    assert [row.event.kind for row in store.events("j1")] == ["late"]
+
+
+def test_pruning_goes_in_steps(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotd.store.record.PRUNE_ROWS", 10)
+    submit(store)
+    for turn in range(35):
+        store.add_event("j1", Event("x", str(turn)), NOW + turn)
+    assert store.prune(NOW + 33) == 33
+    assert [row.event.text for row in store.events("j1")] == ["33", "34"]
+
+
+def test_text_that_no_database_can_store_is_cleaned(store: SqlStore) -> None:
+    placed(store)
+    store.add_event("j1", Event("x", "a\x00b\ud800c ☃", data={"k": "\x00"}), NOW)
+    assert store.events("j1")[-1].event.text == "ab?c ☃"
+    assert store.events("j1")[-1].event.data == {"k": "\x00"}

@@ -1,0 +1,173 @@
+"""The schema of a database: created, checked, upgraded; and the migrations lead to schema.py."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+import migrations
+from spotd.store import schema
+from spotd.store.base import SchemaVersionError, StoreError
+from spotd.store.engine import Database
+from spotd.store.sql import open_store, upgrade
+from spotd.store.version import HEAD
+from tests.rigs import postgres
+from tests.spotd.store.build import submit, view
+from tests.spotd.store.conftest import make
+
+_PG_OBJECTS = """
+SELECT 'column', table_name || '.' || column_name,
+       concat_ws(' ', data_type, is_nullable, column_default)
+  FROM information_schema.columns WHERE table_schema = 'public'
+UNION ALL SELECT 'index', indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
+UNION ALL SELECT 'constraint', conrelid::regclass || '.' || conname, pg_get_constraintdef(oid)
+  FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+"""
+_SQLITE_OBJECTS = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/empty.db"
+    server: postgres.Postgres = request.getfixturevalue("server")
+    return server.url(server.create())
+
+
+@pytest.fixture
+def database(empty_url: str) -> Iterator[Database]:
+    opened = Database(empty_url)
+    yield opened
+    opened.close()
+
+
+def _objects(conn: Connection) -> set[tuple[str, str, str]]:
+    """Every table, column, index and constraint, in the database's own words."""
+    if conn.dialect.name == "postgresql":
+        rows = conn.execute(text(_PG_OBJECTS))
+        return {(row[0], row[1], row[2]) for row in rows}
+    found = set()
+    for kind, name, sql in conn.execute(text(_SQLITE_OBJECTS)):
+        # The order of constraints in the text of a table says nothing.
+        parts = re.sub(r"\s+", " ", sql).strip()
+        if kind == "table":
+            head, body = parts.split("(", 1)
+            columns = re.split(r",\s(?![^(]*\))", body.rstrip().removesuffix(")").strip())
+            parts = head + " / ".join(sorted(columns))
+        found.add((kind, name, parts.replace('"', "")))
+    return found
+
+
+@pytest.mark.req("UX-04")
+def test_the_migrations_make_the_very_tables_of_the_schema(
+    empty_url: str, database: Database
+) -> None:
+    database.write(schema.metadata.create_all)
+    made = database.read(_objects)
+    database.write(schema.metadata.drop_all)
+    assert upgrade(empty_url) == ("", HEAD)
+    database.write(lambda conn: conn.execute(text("DROP TABLE alembic_version")))
+    assert database.read(_objects) == made
+
+    def differences(conn: Connection) -> list[object]:
+        return list(compare_metadata(MigrationContext.configure(conn), schema.metadata))
+
+    assert database.read(differences) == []
+
+
+def test_every_revision_is_known_and_the_last_is_head() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    script = ScriptDirectory.from_config(config)
+    known = tuple(revision.revision for revision in script.walk_revisions())[::-1]
+    assert known == schema.REVISIONS
+    assert script.get_current_head() == HEAD
+
+
+def test_an_upgraded_database_opens_and_works(empty_url: str) -> None:
+    upgrade(empty_url)
+    assert upgrade(empty_url) == (HEAD, HEAD)
+    store = make(empty_url)
+    submit(store)
+    assert store.deployment() == "d0"
+    store.close()
+
+
+def test_the_deployment_keeps_the_id_it_was_created_with(url: str) -> None:
+    make(url).close()
+    again = open_store(
+        url, now=lambda: 0, notify=lambda: None, deployment_factory=lambda: "another"
+    )
+    assert again.deployment() == "d0"
+    again.close()
+
+
+def _claims_revision(url: str, revision: str) -> None:
+    database = Database(url)
+    statement = text("UPDATE alembic_version SET version_num = :revision")
+    database.write(lambda conn: conn.execute(statement, {"revision": revision}))
+    database.close()
+
+
+def test_an_older_schema_is_refused_with_the_command_to_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(url).close()
+    monkeypatch.setattr(schema, "REVISIONS", ("0000", HEAD))
+    _claims_revision(url, "0000")
+    with pytest.raises(SchemaVersionError, match=r"schema 0000.*`spotd db upgrade`"):
+        make(url)
+
+
+def test_a_newer_schema_is_refused_and_not_touched(url: str) -> None:
+    make(url).close()
+    _claims_revision(url, "9999")
+    for refused in (lambda: make(url), lambda: upgrade(url)):
+        with pytest.raises(SchemaVersionError, match=r"9999.*newer spotd"):
+            refused()
+
+
+def test_someone_elses_database_is_left_alone(empty_url: str, database: Database) -> None:
+    database.write(lambda conn: conn.execute(text("CREATE TABLE users (id INTEGER)")))
+    for refused in (lambda: make(empty_url), lambda: upgrade(empty_url)):
+        with pytest.raises(StoreError, match=r"not spotd's.*of its own"):
+            refused()
+
+
+def test_a_failed_upgrade_leaves_nothing_behind(empty_url: str, database: Database) -> None:
+    # A view is no table: the database counts as empty, and the migration fails half-way.
+    database.write(lambda conn: conn.execute(text("CREATE VIEW nodes AS SELECT 1 AS one")))
+    before = database.read(_objects)
+    with pytest.raises(StoreError, match="refused a statement"):
+        upgrade(empty_url)
+    assert database.read(_objects) == before
+    database.write(lambda conn: conn.execute(text("DROP VIEW nodes")))
+    assert upgrade(empty_url) == ("", HEAD)
+
+
+def test_the_daemon_does_not_load_alembic(tmp_path: Path) -> None:
+    program = (
+        "import sys; from spotd.store.sql import open_store; "
+        f"open_store('sqlite:///{tmp_path}/s.db', now=lambda: 1, notify=print, "
+        "deployment_factory=lambda: 'd').close(); sys.exit('alembic' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_view_is_the_same_after_a_restart(url: str) -> None:
+    store = make(url)
+    before = submit(store)
+    store.close()
+    again = make(url)
+    assert view(again) == before
+    again.close()

@@ -1,0 +1,199 @@
+"""Logs: one line of JSON or of words, and no secret in either."""
+
+import io
+import json
+import logging
+import os
+import pty
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import structlog
+
+from spotd import log
+from spotd.log import Redactor
+
+WEBHOOK = "https://hooks.slack.com/services/T0AAAAAAA/B0BBBBBBB/cccccccccccccccccccccccc"
+PEM = (
+    "-----BEGIN OPENSSH PRIVATE KEY-----\n"
+    "b3BlbnNzaC1r\nZXktdjEAAAAA\n"
+    "-----END OPENSSH PRIVATE KEY-----"
+)
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+def lines_of(out: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def configure(form: str = "json", level: str = "info") -> tuple[io.StringIO, Redactor]:
+    out, hide = io.StringIO(), Redactor()
+    log.configure(level=level, form=form, stream=out, environ={}, hide=hide)
+    return out, hide
+
+
+def test_json_lines_carry_time_level_logger_and_the_given_fields() -> None:
+    out, _ = configure()
+    log.get_logger("spotd.test").info("launched %s", "a node", job="j1", price=3)
+    [line] = lines_of(out)
+    assert line.pop("timestamp", "").endswith("Z")  # type: ignore[attr-defined]
+    assert line == {
+        "event": "launched a node",
+        "level": "info",
+        "logger": "spotd.test",
+        "job": "j1",
+        "price": 3,
+    }
+
+
+def test_the_standard_library_is_routed_through_the_same_door() -> None:
+    out, hide = configure()
+    hide.register("hunter2-hunter2")
+    logging.getLogger("some.library").warning("token %s refused", "hunter2-hunter2")
+    [line] = lines_of(out)
+    assert line["event"] == "token [hidden] refused"
+    assert line["logger"] == "some.library"
+
+
+def test_chatty_libraries_are_heard_from_warning_on() -> None:
+    out, _ = configure(level="debug")
+    for name in ("paramiko.transport", "uvicorn.access", "apscheduler.scheduler", "urllib3"):
+        logging.getLogger(name).info("chatter")
+        logging.getLogger(name).warning("trouble")
+    log.get_logger("spotd").debug("own detail")
+    events = [line["event"] for line in lines_of(out)]
+    assert events == ["trouble"] * 4 + ["own detail"]
+
+
+def test_the_level_is_kept() -> None:
+    out, _ = configure(level="warning")
+    log.get_logger("spotd").info("no")
+    log.get_logger("spotd").warning("yes")
+    assert [line["event"] for line in lines_of(out)] == ["yes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"posting to {WEBHOOK} failed", "cccc"),
+        ("key AKIAIOSFODNN7EXAMPLE used", "ODNN7EXAMPLE"),
+        ("Authorization: Bearer abcdef.123456-XYZ", "abcdef.123456"),
+        ("GET /c?sv=2024&sig=Zm9vYmFy%2Bx%3D&se=1", "Zm9vYmFy"),
+        ("https://b.s3.amazonaws.com/k?X-Amz-Signature=deadbeef00", "deadbeef00"),
+        ("postgresql+psycopg://spotd:s3cr3t-pw@db/spotd", "s3cr3t-pw"),
+        (PEM, "b3BlbnNzaC1r"),
+        (PEM.replace("\n", "\\n"), "ZXktdjEAAAAA"),
+        ("-----BEGIN RSA PRIVATE KEY-----\ncut off here MIIEow", "MIIEow"),
+        ("xoxb-123456789012-abcdefABCDEF", "abcdefABCDEF"),
+        ("hf_abcdefghijklmnop", "ijklmnop"),
+    ],
+)
+@pytest.mark.parametrize("form", ["json", "human"])
+def test_what_looks_like_a_secret_is_hidden_wherever_it_stands(
+    text: str, left: str, form: str
+) -> None:
+    out, _ = configure(form)
+    logger = log.get_logger("spotd")
+    logger.info(text)
+    logger.info("event", field=text)
+    logger.info("event", nested={"list": [text, {"deep": (text,)}], text: 1})
+    logger.info("event", data=text.encode())
+    logger.info("event", object=ValueError(text))
+    logging.getLogger("library").warning("said %r", {"x": text})
+    try:
+        raise RuntimeError(text)
+    except RuntimeError:
+        logger.exception("failed")
+    assert out.getvalue().count("event") >= 4
+    assert left not in out.getvalue()
+
+
+def test_ordinary_text_is_left_as_it_is() -> None:
+    text = (
+        "signal 15, design=big, https://docs.slack.dev/x, significant=1, 10.0.0.1:22 as root@host"
+    )
+    assert Redactor().clean(text) == text
+
+
+def test_a_registered_secret_is_hidden_line_by_line_longest_first() -> None:
+    hide = Redactor()
+    hide.register("abcdef")
+    hide.register("abcdefghij\nsecond-line\n")
+    assert hide.clean("x abcdefghij y") == "x [hidden] y"
+    assert hide.clean("echo second-line") == "echo [hidden]"
+
+
+def test_a_short_secret_does_not_blank_the_log() -> None:
+    hide = Redactor()
+    hide.register("1")
+    hide.register("")
+    assert hide.clean("1 of 10") == "1 of 10"
+
+
+def test_an_object_is_logged_as_text_and_redacted() -> None:
+    @dataclass
+    class Thing:
+        url: str
+
+    out, _ = configure()
+    log.get_logger("spotd").info("event", thing=Thing(WEBHOOK))
+    assert "Thing(url=" in out.getvalue()
+    assert "cccc" not in out.getvalue()
+
+
+def test_local_variables_of_a_traceback_are_not_shown() -> None:
+    for form in ("json", "human"):
+        out, _ = configure(form)
+        local_value = "not-for-the-log"
+        try:
+            raise RuntimeError("failed" + local_value[:0])
+        except RuntimeError:
+            log.get_logger("spotd").exception("oh")
+        assert "RuntimeError: failed" in out.getvalue()
+        assert local_value not in out.getvalue()
+
+
+def test_text_from_outside_cannot_steer_the_terminal() -> None:
+    out, _ = configure("human")
+    log.get_logger("spotd").info("job says", text="\x1b[2Jgone\rover\x9b")
+    assert "\x1b" not in out.getvalue()
+    assert "\r" not in out.getvalue()
+    assert "\\x1b[2Jgone\\x0dover\\x9b" in out.getvalue()
+
+
+def test_auto_is_words_on_a_terminal_and_json_under_systemd() -> None:
+    parent, child = pty.openpty()
+    with os.fdopen(parent, "rb", buffering=0) as reader, os.fdopen(child, "w") as terminal:
+        for environ in ({"NO_COLOR": "1"}, {"JOURNAL_STREAM": "8:1"}, {"INVOCATION_ID": "x"}):
+            log.configure(stream=terminal, environ=environ, hide=Redactor())
+            log.get_logger("spotd").info("hello")
+            terminal.flush()
+            text = reader.read(4096)
+            assert text.startswith(b"{") is ("NO_COLOR" not in environ)
+            assert b"hello" in text
+            assert b"\x1b" not in text
+    out, _ = configure("auto")
+    log.get_logger("spotd").info("into a pipe")
+    assert lines_of(out)[0]["event"] == "into a pipe"
+
+
+def test_python_warnings_become_log_lines() -> None:
+    out, _ = configure()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("old call", DeprecationWarning, stacklevel=1)
+        logging.captureWarnings(False)
+    assert "old call" in str(lines_of(out)[0]["event"])

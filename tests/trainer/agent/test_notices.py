@@ -1,0 +1,209 @@
+"""From the metadata service to the journal, and what the agent does about it by itself."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from providers.base import MetadataError, Notice, NoticeKind
+from spotd import wire
+from tests.rigs.metadata import serve_metadata
+from tests.trainer.agent.node import Node, wait_until
+from trainer.agent.notices import FAILURES_OF_AN_OUTAGE, NoticeBook
+
+WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"
+
+
+def in_us(seconds: float) -> int:
+    return int((time.time() + seconds) * 1e6)
+
+
+class Heard:
+    """What a book tells."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+
+    def on_notice(self, notice: Notice) -> None:
+        self.told.append(("notice", notice.notice_id))
+
+    def on_deadline(self, notice: Notice) -> None:
+        self.told.append(("deadline", notice.deadline_us))
+
+    def on_withdrawn(self, notice_id: str) -> None:
+        self.told.append(("withdrawn", notice_id))
+
+    def on_metadata(self, up: bool, error: str) -> None:
+        self.told.append(("metadata", up))
+
+
+PREEMPT = Notice("p", NoticeKind.PREEMPT, 5)
+
+
+@pytest.mark.req("PRE-11")
+def test_a_notice_is_news_once_and_withdrawn_once() -> None:
+    heard = Heard()
+    book = NoticeBook(heard)
+    for notices in ([], [PREEMPT], [PREEMPT], [replace(PREEMPT, deadline_us=3)], [], []):
+        book.hear(notices)
+    assert heard.told == [("notice", "p"), ("deadline", 3), ("withdrawn", "p")]
+
+
+def test_an_outage_is_told_once_and_changes_nothing() -> None:
+    heard = Heard()
+    book = NoticeBook(heard, [PREEMPT])
+    for _ in range(FAILURES_OF_AN_OUTAGE * 3):
+        book.miss(str(MetadataError("no answer")))
+    assert heard.told == [("metadata", False)]
+    book.hear([PREEMPT])
+    assert heard.told == [("metadata", False), ("metadata", True)]
+
+
+def test_a_single_lost_answer_is_no_outage() -> None:
+    heard = Heard()
+    book = NoticeBook(heard)
+    for _ in range(5):
+        for _ in range(FAILURES_OF_AN_OUTAGE - 1):
+            book.miss("lost")
+        book.hear([])
+    assert heard.told == []
+
+
+@pytest.mark.req("PRE-01", "PRE-02", "PRE-03")
+@pytest.mark.parametrize(("cloud", "limit_s"), [("aws", 1.2), ("azure", 1.2), ("gcp", 0.25)])
+def test_a_notice_is_in_the_journal_soon(node: Node, cloud: str, limit_s: float) -> None:
+    with serve_metadata(cloud) as service:
+        node = replace(node, watcher=cloud, metadata_base=service.url)
+        with node:
+            node.run()
+            time.sleep(0.3)  # the first poll is over, and GCP's waits
+            published_us = in_us(0)
+            service.publish("preempt", in_us(60))
+            heard = node.wait_for(wire.NOTICE)
+    assert (heard.at_us - published_us) / 1e6 < limit_s
+    assert heard.data["kind"] == "preempt"
+    assert 25 < heard.data["remaining_s"] <= 60
+
+
+@pytest.mark.req("PRE-03")
+def test_an_outage_is_journalled_once_and_training_goes_on(node: Node) -> None:
+    with serve_metadata("aws") as service:
+        node = replace(node, watcher="aws", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(run="sleep 1000")
+            node.wait_for(wire.STARTED)
+            service.fault("error_503")
+            assert node.wait_for(wire.METADATA).data["up"] is False
+            time.sleep(1.5)  # more failures, which must not be told
+            service.fault("error_503", 0.0)
+            wait_until("the end of the outage", lambda: len(node.entries(wire.METADATA)) == 2)
+            assert node.entries(wire.METADATA)[1].data["up"] is True
+            assert node.is_program_alive()
+            assert wire.NOTICE not in node.kinds()
+
+
+@pytest.mark.req("PRE-03")
+def test_a_withdrawn_notice_leaves_training_alone(node: Node) -> None:
+    with serve_metadata("azure") as service:
+        node = replace(node, watcher="azure", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(run=WORKER, engine="spotd")
+            node.wait_for(wire.PROGRESS)
+            # The latest safe moment comes 8.5 s before the deadline: some 3 s from now.
+            service.publish("preempt", in_us(12.5))
+            node.wait_for(wire.NOTICE)
+            service.withdraw()
+            node.wait_for(wire.NOTICE_WITHDRAWN)
+            time.sleep(4.0)
+            assert node.is_program_alive()
+            assert "stop" not in node.log()
+            assert wire.RELEASED not in node.kinds()
+
+
+@pytest.mark.req("PRE-05", "PRE-09")
+def test_training_goes_on_until_the_latest_safe_moment(node: Node) -> None:
+    with serve_metadata("azure") as service:
+        node = replace(node, watcher="azure", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(run=WORKER, engine="spotd")
+            node.wait_for(wire.PROGRESS)
+            deadline_us = in_us(13.0) // 1_000_000 * 1_000_000
+            service.publish("preempt", deadline_us)
+            released = node.wait_for(wire.RELEASED)
+            exited = node.wait_for(wire.EXITED)
+            wait_until("acknowledged", lambda: service.told)
+    margin_s = (deadline_us - released.at_us) / 1e6
+    # 1.3 x the 5 s that nobody has measured yet, 2 s of margin, and a step.
+    assert 7.0 < margin_s <= 8.6
+    assert exited.data["code"] == wire.EXIT_RELEASED
+    assert service.told == [("acknowledged", {"id": "notice-1"})]
+    plans = [entry.data for entry in node.entries(wire.DRAINING)]
+    assert "train on until the replacement is ready" in plans[0]["plan"]
+    assert plans[1]["reason"] == "preempt notice: the latest safe moment"
+
+
+def test_a_measured_save_moves_the_latest_safe_moment(node: Node) -> None:
+    with serve_metadata("azure") as service:
+        node = replace(node, watcher="azure", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(run=f"{WORKER} --save-s 0.1", engine="spotd")
+            node.wait_for(wire.PROGRESS)
+            assert node.send(wire.SAVE).ok
+            node.wait_for(wire.CHECKPOINT)
+            deadline_us = in_us(7.0) // 1_000_000 * 1_000_000
+            service.publish("preempt", deadline_us)
+            released = node.wait_for(wire.RELEASED)
+    assert 1.3 < (deadline_us - released.at_us) / 1e6 <= 2.2
+    assert node.log().count("save") == 2, "one asked for, one at once because it fits"
+
+
+def test_a_notice_that_says_now_stops_at_once(node: Node) -> None:
+    with serve_metadata("aws") as service:
+        node = replace(node, watcher="aws", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(run=WORKER, engine="spotd")
+            node.wait_for(wire.PROGRESS)
+            service.publish("preempt", in_us(-5.0))
+            noticed = node.wait_for(wire.NOTICE)
+            released = node.wait_for(wire.RELEASED)
+            node.wait_for(wire.EXITED)
+    assert noticed.data["remaining_s"] == 0
+    assert (released.at_us - noticed.at_us) / 1e6 < 1.0
+
+
+def test_a_rebalance_recommendation_is_only_journalled(node: Node) -> None:
+    with serve_metadata("aws") as service:
+        node = replace(node, watcher="aws", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(run=WORKER, engine="spotd")
+            node.wait_for(wire.PROGRESS)
+            service.publish("rebalance", in_us(1.0))
+            assert node.wait_for(wire.NOTICE, 10.0).data["kind"] == "rebalance"
+            time.sleep(1.5)
+            assert node.is_program_alive()
+            assert wire.DRAINING not in node.kinds()
+
+
+def test_a_preemption_before_anything_runs_ends_the_wait(node: Node) -> None:
+    with serve_metadata("aws") as service:
+        node = replace(node, watcher="aws", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(claim="after_release", claim_deadline_s=60.0, setup="sleep 1000")
+            node.wait_for(wire.SETUP)
+            service.publish("preempt", in_us(-1.0))
+            assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+            assert node.pids("setup") is not None
+            assert wire.CLAIMED not in node.kinds()
+    assert node.head() is None

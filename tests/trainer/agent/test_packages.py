@@ -1,0 +1,93 @@
+"""Archives from elsewhere may not reach out of their folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from spotd.wire import Package
+from trainer.agent.packages import PackageError, has_package, put_package, unpack_packages
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname, entry.mode = kind, link, 0o4777
+    entry.uid = entry.gid = 12345
+    return entry
+
+
+def unpack(folder: Path, *entries: tarfile.TarInfo) -> Path:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for entry in entries:
+            if entry.type == tarfile.REGTYPE:
+                entry.size = 4
+                archive.addfile(entry, io.BytesIO(b"text"))
+            else:
+                archive.addfile(entry)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    put_package(folder, digest, io.BytesIO(buffer.getvalue()))
+    assert has_package(folder, digest)
+    unpack_packages(folder, folder / "work", (Package(digest, ""),))
+    return folder / "work"
+
+
+def test_files_folders_and_links_inside(tmp_path: Path) -> None:
+    work = unpack(
+        tmp_path,
+        member("a", tarfile.DIRTYPE),
+        member("a/file"),
+        member("a/link", tarfile.SYMTYPE, "../b"),
+        member("a/hard", tarfile.LNKTYPE, "a/file"),
+        member("b"),
+    )
+    assert (work / "a/link").read_bytes() == (work / "a/hard").read_bytes() == b"text"
+    status = (work / "a/file").stat()
+    assert status.st_mode & 0o7777 == 0o755, "no set-uid bit, and nobody else writes"
+    assert status.st_uid == os.getuid()
+
+
+@pytest.mark.req("SEC-02")
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [member("../out")],
+        [member("a/../../out")],
+        [member("/tmp/out-of-the-package")],
+        [member("link", tarfile.SYMTYPE, "/etc")],
+        [member("link", tarfile.SYMTYPE, "../../x")],
+        [member("a/link", tarfile.SYMTYPE, "../../x")],
+        [member("link", tarfile.SYMTYPE, "inside"), member("link/file")],
+        [member("link", tarfile.SYMTYPE, "inside"), member("link")],
+        [member("hard", tarfile.LNKTYPE, "../../home")],
+        [member("hard", tarfile.LNKTYPE, "/etc/passwd")],
+        [member("pipe", tarfile.FIFOTYPE)],
+        [member("disk", tarfile.BLKTYPE)],
+        [member("tty", tarfile.CHRTYPE)],
+    ],
+    ids=lambda entries: "+".join(f"{e.name}>{e.linkname}" for e in entries),
+)
+def test_what_leads_out_is_refused(tmp_path: Path, entries: list[tarfile.TarInfo]) -> None:
+    with pytest.raises(PackageError):
+        unpack(tmp_path, *entries)
+    assert not (tmp_path / "out").exists()
+    assert not Path("/tmp/out-of-the-package").exists()
+
+
+@pytest.mark.parametrize("digest", ["", "abc", "../" + "0" * 61, "A" * 64])
+def test_a_digest_is_not_a_path(tmp_path: Path, digest: str) -> None:
+    with pytest.raises(PackageError, match="sha256"):
+        has_package(tmp_path, digest)
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    data = b"not an archive"
+    digest = hashlib.sha256(data).hexdigest()
+    put_package(tmp_path, digest, io.BytesIO(data))
+    with pytest.raises(PackageError, match="cannot be unpacked"):
+        unpack_packages(tmp_path, tmp_path / "work", (Package(digest, ""),))

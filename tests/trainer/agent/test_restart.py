@@ -1,0 +1,215 @@
+"""The agent killed and started again: training must not notice, and nothing is told twice."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spotd import wire
+from tests.rigs.metadata import serve_metadata
+from tests.trainer.agent.node import Node, is_running, wait_until
+from trainer.agent.places import write_private
+
+WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"
+
+
+def numbered_without_a_gap(node: Node) -> bool:
+    seqs = [entry.seq for entry in node.journal()]
+    return seqs == list(range(1, len(seqs) + 1))
+
+
+@pytest.mark.req("FT-02")
+def test_training_survives_and_its_exit_code_is_known(node: Node) -> None:
+    node.run()
+    node.start(run="echo up; until [ -e go ]; do sleep 0.02; done; echo bye; exit 7")
+    node.wait_for_log("up")
+    node.kill_agent()
+    assert node.is_program_alive()
+    assert node.run()["started"] is True
+    assert node.is_program_alive()
+    (node.places.workdir / "go").touch()
+    exited = node.wait_for(wire.EXITED).data
+    assert exited["code"] == 7
+    assert exited["tail"] == "up\nbye\n"
+    assert numbered_without_a_gap(node)
+    assert node.kinds().count(wire.HELLO) == node.kinds().count(wire.STARTED) == 1
+
+
+def test_what_ended_meanwhile_is_found(node: Node) -> None:
+    node.run()
+    node.start(run="echo up; until [ -e go ]; do sleep 0.02; done")
+    node.wait_for_log("up")
+    node.kill_agent()
+    (node.places.workdir / "go").touch()
+    wait_until("the script has ended", lambda: not node.is_program_alive())
+    node.run()
+    assert node.wait_for(wire.EXITED).data["code"] == 0
+    head = node.head()
+    assert head is not None
+    assert head.final, "a new agent takes up the claim of the old one"
+
+
+def test_a_worker_comes_back_and_nothing_is_lost(node: Node) -> None:
+    node.run()
+    node.start(run=WORKER, engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    node.send(wire.SAVE)
+    node.wait_for(wire.CHECKPOINT)
+    node.kill_agent()
+    time.sleep(0.3)  # steps are taken meanwhile
+    node.run()
+    seen = len(node.entries(wire.PROGRESS))
+    wait_until("progress goes on", lambda: len(node.entries(wire.PROGRESS)) > seen + 20)
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    steps = [entry.data["to_step"] for entry in node.entries(wire.PROGRESS)]
+    # The link sends again what it had not sent; a line in flight at the kill may be lost.
+    assert steps == sorted(set(steps))
+    assert len(steps) >= steps[-1] - 3
+    assert node.log().count("save") == 1, "the count of saves asked for is remembered"
+    assert numbered_without_a_gap(node)
+
+
+@pytest.mark.parametrize("when", ["unpacking", "setup", "claiming"])
+def test_killed_at_any_stage_it_takes_up_the_thread(node: Node, when: str) -> None:
+    node.run()
+    setup = {"unpacking": "", "setup": "echo setup; sleep 0.7", "claiming": "echo setup"}[when]
+    claim = {"claim": "after_release", "claim_deadline_s": 2.0}
+    if when == "claiming":
+        other = node.start_document().store_url
+        from providers.stores import open_store
+        from trainer.fence import Fence
+
+        Fence(open_store(other), "job-1", 0, "old").claim()
+    node.start(setup=setup, run="echo ran", **claim)
+    if when == "setup":
+        node.wait_for_log("setup", "setup")
+    if when == "claiming":
+        node.wait_for(wire.READY)
+    node.kill_agent()
+    node.run()
+    assert node.wait_for(wire.EXITED).data["code"] == 0
+    assert node.log() == "ran\n"
+    assert node.log("setup").count("setup") == (0 if when == "unpacking" else 1)
+    assert node.kinds().count(wire.READY) == node.kinds().count(wire.CLAIMED) == 1
+    assert numbered_without_a_gap(node)
+
+
+def test_many_kills_in_a_row(node: Node) -> None:
+    node.run()
+    node.start(run=f"{WORKER} --steps 150", engine="spotd")
+    while wire.EXITED not in node.kinds():
+        node.kill_agent()
+        node.run()
+        time.sleep(0.15)
+    assert node.entries(wire.EXITED)[0].data["code"] == 0
+    assert node.kinds().count(wire.EXITED) == node.kinds().count(wire.STARTED) == 1
+    assert numbered_without_a_gap(node)
+
+
+def test_a_notice_is_remembered(node: Node) -> None:
+    with serve_metadata("azure") as service:
+        node = replace(node, watcher="azure", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(run=WORKER, engine="spotd")
+            node.wait_for(wire.PROGRESS)
+            deadline_us = int(time.time() + 12.0) * 1_000_000
+            service.publish("preempt", deadline_us)
+            node.wait_for(wire.NOTICE)
+            node.kill_agent()
+            service.fault("error_503")  # the new agent cannot ask
+            node.run()
+            released = node.wait_for(wire.RELEASED)
+            assert 7.0 < (deadline_us - released.at_us) / 1e6 <= 8.6
+            assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+            assert node.kinds().count(wire.NOTICE) == 1
+
+
+def test_a_stop_under_way_is_carried_on(node: Node) -> None:
+    node.run()
+    node.start(
+        run="trap '' TERM; echo up; while :; do sleep 0.05; done",
+        stop_grace_s=2.0,
+    )
+    node.wait_for_log("up")
+    node.send(wire.RELEASE)
+    node.wait_for(wire.DRAINING)
+    node.kill_agent()
+    node.run()
+    assert node.wait_for(wire.EXITED, 6.0).data["code"] == wire.EXIT_RELEASED
+    assert node.wait_for(wire.RELEASED)
+
+
+def test_sigterm_ends_the_agent_and_leaves_training_alone(node: Node) -> None:
+    node.run()
+    node.start(run=WORKER, engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    node.kill_agent(signal.SIGTERM)
+    assert node.is_program_alive()
+    text = node.entries(wire.WARNING)[-1].data["text"]
+    assert "training goes on without it" in text
+    time.sleep(0.5)
+    assert node.is_program_alive()
+    assert "stop" not in node.log()
+
+
+def test_a_keeper_that_is_killed_ends_its_script(node: Node) -> None:
+    node.run()
+    node.start(run="echo up; sleep 1000")
+    node.wait_for_log("up")
+    pids = node.pids()
+    assert pids is not None
+    os.kill(pids.keeper.pid, signal.SIGKILL)
+    exited = node.wait_for(wire.EXITED).data
+    assert exited["code"] == 137
+    assert "was killed" in exited["tail"]
+    wait_until("the script is gone", lambda: not is_running(pids.program.pid))
+
+
+def test_an_agent_killed_between_order_and_start_does_not_run_it_twice(node: Node) -> None:
+    """The mark says that a live keeper was told; the script is not there yet."""
+    node.run()
+    node.kill_agent()
+    sleeper = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
+    try:
+        from trainer.agent.processes import identify
+
+        keeper = identify(sleeper)
+        assert keeper is not None
+        mark = f"[{keeper.pid},{keeper.started}]"
+        write_private(node.places.memory / "run.ordered", mark.encode())
+        node.run()
+        node.start(run="echo ran")
+        time.sleep(1.5)
+        assert node.log() == "", "that keeper may still start it"
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+        os.waitpid(sleeper, 0)
+    assert node.wait_for(wire.EXITED).data["code"] == 0
+    assert node.log() == "ran\n"
+
+
+def test_after_a_restart_of_the_machine_it_begins_anew(node: Node) -> None:
+    node.run()
+    node.start(run="echo ran; exit 3")
+    node.wait_for(wire.EXITED)
+    node.kill_agent()
+    journal = node.places.journal
+    hello = node.entries(wire.HELLO)[0].data["boot_id"].encode()
+    journal.write_bytes(journal.read_bytes().replace(hello, b"another-boot"))
+    for left in node.places.memory.iterdir():
+        left.unlink()
+    node.run()
+    assert node.kinds().count(wire.HELLO) == 2
+    node.start(run="echo again; exit 4")
+    wait_until("the second exit", lambda: len(node.entries(wire.EXITED)) == 2)
+    assert node.entries(wire.EXITED)[1].data["code"] == 4
+    assert numbered_without_a_gap(node)

@@ -1,0 +1,106 @@
+"""A secret is in the program's environment, in memory, and nowhere else."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from spotd import wire
+from tests.trainer.agent.node import Node, wait_until
+from trainer.agent.keeper import Mask
+
+SECRET = "hunter2-is-not-a-good-password"
+KEY = "store-key-4711-0815"
+
+
+def holders(folder: Path) -> list[Path]:
+    """Files that contain the secret or the store's key."""
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            data = path.read_bytes()
+            if SECRET.encode() in data or KEY.encode() in data:
+                found.append(path)
+    return found
+
+
+@pytest.mark.req("SEC-01")
+def test_a_secret_is_on_no_disk_and_in_no_argument(node: Node) -> None:
+    node.run()
+    node.start(
+        run='test "$TOKEN" = "$EXPECTED" && echo known; echo "mine is $TOKEN"; env; '
+        "until [ -e go ]; do sleep 0.02; done; exit 3",
+        envs={"EXPECTED": SECRET[::-1]},
+        secrets={"TOKEN": SECRET, "REVERSED": SECRET},
+        store_options={},
+        engine="spotd",
+    )
+    node.wait_for_log("mine is ***")
+    assert holders(node.home) == []
+    memory = holders(node.places.memory)
+    assert [path.name for path in memory] == ["state.json"], "for an agent that is started again"
+    assert stat.S_IMODE(memory[0].stat().st_mode) == 0o600
+    assert stat.S_IMODE(node.places.memory.stat().st_mode) == 0o700
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                assert SECRET.encode() not in (process / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    pids = node.pids()
+    assert pids is not None
+    environ = Path(f"/proc/{pids.program.pid}/environ").read_bytes()
+    assert f"TOKEN={SECRET}".encode() in environ.split(b"\0")
+    (node.places.workdir / "go").touch()
+    exited = node.wait_for(wire.EXITED)
+    assert "mine is ***" in str(exited.data["tail"]) or "***" in str(exited.data["tail"])
+    wait_until("it is forgotten", lambda: holders(node.places.memory) == [])
+    assert holders(node.home) == []
+
+
+def test_the_store_s_keys_are_kept_like_secrets(node: Node) -> None:
+    node.run()
+    node.start(
+        run='echo "$SPOTD_STORE_OPTIONS"; until [ -e go ]; do sleep 0.02; done',
+        store_url="s3://bucket/prefix",
+        store_options={"secret_access_key": KEY},
+        engine="spotd",
+    )
+    node.wait_for_log("secret_access_key")
+    assert "***" in node.log()
+    assert holders(node.home) == []
+
+
+def test_scripts_are_private(node: Node) -> None:
+    node.run()
+    node.start(run="sleep 1000")
+    node.wait_for(wire.STARTED)
+    assert stat.S_IMODE((node.places.memory / "run.sh").stat().st_mode) == 0o600
+    assert stat.S_IMODE((node.places.logs / "rank0.log").parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
+    memory = node.places.memory
+    memory.parent.mkdir(mode=0o700, exist_ok=True)
+    memory.mkdir()
+    memory.chmod(0o777)
+    done = node.call(
+        "run", stdin=wire.encode(wire.AgentConfig("t", "job-1", 1, 0, "t", "none").to_data())
+    )
+    assert done.returncode == 1
+    assert b"not a private folder" in done.stderr
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_mask_hides_a_secret_however_it_is_cut(size: int) -> None:
+    text = b"a hunter22 b hunterhunter22hunter22 c hunter2"
+    mask = Mask(["hunter22", "abc"])
+    shown = b"".join(mask.feed(text[i : i + size]) for i in range(0, len(text), size))
+    assert shown + mask.flush() == b"a *** b hunter****** c hunter2"
+
+
+def test_a_mask_without_secrets_holds_nothing_back() -> None:
+    mask = Mask(["", "ab"])
+    assert mask.feed(b"abab") == b"abab"

@@ -1,0 +1,216 @@
+"""Release, drain and stop: who is signalled, how long it is waited for, what is left behind."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spotd import wire
+from tests.trainer.agent.node import Node, is_running, wait_until
+
+PYTHON = shlex.quote(sys.executable)
+WORKER = f"{PYTHON} {Path(__file__).with_name('worker.py')}"
+
+# Starts two copies of a program and waits; like the real one it dies of SIGTERM and passes nothing
+# on, and like the real one it ends with 1 when a worker does not end with 0.
+TORCHRUN = """
+import subprocess, sys
+found = [subprocess.Popen([sys.executable, *sys.argv[1:]]) for _ in range(2)]
+codes = [process.wait() for process in found]
+sys.exit(1 if any(codes) else 0)
+"""
+
+# Saves when asked to, and takes a while.
+SAVER = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(0.5)
+    print("saved", os.getpid(), flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def programs(node: Node) -> Path:
+    """A folder with `torchrun` and `saver.py` on the machine."""
+    folder = node.home / "bin"
+    folder.mkdir()
+    torchrun = folder / "torchrun"
+    torchrun.write_text(f"#!{sys.executable}\n{TORCHRUN}")
+    torchrun.chmod(0o755)
+    (folder / "saver.py").write_text(SAVER)
+    return folder
+
+
+@pytest.mark.req("PRE-05")
+def test_a_script_saves_on_sigterm_and_head_is_released(node: Node, programs: Path) -> None:
+    node.run()
+    node.start(run=f"{PYTHON} {programs}/saver.py; code=$?; echo ended $code; exit $code")
+    node.wait_for_log("up")
+    assert node.send(wire.RELEASE).ok
+    exited = node.wait_for(wire.EXITED)
+    assert exited.data["code"] == wire.EXIT_RELEASED, "0 after a stop is not the job's success"
+    assert "saved" in node.log()
+    assert "ended 0" in node.log(), "the shell around it was not killed"
+    released = node.wait_for(wire.RELEASED)
+    assert released.seq < exited.seq
+    head = node.head()
+    assert head is not None
+    assert head.released
+    assert not head.final
+
+
+@pytest.mark.req("HLT-04")
+def test_workers_are_signalled_and_torchrun_is_not(node: Node, programs: Path) -> None:
+    node.run()
+    node.start(run=f"{programs}/torchrun {programs}/saver.py; echo launcher ended $?")
+    wait_until("both workers", lambda: node.log().count("up") == 2)
+    assert node.send(wire.RELEASE).ok
+    node.wait_for(wire.EXITED)
+    assert node.log().count("saved") == 2
+    assert "launcher ended 0" in node.log(), "it saw its workers end and was not signalled"
+
+
+def test_a_shell_with_a_trap_is_asked_too(node: Node) -> None:
+    node.run()
+    node.start(run="trap 'echo trapped; exit 4' TERM; echo up; while :; do sleep 0.05; done")
+    node.wait_for_log("up")
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["ranks"] == {"0": 4}
+    assert "trapped" in node.log()
+
+
+def test_who_ignores_sigterm_is_killed_after_the_grace(node: Node) -> None:
+    node.run()
+    # The outer shell ignores it, and what it starts inherits that; one of them detaches itself.
+    node.start(
+        run="trap '' TERM; setsid sleep 1000 & echo $!; echo up; while :; do sleep 0.05; done",
+        stop_grace_s=1.0,
+    )
+    node.wait_for_log("up")
+    detached = int(node.log().split()[0])
+    began = time.monotonic()
+    node.send(wire.RELEASE)
+    exited = node.wait_for(wire.EXITED)
+    assert 0.9 < time.monotonic() - began < 4.0
+    assert exited.data["code"] == wire.EXIT_RELEASED
+    assert exited.data["ranks"] == {"0": 137}
+    wait_until("the detached process is gone", lambda: not is_running(detached))
+    assert node.wait_for(wire.RELEASED).seq < exited.seq
+
+
+@pytest.mark.req("PRE-05")
+def test_a_program_on_the_link_is_asked_by_the_flag(node: Node) -> None:
+    node.run()
+    node.start(run=WORKER, engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    node.send(wire.RELEASE)
+    exited = node.wait_for(wire.EXITED)
+    assert exited.data["code"] == wire.EXIT_RELEASED
+    assert "stop the replacement is ready" in node.log()
+    assert "sigterm" not in node.log(), "who listens is not signalled before half of its time"
+    kinds = node.kinds()
+    assert kinds.index(wire.RELEASED) < kinds.index(wire.EXITED)
+    assert {wire.READY, wire.CLAIMED, wire.CHECKPOINT} <= set(kinds)
+
+
+def test_a_launcher_s_own_exit_code_hides_nothing(node: Node, programs: Path) -> None:
+    node.run()
+    worker = Path(__file__).with_name("worker.py")
+    node.start(run=f"{programs}/torchrun {worker}", engine="spotd")
+    wait_until("both workers", lambda: len(node.entries(wire.CLAIMED)) == 2)
+    node.send(wire.RELEASE)
+    exited = node.wait_for(wire.EXITED).data
+    assert exited["code"] == wire.EXIT_RELEASED
+    assert exited["ranks"]["0"] == 1
+
+
+def test_a_deaf_program_gets_sigterm_then_sigkill(node: Node) -> None:
+    node.run()
+    node.start(run=f"{WORKER} --deaf", engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    began = time.monotonic()
+    node.send(wire.DRAIN, {"reason": "cancelled", "deadline_s": 3.0})
+    exited = node.wait_for(wire.EXITED)
+    assert 1.5 < time.monotonic() - began < 3.5, "killed within the time that there was"
+    assert exited.data["ranks"]["0"] == 137
+    assert node.wait_for(wire.DRAINING).data["reason"] == "cancelled"
+    warning = node.entries(wire.WARNING)[-1].data["text"]
+    assert "did not say that it saved" in warning
+
+
+def test_a_program_without_a_link_gets_sigterm_at_once(node: Node, programs: Path) -> None:
+    node.run()
+    node.start(run=f"{PYTHON} {programs}/saver.py; exit 75", engine="spotd")
+    node.wait_for_log("up")
+    began = time.monotonic()
+    node.send(wire.DRAIN, {"reason": "paused", "deadline_s": 30.0})
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    assert time.monotonic() - began < 3.0
+
+
+def test_stop_kills_at_once(node: Node) -> None:
+    node.run()
+    node.start(run="trap '' TERM; echo up; while :; do sleep 0.05; done", stop_grace_s=60.0)
+    node.wait_for_log("up")
+    pid = node.agent_pid
+    node.send(wire.STOP)
+    assert node.wait_for(wire.EXITED, 3.0).data["ranks"] == {"0": 137}
+    wait_until("the agent has ended too", lambda: not is_running(pid), 5.0)
+
+
+def test_save_is_counted_and_training_goes_on(node: Node) -> None:
+    node.run()
+    node.start(run=WORKER, engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    node.send(wire.SAVE)
+    node.wait_for_log("save 1")
+    node.wait_for(wire.CHECKPOINT)
+    node.send(wire.SAVE)
+    node.wait_for_log("save 2")
+    assert node.is_program_alive()
+
+
+def test_save_without_a_link_is_sigusr1_for_those_who_want_it(node: Node) -> None:
+    node.run()
+    node.start(run="trap 'echo usr1' USR1; echo up; while :; do sleep 0.05; done")
+    node.wait_for_log("up")
+    node.send(wire.SAVE)
+    node.wait_for_log("usr1")
+    assert node.is_program_alive(), "and the sleep that it started, which has no handler, lived too"
+
+
+def test_a_program_that_finishes_is_a_success_whatever_was_asked(node: Node) -> None:
+    node.run()
+    node.start(run=f"{WORKER} --steps 20 --deaf", engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["code"] == 0
+
+
+def test_nonsense_on_the_worker_socket_is_not_journalled(node: Node) -> None:
+    node.run()
+    code = (
+        "import os, socket\n"
+        'for text in (b\'nonsense\\n\', b\'{"hello": {}}\\n{"kind": "exited", "data": {}}\\n\','
+        ' b\'{"hello": {}}\\n{"kind": "warning", "data": 5}\\n\', b\'x\' * 3000000):\n'
+        "    with socket.socket(socket.AF_UNIX) as line:\n"
+        "        line.connect(os.environ['SPOTD_SOCKET'])\n"
+        "        try:\n"
+        "            line.sendall(text)\n"
+        "        except OSError:\n"
+        "            pass\n"
+    )
+    (node.home / "rude.py").write_text(code)
+    node.start(run=f"{PYTHON} {node.home}/rude.py; {WORKER} --steps 3", engine="spotd")
+    assert node.wait_for(wire.EXITED).data["code"] == 0
+    assert node.kinds().count(wire.EXITED) == 1
+    assert wire.WARNING not in node.kinds()

@@ -1,0 +1,43 @@
+"""What is reported of training, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.progress import Progress
+
+
+def test_the_first_step_at_once_then_in_batches() -> None:
+    now = [0.0]
+    reports: list[Mapping[str, Any]] = []
+    lines: list[str] = []
+    progress = Progress(
+        lambda kind, data: reports.append({"kind": kind, **data}),
+        every_s=1.0,
+        steps=14,
+        say=lines.append,
+        monotonic=lambda: now[0],
+        clock_us=lambda: round(now[0] * 1e6),
+    )
+    for step in range(8, 15):
+        progress.add(step, step / 10, tokens=100, busy_s=0.25)
+        now[0] += 0.3
+    progress.flush()
+    progress.flush()
+    assert [(r["from_step"], r["to_step"]) for r in reports] == [(8, 8), (9, 12), (13, 14)]
+    assert reports[1]["losses"] == [0.9, 1.0, 1.1, 1.2]
+    assert reports[1]["tokens"] == 400
+    assert reports[1]["busy_s"] == 1.0
+    assert (reports[1]["first_at_us"], reports[1]["last_at_us"]) == (300_000, 1_200_000)
+    assert lines[0] == "step 8/14  loss 0.8000  400 tokens/s"
+    assert len(lines) == 3
+
+
+def test_a_silent_one_is_silent() -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError
+
+    progress = Progress(fail, every_s=0, steps=1, silent=True, say=fail)
+    progress.add(1, 0.5, 10, 0.1)
+    progress.flush()

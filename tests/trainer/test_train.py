@@ -1,0 +1,350 @@
+"""Real training processes, killed, stopped, frozen and resumed: the numbers must not notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from providers.stores import open_store
+from providers.stores.base import ObjectStore
+from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, Head
+from tests.providers.stores.conftest import Bucket
+from tests.trainer.rig import AgentEnd, Trainer
+from trainer.compare import first_difference
+from trainer.fence import read_head
+
+STEPS = 40
+
+
+class Outcome:
+    """What an uninterrupted run ends with: its losses and its final state."""
+
+    def __init__(self, trainer: Trainer, losses: dict[int, float]) -> None:
+        self.trainer = trainer
+        self.losses = losses
+
+    def check(self, trainer: Trainer, losses: dict[int, float]) -> None:
+        """The other run must have ended in the same bits."""
+        store, own = open_store(trainer.store_url, options_of(trainer)), self.trainer
+        difference = first_difference(open_store(own.store_url), own.job_id, store, trainer.job_id)
+        assert difference is None
+        assert losses == self.losses
+
+
+def options_of(trainer: Trainer) -> dict[str, str]:
+    options: dict[str, str] = json.loads(trainer.env.get("SPOTD_STORE_OPTIONS", "{}"))
+    return options
+
+
+def head_of(trainer: Trainer) -> Head:
+    entry = read_head(open_store(trainer.store_url, options_of(trainer)), trainer.job_id)
+    assert entry is not None
+    return entry[0]
+
+
+def uninterrupted(folder: Path, ranks: int) -> Outcome:
+    trainer = Trainer(folder, steps=STEPS, ranks=ranks)
+    with AgentEnd() as agent:
+        assert trainer.run(1, agent) == EXIT_FINISHED, trainer.output()
+        assert agent.of("checkpoint")[-1]["final"]
+        assert sorted(agent.losses()) == list(range(1, STEPS + 1))
+        return Outcome(trainer, agent.losses())
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return uninterrupted(tmp_path_factory.mktemp("reference"), ranks=1)
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Iterator[Trainer]:
+    made = Trainer(tmp_path, steps=STEPS)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.mark.req("CKP-15", "CKP-16", "CKP-17", "CKP-20")
+def test_kill_9_at_random_moments(reference: Outcome, trainer: Trainer) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    trainer.arguments = ("--step-time-ms", "10")
+    losses: dict[int, float] = {}
+    for generation in range(1, 30):
+        with AgentEnd() as agent:
+            process = trainer.start(generation, agent)
+            if generation < 5:
+                agent.wait("progress")
+                time.sleep(dice.uniform(0, 0.12))
+                process.kill()
+            code = process.wait(60)
+        for step, loss in agent.losses().items():
+            assert losses.setdefault(step, loss) == loss, "a repeated step gave another loss"
+        if code == EXIT_FINISHED:
+            break
+        assert code == -signal.SIGKILL, trainer.output()
+    reference.check(trainer, losses)
+
+
+@pytest.mark.req("PRE-05")
+def test_sigterm_saves_releases_and_leaves(reference: Outcome, trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "20")
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("progress", lambda data: data["to_step"] >= 7)
+        process.terminate()
+        assert process.wait(30) == EXIT_RELEASED
+        last = max(agent.losses())
+        assert agent.of("released")[0]["step"] == last
+        assert agent.of("exit") == [{"rank": 0, "pid": process.pid, "code": EXIT_RELEASED}]
+        head = head_of(trainer)
+        assert head.released
+        assert head.current is not None
+        assert head.current.step == last
+    with AgentEnd() as second:
+        assert trainer.run(2, second) == EXIT_FINISHED
+        assert second.of("claimed")[0]["step"] == last
+        reference.check(trainer, agent.losses() | second.losses())
+
+
+@pytest.mark.req("HLT-04")
+def test_sigusr1_saves_and_goes_on(reference: Outcome, trainer: Trainer) -> None:
+    trainer.every_steps = 0
+    trainer.arguments = ("--step-time-ms", "10")
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("progress", lambda data: data["to_step"] >= 3)
+        process.send_signal(signal.SIGUSR1)
+        asked = agent.wait("checkpoint").data
+        assert asked["trigger"] == "asked"
+        agent.tell(save=5)
+        agent.wait("checkpoint", lambda data: data["step"] > asked["step"])
+        assert process.wait(60) == EXIT_FINISHED
+        reference.check(trainer, agent.losses())
+        assert [save["trigger"] for save in agent.of("checkpoint")] == ["asked", "asked", "final"]
+
+
+def test_a_signal_during_the_imports_is_heard(trainer: Trainer) -> None:
+    process = trainer.start(1)
+    deadline = time.monotonic() + 20
+    caught = False
+    while not caught and time.monotonic() < deadline:  # until our handler is in place
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        mask = int(status.partition("SigCgt:")[2].split()[0], 16)
+        caught = bool(mask >> (signal.SIGTERM - 1) & 1)
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+    assert "libtorch" not in maps, "the handler has to be there before torch is"
+    process.terminate()
+    assert process.wait(30) == EXIT_RELEASED
+    assert read_head(open_store(trainer.store_url), "job") is None, "HEAD was never ours"
+
+
+@pytest.mark.req("RPV-16")
+def test_a_zombie_commits_nothing(reference: Outcome, trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "30")
+    with AgentEnd() as old, AgentEnd() as new:
+        zombie = trainer.start(1, old)
+        old.wait("checkpoint")
+        os.kill(zombie.pid, signal.SIGSTOP)
+        trainer.arguments = ()
+        assert trainer.run(2, new) == EXIT_FINISHED
+        head = head_of(trainer)
+        os.kill(zombie.pid, signal.SIGCONT)
+        assert zombie.wait(60) == EXIT_FENCED
+        assert head_of(trainer) == head
+        assert head.generation == 2
+        reference.check(trainer, old.losses() | new.losses())
+    assert "generation 1 is fenced" in trainer.output()
+
+
+@pytest.mark.req("CKP-25", "CKP-23")
+def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "10")
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("checkpoint", lambda data: data["step"] == 15)
+        process.kill()
+        process.wait(30)
+        losses = agent.losses()
+    head = head_of(trainer)
+    assert head.current is not None
+    newest, older = head.current, head.previous[0]
+    shard = Path(trainer.folder, "store", newest.manifest).parent / "shard-00000"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    torn = Path(trainer.folder, "store", older.manifest).parent / "shard-00000"
+    torn.write_bytes(torn.read_bytes()[:-100])
+    trainer.arguments = ()
+    with AgentEnd() as second:
+        assert trainer.run(2, second) == EXIT_FINISHED
+        skipped = second.of("checkpoint_skipped")
+        assert [entry["step"] for entry in skipped] == [newest.step, older.step]
+        assert "digest" in skipped[0]["error"]
+        assert "bytes" in skipped[1]["error"]
+        assert second.of("claimed")[0]["step"] == head.previous[1].step
+        reference.check(trainer, losses | second.losses())
+
+
+@pytest.mark.req("RPV-14")
+def test_a_hand_over(reference: Outcome, trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "150")
+    with AgentEnd() as old, AgentEnd(claim="after_release", claim_deadline_s=60.0) as new:
+        first = trainer.start(1, old)
+        old.wait("progress")
+        trainer.arguments = ()
+        second = trainer.start(2, new)
+        new.wait("ready")
+        assert new.of("claimed") == []
+        old.tell(stop=True, reason="the replacement is ready", deadline_s=20.0)
+        released = old.wait("released").at
+        began = new.wait("progress").at
+        assert first.wait(30) == EXIT_RELEASED
+        assert second.wait(60) == EXIT_FINISHED
+        reference.check(trainer, old.losses() | new.losses())
+        assert not set(old.losses()) & set(new.losses()), "no step was made twice"
+        assert began - released < 2.0
+
+
+def test_a_replacement_takes_head_at_the_deadline(trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "150")
+    with AgentEnd() as old, AgentEnd(claim="after_release", claim_deadline_s=60.0) as new:
+        first = trainer.start(1, old)
+        old.wait("checkpoint")
+        second = trainer.start(2, new)
+        new.wait("ready")
+        new.tell(claim_deadline_s=0.2)
+        new.wait("claimed")
+        assert first.wait(30) == EXIT_FENCED
+        second.terminate()
+        assert second.wait(30) == EXIT_RELEASED
+
+
+def test_stopped_while_it_waits_for_head(trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "150")
+    with AgentEnd() as old, AgentEnd(claim="after_release", claim_deadline_s=60.0) as new:
+        first = trainer.start(1, old)
+        old.wait("checkpoint")
+        second = trainer.start(2, new)
+        new.wait("ready")
+        second.terminate()
+        assert second.wait(30) == EXIT_RELEASED
+        assert head_of(trainer).generation == 1
+        first.kill()
+        first.wait(30)
+
+
+def test_when_time_is_short_the_last_durable_checkpoint_is_released(trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "30")
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        saved = agent.wait("checkpoint").data["step"]
+        agent.wait("progress", lambda data: data["to_step"] == saved + 2)
+        agent.tell(stop=True, deadline_s=0.0, reason="no time")
+        assert process.wait(30) == EXIT_RELEASED
+        assert agent.of("released")[0]["step"] == saved
+        head = head_of(trainer)
+        assert head.released
+        assert head.current is not None
+        assert head.current.step == saved
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda t: setattr(t, "arguments", ("--lr", "0.5")), "peak = 0.001, this program has 0.5"),
+        (lambda t: setattr(t, "arguments", ("--data", __file__)), "was made with data ="),
+        (lambda t: setattr(t, "arguments", ("--layers", "2")), "layers = 1, this program has 2"),
+        (lambda t: setattr(t, "arguments", ("--data", "/no/such")), "check --data"),
+        (lambda t: setattr(t, "arguments", ("--heads", "5")), "no multiple of heads"),
+        (lambda t: setattr(t, "env", {"SPOTD_STORE_URL": "ftp://x"}), "unknown scheme"),
+    ],
+    ids=["lr", "data", "layers", "no data", "heads", "store"],
+)
+def test_what_does_not_fit_is_refused_with_words(
+    change: Callable[[Trainer], None], text: str, trainer: Trainer, reference: Outcome
+) -> None:
+    saved = Path(reference.trainer.folder, "store")
+    Path(trainer.folder, "store").symlink_to(saved)
+    change(trainer)
+    head = head_of(reference.trainer)
+    assert head.final
+    # A finished job is not resumed, so let the claim see one that is not.
+    store: ObjectStore = open_store(saved.as_uri())
+    key = f"jobs/{reference.trainer.job_id}/HEAD"
+    data, tag = store.get(key)
+    unfinished = data.replace(b'"final":true', b'"final":false')
+    tag = store.put_if(key, unfinished, tag)
+    try:
+        assert trainer.run(head.generation + 1) == 1
+        assert "error: " in trainer.output()
+        assert text in trainer.output()
+    finally:
+        store.put_if(key, data, store.get(key)[1])
+
+
+def test_a_finished_job_is_left_alone(trainer: Trainer) -> None:
+    trainer.steps = 2
+    assert trainer.run(1) == EXIT_FINISHED
+    head = head_of(trainer)
+    with AgentEnd() as agent:
+        assert trainer.run(2, agent) == EXIT_FINISHED
+        assert agent.of("progress") == []
+    assert head_of(trainer).current == head.current
+
+
+@pytest.mark.req("CKP-33", "CKP-14")
+def test_a_bucket_as_the_store(reference: Outcome, trainer: Trainer, bucket: Bucket) -> None:
+    trainer.env = {
+        "SPOTD_STORE_URL": f"s3://{bucket.name}/train",
+        "SPOTD_STORE_OPTIONS": json.dumps(bucket.options),
+    }
+    trainer.arguments = ("--step-time-ms", "20")
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("checkpoint", lambda data: data["step"] == 10)
+        process.kill()
+        process.wait(30)
+        trainer.arguments = ()
+        assert trainer.run(2, agent) == EXIT_FINISHED
+        reference.check(trainer, agent.losses())
+
+
+@pytest.mark.req("CKP-26", "CKP-27")
+def test_two_ranks(tmp_path: Path) -> None:
+    (tmp_path / "straight").mkdir()
+    (tmp_path / "broken").mkdir()
+    straight = uninterrupted(tmp_path / "straight", ranks=2)
+    trainer = Trainer(tmp_path / "broken", steps=STEPS, ranks=2, every_steps=5)
+    trainer.arguments = ("--step-time-ms", "20")
+    losses: dict[int, float] = {}
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("progress", lambda data: data["to_step"] >= 12)
+        worker = next(hello for hello in agent.of("hello") if hello["rank"] == 1)
+        os.kill(worker["pid"], signal.SIGTERM)  # any rank may be the one that is told
+        assert process.wait(60) != EXIT_FINISHED
+        assert sorted(entry["code"] for entry in agent.of("exit")) == [EXIT_RELEASED] * 2
+        assert len(agent.of("released")) == 1
+        losses |= agent.losses()
+    with AgentEnd() as agent:
+        process = trainer.start(2, agent)
+        assert agent.wait("claimed").data["step"] == max(losses)
+        agent.wait("checkpoint")
+        worker = next(hello for hello in agent.of("hello") if hello["rank"] == 0)
+        os.kill(worker["pid"], signal.SIGKILL)
+        assert process.wait(60) != EXIT_FINISHED
+        losses |= agent.losses()
+    trainer.arguments = ()
+    with AgentEnd() as agent:
+        assert trainer.run(3, agent) == EXIT_FINISHED, trainer.output()
+        straight.check(trainer, losses | agent.losses())

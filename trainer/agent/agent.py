@@ -1,0 +1,363 @@
+"""The agent: one loop that owns all state; threads for whatever waits post their news to it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+from providers.base import Notice, NoticeWatcher
+from spotd import wire
+from spotd.wire import Command, Reply, WireError, parse_start
+from trainer.agent import drain
+from trainer.agent.control import Control
+from trainer.agent.dangers import Danger, Dangers
+from trainer.agent.demands import load_demands
+from trainer.agent.drain import Policy, Step, Stopping
+from trainer.agent.notices import NoticeBook, acknowledge, watch
+from trainer.agent.places import in_memory
+from trainer.agent.recall import Recall, describe_agent
+from trainer.agent.training import Phase, Site, Training
+from trainer.agent.worker_link import WorkerLink
+
+_LOG = logging.getLogger(__name__)
+TICK_S = 0.5
+COMMAND_TIMEOUT_S = 20.0
+LINGER_S = 600.0  # after the end, for whoever follows
+LINGER_STOPPED_S = 2.0
+SAVE_PENDING_S = 30.0
+
+
+class Agent:
+    """Built around a Site; `run` returns when the agent's work is over, or at SIGTERM."""
+
+    def __init__(self, site: Site, watcher: NoticeWatcher, recall: Recall) -> None:
+        self._site = site
+        self._watcher = watcher
+        self._journal = site.journal
+        self._demands = load_demands(site.places.state)
+        self._training = Training(site, self._demands, set(recall.said))
+        self._dangers = Dangers(site.monotonic, site.now_us)
+        self._saves_s: deque[float] = deque(recall.saves_s, maxlen=3)
+        self._step = recall.step
+        self._save_asked_at = float("-inf")
+        self._beat_at = 0.0
+        self._leave_at: float | None = None
+        self._told_to_leave = False
+        self._book = NoticeBook(self, recall.notices)
+        self._control = Control(
+            site.places.control_socket,
+            command=self._command,
+            watched_after=self._watched_after,
+            wake=lambda: self._site.post(lambda: None),
+        )
+        self._journal.on_append = self._control.poke
+        for notice in recall.notices:
+            self._dangers.meet(notice)
+        self._link = WorkerLink(site.places.worker_socket, self._flag, self)
+
+    # --- the loop
+
+    def greet(self, recall: Recall) -> None:
+        """The first entry of this agent, and the training that an earlier one left."""
+        if recall.is_first:
+            self._journal.append(wire.HELLO, describe_agent(recall.boot_id))
+        else:
+            self._journal.append(wire.WARNING, {"text": "the node agent was started again"})
+        if not in_memory(self._site.places):
+            text = f"no /dev/shm here: secrets lie in {self._site.places.memory}, on a disk"
+            self._journal.append(wire.WARNING, {"text": text})
+        if self._demands.start is not None:
+            self._training.begin()
+
+    def run(self) -> None:
+        """Work until the end; the sockets accept already."""
+        threading.Thread(
+            target=watch, args=(self._watcher, self._book, self._site.ended), daemon=True
+        ).start()
+        self._training.warm_up()
+        while not self._is_over():
+            self._turn()
+        self._site.ended.set()
+        self._control.close()
+        self._link.close()
+
+    def end(self) -> None:
+        """Leave the loop, and training alone (SIGTERM)."""
+        self._journal.append(
+            wire.WARNING, {"text": "the node agent was told to end; training goes on without it"}
+        )
+        self._site.ended.set()
+
+    def _turn(self) -> None:
+        try:
+            self._site.news.get(timeout=self._until_next())()
+            while not self._site.news.empty():
+                self._site.news.get_nowait()()
+        except queue.Empty:
+            pass  # nothing new: a look around
+        now = self._site.monotonic()
+        self._training.poll()
+        self._consider(now)
+        if now >= self._beat_at:
+            self._beat_at = now + self._site.config.heartbeat_s
+            self._journal.retry()
+            at_us = self._site.now_us()
+            self._control.beat({"seq": self._journal.seq, "at_us": at_us, "step": self._step})
+
+    def _until_next(self) -> float:
+        now = self._site.monotonic()
+        times = [now + TICK_S, self._beat_at]
+        stopping = self._demands.stopping
+        if stopping is not None and self._training.phase is Phase.RUNNING:
+            times += [stopping.kill_at] + ([] if stopping.termed else [stopping.term_at])
+        elif stopping is None:
+            policy = self._policy()
+            times += [danger.latest_stop(policy, now) for danger in self._dangers]
+        return max(min(times) - now, 0.01)
+
+    def _is_over(self) -> bool:
+        now = self._site.monotonic()
+        if self._training.phase is Phase.ENDED:
+            if self._leave_at is None:
+                self._leave_at = now + LINGER_S
+                self._let_go()
+            if self._told_to_leave:
+                self._leave_at = min(self._leave_at, now + LINGER_STOPPED_S)
+        return self._site.ended.is_set() or (self._leave_at is not None and now >= self._leave_at)
+
+    def _let_go(self) -> None:
+        """All is saved and released: the cloud need not wait, once our last lines are out."""
+        if self._training.code != wire.EXIT_RELEASED:
+            return
+        notices = [danger.notice for danger in self._dangers]
+        threading.Thread(
+            target=acknowledge, args=(self._watcher, notices, self._site.ended), daemon=True
+        ).start()
+
+    # --- stopping
+
+    def _policy(self) -> Policy:
+        save_s = max(self._saves_s, default=drain.SAVE_GUESS_S)
+        if self._demands.start is None:
+            return Policy(drain.ENGINE_NONE, 0.0, save_s)
+        return drain.policy_of(self._demands.start, save_s)
+
+    def _consider(self, now: float) -> None:
+        """Whether it is time to stop, or to insist."""
+        stopping, phase = self._demands.stopping, self._training.phase
+        if phase is Phase.ENDED:
+            return
+        if stopping is None:
+            danger = self._dangers.due(self._policy(), now)
+            if danger is not None:
+                self._stop(f"{danger.reason}: the latest safe moment", None)
+        elif phase is Phase.RUNNING:
+            self._insist(stopping, now)
+
+    def _stop(self, reason: str, deadline: float | None) -> None:
+        """Finish the step, save, release, exit 75; or end at once where nothing can be saved."""
+        if self._training.phase is Phase.ENDED:
+            return
+        stopping = self._demands.stopping
+        if stopping is not None:
+            if deadline is not None:
+                stopping.advance(deadline)
+            return
+        now, policy = self._site.monotonic(), self._policy()
+        ends = [at for at in (deadline, self._dangers.deadline) if at is not None]
+        kill_at = min(ends, default=now) - drain.FINAL_S
+        if kill_at <= now:
+            # No deadline, or one that has passed and yet we live: then nobody knows it.
+            kill_at = now + policy.patience_s()
+        if policy.engine == drain.ENGINE_NONE:
+            kill_at = min(kill_at, now + policy.grace_s)
+        gentle = policy.engine != drain.ENGINE_NONE and self._link.connected > 0
+        running = self._training.phase is Phase.RUNNING
+        self._demands.stopping = Stopping(reason, now, kill_at, gentle)
+        self._demands.write()
+        self._journal.append(
+            wire.DRAINING,
+            {
+                "reason": reason,
+                "plan": "finish the step, save, release" if running else "nothing runs: end",
+                "deadline_s": round(kill_at - now, 3),
+            },
+        )
+        self._link.publish()
+        if not running:
+            self._training.stop_idle()
+
+    def _insist(self, stopping: Stopping, now: float) -> None:
+        match stopping.next_step(now):
+            case Step.TERM:
+                stopping.termed = True
+                self._demands.write()
+                self._training.terminate()
+            case Step.KILL:
+                self._training.kill()
+                stopping.kill_at = now + TICK_S
+            case Step.WAIT:
+                pass
+
+    # --- notices: called from the watching thread
+
+    def on_notice(self, notice: Notice) -> None:
+        """On record before anything else; a replacement depends on it."""
+        left_s = None
+        if notice.deadline_us is not None:
+            left_s = max(notice.deadline_us - self._site.now_us(), 0) / 1e6
+        data = {"notice_id": notice.notice_id, "kind": notice.kind.value, "remaining_s": left_s}
+        self._journal.append(wire.NOTICE, {**data, "source": notice.source, "text": notice.text})
+        self._site.post(lambda: self._meet(notice, news=True))
+
+    def on_deadline(self, notice: Notice) -> None:
+        self._site.post(lambda: self._meet(notice))
+
+    def on_withdrawn(self, notice_id: str) -> None:
+        self._journal.append(wire.NOTICE_WITHDRAWN, {"notice_id": notice_id})
+        self._site.post(lambda: self._dangers.withdraw(notice_id))
+
+    def on_metadata(self, up: bool, error: str) -> None:
+        self._journal.append(wire.METADATA, {"up": up, "error": error})
+
+    def _meet(self, notice: Notice, *, news: bool = False) -> None:
+        """Plan for a notice, in the loop."""
+        danger, now = self._dangers.meet(notice), self._site.monotonic()
+        if danger is None or danger.deadline is None:
+            return
+        stopping = self._demands.stopping
+        if stopping is not None:
+            stopping.advance(max(danger.deadline - drain.FINAL_S, now))
+            self._link.publish()
+        elif news and self._training.phase is Phase.RUNNING:
+            self._plan(danger, now, danger.deadline)
+
+    def _plan(self, danger: Danger, now: float, deadline: float) -> None:
+        """A notice may end sooner than it says: save at once, if that leaves time for the end."""
+        policy = self._policy()
+        snapshot = policy.fits_snapshot(now, deadline)
+        if snapshot:
+            self._demands.saves += 1
+            self._demands.write()
+            self._link.publish()
+        wait_s = danger.latest_stop(policy, now) - now
+        plan = f"train on until the replacement is ready, for {wait_s:.1f} s at most, then save"
+        self._journal.append(
+            wire.DRAINING,
+            {
+                "reason": danger.reason,
+                "plan": f"save now, {plan} again" if snapshot else plan,
+                "deadline_s": round(deadline - now, 3),
+            },
+        )
+
+    # --- training processes: called from the threads of their connections
+
+    def _flag(self) -> Mapping[str, Any]:
+        return self._demands.flag(self._site.monotonic())
+
+    def on_fact(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._journal.append(kind, data)
+        self._site.post(lambda: self._note(kind, data))
+
+    def on_worker_exit(self, rank: int, code: int) -> None:
+        self._site.post(lambda: self._training.note_worker_exit(rank, code))
+
+    def on_nonsense(self, text: str) -> None:
+        _LOG.warning("a training process says nonsense: %s", text)
+
+    def _note(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._training.note_said(kind)
+        found = Recall.of_fact(kind, data)
+        if found.step is not None:
+            self._step = found.step
+        if found.save_s is not None:
+            self._saves_s.append(found.save_s)
+        if kind in (wire.CHECKPOINT, wire.CHECKPOINT_FAILED):
+            self._save_asked_at = float("-inf")
+        if kind == wire.CHECKPOINT and data.get("final") is True:
+            self._training.final = True
+
+    # --- commands: called from the threads of their connections
+
+    def _command(self, command: Command) -> Reply:
+        ours = self._site.config.generation
+        if command.generation != ours:
+            text = f"this agent serves generation {ours}, not {command.generation}"
+            return Reply(False, f"{text}: an older one must not start, a newer one needs its own")
+        answer: Future[Reply] = Future()
+
+        def obey() -> None:
+            try:
+                answer.set_result(self._obey(command))
+            except WireError as error:
+                answer.set_result(Reply(False, f"{command.name}: {error}"))
+            except Exception as error:
+                answer.set_exception(error)
+                raise
+
+        self._site.post(obey)
+        try:
+            return answer.result(COMMAND_TIMEOUT_S)
+        except FutureTimeoutError:
+            return Reply(False, "the agent is busy: try again")
+
+    def _obey(self, command: Command) -> Reply:
+        match command.name:
+            case wire.START:
+                self._start(command)
+            case wire.RELEASE:
+                self._stop("the replacement is ready", None)
+            case wire.DRAIN:
+                self._drain(command.data)
+            case wire.SAVE:
+                return self._save(command.data)
+            case _:
+                self._kill()
+        return Reply(True)
+
+    def _start(self, command: Command) -> None:
+        start = parse_start(command.data)
+        if self._training.phase is Phase.ENDED:
+            return  # it has been started, and is over
+        self._demands.accept(start, self._site.monotonic())
+        self._training.begin()
+        self._link.publish()
+
+    def _drain(self, data: Mapping[str, Any]) -> None:
+        left_s = data.get("deadline_s")
+        if left_s is not None and not isinstance(left_s, (int, float)):
+            raise WireError(f"deadline_s is {left_s!r}")
+        deadline = None if left_s is None else self._site.monotonic() + left_s
+        self._stop(str(data.get("reason") or "drain"), deadline)
+
+    def _save(self, data: Mapping[str, Any]) -> Reply:
+        if data.get("final") is True:
+            why_not = self._training.commit_final()
+            return Reply(not why_not, why_not)
+        now = self._site.monotonic()
+        # The same request again, while the first is being served, is the same request.
+        if self._training.phase is Phase.RUNNING and now - self._save_asked_at > SAVE_PENDING_S:
+            self._save_asked_at = now
+            self._demands.saves += 1
+            self._demands.write()
+            self._link.publish()
+            if not self._link.connected:
+                self._training.ask_save()
+        return Reply(True)
+
+    def _kill(self) -> None:
+        self._told_to_leave = True
+        self._stop("told to stop at once", None)
+        self._training.kill()
+
+    def _watched_after(self, seq: int) -> None:
+        if self._journal.skip_to(seq):
+            text = "the end of the journal was lost with a crash of the machine"
+            self._journal.append(wire.WARNING, {"text": text})

@@ -1,0 +1,169 @@
+"""HEAD on behalf of a script that knows nothing of it: claim, watch, final commit, release.
+
+Everything here waits for an object store, so it runs in threads of its own; what comes of it is
+posted to the agent's loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from providers.stores.base import ObjectStore, StoreError, StoreUnavailableError
+from spotd.wire import AgentConfig, Head, Manifest, WireError
+from trainer.fence import Fence, FencedError, read_head
+
+_LOG = logging.getLogger(__name__)
+POLL_FILE_S = 0.05
+POLL_REMOTE_S = 0.2
+RETRY_S = 1.0
+WATCH_S = 5.0
+
+
+class AuthorityListener(Protocol):
+    """Who hears what became of HEAD; every call comes through `post`."""
+
+    def on_claimed(self, head: Head) -> None:
+        """HEAD is ours (or, for another rank of a gang, our rank 0's)."""
+        ...
+
+    def on_fenced(self, error: FencedError) -> None:
+        """A newer generation owns HEAD."""
+        ...
+
+    def on_settled(self, head: Head | None, *, final: bool) -> None:
+        """The final manifest, or the release, is in HEAD; None where that is another rank's."""
+        ...
+
+    def on_store_failed(self, text: str) -> None:
+        """The store refuses; trying again cannot help."""
+        ...
+
+
+class _EndedError(Exception):
+    """The agent ends."""
+
+
+@dataclass
+class Authority:
+    """One node's dealings with HEAD. Rank 0 moves it; the other ranks look on."""
+
+    store: ObjectStore
+    config: AgentConfig
+    num_nodes: int
+    listener: AuthorityListener
+    post: Callable[[Callable[[], None]], None]
+    ended: threading.Event
+    now_us: Callable[[], int]
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self._fence = Fence(
+            self.store, config.job_id, config.generation, config.token, sleep=self._pause
+        )
+        self._poll_s = POLL_FILE_S if self.store.url.startswith("file:") else POLL_REMOTE_S
+
+    def start_claim(self, claim_of: Callable[[], tuple[str, float]]) -> None:
+        """Wait until HEAD may be claimed, and claim it."""
+
+        def claim() -> None:
+            if self.config.rank:
+                head = self._wait_for_first_rank()
+            else:
+                self._fence.wait_claimable(claim_of, self._poll_s, self._pause, self.monotonic)
+                head = self._fence.claim()
+            self.post(lambda: self.listener.on_claimed(head))
+
+        self._start("claim", claim)
+
+    def start_watch(self) -> None:
+        """Look now and then whether a newer generation took over: nobody else would tell us."""
+
+        def watch() -> None:
+            while True:
+                self._pause(WATCH_S)
+                entry = read_head(self.store, self.config.job_id)
+                if entry is not None and entry[0].generation > self.config.generation:
+                    head = entry[0]
+                    raise FencedError(head.generation, self.config.generation, head.owner)
+
+        self._start("watch", watch)
+
+    def start_final(self) -> None:
+        """Commit the empty final manifest: the job's success."""
+
+        def commit() -> None:
+            head = self._fence.head or self._fence.claim()
+            if not head.final:
+                head = self._fence.commit(self._final_manifest(head))
+            self.post(lambda: self.listener.on_settled(head, final=True))
+
+        self._start("final", commit)
+
+    def start_release(self) -> None:
+        """Say in HEAD that nothing more comes from us; rank 0 says it for the gang."""
+
+        def release() -> None:
+            head = None
+            if not self.config.rank:
+                # A restarted agent holds nothing: it takes up its own claim again.
+                if self._fence.head is None:
+                    self._fence.claim()
+                head = self._fence.release()
+            self.post(lambda: self.listener.on_settled(head, final=False))
+
+        self._start("release", release)
+
+    def _final_manifest(self, head: Head) -> Manifest:
+        return Manifest(
+            job=self.config.job_id,
+            generation=self.config.generation,
+            step=head.current.step if head.current else 0,
+            created_at_us=self.now_us(),
+            world_size=self.num_nodes,
+            final=True,
+        )
+
+    def _wait_for_first_rank(self) -> Head:
+        ours = self.config.generation
+        while True:
+            entry = read_head(self.store, self.config.job_id)
+            if entry is not None and entry[0].generation == ours:
+                return entry[0]
+            if entry is not None and entry[0].generation > ours:
+                raise FencedError(entry[0].generation, ours, entry[0].owner)
+            self._pause(self._poll_s)
+
+    def _pause(self, seconds: float) -> None:
+        if self.ended.wait(seconds):
+            raise _EndedError
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        threading.Thread(target=self._run, args=(work,), name=f"head-{name}", daemon=True).start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            while not self._try(work):
+                self._pause(RETRY_S)
+        except _EndedError:
+            return
+        except FencedError as error:
+            fenced = error
+            self.post(lambda: self.listener.on_fenced(fenced))
+        except (StoreError, WireError, ValueError, OSError) as error:
+            text = f"the checkpoint store at {self.store.url}: {error}"
+            self.post(lambda: self.listener.on_store_failed(text))
+
+    def _try(self, work: Callable[[], None]) -> bool:
+        """False when the store did not answer."""
+        try:
+            work()
+        except StoreUnavailableError as error:
+            _LOG.warning("the checkpoint store does not answer: %s", error)
+            return False
+        return True

@@ -1,0 +1,102 @@
+"""When to stop training, and how hard: arithmetic on one monotonic clock, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from spotd.wire import StartDocument
+
+ENGINE_NONE = "none"  # any script, of which we know nothing
+SAVE_GUESS_S = 5.0  # before any save was measured
+SAVE_FACTOR = 1.3
+MARGIN_S = 2.0
+FINAL_S = 1.0  # kept of a deadline for the release and the last journal lines
+
+
+class Step(Enum):
+    """What to do about a program that was asked to stop."""
+
+    WAIT = "wait"
+    TERM = "term"
+    KILL = "kill"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How long stopping takes: `save_s` as measured for our engine, the job's grace for others."""
+
+    engine: str
+    grace_s: float
+    save_s: float = SAVE_GUESS_S
+
+    @property
+    def wanted_s(self) -> float:
+        """What a stop may take in all."""
+        if self.engine == ENGINE_NONE:
+            return self.grace_s + FINAL_S
+        return SAVE_FACTOR * self.save_s + MARGIN_S
+
+    def latest_stop(self, now: float, deadline: float) -> float:
+        """The latest safe moment to ask for the stop; `now` when that is already past.
+
+        A script of its own gets its grace, but not more than half of the time that is left, so
+        that a short notice is not spent on waiting alone.
+        """
+        wanted_s = self.wanted_s
+        if self.engine == ENGINE_NONE:
+            wanted_s = min(wanted_s, (deadline - now) / 2)
+        return max(now, deadline - wanted_s)
+
+    def fits_snapshot(self, now: float, deadline: float) -> bool:
+        """Whether a save at once leaves time for another one at the end."""
+        if self.engine == ENGINE_NONE:
+            return False
+        return deadline - now >= 2 * SAVE_FACTOR * self.save_s + MARGIN_S
+
+    def patience_s(self) -> float:
+        """How long a stop without a deadline may take before the program is killed."""
+        if self.engine == ENGINE_NONE:
+            return self.grace_s
+        return max(self.grace_s, 4 * SAVE_FACTOR * self.save_s + MARGIN_S)
+
+
+def policy_of(start: StartDocument, save_s: float) -> Policy:
+    return Policy(start.engine, start.stop_grace_s, save_s)
+
+
+@dataclass
+class Stopping:
+    """A stop under way. `gentle` says that the program was asked by the link, which it reads."""
+
+    reason: str
+    asked_at: float
+    kill_at: float
+    gentle: bool
+    termed: bool = False
+
+    @property
+    def term_at(self) -> float:
+        """A program that listens gets half of the time to end by itself, and SIGTERM then."""
+        return self.asked_at + (self.kill_at - self.asked_at) / 2 if self.gentle else self.asked_at
+
+    def advance(self, deadline: float) -> None:
+        """There is less time than thought."""
+        self.kill_at = max(self.asked_at, min(self.kill_at, deadline))
+
+    def next_step(self, now: float) -> Step:
+        if now >= self.kill_at:
+            return Step.KILL
+        if now >= self.term_at and not self.termed:
+            return Step.TERM
+        return Step.WAIT
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parse_stopping(data: Mapping[str, Any]) -> Stopping:
+    """What `to_data` wrote."""
+    return Stopping(**data)

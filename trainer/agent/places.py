@@ -1,0 +1,133 @@
+"""Where the agent keeps things: a folder on disk, and a short one in memory.
+
+On disk, `$SPOTD_HOME/<job>/g<generation>/` holds what must outlive the agent: the journal and the
+logs. In memory (`/dev/shm`), a folder of mode 0700 holds what must not touch a disk, or must work
+when the disk is full: the start document with its secrets, the sockets (whose paths may not exceed
+107 bytes), and what became of the processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MARK = "home"  # names, inside a folder in memory, the folder on disk that it belongs to
+
+
+class PlaceError(Exception):
+    """A folder cannot be used; the text says why and what to try."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The paths of one generation of one job on this machine."""
+
+    home: Path
+    folder: Path
+    memory: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.jsonl"
+
+    @property
+    def overflow(self) -> Path:
+        return self.memory / "journal.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "agent.lock"
+
+    @property
+    def pid(self) -> Path:
+        return self.folder / "agent.pid"
+
+    @property
+    def agent_log(self) -> Path:
+        return self.folder / "agent.log"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def workdir(self) -> Path:
+        return self.folder / "workdir"
+
+    @property
+    def control_socket(self) -> Path:
+        return self.memory / "control.sock"
+
+    @property
+    def worker_socket(self) -> Path:
+        return self.memory / "worker.sock"
+
+    @property
+    def state(self) -> Path:
+        return self.memory / "state.json"
+
+    def make(self) -> None:
+        """Create what is missing, and forget folders in memory whose machine's disk is gone."""
+        for folder in (self.folder, self.logs, self.workdir):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(self.memory.parent)
+        _sweep(self.memory.parent)
+        _make_private(self.memory)
+        (self.memory / _MARK).write_text(str(self.folder), encoding="utf-8")
+
+
+def find_home(environ: Mapping[str, str]) -> Path:
+    """`$SPOTD_HOME`, else `~/.spotd`."""
+    named = environ.get("SPOTD_HOME")
+    return Path(named).absolute() if named else Path.home() / ".spotd"
+
+
+def find_places(environ: Mapping[str, str], job_id: str, generation: int) -> Places:
+    """The paths of a generation; nothing is created. Raises PlaceError for an unusable job id."""
+    if not SAFE_NAME.fullmatch(job_id) or generation < 0:
+        raise PlaceError(f"job id {job_id!r} or generation {generation} cannot name a folder")
+    home = find_home(environ)
+    folder = home / job_id / f"g{generation}"
+    short = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return Places(home, folder, _memory_root() / f"spotd-{os.getuid()}" / short)
+
+
+def in_memory(places: Places) -> bool:
+    """Whether the folder for secrets is one that no disk ever sees."""
+    return places.memory.is_relative_to("/dev/shm")  # noqa: S108 - the point of it
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file in one step; nobody else can read it at any moment."""
+    new = path.with_name(path.name + ".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    new.replace(path)
+
+
+def _memory_root() -> Path:
+    shared = Path("/dev/shm")  # noqa: S108 - made private below
+    return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _make_private(folder: Path) -> None:
+    """Anybody may create names in the parent, so that what is there must be shown to be ours."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PlaceError(f"{folder} is not a private folder of this user: remove it and try again")
+
+
+def _sweep(root: Path) -> None:
+    for mark in root.glob(f"*/{_MARK}"):
+        if not Path(mark.read_text(encoding="utf-8")).exists():
+            shutil.rmtree(mark.parent, ignore_errors=True)

@@ -1,0 +1,80 @@
+"""What a script gets from us: its environment, and the order that the keeper runs it by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from spotd.wire import AgentConfig, StartDocument
+from trainer.agent.keeper import Order
+from trainer.agent.places import Places, write_private
+
+# Set by the way that the agent itself was started, and wrong for anybody else.
+_OURS = frozenset({"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES"})
+
+
+def build_env(
+    base: Mapping[str, str], config: AgentConfig, start: StartDocument, places: Places
+) -> dict[str, str]:
+    """The environment of `setup` and `run`: the machine's, the job's, ours; the last one wins."""
+    rank, nodes = str(config.rank), str(start.num_nodes)
+    ours = {
+        "SPOTD_JOB_ID": config.job_id,
+        "SPOTD_JOB_NAME": start.job_name,
+        "SPOTD_GENERATION": str(config.generation),
+        "SPOTD_RANK": rank,
+        "SPOTD_NUM_NODES": nodes,
+        "SPOTD_TOKEN": config.token,
+        "SPOTD_SOCKET": str(places.worker_socket),
+        "SPOTD_STORE_URL": start.store_url,
+        "SPOTD_STORE_OPTIONS": json.dumps(dict(start.store_options), sort_keys=True),
+        "SPOTD_EVERY_STEPS": str(start.every_steps),
+        "SPOTD_EVERY_S": f"{start.every_s:g}",
+        "SPOTD_KEEP": str(start.keep),
+        "SPOTD_PROGRESS_EVERY_S": f"{start.progress_every_s:g}",
+        # What a SkyPilot task expects to find.
+        "SKYPILOT_TASK_ID": f"sky-{config.job_id}",
+        "SKYPILOT_NODE_IPS": "\n".join(start.node_ips),
+        "SKYPILOT_NODE_RANK": rank,
+        "SKYPILOT_NUM_NODES": nodes,
+        "SKYPILOT_NUM_GPUS_PER_NODE": str(start.accelerators_per_node),
+    }
+    machine = {name: value for name, value in base.items() if name not in _OURS}
+    return {"PYTHONUNBUFFERED": "1", **machine, **start.envs, **start.secrets, **ours}
+
+
+def make_order(
+    name: str,
+    stream: str,
+    script: str,
+    env: Mapping[str, str],
+    places: Places,
+    secrets: list[str],
+    limit: int,
+) -> Order:
+    """An order to run `script` with bash, its output going to `stream`.
+
+    The text goes into a private file, never into a command. Raises OSError.
+    """
+    path = places.memory / f"{name}.sh"
+    write_private(path, script.encode())
+    return Order(
+        argv=["bash", str(path)],
+        cwd=str(places.workdir),
+        env=env,
+        log=str(places.logs / f"{stream}.log"),
+        log_limit_bytes=limit,
+        state=str(places.memory / name),
+        wake=str(places.control_socket),
+        secrets=secrets,
+    )
+
+
+def link_workdir(workdir: Path, home: Path) -> None:
+    """Let `~/sky_workdir`, which scripts may name, lead to this generation's folder."""
+    link = home / "sky_workdir"
+    if link.is_symlink():
+        link.unlink()
+    if not link.exists():
+        link.symlink_to(workdir)

@@ -1,0 +1,192 @@
+"""Processes as `/proc` shows them: who is alive, who descends from whom, who is to be signalled.
+
+A process is known by its id *and* its start time, because ids are used again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
+# Programs that start the training processes and mean their own end by a signal: torchrun kills its
+# workers after a grace of its own, and accelerate or mpirun do not pass everything on.
+_LAUNCHERS = frozenset(
+    {"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "composer"}
+    | {"uv", "uvx", "poetry", "conda", "mamba", "micromamba", "pipenv", "hatch", "timeout", "time"}
+    | {"tee", "stdbuf", "sudo", "env", "nohup", "numactl", "taskset", "setsid", "srun"}
+)
+_LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process; `started` is its start time in clock ticks since boot."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True)
+class _Stat:
+    state: str
+    parent: int
+    session: int
+    started: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name in parentheses may contain anything, so count from the last one.
+    fields = text[text.rindex(")") + 2 :].split()
+    return _Stat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def identify(pid: int) -> Process | None:
+    """The live process with this id now."""
+    found = _stat(pid)
+    return None if found is None or found.state in "ZX" else Process(pid, found.started)
+
+
+def is_alive(process: Process) -> bool:
+    """Whether it still runs; one that waits to be reaped does not."""
+    return identify(process.pid) == process
+
+
+def send_signal(process: Process, number: int) -> bool:
+    """Signal exactly this process, never a later one with its id. False when it is gone."""
+    try:
+        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
+    except ProcessLookupError:
+        return False
+    except OSError:
+        handle = -1  # a kernel before 5.3
+    try:
+        if not is_alive(process):
+            return False
+        if handle >= 0:
+            signal.pidfd_send_signal(handle, number)
+        else:
+            os.kill(process.pid, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
+    return True
+
+
+def _table() -> dict[int, _Stat]:
+    found = {}
+    for entry in _PROC.iterdir():
+        stat = _stat(int(entry.name)) if entry.name.isdecimal() else None
+        if stat is not None and stat.state not in "ZX":
+            found[int(entry.name)] = stat
+    return found
+
+
+def descendants(root: int, session: int = 0) -> list[Process]:
+    """All live processes below `root`, nearest first, and those of `session`; not `root`."""
+    table = _table()
+    children = _by_parent(table)
+    found = {pid: Process(pid, s.started) for pid, s in table.items() if session == s.session != 0}
+    todo = [root, *found]
+    while todo:
+        for child in children.get(todo.pop(0), []):
+            if child.pid not in found:
+                found[child.pid] = child
+                todo.append(child.pid)
+    found.pop(root, None)
+    return list(found.values())
+
+
+def kill_tree(root: int, session: int = 0) -> int:
+    """Kill all that descends from `root` (or is in `session`), but not `root`; returns how many.
+
+    Everything is stopped first, so that nothing can fork away meanwhile.
+    """
+    stopped: set[Process] = set()
+    while fresh := set(descendants(root, session)) - stopped:
+        for process in fresh:
+            send_signal(process, signal.SIGSTOP)
+        stopped |= fresh
+    for process in stopped:
+        send_signal(process, signal.SIGKILL)
+    return len(stopped)
+
+
+def workers(root: int, number: int) -> list[Process]:
+    """Whom to send a signal, below `root`: the training processes themselves.
+
+    Shells and launchers are passed through to what they started, and what a training process
+    started (data loaders) is left to it. A shell is meant as well when it has a trap for the
+    signal, or when there is nobody else.
+    """
+    return list(_workers(root, number, _by_parent(_table())))
+
+
+def _workers(parent: int, number: int, children: Mapping[int, list[Process]]) -> Iterator[Process]:
+    for child in children.get(parent, []):
+        argv = _argv(child.pid)
+        if _is_shell(argv):
+            below = list(_workers(child.pid, number, children))
+            if not below or catches(child.pid, number):
+                yield child
+            yield from below
+        elif _is_launcher(argv):
+            yield from _workers(child.pid, number, children)
+        else:
+            yield child
+
+
+def _by_parent(table: Mapping[int, _Stat]) -> dict[int, list[Process]]:
+    found: dict[int, list[Process]] = {}
+    for pid, stat in table.items():
+        found.setdefault(stat.parent, []).append(Process(pid, stat.started))
+    return found
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler of its own for a signal."""
+    try:
+        text = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    for line in text.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _argv(pid: int) -> list[str]:
+    try:
+        data = (_PROC / str(pid) / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return data.decode("utf-8", "replace").split("\0")[:-1]
+
+
+def _is_shell(argv: list[str]) -> bool:
+    return bool(argv) and Path(argv[0]).name.lstrip("-") in _SHELLS
+
+
+def _is_launcher(argv: list[str]) -> bool:
+    if not argv:
+        return False
+    if Path(argv[0]).name in _LAUNCHERS:
+        return True
+    if not Path(argv[0]).name.startswith(("python", "pypy")):
+        return False
+    for index, word in enumerate(argv[1:], start=1):
+        if word == "-m":
+            return " ".join(argv[index + 1 : index + 2]).startswith(_LAUNCHER_MODULES)
+        if not word.startswith("-"):
+            return Path(word).name in _LAUNCHERS
+    return False

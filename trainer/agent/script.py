@@ -1,0 +1,130 @@
+"""One script of the job (`setup` or `run`) seen from the agent, across restarts of the agent."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+
+from trainer.agent.keeper import Exit, Order, Pids, read_exit, read_pids
+from trainer.agent.places import write_private
+from trainer.agent.processes import (
+    Process,
+    catches,
+    identify,
+    is_alive,
+    kill_tree,
+    send_signal,
+    workers,
+)
+
+KILLED_CODE = 128 + signal.SIGKILL
+
+
+class ScriptState(Enum):
+    """How far a script has come."""
+
+    ABSENT = "absent"
+    ORDERED = "ordered"  # its keeper was told; the script is about to run
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Script:
+    """`state` is the path before `.ordered`, `.proc` and `.exit`, all in memory.
+
+    `keeper_argv` and `keeper_env` start a keeper. `warm_up` starts it ahead of its order, because
+    starting Python takes longer than the hand-over should.
+    """
+
+    def __init__(
+        self, state: Path, keeper_argv: Sequence[str], keeper_env: Mapping[str, str]
+    ) -> None:
+        self._state = state
+        self._argv = list(keeper_argv)
+        self._env = dict(keeper_env)
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    def warm_up(self) -> None:
+        """Have a keeper wait for its order."""
+        if self._keeper is None and self.state is ScriptState.ABSENT:
+            self._keeper = subprocess.Popen(
+                self._argv, stdin=subprocess.PIPE, cwd="/", env=self._env, start_new_session=True
+            )
+
+    def order(self, order: Order) -> None:
+        """Have it run. Raises OSError when no process can be started."""
+        self.warm_up()
+        assert self._keeper is not None  # noqa: S101 - just started
+        assert self._keeper.stdin is not None  # noqa: S101 - a pipe was asked for
+        # Written first: an agent that is killed here must not start the script a second time.
+        keeper = identify(self._keeper.pid)
+        mark = None if keeper is None else [keeper.pid, keeper.started]
+        write_private(self._state.with_suffix(".ordered"), json.dumps(mark).encode())
+        with self._keeper.stdin as pipe:
+            pipe.write(order.to_line())
+
+    @property
+    def state(self) -> ScriptState:
+        if self._keeper is not None:
+            self._keeper.poll()  # reaps it
+        keeper = self._ordered()
+        alive = keeper is not None and is_alive(keeper)
+        # Looked at after the keeper: what it left before it ended is there by now.
+        if read_exit(self._state) is not None:
+            return ScriptState.ENDED
+        pids = self.pids
+        if pids is not None:
+            return ScriptState.RUNNING if is_alive(pids.keeper) else self._lost()
+        return ScriptState.ORDERED if alive else ScriptState.ABSENT
+
+    @property
+    def pids(self) -> Pids | None:
+        return read_pids(self._state)
+
+    @property
+    def ended(self) -> Exit:
+        """How it ended; one whose keeper was killed ended with it."""
+        found = read_exit(self._state)
+        text = "the process that keeps the script was killed, and the script with it"
+        return found or Exit(KILLED_CODE, text, 0.0)
+
+    def signal_workers(self, number: int, *, only_if_caught: bool = False) -> int:
+        """Signal the training processes, never what launched them; returns how many."""
+        pids = self.pids
+        found = [] if pids is None else workers(pids.keeper.pid, number)
+        if only_if_caught:
+            found = [worker for worker in found if catches(worker.pid, number)]
+        return sum(send_signal(worker, number) for worker in found)
+
+    def kill(self) -> int:
+        """Kill the script and all that came of it; the keeper stays and tells."""
+        pids, keeper = self.pids, self._ordered()
+        if pids is not None:
+            return kill_tree(pids.keeper.pid, pids.program.pid)
+        if keeper is None:
+            return 0
+        # About to start it: without its keeper it does not start.
+        killed = kill_tree(keeper.pid)
+        return killed + send_signal(keeper, signal.SIGKILL)
+
+    def dismiss(self) -> None:
+        """Send an idle keeper home."""
+        if self._keeper is not None and self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+
+    def _ordered(self) -> Process | None:
+        try:
+            mark = json.loads(self._state.with_suffix(".ordered").read_bytes())
+        except FileNotFoundError:
+            return None
+        return None if mark is None else Process(*mark)
+
+    def _lost(self) -> ScriptState:
+        """Nobody writes its output or its exit code any more: what is left of it goes too."""
+        if read_exit(self._state) is None:
+            self.kill()
+        return ScriptState.ENDED

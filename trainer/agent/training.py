@@ -1,0 +1,371 @@
+"""One node's part of a generation, from the packages to the exit code.
+
+setup -> (our engine: the program claims HEAD itself | any script: we claim) -> run -> (any script:
+final manifest or release) -> exited. Every step can be taken up again by a restarted agent.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from providers.stores import open_store
+from providers.stores.base import StoreError
+from spotd import wire
+from spotd.wire import AgentConfig, Head, StartDocument
+from trainer.agent.authority import Authority
+from trainer.agent.demands import Demands
+from trainer.agent.drain import ENGINE_NONE
+from trainer.agent.journal import Journal
+from trainer.agent.keeper import Exit
+from trainer.agent.packages import PackageError, unpack_packages
+from trainer.agent.places import Places
+from trainer.agent.prepare import build_env, link_workdir, make_order
+from trainer.agent.script import Script, ScriptState
+from trainer.fence import FencedError
+
+_CRASHED = 1
+_ORDERS = 3  # a keeper that dies before it starts its script is replaced this often
+
+
+class Phase(Enum):
+    """Where this node is."""
+
+    WAITING = "waiting for start"
+    PREPARING = "unpacking packages"
+    SETUP = "setup"
+    CLAIMING = "waiting to claim HEAD"
+    RUNNING = "running"
+    SETTLING = "telling HEAD how it ended"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the agent lends to its parts."""
+
+    config: AgentConfig
+    places: Places
+    journal: Journal
+    environ: Mapping[str, str]
+    keeper_argv: Sequence[str]
+    keeper_env: Mapping[str, str]
+    log_limit_bytes: int
+    news: queue.SimpleQueue[Callable[[], None]]
+    ended: threading.Event
+    now_us: Callable[[], int]
+    monotonic: Callable[[], float]
+
+    def post(self, news: Callable[[], None]) -> None:
+        """Have the agent's loop call `news`; from any thread, and from a signal handler."""
+        self.news.put(news)
+
+
+class Training:
+    """Lives in the agent's loop: no method waits, and `poll` is called at every turn.
+
+    `said` are the kinds of entry that this boot's journal already has.
+    """
+
+    def __init__(self, site: Site, demands: Demands, said: set[str]) -> None:
+        self._site = site
+        self._demands = demands
+        self._said = said
+        self._setup = self._script("setup")
+        self._run = self._script("run")
+        self._authority: Authority | None = None
+        self._worker_codes: dict[int, int] = {}
+        self._exit: Exit | None = None
+        self._orders = 0
+        self.final = wire.CHECKPOINT + ":final" in said  # the job's success is in HEAD
+        self.claimed = wire.CLAIMED in said
+        self.code: int | None = None  # of EXITED, when this agent has written it
+        self.phase = Phase.ENDED if wire.EXITED in said else Phase.WAITING
+
+    def _script(self, name: str) -> Script:
+        site = self._site
+        return Script(site.places.memory / name, site.keeper_argv, site.keeper_env)
+
+    # --- forward
+
+    def warm_up(self) -> None:
+        """Have a keeper ready, so that `run` starts without delay."""
+        if self.phase is Phase.WAITING:
+            self._run.warm_up()
+
+    def begin(self) -> None:
+        """Take up the start document, at whatever point an earlier agent left it."""
+        if self._authority is None and self._start.engine == ENGINE_NONE:
+            self._authority = self._open_authority()
+        if self.phase is not Phase.WAITING:
+            return
+        if self._run.state is not ScriptState.ABSENT:
+            self._enter_running()
+        elif self._setup.state is not ScriptState.ABSENT:
+            self.phase = Phase.SETUP
+        else:
+            self._prepare()
+
+    def _open_authority(self) -> Authority | None:
+        site, start = self._site, self._start
+        try:
+            store = open_store(start.store_url, start.store_options)
+        except StoreError as error:
+            self._fail(f"the checkpoint store {start.store_url!r} cannot be used: {error}")
+            return None
+        return Authority(
+            store, site.config, start.num_nodes, self, site.post, site.ended, site.now_us
+        )
+
+    def poll(self) -> None:
+        """Look at the processes, and take the next step if one has ended."""
+        if self.phase is Phase.SETUP:
+            self._poll_setup()
+        elif self.phase is Phase.RUNNING:
+            self._poll_run()
+
+    def _prepare(self) -> None:
+        self.phase = Phase.PREPARING
+        site, start = self._site, self._start
+
+        def unpack() -> None:
+            try:
+                unpack_packages(site.places.home, site.places.workdir, start.packages)
+                link_workdir(site.places.workdir, Path.home())
+            except (PackageError, OSError) as error:
+                text = str(error)
+                site.post(lambda: self._setup_failed(_CRASHED, 0.0, text))
+            else:
+                site.post(self._prepared)
+
+        threading.Thread(target=unpack, name="unpack", daemon=True).start()
+
+    def _prepared(self) -> None:
+        if self.phase is not Phase.PREPARING:
+            return
+        if not self._start.setup.strip():
+            self._setup_done()
+            return
+        self._site.journal.append(wire.SETUP, {"status": "begin"})
+        self._order(self._setup, "setup", "setup", self._start.setup)
+        self.phase = Phase.SETUP
+
+    def _poll_setup(self) -> None:
+        state = self._setup.state
+        if state is ScriptState.ABSENT:
+            self._order(self._setup, "setup", "setup", self._start.setup)
+        if state is not ScriptState.ENDED:
+            return
+        ended = self._setup.ended
+        if ended.code:
+            self._setup_failed(ended.code, ended.seconds, ended.tail)
+            return
+        self._say_once(wire.SETUP + ":ok", wire.SETUP, {"status": "ok", "seconds": ended.seconds})
+        self._setup_done()
+
+    def _setup_failed(self, code: int, seconds: float, tail: str) -> None:
+        if self.phase is Phase.ENDED:
+            return
+        data = {"status": "failed", "code": code, "seconds": seconds, "tail": tail}
+        self._site.journal.append(wire.SETUP, data)
+        self._end()
+
+    def _setup_done(self) -> None:
+        if self._authority is None:
+            self._order_run()
+            return
+        self._say_once(wire.READY, wire.READY, {})
+        self.phase = Phase.CLAIMING
+        self._authority.start_claim(lambda: self._demands.claim_of(self._site.monotonic()))
+
+    def on_claimed(self, head: Head) -> None:
+        """HEAD is ours: now, and not before, the script may run."""
+        if self.phase is not Phase.CLAIMING:
+            return
+        self.claimed = True
+        current = head.current
+        data = {"step": current.step, "manifest": current.manifest} if current else {"step": 0}
+        self._say_once(wire.CLAIMED, wire.CLAIMED, {"manifest": "", **data})
+        if head.final:
+            self._exited(wire.EXIT_FINISHED, Exit(0, "the job had already finished", 0.0))
+            return
+        self._order_run()
+
+    def _order_run(self) -> None:
+        stream = f"rank{self._site.config.rank}"
+        self._order(self._run, stream, "run", self._start.run)
+        self._enter_running()
+
+    def _enter_running(self) -> None:
+        self.phase = Phase.RUNNING
+        if self._authority is not None:
+            self._authority.start_watch()
+
+    def _order(self, script: Script, stream: str, name: str, text: str) -> None:
+        site, start = self._site, self._start
+        self._orders += 1
+        if self._orders > _ORDERS:
+            self._fail(f"the process that should start {name} ends at once: see agent.log")
+            return
+        env = build_env(site.environ, site.config, start, site.places)
+        hidden = [*start.secrets.values(), *start.store_options.values()]
+        order = make_order(name, stream, text, env, site.places, hidden, site.log_limit_bytes)
+        script.order(order)
+
+    # --- the end
+
+    def _poll_run(self) -> None:
+        state, pids = self._run.state, self._run.pids
+        if pids is not None:
+            self._say_once(wire.STARTED, wire.STARTED, {"pids": [pids.program.pid]})
+        if state is ScriptState.ABSENT:
+            self._order_run()
+        elif state is ScriptState.ENDED:
+            self._ran(self._run.ended)
+
+    def _ran(self, ended: Exit) -> None:
+        self._run.kill()  # what the script left behind
+        self._exit = ended
+        if self._authority is None:
+            self._exited(self._code_of_ours(ended.code), ended)
+            return
+        asked = self._demands.stopping is not None
+        if ended.code == wire.EXIT_RELEASED or asked:
+            self.phase = Phase.SETTLING
+            self._authority.start_release()
+        elif ended.code == 0 and self._start.num_nodes == 1:
+            self.phase = Phase.SETTLING
+            self._authority.start_final()
+        else:
+            code = _CRASHED if ended.code == wire.EXIT_FENCED else ended.code
+            self._exited(code, ended)
+
+    def _code_of_ours(self, code: int) -> int:
+        """What the exit means, seen through a launcher that has exit codes of its own."""
+        said = set(self._worker_codes.values())
+        if self.final and code == 0:
+            return wire.EXIT_FINISHED
+        if wire.EXIT_FENCED in {code, *said}:
+            return wire.EXIT_FENCED
+        if wire.RELEASED in self._said or wire.EXIT_RELEASED in {code, *said}:
+            return wire.EXIT_RELEASED
+        if self._demands.stopping is None or code == 0:
+            return code
+        text = f"the program ended with code {code} when asked to stop, and did not say that it"
+        self._site.journal.append(wire.WARNING, {"text": f"{text} saved: see its last output"})
+        return wire.EXIT_RELEASED
+
+    def on_settled(self, head: Head | None, *, final: bool) -> None:
+        """The script's end is in HEAD."""
+        self.final = self.final or final
+        current = head.current if head else None
+        step, manifest = (current.step, current.manifest) if current else (0, "")
+        if final and current is not None:
+            data = {"step": step, "manifest": manifest, "digest": current.digest, "bytes": 0}
+            data |= {"stage_s": 0.0, "write_s": 0.0, "trigger": "final"}
+            data |= {"released": True, "final": True}
+            self._site.journal.append(wire.CHECKPOINT, data)
+        elif head is not None:
+            self._site.journal.append(wire.RELEASED, {"step": step, "manifest": manifest})
+        if self.phase is Phase.SETTLING:
+            ended = self._exit or Exit(0, "", 0.0)
+            self._exited(wire.EXIT_FINISHED if final else wire.EXIT_RELEASED, ended)
+
+    def on_fenced(self, error: FencedError) -> None:
+        """A newer generation owns HEAD: nothing that runs here counts any more."""
+        if self.phase is not Phase.ENDED:
+            self.kill()
+            self._exited(wire.EXIT_FENCED, Exit(wire.EXIT_FENCED, str(error), 0.0))
+
+    def on_store_failed(self, text: str) -> None:
+        """HEAD cannot be moved, and trying again cannot help."""
+        if self.phase is Phase.RUNNING:
+            self._site.journal.append(wire.WARNING, {"text": text})
+        elif self.phase is not Phase.ENDED:
+            self._fail(text)
+
+    def commit_final(self) -> str:
+        """All ranks of a gang exited 0: rank 0 says so in HEAD. Returns why not, or nothing."""
+        config = self._site.config
+        if self._authority is None or config.rank:
+            return "only rank 0 of a script without our engine commits the final manifest"
+        if self.phase is not Phase.ENDED or not self._finished():
+            return "rank 0 has not exited 0"
+        if not self.final:
+            self._authority.start_final()
+        return ""
+
+    def _fail(self, text: str) -> None:
+        self._exited(_CRASHED, Exit(_CRASHED, text, 0.0))
+
+    def _exited(self, code: int, ended: Exit) -> None:
+        if self.phase is Phase.ENDED:
+            return
+        self.code = code
+        ranks = {str(self._site.config.rank): ended.code}
+        ranks |= {f"worker{rank}": worker for rank, worker in sorted(self._worker_codes.items())}
+        self._say_once(wire.EXITED, wire.EXITED, {"code": code, "ranks": ranks, "tail": ended.tail})
+        self._end()
+
+    def _finished(self) -> bool:
+        """Rank 0 of a gang, done, and still to say so in HEAD when all the others are."""
+        first_of_gang = self._start.num_nodes > 1 and not self._site.config.rank
+        return first_of_gang and self._run.state is ScriptState.ENDED and not self._run.ended.code
+
+    def _end(self) -> None:
+        if self._authority is None or self.final or not self._finished():
+            self._demands.forget()
+        self.phase = Phase.ENDED
+        self._run.dismiss()
+        for name in ("setup.sh", "run.sh"):
+            (self._site.places.memory / name).unlink(missing_ok=True)
+
+    # --- what others ask for
+
+    def note_worker_exit(self, rank: int, code: int) -> None:
+        """A training process said how it ends; its launcher will not."""
+        self._worker_codes[rank] = code
+
+    def note_said(self, kind: str) -> None:
+        """A training process has journalled this."""
+        self._said.add(kind)
+
+    def stop_idle(self) -> None:
+        """Asked to stop while no program runs that could save anything."""
+        self.kill()
+        if self._authority is not None and self.claimed:
+            self.phase = Phase.SETTLING
+            self._authority.start_release()
+        else:
+            text = f"asked to stop while {self.phase.value}"
+            self._exited(wire.EXIT_RELEASED, Exit(wire.EXIT_RELEASED, text, 0.0))
+
+    def terminate(self) -> int:
+        """SIGTERM to the training processes, not to what launched them; returns how many."""
+        return self._run.signal_workers(signal.SIGTERM)
+
+    def ask_save(self) -> int:
+        """SIGUSR1 to those training processes that have a handler for it."""
+        return self._run.signal_workers(signal.SIGUSR1, only_if_caught=True)
+
+    def kill(self) -> None:
+        """End every process of the job on this node, now."""
+        self._setup.kill()
+        self._run.kill()
+
+    @property
+    def _start(self) -> StartDocument:
+        start = self._demands.start
+        assert start is not None  # noqa: S101 - `begin` comes after it
+        return start
+
+    def _say_once(self, mark: str, kind: str, data: Mapping[str, Any]) -> None:
+        if mark not in self._said:
+            self._said.add(mark)
+            self._site.journal.append(kind, data)

@@ -1,0 +1,120 @@
+"""What is learnt, in which order: text as bytes, and an order that is a pure function.
+
+Windows of the text are drawn without replacement in an order that depends on the seed and the
+epoch; which of them a step gets follows from its number. So the position in the data is one
+integer, the step, and a resumed run sees what an uninterrupted one would have seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import xxhash
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_NOT_TEXT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "lib-dynload"}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The text: one byte each in `data` (uint8, 1-D), its xxh3-128 digest, and where it is from."""
+
+    data: Tensor
+    digest: str
+    source: str
+
+
+def load_corpus(path: Path | None = None) -> Corpus:
+    """`path`, a file or a folder of files; by default the source of Python's standard library.
+
+    A folder's files are taken in the order of their relative paths. Raises ValueError when there is
+    nothing to read.
+    """
+    if path is None:
+        root = Path(sysconfig.get_path("stdlib"))
+        files = _files(root, suffix=".py", skip=_NOT_TEXT)
+    elif path.is_dir():
+        root, files = path, _files(path, suffix="", skip=set())
+    else:
+        root, files = path, [str(path)]
+    try:
+        text = bytearray(b"".join(_read(file) for file in files))
+    except OSError as error:
+        raise ValueError(f"cannot read the data: {error}; check --data") from error
+    if not text:
+        raise ValueError(f"no text in {root}: give a file or a folder with --data")
+    digest = "xxh3:" + xxhash.xxh3_128_hexdigest(text)
+    return Corpus(torch.frombuffer(text, dtype=torch.uint8), digest, str(root))
+
+
+def _files(root: Path, *, suffix: str, skip: set[str]) -> list[str]:
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in skip and not name.startswith(".")]
+        found += [f"{folder}/{name}" for name in names if name.endswith(suffix)]
+    return sorted(found)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a third faster over 800 files
+        return file.read()
+
+
+def mix(*numbers: int) -> int:
+    """64 well-stirred bits from any integers (the finaliser of SplitMix64, chained)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def place(index: int, count: int, key: int) -> int:
+    """Where `index` lands in a shuffle of range(count) that `key` chooses: a small Feistel cipher.
+
+    It is a bijection on a power of four not below `count`; walking on until the result is small
+    enough makes it one on range(count).
+    """
+    half = max(1, ((count - 1).bit_length() + 1) // 2)
+    low = (1 << half) - 1
+    while True:
+        left, right = index >> half, index & low
+        for turn in range(4):
+            left, right = right, left ^ (mix(key, turn, right) & low)
+        index = left << half | right
+        if index < count:
+            return index
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which windows of the text each rank of each step gets."""
+
+    seed: int
+    block: int
+    batch: int  # per rank
+    world_size: int
+
+    def batch_of(self, data: Tensor, step: int, rank: int) -> tuple[Tensor, Tensor]:
+        """Inputs and next bytes for `step` (from 0), both int64 (batch, block)."""
+        windows = (len(data) - 1) // self.block
+        if windows < 1:
+            raise ValueError(f"the text has {len(data)} bytes, fewer than a block: use more text")
+        first = (step * self.world_size + rank) * self.batch
+        starts = []
+        for sample in range(first, first + self.batch):
+            epoch, index = divmod(sample, windows)
+            starts.append(self.block * place(index, windows, mix(self.seed, epoch)))
+        rows = torch.stack([data[start : start + self.block + 1] for start in starts]).long()
+        return rows[:, :-1], rows[:, 1:]
+
+    def seed_of(self, step: int, rank: int) -> int:
+        """Seed of everything random within a step (dropout)."""
+        return mix(self.seed, step, rank, 1) >> 1

@@ -1,0 +1,116 @@
+"""`spot-node`: the program on the rented machine. It needs Python 3.10 and nothing else.
+
+    spot-node run      start the agent of a job's generation, detached, unless it runs
+    spot-node follow   print what happens, for ever
+    spot-node send     give the agent a command
+    spot-node put/has  store a package of the job's code, or ask whether it is there
+
+What varies comes in on stdin, never in an argument: arguments are for everybody to read.
+Environment: SPOTD_HOME (default ~/.spotd); SPOTD_METADATA_BASE (where the cloud's metadata service
+is, when not at its own address); SPOTD_LOG_LIMIT_BYTES (size at which a log is rotated).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from spotd.wire import WireError, parse_agent_config
+from trainer.agent.control import send_command
+from trainer.agent.follow import Follower, FollowError, read_request, write_all
+from trainer.agent.keeper import keep
+from trainer.agent.launch import LaunchError, run_detached
+from trainer.agent.packages import PackageError, has_package, put_package
+from trainer.agent.places import PlaceError, find_home, find_places
+
+SEND_TIMEOUT_S = 30.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command; its exit code. What went wrong is said on stderr."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except BrokenPipeError:
+        # Whoever followed is gone. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (FollowError, LaunchError, PackageError, PlaceError, WireError, OSError) as error:
+        print(f"spot-node {args.command}: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spot-node", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="start the agent (configuration on stdin)").set_defaults(
+        run=_run
+    )
+    follow = commands.add_parser("follow", help="print journal, heartbeats and logs for ever")
+    follow.add_argument("--after", type=int, default=0, help="last journal number already known")
+    follow.set_defaults(run=_follow)
+    send = commands.add_parser("send", help="give the agent a command (on stdin)")
+    send.set_defaults(run=_send)
+    for command in (follow, send):
+        command.add_argument("--job", required=True)
+        command.add_argument("--generation", type=int, required=True)
+    for name, action in (("put", _put), ("has", _has)):
+        command = commands.add_parser(name, help="store, or look for, a package")
+        command.add_argument("--digest", required=True, help="sha256 of the archive, in hex")
+        command.set_defaults(run=action)
+    commands.add_parser("keep", help="used by the agent itself").set_defaults(run=lambda _: keep())
+    return parser
+
+
+def _print(value: dict[str, Any]) -> int:
+    print(json.dumps(value), flush=True)
+    return 0
+
+
+def _run(_: argparse.Namespace) -> int:
+    line = sys.stdin.buffer.readline()
+    try:
+        data = json.loads(line)
+    except ValueError:
+        raise WireError("stdin must be one JSON line: the agent's configuration") from None
+    if not isinstance(data, dict):
+        raise WireError("the agent's configuration must be a JSON object")
+    return _print(run_detached(parse_agent_config(data), os.environ))
+
+
+def _follow(args: argparse.Namespace) -> int:
+    places = find_places(os.environ, args.job, args.generation)
+    stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
+    offsets = read_request(stdin)
+    Follower(places, args.generation, args.after, offsets, write_all(stdout)).run(stdin)
+    return 0
+
+
+def _send(args: argparse.Namespace) -> int:
+    places = find_places(os.environ, args.job, args.generation)
+    line = sys.stdin.buffer.readline()
+    try:
+        reply = send_command(places.control_socket, line, SEND_TIMEOUT_S)
+    except OSError as error:
+        where = f"job {args.job} generation {args.generation}"
+        raise WireError(f"no agent answers for {where} ({error}): `spot-node run` first") from None
+    sys.stdout.buffer.write(reply.to_line())
+    sys.stdout.buffer.flush()
+    return 0
+
+
+def _put(args: argparse.Namespace) -> int:
+    put_package(find_home(os.environ), args.digest, sys.stdin.buffer)
+    return _print({"put": True})
+
+
+def _has(args: argparse.Namespace) -> int:
+    return _print({"has": has_package(find_home(os.environ), args.digest)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""Requests to save or to stop, from signals and from the agent, as flags that the loop looks at.
+
+A handler only sets a number: it does no I/O, takes no lock and calls no collective. Standard
+library only, so that it can be installed before the slow imports.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from trainer.link import Link
+
+
+class Stop:
+    """What was asked of this process.
+
+    SIGUSR1 asks for a save, SIGTERM to save and leave; the link's flag asks for either. `stopping`
+    is a level, `take_saves` counts each request once.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._link: Link | None = None
+        self._signalled_saves = 0
+        self._terminated = False
+        self._taken = 0
+
+    def install(self) -> None:
+        """Take over SIGTERM and SIGUSR1. Call it first of all, from the main thread."""
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGUSR1, self._on_save)
+
+    def listen(self, link: Link) -> None:
+        """From now on the flag of `link` counts as well."""
+        self._link = link
+
+    @property
+    def stopping(self) -> bool:
+        """Whether to finish the step, save, release and leave."""
+        return self._terminated or (self._link is not None and self._link.flag.stop)
+
+    @property
+    def reason(self) -> str:
+        """Why, in words."""
+        flag_reason = self._link.flag.reason if self._link else ""
+        return flag_reason or ("SIGTERM" if self._terminated else "")
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until everything has to be over; None when nobody said."""
+        deadline = self._link.flag.deadline if self._link else None
+        return None if deadline is None else deadline - self._monotonic()
+
+    def take_saves(self) -> bool:
+        """Whether a save was asked for since the last call."""
+        asked = self._signalled_saves + (self._link.flag.save if self._link else 0)
+        news = asked > self._taken
+        self._taken = max(asked, self._taken)
+        return news
+
+    def _on_terminate(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self._terminated = True
+
+    def _on_save(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self._signalled_saves += 1

@@ -1,0 +1,366 @@
+"""Trains a byte-level GPT, and survives whatever happens to the machine.
+
+    python -m trainer.train --steps 1000                          one process
+    torchrun --nproc-per-node 2 -m trainer.train --steps 1000     data-parallel
+
+Under spotd the environment says where checkpoints go and how often; started by hand they go to
+./checkpoints and running the same command again resumes. SIGUSR1 saves and goes on; SIGTERM saves
+and leaves. Exit codes: 0 finished, 75 saved and released, 76 fenced, 1 an error.
+"""
+
+# ruff: noqa: E402 - signals first: importing torch takes a second, and must not be killed by one
+from __future__ import annotations
+
+from trainer.stop import Stop
+
+STOP = Stop()
+if __name__ == "__main__":
+    STOP.install()
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from providers.stores import open_store
+from providers.stores.base import StoreError, StoreUnavailableError
+from spotd.wire import (
+    CLAIMED,
+    EXIT_FENCED,
+    EXIT_FINISHED,
+    EXIT_RELEASED,
+    READY,
+    RELEASED,
+    WARNING,
+)
+from trainer.checkpoint import Checkpointer, MismatchError, UnusableError
+from trainer.data import Corpus, Order, load_corpus
+from trainer.fence import Fence, FencedError
+from trainer.link import Link
+from trainer.model import Gpt, Shape, make_model
+from trainer.progress import Progress
+from trainer.state import Schedule, TrainState
+from trainer.world import World
+
+EXIT_ERROR = 1
+FIRST_WORD_S = 10.0  # how long the agent may take to say how HEAD is to be claimed
+STOP_GRACE_S = 25.0  # how long a save may take when nobody gave a deadline
+FINAL_GRACE_S = 600.0  # how long to try to commit the final manifest
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--steps", type=int, default=1000, help="optimizer steps in all")
+    add("--batch", type=int, default=16, help="sequences per rank and step")
+    add("--block", type=int, default=128, help="context in bytes")
+    add("--layers", type=int, default=4)
+    add("--heads", type=int, default=4)
+    add("--width", type=int, default=128)
+    add("--dropout", type=float, default=0.1)
+    add("--lr", type=float, default=1e-3, help="peak learning rate")
+    add("--warmup", type=int, default=20, help="steps of linear warm-up")
+    add("--seed", type=int, default=1)
+    add("--data", type=Path, help="file or folder (default: Python's own standard library)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add("--threads", type=int, default=0, help="CPU threads (0: torch's choice)")
+    add("--step-time-ms", type=float, default=0.0, help="wait until a step took this long")
+    return parser.parse_args()
+
+
+@dataclass(frozen=True)
+class Job:
+    """What spotd's environment says about this run; the defaults are for runs by hand."""
+
+    job_id: str
+    generation: int
+    owner: str
+    store_url: str
+    store_options: Mapping[str, str]
+    every_steps: int
+    every_s: float
+    keep: int
+    progress_every_s: float
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Job:
+        generation = int(env.get("SPOTD_GENERATION", "1"))
+        return cls(
+            job_id=env.get("SPOTD_JOB_ID", "by-hand"),
+            generation=generation,
+            owner=env.get("SPOTD_TOKEN", f"g{generation}"),
+            store_url=env.get("SPOTD_STORE_URL", (Path.cwd() / "checkpoints").as_uri()),
+            store_options=json.loads(env.get("SPOTD_STORE_OPTIONS", "{}")),
+            every_steps=int(env.get("SPOTD_EVERY_STEPS", "100")),
+            every_s=float(env.get("SPOTD_EVERY_S", "300")),
+            keep=int(env.get("SPOTD_KEEP", "3")),
+            progress_every_s=float(env.get("SPOTD_PROGRESS_EVERY_S", "1")),
+        )
+
+
+@dataclass
+class Run:
+    """Everything that is prepared before HEAD is claimed. Rank 0 alone has a checkpointer."""
+
+    args: argparse.Namespace
+    world: World
+    link: Link
+    corpus: Corpus
+    order: Order
+    schedule: Schedule
+    model: Gpt
+    state: TrainState
+    fence: Fence
+    checkpointer: Checkpointer | None
+    config: Mapping[str, Any]
+    job: Job
+
+    def compute(self, step: int) -> torch.Tensor:
+        """Forward and backward of one step on this rank's batch; returns the loss."""
+        torch.manual_seed(self.order.seed_of(step, self.world.rank))
+        inputs, targets = self.order.batch_of(self.corpus.data, step, self.world.rank)
+        loss: torch.Tensor = self.model(inputs.to(self.world.device), targets.to(self.world.device))
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    def save(self, step: int, trigger: str, *, released: bool = False, final: bool = False) -> None:
+        """Hand a snapshot after `step` steps to the checkpointer, where there is one."""
+        if self.checkpointer is None:
+            return
+        state = {
+            "step": step,  # also the position in the data: see trainer.data
+            "config": self.config,
+            "learning_rate": self.schedule.rate(step),
+            "random": "stateless: a function of (seed, step, rank)",
+            "torch": torch.__version__,
+        }
+        self.checkpointer.save(
+            step, self.state.stage, state, trigger=trigger, released=released, final=final
+        )
+
+
+def prepare(args: argparse.Namespace, job: Job, world: World, link: Link) -> Run:
+    """Everything that can be done before we know where to resume, first touches included."""
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    shape = Shape(args.layers, args.heads, args.width, args.block, args.dropout)
+    schedule = Schedule(args.lr, args.warmup, args.steps)
+    order = Order(args.seed, args.block, args.batch, world.size)
+    corpus = load_corpus(args.data)
+    model = make_model(shape, args.seed).to(world.device)
+    state = TrainState(model, world.device)
+    config = {**asdict(shape), **asdict(schedule), **asdict(order), "data": corpus.digest}
+    fence = Fence(
+        open_store(job.store_url, job.store_options), job.job_id, job.generation, job.owner
+    )
+    checkpointer = None
+    if world.rank == 0:
+        checkpointer = Checkpointer(
+            fence, state.layout, world_size=world.size, keep=job.keep, report=link.send
+        )
+    run = Run(
+        args, world, link, corpus, order, schedule, model, state, fence, checkpointer, config, job
+    )
+    run.compute(0)  # the first pass allocates, starts threads and picks kernels
+    state.grads.zero_()
+    return run
+
+
+class StoppedError(Exception):
+    """Asked to stop before HEAD was ours: there is nothing to save or release."""
+
+
+def pause(seconds: float) -> None:
+    """Sleep, unless we are to stop."""
+    until = time.monotonic() + seconds
+    while not STOP.stopping and (left_s := until - time.monotonic()) > 0:
+        time.sleep(min(left_s, 0.02))
+    if STOP.stopping:
+        raise StoppedError
+
+
+def take_over(run: Run) -> int:
+    """Wait until HEAD may be claimed, claim it, restore; the number of steps already done.
+
+    -1 when the job turns out to be finished. Raises StoppedError, FencedError, MismatchError,
+    UnusableError and store errors. On rank 0 only.
+    """
+    assert run.checkpointer is not None  # noqa: S101 - rank 0 has one
+    if not run.link.wait_flag(FIRST_WORD_S):
+        run.link.send(WARNING, {"text": "the agent did not say when to claim HEAD: claiming now"})
+    pause(0)
+    poll_s = 0.05 if run.job.store_url.startswith("file:") else 0.2
+    run.fence.wait_claimable(run.link.claim_of, poll_s, pause)
+    head = None
+    while head is None:
+        try:
+            head = run.fence.claim()
+        except StoreUnavailableError as error:
+            run.link.send(WARNING, {"text": f"HEAD cannot be claimed yet: {error}"})
+            pause(2.0)
+    if head.final:
+        print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
+        return -1
+    restored = run.checkpointer.restore(head, run.config, run.state.load)
+    ref = restored[0] if restored else None
+    step = ref.step if ref else 0
+    run.link.send(CLAIMED, {"step": step, "manifest": ref.manifest if ref else ""})
+    print(f"generation {run.job.generation} goes on after step {step}", flush=True)
+    return step
+
+
+def begin(run: Run) -> int:
+    """`take_over` on rank 0, its result and the restored state on all. Negative: -1 - exit code."""
+    outcome = -1 - EXIT_ERROR
+    try:
+        if run.world.rank == 0:
+            outcome = take_over(run)
+    except StoppedError:
+        outcome = -1 - EXIT_RELEASED
+    except FencedError as error:
+        print(error, file=sys.stderr, flush=True)
+        outcome = -1 - EXIT_FENCED
+    finally:
+        outcome = run.world.follow(outcome)
+    if outcome > 0:
+        run.world.spread(run.state.flats())
+    return outcome
+
+
+def train(run: Run) -> int:
+    """The loop, from the claim to the exit code."""
+    done = begin(run)
+    if done < 0:
+        return -1 - done
+    args, world = run.args, run.world
+    progress = Progress(
+        run.link.send,
+        every_s=run.job.progress_every_s,
+        steps=args.steps,
+        silent=world.rank > 0,
+    )
+    saved_step, saved_at = done, time.monotonic()
+    for step in range(done, args.steps):
+        started = time.perf_counter()
+        loss = run.compute(step)
+        world.average(run.state.grads)
+        run.state.update(run.schedule.rate(step), step)
+        loss_here = loss.item()
+        with contextlib.suppress(StoppedError):
+            pause(args.step_time_ms / 1000 - (time.perf_counter() - started))
+        busy_s = time.perf_counter() - started
+
+        done = step + 1
+        fenced = run.checkpointer is not None and run.checkpointer.fenced is not None
+        due = world.rank == 0 and _is_due(run.job, done - saved_step, time.monotonic() - saved_at)
+        asked = STOP.take_saves()
+        losses, stops, fences, dues, saves = world.add_up(
+            [loss_here, STOP.stopping, fenced, due, asked]
+        )
+        progress.add(done, losses / world.size, args.batch * args.block * world.size, busy_s)
+        if fences:
+            return _leave_fenced(run, progress)
+        if done == args.steps:
+            break
+        if stops:
+            return leave(run, progress, done, saved=saved_step == done)
+        if dues or saves:
+            run.save(done, "asked" if saves else "cadence")
+            saved_step, saved_at = done, time.monotonic()
+    return finish(run, progress)
+
+
+def _is_due(job: Job, steps: int, seconds: float) -> bool:
+    """Every N steps or T seconds, whichever comes first; 0 switches one of them off."""
+    return 0 < job.every_steps <= steps or 0 < job.every_s <= seconds
+
+
+def _leave_fenced(run: Run, progress: Progress) -> int:
+    if run.checkpointer is not None:
+        print(run.checkpointer.fenced, file=sys.stderr, flush=True)
+    progress.flush()
+    return EXIT_FENCED
+
+
+def leave(run: Run, progress: Progress, step: int, *, saved: bool) -> int:
+    """Save and release within the time that is left, then exit 75.
+
+    When a fresh save cannot make it, the last one that is durable is released.
+    """
+    progress.flush()
+    code = EXIT_RELEASED
+    if run.checkpointer is not None:
+        print(f"stopping after step {step}: {STOP.reason}", flush=True)
+        left_s = STOP_GRACE_S if STOP.left_s is None else STOP.left_s
+        fits = left_s > run.checkpointer.cost_s
+        if fits and not saved:
+            run.save(step, "stop", released=True)
+        try:
+            if run.checkpointer.drain(left_s) or run.checkpointer.fenced is None:
+                head = run.fence.release()
+                ref = head.current
+                said = {"step": ref.step if ref else 0, "manifest": ref.manifest if ref else ""}
+                run.link.send(RELEASED, said)
+        except StoreError as error:
+            run.link.send(WARNING, {"text": f"HEAD could not be released: {error}"})
+        except FencedError as error:
+            print(error, file=sys.stderr, flush=True)
+            code = EXIT_FENCED
+        if run.checkpointer.fenced is not None:
+            code = EXIT_FENCED
+    return run.world.follow(code)
+
+
+def finish(run: Run, progress: Progress) -> int:
+    """Commit the final manifest: only then is the job done."""
+    progress.flush()
+    code = EXIT_FINISHED
+    if run.checkpointer is not None:
+        run.save(run.args.steps, "final", final=True)
+        if not run.checkpointer.drain(FINAL_GRACE_S):
+            code = EXIT_FENCED if run.checkpointer.fenced else EXIT_ERROR
+            print(
+                run.checkpointer.fenced or "the final checkpoint could not be committed",
+                file=sys.stderr,
+                flush=True,
+            )
+    return run.world.follow(code)
+
+
+def main() -> int:
+    """Run, report how it ended, and return the exit code."""
+    args, rank = parse_arguments(), int(os.environ.get("RANK", "0"))
+    link = Link.connect(os.environ, rank)
+    STOP.listen(link)
+    code, world, run = EXIT_ERROR, None, None
+    try:
+        world = World.join(os.environ, args.device)
+        run = prepare(args, Job.from_env(os.environ), world, link)
+        if world.local_rank == 0:
+            link.send(READY, {"prepared": "model, data and first pass"})
+        code = train(run)
+    except (ValueError, MismatchError, UnusableError, StoreError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    finally:
+        if run is not None and run.checkpointer is not None:
+            run.checkpointer.close()
+        link.close(exit_code=code)
+        if world is not None:
+            world.leave()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The ranks of one training run, and how they come to agree.
+
+One process is a world of its own and needs no torch.distributed. Under torchrun the ranks average
+gradients and agree after every step on what rank 0 decides or any of them was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import Tensor, distributed
+
+# A rank may wait this long for another: rank 0 waits for HEAD while the others wait for rank 0.
+PATIENCE = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class World:
+    """Who we are: `rank` of `size`, `local_rank` on this machine, and the device we compute on."""
+
+    rank: int
+    local_rank: int
+    size: int
+    device: torch.device
+
+    @classmethod
+    def join(cls, env: Mapping[str, str], device: str) -> World:
+        """The world that torchrun's variables describe; alone without them.
+
+        `device` is cpu, cuda or auto. Raises ValueError for cuda where there is none.
+        """
+        size = int(env.get("WORLD_SIZE", "1"))
+        rank, local_rank = int(env.get("RANK", "0")), int(env.get("LOCAL_RANK", "0"))
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cuda":
+            if not torch.cuda.is_available():
+                raise ValueError("no CUDA device here: use --device cpu or auto")
+            torch.cuda.set_device(local_rank)
+            device = f"cuda:{local_rank}"
+        if size > 1:
+            backend = "nccl" if device.startswith("cuda") else "gloo"
+            distributed.init_process_group(backend, timeout=PATIENCE)
+        return cls(rank, local_rank, size, torch.device(device))
+
+    def average(self, values: Tensor) -> None:
+        """Replace `values` by its mean over the ranks."""
+        if self.size > 1:
+            distributed.all_reduce(values)
+            values.div_(self.size)
+
+    def add_up(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over the ranks, the same on every rank."""
+        if self.size == 1:
+            return list(numbers)
+        values = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(values)
+        return [float(value) for value in values.tolist()]
+
+    def follow(self, number: int) -> int:
+        """Rank 0's number, on every rank."""
+        if self.size == 1:
+            return number
+        value = torch.tensor([number], dtype=torch.int64, device=self.device)
+        distributed.broadcast(value, src=0)
+        return int(value.item())
+
+    def spread(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite the tensors of every rank with rank 0's."""
+        if self.size > 1:
+            for tensor in tensors:
+                distributed.broadcast(tensor, src=0)
+
+    def leave(self) -> None:
+        """Hang up; harmless when alone."""
+        if self.size > 1:
+            distributed.destroy_process_group()
