@@ -8,7 +8,12 @@ from collections.abc import Callable
 import structlog
 
 from spotd.act.effects import World
-from spotd.model import Effect, Timing
+from spotd.model import (
+    Timing,
+)
+from spotd.plan import (
+    Effect,
+)
 from spotd.reconcile import claim_due, drain, one_effect, one_pass
 from spotd.store.base import StoreError
 

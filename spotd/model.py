@@ -212,7 +212,7 @@ class Node:
     cloud_state: str = ""  # providers.base.InstanceState as last listed, "absent" when not listed
     surveyed_at_us: int = 0
     seen_at_us: int = 0  # last time that the cloud listed it
-    booted_at_us: int = 0  # agent shipped and started
+    booted_at_us: int = 0  # agent shipped and started, the last time
     hello_at_us: int = 0
     started_at_us: int = 0  # `start` acknowledged
     started_claim: str = ""  # the claim that was acknowledged
@@ -351,73 +351,4 @@ class Event:
     severity: Severity = Severity.INFO
     alert: bool = False
     key: str = ""
-    data: Mapping[str, object] = field(default_factory=dict)
-
-
-# --- changes: the only things a decision can do; store/commit.py writes them, apply.py applies them
-
-
-@dataclass(frozen=True)
-class ChangeJob:
-    """Set decision columns of the job."""
-
-    fields: Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class OpenAttempt:
-    """A new generation."""
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True)
-class AddNode:
-    """The intent to launch: counted against the limits in the commit."""
-
-    node: Node
-
-
-@dataclass(frozen=True)
-class ChangeNode:
-    """Set decision columns of a node; a `state` among them must be a legal transition."""
-
-    node_id: str
-    fields: Mapping[str, object]
-
-
-Change = ChangeJob | OpenAttempt | AddNode | ChangeNode
-
-JOB_DECISIONS = frozenset(
-    {"generation", "outcome", "outcome_text", "finished_at_us", "failures", "place_after_us"}
-    | {"save_wanted_at_us", "stop_text", "wake_at_us", "notes_seen"}
-)
-NODE_DECISIONS = frozenset(
-    {"state", "chosen", "leave_reason", "leave_text", "left_at_us", "drained_at_us"}
-    | {"kept_until_us", "effect", "effect_armed_at_us", "effect_due_at_us"}
-)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What one pass decided. `wake_at_us` 0 means: nothing to wait for but an observation.
-
-    `reason` is the one sentence the pass ends in; `reasons` the finer ones, for `spotctl why`.
-    """
-
-    changes: tuple[Change, ...]
-    events: tuple[Event, ...]
-    wake_at_us: int
-    reason: str
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Effect:
-    """One call to make, derived from a committed node."""
-
-    kind: EffectKind
-    node: Node
-    job: Job
-    deadline_us: int
     data: Mapping[str, object] = field(default_factory=dict)

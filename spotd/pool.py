@@ -9,7 +9,12 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from spotd.model import Effect, EffectKind
+from spotd.model import (
+    EffectKind,
+)
+from spotd.plan import (
+    Effect,
+)
 
 CLOUD_KINDS = frozenset({EffectKind.LAUNCH, EffectKind.RESOLVE, EffectKind.SURVEY})
 CLOUD_CALLS = 8  # at once per provider

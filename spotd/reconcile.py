@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 
 from spotd.act.effects import World, call, effects_of
 from spotd.decide.rules import decide
-from spotd.model import Effect, Market, Timing
+from spotd.model import (
+    Market,
+    Timing,
+)
+from spotd.plan import (
+    Effect,
+)
 from spotd.store.base import CommitStatus
 
 CLAIM_LEASE_S = 30.0

@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from spotd.wire import WireError, parse_agent_config
-from trainer.agent.control import send_command
-from trainer.agent.follow import Follower, FollowError, read_request, write_all
-from trainer.agent.keeper import keep
-from trainer.agent.launch import LaunchError, run_detached
-from trainer.agent.packages import PackageError, has_package, put_package
-from trainer.agent.places import PlaceError, find_home, find_places
+from trainer.agent.places import NodeError, find_home, find_places
+
+# Each command imports what it needs and no more: a bundle is compiled anew at every call, and a
+# node that is being taken away has no time for it.
+# ruff: noqa: PLC0415
 
 SEND_TIMEOUT_S = 30.0
 
@@ -39,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever followed is gone. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (FollowError, LaunchError, PackageError, PlaceError, WireError, OSError) as error:
+    except (NodeError, WireError, OSError) as error:
         print(f"spot-node {args.command}: {error}", file=sys.stderr)
         return 1
 
@@ -62,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help="store, or look for, a package")
         command.add_argument("--digest", required=True, help="sha256 of the archive, in hex")
         command.set_defaults(run=action)
-    commands.add_parser("keep", help="used by the agent itself").set_defaults(run=lambda _: keep())
+    commands.add_parser("keep", help="used by the agent itself").set_defaults(run=_keep)
     return parser
 
 
@@ -72,6 +71,8 @@ def _print(value: dict[str, Any]) -> int:
 
 
 def _run(_: argparse.Namespace) -> int:
+    from trainer.agent.launch import run_detached
+
     line = sys.stdin.buffer.readline()
     try:
         data = json.loads(line)
@@ -83,6 +84,8 @@ def _run(_: argparse.Namespace) -> int:
 
 
 def _follow(args: argparse.Namespace) -> int:
+    from trainer.agent.follow import Follower, read_request, write_all
+
     places = find_places(os.environ, args.job, args.generation)
     stdin, stdout = sys.stdin.fileno(), sys.stdout.fileno()
     offsets = read_request(stdin)
@@ -91,6 +94,8 @@ def _follow(args: argparse.Namespace) -> int:
 
 
 def _send(args: argparse.Namespace) -> int:
+    from trainer.agent.control import send_command
+
     places = find_places(os.environ, args.job, args.generation)
     line = sys.stdin.buffer.readline()
     try:
@@ -104,12 +109,22 @@ def _send(args: argparse.Namespace) -> int:
 
 
 def _put(args: argparse.Namespace) -> int:
+    from trainer.agent.packages import put_package
+
     put_package(find_home(os.environ), args.digest, sys.stdin.buffer)
     return _print({"put": True})
 
 
 def _has(args: argparse.Namespace) -> int:
+    from trainer.agent.packages import has_package
+
     return _print({"has": has_package(find_home(os.environ), args.digest)})
+
+
+def _keep(_: argparse.Namespace) -> int:
+    from trainer.agent.keeper import keep
+
+    return keep()
 
 
 if __name__ == "__main__":

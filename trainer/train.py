@@ -277,6 +277,7 @@ def train(run: Run) -> int:
         if stops:
             return leave(run, progress, done, saved=saved_step == done)
         if dues or saves:
+            progress.flush()  # before the save is durable: no step survives whose loss is unknown
             run.save(done, "asked" if saves else "cadence")
             saved_step, saved_at = done, time.monotonic()
     return finish(run, progress)

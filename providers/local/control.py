@@ -94,7 +94,12 @@ class Running:
         """End it and all its machines."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout_s)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # the machines end all the same: the zygote sees to it
+            self.process.wait()
+            raise
 
 
 def start(folder: Path, scenario: Path | None = None, port: int = 0) -> Running:

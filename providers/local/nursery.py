@@ -103,10 +103,9 @@ class Body:
         """Kill the whole machine and delete its disk; returns when nothing is left."""
         with self._heard:
             gone = self._gone
-        if not gone:
-            tree.kill_tree(self.pid)
-        # Killed or died by itself: what it left behind now hangs below the zygote.
-        tree.kill_marked("SPOTD_LOCAL_INSTANCE", self.ident)
+        if gone or not tree.kill_tree(self.pid):
+            # It had died by itself: what it left behind now hangs below the zygote.
+            tree.kill_marked("SPOTD_LOCAL_INSTANCE", self.ident)
         for folder in self.scratch:
             if folder.exists():
                 shutil.rmtree(folder)

@@ -19,6 +19,7 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _DEAD = frozenset("ZX")
 _STILL = frozenset("TtZX")
+_CHILDREN = Path("/proc/thread-self/children")  # not in every kernel
 
 
 class TreeError(Exception):
@@ -54,19 +55,39 @@ def read_process(pid: int) -> Process | None:
     return Process(pid, int(rest[1]), rest[0], int(rest[19]))
 
 
-def descendants(root: int) -> dict[int, Process]:
-    """Every process below `root`, without `root` itself."""
-    table: dict[int, list[Process]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208  one call for all; Path objects are slow here
-        if name.isdigit() and (process := read_process(int(name))):
-            table.setdefault(process.parent, []).append(process)
+def descendants(root: int, *, thorough: bool = False) -> dict[int, Process]:
+    """Every process below `root`, without `root` itself.
+
+    The quick way reads the kernel's lists of children, which are exact for what is stopped; the
+    thorough way reads the whole process table, and is exact however much is going on.
+    """
     found: dict[int, Process] = {}
+    table = _children_by_parent() if thorough or not _CHILDREN.exists() else None
     todo = [root]
     while todo:
-        for process in table.get(todo.pop(), ()):
+        pid = todo.pop()
+        for process in _children(pid) if table is None else table.get(pid, ()):
             found[process.pid] = process
             todo.append(process.pid)
     return found
+
+
+def _children(pid: int) -> list[Process]:
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  there are many to read
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                row = Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii")
+                found += [p for child in row.split() if (p := read_process(int(child)))]
+    return found
+
+
+def _children_by_parent() -> dict[int, list[Process]]:
+    table: dict[int, list[Process]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit() and (process := read_process(int(name))):
+            table.setdefault(process.parent, []).append(process)
+    return table
 
 
 def marked(variable: str, value: str) -> dict[int, Process]:
@@ -133,12 +154,16 @@ def kill_below(root: int, *, timeout_s: float = 10.0) -> None:
         time.sleep(0.002)
 
 
-def kill_tree(root: int, *, timeout_s: float = 10.0) -> None:
-    """Stop, then kill everything below `root`, then `root`; returns when `root` is dead too."""
-    stop_tree(root)
+def kill_tree(root: int, *, timeout_s: float = 10.0) -> bool:
+    """Stop, then kill everything below `root`, then `root`; returns when `root` is dead too.
+
+    False when `root` had died before: then what was below it hangs elsewhere.
+    """
+    there = root in stop_tree(root)
     kill_below(root, timeout_s=timeout_s)
     send([root], signal.SIGKILL)
     wait_dead([root], timeout_s=timeout_s)
+    return there
 
 
 def kill_marked(variable: str, value: str, *, timeout_s: float = 10.0) -> None:

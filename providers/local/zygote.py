@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 def _end_all(scratch: list[str]) -> None:
     me = os.getpid()
-    while any(p.state not in "ZX" for p in tree.descendants(me).values()):
+    while any(p.state not in "ZX" for p in tree.descendants(me, thorough=True).values()):
         tree.stop_tree(me, with_root=False)
         tree.kill_below(me)
     for folder in scratch:

@@ -21,7 +21,7 @@ SOURCES = (
     "providers/aws/notice.py",
     "providers/azure/notice.py",
     "providers/gcp/notice.py",
-    "spotd/wire.py",
+    "spotd/wire",
     "trainer/agent",
     "trainer/fence.py",
     "trainer/node.py",

@@ -29,7 +29,16 @@ from spotd import wire
 from spotd.clock import Clock
 from spotd.decide.bootstrap import agent_config, start_document
 from spotd.decide.needs import CALL_DEADLINE_S, claim_for
-from spotd.model import Effect, EffectKind, HeadSeen, Node, S, View
+from spotd.model import (
+    EffectKind,
+    HeadSeen,
+    Node,
+    S,
+    View,
+)
+from spotd.plan import (
+    Effect,
+)
 from spotd.store.base import Store
 from spotd.vault import JobKeys, host_key
 from spotd.wire import AgentConfig, Command, Reply

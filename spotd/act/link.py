@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from providers.stores.base import ObjectStore
 from spotd.act.bundle import Bundle
@@ -43,18 +44,23 @@ if not os.path.exists(path):
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
+if "config" not in header:
+    sys.exit(0)
 done = subprocess.run(
     [sys.executable, path, "run"], input=json.dumps(header["config"]).encode() + b"\\n"
 )
 sys.exit(done.returncode)
 """
 LOADER_COMMAND = f"exec python3 -c '{_LOADER}'"
+# The machine was booted by another version of spotd and has only that one's bundle.
+NO_BUNDLE = 72
+_NO_PYTHON = 127
 
 
 def node_command(bundle: Bundle, words: str) -> str:
-    """`spot-node WORDS` on a node that was booted with `bundle`."""
-    home = '"${SPOTD_HOME:-$HOME/.spotd}"'
-    return f"exec python3 {home}/bundles/{bundle.digest}.pyz {words}"
+    """`spot-node WORDS` on a node; exit status NO_BUNDLE when the bundle is to be shipped first."""
+    path = f'"${{SPOTD_HOME:-$HOME/.spotd}}/bundles/{bundle.digest}.pyz"'
+    return f"test -f {path} || exit {NO_BUNDLE}; exec python3 {path} {words}"
 
 
 def address_of(node: Node, keys: JobKeys) -> Address:
@@ -75,54 +81,65 @@ class SshLink:
 
     def boot(self, node: Node, keys: JobKeys, config: AgentConfig) -> None:
         """Ship the bundle and start the agent; harmless when it runs already. Raises LinkError."""
-        header = {"digest": self.bundle.digest, "size": len(self.bundle.data)}
-        head = json.dumps(header | {"config": config.to_data()}).encode()
-        stdin = [struct.pack(">I", len(head)) + head, self.bundle.data]
-        result = self._run(node, keys, LOADER_COMMAND, stdin, BOOT_S)
-        if result.status == 127:
-            raise LinkError("the machine has no python3; choose an image with Python 3.10 or newer")
-        _check(result, "the agent did not start")
+        with self._connected(node, keys) as connection:
+            _check(self._load(connection, {"config": config.to_data()}), "the agent did not start")
 
     def put_package(self, node: Node, keys: JobKeys, digest: str, source: ObjectStore) -> None:
         """Have the archive `packages/<digest>` on the node. Raises LinkError, StoreError."""
-        words = f"has --digest {digest}"
-        result = self._run(node, keys, node_command(self.bundle, words), [], SEND_S)
-        if _check(result, "the agent did not answer").get("has") is True:
-            return
-        command = node_command(self.bundle, f"put --digest {digest}")
-        result = self._run(node, keys, command, _pieces(source, digest), PUT_S)
-        _check(result, "the package did not arrive")
+        with self._connected(node, keys) as connection:
+            found = self._tell(connection, f"has --digest {digest}", [])
+            if _check(found, "the agent did not answer").get("has") is True:
+                return
+            command = node_command(self.bundle, f"put --digest {digest}")
+            result = connection.run(command, _pieces(source, digest), PUT_S)
+            _check(result, "the package did not arrive")
 
     def send(self, node: Node, keys: JobKeys, command: Command) -> Reply:
         """Send one command; the agent's reply. Raises LinkError."""
-        words = f"send {node_words(node)}"
-        line = command.to_line()
-        result = self._run(node, keys, node_command(self.bundle, words), [line], SEND_S)
+        with self._connected(node, keys) as connection:
+            result = self._tell(connection, f"send {node_words(node)}", [command.to_line()])
         try:
             return parse_reply(result.stdout)
         except WireError:
             raise LinkError(f"no reply to {command.name}: {_said(result)}") from None
 
-    def _run(
-        self,
-        node: Node,
-        keys: JobKeys,
-        command: str,
-        stdin: Iterator[bytes] | list[bytes],
-        limit_s: float,
-    ) -> Result:
+    def connect(self, node: Node, keys: JobKeys) -> Connection:
+        """A connection to the node. Raises SshError."""
+        return connect(address_of(node, keys), keys.user.private)
+
+    def ship(self, connection: Connection) -> None:
+        """Have this version's bundle on the node, beside others. Raises SshError, LinkError."""
+        result = self._load(connection, {})
+        if result.status != 0:
+            raise LinkError(f"the agent's code did not arrive: {_said(result)}")
+
+    @contextmanager
+    def _connected(self, node: Node, keys: JobKeys) -> Iterator[Connection]:
         try:
             connection = self.connect(node, keys)
             try:
-                return connection.run(command, stdin, limit_s)
+                yield connection
             finally:
                 connection.close()
         except SshError as error:
             raise LinkError(f"{type(error).__name__}: {error}") from None
 
-    def connect(self, node: Node, keys: JobKeys) -> Connection:
-        """A connection to the node. Raises SshError."""
-        return connect(address_of(node, keys), keys.user.private)
+    def _tell(self, connection: Connection, words: str, stdin: list[bytes]) -> Result:
+        command = node_command(self.bundle, words)
+        result = connection.run(command, stdin, SEND_S)
+        if result.status == NO_BUNDLE:
+            self.ship(connection)
+            result = connection.run(command, stdin, SEND_S)
+        return result
+
+    def _load(self, connection: Connection, more: Mapping[str, object]) -> Result:
+        header = {"digest": self.bundle.digest, "size": len(self.bundle.data)}
+        head = json.dumps({**header, **more}).encode()
+        stdin = [struct.pack(">I", len(head)) + head, self.bundle.data]
+        result = connection.run(LOADER_COMMAND, stdin, BOOT_S)
+        if result.status == _NO_PYTHON:
+            raise LinkError("the machine has no python3; choose an image with Python 3.10 or newer")
+        return result
 
 
 def _pieces(source: ObjectStore, digest: str) -> Iterator[bytes]:

@@ -30,7 +30,7 @@ DISABLED = {
 CONNECT_S = 10.0  # for each of: TCP, key exchange, authentication
 PEER_TIMEOUT_MS = 20_000  # unacknowledged data for longer means a dead path (TCP_USER_TIMEOUT)
 # paramiko's thread wakes this often to see whether it was closed. We shut the socket down, which
-# wakes it at once, so it may sleep: at its own 0.1 s, 200 idle links cost 4 % of a core.
+# wakes it at once, so it may sleep: at its own 0.1 s, 200 idle links cost 5 % of a core.
 _IDLE_WAKE_S = 30.0
 # A peer that begins a new key exchange and does not finish it holds up whoever writes to it.
 _REKEY_S = 1.0

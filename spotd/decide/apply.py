@@ -12,6 +12,9 @@ from typing import Any, cast
 
 from spotd import states
 from spotd.model import (
+    View,
+)
+from spotd.plan import (
     JOB_DECISIONS,
     NODE_DECISIONS,
     AddNode,
@@ -19,7 +22,6 @@ from spotd.model import (
     ChangeJob,
     ChangeNode,
     OpenAttempt,
-    View,
 )
 from spotd.states import NodeState
 

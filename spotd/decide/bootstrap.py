@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spotd.model import Effect, Job, Node
+from spotd.model import (
+    Job,
+    Node,
+)
+from spotd.plan import (
+    Effect,
+)
 from spotd.wire import AgentConfig, Package, StartDocument
 
 

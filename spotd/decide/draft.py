@@ -6,20 +6,22 @@ from typing import Any
 
 from spotd.decide.apply import apply
 from spotd.model import (
-    AddNode,
     Attempt,
-    Change,
-    ChangeJob,
-    ChangeNode,
     Event,
     Job,
     LeaveReason,
     Market,
     Node,
-    OpenAttempt,
-    Plan,
     Severity,
     View,
+)
+from spotd.plan import (
+    AddNode,
+    Change,
+    ChangeJob,
+    ChangeNode,
+    OpenAttempt,
+    Plan,
 )
 from spotd.states import NodeState
 

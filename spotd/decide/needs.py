@@ -28,13 +28,14 @@ CALL_DEADLINE_S = {
 
 
 def silent_since_us(node: Node) -> int:
-    """When the node was last known to live: its last word, or before that its hello or boot."""
-    return max(node.heard_at_us, node.booted_at_us)
+    """When the node was last known to live: its last word, or the boot where it never spoke. That
+    its agent was started again is no sign of life: it may end as soon as it starts."""
+    return node.heard_at_us or node.booted_at_us
 
 
 def suspect(node: Node, market: Market, now_us: int) -> bool:
     """Its link is down, or it has been silent for too long."""
-    if not node.booted_at_us or node.exit_code is not None:
+    if not node.booted_at_us or node.exit_code is not None or node.setup_failed:
         return False
     if node.link_down_at_us:
         return True
@@ -99,15 +100,30 @@ def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | No
             return None
 
 
-def _need_survey(node: Node, market: Market, now_us: int) -> EffectKind | None:
-    """Ask the cloud about a suspect, again and again; and HEAD, once the cloud says it lives."""
+def _need_contact(node: Node, market: Market, now_us: int) -> EffectKind | None:
+    """Ask the cloud about a suspect, again and again; where it says that the machine runs, start
+    the agent there again: it may have died, and the training program with no one to heed."""
+    timing = market.timing
     if not suspect(node, market, now_us):
         return None
+    if _in_flight(node, EffectKind.BOOT, node.booted_at_us, now_us):
+        return EffectKind.BOOT
     since_us = node.link_down_at_us or silent_since_us(node)
     asked = node.surveyed_at_us > since_us
-    if not asked or now_us - node.surveyed_at_us >= market.timing.resurvey_s * S:
+    if not asked or now_us - node.surveyed_at_us >= timing.resurvey_s * S:
         return EffectKind.SURVEY
+    again = now_us - node.booted_at_us >= timing.suspect_after_s * S
+    if node.cloud_state == "running" and (node.booted_at_us <= since_us or again):
+        return EffectKind.BOOT
     return None
+
+
+def _in_flight(node: Node, kind: EffectKind, done_at_us: int, now_us: int) -> bool:
+    """The last call armed is of this kind, and what came of it is not known yet."""
+    over_us = max(done_at_us, node.effect_failed_at_us)
+    return (
+        node.effect is kind and node.effect_armed_at_us > over_us and now_us < node.effect_due_at_us
+    )
 
 
 def _need_booting(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
@@ -115,14 +131,21 @@ def _need_booting(node: Node, view: View, market: Market, now_us: int) -> Effect
         return EffectKind.SURVEY
     if not node.booted_at_us:
         return EffectKind.BOOT
-    if node.chosen and node.hello_at_us and not node.claimed_at_us:
-        claim, _ = claim_for(node, view, now_us)
-        advanced = claim == CLAIM_NOW and node.started_claim == CLAIM_AFTER_RELEASE
-        if not node.started_at_us or (advanced and not _released_itself(node, view)):
-            return EffectKind.START
     if node.exit_code == EXIT_FINISHED:
         return _need_head(node, view)
-    return _need_survey(node, market, now_us)
+    start = EffectKind.START if _start_wanted(node, view, now_us) else None
+    if start and _in_flight(node, start, node.started_at_us, now_us):
+        return start  # it may ship packages for long
+    return _need_contact(node, market, now_us) or start
+
+
+def _start_wanted(node: Node, view: View, now_us: int) -> bool:
+    """The program is to be started, or a successor told that it may claim HEAD earlier."""
+    if not node.chosen or not node.hello_at_us or node.claimed_at_us:
+        return False
+    claim, _ = claim_for(node, view, now_us)
+    advanced = claim == CLAIM_NOW and node.started_claim == CLAIM_AFTER_RELEASE
+    return not node.started_at_us or (advanced and not _released_itself(node, view))
 
 
 def _released_itself(node: Node, view: View) -> bool:
@@ -134,20 +157,23 @@ def _released_itself(node: Node, view: View) -> bool:
 def _need_running(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     if node.exit_code == EXIT_FINISHED:
         return _need_head(node, view)
-    if view.job.save_wanted_at_us > max(node.told_save_at_us, node.first_step_at_us):
+    contact = _need_contact(node, market, now_us)
+    wanted_us = view.job.save_wanted_at_us
+    if contact is None and wanted_us > max(node.told_save_at_us, node.first_step_at_us):
         return EffectKind.SAVE
-    return _need_survey(node, market, now_us)
+    return contact
 
 
 def _need_draining(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     if node.exit_code == EXIT_FINISHED:
         return _need_head(node, view)
-    if node.exit_code is None and not node.released_at_us:
+    contact = _need_contact(node, market, now_us)
+    if contact is None and node.exit_code is None and not node.released_at_us:
         if node.leave_reason is not LeaveReason.PREEMPTED and not node.told_drain_at_us:
             return EffectKind.DRAIN
         if not node.told_release_at_us and replacement_ready(node, view):
             return EffectKind.RELEASE
-    return _need_survey(node, market, now_us)
+    return contact
 
 
 def _need_head(node: Node, view: View) -> EffectKind | None:
@@ -181,6 +207,8 @@ def _done_at_us(node: Node, view: View, kind: EffectKind) -> int:
             return node.surveyed_at_us
         case EffectKind.START:
             return node.started_at_us
+        case EffectKind.BOOT:
+            return node.booted_at_us
         case EffectKind.TERMINATE:
             return node.terminated_at_us
         case EffectKind.SAVE:

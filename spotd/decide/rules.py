@@ -16,7 +16,13 @@ from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep
 from spotd.decide.placing import choose, place_job
 from spotd.decide.saving import save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed
-from spotd.model import Market, Plan, View
+from spotd.model import (
+    Market,
+    View,
+)
+from spotd.plan import (
+    Plan,
+)
 
 RULES: tuple[Callable[[Draft], None], ...] = (
     settle_observed,  # what the clouds and the nodes said moves the states

@@ -1,16 +1,22 @@
-"""Job output on its way into the deployment's store: gathered, written in pieces, never twice."""
+"""Job output on its way into the deployment's store: gathered, written in pieces, never shrunk.
+
+What is on record for a stream is where its unbroken beginning ends: there the node goes on when it
+is followed anew. Pieces are named by their offset and created, never overwritten, so that a piece
+that is sent again by another cut can hide nothing.
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
-from providers.stores.base import ObjectStore
+from providers.stores.base import ConflictError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
+from spotd.clock import Clock
 from spotd.model import Node
 from spotd.store.base import Store, StoreError
 from spotd.wire import LogChunk
@@ -19,7 +25,10 @@ log = structlog.get_logger(__name__)
 
 PIECE_BYTES = 64 << 10
 PIECE_S = 1.0
-_RETRY_S = 1.0
+CROWD = 8  # pieces waiting to be written; with more, pieces grow to their full size
+HELD_BYTES = 32 << 20  # of all nodes, when the store does not answer; more is fetched again later
+RETRY_FIRST_S, RETRY_CAP_S = 0.5, 10.0
+CLOSE_S = 5.0
 
 
 def log_key(node: Node, stream: str, offset: int) -> str:
@@ -27,65 +36,188 @@ def log_key(node: Node, stream: str, offset: int) -> str:
     return f"logs/{node.job_id}/g{node.generation}/r{node.rank}/{stream}/{offset:012d}"
 
 
+class Coverage:
+    """Which bytes of a stream there are. `done` is the end of its unbroken beginning."""
+
+    def __init__(self, done: int) -> None:
+        self.done = done
+        self._ahead: list[tuple[int, int]] = []
+
+    @property
+    def end(self) -> int:
+        return max([self.done, *(end for _, end in self._ahead)])
+
+    def add(self, begin: int, end: int) -> bool:
+        """True when `done` has moved."""
+        before = self.done
+        self._ahead = sorted([*self._ahead, (begin, end)])
+        while self._ahead and self._ahead[0][0] <= self.done:
+            self.done = max(self.done, self._ahead.pop(0)[1])
+        return self.done > before
+
+
 @dataclass
-class _Piece:
+class _Stream:
+    """One log of one node. `coverage` is the writing thread's, the rest the reading one's."""
+
     node: Node
-    stream: str
-    offset: int
+    name: str
+    next: int
+    coverage: Coverage
     data: bytearray = field(default_factory=bytearray)
     since_s: float = 0.0
+    jumped: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Bytes from `begin`; without any, a stretch up to `end` that will never come."""
+
+    stream: _Stream
+    begin: int
+    end: int
+    data: bytes = b""
+    last: bool = False
 
 
 class Output:
     """Takes chunks from the follower; one thread writes them, so that a slow store delays nothing
     but the logs."""
 
-    def __init__(self, store: Store, objects: ObjectStore) -> None:
+    def __init__(self, store: Store, objects: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._objects = objects
-        self._open: dict[tuple[str, str], _Piece] = {}
-        self._full: queue.Queue[_Piece | None] = queue.Queue()
+        self._clock = clock
+        self._streams: dict[str, dict[str, _Stream]] = {}
+        self._pieces: queue.Queue[_Piece | None] = queue.Queue()
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+        self._dropped: set[str] = set()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="output", daemon=True)
         self._thread.start()
 
+    @property
+    def nodes(self) -> set[str]:
+        """Those that have not come to their end."""
+        return set(self._streams)
+
+    # --- on the follower's thread
+
+    def begin(self, node: Node, offsets: Mapping[str, int]) -> None:
+        """The node is followed (anew) and will send each stream from these offsets on."""
+        known = self._streams.setdefault(node.id, {})
+        self._cut(known.values())
+        for stream in known.values():
+            stream.next, stream.jumped = offsets.get(stream.name, 0), None
+        for name, offset in offsets.items():
+            known.setdefault(name, _Stream(node, name, offset, Coverage(offset)))
+
     def take(self, node: Node, chunk: LogChunk) -> None:
         """Gather a chunk; what does not follow on from the last one starts a new piece."""
-        key, data = (node.id, chunk.stream), chunk.text.encode("latin-1", "replace")
-        piece = self._open.get(key)
-        if piece is not None and chunk.offset != piece.offset + len(piece.data):
-            self._full.put(self._open.pop(key))
-            piece = None
-        if piece is None:
-            piece = _Piece(node, chunk.stream, chunk.offset, since_s=time.monotonic())
-            self._open[key] = piece
-        piece.data += data
-        if len(piece.data) >= PIECE_BYTES:
-            self._full.put(self._open.pop(key))
+        known = self._streams.setdefault(node.id, {})
+        stream = known.get(chunk.stream)
+        if stream is None:
+            stream = known[chunk.stream] = _Stream(node, chunk.stream, 0, Coverage(0))
+        data = chunk.text.encode("latin-1")
+        if not self._hold(node.id, len(data)):
+            return
+        if chunk.offset == stream.next:
+            # The node goes on behind the jump: what it passed over was rotated away. After a
+            # notice it sends the newest bytes first, and comes back.
+            if stream.jumped is not None:
+                self._pieces.put(_Piece(stream, *stream.jumped))
+            stream.jumped = None
+        else:
+            self._cut([stream])
+            ahead = chunk.offset > stream.next
+            stream.jumped = (stream.next, chunk.offset) if ahead else None
+        if not stream.data:
+            stream.since_s = self._clock.monotonic_s()
+        stream.data += data
+        stream.next = chunk.offset + len(data)
+        if len(stream.data) >= PIECE_BYTES:
+            self._cut([stream])
 
     def flush(self, node_id: str = "") -> None:
         """Hand on what has waited long enough; everything of `node_id` at once."""
-        now_s = time.monotonic()
-        for key, piece in list(self._open.items()):
-            if key[0] == node_id or now_s - piece.since_s >= PIECE_S:
-                self._full.put(self._open.pop(key))
+        now_s, crowded = self._clock.monotonic_s(), self._pieces.qsize() > CROWD
+        for owner, streams in self._streams.items():
+            if owner == node_id:
+                self._cut(streams.values())
+            elif not crowded:
+                self._cut(s for s in streams.values() if now_s - s.since_s >= PIECE_S)
+
+    def end(self, node_id: str) -> None:
+        """The node will say nothing more: what came out of turn is all there will ever be."""
+        streams = self._streams.pop(node_id, {})
+        self._cut(streams.values())
+        for stream in streams.values():
+            self._pieces.put(_Piece(stream, 0, 0, last=True))
+        with self._lock:
+            self._dropped.discard(node_id)
+
+    def incomplete(self) -> list[str]:
+        """Nodes of which something was dropped: to be followed anew, now that there is room."""
+        with self._lock:
+            if not self._dropped or self._held_bytes > HELD_BYTES // 4:
+                return []
+            dropped, self._dropped = self._dropped, set()
+        return sorted(dropped)
 
     def close(self) -> None:
-        """Write what there is, then end."""
-        for key in list(self._open):
-            self._full.put(self._open.pop(key))
-        self._full.put(None)
-        self._thread.join(timeout=10)
+        """Write what there is, within CLOSE_S; who follows next fetches the rest again."""
+        for streams in self._streams.values():
+            self._cut(streams.values())
+        self._pieces.put(None)
+        self._thread.join(CLOSE_S)
+        self._closing.set()
+        self._thread.join(CLOSE_S)
+
+    def _hold(self, node_id: str, length: int) -> bool:
+        with self._lock:
+            if self._held_bytes + length > HELD_BYTES or node_id in self._dropped:
+                self._dropped.add(node_id)
+                return False
+            self._held_bytes += length
+        return True
+
+    def _cut(self, streams: Iterable[_Stream]) -> None:
+        for stream in streams:
+            if stream.data:
+                data, stream.data = bytes(stream.data), bytearray()
+                self._pieces.put(_Piece(stream, stream.next - len(data), stream.next, data))
+
+    # --- on the writing thread
 
     def _write_all(self) -> None:
-        while (piece := self._full.get()) is not None:
-            try:
-                self._write(piece)
-            except (ObjectStoreError, StoreError) as error:
-                # The offset is not recorded: the node sends it again when it is followed anew.
-                log.warning("output not stored", node=piece.node.id, error=str(error))
-                time.sleep(_RETRY_S)
+        while (piece := self._pieces.get()) is not None:
+            pause_s = RETRY_FIRST_S
+            while not self._closing.is_set():
+                try:
+                    self._write(piece)
+                    break
+                except (ObjectStoreError, StoreError) as error:
+                    log.warning("output not stored", node=piece.stream.node.id, error=str(error))
+                    self._closing.wait(pause_s)
+                    pause_s = min(2 * pause_s, RETRY_CAP_S)
+            with self._lock:
+                self._held_bytes -= len(piece.data)
 
     def _write(self, piece: _Piece) -> None:
-        self._objects.put(log_key(piece.node, piece.stream, piece.offset), bytes(piece.data))
-        end = piece.offset + len(piece.data)
-        self._store.record_log_offset(piece.node.id, piece.stream, end)
+        stream, coverage = piece.stream, piece.stream.coverage
+        if piece.data:
+            self._put(log_key(stream.node, stream.name, piece.begin), piece.data)
+        if piece.last:
+            coverage.add(coverage.done, coverage.end)
+        else:
+            coverage.add(piece.begin, piece.end)
+        self._store.record_log_offset(stream.node.id, stream.name, coverage.done)
+
+    def _put(self, key: str, data: bytes) -> None:
+        try:
+            self._objects.put_if(key, data, None)
+        except ConflictError:
+            there, tag = self._objects.get(key)
+            if len(there) < len(data):  # the same bytes by another cut: only ever make it longer
+                self._objects.put_if(key, data, tag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from spotd.wire import (
@@ -12,6 +13,9 @@ from spotd.wire import (
     WireError,
     parse_line,
 )
+
+MAX_NUMBER = 1 << 53  # of entries and of bytes: more is no count that anything reached
+_STREAM = re.compile(r"setup|rank\d{1,5}")  # becomes part of a key in the store
 
 
 @dataclass
@@ -27,10 +31,15 @@ class Fed:
 
 
 class NodeStream:
-    """Cuts the stream into lines and checks their order. `after_seq` is the last recorded entry."""
+    """Cuts the stream into lines and checks their order. `after_seq` is the last recorded entry.
 
-    def __init__(self, after_seq: int) -> None:
+    A gap right behind the entry `gap_after` is passed over: it was met before, so it is in the
+    node's journal itself (a line that its disk lost) and opening the stream again mends nothing.
+    """
+
+    def __init__(self, after_seq: int, gap_after: int = -1) -> None:
         self.seq = after_seq
+        self._gap_after = gap_after
         self._rest = b""
         self._skipping = False  # inside a line that is too long
 
@@ -38,13 +47,15 @@ class NodeStream:
         """Facts of the lines that `data` completes. Entries that came before are left out."""
         fed = Fed()
         *lines, rest = (self._rest + data).split(b"\n")
-        for number, line in enumerate(lines):
-            if number == 0 and self._skipping:
+        for line in lines:
+            if self._skipping:
                 self._skipping = False
+            elif len(line) > MAX_LINE_BYTES:
+                fed.garbage += 1
             elif line:
                 self._take(line, fed)
-        self._rest = rest
-        if len(rest) > MAX_LINE_BYTES:
+        self._rest = b"" if self._skipping else rest
+        if len(self._rest) > MAX_LINE_BYTES:
             self._rest, self._skipping = b"", True
             fed.garbage += 1
         return fed
@@ -57,13 +68,27 @@ class NodeStream:
             return
         match found:
             case JournalEntry():
-                if found.seq <= self.seq:
-                    return
-                fed.gap = fed.gap or found.seq != self.seq + 1
-                if not fed.gap:
-                    self.seq = found.seq
-                    fed.entries.append(found)
+                self._take_entry(found, fed)
             case Heartbeat():
                 fed.heartbeats.append(found)
-            case LogChunk():
+            case LogChunk() if _sound(found):
                 fed.logs.append(found)
+            case _:
+                fed.garbage += 1
+
+    def _take_entry(self, entry: JournalEntry, fed: Fed) -> None:
+        if entry.seq > MAX_NUMBER:
+            fed.garbage += 1
+        elif entry.seq > self.seq and not fed.gap:
+            if entry.seq > self.seq + 1 and self.seq != self._gap_after:
+                fed.gap = True
+                return
+            self.seq = entry.seq
+            fed.entries.append(entry)
+
+
+def _sound(chunk: LogChunk) -> bool:
+    """Whether it is what a node of ours would send."""
+    named = _STREAM.fullmatch(chunk.stream) is not None
+    bytes_ = chunk.text.isascii() or max(chunk.text) <= "\xff"
+    return named and 0 <= chunk.offset <= MAX_NUMBER and bytes_

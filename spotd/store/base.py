@@ -24,9 +24,11 @@ from spotd.model import (
     Limits,
     Market,
     Node,
-    Plan,
     Throughput,
     View,
+)
+from spotd.plan import (
+    Plan,
 )
 from spotd.wire import JournalEntry
 

@@ -16,15 +16,17 @@ from sqlalchemy import Connection, Row, bindparam, select, update
 from providers.base import Offer, Scope
 from spotd.decide.apply import apply_all
 from spotd.model import (
-    JOB_DECISIONS,
-    AddNode,
     Attempt,
     Event,
     LeaveReason,
     Node,
+    View,
+)
+from spotd.plan import (
+    JOB_DECISIONS,
+    AddNode,
     OpenAttempt,
     Plan,
-    View,
 )
 from spotd.states import NodeState
 from spotd.store import ledger, limits, market, schema

@@ -104,10 +104,10 @@ def record_effect_failed(
 
 
 def record_booted(tx: Transaction, node_id: str, at_us: int) -> None:
-    """The agent was shipped and started."""
+    """The agent was shipped and started, the first time or again."""
     row = _touched(tx, node_id, at_us)
     if row is not None:
-        change(tx.conn, node_id, booted_at_us=row.booted_at_us or at_us, **_WORKED)
+        change(tx.conn, node_id, booted_at_us=at_us, **_WORKED)
 
 
 def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, claim: str) -> None:

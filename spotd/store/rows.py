@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Row, select
 
 from providers.base import NoticeKind
 from spotd.model import (
-    NODE_DECISIONS,
     Desired,
     EffectKind,
     HeadSeen,
@@ -20,6 +19,9 @@ from spotd.model import (
     Node,
     NoticeSeen,
     Outcome,
+)
+from spotd.plan import (
+    NODE_DECISIONS,
 )
 from spotd.states import NodeState
 from spotd.store import schema

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from providers.base import Instance, Notice, Offer, Scope
 from spotd.model import (
-    AddNode,
     Desired,
     EffectKind,
     Event,
@@ -17,10 +16,13 @@ from spotd.model import (
     Limits,
     Market,
     Node,
-    Plan,
     Severity,
     Throughput,
     View,
+)
+from spotd.plan import (
+    AddNode,
+    Plan,
 )
 from spotd.store import (
     alerts,

@@ -67,6 +67,7 @@ class Postgres:
             "fsync": "off",
             "shared_buffers": "32MB",
             "max_connections": "60",
+            "deadlock_timeout": "50ms",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [binary("postgres"), "-D", str(self.folder / "data"), *options]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
 import signal
@@ -120,9 +122,9 @@ class AgentEnd:
                 line = self._listener.accept()[0]
             except OSError:
                 return
-            with self._changed:
-                self._lines.append(line)
+            with self._changed, contextlib.suppress(BrokenPipeError):  # it may be gone already
                 line.sendall(encode({"flag": self.flag}))
+                self._lines.append(line)
             thread = threading.Thread(target=self._listen, args=(line,))
             thread.start()
             self._threads.append(thread)
@@ -165,7 +167,7 @@ class Trainer:
             where = ["--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
             launcher = ["-m", "torch.distributed.run", *nodes, *where, *launcher]
         steps = ["--steps", str(self.steps)]
-        data = ["--data", str(ROOT / "spotd" / "wire.py")]
+        data = ["--data", str(ROOT / "LICENSE")]
         with (self.folder / "out.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, *launcher, *steps, *TINY, *data, *self.arguments],

@@ -168,7 +168,11 @@ def test_one_in_flight_and_the_newest_wins(start: Callable[..., Rig], store: Gat
     store.open.set()
     assert rig.checkpointer.drain(20)
     assert rig.steps("checkpoint") == [1, 4]
-    assert start(2).restore() == 4
+    second = start(2)
+    assert second.restore() == 4
+    assert second.head.current is not None
+    store.delete(second.head.current.manifest)
+    assert second.restore() == 1, "what came later must not have touched the save in flight"
 
 
 def test_a_failed_save_is_reported_and_tried_again(start: Callable[..., Rig], store: Gate) -> None:

@@ -162,6 +162,7 @@ def test_a_zombie_commits_nothing(reference: Outcome, trainer: Trainer) -> None:
         assert zombie.wait(60) == EXIT_FENCED
         assert head_of(trainer) == head
         assert head.generation == 2
+        assert max(old.losses()) < STEPS, "it must not train on for long"
         reference.check(trainer, old.losses() | new.losses())
     assert "generation 1 is fenced" in trainer.output()
 

@@ -19,7 +19,7 @@ from providers.base import NoticeKind
 from spotd import wire
 from spotd.wire import Heartbeat, LogChunk, encode
 from trainer.agent.journal import JournalReader
-from trainer.agent.places import Places
+from trainer.agent.places import NodeError, Places
 from trainer.agent.streams import LogReader
 
 LOG_BYTES_PER_S = 64 << 10
@@ -29,8 +29,8 @@ IDLE_S = 1.0
 BUSY_S = 0.1
 
 
-class FollowError(Exception):
-    """There is nothing to follow; the text says why and what to try."""
+class FollowError(NodeError):
+    """There is nothing to follow."""
 
 
 @dataclass

@@ -70,6 +70,7 @@ class Journal:
         self.entries = [entry for entry in map(parse_entry, lines) if entry is not None]
         self.seq = self.entries[-1].seq if self.entries else 0
         self._waiting: list[bytes] = []
+        self._spilled = overflow.exists()
         for line in _lines(overflow):
             entry = parse_entry(line)
             if entry is not None and entry.seq > self.seq:
@@ -96,9 +97,8 @@ class Journal:
     def retry(self) -> None:
         """Move what the disk did not take, if it takes it now."""
         with self._lock:
-            if self._waiting and self._drain():
-                self._overflow.unlink(missing_ok=True)
-                _LOG.info("the journal is on disk again")
+            if self._waiting:
+                self._drain()
 
     def skip_to(self, seq: int) -> bool:
         """Number on after `seq`, which a reader already has: our last lines went with a crash of
@@ -124,10 +124,15 @@ class Journal:
                 _LOG.warning("the journal cannot be written: %s; it goes on in memory", error)
             return False
         self._size += written
+        if self._spilled:
+            self._spilled = False
+            self._overflow.unlink(missing_ok=True)
+            _LOG.info("the journal is on disk again")
         self._waiting.clear()
         return True
 
     def _spill(self) -> None:
+        self._spilled = True
         try:
             with self._overflow.open("ab") as file:
                 file.write(self._waiting[-1])

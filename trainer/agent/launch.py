@@ -23,9 +23,10 @@ from typing import Any
 from providers.base import NoticeWatcher
 from spotd.wire import AgentConfig
 from trainer.agent.agent import Agent
+from trainer.agent.folders import make_folders
 from trainer.agent.journal import Journal
 from trainer.agent.notices import NoWatcher
-from trainer.agent.places import Places, find_places
+from trainer.agent.places import NodeError, Places, find_places
 from trainer.agent.recall import read_boot_id, recall
 from trainer.agent.streams import LIMIT_BYTES
 from trainer.agent.training import Site
@@ -34,8 +35,8 @@ START_TIMEOUT_S = 20.0
 _WATCHERS = frozenset({"aws", "gcp", "azure"})
 
 
-class LaunchError(Exception):
-    """The agent did not start; the text says why and what to try."""
+class LaunchError(NodeError):
+    """The agent did not start."""
 
 
 def run_detached(config: AgentConfig, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def run_detached(config: AgentConfig, environ: Mapping[str, str]) -> dict[str, A
     places = find_places(environ, config.job_id, config.generation)
     watcher = _open_watcher(config, environ)
     _refuse_older(places, config.generation)
-    places.make()
+    make_folders(places)
     lock = os.open(places.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,13 +11,14 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from spotd.wire import Package
+from trainer.agent.places import NodeError
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1 << 20
 
 
-class PackageError(Exception):
-    """An archive cannot be stored or unpacked; the text says why and what to try."""
+class PackageError(NodeError):
+    """An archive cannot be stored or unpacked."""
 
 
 def _archive(home: Path, digest: str) -> Path:

@@ -11,19 +11,19 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_MARK = "home"  # names, inside a folder in memory, the folder on disk that it belongs to
 
 
-class PlaceError(Exception):
-    """A folder cannot be used; the text says why and what to try."""
+class NodeError(Exception):
+    """What a user of `spot-node` reads: what happened, and what to try."""
+
+
+class PlaceError(NodeError):
+    """A folder cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,6 @@ class Places:
     def state(self) -> Path:
         return self.memory / "state.json"
 
-    def make(self) -> None:
-        """Create what is missing, and forget folders in memory whose machine's disk is gone."""
-        for folder in (self.folder, self.logs, self.workdir):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_private(self.memory.parent)
-        _sweep(self.memory.parent)
-        _make_private(self.memory)
-        (self.memory / _MARK).write_text(str(self.folder), encoding="utf-8")
-
 
 def find_home(environ: Mapping[str, str]) -> Path:
     """`$SPOTD_HOME`, else `~/.spotd`."""
@@ -116,18 +107,4 @@ def write_private(path: Path, data: bytes) -> None:
 
 def _memory_root() -> Path:
     shared = Path("/dev/shm")  # noqa: S108 - made private below
-    return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-
-
-def _make_private(folder: Path) -> None:
-    """Anybody may create names in the parent, so that what is there must be shown to be ours."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PlaceError(f"{folder} is not a private folder of this user: remove it and try again")
-
-
-def _sweep(root: Path) -> None:
-    for mark in root.glob(f"*/{_MARK}"):
-        if not Path(mark.read_text(encoding="utf-8")).exists():
-            shutil.rmtree(mark.parent, ignore_errors=True)
+    return shared if os.access(shared, os.W_OK) else Path("/tmp")  # noqa: S108 - likewise

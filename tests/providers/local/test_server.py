@@ -41,27 +41,29 @@ def busy_machines(local: Running) -> list[Instance]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_end_of_the_server_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    local = start(tmp_path)
-    machines = busy_machines(local)
-    processes = below(local.process.pid)
-    assert len(processes) >= 1 + 4 + 2 * 3  # zygote, machines, sleepers of all but the silent one
-    os.kill(local.process.pid, number)
-    local.process.wait(20)
-    wait_for(lambda: not any(alive(pid) for pid in processes))
-    for machine in machines:
-        assert carrying("SPOTD_LOCAL_INSTANCE", machine.instance_id) == []
-    wait_for(lambda: list((tmp_path / "instances").iterdir()) == [])
+    with running(tmp_path) as local:
+        machines = busy_machines(local)
+        processes = below(local.process.pid)
+        assert (
+            len(processes) >= 1 + 4 + 2 * 3
+        )  # zygote, machines, sleepers of all but the silent one
+        os.kill(local.process.pid, number)
+        local.process.wait(20)
+        wait_for(lambda: not any(alive(pid) for pid in processes))
+        for machine in machines:
+            assert carrying("SPOTD_LOCAL_INSTANCE", machine.instance_id) == []
+        wait_for(lambda: list((tmp_path / "instances").iterdir()) == [])
 
 
 def test_the_end_of_the_zygote_ends_everything(tmp_path: Path) -> None:
-    local = start(tmp_path)
-    busy_machines(local)
-    processes = below(local.process.pid)
-    zygote = next(p for p in processes if _parent(p) == local.process.pid)
-    os.kill(zygote, signal.SIGKILL)
-    assert local.process.wait(20) == 1
-    wait_for(lambda: not any(alive(pid) for pid in processes))
-    assert "zygote died" in (tmp_path / "server.log").read_text()
+    with running(tmp_path) as local:
+        busy_machines(local)
+        processes = below(local.process.pid)
+        zygote = next(p for p in processes if _parent(p) == local.process.pid)
+        os.kill(zygote, signal.SIGKILL)
+        assert local.process.wait(20) == 1
+        wait_for(lambda: not any(alive(pid) for pid in processes))
+        assert "zygote died" in (tmp_path / "server.log").read_text()
 
 
 def _parent(pid: int) -> int:
@@ -69,29 +71,29 @@ def _parent(pid: int) -> int:
 
 
 def test_meter_and_tokens_survive_the_server(tmp_path: Path) -> None:
-    local = start(tmp_path)
-    cloud = cloud_of(local)
-    request = launch_request(cloud, "before")
-    cloud.launch(request)
-    ended = launch_running(cloud, "ended")
-    cloud.terminate(ended.instance_id)
-    wait_for(lambda: find(cloud, "ended").state is InstanceState.TERMINATED)  # type: ignore[union-attr]
-    time.sleep(0.3)  # some time to be billed
-    (before,) = [r for r in local.control.meter() if r["token"] == "ended"]
-    local.process.kill()
-    local.process.wait(20)
-    killed_us = time.time_ns() // 1000
-    with running(tmp_path) as again:
-        cloud = cloud_of(again)
-        rows = {r["token"]: r for r in again.control.meter()}
-        assert rows["ended"] == before
-        lost = rows["before"]
-        assert lost["end_reason"] == "server_gone"
-        assert lost["launched_at_us"] < lost["ended_at_us"] <= killed_us
-        assert find(cloud, "before").state is InstanceState.TERMINATED  # type: ignore[union-attr]
-        cloud.launch(request)  # the same token still means the same machine, which has ended
-        assert find(cloud, "before").state is InstanceState.TERMINATED  # type: ignore[union-attr]
-        launch_running(cloud, "after")
+    with running(tmp_path) as local:
+        cloud = cloud_of(local)
+        request = launch_request(cloud, "before")
+        cloud.launch(request)
+        ended = launch_running(cloud, "ended")
+        cloud.terminate(ended.instance_id)
+        wait_for(lambda: find(cloud, "ended").state is InstanceState.TERMINATED)  # type: ignore[union-attr]
+        time.sleep(0.3)  # some time to be billed
+        (before,) = [r for r in local.control.meter() if r["token"] == "ended"]
+        local.process.kill()
+        local.process.wait(20)
+        with running(tmp_path) as again:
+            back_us = time.time_ns() // 1000
+            cloud = cloud_of(again)
+            rows = {r["token"]: r for r in again.control.meter()}
+            assert rows["ended"] == before
+            lost = rows["before"]
+            assert lost["end_reason"] == "server_gone"
+            assert lost["launched_at_us"] < lost["ended_at_us"] <= back_us
+            assert find(cloud, "before").state is InstanceState.TERMINATED  # type: ignore[union-attr]
+            cloud.launch(request)  # the same token still means the same machine, which has ended
+            assert find(cloud, "before").state is InstanceState.TERMINATED  # type: ignore[union-attr]
+            launch_running(cloud, "after")
 
 
 def test_a_torn_ledger_is_repaired(tmp_path: Path) -> None:

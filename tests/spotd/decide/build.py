@@ -19,9 +19,11 @@ from spotd.model import (
     Market,
     Node,
     NoticeSeen,
-    Plan,
     S,
     View,
+)
+from spotd.plan import (
+    Plan,
 )
 from spotd.states import NodeState
 

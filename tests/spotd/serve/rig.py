@@ -18,18 +18,20 @@ from providers.base import CapacityType, Instance, InstanceState, Offer
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd.model import (
-    AddNode,
     Attempt,
-    Change,
-    ChangeJob,
-    ChangeNode,
     Event,
     LeaveReason,
     Node,
-    OpenAttempt,
     Outcome,
-    Plan,
     S,
+)
+from spotd.plan import (
+    AddNode,
+    Change,
+    ChangeJob,
+    ChangeNode,
+    OpenAttempt,
+    Plan,
 )
 from spotd.serve.api import make_app
 from spotd.serve.call import Backing, ProviderInfo

@@ -33,7 +33,6 @@ def progress(generation: int, steps: tuple[int, int], hours: tuple[float, float]
     return ProgressRow(generation, *steps, (), first, last, 0, 0.0)
 
 
-@pytest.mark.req("BUD-01")
 def test_sums_and_the_running_end() -> None:
     total = bill([segment(0, 1), segment(1, 0)], 3 * H)
     assert total.paid_us == 3 * H
@@ -65,6 +64,20 @@ def test_on_demand_would_not_have_paid_for_recoveries() -> None:
     # Two hours of steps and one start of a quarter, at the list price.
     assert on_demand_microusd(total, segments, rows, 1) == int(2.25 * 5_000_000)
     assert total.list_microusd == int(3.25 * 5_000_000)
+
+
+@pytest.mark.req("CST-11")
+def test_the_published_case_comes_out_honest() -> None:
+    """216 h of a node at $11.92 spot and $16.00 dedicated, 98.06 % of it useful: 24.0 % saved, not
+    the 25.5 % of the price, and not the 73 % of the headline."""
+    segments = [segment(0, 216, 11_920_000, list_rate_microusd_per_h=16_000_000)]
+    rows = [progress(1, (1, 1000), (0, 216 * 0.9806))]
+    total = bill(segments, 216 * H)
+    assert total.spend_microusd == 2_574_720_000
+    assert total.discount == pytest.approx(0.255)
+    on_demand = on_demand_microusd(total, segments, rows, 1)
+    assert on_demand is not None
+    assert 1 - total.spend_microusd / on_demand == pytest.approx(0.2403, abs=1e-4)
 
 
 def test_unknown_when_no_steps_are_reported() -> None:

@@ -7,19 +7,21 @@ from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState, Offer, OfferRequest
 from spotd.model import (
-    AddNode,
     Attempt,
-    Change,
-    ChangeJob,
-    ChangeNode,
     CheckpointSpec,
     Event,
     JobSpec,
     Node,
-    OpenAttempt,
-    Plan,
     S,
     View,
+)
+from spotd.plan import (
+    AddNode,
+    Change,
+    ChangeJob,
+    ChangeNode,
+    OpenAttempt,
+    Plan,
 )
 from spotd.states import NodeState
 from spotd.store.base import CommitStatus, JournalBatch, Submission

@@ -9,19 +9,21 @@ import pytest
 
 from providers.base import Scope
 from spotd.model import (
-    AddNode,
     Attempt,
-    ChangeJob,
-    ChangeNode,
     EffectKind,
     Event,
     LeaveReason,
     Limits,
-    OpenAttempt,
-    Plan,
     Refusal,
     S,
     Severity,
+)
+from spotd.plan import (
+    AddNode,
+    ChangeJob,
+    ChangeNode,
+    OpenAttempt,
+    Plan,
 )
 from spotd.states import IllegalTransitionError, NodeState
 from spotd.store.base import CommitResult, CommitStatus

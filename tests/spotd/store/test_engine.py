@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from spotd.model import ChangeJob, Event
+from spotd.model import (
+    Event,
+)
+from spotd.plan import (
+    ChangeJob,
+)
 from spotd.store.base import CommitStatus, StoreError, StoreUnavailableError
 from spotd.store.engine import Database
 from spotd.store.sql import SqlStore
@@ -182,7 +187,7 @@ def test_a_full_disk_loses_nothing_and_is_got_over(small_disk: Path) -> None:
 
 _CHILD = """
 import sys
-from spotd.model import ChangeJob
+from spotd.plan import (ChangeJob,)
 from tests.spotd.store.build import plan, view, NOW
 from tests.spotd.store.conftest import make
 store = make(sys.argv[1])

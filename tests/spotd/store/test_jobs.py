@@ -8,7 +8,17 @@ from dataclasses import replace
 import pytest
 
 from providers.base import OfferRequest
-from spotd.model import ChangeJob, Desired, HealthSpec, JobSpec, Mount, Outcome, S
+from spotd.model import (
+    Desired,
+    HealthSpec,
+    JobSpec,
+    Mount,
+    Outcome,
+    S,
+)
+from spotd.plan import (
+    ChangeJob,
+)
 from spotd.store.base import DuplicateNameError, StoreError
 from spotd.store.codec import CodecError, decode, encode
 from spotd.store.sql import SqlStore

@@ -5,7 +5,15 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from providers.base import Scope
-from spotd.model import ChangeJob, Desired, Limits, Outcome, S
+from spotd.model import (
+    Desired,
+    Limits,
+    Outcome,
+    S,
+)
+from spotd.plan import (
+    ChangeJob,
+)
 from spotd.store import schema
 from spotd.store.engine import Database
 from spotd.store.sql import SqlStore

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from providers.base import InstanceState, Notice, NoticeKind, Scope
-from spotd.model import ChangeNode, EffectKind, HeadSeen, Refusal, S
+from spotd.model import (
+    EffectKind,
+    HeadSeen,
+    Refusal,
+    S,
+)
+from spotd.plan import (
+    ChangeNode,
+)
 from spotd.states import NodeState
 from spotd.store.sql import SqlStore
 from tests.spotd.store.build import (

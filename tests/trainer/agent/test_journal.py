@@ -170,7 +170,7 @@ def test_a_full_disk_under_the_whole_agent(small_disk: Path) -> None:
         node = Node(small_disk / "home", watcher="aws", metadata_base=service.url)
         with node:
             node.run()
-            node.start(run=f"yes fill | head -c 500000; exec {WORKER}", engine="spotd")
+            node.start(run=f"yes fill | head -c 50000; exec {WORKER}", engine="spotd")
             node.wait_for(wire.PROGRESS)
             wait_until("the disk is full", lambda: is_full(small_disk))
             wait_until("lines go to memory", node.places.overflow.exists)

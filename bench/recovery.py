@@ -1,0 +1,186 @@
+"""How fast is a recovery? Many preemptions on the local cloud, timed from the cloud's own clock.
+
+    python bench/recovery.py [--samples 20] [--kinds aws,gcp,...] [--json FILE] [--steps-ms 100]
+
+Machines boot in no time here, so what is measured is everything that is ours: hearing the notice,
+deciding, asking, connecting, starting the agent, importing torch, restoring, and the hand-over.
+Times count from the moment that the notice is published at the metadata server, or the machine
+dies. Kinds: aws, azure (polled each second), gcp (long poll), torchrun (two ranks, aws notice),
+reset (dies with its connections reset), silent (frozen and cut off).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spotd.demo.box import Box, BoxError, running_box, wait_for
+from spotd.demo.facts import Recovery, recoveries
+from spotd.phase import FINISHED
+from spotd.store.sql import open_store
+
+EVERY_S = 3
+SCENARIO = "\n".join(
+    f"""[[zone]]
+personality = "{cloud}"
+region = "{cloud}-region-{letter}"
+name = "{cloud}-{letter}"
+"""
+    for cloud in ("aws", "gcp", "azure")
+    for letter in "abcdefghijklmnopqrstuvwx"
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to lose a machine."""
+
+    name: str
+    cloud: str
+    order: Mapping[str, Any]
+    ranks: int = 1
+
+    def job(self, name: str, step_ms: int) -> str:
+        """A job that outlives every sample."""
+        python = shlex.quote(sys.executable)
+        launch = f"{python} -m"
+        if self.ranks > 1:
+            launch += f" torch.distributed.run --standalone --nproc-per-node {self.ranks} -m"
+        return f"""\
+name: {name}
+resources:
+  cpus: 1+
+  use_spot: true
+  infra: {self.cloud}
+run: {launch} trainer.train --steps 1000000 --step-time-ms {step_ms} --threads 1 --batch 2
+spotd:
+  checkpoint: {{engine: spotd, every: {EVERY_S}s}}
+  progress_every: 0.5s
+"""
+
+
+def _notice(seconds: float) -> dict[str, Any]:
+    return {"kind": "preempt", "mode": "notice", "notice_s": seconds}
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("silent", "gcp", {"kind": "none", "mode": "silent"}),
+        Kind("reset", "aws", {"kind": "none", "mode": "reset"}),
+        Kind("aws", "aws", _notice(120)),
+        Kind("azure", "azure", _notice(30)),
+        Kind("gcp", "gcp", _notice(30)),
+        Kind("torchrun", "aws", _notice(120), ranks=2),
+    )
+}
+
+
+def p95(values: Sequence[float]) -> float:
+    """The 95th percentile, nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+
+
+def measure(kind: Kind, samples: int, folder: Path, step_ms: int) -> list[Recovery]:
+    """`samples` recoveries of one job, one after the other."""
+    with running_box(folder, SCENARIO) as box:
+        job_id = box.submit(kind.job(f"bench-{kind.name}", step_ms), kind.name)
+        for number in range(1, samples + 1):
+            node = _await_training(box, job_id, number)
+            time.sleep(2.0 + 0.37 * (number % 5))  # at a different phase of polls and saves each
+            box.preempt(str(node["instance_id"]), **kind.order)
+            print(".", end="", flush=True, file=sys.stderr)
+        _await_training(box, job_id, samples + 1)
+        time.sleep(1.0)
+        found = _gather(box, job_id)
+        box.client.post(f"/v1/jobs/{job_id}/cancel")
+        box.wait_phase(job_id, set(FINISHED), 60)
+    print(f" {kind.name}", file=sys.stderr)
+    return found
+
+
+def _await_training(box: Box, job_id: str, generation: int) -> dict[str, Any]:
+    def ask() -> dict[str, Any] | None:
+        job = box.job(job_id)
+        if job["phase"] in FINISHED:
+            raise BoxError(f"the job ended: {job['outcome_text']}")
+        running = [n for n in job["nodes"] if n["state"] == "running"]
+        return next((n for n in running if n["generation"] >= generation), None)
+
+    return wait_for(f"generation {generation}", ask, 120, every_s=0.1) or {}
+
+
+def _gather(box: Box, job_id: str) -> list[Recovery]:
+    takings = list(box.ask_cloud("/control/state")["notices"])
+    url = f"sqlite:///{box.folder / 'state' / 'spotd.db'}"
+    store = open_store(url, now=lambda: 0, notify=lambda: None, deployment_factory=str)
+    try:
+        return recoveries(store.job_nodes(job_id), store.progress(job_id), takings)
+    finally:
+        store.close()
+
+
+def summary(kind: Kind, found: Sequence[Recovery]) -> dict[str, Any]:
+    """The figures of one kind, and the raw samples."""
+    requests = [r.request_s for r in found]
+    firsts = [r.first_step_s for r in found]
+    gaps = [r.gap_s for r in found]
+    noticed = kind.order["mode"] == "notice"
+    parts = {
+        "hear_and_decide_s": statistics.median(requests),
+        "machine_s": statistics.median(r.instance_s - r.request_s for r in found),
+        "ssh_and_agent_s": statistics.median(r.ssh_s - r.instance_s for r in found),
+        "torch_import_and_prepare_s": statistics.median(r.ready_s - r.ssh_s for r in found),
+        "hand_over_and_restore_s": statistics.median(r.first_step_s - r.ready_s for r in found),
+    }
+    return {
+        "samples": len(found),
+        "notice_to_request_p95_s" if noticed else "death_to_request_p95_s": p95(requests),
+        "notice_to_first_step_median_s": statistics.median(firsts),
+        "notice_to_first_step_p95_s": p95(firsts),
+        "gap_median_s": statistics.median(gaps),
+        "gap_p95_s": p95(gaps),
+        "steps_lost_max": max(r.steps_lost for r in found),
+        "parts_median": {name: round(value, 3) for name, value in parts.items()},
+        "raw": [asdict(r) for r in found],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--step-ms", type=int, default=100)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    report: dict[str, Any] = {
+        "machine": f"{platform.machine()}, {platform.system()}, local cloud, zero boot delay",
+        "every_s": EVERY_S,
+        "kinds": {},
+    }
+    with tempfile.TemporaryDirectory(prefix="spotd-") as folder:
+        for name in options.kinds.split(","):
+            kind = KINDS[name]
+            found = measure(kind, options.samples, Path(folder) / name, options.step_ms)
+            report["kinds"][name] = summary(kind, found)
+            shown = {k: v for k, v in report["kinds"][name].items() if k != "raw"}
+            print(name, json.dumps(shown, indent=2))
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

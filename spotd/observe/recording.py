@@ -1,0 +1,95 @@
+"""What nodes said, on its way into the store: one transaction for all, and nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from spotd.clock import Clock
+from spotd.store.base import JournalBatch, Store, StoreError
+from spotd.wire import JournalEntry
+
+log = structlog.get_logger(__name__)
+
+HEARD_S = 4.0  # between records of nodes that only sent heartbeats
+
+
+class Recorder:
+    """Gathers until `flush`; what could not be written waits for the next one."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._batches: list[JournalBatch] = []
+        self._heard: dict[str, int] = {}
+        self._down: dict[str, int] = {}
+        self._known_down: set[str] = set()
+        self._flushed_s = clock.monotonic_s()
+        self._urgent = False
+
+    def say(self, node_id: str, entries: Sequence[JournalEntry]) -> None:
+        """Journal entries of a node, in order."""
+        self._batches.append(JournalBatch(node_id, tuple(entries), self._clock.now_us()))
+
+    def hear(self, node_id: str) -> None:
+        """A sign of life: its link is up."""
+        self._heard[node_id] = self._clock.now_us()
+        if node_id in self._known_down or node_id in self._down:
+            self._down.pop(node_id, None)
+            self._known_down.discard(node_id)
+            self._urgent = True
+
+    def lose(self, node_id: str, *, recorded: bool = False) -> None:
+        """Its link is down; `recorded` when that is on record already."""
+        if recorded:
+            self._known_down.add(node_id)
+        elif node_id not in self._known_down:
+            self._down.setdefault(node_id, self._clock.now_us())
+
+    def forget(self, kept: set[str]) -> None:
+        """Drop the links of nodes that nobody wants any more."""
+        self._known_down &= kept
+        self._down = {node_id: at_us for node_id, at_us in self._down.items() if node_id in kept}
+
+    def flush(self) -> list[str]:
+        """Write; the nodes whose entries cannot be written for a reason of their own, and were
+        given up: they are to be followed anew. Raises StoreError, and then has lost nothing."""
+        poisoned = self._flush_journal() if self._batches else []
+        now_s = self._clock.monotonic_s()
+        # Signs of life first: they would undo a later end of the link.
+        if self._heard and (self._urgent or self._down or now_s - self._flushed_s >= HEARD_S):
+            self._store.record_heard(self._heard)
+            self._flushed_s, self._heard, self._urgent = now_s, {}, False
+        for node_id, at_us in list(self._down.items()):
+            self._store.record_link(node_id, at_us)
+            self._known_down.add(node_id)
+            del self._down[node_id]
+        return poisoned
+
+    def _flush_journal(self) -> list[str]:
+        try:
+            self._store.record_journal(self._batches)
+        except StoreError:
+            raise
+        except Exception:
+            log.warning("entries of some node cannot be recorded")
+            return self._flush_singly()
+        self._batches = []
+        return []
+
+    def _flush_singly(self) -> list[str]:
+        """One node's poison must not keep the others' entries out."""
+        poisoned: list[str] = []
+        while self._batches:
+            batch = self._batches[0]
+            try:
+                if batch.node_id not in poisoned:
+                    self._store.record_journal([batch])
+            except StoreError:
+                raise
+            except Exception:
+                log.exception("entries not recorded", node=batch.node_id)
+                poisoned.append(batch.node_id)
+            del self._batches[0]
+        return poisoned

@@ -1,0 +1,77 @@
+"""What a decision can do, and what follows from it: changes, the plan, and the calls to make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spotd.model import Attempt, EffectKind, Event, Job, Node
+
+# Changes are the only things that a decision can do: store/commit.py writes them, decide/apply.py
+# says what they mean.
+
+
+@dataclass(frozen=True)
+class ChangeJob:
+    """Set decision columns of the job."""
+
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class OpenAttempt:
+    """A new generation."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class AddNode:
+    """The intent to launch: counted against the limits in the commit."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class ChangeNode:
+    """Set decision columns of a node; a `state` among them must be a legal transition."""
+
+    node_id: str
+    fields: Mapping[str, object]
+
+
+Change = ChangeJob | OpenAttempt | AddNode | ChangeNode
+
+JOB_DECISIONS = frozenset(
+    {"generation", "outcome", "outcome_text", "finished_at_us", "failures", "place_after_us"}
+    | {"save_wanted_at_us", "stop_text", "wake_at_us", "notes_seen"}
+)
+NODE_DECISIONS = frozenset(
+    {"state", "chosen", "leave_reason", "leave_text", "left_at_us", "drained_at_us"}
+    | {"kept_until_us", "effect", "effect_armed_at_us", "effect_due_at_us"}
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one pass decided. `wake_at_us` 0 means: nothing to wait for but an observation.
+
+    `reason` is the one sentence the pass ends in; `reasons` the finer ones, for `spotctl why`.
+    """
+
+    changes: tuple[Change, ...]
+    events: tuple[Event, ...]
+    wake_at_us: int
+    reason: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One call to make, derived from a committed node."""
+
+    kind: EffectKind
+    node: Node
+    job: Job
+    deadline_us: int
+    data: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,118 @@
+"""What a node is started with: the agent's configuration, and the document of `start`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from spotd.wire.fields import read_field
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """What `spot-node run` is started with (JSON on stdin of the boot command).
+
+    `watcher` names `providers.<watcher>.notice`; `metadata_base` replaces the link-local address
+    where the machine has another one (empty: the cloud's own).
+    """
+
+    deployment: str
+    job_id: str
+    generation: int
+    rank: int
+    token: str
+    watcher: str
+    metadata_base: str = ""
+    heartbeat_s: float = 2.0
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
+    """Raises WireError."""
+    return AgentConfig(
+        deployment=read_field(data, "deployment", str),
+        job_id=read_field(data, "job_id", str),
+        generation=read_field(data, "generation", int),
+        rank=read_field(data, "rank", int),
+        token=read_field(data, "token", str),
+        watcher=read_field(data, "watcher", str),
+        metadata_base=read_field(data, "metadata_base", str),
+        heartbeat_s=float(read_field(data, "heartbeat_s", (int, float))),
+    )
+
+
+@dataclass(frozen=True)
+class Package:
+    """A content-addressed tar archive already put on the node, to be unpacked at `target`.
+
+    `target` is "" for the workdir, else an absolute path or one relative to the home directory
+    (`~/...`), as a SkyPilot file mount names it.
+    """
+
+    digest: str
+    target: str
+
+
+@dataclass(frozen=True)
+class StartDocument:
+    """Everything a node needs to train one generation; `data` of the `start` command.
+
+    `engine` is "spotd" when the training program claims HEAD and checkpoints through
+    `trainer.checkpoint`, else "none": the agent then claims, runs the script and commits the empty
+    final manifest itself. `secrets` travel on SSH stdin only and are never journalled.
+    """
+
+    job_name: str
+    num_nodes: int
+    node_ips: tuple[str, ...]
+    accelerators_per_node: int
+    setup: str
+    run: str
+    envs: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
+    packages: tuple[Package, ...]
+    store_url: str
+    store_options: Mapping[str, str] = field(repr=False)
+    engine: str
+    claim: str
+    claim_deadline_s: float
+    every_steps: int
+    every_s: float
+    keep: int
+    stop_grace_s: float
+    progress_every_s: float
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parse_start(data: Mapping[str, Any]) -> StartDocument:
+    """Raises WireError."""
+    number = (int, float)
+    texts = {
+        name: read_field(data, name, str) for name in ("job_name", "setup", "run", "store_url")
+    }
+    maps = {name: read_field(data, name, dict) for name in ("envs", "secrets", "store_options")}
+    packages = tuple(
+        Package(read_field(item, "digest", str), read_field(item, "target", str))
+        for item in read_field(data, "packages", list)
+    )
+    return StartDocument(
+        **texts,
+        **maps,
+        packages=packages,
+        num_nodes=read_field(data, "num_nodes", int),
+        node_ips=tuple(read_field(data, "node_ips", list)),
+        accelerators_per_node=read_field(data, "accelerators_per_node", int),
+        engine=read_field(data, "engine", str),
+        claim=read_field(data, "claim", str),
+        claim_deadline_s=float(read_field(data, "claim_deadline_s", number)),
+        every_steps=read_field(data, "every_steps", int),
+        every_s=float(read_field(data, "every_s", number)),
+        keep=read_field(data, "keep", int),
+        stop_grace_s=float(read_field(data, "stop_grace_s", number)),
+        progress_every_s=float(read_field(data, "progress_every_s", number)),
+    )

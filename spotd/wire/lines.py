@@ -1,0 +1,172 @@
+"""The follow stream and the commands: what a node says, and what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from spotd.wire.fields import WireError, encode, read_field, read_object
+
+WIRE_VERSION = 1
+MAX_LINE_BYTES = 1 << 20
+
+# Exit codes of training (75 is EX_TEMPFAIL of sysexits.h).
+EXIT_FINISHED = 0
+EXIT_RELEASED = 75
+EXIT_FENCED = 76
+
+# What a journal entry can be; the comment gives its `data`.
+HELLO = "hello"  # agent, wire, python, hostname, boot_id
+SETUP = "setup"  # status: begin|ok|failed, code, seconds, tail
+STARTED = "started"  # pids: the processes of `run` (one entry per spawn)
+READY = "ready"  # prepared: everything done up to the claim of HEAD
+CLAIMED = "claimed"  # step, manifest: HEAD is ours and this is where we resume
+PROGRESS = "progress"  # from_step, to_step, losses[], last_at_us, first_at_us, tokens, busy_s
+CHECKPOINT = (
+    "checkpoint"  # step, manifest, digest, bytes, stage_s, write_s, trigger, released, final
+)
+CHECKPOINT_FAILED = "checkpoint_failed"  # step, error
+CHECKPOINT_SKIPPED = (
+    "checkpoint_skipped"  # step, manifest, error: a torn or corrupt one passed over
+)
+NOTICE = "notice"  # notice_id, kind, remaining_s (null: unknown), source, text
+NOTICE_WITHDRAWN = "notice_withdrawn"  # notice_id
+METADATA = "metadata"  # up: bool, error
+DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
+RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
+EXITED = "exited"  # code (0, 75, 76, else crashed), ranks: {rank: code}, tail: last output lines
+WARNING = "warning"  # text
+
+JOURNAL_KINDS = frozenset(
+    {HELLO, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
+    | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WARNING}
+)
+
+# Commands of `spot-node send`; every one carries `generation` and is idempotent.
+START = (
+    "start"  # StartDocument.to_data(); a later one for the same generation may only advance `claim`
+)
+RELEASE = "release"  # the replacement is ready: finish the step, save, release, exit 75
+DRAIN = "drain"  # reason, deadline_s: the same without a notice (cancel, pause, budget)
+SAVE = "save"  # checkpoint and go on
+STOP = "stop"  # kill the training processes now
+
+COMMANDS = frozenset({START, RELEASE, DRAIN, SAVE, STOP})
+
+# StartDocument.claim: when the new generation may take HEAD.
+CLAIM_NOW = "now"  # nobody else can be writing
+CLAIM_AFTER_RELEASE = "after_release"  # when HEAD says released, or `claim_deadline_s` from now
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """One fact of a node, numbered from 1 without a gap; `at_us` is the node's wall clock."""
+
+    seq: int
+    at_us: int
+    generation: int
+    kind: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_line(self) -> bytes:
+        return encode({"journal": asdict(self)})
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """ "Still here": sent at least every 5 s, never written to disk on the node."""
+
+    seq: int
+    at_us: int
+    generation: int
+    step: int
+
+    def to_line(self) -> bytes:
+        return encode({"heartbeat": asdict(self)})
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """A piece of one stream's output, by byte offset. `stream` is "setup" or "rank<N>"."""
+
+    generation: int
+    stream: str
+    offset: int
+    text: str  # latin-1 view of the bytes, so that any output survives JSON
+
+    def to_line(self) -> bytes:
+        return encode({"log": asdict(self)})
+
+
+Line = JournalEntry | Heartbeat | LogChunk
+
+
+def parse_line(line: bytes) -> Line:
+    """One line of the follow stream. Raises WireError."""
+    value = read_object(line)
+    if "journal" in value:
+        body = read_field(value, "journal", dict)
+        kind = read_field(body, "kind", str)
+        return JournalEntry(
+            seq=read_field(body, "seq", int),
+            at_us=read_field(body, "at_us", int),
+            generation=read_field(body, "generation", int),
+            kind=kind,
+            data=read_field(body, "data", dict),
+        )
+    if "heartbeat" in value:
+        body = read_field(value, "heartbeat", dict)
+        return Heartbeat(
+            seq=read_field(body, "seq", int),
+            at_us=read_field(body, "at_us", int),
+            generation=read_field(body, "generation", int),
+            step=read_field(body, "step", int),
+        )
+    if "log" in value:
+        body = read_field(value, "log", dict)
+        return LogChunk(
+            generation=read_field(body, "generation", int),
+            stream=read_field(body, "stream", str),
+            offset=read_field(body, "offset", int),
+            text=read_field(body, "text", str),
+        )
+    raise WireError("neither journal, heartbeat nor log")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command to a node."""
+
+    name: str
+    generation: int
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_line(self) -> bytes:
+        return encode({"command": asdict(self)})
+
+
+def parse_command(line: bytes) -> Command:
+    """Raises WireError, also for a command that this version does not know."""
+    body = read_field(read_object(line), "command", dict)
+    name = read_field(body, "name", str)
+    if name not in COMMANDS:
+        raise WireError(f"unknown command {name!r}")
+    return Command(name, read_field(body, "generation", int), read_field(body, "data", dict))
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a command: done (or already done), or why not."""
+
+    ok: bool
+    error: str = ""
+
+    def to_line(self) -> bytes:
+        return encode({"reply": asdict(self)})
+
+
+def parse_reply(line: bytes) -> Reply:
+    """Raises WireError."""
+    body = read_field(read_object(line), "reply", dict)
+    return Reply(read_field(body, "ok", bool), read_field(body, "error", str))

@@ -1,0 +1,85 @@
+"""Stopping and killing trees of processes that fork while it happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from providers.local import tree
+from tests.rigs.local_cloud import wait_for
+from tests.rigs.processes import alive, state_of
+
+# A root that adopts orphans, over a bomb with a limit: every child forks another and goes on.
+ROOT = r"""
+import os, sys, time
+from providers.local.tree import become_root
+become_root("test-root")
+if os.fork() == 0:
+    os.setsid()
+    for _ in range(60):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            time.sleep(300)
+        time.sleep(0.002)
+    time.sleep(300)
+print("ready", flush=True)
+while True:
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def root() -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-c", ROOT], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        below = tree.descendants(process.pid)
+        tree.send([process.pid, *below], signal.SIGKILL)
+
+
+def test_stop_catches_what_is_being_forked(root: int) -> None:
+    wait_for(lambda: len(tree.descendants(root)) > 5)
+    stopped = tree.stop_tree(root)
+    assert root in stopped
+    before = set(tree.descendants(root))
+    assert {state_of(pid) for pid in stopped} == {"T"}
+    assert set(tree.descendants(root)) == before  # nobody is left to fork
+    tree.continue_tree(root)
+    wait_for(lambda: len(tree.descendants(root)) > len(before) or state_of(root) != "T")
+
+
+def test_kill_tree_leaves_nothing(root: int) -> None:
+    wait_for(lambda: len(tree.descendants(root)) > 5)
+    everybody = set(tree.descendants(root)) | {root}
+    tree.kill_tree(root)
+    assert [pid for pid in everybody if alive(pid)] == []
+
+
+def test_marked_processes_are_found_wherever_they_hang() -> None:
+    mark = f"mark-{os.getpid()}"
+    with subprocess.Popen(["sleep", "300"], env={"SPOTD_LOCAL_INSTANCE": mark}) as process:
+        wait_for(lambda: process.pid in tree.marked("SPOTD_LOCAL_INSTANCE", mark))
+        tree.kill_marked("SPOTD_LOCAL_INSTANCE", mark)
+        assert process.wait(10) == -signal.SIGKILL
+
+
+def test_a_process_name_cannot_confuse_the_reader(tmp_path: Path) -> None:
+    odd = tmp_path / "a ) R 1 (b"
+    odd.symlink_to("/bin/sleep")
+    with subprocess.Popen([str(odd), "300"]) as process:
+        row = wait_for(lambda: tree.read_process(process.pid))
+        assert row.parent == os.getpid()
+        process.kill()
+    assert tree.read_process(process.pid) is None

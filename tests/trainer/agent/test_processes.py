@@ -1,0 +1,134 @@
+"""Who is who in a tree of processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.agent.node import is_running, wait_until
+from trainer.agent.processes import (
+    Process,
+    descendants,
+    identify,
+    is_alive,
+    kill_tree,
+    send_signal,
+    workers,
+)
+
+SLEEP = "import time\nwhile True:\n    time.sleep(1)\n"
+# Starts its arguments as a program and waits for it.
+WRAP = "import subprocess, sys\nsys.exit(subprocess.call(sys.argv[1:]))\n"
+
+
+@contextmanager
+def started(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(argv, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            kill_tree(process.pid, process.pid)
+            process.kill()
+
+
+def names(found: list[Process]) -> list[str]:
+    """The last argument of each."""
+    lines = (Path(f"/proc/{process.pid}/cmdline").read_bytes() for process in found)
+    return sorted(line.split(b"\0")[-2].decode() for line in lines if line)
+
+
+def test_a_process_is_known_by_its_start_as_well() -> None:
+    with started("sleep", "1000") as process:
+        found = identify(process.pid)
+        assert found is not None
+        assert is_alive(found)
+        other = Process(found.pid, found.started + 1)
+        assert not is_alive(other)
+        assert not send_signal(other, signal.SIGKILL)
+        assert is_running(process.pid)
+        assert send_signal(found, signal.SIGKILL)
+        wait_until("it is dead", lambda: not is_alive(found))  # unreaped, it has its pid still
+        assert not send_signal(found, signal.SIGTERM)
+    assert identify(process.pid) is None
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["torchrun"],
+        ["accelerate"],
+        [sys.executable, "-u", "torchrun"],
+        [sys.executable, "-m", "torch.distributed.run"],
+        [sys.executable, "-m", "torch.distributed.launch"],
+        ["bash"],
+    ],
+    ids=lambda argv: " ".join(Path(word).name for word in argv),
+)
+def test_launchers_and_shells_are_passed_through(tmp_path: Path, launcher: list[str]) -> None:
+    train = tmp_path / "train.py"
+    # A trainer with a data loader of its own.
+    train.write_text(f"import subprocess, sys\nsubprocess.call([sys.executable, '-c', {SLEEP!r}])")
+    wrap = tmp_path / "torchrun"
+    wrap.write_text(f"#!{sys.executable}\n{WRAP}")
+    wrap.chmod(0o755)
+    (tmp_path / "accelerate").symlink_to(wrap)
+    package = tmp_path / "torch" / "distributed"
+    package.mkdir(parents=True)
+    for name in ("__init__.py", "../__init__.py"):
+        (package / name).touch()
+    for name in ("run.py", "launch.py"):
+        (package / name).write_text(WRAP)
+    script = f"cd {tmp_path}; PYTHONPATH={tmp_path} PATH={tmp_path}:$PATH "
+    if launcher == ["bash"]:
+        script += f"bash -c '{sys.executable} {train} one; true'; true"
+    else:
+        script += f"{' '.join(launcher)} {sys.executable} {train} one; true"
+    with started("bash", "-c", script) as process:
+        wait_until("the tree is up", lambda: SLEEP in names(descendants(process.pid)))
+        assert names(workers(process.pid, signal.SIGTERM)) == ["one"]
+
+
+def test_an_ordinary_program_is_a_worker_and_its_children_are_its_own(tmp_path: Path) -> None:
+    train = tmp_path / "train.py"
+    train.write_text(f"import subprocess, sys\nsubprocess.call([sys.executable, '-c', {SLEEP!r}])")
+    with started("bash", "-c", f"{sys.executable} -m train torchrun & wait; true") as process:
+        # A module called train, given "torchrun" as an argument, in a folder where it is not found.
+        assert process.wait() == 0
+    with started("bash", "-c", f"{sys.executable} {train} torchrun; true") as process:
+        wait_until("the tree is up", lambda: SLEEP in names(descendants(process.pid)))
+        assert names(workers(process.pid, signal.SIGTERM)) == ["torchrun"]
+
+
+def test_a_shell_counts_when_it_has_a_trap_or_nobody_below() -> None:
+    trap = "trap 'exit 3' TERM; sleep 1000 & wait"
+    with started("bash", "-c", f"bash -c {trap!r} first; true".replace("'", '"', 0)) as process:
+        wait_until("sleep is up", lambda: "1000" in names(descendants(process.pid)))
+        found = names(workers(process.pid, signal.SIGTERM))
+        assert found == ["1000", "first"]
+        assert names(workers(process.pid, signal.SIGUSR1)) == ["1000"]
+    with started("bash", "-c", "bash -c 'read < /dev/zero' alone; true") as process:
+        wait_until("it is up", lambda: "alone" in names(descendants(process.pid)))
+        assert names(workers(process.pid, signal.SIGTERM)) == ["alone"]
+
+
+def test_a_tree_is_killed_with_what_left_it(tmp_path: Path) -> None:
+    """A fork bomb of the gentle kind: each process starts the next one and ends."""
+    bomb = tmp_path / "bomb.py"
+    bomb.write_text(
+        "import os, sys, time\n"
+        "while True:\n"
+        "    if os.fork():\n"
+        "        time.sleep(0.02)\n"
+        "        os._exit(0)\n"
+    )
+    with started(sys.executable, str(bomb)) as process:
+        wait_until("it has moved on", lambda: process.poll() is not None)
+        killed = kill_tree(process.pid, process.pid)
+        assert killed >= 1
+        wait_until("nothing is left", lambda: not descendants(process.pid, process.pid))
