@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import queue
 import signal
 import socket
 import threading
@@ -17,6 +19,8 @@ import structlog
 
 from providers.base import Provider
 from providers.stores import open_store as open_objects
+from providers.stores.base import ObjectStore
+from providers.stores.base import StoreError as ObjectStoreError
 from spotd import log as logs
 from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
@@ -25,7 +29,7 @@ from spotd.act.link import SshLink
 from spotd.clock import RandomIds, SystemClock
 from spotd.config import Config
 from spotd.duties import Duties, Schedule
-from spotd.errors import UserError
+from spotd.errors import ExitCode, UserError
 from spotd.loop import Loop, run_effect
 from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
@@ -43,6 +47,8 @@ from spotd.vault import JobKeys, Vault, load_key, open_job_keys, open_secrets
 
 log = structlog.get_logger(__name__)
 
+PATIENCE_S = 3.0  # with each kind of thing that is under way when we stop
+
 
 class Daemon:
     """Everything that runs in one `spotd` process."""
@@ -54,9 +60,9 @@ class Daemon:
         self.timing = config.file.timing.to_model()
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
-        self._stopping = threading.Event()
-        config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = _hold(config.state_dir / "lock")
+        # A queue, because a signal handler may put to it whatever was interrupted.
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._lock = _hold(_make_folder(config.state_dir) / "lock")
         self.store: Store = open_store(
             config.database_url,
             now=self.clock.now_us,
@@ -67,8 +73,7 @@ class Daemon:
         key = load_key(config.state_dir, config.environ, self.ids.random_bytes)
         self.vault = Vault(key, self.ids.random_bytes)
         self.providers = _providers(config, self.store.deployment())
-        url = config.deployment_store
-        self.objects = open_objects(url, config.store_options(url))
+        self.objects = _open_objects(config)
         self.survey = Survey(self.store, self.providers, self.clock)
         self.link = SshLink(build_bundle())
         self.world = self._world()
@@ -80,9 +85,10 @@ class Daemon:
         self._hints = [self.loop.poke, self.follower.poke]
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises UserError when the socket is busy."""
+        """Until SIGTERM, SIGINT or SIGHUP (the terminal was closed). Raises UserError when the
+        socket is busy."""
         server = serve(make_app(self._backing()), self.config.socket)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
         self.duties.start()
         self.follower.start()
@@ -90,25 +96,26 @@ class Daemon:
         thread.start()
         notify("READY=1")
         log.info("ready", socket=str(self.config.socket), providers=list(self.providers))
-        self._stopping.wait()
+        received = signal.Signals(self._signals.get())
         notify("STOPPING=1")
+        log.info("stopping", signal=received.name)
         self._close(server, thread)
 
     def _close(self, server: Server, thread: threading.Thread) -> None:
         """Stop deciding, let calls in flight record their outcome, then close. Whatever does not
         end in time is what a crash would leave: due again."""
         self.loop.stop()
-        thread.join()
-        self.duties.stop()
-        self.pool.close(wait=True)
+        thread.join(PATIENCE_S)
+        self.duties.stop(PATIENCE_S)
+        self.pool.close(PATIENCE_S)
         self.follower.stop()
         server.stop()
         self.store.close()
         self._lock.close()
         log.info("stopped")
 
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._stopping.set()
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.put(number)
 
     def _hint(self) -> None:
         """Something was recorded that makes a job due: look now, not at the next poll."""
@@ -138,6 +145,7 @@ class Daemon:
             secrets=self._secrets,
             open_store=lambda url: open_objects(url, self.config.store_options(url)),
             store_options=self.config.store_options,
+            started_at_us=self.clock.now_us(),
         )
 
     def _duties(self) -> Duties:
@@ -177,9 +185,38 @@ class Daemon:
         ]
 
 
+def _make_folder(path: Path) -> Path:
+    """The state folder, for its owner alone. Raises UserError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(path, error) from None
+    return path
+
+
+def _unusable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"the state folder {path} cannot be used: {error.strerror}",
+        "let the user that runs spotd write there, or set another `state_dir` in config.toml",
+    )
+
+
+def _open_objects(config: Config) -> ObjectStore:
+    """The deployment's store. Raises UserError."""
+    url = config.deployment_store
+    try:
+        return open_objects(url, config.store_options(url))
+    except ObjectStoreError as error:
+        text = f"deployment.store cannot be used: {error}"
+        raise UserError(text, "correct it in config.toml", ExitCode.USAGE) from None
+
+
 def _hold(path: Path) -> IO[bytes]:
     """One daemon a state folder. Raises UserError when another holds it."""
-    file = path.open("ab")
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise _unusable(path.parent, error) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -212,3 +249,10 @@ def run_daemon(config: Config) -> None:
     """The whole life of a daemon. Raises UserError and StoreError."""
     logs.configure(level=config.file.log.level, form=config.file.log.format)
     Daemon(config).run()
+    others = (t for t in threading.enumerate() if t is not threading.main_thread())
+    late = [thread.name for thread in others if not thread.daemon]
+    if late:
+        # Python would wait for them. What they do is due again, as after a crash.
+        log.warning("cut off", threads=sorted(late))
+        logging.shutdown()
+        os._exit(0)

@@ -5,6 +5,8 @@ Each holds a lease, so that one replica does it at a time; APScheduler says when
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +23,11 @@ from spotd.observe.clouds import Survey, hear_notices, refresh_offers
 from spotd.store.base import Store, StoreError
 
 log = structlog.get_logger(__name__)
+
+OWN = "_own"  # (no name of a provider) the line of duties that ask no cloud
+OWN_THREADS = 4
+CLOUD_THREADS = 2  # of each cloud: one that hangs keeps its own duties waiting, and no others
+FIRST_OFFERS_S = 3.0  # how long the start waits for prices; jobs that wait for them are told later
 
 
 @dataclass(frozen=True)
@@ -59,46 +66,88 @@ class Duties:
         self._holder = holder
         self._timing = timing
         self._schedule = schedule
+        self._changed = threading.Condition()
+        self._running = 0
+        self._held: set[str] = set()
+        lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(4)},
+            executors={OWN: ThreadPoolExecutor(OWN_THREADS), **lines},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": 60},
         )
 
     def start(self) -> None:
-        """Run what is needed before the first decision, then keep to the schedule."""
-        for provider in self._providers.values():
-            refresh_offers(self._store, provider, self._clock)
+        """Ask for prices, then keep to the schedule. A cloud that does not answer holds up nobody
+        for long."""
         s = self._schedule
         for name in self._providers:
-            self._every(s.survey_s, f"survey:{name}", partial(self._list, name))
-            self._every(s.offers_s, f"offers:{name}", partial(self._offers, name))
-            self._every(s.notices_s, f"notices:{name}", partial(self._notices, name))
+            self._every(s.survey_s, f"survey:{name}", partial(self._list, name), name)
+            self._every(s.offers_s, f"offers:{name}", partial(self._offers, name), name)
+            self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
         self._every(s.health_s, "health", self._note_slow)
         self._every(s.prune_s, "prune", self._prune)
+        asked = [threading.Event() for _ in self._providers]
+        for name, done in zip(self._providers, asked, strict=True):
+            run = partial(self._first_offers, name, done)
+            self._scheduler.add_job(run, id=f"first:{name}", executor=name)
         self._scheduler.start()
+        end_s = time.monotonic() + FIRST_OFFERS_S
+        for done in asked:
+            done.wait(max(end_s - time.monotonic(), 0.0))
 
-    def stop(self) -> None:
-        """Let what runs end, start nothing more."""
-        if self._scheduler.running:
-            self._scheduler.shutdown(wait=True)
+    def stop(self, patience_s: float) -> bool:
+        """Start nothing more and let what runs end; False when something still runs after
+        `patience_s`. Another replica may go on at once."""
+        if not self._scheduler.running:
+            return True
+        self._scheduler.shutdown(wait=False)
+        with self._changed:
+            ended = self._changed.wait_for(lambda: not self._running, patience_s)
+        try:
+            for duty in sorted(self._held):
+                self._store.take_duty(duty, self._holder, self._clock.now_us(), 0)
+        except StoreError as error:
+            log.warning("the store does not answer", error=str(error))
+        return ended
 
-    def _every(self, seconds: float, duty: str, run: Callable[[int], None]) -> None:
+    def _every(
+        self, seconds: float, duty: str, run: Callable[[int], None], line: str = OWN
+    ) -> None:
         """Run `run(epoch)` each `seconds` while we hold the duty's lease."""
 
-        def guarded() -> None:
+        def held() -> None:
             ttl_us = int(max(3 * seconds, 30) * S)
-            try:
-                epoch = self._store.take_duty(duty, self._holder, self._clock.now_us(), ttl_us)
-                if epoch is not None:
-                    run(epoch)
-            except StoreError as error:
-                log.warning("the store does not answer", duty=duty, error=str(error))
-            except ProviderError as error:
-                log.warning("a cloud does not answer", duty=duty, error=str(error))
+            epoch = self._store.take_duty(duty, self._holder, self._clock.now_us(), ttl_us)
+            if epoch is not None:
+                self._held.add(duty)
+                run(epoch)
 
-        self._scheduler.add_job(guarded, "interval", seconds=seconds, id=duty)
+        guarded = partial(self._guarded, duty, held)
+        self._scheduler.add_job(guarded, "interval", seconds=seconds, id=duty, executor=line)
+
+    def _guarded(self, duty: str, run: Callable[[], None]) -> None:
+        with self._changed:
+            self._running += 1
+        try:
+            run()
+        except StoreError as error:
+            log.warning("the store does not answer", duty=duty, error=str(error))
+        except ProviderError as error:
+            log.warning("a cloud does not answer", duty=duty, error=str(error))
+        except Exception:
+            log.exception("a duty failed", duty=duty)
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def _first_offers(self, name: str, done: threading.Event) -> None:
+        """Without the lease: who held it may be a daemon that died."""
+        try:
+            self._guarded(f"offers:{name}", partial(self._offers, name, 0))
+        finally:
+            done.set()
 
     def _list(self, name: str, _epoch: int) -> None:
         self._survey.survey(name)()

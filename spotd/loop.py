@@ -8,19 +8,16 @@ from collections.abc import Callable
 import structlog
 
 from spotd.act.effects import World
-from spotd.model import (
-    Timing,
-)
-from spotd.plan import (
-    Effect,
-)
+from spotd.model import Event, Severity, Timing
+from spotd.plan import Effect
 from spotd.reconcile import claim_due, drain, one_effect, one_pass
-from spotd.store.base import StoreError
+from spotd.store.base import StoreError, StoreUnavailableError
 
 log = structlog.get_logger(__name__)
 
 BATCH = 16  # jobs claimed in one transaction
 LONGEST_WAIT_S = 5.0  # polling is the truth; hints only make it quicker
+AWAY_S = 1.0  # between looks for a store that is away
 
 
 class Loop:
@@ -45,6 +42,9 @@ class Loop:
         self._progressed = progressed
         self._poked = threading.Event()
         self._stopping = threading.Event()
+        self._claimed: list[str] = []  # and not decided about yet
+        self._resumed = False
+        self._poisoned: dict[str, str] = {}  # job -> what its last pass failed with
 
     def poke(self) -> None:
         """Something may be due: look now."""
@@ -60,32 +60,65 @@ class Loop:
         while not self._stopping.is_set():
             self._poked.clear()
             try:
+                self._resume()
                 busy = self.round()
             except StoreError as error:
                 log.warning("the store does not answer", error=str(error))
-                self._stopping.wait(1.0)
+                self._stopping.wait(AWAY_S)
+                continue
+            except Exception:
+                # Not fed, the watchdog ends what fails for ever.
+                log.exception("a round failed")
+                self._stopping.wait(AWAY_S)
                 continue
             self._progressed()
             if not busy:
                 self._poked.wait(self._idle_s())
 
+    def _resume(self) -> None:
+        """Calls that a former daemon was making died with it, whatever their deadline says: look
+        once at every job that has a machine."""
+        if not self._resumed:
+            store = self._world.store
+            store.note_jobs(sorted({node.job_id for node in store.active_nodes()}))
+            self._resumed = True
+
     def round(self) -> bool:
-        """Claim and decide once; whether there was anything to do."""
-        claimed = claim_due(self._world, self._owner, BATCH)
-        for job_id in claimed:
-            if self._stopping.is_set():
-                break
-            self._decide(job_id)
-        return bool(claimed)
+        """Claim and decide once; whether there was anything to do. A job whose decision the store
+        could not take has its turn again after the others."""
+        if len(self._claimed) < BATCH:
+            fresh = claim_due(self._world, self._owner, BATCH)
+            self._claimed += [job_id for job_id in fresh if job_id not in self._claimed]
+        busy = bool(self._claimed)
+        while self._claimed and not self._stopping.is_set():
+            job_id = self._claimed.pop(0)
+            try:
+                self._decide(job_id)
+            except StoreUnavailableError:
+                self._claimed.append(job_id)
+                raise
+        return busy
 
     def _decide(self, job_id: str) -> None:
         try:
             drain(one_pass(self._world, self._timing, job_id, self._dispatch))
-        except StoreError:
+        except StoreUnavailableError:
             raise
-        except Exception:
+        except Exception as error:
             # One job's poison must not stop the others; its claim runs out and it is tried again.
             log.exception("a pass failed", job=job_id)
+            self._tell_poison(job_id, f"{type(error).__name__}: {error}")
+        else:
+            self._poisoned.pop(job_id, None)
+
+    def _tell_poison(self, job_id: str, text: str) -> None:
+        """Once for each thing that is wrong: the job's user waits for nothing otherwise."""
+        if self._poisoned.get(job_id) == text:
+            return
+        words = f"spotd cannot decide about this job and tries again; please report this: {text}"
+        event = Event("pass_failed", words, severity=Severity.ERROR, alert=True)
+        self._world.store.add_event(job_id, event, self._world.clock.now_us())
+        self._poisoned[job_id] = text
 
     def _idle_s(self) -> float:
         try:

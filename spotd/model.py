@@ -326,6 +326,7 @@ class Market:
     deployment: str = ""
     blocked: str = ""  # why nothing may be launched now (a limit, the database)
     visibility_s: Mapping[str, float] = field(default_factory=dict)  # provider -> listing lag
+    started_at_us: int = 0  # of this daemon: a call armed before died with the one that made it
     timing: Timing = Timing()
 
 

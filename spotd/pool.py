@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from spotd.model import (
-    EffectKind,
-)
-from spotd.plan import (
-    Effect,
-)
+from spotd.model import EffectKind
+from spotd.plan import Effect
 
 CLOUD_KINDS = frozenset({EffectKind.LAUNCH, EffectKind.RESOLVE, EffectKind.SURVEY})
 CLOUD_CALLS = 8  # at once per provider
@@ -28,7 +24,9 @@ class Pool:
     def __init__(self, providers: Iterable[str], run: Callable[[Effect], None]) -> None:
         self._run = run
         self._lock = threading.Lock()
+        self._closed = False
         self._running: set[Future[None]] = set()
+        self._surveys: set[str] = set()  # providers whose next survey waits for its turn
         self._nodes = ThreadPoolExecutor(NODE_CALLS, thread_name_prefix="node")
         self._clouds: dict[str, ThreadPoolExecutor] = {}
         self._terminates: dict[str, ThreadPoolExecutor] = {}
@@ -39,11 +37,28 @@ class Pool:
             )
 
     def submit(self, effect: Effect) -> None:
-        """Queue a call on its lane."""
-        future = self._lane(effect).submit(self._run, effect)
+        """Queue a call on its lane. A survey that has not begun does for all who want one: it lists
+        the whole cloud. After `close` nothing is queued any more."""
         with self._lock:
+            if self._closed or not self._wanted(effect):
+                return
+            future = self._lane(effect).submit(self._make, effect)
             self._running.add(future)
         future.add_done_callback(self._done)
+
+    def _wanted(self, effect: Effect) -> bool:
+        if effect.kind is not EffectKind.SURVEY:
+            return True
+        provider = effect.node.offer.provider
+        queued = provider in self._surveys
+        self._surveys.add(provider)
+        return not queued
+
+    def _make(self, effect: Effect) -> None:
+        if effect.kind is EffectKind.SURVEY:
+            with self._lock:
+                self._surveys.discard(effect.node.offer.provider)
+        self._run(effect)
 
     def _lane(self, effect: Effect) -> ThreadPoolExecutor:
         provider = effect.node.offer.provider
@@ -62,11 +77,13 @@ class Pool:
         with self._lock:
             return len(self._running)
 
-    def close(self, wait: bool) -> None:
-        """Drop what is queued (it is due again at its deadline); `wait` for what is being made."""
-        lanes = [self._nodes, *self._clouds.values(), *self._terminates.values()]
-        for lane in lanes:
+    def close(self, patience_s: float) -> bool:
+        """Drop what is queued (it is due again) and let what is being made end; False when
+        something still is after `patience_s`."""
+        with self._lock:
+            self._closed = True
+        for lane in (self._nodes, *self._clouds.values(), *self._terminates.values()):
             lane.shutdown(wait=False, cancel_futures=True)
-        if wait:
-            for lane in lanes:
-                lane.shutdown(wait=True)
+        with self._lock:
+            running = set(self._running)
+        return not wait(running, patience_s).not_done

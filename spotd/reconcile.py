@@ -11,17 +11,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 from spotd.act.effects import World, call, effects_of
+from spotd.decide.needs import last_start_us
 from spotd.decide.rules import decide
-from spotd.model import (
-    Market,
-    Timing,
-)
-from spotd.plan import (
-    Effect,
-)
+from spotd.model import Market, Timing
+from spotd.plan import Effect
 from spotd.store.base import CommitStatus
 
-CLAIM_LEASE_S = 30.0
+CLAIM_LEASE_S = 10.0  # a pass takes milliseconds; what a dead daemon had claimed is free then
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,13 @@ def market_now(world: World, timing: Timing) -> Market:
     """The market as stored, with what only the configuration knows."""
     market = world.store.load_market(world.clock.now_us())
     lag_s = {name: provider.visibility_s for name, provider in world.providers.items()}
-    return replace(market, timing=timing, visibility_s=lag_s, deployment=world.deployment)
+    return replace(
+        market,
+        timing=timing,
+        visibility_s=lag_s,
+        deployment=world.deployment,
+        started_at_us=world.started_at_us,
+    )
 
 
 def one_pass(
@@ -72,8 +74,15 @@ def one_pass(
 
 
 def one_effect(world: World, effect: Effect) -> Steps:
-    """Make one call and record its outcome."""
+    """Make one call and record its outcome. One that waited too long for its turn is not made: it
+    would end after its deadline, when it counts as lost and others act on that."""
     what = effect.kind.value
+    now_us = world.clock.now_us()
+    if now_us > last_start_us(effect.kind, effect.deadline_us):
+        if now_us < effect.deadline_us:
+            text = "waited too long for a free line"
+            world.store.record_effect_failed(effect.node.id, effect.kind, text, now_us)
+        return
     yield Boundary("before", what, effect.job.id)
     record = call(effect, world)
     yield Boundary("before", f"record {what}", effect.job.id)

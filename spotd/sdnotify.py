@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import socket
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 
 def notify(state: str) -> bool:
-    """Send e.g. "READY=1"; False when nobody listens (not under systemd)."""
+    """Send e.g. "READY=1"; False when nobody listens (not under systemd, or systemd is away)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return False
     if address.startswith("@"):  # the abstract namespace
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        sock.sendto(state.encode(), address)
+        try:
+            sock.sendto(state.encode(), address)
+        except OSError as error:
+            log.warning("systemd cannot be told", state=state, error=str(error))
+            return False
     return True

@@ -213,10 +213,13 @@ def take_over(run: Run) -> int:
     if head.final:
         print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
         return -1
+    started = time.perf_counter()
     restored = run.checkpointer.restore(head, run.config, run.state.load)
+    restore_s = round(time.perf_counter() - started, 6)
     ref = restored[0] if restored else None
     step = ref.step if ref else 0
-    run.link.send(CLAIMED, {"step": step, "manifest": ref.manifest if ref else ""})
+    manifest = ref.manifest if ref else ""
+    run.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": restore_s})
     print(f"generation {run.job.generation} goes on after step {step}", flush=True)
     return step
 

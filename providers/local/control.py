@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from providers.local.client import Client
+from providers.local.client import Client, NoAnswer
 
 
 class ControlError(Exception):
@@ -60,6 +60,10 @@ class Control:
     def metadata(self, instance: str, kind: str, seconds: float = 0.0) -> None:
         """A fault of one machine's metadata service; see metadata.FAULTS."""
         self._post("metadata", {"instance": instance, "kind": kind, "seconds": seconds})
+
+    def shutdown(self) -> None:
+        """End the cloud and every machine; the call returns before all is over."""
+        self._post("shutdown", {})
 
     def meter(self) -> list[dict[str, Any]]:
         """Machine-seconds by token, with launch and end times."""
@@ -126,6 +130,17 @@ def start(folder: Path, scenario: Path | None = None, port: int = 0) -> Running:
         raise ControlError("the local cloud did not start: " + "\n".join(said))
     url = json.loads(line)["url"]
     return Running(url, process, Control(url))
+
+
+def attach(folder: Path) -> Control:
+    """The cloud that runs on this folder. Raises ControlError when none does."""
+    try:
+        url = json.loads((folder / "server.json").read_text("utf-8"))["url"]
+        control = Control(url)
+        control.state()
+    except (OSError, ValueError, NoAnswer) as error:
+        raise ControlError(f"no local cloud runs on {folder}; start one: {error}") from None
+    return control
 
 
 @contextlib.contextmanager

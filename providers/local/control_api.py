@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Mapping
 
@@ -40,6 +42,8 @@ class ControlApi:
                 fault = fault_from(row)
                 _refuse(errors)
                 self._world.market.arm(fault)
+            case "POST", "shutdown":
+                os.kill(os.getpid(), signal.SIGTERM)
             case "POST", "clear_faults":
                 self._world.market.disarm()
             case "POST", "price":

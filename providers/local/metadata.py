@@ -39,8 +39,9 @@ class MetadataServer:
         """One order of the cloud: publish, withdraw, or fault. Reports when it is done."""
         match order:
             case {"publish": {"notice_id": str(name), "kind": str(kind), "deadline_us": int(at)}}:
+                published_us = time.time_ns() // 1000  # before, so that nobody can be earlier
                 self._document.publish(Notice(name, NoticeKind(kind), at))
-                self._tell("published", notice_id=name)
+                self._tell("published", notice_id=name, at_us=published_us)
             case {"withdraw": str(name)}:
                 self._document.withdraw(name)
                 self._tell("withdrawn", notice_id=name)

@@ -1,7 +1,7 @@
 """`python -m providers.local.server --dir DIR`: the local cloud, until it is told to stop.
 
-Prints one JSON line, `{"url": "http://127.0.0.1:PORT", ...}`, when it is ready. SIGTERM or SIGINT
-ends it and every machine with it; so does SIGKILL.
+Prints one JSON line, `{"url": "http://127.0.0.1:PORT", ...}`, when it is ready, and keeps it in
+DIR/server.json while it runs. SIGTERM or SIGINT ends it and every machine with it; so does SIGKILL.
 """
 
 from __future__ import annotations
@@ -61,11 +61,14 @@ def _serve(folder: Path, port: int, scenario: Scenario) -> int:
     server = Server(bound, Api(world, Taker(world)))
     try:
         server.start()
-        print(json.dumps({"url": server.url, "pid": os.getpid(), "local": True}), flush=True)
+        ready = json.dumps({"url": server.url, "pid": os.getpid(), "local": True})
+        (folder / "server.json").write_text(ready)
+        print(ready, flush=True)
         while signal.sigtimedwait(_ENDS, _BEAT_S) is None:
             world.ledger.beat()
         server.stop()
     finally:
+        (folder / "server.json").unlink(missing_ok=True)
         world.shutdown()
     return 1 if trouble.is_set() else 0
 

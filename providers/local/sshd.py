@@ -1,4 +1,7 @@
-"""A machine's SSH server: public keys only, commands and shells as the user who runs the cloud."""
+"""A machine's SSH server: public keys only, commands and shells as the user who runs the cloud.
+
+Not spoken: forwarding, SFTP, and the request to signal a running command.
+"""
 
 from __future__ import annotations
 

@@ -147,11 +147,17 @@ def kill_below(root: int, *, timeout_s: float = 10.0) -> None:
     The dead are not waited for here: `root`, or who adopts from it, reaps them.
     """
     end = time.monotonic() + timeout_s
-    while alive := {p.pid for p in descendants(root).values() if p.state not in _DEAD}:
+    thorough = False
+    while True:
+        tree = descendants(root, thorough=thorough).values()
+        alive = {process.pid for process in tree if process.state not in _DEAD}
+        if not alive and thorough:
+            return
         send(alive, signal.SIGKILL)
         if time.monotonic() > end:
             raise TreeError(f"processes under {root} do not die: {sorted(alive)}")
-        time.sleep(0.002)
+        thorough = not alive
+        time.sleep(0.002 if alive else 0.0)
 
 
 def kill_tree(root: int, *, timeout_s: float = 10.0) -> bool:

@@ -29,16 +29,9 @@ from spotd import wire
 from spotd.clock import Clock
 from spotd.decide.bootstrap import agent_config, start_document
 from spotd.decide.needs import CALL_DEADLINE_S, claim_for
-from spotd.model import (
-    EffectKind,
-    HeadSeen,
-    Node,
-    S,
-    View,
-)
-from spotd.plan import (
-    Effect,
-)
+from spotd.errors import UserError
+from spotd.model import EffectKind, HeadSeen, Node, S, View
+from spotd.plan import Effect
 from spotd.store.base import Store
 from spotd.vault import JobKeys, host_key
 from spotd.wire import AgentConfig, Command, Reply
@@ -66,7 +59,7 @@ class World:
 
     `survey(provider)` lists a cloud, sharing the call with others who ask at the same time.
     `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
-    open it.
+    open it. `started_at_us` is when this daemon started.
     """
 
     store: Store
@@ -80,6 +73,7 @@ class World:
     secrets: Callable[[str], Mapping[str, str]]
     open_store: Callable[[str], ObjectStore]
     store_options: Callable[[str], Mapping[str, str]]
+    started_at_us: int = 0
 
 
 def effects_of(view: View, armed_at_us: int) -> list[Effect]:
@@ -99,13 +93,15 @@ def effects_of(view: View, armed_at_us: int) -> list[Effect]:
 
 
 def call(effect: Effect, world: World) -> Record:
-    """Make the call; what is returned records its outcome. Raises only bugs."""
+    """Make the call; what is returned records its outcome. Raises what the daemon's own store
+    raises, and bugs."""
     node, store, clock = effect.node, world.store, world.clock
     try:
         return _CALLS[effect.kind](effect, world)
     except (CapacityError, QuotaError, PriceError, RejectedError, AuthError) as error:
         return partial(_record_refusal, effect, world, error)
-    except (ProviderError, LinkError, ObjectStoreError, wire.WireError) as error:
+    except (ProviderError, LinkError, ObjectStoreError, wire.WireError, UserError) as error:
+        # A UserError is a key or a secret that cannot be read any more.
         text = f"{type(error).__name__}: {error}"
         return lambda: store.record_effect_failed(node.id, effect.kind, text, clock.now_us())
 

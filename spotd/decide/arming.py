@@ -18,7 +18,7 @@ def arm(d: Draft) -> None:
                 # Pacing lies in the need itself there: look again soon.
                 d.wake(d.now_us + int(_next_look_s(d, node.terminated_at_us) * S))
             continue
-        at_us = due_at_us(node, d.view, kind, d.now_us)
+        at_us = due_at_us(node, d.view, d.market, kind, d.now_us)
         if at_us > d.now_us:
             d.wake(at_us)
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotd.decide.draft import LEAVING, Draft, place
-from spotd.decide.needs import release_deadline_us, silent_since_us, suspect
+from spotd.decide.needs import alive_at_us, release_deadline_us, silent_since_us, suspect
 from spotd.model import LeaveReason, Node, NoticeSeen, S, Severity
 from spotd.states import NodeState
 
@@ -95,10 +95,7 @@ def give_up_lost(d: Draft) -> None:
             continue
         silent_us = silent_since_us(node)
         d.say(f"{place(node)} is silent for {(d.now_us - silent_us) / S:.0f} s")
-        head = d.job.head
-        if head is not None and head.generation == node.generation:
-            silent_us = max(silent_us, head.seen_at_us if head.step > node.last_step else 0)
-        end_us = silent_us + int(d.market.timing.lost_after_s * S)
+        end_us = alive_at_us(node, d.view) + int(d.market.timing.lost_after_s * S)
         if d.now_us >= end_us:
             d.event(
                 "lost",

@@ -7,6 +7,7 @@ repeats it while it is in flight.
 
 from __future__ import annotations
 
+from providers.base import InstanceState
 from spotd.decide.backoff import effect_backoff_s
 from spotd.model import EffectKind, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState
@@ -25,6 +26,14 @@ CALL_DEADLINE_S = {
     EffectKind.READ_HEAD: 20.0,
     EffectKind.TERMINATE: 15.0,
 }
+LAUNCH_S = 10.0  # how long a create itself may take, by the port's contract
+LAST_LOOK = 0.75  # of the time after which a silent node is given up: HEAD is read once more
+
+
+def last_start_us(kind: EffectKind, deadline_us: int) -> int:
+    """When a call armed until `deadline_us` may begin at the latest. A create must have ended by
+    its deadline: a machine that nobody waits for any more would be nobody's."""
+    return deadline_us - int(LAUNCH_S * S) if kind is EffectKind.LAUNCH else deadline_us
 
 
 def silent_since_us(node: Node) -> int:
@@ -100,30 +109,47 @@ def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | No
             return None
 
 
-def _need_contact(node: Node, market: Market, now_us: int) -> EffectKind | None:
+def alive_at_us(node: Node, view: View) -> int:
+    """When the node last showed that it lives: by its word, or by a checkpoint that we know of from
+    HEAD alone."""
+    head, silent_us = view.job.head, silent_since_us(node)
+    if head is None or head.generation != node.generation or head.step <= node.last_step:
+        return silent_us
+    return max(silent_us, head.seen_at_us)
+
+
+def _need_contact(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     """Ask the cloud about a suspect, again and again; where it says that the machine runs, start
-    the agent there again: it may have died, and the training program with no one to heed."""
+    the agent again, which may have died and left training alone; ask HEAD before it is given up."""
     timing = market.timing
     if not suspect(node, market, now_us):
         return None
-    if _in_flight(node, EffectKind.BOOT, node.booted_at_us, now_us):
+    if _in_flight(node, market, EffectKind.BOOT, node.booted_at_us, now_us):
         return EffectKind.BOOT
     since_us = node.link_down_at_us or silent_since_us(node)
     asked = node.surveyed_at_us > since_us
     if not asked or now_us - node.surveyed_at_us >= timing.resurvey_s * S:
         return EffectKind.SURVEY
     again = now_us - node.booted_at_us >= timing.suspect_after_s * S
-    if node.cloud_state == "running" and (node.booted_at_us <= since_us or again):
+    if node.cloud_state == InstanceState.RUNNING and (node.booted_at_us <= since_us or again):
         return EffectKind.BOOT
+    head = view.job.head
+    look_us = alive_at_us(node, view) + int(LAST_LOOK * timing.lost_after_s * S)
+    if node.claimed_at_us and now_us >= look_us and (head is None or head.read_at_us < look_us):
+        return EffectKind.READ_HEAD
     return None
 
 
-def _in_flight(node: Node, kind: EffectKind, done_at_us: int, now_us: int) -> bool:
-    """The last call armed is of this kind, and what came of it is not known yet."""
+def _armed(node: Node, market: Market, kind: EffectKind) -> bool:
+    """The last call armed is of this kind, by a daemon that has not died since."""
+    return node.effect is kind and node.effect_armed_at_us >= max(market.started_at_us, 1)
+
+
+def _in_flight(node: Node, market: Market, kind: EffectKind, done_at_us: int, now_us: int) -> bool:
+    """What came of the last call, which is of this kind, is not known yet."""
     over_us = max(done_at_us, node.effect_failed_at_us)
-    return (
-        node.effect is kind and node.effect_armed_at_us > over_us and now_us < node.effect_due_at_us
-    )
+    fresh = node.effect_armed_at_us > over_us and now_us < node.effect_due_at_us
+    return fresh and _armed(node, market, kind)
 
 
 def _need_booting(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
@@ -134,9 +160,9 @@ def _need_booting(node: Node, view: View, market: Market, now_us: int) -> Effect
     if node.exit_code == EXIT_FINISHED:
         return _need_head(node, view)
     start = EffectKind.START if _start_wanted(node, view, now_us) else None
-    if start and _in_flight(node, start, node.started_at_us, now_us):
+    if start and _in_flight(node, market, start, node.started_at_us, now_us):
         return start  # it may ship packages for long
-    return _need_contact(node, market, now_us) or start
+    return _need_contact(node, view, market, now_us) or start
 
 
 def _start_wanted(node: Node, view: View, now_us: int) -> bool:
@@ -157,7 +183,7 @@ def _released_itself(node: Node, view: View) -> bool:
 def _need_running(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     if node.exit_code == EXIT_FINISHED:
         return _need_head(node, view)
-    contact = _need_contact(node, market, now_us)
+    contact = _need_contact(node, view, market, now_us)
     wanted_us = view.job.save_wanted_at_us
     if contact is None and wanted_us > max(node.told_save_at_us, node.first_step_at_us):
         return EffectKind.SAVE
@@ -167,7 +193,7 @@ def _need_running(node: Node, view: View, market: Market, now_us: int) -> Effect
 def _need_draining(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     if node.exit_code == EXIT_FINISHED:
         return _need_head(node, view)
-    contact = _need_contact(node, market, now_us)
+    contact = _need_contact(node, view, market, now_us)
     if contact is None and node.exit_code is None and not node.released_at_us:
         if node.leave_reason is not LeaveReason.PREEMPTED and not node.told_drain_at_us:
             return EffectKind.DRAIN
@@ -201,31 +227,27 @@ def _need_terminating(node: Node, market: Market, now_us: int) -> EffectKind | N
 
 
 def _done_at_us(node: Node, view: View, kind: EffectKind) -> int:
-    """When a call of this kind was last seen to have its outcome."""
-    match kind:
-        case EffectKind.SURVEY | EffectKind.RESOLVE:
-            return node.surveyed_at_us
-        case EffectKind.START:
-            return node.started_at_us
-        case EffectKind.BOOT:
-            return node.booted_at_us
-        case EffectKind.TERMINATE:
-            return node.terminated_at_us
-        case EffectKind.SAVE:
-            return node.told_save_at_us
-        case EffectKind.READ_HEAD:
-            return view.job.head.read_at_us if view.job.head else 0
-        case _:
-            return 0  # the outcome of the others removes the need itself
+    """When a call of this kind was last seen to have its outcome; 0 where the outcome removes the
+    need itself."""
+    done = {
+        EffectKind.SURVEY: node.surveyed_at_us,
+        EffectKind.RESOLVE: node.surveyed_at_us,
+        EffectKind.BOOT: node.booted_at_us,
+        EffectKind.START: node.started_at_us,
+        EffectKind.TERMINATE: node.terminated_at_us,
+        EffectKind.SAVE: node.told_save_at_us,
+        EffectKind.READ_HEAD: view.job.head.read_at_us if view.job.head else 0,
+    }
+    return done.get(kind, 0)
 
 
-def due_at_us(node: Node, view: View, kind: EffectKind, now_us: int) -> int:
+def due_at_us(node: Node, view: View, market: Market, kind: EffectKind, now_us: int) -> int:
     """When the needed call may be made: now, or when the one in flight is given up, or when the
     pause after a failure is over."""
     # A cloud is asked about the same machine at most twice a second.
     paced = kind in (EffectKind.SURVEY, EffectKind.RESOLVE)
     free_us = max(now_us, node.surveyed_at_us + S // 2) if paced else now_us
-    if node.effect is not kind or not node.effect_armed_at_us:
+    if not _armed(node, market, kind):
         return free_us
     if _done_at_us(node, view, kind) >= node.effect_armed_at_us:
         return free_us

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 
 import structlog
 
-from providers.base import AuthError, Instance, OfferRequest, Provider, ProviderError
+from providers.base import (
+    AuthError,
+    Instance,
+    OfferRequest,
+    Provider,
+    ProviderError,
+    UnknownOutcome,
+)
 from spotd.clock import Clock
 from spotd.model import Event, S, Severity
 from spotd.store.base import Store
@@ -22,6 +28,10 @@ log = structlog.get_logger(__name__)
 # An instance that no node wants is ended only when it was seen so for this long: a create whose
 # record is on its way must not be taken for an orphan.
 ORPHAN_GRACE_S = 60.0
+REPEAT_S = 60.0  # between terminates of an orphan that is still listed
+PATIENCE_S = 30.0  # how long who shares a listing waits for it
+
+Record = Callable[[], None]
 
 
 class Survey:
@@ -31,80 +41,133 @@ class Survey:
     afterwards says anything about what the asker just did.
     """
 
-    def __init__(self, store: Store, providers: Mapping[str, Provider], clock: Clock) -> None:
-        self._store = store
-        self._providers = providers
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._running: set[str] = set()
-        self._waiting: dict[str, Future[Callable[[], None]]] = {}
-        self._orphans_since_us: dict[tuple[str, str], int] = {}
+    def __init__(
+        self,
+        store: Store,
+        providers: Mapping[str, Provider],
+        clock: Clock,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._lanes = {
+            name: _Lane(_Listing(store, provider, clock), patience_s)
+            for name, provider in providers.items()
+        }
 
-    def survey(self, provider: str) -> Callable[[], None]:
+    def survey(self, provider: str) -> Record:
         """List `provider`; the result records it (once, whoever calls it). Raises ProviderError."""
-        with self._lock:
-            if provider in self._running:
-                shared = self._waiting.setdefault(provider, Future())
-                return self._await(shared)
-            self._running.add(provider)
-        return self._list(provider)
+        return self._lanes[provider].ask()
 
-    def _await(self, shared: Future[Callable[[], None]]) -> Callable[[], None]:
-        return shared.result(timeout=30)
 
-    def _list(self, provider: str) -> Callable[[], None]:
+class _Lane:
+    """Numbers the listings of one provider, so that each asker waits for the right one."""
+
+    def __init__(self, listing: _Listing, patience_s: float) -> None:
+        self._listing = listing
+        self._patience_s = patience_s
+        self._changed = threading.Condition()
+        self._begun = 0
+        self._ended = 0
+        self._outcome: Record | BaseException | None = None  # of the listing `_ended`
+
+    def ask(self) -> Record:
+        """The outcome of a listing that begins after this call. Whoever finds nobody listing does
+        it, for all who wait; nobody lists twice for the others' sake."""
+        with self._changed:
+            wanted = self._begun + 1
+            free = self._changed.wait_for(
+                lambda: self._ended >= wanted or self._begun == self._ended, self._patience_s
+            )
+            if not free:
+                raise UnknownOutcome(f"the listing took longer than {self._patience_s:g} s")
+            if self._ended >= wanted:
+                return _told(self._outcome)
+            self._begun += 1
         try:
-            asked_at_us = self._clock.now_us()
-            instances = self._providers[provider].list()
-            return self._recorder(provider, instances, asked_at_us)
-        finally:
-            self._serve_waiting(provider)
+            outcome: Record | BaseException = self._listing.take()
+        except BaseException as error:  # noqa: BLE001 - it reaches every asker, us included
+            outcome = error
+        with self._changed:
+            self._ended, self._outcome = self._begun, outcome
+            self._changed.notify_all()
+        return _told(outcome)
 
-    def _serve_waiting(self, provider: str) -> None:
-        """List once more for those who asked meanwhile, on the thread that is free now."""
-        with self._lock:
-            shared = self._waiting.pop(provider, None)
-            if shared is None:
-                self._running.discard(provider)
-                return
-        try:
-            shared.set_result(self._list(provider))
-        except BaseException as error:
-            shared.set_exception(error)
-            if not isinstance(error, ProviderError):
-                raise
 
-    def _recorder(
-        self, provider: str, instances: Sequence[Instance], asked_at_us: int
-    ) -> Callable[[], None]:
+def _told(outcome: Record | BaseException | None) -> Record:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    if outcome is None:
+        raise AssertionError("a listing that ended has an outcome")
+    return outcome
+
+
+class _Listing:
+    """Takes the listings of one provider and ends its orphans."""
+
+    def __init__(self, store: Store, provider: Provider, clock: Clock) -> None:
+        self._store = store
+        self._provider = provider
+        self._clock = clock
+        self._lock = threading.Lock()  # listings may be recorded side by side
+        self._since_us: dict[str, int] = {}  # orphan -> first seen as one
+        self._ended_us: dict[str, int] = {}  # orphan -> last told to end
+
+    def take(self) -> Record:
+        """Ask now. A listing that fails is nothing; one that succeeds is recorded by the result,
+        once. Raises ProviderError."""
+        asked_at_us = self._clock.now_us()
+        instances = self._provider.list()
         once = threading.Lock()
         done = False
 
         def record() -> None:
             nonlocal done
             with once:
-                if not done:
-                    now_us = self._clock.now_us()
-                    orphans = self._store.record_listing(provider, instances, asked_at_us, now_us)
-                    self._end_orphans(provider, orphans, now_us)
-                    done = True
+                if done:
+                    return
+                now_us = self._clock.now_us()
+                orphans = self._store.record_listing(
+                    self._provider.name, instances, asked_at_us, now_us
+                )
+                done = True
+            self._end(self._overdue(orphans, now_us))
 
         return record
 
-    def _end_orphans(self, provider: str, orphans: Sequence[Instance], now_us: int) -> None:
-        """Give back what carries our tag and no node wants, after a grace."""
-        known = {(provider, orphan.instance_id) for orphan in orphans}
-        for key in [k for k in self._orphans_since_us if k[0] == provider and k not in known]:
-            del self._orphans_since_us[key]
-        for orphan in orphans:
-            since_us = self._orphans_since_us.setdefault((provider, orphan.instance_id), now_us)
-            if now_us - since_us < ORPHAN_GRACE_S * S:
+    def _overdue(self, orphans: Sequence[Instance], now_us: int) -> list[Instance]:
+        """Those that no node has wanted for the grace, and that were not told to end just now."""
+        ids = {orphan.instance_id for orphan in orphans}
+        with self._lock:
+            self._since_us = {i: at for i, at in self._since_us.items() if i in ids}
+            self._ended_us = {i: at for i, at in self._ended_us.items() if i in ids}
+            for instance_id in ids:
+                self._since_us.setdefault(instance_id, now_us)
+            return [
+                orphan
+                for orphan in orphans
+                if now_us - self._since_us[orphan.instance_id] >= ORPHAN_GRACE_S * S
+                and now_us - self._ended_us.get(orphan.instance_id, 0) >= REPEAT_S * S
+            ]
+
+    def _end(self, overdue: Sequence[Instance]) -> None:
+        """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
+        keeps neither the others nor the listing from their turn."""
+        name = self._provider.name
+        for orphan in overdue:
+            instance_id = orphan.instance_id
+            log.warning("orphan", provider=name, instance=instance_id)
+            try:
+                self._provider.terminate(instance_id)
+            except ProviderError as error:
+                log.warning("orphan not ended", instance=instance_id, error=str(error))
                 continue
-            log.warning("orphan", provider=provider, instance=orphan.instance_id)
-            self._providers[provider].terminate(orphan.instance_id)
-            text = f"{orphan.instance_id} in {provider}/{orphan.zone} belongs to no job: terminated"
-            event = Event("orphan", text, severity=Severity.WARNING, alert=True)
-            self._store.add_event(orphan.tags.get("spotd-job", ""), event, now_us)
+            now_us = self._clock.now_us()
+            with self._lock:
+                again = instance_id in self._ended_us
+                self._ended_us[instance_id] = now_us
+            if not again:
+                text = f"{instance_id} in {name}/{orphan.zone} belongs to no job: terminated"
+                event = Event("orphan", text, severity=Severity.WARNING, alert=True)
+                self._store.add_event(orphan.tags.get("spotd-job", ""), event, now_us)
 
 
 def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:

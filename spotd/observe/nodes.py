@@ -93,6 +93,8 @@ class Follower:
 
     def stop(self) -> None:
         """Leave every node; they go on without us."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
         self._nudge()
         if self._thread.is_alive():
@@ -232,6 +234,8 @@ class Follower:
 
     def _report(self, node: Node, error: Exception) -> None:
         """On an opening thread: put a failure where the loop finds it."""
+        if self._stopping.is_set():
+            return
         log.info("cannot follow", node=node.id, error=str(error))
         known = self._failures.get(node.id, 0) > 0
         if isinstance(error, HostKeyMismatchError | SshAuthRefusedError) and not known:

@@ -73,7 +73,7 @@ class Recorder:
         except StoreError:
             raise
         except Exception:
-            log.warning("entries of some node cannot be recorded")
+            log.exception("entries of some node cannot be recorded: each node by itself now")
             return self._flush_singly()
         self._batches = []
         return []

@@ -48,9 +48,18 @@ class Machine:
 
     def stop(self) -> None:
         """End the server; commands that it started are left alone."""
-        self.thaw()
-        self.process.kill()
-        self.process.wait()
+        if self.process.poll() is None:
+            self.thaw()
+            self.process.kill()
+            self.process.wait()
+
+    def close(self) -> None:
+        """Stop, and let go of its pipes."""
+        self.stop()
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        self.process.stdout.close()
 
 
 def keys(seed: int = 1) -> JobKeys:
@@ -65,11 +74,7 @@ def machine(home: Path, port: int = 0, *, path: str = "") -> Iterator[Machine]:
     try:
         yield found
     finally:
-        found.stop()
-        assert found.process.stdin
-        assert found.process.stdout
-        found.process.stdin.close()
-        found.process.stdout.close()
+        found.close()
 
 
 def start(home: Path, port: int = 0, *, path: str = "") -> Machine:

@@ -82,7 +82,7 @@ def test_kill_9_at_random_moments(reference: Outcome, trainer: Trainer) -> None:
     for generation in range(1, 30):
         with AgentEnd() as agent:
             process = trainer.start(generation, agent)
-            if generation < 5:
+            if generation < 4:
                 agent.wait("progress")
                 time.sleep(dice.uniform(0, 0.12))
                 process.kill()
@@ -264,12 +264,9 @@ def test_when_time_is_short_the_last_durable_checkpoint_is_released(trainer: Tra
     [
         (lambda t: setattr(t, "arguments", ("--lr", "0.5")), "peak = 0.001, this program has 0.5"),
         (lambda t: setattr(t, "arguments", ("--data", __file__)), "was made with data ="),
-        (lambda t: setattr(t, "arguments", ("--layers", "2")), "layers = 1, this program has 2"),
-        (lambda t: setattr(t, "arguments", ("--data", "/no/such")), "check --data"),
-        (lambda t: setattr(t, "arguments", ("--heads", "5")), "no multiple of heads"),
         (lambda t: setattr(t, "env", {"SPOTD_STORE_URL": "ftp://x"}), "unknown scheme"),
     ],
-    ids=["lr", "data", "layers", "no data", "heads", "store"],
+    ids=["lr", "data", "store"],
 )
 def test_what_does_not_fit_is_refused_with_words(
     change: Callable[[Trainer], None], text: str, trainer: Trainer, reference: Outcome

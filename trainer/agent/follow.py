@@ -1,7 +1,8 @@
 """`spot-node follow`: journal, heartbeats and logs as one stream of lines, until nobody reads it.
 
 It reads the files, so that it works when the agent is dead; heartbeats it only passes on, so that
-they stop when the agent stops.
+they stop when the agent stops. An agent that ends while it is followed ends the stream: whoever
+follows is to know at once.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Follower:
         self._heard = b""
 
     def run(self, stdin: int) -> None:
-        """Until stdin is at its end, or `out` raises BrokenPipeError."""
+        """Until stdin is at its end, the agent ends, or `out` raises BrokenPipeError."""
         try:
             while True:
                 self._tell_journal()
@@ -96,8 +97,10 @@ class Follower:
                 ready = select.select(sources, [], [], BUSY_S if busy else IDLE_S)[0]
                 if stdin in ready and not os.read(stdin, 1 << 16):
                     return
-                if self._agent in ready:
-                    self._listen()
+                if self._agent in ready and not self._listen():
+                    self._tell_journal()
+                    self._tell_logs()
+                    return
         finally:
             self._hang_up()
 
@@ -122,21 +125,22 @@ class Follower:
             line.setblocking(False)
             self._agent, self._heard = line, b""
 
-    def _listen(self) -> None:
+    def _listen(self) -> bool:
+        """Pass on what the agent says; False when it has ended."""
         assert self._agent is not None  # noqa: S101 - it has just become readable
         try:
             data = self._agent.recv(1 << 16)
         except OSError:
             data = b""
         if not data:
-            self._hang_up()
-            return
+            return False
         *lines, self._heard = (self._heard + data).split(b"\n")
         beats = [body["beat"] for body in map(json.loads, lines) if "beat" in body]
         self._tell_journal()
         for beat in beats[-1:]:
             seq, at_us, step = beat["seq"], beat["at_us"], beat["step"]
             self._out(Heartbeat(seq, at_us, self._generation, step).to_line())
+        return True
 
     def _hang_up(self) -> None:
         if self._agent is not None:

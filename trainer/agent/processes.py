@@ -20,6 +20,7 @@ _LAUNCHERS = frozenset(
     | {"uv", "uvx", "poetry", "conda", "mamba", "micromamba", "pipenv", "hatch", "timeout", "time"}
     | {"tee", "stdbuf", "sudo", "env", "nohup", "numactl", "taskset", "setsid", "srun"}
 )
+_LOOKS = 2
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 
 
@@ -110,13 +111,17 @@ def descendants(root: int, session: int = 0) -> list[Process]:
 def kill_tree(root: int, session: int = 0) -> int:
     """Kill all that descends from `root` (or is in `session`), but not `root`; returns how many.
 
-    Everything is stopped first, so that nothing can fork away meanwhile.
+    Everything is stopped first, so that nothing can fork away meanwhile. A look that finds nothing
+    new is repeated, because it takes time: a process may start another and end unseen within it.
     """
     stopped: set[Process] = set()
-    while fresh := set(descendants(root, session)) - stopped:
+    looks = 0
+    while looks < _LOOKS:
+        fresh = set(descendants(root, session)) - stopped
         for process in fresh:
             send_signal(process, signal.SIGSTOP)
         stopped |= fresh
+        looks = 0 if fresh else looks + 1
     for process in stopped:
         send_signal(process, signal.SIGKILL)
     return len(stopped)

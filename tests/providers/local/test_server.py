@@ -16,7 +16,7 @@ import pytest
 
 from providers.base import Instance, InstanceState, OfferRequest, UnknownOutcome
 from providers.local.cloud import LocalCloud
-from providers.local.control import Control, ControlError, Running, running, start
+from providers.local.control import Control, ControlError, Running, attach, running, start
 from tests.rigs.local_cloud import find, launch_request, launch_running, run, wait_for
 from tests.rigs.processes import alive, below, carrying
 
@@ -250,3 +250,19 @@ def test_launch_requests_are_checked(local: Running) -> None:
         assert answer.document["error"]["code"] == "rejected"
         assert text in answer.document["error"]["text"]
     assert find(LocalCloud("x", local.url, "aws", "x"), "checked") is None
+
+
+def test_found_by_its_folder_and_shut_down_by_word(tmp_path: Path) -> None:
+    with pytest.raises(ControlError, match="no local cloud runs"):
+        attach(tmp_path)
+    with running(tmp_path) as local:
+        instance = launch_running(cloud_of(local), "found")
+        control = attach(tmp_path)
+        (row,) = control.state()["instances"]
+        assert row["instance_id"] == instance.instance_id
+        assert row["local"]
+        control.shutdown()
+        assert local.process.wait(20) == 0
+        assert not alive(row["pid"])
+        with pytest.raises(ControlError, match="no local cloud runs"):
+            attach(tmp_path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +15,12 @@ import pytest
 
 from providers.local import tree
 from tests.rigs.local_cloud import wait_for
-from tests.rigs.processes import alive, state_of
+from tests.rigs.processes import alive, carrying, state_of
 
-# A root that adopts orphans, over a bomb with a limit: every child forks another and goes on.
+# A root that adopts orphans, over a process that keeps making them: sixty in all, each a `sleep`
+# that can fork nothing itself, and everything ends by itself within a minute.
 ROOT = r"""
-import os, sys, time
+import os, signal, time
 from providers.local.tree import become_root
 become_root("test-root")
 if os.fork() == 0:
@@ -27,26 +30,33 @@ if os.fork() == 0:
             os.setsid()
             if os.fork():
                 os._exit(0)
-            time.sleep(300)
+            os.execvp("sleep", ["sleep", "60"])
         time.sleep(0.002)
-    time.sleep(300)
+    os.execvp("sleep", ["sleep", "60"])
 print("ready", flush=True)
-while True:
+end = time.monotonic() + 60
+while time.monotonic() < end:
     try:
-        os.waitpid(-1, 0)
+        os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
-        time.sleep(0.05)
+        pass
+    time.sleep(0.01)
 """
 
 
 @pytest.fixture
 def root() -> Iterator[int]:
-    with subprocess.Popen([sys.executable, "-c", ROOT], stdout=subprocess.PIPE) as process:
+    mark = str(uuid.uuid4())
+    argv = [sys.executable, "-c", ROOT]
+    environment = {**os.environ, "SPOTD_TEST_MARK": mark}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout
         assert process.stdout.readline() == b"ready\n"
         yield process.pid
-        below = tree.descendants(process.pid)
-        tree.send([process.pid, *below], signal.SIGKILL)
+        while left := carrying("SPOTD_TEST_MARK", mark):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def test_stop_catches_what_is_being_forked(root: int) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotd.act.alerts import Alert
@@ -88,6 +88,7 @@ def test_nobody_speaks_slack_through_us(text: str, safe: str) -> None:
     assert clean(text, 100) == safe
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300), st.integers(8, 80))
 def test_clean_is_short_and_harmless(text: str, limit: int) -> None:
     found = clean(text, limit)
@@ -111,6 +112,7 @@ alerts = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(alerts, min_size=1, max_size=60))
 def test_slack_takes_whatever_there_is_to_say(found: list[Alert]) -> None:
     body = payload(found)

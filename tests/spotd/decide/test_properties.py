@@ -53,6 +53,7 @@ def nodes(draw: st.DrawFn, generation: int, candidate: int, rank: int) -> Node:
     if state in (NodeState.RUNNING, NodeState.DRAINING, NodeState.BOOTING):
         seen |= {"link_down_at_us": draw(AGES), "heard_at_us": draw(AGES)}
         seen |= {"surveyed_at_us": draw(AGES), "gone_at_us": draw(st.sampled_from([0, 0, NOW]))}
+        seen |= {"cloud_state": draw(st.sampled_from(["", "running"]))}
         code = draw(st.sampled_from([None, None, 0, 1, 75, 76]))
         seen |= {"exit_code": code, "exited_at_us": NOW - S if code is not None else 0}
         seen |= {"released_at_us": NOW - S if code == 75 else 0}

@@ -182,6 +182,64 @@ def test_silence_is_judged_after_the_cloud_was_asked_and_only_after_a_long_time(
     assert by_id(after, listed).leave_reason is LeaveReason.LOST
 
 
+def test_where_the_machine_runs_the_agent_is_started_again() -> None:
+    """Its link is down and the cloud lists it: the agent died, training perhaps not."""
+    down = node(R, link_down_at_us=NOW - 2 * S, surveyed_at_us=NOW - S, cloud_state="running")
+    after, _ = settle(view(down))
+    assert by_id(after, down).state is R
+    assert by_id(after, down).effect is EffectKind.BOOT
+    booted = replace(by_id(after, down), booted_at_us=NOW + S)
+    after, _ = settle(view(booted), now=NOW + S)
+    assert by_id(after, booted) == booted, "done; now it is for the agent to speak"
+    after, _ = settle(view(booted), now=NOW + 5 * S)
+    assert by_id(after, booted).effect is EffectKind.SURVEY, "it does not"
+    asked = replace(booted, surveyed_at_us=NOW + 16 * S)
+    after, _ = settle(view(asked), now=NOW + 16 * S)
+    assert by_id(after, asked).effect is EffectKind.BOOT, "so it is started once more"
+
+
+@pytest.mark.parametrize("state", ["", "pending", "stopping", "terminated", "absent"])
+def test_no_agent_is_started_on_a_machine_that_does_not_run(state: str) -> None:
+    down = node(R, link_down_at_us=NOW - 2 * S, surveyed_at_us=NOW - S, cloud_state=state)
+    after, _ = settle(view(down))
+    assert by_id(after, down).effect is None
+
+
+def test_a_start_that_no_agent_hears_is_repeated_when_the_agent_is_there_again() -> None:
+    down = {"link_down_at_us": NOW - 2 * S, "surveyed_at_us": NOW - S, "cloud_state": "running"}
+    deaf = hello(chosen=True, **down)
+    after, _ = settle(view(deaf))
+    assert by_id(after, deaf).effect is EffectKind.BOOT
+    booted = replace(by_id(after, deaf), booted_at_us=NOW + S)
+    after, _ = settle(view(booted), now=NOW + S)
+    assert by_id(after, booted).effect is EffectKind.START
+
+
+def test_a_start_under_way_is_left_alone() -> None:
+    """It may ship packages for minutes, on a link too busy for anything else."""
+    busy = {"effect": EffectKind.START, "effect_armed_at_us": NOW - 60 * S}
+    busy |= {"effect_due_at_us": NOW + 840 * S, "heard_at_us": NOW - 20 * S}
+    starting = hello(chosen=True, **busy)
+    after, _ = settle(view(starting))
+    assert by_id(after, starting) == starting
+
+
+def test_starting_the_agent_again_does_not_put_off_that_a_node_is_lost() -> None:
+    late = NOW + 120 * S
+    silent = node(R, heard_at_us=NOW, booted_at_us=late, surveyed_at_us=late, cloud_state="running")
+    after, _ = settle(view(silent), now=late)
+    assert by_id(after, silent).leave_reason is LeaveReason.LOST
+
+
+def test_before_a_silent_node_is_given_up_head_is_read() -> None:
+    late = NOW + 95 * S
+    silent = node(R, heard_at_us=NOW, booted_at_us=late - S, surveyed_at_us=late)
+    after, _ = settle(view(silent, job={"head": head()}), now=late)
+    assert by_id(after, silent).effect is EffectKind.READ_HEAD
+    after, _ = settle(view(silent, job={"head": head(read_at_us=late)}), now=late)
+    assert by_id(after, silent).effect is None, "nothing new there: no need to look again"
+
+
 def test_a_head_that_moved_means_alive() -> None:
     late = NOW + 120 * S
     silent = node(R, heard_at_us=NOW, surveyed_at_us=late)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from spotd import wire
 from tests.trainer.agent.node import Node, wait_until
 from trainer.agent.keeper import Mask
+from trainer.agent.places import write_private
 
 SECRET = "hunter2-is-not-a-good-password"
 KEY = "store-key-4711-0815"
@@ -71,6 +73,15 @@ def test_the_store_s_keys_are_kept_like_secrets(node: Node) -> None:
     node.wait_for_log("secret_access_key")
     assert "***" in node.log()
     assert holders(node.home) == []
+
+
+def test_a_private_file_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_private(tmp_path / "state.json", b"secret")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o600
 
 
 def test_scripts_are_private(node: Node) -> None:

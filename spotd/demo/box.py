@@ -1,0 +1,246 @@
+"""A control box in a folder: local cloud and daemon as real processes, and ways to hurt them.
+
+Used by the demo, the end-to-end tests and the benchmarks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from spotd.cli.client import Client, UnreachableError
+from spotd.errors import UserError
+
+T = TypeVar("T")
+
+PERSONALITIES = ("aws", "gcp", "azure")
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class BoxError(Exception):
+    """A process of the box did not come up, or died; the text has the end of its log."""
+
+
+def wait_for(what: str, ask: Callable[[], T], timeout_s: float, every_s: float = 0.05) -> T:
+    """The first true answer of `ask`. Raises BoxError when there is none in time."""
+    end = time.monotonic() + timeout_s
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise BoxError(f"waited {timeout_s:g} s in vain for {what}")
+        time.sleep(every_s)
+
+
+class Box:
+    """Processes, logs and state under `folder`. `settings` is extra TOML for the configuration;
+    `python` the interpreter, with spotd installed, that everything runs with (ours, unless given).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: str = "",
+        settings: str = "",
+        python: Path = Path(sys.executable),
+    ) -> None:
+        self.folder = folder.absolute()
+        self.python = python
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._settings = settings
+        self._scenario = scenario
+        self.cloud: subprocess.Popen[bytes] | None = None
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.cloud_url = ""
+
+    def __enter__(self) -> Box:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- processes
+
+    def start(self) -> None:
+        """The cloud, then the daemon. Raises BoxError."""
+        self.start_cloud()
+        self.start_daemon()
+
+    def start_cloud(self) -> None:
+        """The local cloud, with the scenario."""
+        scenario = self.folder / "scenario.toml"
+        scenario.write_text(self._scenario)
+        arguments = ["-m", "providers.local.server", "--dir", str(self.folder / "cloud")]
+        arguments += ["--scenario", str(scenario)]
+        self.cloud = self._spawn("cloud", arguments, stdout=subprocess.PIPE)
+        assert self.cloud.stdout is not None  # noqa: S101 - we asked for a pipe
+        line = self.cloud.stdout.readline()
+        if not line:
+            raise BoxError(f"the local cloud did not start:\n{self.tail('cloud')}")
+        self.cloud_url = str(json.loads(line)["url"])
+
+    @property
+    def config_path(self) -> Path:
+        return self.folder / "config.toml"
+
+    @property
+    def socket_path(self) -> Path:
+        """Short enough for a unix socket wherever the folder is."""
+        return self.folder / "s"
+
+    def write_config(self) -> None:
+        """config.toml with one provider per personality."""
+        lines = [
+            f'state_dir = "{self.folder / "state"}"',
+            f'socket = "{self.socket_path}"',
+            "[checkpoint]",
+            f'store = "{(self.folder / "checkpoints").as_uri()}"',
+        ]
+        for name in PERSONALITIES:
+            lines += [f"[providers.local-{name}]", 'kind = "local"']
+            lines += [f'url = "{self.cloud_url}"', f'personality = "{name}"']
+        self.config_path.write_text("\n".join([*lines, self._settings, ""]))
+
+    def start_daemon(self) -> None:
+        """The daemon; back when its socket answers."""
+        self.write_config()
+        self.daemon = self._spawn(
+            "daemon", ["-m", "spotd.command", "run", "--config", str(self.config_path)]
+        )
+        process = self.daemon
+
+        def answers() -> bool:
+            if process.poll() is not None:
+                raise BoxError(f"the daemon ended at once:\n{self.tail('daemon')}")
+            try:
+                return bool(self.client.get("/v1/health"))
+            except UnreachableError:
+                return False
+
+        wait_for("the daemon's socket", answers, START_TIMEOUT_S)
+
+    def kill_daemon(self) -> None:
+        """kill -9, as a power cut would."""
+        if self.daemon is not None:
+            self.daemon.kill()
+            self.daemon.wait()
+            self.daemon = None
+
+    def stop(self) -> None:
+        """End both, the daemon first; nothing is left behind."""
+        for process in (self.daemon, self.cloud):
+            if process is None or process.poll() is not None:
+                continue
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self.cloud is not None and self.cloud.stdout is not None:
+            self.cloud.stdout.close()
+        self.daemon = self.cloud = None
+
+    def _spawn(
+        self, name: str, arguments: list[str], stdout: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [str(self.python), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
+                cwd=self.folder,
+                env=self.environ(),
+                start_new_session=True,  # Ctrl-C in the terminal is ours to pass on
+            )
+
+    def environ(self) -> dict[str, str]:
+        """Ours, with the programs of this Python first in PATH."""
+        path = f"{self.python.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}"
+        return os.environ | {"PATH": path}
+
+    def tail(self, name: str, lines: int = 15) -> str:
+        """The end of a process's log."""
+        path = self.folder / f"{name}.log"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    # --- the daemon
+
+    @property
+    def client(self) -> Client:
+        """Requests to the daemon, each on a connection of its own."""
+        return Client(self.socket_path)
+
+    def submit(self, text: str, request_id: str) -> str:
+        """Submit a job file; its id. Raises UserError."""
+        answer = self.client.post("/v1/jobs", {"yaml": text, "request_id": request_id})
+        return str(answer["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """The job as `spotctl show -o json` has it."""
+        return self.client.get(f"/v1/jobs/{job_id}")
+
+    def events(self, job_id: str, after: int = 0) -> list[dict[str, Any]]:
+        """Events of a job after a number."""
+        return list(self.client.get("/v1/events", job=job_id, after=after)["items"])
+
+    def wait_phase(self, job_id: str, phases: set[str], timeout_s: float) -> dict[str, Any]:
+        """The job once its phase is one of `phases`; a daemon that is away is waited for."""
+
+        def ask() -> dict[str, Any] | None:
+            try:
+                job = self.job(job_id)
+            except UserError:
+                return None
+            return job if job["phase"] in phases else None
+
+        found = wait_for(f"{job_id} to be {' or '.join(sorted(phases))}", ask, timeout_s)
+        return found or {}
+
+    # --- the cloud
+
+    def ask_cloud(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """GET, or POST a JSON body, to the local cloud. Raises BoxError for a refusal."""
+        parts = urlsplit(self.cloud_url)
+        with contextlib.closing(
+            http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        ) as connection:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request("GET" if data is None else "POST", path, body=data)
+            response = connection.getresponse()
+            text = response.read()
+        if response.status >= 300:
+            raise BoxError(f"{path}: HTTP {response.status}: {text.decode(errors='replace')}")
+        return json.loads(text)
+
+    def preempt(self, instance_id: str, **how: Any) -> Any:
+        """Take a machine away as `how` says (kind, mode, notice_s, thaw_after_s, zombie_s)."""
+        return self.ask_cloud("/control/preempt", {"instance": instance_id} | how)
+
+    def meter(self) -> list[dict[str, Any]]:
+        """The cloud's own record of every machine: token, launched and ended times."""
+        return list(self.ask_cloud("/control/meter")["meter"])
+
+
+@contextlib.contextmanager
+def running_box(
+    folder: Path, scenario: str = "", settings: str = "", python: Path = Path(sys.executable)
+) -> Iterator[Box]:
+    """A started box, stopped at the end whatever happens."""
+    with Box(folder, scenario, settings, python) as box:
+        box.start()
+        yield box

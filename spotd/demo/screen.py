@@ -1,0 +1,122 @@
+"""What the demo's viewer sees while it runs: a live page on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+# What happens on a machine in words; the finer events are for `spotctl events`.
+TOLD = {
+    "requested", "launched", "chosen", "training", "notice", "lost", "recovered", "released",
+    "fenced", "succeeded", "failed", "crashed", "gone", "claimed", "zombie", "strike", "demo",
+}  # fmt: skip
+STYLES = {"notice": "yellow", "lost": "red", "strike": "bold red", "zombie": "magenta"}
+STYLES |= {"recovered": "bold green", "succeeded": "bold green", "demo": "bold"}
+LINES = 14
+
+
+class Screen(Protocol):
+    """Told of every event and of the job's state."""
+
+    def say(self, kind: str, text: str) -> None: ...
+
+    def show(self, job: Mapping[str, Any], steps: int) -> None: ...
+
+
+class PlainScreen:
+    """One line an event, with seconds since the start."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> PlainScreen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def say(self, kind: str, text: str) -> None:
+        if kind in TOLD:
+            seconds = time.monotonic() - self._began_s
+            line = Text(f"{seconds:6.1f} s  {kind:<10} {text}")
+            self._console.print(line, soft_wrap=True, highlight=False)
+
+    def show(self, job: Mapping[str, Any], steps: int) -> None:
+        """Nothing: a pipe has no place to draw."""
+
+
+class LiveScreen:
+    """A page that redraws itself: the job, its machines, the last events."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began_s = time.monotonic()
+        self._lines: deque[Text] = deque(maxlen=LINES)
+        self._job: Mapping[str, Any] = {}
+        self._steps = 1
+        self._live = Live(console=console, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> LiveScreen:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+        for line in self._lines:
+            self._console.print(line)
+
+    def say(self, kind: str, text: str) -> None:
+        if kind not in TOLD:
+            return
+        seconds = time.monotonic() - self._began_s
+        line = Text(f"{seconds:6.1f} s  ", style="dim")
+        line.append(f"{kind:<10} ", style=STYLES.get(kind, "cyan"))
+        line.append(text, style=STYLES.get(kind, ""))
+        line.truncate(max(self._console.width - 6, 40), overflow="ellipsis")
+        self._lines.append(line)
+        self._draw()
+
+    def show(self, job: Mapping[str, Any], steps: int) -> None:
+        self._job, self._steps = job, steps
+        self._draw()
+
+    def _draw(self) -> None:
+        parts: list[Any] = [self._header(), self._machines()]
+        self._live.update(Panel(Group(*parts, *self._lines), title="spotd demo (local clouds)"))
+
+    def _header(self) -> Table:
+        step = int(self._job.get("step", 0))
+        row = Table.grid(padding=(0, 2))
+        phase = str(self._job.get("phase", "starting"))
+        cost = float(self._job.get("cost_usd", 0.0))
+        bar = ProgressBar(total=self._steps, completed=step, width=40)
+        row.add_row(Text(phase, style="bold"), bar, f"step {step}/{self._steps}", f"${cost:.3f}")
+        return row
+
+    def _machines(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for place in self._job.get("where", []):
+            name = f"g{place['generation']} {place['provider']}/{place['zone']}"
+            table.add_row(Text(name, style="bold cyan"), str(place["state"]))
+        return table
+
+
+def open_screen(console: Console) -> LiveScreen | PlainScreen:
+    """The live page on a terminal, plain lines elsewhere."""
+    return LiveScreen(console) if console.is_terminal else PlainScreen(console)

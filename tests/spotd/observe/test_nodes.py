@@ -1,0 +1,316 @@
+"""The follower, over real SSH, with the real agent at the other end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from providers.base import Instance
+from spotd import wire
+from spotd.act.bundle import Bundle
+from spotd.model import Node
+from spotd.observe import nodes, recording
+from spotd.observe.nodes import Follower
+from spotd.states import NodeState
+from spotd.store.base import JournalBatch, StoreUnavailableError
+from tests.rigs import sshd
+from tests.rigs.metadata import serve_metadata
+from tests.rigs.station import NODE, Station, kill, station, wait_until
+from tests.spotd.store import build
+
+COUNT = "i=0; while [ $i -lt {} ]; do i=$((i+1)); echo line $i; sleep {}; done"
+
+
+@pytest.fixture
+def here(tmp_path: Path, bundle: Bundle) -> Iterator[Station]:
+    with station(tmp_path, bundle) as found:
+        yield found
+
+
+class Tap:
+    """Every journal batch that reached the store."""
+
+    def __init__(self, here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seqs: list[int] = []
+        self.away = False
+        real = here.store.record_journal
+
+        def record(batches: list[JournalBatch]) -> None:
+            if self.away:
+                raise StoreUnavailableError("away")
+            real(batches)
+            self.seqs += [entry.seq for batch in batches for entry in batch.entries]
+
+        monkeypatch.setattr(here.store, "record_journal", record)
+
+
+def follow_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if type(t).__name__ == "Transport"]
+
+
+@pytest.mark.req("RPV-14")
+def test_a_node_is_followed_from_its_hello_to_its_end(
+    here: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tap = Tap(here, monkeypatch)
+    follower = here.follow()
+    assert follow_threads() == []
+    here.boot()
+    follower.poke()
+    wait_until("its hello", lambda: here.node.hello_at_us)
+    here.train("echo one; echo two")
+    wait_until("its exit", lambda: here.node.exit_code is not None)
+    wait_until("its output", lambda: here.log() == b"one\ntwo\n")
+    assert here.node.exit_code == 0
+    assert tap.seqs == list(range(1, here.node.journal_seq + 1))
+    assert len(follow_threads()) == 1
+    build.move(here.store, NODE, NodeState.TERMINATING)
+    build.move(here.store, NODE, NodeState.GONE)
+    follower.poke()
+    wait_until("it was left", lambda: follow_threads() == [])
+    assert here.node.link_down_at_us == 0
+
+
+@pytest.mark.req("PRE-01")
+def test_a_notice_is_in_the_store_at_once(here: Station) -> None:
+    with serve_metadata("aws") as service:
+        here.boot(watcher="aws", metadata_base=service.url)
+        follower = here.follow()
+        follower.poke()
+        wait_until("its hello", lambda: here.node.hello_at_us)
+        here.train("echo the newest output; sleep 1000")
+        wait_until("it trains", lambda: "started" in here.journal())
+        service.publish("preempt", here.clock.now_us() + 120_000_000)
+        wait_until("in the journal", lambda: "notice" in here.journal())
+        began_s = time.monotonic()
+        wait_until("in the store", lambda: here.node.notices)
+        assert time.monotonic() - began_s < 0.3
+        wait_until("the tail", lambda: b"the newest output" in here.log())
+
+
+def test_nothing_is_lost_or_told_twice_over_cuts(
+    here: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is cut again and again while the node talks; entries and output come out whole."""
+    tap = Tap(here, monkeypatch)
+    monkeypatch.setattr(nodes, "RETRY_CAP_S", 0.5)
+    here.boot()
+    here.follow().poke()
+    here.train(COUNT.format(200, 0.02))
+    downs = 0
+    for _ in range(3):
+        before = here.node.journal_seq
+        wait_until("it was heard", lambda: here.node.heard_at_us and not here.node.link_down_at_us)
+        time.sleep(0.4)
+        here.machine.stop()
+        wait_until("the end of the link is on record", lambda: here.node.link_down_at_us)
+        downs += 1
+        here.cut()
+        assert here.node.journal_seq >= before
+    wait_until("its exit", lambda: here.node.exit_code is not None)
+    expected = b"".join(b"line %d\n" % number for number in range(1, 201))
+    wait_until("its output", lambda: here.log() == expected)
+    assert tap.seqs == list(range(1, here.node.journal_seq + 1))
+    wait_until("its link is up", lambda: not here.node.link_down_at_us)
+    assert downs == 3
+
+
+def test_another_follower_goes_on_where_the_last_one_was(
+    here: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tap = Tap(here, monkeypatch)
+    here.boot()
+    here.train(COUNT.format(100, 0.03))
+    for _ in range(3):
+        follower = here.follow()
+        wait_until("it listens", follow_threads)
+        time.sleep(0.5)
+        follower.stop()
+        here.followers.remove(follower)
+        assert follow_threads() == []
+    here.follow()
+    wait_until("its exit", lambda: here.node.exit_code is not None)
+    expected = b"".join(b"line %d\n" % number for number in range(1, 101))
+    wait_until("its output", lambda: here.log() == expected)
+    assert tap.seqs == list(range(1, here.node.journal_seq + 1))
+
+
+@pytest.mark.req("PRE-10")
+def test_a_machine_that_freezes_is_noticed(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel answers for it: only missing heartbeats tell."""
+    monkeypatch.setattr(nodes, "SILENT_S", 1.5)
+    here.boot()
+    here.follow().poke()
+    wait_until("it was heard", lambda: here.node.hello_at_us)
+    time.sleep(2)
+    assert here.node.link_down_at_us == 0
+    here.machine.freeze()
+    wait_until("its silence is on record", lambda: here.node.link_down_at_us, 10)
+    here.machine.thaw()
+    wait_until("its link is up", lambda: here.node.link_down_at_us == 0)
+
+
+def test_a_dead_agent_does_not_sound_alive(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine answers and its journal can be read; heartbeats are what counts."""
+    monkeypatch.setattr(nodes, "SILENT_S", 1.5)
+    monkeypatch.setattr(recording, "HEARD_S", 0.1)
+    here.boot()
+    here.follow().poke()
+    wait_until("it was heard", lambda: here.node.hello_at_us)
+    pid = int((here.machine.home / ".spotd" / "j1" / "g1" / "agent.pid").read_text())
+    kill(pid)
+    down_us = wait_until("its link is down", lambda: here.node.link_down_at_us, 10)
+    time.sleep(4)
+    assert here.node.link_down_at_us == down_us, "it flaps"
+
+
+def test_while_the_store_is_away_nothing_is_lost(
+    here: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tap = Tap(here, monkeypatch)
+    here.boot()
+    here.follow().poke()
+    wait_until("it was heard", lambda: here.node.hello_at_us)
+    tap.away = True
+    here.train(COUNT.format(20, 0.02))
+    wait_until("it has ended", lambda: "exited" in here.journal())
+    assert here.node.exit_code is None
+    tap.away = False
+    wait_until("its exit", lambda: here.node.exit_code is not None)
+    assert tap.seqs == list(range(1, here.node.journal_seq + 1))
+
+
+def test_a_node_of_an_older_version_is_given_the_new_code(here: Station) -> None:
+    here.boot()
+    old = here.link.bundle
+    here.link.bundle = replace(
+        old, data=old.data + b"\0", digest=sha256(old.data + b"\0").hexdigest()
+    )
+    (here.machine.home / ".spotd" / "bundles" / f"{old.digest}.pyz").unlink()
+    here.follow().poke()
+    wait_until("it was heard", lambda: here.node.hello_at_us)
+    bundles = [path.stem for path in (here.machine.home / ".spotd" / "bundles").iterdir()]
+    assert bundles == [here.link.bundle.digest]
+
+
+@pytest.mark.parametrize("mistake", ["host", "user"])
+def test_somebody_else_at_the_address_is_told(
+    here: Station, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alert, once, however often it is tried; and nothing that was said there counts."""
+    monkeypatch.setattr(nodes, "RETRY_CAP_S", 0.2)
+    here.boot()
+    wrong, right = sshd.keys(9), here.keys
+    keys = replace(wrong, user=right.user) if mistake == "host" else replace(right, user=wrong.user)
+    follower = Follower(here.store, here.link, lambda _: keys, here.objects, here.clock)
+    here.followers.append(follower)
+    follower.start()
+    wait_until("down", lambda: here.node.link_down_at_us)
+    wait_until("tried again", lambda: follower._failures.get(NODE, 0) > 4)
+    said = [row.event for row in here.store.events("j1") if row.event.kind == "link_refused"]
+    assert len(said) == 1
+    assert said[0].alert
+    assert here.node.hello_at_us == 0
+
+
+def test_rubbish_from_a_node_stops_nothing(here: Station) -> None:
+    """A login script that talks, lines of no protocol, a gap that stays: the rest still counts."""
+    tools = here.machine.home / "bin"
+    tools.mkdir()
+    hello = wire.JournalEntry(1, 1, 1, wire.HELLO, {"agent": "x", "wire": 1})
+    warning = wire.JournalEntry(4, 2, 1, wire.WARNING, {"text": "after the gap"})
+    beat = wire.Heartbeat(4, 3, 1, 0)
+    said = b"Welcome!\n\xff\xfe\n" + hello.to_line() + warning.to_line() + beat.to_line()
+    (here.machine.home / "said").write_bytes(said)
+    fake = tools / "python3"
+    fake.write_text('#!/bin/sh\ncat "$HOME/said"\nexec sleep 1000\n')
+    fake.chmod(0o755)
+    port = here.machine.port
+    here.machine.close()
+    here.machine = sshd.start(here.machine.home, port, path=f"{tools}:/usr/bin:/bin")
+    here.enlist()
+    folder = here.machine.home / ".spotd" / "bundles"
+    folder.mkdir(parents=True)
+    (folder / f"{here.link.bundle.digest}.pyz").write_text("")
+    here.store.record_booted(NODE, here.clock.now_us())
+    here.follow().poke()
+    wait_until("what came after the gap", lambda: here.node.journal_seq == 4)
+    texts = [row.event.text for row in here.store.events("j1")]
+    assert any("after the gap" in text for text in texts)
+
+
+@contextmanager
+def tarpits(count: int) -> Iterator[list[int]]:
+    """Ports that take a connection and never say a word."""
+    servers = [socket.create_server(("127.0.0.1", 0), backlog=16) for _ in range(count)]
+    yield [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+
+
+def test_dead_machines_do_not_hold_up_a_new_one(
+    here: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty machines that swallow connections, tried again and again; then one boots."""
+    monkeypatch.setattr("spotd.act.ssh.CONNECT_S", 1.0)
+    monkeypatch.setattr("spotd.act.ssh.connect.__defaults__", (1.0,))
+    with tarpits(20) as ports:
+        view = build.placed(here.store, "j2", *dead_nodes(ports))
+        now_us = here.clock.now_us()
+        seen: list[Instance] = []
+        for node, port in zip(view.nodes, ports, strict=True):
+            here.store.record_launched(node.id, f"i-{node.id}", now_us)
+            seen.append(build.instance(node, f"i-{node.id}", port=port))
+        here.store.record_listing("aws", seen, now_us + 1, now_us + 1)
+        for node in view.nodes:
+            build.move(here.store, node.id, NodeState.BOOTING, now_us)
+            here.store.record_booted(node.id, now_us)
+        follower = here.follow()
+        wait_until("all were tried", lambda: len(follower._failures) == 20, 60)
+        here.boot()
+        began_s = time.monotonic()
+        follower.poke()
+        wait_until("its hello", lambda: here.node.hello_at_us)
+        assert time.monotonic() - began_s < 2.0
+        assert all(node.link_down_at_us for node in here.store.job_nodes("j2"))
+
+
+def dead_nodes(ports: list[int]) -> list[Node]:
+    return [
+        build.new_node("j2", number=number, token=f"t-dead-{number}")
+        for number in range(len(ports))
+    ]
+
+
+def test_stop_does_not_wait_for_a_dead_machine(here: Station) -> None:
+    with tarpits(1) as ports:
+        here.enlist()
+        seen = build.instance(here.node, "i-1", port=ports[0])
+        here.store.record_listing("aws", [seen], here.clock.now_us(), here.clock.now_us())
+        here.store.record_booted(NODE, here.clock.now_us())
+        follower = here.follow()
+        wait_until("it is being opened", lambda: follower._opening)
+        began_s = time.monotonic()
+        follower.stop()
+        assert time.monotonic() - began_s < 2
+
+
+def test_hints_do_not_become_queries(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every transaction of a busy fleet pokes; the store is asked a few times a second."""
+    looks = []
+    real = here.store.active_nodes
+    monkeypatch.setattr(here.store, "active_nodes", lambda: (looks.append(1), real())[1])
+    follower = here.follow()
+    end_s = time.monotonic() + 2
+    while time.monotonic() < end_s:
+        follower.poke()
+        time.sleep(0.001)
+    assert 2 <= len(looks) <= 30
