@@ -33,7 +33,7 @@ lint: $(READY) ## format, lint, types, import rules, the agent's Python version
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/vermin -q -t=3.10- --violations $$(cat trainer/bundle.txt)
+	$(BIN)/vermin -q -t=3.10- --violations $$($(BIN)/python -c 'from spotd.act.bundle import sources; print(*sources().values())')
 
 format: $(READY) ## let ruff write the files as they should be
 	$(BIN)/ruff format .

@@ -62,7 +62,7 @@ class Plant:
         self.folder = folder
         folder.mkdir(parents=True)
         doors = ["pipe", str(folder / "fleet.sock")] if pipe else ["ssh"]
-        self.fleet = self._spawn("fleet", ["fleet.py", *doors])
+        self.fleet = self._spawn("fleet", ["fleet.py", *doors], stdout=subprocess.PIPE)
         assert self.fleet.stdout is not None
         self._url = urlsplit(json.loads(self.fleet.stdout.readline())["url"])
         self._write_config()
@@ -71,12 +71,14 @@ class Plant:
         self.client = Client(folder / "s")
         wait_for("the daemon's socket", self._answers, 60)
 
-    def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, name: str, arguments: list[str], stdout: int | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, str(HERE / arguments[0]), *arguments[1:]],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=log if stdout is None else stdout,
                 stderr=log,
             )
 
@@ -110,14 +112,14 @@ class Plant:
         self.daemon.send_signal(signal.SIGTERM)
         for process in (self.daemon, self.fleet):
             assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.close()
             try:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            process.stdout.close()
+        assert self.fleet.stdout is not None
+        self.fleet.stdout.close()
 
     # --- loading
 

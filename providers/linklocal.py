@@ -49,7 +49,7 @@ def ask(
         content = response.read(_BODY_LIMIT_BYTES)
         found = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, found, content)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise MetadataError(f"{method} {base_url}{path}: {error or type(error).__name__}") from None
     finally:
         connection.close()

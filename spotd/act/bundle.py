@@ -38,15 +38,22 @@ class Bundle:
     digest: str
 
 
+def sources() -> dict[str, Path]:
+    """Every file of the bundle: its name there and where it is installed."""
+    found = {}
+    for source in SOURCES:
+        path = _locate(source)
+        if path.is_dir():
+            found |= {f"{source}/{member.name}": member for member in sorted(path.glob("*.py"))}
+        else:
+            found[source] = path
+    return found
+
+
 def build_bundle() -> Bundle:
     """Made from the installed packages, found without importing them; the same bytes every time."""
     files = {"__main__.py": _MAIN.encode()}
-    for source in SOURCES:
-        path = _locate(source)
-        members = sorted(path.glob("*.py")) if path.is_dir() else [path]
-        for member in members:
-            name = f"{source}/{member.name}" if path.is_dir() else source
-            files[name] = member.read_bytes()
+    files |= {name: path.read_bytes() for name, path in sources().items()}
     for name in list(files):
         for parent in Path(name).parents:
             if parent != Path():

@@ -142,29 +142,21 @@ def write_report(folder: Path, evidence: Evidence) -> None:
     (folder / "report.html").write_text(_page(evidence, list(drawn.values()), data))
 
 
-HEADINGS = (
-    "machine",
-    "lost by",
-    "request",
-    "instance",
-    "SSH",
-    "first step",
-    "no training",
-    "steps lost",
-)
+HEADINGS = ("machine", "lost by", "request", "instance", "SSH", "1st step", "gap", "steps lost")
 
 
 def rows(found: Sequence[Recovery]) -> list[tuple[str, ...]]:
-    """The table of recoveries as text; times in seconds since the notice, or the death."""
+    """The table of recoveries as text; seconds since the notice or the death, and the gap in which
+    nobody trained."""
     return [
         (
             f"g{r.generation} {r.cloud} → {r.to_cloud}",
             f"{r.notice_s:.0f} s notice" if r.kind == "notice" else "sudden death",
-            f"{r.request_s:.2f} s",
-            f"{r.instance_s:.2f} s",
-            f"{r.ssh_s:.2f} s",
-            f"{r.first_step_s:.2f} s",
-            f"{r.gap_s:.2f} s",
+            f"{r.request_s:.2f}",
+            f"{r.instance_s:.2f}",
+            f"{r.ssh_s:.2f}",
+            f"{r.first_step_s:.2f}",
+            f"{r.gap_s:.2f}",
             str(r.steps_lost),
         )
         for r in found
@@ -173,7 +165,9 @@ def rows(found: Sequence[Recovery]) -> list[tuple[str, ...]]:
 
 def table(found: Sequence[Recovery]) -> Table:
     """The table for the terminal."""
-    drawn = Table(title="recoveries, in seconds since the notice (or the death)")
+    drawn = Table(
+        title="recoveries: seconds since the notice or the death; gap: seconds nobody trained"
+    )
     for heading in HEADINGS:
         right = heading not in HEADINGS[:2]
         drawn.add_column(heading, justify="right" if right else "left", no_wrap=not right)
@@ -232,7 +226,8 @@ def _page(evidence: Evidence, drawn: Sequence[str], data: str) -> str:
         f"<style>{_STYLE}</style><h1>One job, four machines, three clouds</h1>"
         "<p>Real daemon, real SSH, real training; the clouds are processes on one machine.</p>"
         f"<ul>{marks}</ul>{drawn[0]}"
-        f"<h2>Recoveries</h2><p>Seconds since the notice was published, or the machine died.</p>"
+        "<h2>Recoveries</h2><p>Seconds since the notice was published, or the machine died; "
+        "the gap is how long nobody trained.</p>"
         f"<table><tr>{head}</tr>{body}</table>{drawn[1]}<h2>Money</h2><p>{escape(money)}</p>"
         f"<h2>report.json</h2><pre>{escape(data)}</pre></html>\n"
     )

@@ -18,7 +18,7 @@ from spotd.phase import FINISHED
 STEPS = 260
 STEP_MS = 120  # at least, so that a fast machine does not finish before it is preempted
 EVERY_S = 4  # checkpoint cadence: what a sudden death may cost
-TRAIN_S = 8.0  # how long a machine trains before it is struck
+TRAIN_S = 6.5  # how long a machine trains before it is struck: in between two checkpoints
 RECOVERY_TIMEOUT_S = 90.0
 FINISH_TIMEOUT_S = 240.0
 

@@ -72,6 +72,7 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="follower")
         # --- the loop's own
         self._followed: dict[str, Followed] = {}
+        self._talked: list[Followed] = []  # those with entries to be recorded
         self._opening: set[str] = set()
         self._ending: set[str] = set()  # followed to their end, but not anew
         self._retry_at_s: dict[str, float] = {}
@@ -315,7 +316,9 @@ class Follower:
     def _take(self, followed: Followed, data: bytes) -> None:
         fed = followed.stream.feed(data)
         node_id = followed.node.id
-        followed.entries += fed.entries
+        if fed.entries:
+            followed.entries += fed.entries
+            self._talked.append(followed)
         for chunk in fed.logs:
             self._output.take(followed.node, chunk)
         if any(entry.kind in (wire.NOTICE, wire.EXITED) for entry in fed.entries):
@@ -333,8 +336,9 @@ class Follower:
             self._lose(followed)
 
     def _record(self) -> None:
-        for followed in self._followed.values():
+        for followed in self._talked:
             self._say(followed)
+        self._talked = []
         for node_id in self._recorder.flush():
             if node_id in self._followed:
                 self._leave(self._followed[node_id])

@@ -89,6 +89,7 @@ class Output:
         self._objects = objects
         self._clock = clock
         self._streams: dict[str, dict[str, _Stream]] = {}
+        self._gathering: list[_Stream] = []  # those with data, in no order
         self._pieces: queue.Queue[_Piece | None] = queue.Queue()
         self._held_bytes = 0
         self._lock = threading.Lock()
@@ -134,6 +135,7 @@ class Output:
             stream.jumped = (stream.next, chunk.offset) if ahead else None
         if not stream.data:
             stream.since_s = self._clock.monotonic_s()
+            self._gathering.append(stream)
         stream.data += data
         stream.next = chunk.offset + len(data)
         if len(stream.data) >= PIECE_BYTES:
@@ -141,12 +143,14 @@ class Output:
 
     def flush(self, node_id: str = "") -> None:
         """Hand on what has waited long enough; everything of `node_id` at once."""
+        if not self._gathering:
+            return
         now_s, crowded = self._clock.monotonic_s(), self._pieces.qsize() > CROWD
-        for owner, streams in self._streams.items():
-            if owner == node_id:
-                self._cut(streams.values())
-            elif not crowded:
-                self._cut(s for s in streams.values() if now_s - s.since_s >= PIECE_S)
+        for stream in self._gathering:
+            ripe = not crowded and now_s - stream.since_s >= PIECE_S
+            if ripe or stream.node.id == node_id:
+                self._cut([stream])
+        self._gathering = [stream for stream in self._gathering if stream.data]
 
     def end(self, node_id: str) -> None:
         """The node will say nothing more: what came out of turn is all there will ever be."""

@@ -63,6 +63,6 @@ def loss_picture(
             svg.curve([place(s, v) for s, v in sorted(reference.items())], svg.BLACK, width=1.2)
         )
     parts.append(svg.text(LEFT + plot_w, height - 10, "step", size=11, anchor="end"))
-    key = "colour: the preempted job, by cloud    thin black line: the same job uninterrupted"
+    key = "coloured: the preempted job, by cloud; thin black: the same job uninterrupted"
     parts.append(svg.text(LEFT, height - 10, key, size=11))
     return svg.picture(width, height, parts, title)

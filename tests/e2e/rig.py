@@ -24,7 +24,7 @@ from spotd.wire import Head
 from tests.rigs.processes import alive, carrying
 from trainer.fence import read_head
 
-STEPS = 200
+STEPS = 180
 STEP_MS = 40
 UP_TIMEOUT_S = 60.0
 FINISH_TIMEOUT_S = 120.0
@@ -43,7 +43,7 @@ name = "{cloud}-{letter}"
 
 
 def job_file(python: Path) -> str:
-    """About eight seconds of training; a checkpoint each second."""
+    """About seven seconds of training; a checkpoint each second."""
     size = "--layers 2 --heads 2 --width 64 --block 64 --batch 4"
     program = f"{shlex.quote(str(python))} -m trainer.train --steps {STEPS} {size}"
     return f"""\
@@ -84,11 +84,11 @@ def make_reference(python: Path, folder: Path) -> Reference:
         ended = box.wait_phase(job_id, set(FINISHED), FINISH_TIMEOUT_S)
         if ended["phase"] != "succeeded":
             raise BoxError(f"the reference {ended['phase']}: {ended['outcome_text']}")
-        with_store = open_records(box)
+        records = open_records(box)
         try:
-            losses = lineage(with_store.progress(job_id))
+            losses = lineage(records.progress(job_id))
         finally:
-            with_store.close()
+            records.close()
     if set(losses) != set(range(1, STEPS + 1)):
         raise BoxError(f"the reference reported {len(losses)} of {STEPS} steps")
     return Reference(checkpoints_url(box), job_id, losses)

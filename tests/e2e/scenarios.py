@@ -33,21 +33,24 @@ def agent_killed(run: Run) -> None:
     """kill -9 of the node agent, at any moment from its first: training must not notice, and the
     daemon must start it again."""
     machine = wait_for("a machine", run.machines, UP_TIMEOUT_S, every_s=POLL_S)[0]
-    pid = wait_for("the agent", lambda: run.agent_pid(machine), UP_TIMEOUT_S, every_s=POLL_S)
+    pid = wait_for("the agent", lambda: run.agent_pid(machine), UP_TIMEOUT_S, POLL_S) or 0
     run.pause(0.0, 8.0)
     trainer = run.trainer_pid(machine)
     if run.ended():
         raise BoxError("the job ended before the agent could be killed: make it longer")
     run.shoot(pid, f"the agent of {machine}")
-    new = wait_for(
-        "a new agent",
-        lambda: run.agent_pid(machine) or run.ended(),
-        30.0,
-        every_s=POLL_S,
-    )
-    run.note(f"the agent was started again as {new}, training was process {trainer}")
+    new = wait_for("a new agent", lambda: _again(run, machine), 30.0, every_s=POLL_S)
+    run.note(f"agent: {new}; training is process {trainer}")
     run.finish()
     expect(run, generation=1)
+    starts = sum(event["kind"] == "started" for event in run.box.events(run.job_id))
+    if starts != 1:
+        raise BoxError(f"the program was started {starts} times")
+
+
+def _again(run: Run, machine: str) -> str:
+    """The new agent's process; or that there is nothing left for one to do."""
+    return "the job has ended" if run.ended() else str(run.agent_pid(machine) or "")
 
 
 def trainer_killed(run: Run) -> None:
@@ -79,11 +82,10 @@ def box_dead(run: Run) -> None:
     run.pause(0.0, 4.0)
     run.start_daemon()
     run.finish()
-    job = expect(run, generation=2)
-    claimed = next(e for e in _events(run) if e["node_id"] == job["nodes"][1]["id"])
-    said = [e["text"] for e in _events(run) if e["kind"] == "claimed"]
+    expect(run, generation=2)
+    said = [event["text"] for event in run.box.events(run.job_id) if event["kind"] == "claimed"]
     if not said[-1].endswith(f"step {released}"):
-        raise BoxError(f"resumed elsewhere than at step {released}: {said}, {claimed}")
+        raise BoxError(f"it did not resume at step {released}: {said[-1]}")
 
 
 def silent_death(run: Run) -> None:
@@ -120,10 +122,6 @@ def expect(run: Run, *, generation: int) -> dict[str, Any]:
     if job["generation"] != generation:
         raise BoxError(f"it needed {job['generation']} generations, not {generation}")
     return job
-
-
-def _events(run: Run) -> list[dict[str, Any]]:
-    return run.box.events(run.job_id)
 
 
 def _runs(run: Run, machine: str) -> bool:

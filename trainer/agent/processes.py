@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,20 +112,39 @@ def descendants(root: int, session: int = 0) -> list[Process]:
 def kill_tree(root: int, session: int = 0) -> int:
     """Kill all that descends from `root` (or is in `session`), but not `root`; returns how many.
 
-    Everything is stopped first, so that nothing can fork away meanwhile. A look that finds nothing
-    new is repeated, because it takes time: a process may start another and end unseen within it.
+    Everything is stopped first, so that nothing can fork away meanwhile. Whole groups are stopped
+    at a stroke, because reading `/proc` takes time, in which a process may start another and end
+    unseen; and a look that finds nothing new is repeated.
     """
-    stopped: set[Process] = set()
+    found: set[Process] = set()
+    groups = {session} - {0}
     looks = 0
     while looks < _LOOKS:
-        fresh = set(descendants(root, session)) - stopped
+        _signal_groups(groups, signal.SIGSTOP)
+        fresh = set(descendants(root, session)) - found
         for process in fresh:
             send_signal(process, signal.SIGSTOP)
-        stopped |= fresh
+        groups |= _groups_of(fresh) - _groups_of([Process(root, 0)])
+        found |= fresh
         looks = 0 if fresh else looks + 1
-    for process in stopped:
+    for process in found:
         send_signal(process, signal.SIGKILL)
-    return len(stopped)
+    _signal_groups(groups, signal.SIGKILL)
+    return len(found)
+
+
+def _groups_of(processes: Iterable[Process]) -> set[int]:
+    found = set()
+    for process in processes:
+        with suppress(ProcessLookupError):
+            found.add(os.getpgid(process.pid))
+    return found
+
+
+def _signal_groups(groups: Iterable[int], number: int) -> None:
+    for group in groups:
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
 
 
 def workers(root: int, number: int) -> list[Process]:

@@ -127,7 +127,7 @@ def test_a_tree_is_killed_with_what_left_it(tmp_path: Path) -> None:
         "    if os.fork():\n"
         "        os._exit(0)\n"
     )
-    for _ in range(5):
+    for _ in range(10):
         with started(sys.executable, str(runner)) as process:
             wait_until("it has moved on", lambda: process.poll() is not None)
             assert kill_tree(process.pid, process.pid) >= 1
