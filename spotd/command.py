@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.exceptions import Abort, Exit, TyperException
 
 from spotd.config import load_config
 from spotd.daemon import run_daemon
@@ -16,13 +19,31 @@ from spotd.store.version import upgrade as upgrade_database
 
 app = typer.Typer(
     name="spotd",
-    help="Keeps training jobs alive on spot machines. Drive it with `spotctl`.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,
 )
-db = typer.Typer(help="The database.", no_args_is_help=True)
+db = typer.Typer(help="The database.", rich_markup_mode=None)
 app.add_typer(db, name="db")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spotd {version('spotd')}")
+        raise Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Keep training jobs alive on spot machines: the daemon. Drive it with `spotctl`."""
+
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="config.toml; else the usual places.")
@@ -65,26 +86,32 @@ def upgrade(config: ConfigOption = None) -> None:
     typer.echo("the database is up to date")
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Exit code of one command line. What a user can mend is one clear text on stderr."""
     try:
-        app(standalone_mode=False)
+        result = app(list(arguments) or ["--help"], prog_name="spotd", standalone_mode=False)
     except UserError as error:
-        print(f"spotd: {error}", file=sys.stderr)
-        return int(error.exit_code)
+        return _fail(str(error), error.exit_code)
     except StoreError as error:
-        print(f"spotd: {error}", file=sys.stderr)
-        return int(ExitCode.FAILURE)
-    except typer.Exit as stop:
-        return stop.exit_code
-    except (typer.Abort, KeyboardInterrupt):
+        return _fail(str(error), ExitCode.FAILURE)
+    except TyperException as error:  # a wrong command line
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "spotd"
+        text = error.format_message().rstrip(".")
+        return _fail(f"{text}\ntry: {path} --help", ExitCode.USAGE)
+    except (Abort, KeyboardInterrupt):
         return int(ExitCode.INTERRUPTED)
-    return 0
+    return int(result) if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _fail(text: str, code: ExitCode) -> int:
+    print(f"spotd: {text}", file=sys.stderr)
+    return int(code)
 
 
 def entry() -> None:
     """The console script."""
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
 
 
 if __name__ == "__main__":

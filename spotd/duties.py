@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 import structlog
@@ -67,6 +68,7 @@ class Duties:
         self._timing = timing
         self._schedule = schedule
         self._changed = threading.Condition()
+        self._stopping = False
         self._running = 0
         self._held: set[str] = set()
         lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
@@ -79,29 +81,27 @@ class Duties:
         """Ask for prices, then keep to the schedule. A cloud that does not answer holds up nobody
         for long."""
         s = self._schedule
-        for name in self._providers:
+        asked = {name: threading.Event() for name in self._providers}
+        for name, done in asked.items():
             self._every(s.survey_s, f"survey:{name}", partial(self._list, name), name)
-            self._every(s.offers_s, f"offers:{name}", partial(self._offers, name), name)
+            self._every(s.offers_s, f"offers:{name}", partial(self._offers, name), name, done)
             self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
         self._every(s.health_s, "health", self._note_slow)
         self._every(s.prune_s, "prune", self._prune)
-        asked = [threading.Event() for _ in self._providers]
-        for name, done in zip(self._providers, asked, strict=True):
-            run = partial(self._first_offers, name, done)
-            self._scheduler.add_job(run, id=f"first:{name}", executor=name)
         self._scheduler.start()
         end_s = time.monotonic() + FIRST_OFFERS_S
-        for done in asked:
+        for done in asked.values():
             done.wait(max(end_s - time.monotonic(), 0.0))
 
     def stop(self, patience_s: float) -> bool:
         """Start nothing more and let what runs end; False when something still runs after
         `patience_s`. Another replica may go on at once."""
-        if not self._scheduler.running:
-            return True
-        self._scheduler.shutdown(wait=False)
+        with self._changed:
+            self._stopping = True
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
         with self._changed:
             ended = self._changed.wait_for(lambda: not self._running, patience_s)
         try:
@@ -112,9 +112,15 @@ class Duties:
         return ended
 
     def _every(
-        self, seconds: float, duty: str, run: Callable[[int], None], line: str = OWN
+        self,
+        seconds: float,
+        duty: str,
+        run: Callable[[int], None],
+        line: str = OWN,
+        at_once: threading.Event | None = None,
     ) -> None:
-        """Run `run(epoch)` each `seconds` while we hold the duty's lease."""
+        """Run `run(epoch)` each `seconds` while we hold the duty's lease. With `at_once` also now,
+        lease or not (who holds it may be a daemon that died), and then set that."""
 
         def held() -> None:
             ttl_us = int(max(3 * seconds, 30) * S)
@@ -122,12 +128,23 @@ class Duties:
             if epoch is not None:
                 self._held.add(duty)
                 run(epoch)
+            elif at_once is not None and not at_once.is_set():
+                run(0)
 
-        guarded = partial(self._guarded, duty, held)
-        self._scheduler.add_job(guarded, "interval", seconds=seconds, id=duty, executor=line)
+        def guarded() -> None:
+            self._guarded(duty, held)
+            if at_once is not None:
+                at_once.set()
+
+        first = {"next_run_time": datetime.now(UTC)} if at_once is not None else {}
+        self._scheduler.add_job(
+            guarded, "interval", seconds=seconds, id=duty, executor=line, **first
+        )
 
     def _guarded(self, duty: str, run: Callable[[], None]) -> None:
         with self._changed:
+            if self._stopping:
+                return
             self._running += 1
         try:
             run()
@@ -141,13 +158,6 @@ class Duties:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
-
-    def _first_offers(self, name: str, done: threading.Event) -> None:
-        """Without the lease: who held it may be a daemon that died."""
-        try:
-            self._guarded(f"offers:{name}", partial(self._offers, name, 0))
-        finally:
-            done.set()
 
     def _list(self, name: str, _epoch: int) -> None:
         self._survey.survey(name)()

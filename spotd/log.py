@@ -142,7 +142,17 @@ def configure(
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    _reunite()
     logging.captureWarnings(True)
+
+
+def _reunite() -> None:
+    """Libraries that log past the root (uvicorn's access log, when something configured it before
+    us) are led back: what is not seen here is not redacted either."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith(_QUIET) and isinstance(logger, logging.Logger):
+            logger.handlers.clear()
+            logger.propagate = True
 
 
 def _render(as_json: bool, *, colors: bool) -> list[Processor]:

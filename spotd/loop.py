@@ -10,12 +10,12 @@ import structlog
 from spotd.act.effects import World
 from spotd.model import Event, Severity, Timing
 from spotd.plan import Effect
-from spotd.reconcile import claim_due, drain, one_effect, one_pass
+from spotd.reconcile import claim_due, drain, joint_pass, one_effect, one_pass
 from spotd.store.base import StoreError, StoreUnavailableError
 
 log = structlog.get_logger(__name__)
 
-BATCH = 16  # jobs claimed in one transaction
+BATCH = 16  # jobs claimed in one transaction, and decided about in one
 LONGEST_WAIT_S = 5.0  # polling is the truth; hints only make it quicker
 AWAY_S = 1.0  # between looks for a store that is away
 
@@ -43,6 +43,7 @@ class Loop:
         self._poked = threading.Event()
         self._stopping = threading.Event()
         self._claimed: list[str] = []  # and not decided about yet
+        self._singly = 0  # so many are decided about one by one
         self._resumed = False
         self._poisoned: dict[str, str] = {}  # job -> what its last pass failed with
 
@@ -84,32 +85,57 @@ class Loop:
             self._resumed = True
 
     def round(self) -> bool:
-        """Claim and decide once; whether there was anything to do. A job whose decision the store
-        could not take has its turn again after the others."""
+        """Claim and decide once; whether there was anything to do. Jobs whose decision the store
+        could not take have their turn again after the others, each alone: it may be for one."""
         if len(self._claimed) < BATCH:
             fresh = claim_due(self._world, self._owner, BATCH)
             self._claimed += [job_id for job_id in fresh if job_id not in self._claimed]
         busy = bool(self._claimed)
         while self._claimed and not self._stopping.is_set():
-            job_id = self._claimed.pop(0)
-            try:
-                self._decide(job_id)
-            except StoreUnavailableError:
-                self._claimed.append(job_id)
-                raise
+            together = self._claimed[:BATCH]
+            if self._decide_jointly(together):
+                del self._claimed[: len(together)]
+                continue
+            for _ in together:
+                job_id = self._claimed.pop(0)
+                try:
+                    self._decide(job_id)
+                except StoreUnavailableError:
+                    self._claimed.append(job_id)
+                    raise
         return busy
 
+    def _decide_jointly(self, job_ids: list[str]) -> bool:
+        """Many jobs cost little more than one: when a zone is taken away, all in it are due. False
+        when something was in the way of all: each by itself may get past it."""
+        poisoned: dict[str, Exception] = {}
+        steps = joint_pass(self._world, self._timing, job_ids, self._dispatch, poisoned.__setitem__)
+        try:
+            drain(steps)
+        except Exception as error:  # noqa: BLE001 - each is tried by itself, and tells
+            log.warning("a joint pass failed", jobs=job_ids, error=repr(error))
+            return False
+        for job_id in job_ids:
+            self._judge(job_id, poisoned.get(job_id))
+        return True
+
     def _decide(self, job_id: str) -> None:
+        found: Exception | None = None
         try:
             drain(one_pass(self._world, self._timing, job_id, self._dispatch))
         except StoreUnavailableError:
             raise
-        except Exception as error:
-            # One job's poison must not stop the others; its claim runs out and it is tried again.
-            log.exception("a pass failed", job=job_id)
-            self._tell_poison(job_id, f"{type(error).__name__}: {error}")
-        else:
+        except Exception as error:  # noqa: BLE001 - judged below
+            found = error
+        self._judge(job_id, found)
+
+    def _judge(self, job_id: str, error: Exception | None) -> None:
+        """One job's poison must not stop the others; its claim runs out and it is tried again."""
+        if error is None:
             self._poisoned.pop(job_id, None)
+            return
+        log.error("a pass failed", job=job_id, exc_info=error)
+        self._tell_poison(job_id, f"{type(error).__name__}: {error}")
 
     def _tell_poison(self, job_id: str, text: str) -> None:
         """Once for each thing that is wrong: the job's user waits for nothing otherwise."""

@@ -65,6 +65,12 @@ class Plan:
     reason: str
     reasons: tuple[str, ...] = ()
 
+    @property
+    def armed(self) -> frozenset[str]:
+        """The nodes for which this plan makes a call due."""
+        changed = (change for change in self.changes if isinstance(change, ChangeNode))
+        return frozenset(change.node_id for change in changed if "effect" in change.fields)
+
 
 @dataclass(frozen=True)
 class Effect:

@@ -7,14 +7,14 @@ stops one for good at any boundary to see what a crash there leaves behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from spotd.act.effects import World, call, effects_of
 from spotd.decide.needs import last_start_us
 from spotd.decide.rules import decide
-from spotd.model import Market, Timing
-from spotd.plan import Effect
+from spotd.model import Market, Timing, View
+from spotd.plan import Effect, Plan
 from spotd.store.base import CommitStatus
 
 CLAIM_LEASE_S = 10.0  # a pass takes milliseconds; what a dead daemon had claimed is free then
@@ -22,7 +22,7 @@ CLAIM_LEASE_S = 10.0  # a pass takes milliseconds; what a dead daemon had claime
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where a pass stands: `when` is "before" or "after"."""
+    """Where a pass stands: `when` is "before" or "after"; several jobs are named with commas."""
 
     when: str
     what: str
@@ -33,7 +33,7 @@ Steps = Generator[Boundary, None, None]
 
 
 def claim_due(world: World, owner: str, limit: int) -> list[str]:
-    """Take up to `limit` due jobs; each is to be given to `one_pass`."""
+    """Take up to `limit` due jobs; each is to be given to a pass."""
     lease_us = int(CLAIM_LEASE_S * 1e6)
     return world.store.claim(world.clock.now_us(), owner, limit, lease_us)
 
@@ -55,22 +55,47 @@ def one_pass(
     world: World, timing: Timing, job_id: str, dispatch: Callable[[Effect], None]
 ) -> Steps:
     """Decide once about one claimed job. Calls that became due go to `dispatch`."""
+
+    def poisoned(_job_id: str, error: Exception) -> None:
+        raise error
+
+    yield from joint_pass(world, timing, [job_id], dispatch, poisoned)
+
+
+def joint_pass(
+    world: World,
+    timing: Timing,
+    job_ids: Sequence[str],
+    dispatch: Callable[[Effect], None],
+    poisoned: Callable[[str, Exception], None],
+) -> Steps:
+    """Decide once about each of some claimed jobs: one snapshot, one transaction. Each plan is
+    accepted or not by itself; a job that nothing can be decided about goes to `poisoned`."""
     now_us = world.clock.now_us()
-    view = world.store.load_view(job_id, now_us)
-    if view is None:
-        return
+    views = world.store.load_views(job_ids, now_us)
     market = market_now(world, timing)
-    plan = decide(view, market, now_us)
-    yield Boundary("before", "commit", job_id)
-    result = world.store.commit(view, plan, now_us)
-    if result.status is CommitStatus.OVER_LIMIT:
-        plan = decide(view, replace(market, blocked=result.text), now_us)
-        result = world.store.commit(view, plan, now_us)
-    yield Boundary("after", "commit", job_id)
-    if result.status is not CommitStatus.DONE or result.view is None:
-        return  # somebody decided first: the job is still due
-    for effect in effects_of(result.view, now_us):
-        dispatch(effect)
+    plans: list[tuple[View, Plan]] = []
+    for view in (views[job_id] for job_id in job_ids if job_id in views):
+        try:
+            plans.append((view, decide(view, market, now_us)))
+        except Exception as error:  # noqa: BLE001 - a bug that one job meets stops no other
+            poisoned(view.job.id, error)
+    if not plans:
+        return
+    names = ",".join(view.job.id for view, _ in plans)
+    yield Boundary("before", "commit", names)
+    results = world.store.commit_many(plans, now_us)
+    for at, (view, _) in enumerate(plans):
+        if results[at].status is CommitStatus.OVER_LIMIT:
+            waiting = decide(view, replace(market, blocked=results[at].text), now_us)
+            plans[at] = (view, waiting)
+            results[at] = world.store.commit(view, waiting, now_us)
+    yield Boundary("after", "commit", names)
+    for (_, plan), result in zip(plans, results, strict=True):
+        if result.status is not CommitStatus.DONE or result.view is None:
+            continue  # somebody decided first: the job is still due
+        for effect in effects_of(result.view, plan.armed, now_us):
+            dispatch(effect)
 
 
 def one_effect(world: World, effect: Effect) -> Steps:

@@ -169,6 +169,9 @@ class Watcher:
         )
         if answer.status != 200 or not answer.text:
             raise refuse(answer, path)
+        if not (answer.text.isascii() and answer.text.isprintable()):
+            # Kept, it would be refused for as long as it is valid, which is hours.
+            raise MetadataError(f"{path}: not a token: {answer.text[:40]!r}")
         granted = answer.headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
         ttl_s = int(granted) if granted.isdecimal() else self._token_ttl_s
         self._token, self._token_until = answer.text, asked_at + ttl_s

@@ -56,6 +56,10 @@ _WORDS = {
         "Went on from an older checkpoint.",
         "Nothing now; if it happens again, look after the store.",
     ),
+    "link_refused": (
+        "Does not speak to whoever answers there; keeps trying.",
+        "If it lasts: does the image's cloud-init take the SSH keys it is given?",
+    ),
     "orphan": (
         "Ended the machine.",
         "If it happens again: does another spotd use the same account and deployment?",

@@ -40,7 +40,7 @@ class Bundle:
 
 def sources() -> dict[str, Path]:
     """Every file of the bundle: its name there and where it is installed."""
-    found = {}
+    found: dict[str, Path] = {}
     for source in SOURCES:
         path = _locate(source)
         if path.is_dir():

@@ -1,13 +1,13 @@
 """From committed state to calls, and from calls to recorded outcomes.
 
-`effects_of` is pure: it reads which nodes were armed in the commit just made. `call` makes one
+`effects_of` is pure: it reads what the commit just made has armed. `call` makes one
 call and returns how to record what came of it; neither decides anything. Whatever is not recorded
 simply becomes due again, with the same token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -23,7 +23,7 @@ from providers.base import (
     QuotaError,
     RejectedError,
 )
-from providers.stores.base import ObjectStore
+from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
 from spotd.clock import Clock
@@ -76,15 +76,16 @@ class World:
     started_at_us: int = 0
 
 
-def effects_of(view: View, armed_at_us: int) -> list[Effect]:
-    """The calls armed in the commit of `armed_at_us`, in the order of the nodes. Pure."""
+def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
+    """The calls of the nodes `armed` in the commit just made at `now_us`, in the order of the
+    nodes. Pure."""
     found = []
     for node in view.nodes:
-        if node.effect is None or node.effect_armed_at_us != armed_at_us:
+        if node.effect is None or node.id not in armed:
             continue
         data: dict[str, object] = {}
         if node.effect is EffectKind.START:
-            claim, deadline_s = claim_for(node, view, armed_at_us)
+            claim, deadline_s = claim_for(node, view, now_us)
             gang = [n for n in view.nodes if n.generation == node.generation and n.chosen]
             ips = tuple(n.host for n in sorted(gang, key=lambda n: n.rank))
             data = {"claim": claim, "claim_deadline_s": deadline_s, "node_ips": ips}
@@ -201,6 +202,8 @@ def _start(effect: Effect, world: World) -> Record:
 def _tell(name: str, effect: Effect, world: World) -> Record:
     node = effect.node
     data = {"reason": node.leave_text, "deadline_s": effect.job.spec.stop_grace_s}
+    if effect.kind is EffectKind.SAVE:
+        data["final"] = node.exit_code == wire.EXIT_FINISHED  # the last word of a gang of scripts
     _send(effect, world, Command(name, node.generation, data))
     return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us())
 
@@ -213,7 +216,14 @@ def _send(effect: Effect, world: World, command: Command) -> None:
 
 def _read_head(effect: Effect, world: World) -> Record:
     job = effect.job
-    data, _ = world.open_store(job.spec.checkpoint.store).get(wire.head_key(job.id))
+    try:
+        data, _ = world.open_store(job.spec.checkpoint.store).get(wire.head_key(job.id))
+    except NotFoundError:
+        if job.head is not None and job.head.generation:
+            raise  # it was there: this is the store's trouble
+        at_us = world.clock.now_us()
+        nobody = HeadSeen(0, 0, "", released=False, final=False, seen_at_us=at_us, read_at_us=at_us)
+        return lambda: world.store.record_head(job.id, nobody)
     head, read_at_us = wire.parse_head(data), world.clock.now_us()
     current = head.current
     seen = HeadSeen(

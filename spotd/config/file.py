@@ -85,7 +85,7 @@ def parse_local_url(value: Any) -> str:
     free of limits because it cannot cost money."""
     parts = urlsplit(str(value))
     host = parts.hostname or ""
-    if parts.scheme != "http" or not host or parts.path.strip("/"):
+    if parts.scheme != "http" or not host or not parts.port or parts.path.strip("/"):
         raise ValueError(f"{value!r} is no address of a local cloud; write http://127.0.0.1:PORT")
     if not is_loopback(parts):
         raise ValueError(f"{host} is not this machine; a local cloud is at http://127.0.0.1:PORT")

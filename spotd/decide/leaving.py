@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from spotd.decide.draft import LEAVING, Draft, place
-from spotd.decide.needs import alive_at_us, release_deadline_us, silent_since_us, suspect
+from spotd.decide.needs import (
+    alive_at_us,
+    mate_released,
+    release_deadline_us,
+    silent_since_us,
+    suspect,
+)
 from spotd.model import LeaveReason, Node, NoticeSeen, S, Severity
 from spotd.states import NodeState
 
@@ -19,6 +25,8 @@ def drain_noticed(d: Draft) -> None:
     one that does not train yet."""
     for node in d.nodes:
         notice = taking_away(node)
+        if notice is None and node.state is NodeState.DRAINING and node.told_release_at_us:
+            _end_release(d, node)
         if notice is None or node.state in LEAVING:
             continue
         if node.state is NodeState.RUNNING:
@@ -63,9 +71,10 @@ def withdraw(d: Draft) -> None:
     chosen; otherwise the replacement wins."""
     for node in d.nodes:
         preempted = node.leave_reason is LeaveReason.PREEMPTED
-        if node.state is not NodeState.DRAINING or not preempted or taking_away(node):
+        if node.state is not NodeState.DRAINING or not preempted:
             continue
-        if node.released_at_us or node.exit_code is not None or node.told_release_at_us:
+        # A rank drains for the notice of another as well: no gang goes on without all of it.
+        if any(taking_away(mate) or _giving_up(mate) for mate in gang_of(d, node)):
             continue
         newer = [n for n in d.nodes if n.generation > node.generation and n.state not in LEAVING]
         if any(n.chosen for n in newer) or d.job.stop_text:
@@ -86,6 +95,18 @@ def withdraw(d: Draft) -> None:
         )
         for candidate in newer:
             d.leave(candidate, LeaveReason.HEDGE_LOST, "the notice was withdrawn")
+
+
+def _giving_up(node: Node) -> bool:
+    """It ended or is about to, and a notice taken back comes too late."""
+    gone = node.state in LEAVING or node.exit_code is not None
+    return gone or bool(node.released_at_us or node.told_release_at_us)
+
+
+def gang_of(d: Draft, node: Node) -> list[Node]:
+    """The node and its mates."""
+    key = (node.generation, node.candidate)
+    return [mate for mate in d.nodes if (mate.generation, mate.candidate) == key]
 
 
 def give_up_lost(d: Draft) -> None:
@@ -130,6 +151,28 @@ def give_up_boot(d: Draft) -> None:
         d.leave(node, LeaveReason.BOOT_TIMEOUT, text + error)
 
 
+def _may_save(d: Draft, node: Node) -> bool:
+    """A mate has released and left; this one is told to do the same, and has its grace for it."""
+    ended = node.exit_code is not None or node.released_at_us
+    if node.state is not NodeState.DRAINING or ended or not mate_released(node, d.view):
+        return False
+    return d.now_us < _release_end_us(d, node)
+
+
+def _release_end_us(d: Draft, node: Node) -> int:
+    margin_s = d.job.spec.stop_grace_s + d.market.timing.drain_margin_s
+    return (node.told_release_at_us or d.now_us) + int(margin_s * S)
+
+
+def _end_release(d: Draft, node: Node) -> None:
+    """Told to release with no notice of its own, for its mate had one: it has its grace."""
+    end_us = _release_end_us(d, node)
+    if d.now_us >= end_us:
+        d.leave(node, LeaveReason.PREEMPTED, "it did not release within its grace", keep=True)
+    else:
+        d.wake(end_us)
+
+
 def keep_gang(d: Draft) -> None:
     """A gang comes and leaves together: no rank is paid for while another is missing."""
     if d.job.spec.num_nodes == 1:
@@ -140,7 +183,7 @@ def keep_gang(d: Draft) -> None:
         first = next((n for n in gang if n.state in LEAVING), None)
         draining = next((n for n in gang if n.state is NodeState.DRAINING), None)
         for node in gang:
-            if first is not None:
+            if first is not None and not _may_save(d, node):
                 why = first.leave_reason or LeaveReason.LOST
                 d.leave(node, why, f"rank {first.rank} left", keep=True)
             elif draining is not None and node.state is NodeState.RUNNING:

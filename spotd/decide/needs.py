@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from providers.base import InstanceState
 from spotd.decide.backoff import effect_backoff_s
-from spotd.model import EffectKind, LeaveReason, Market, Node, S, View
+from spotd.model import EffectKind, Job, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState
-from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, EXIT_FINISHED
+from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, EXIT_FINISHED, EXIT_RELEASED
 
 # How long a call may take before it counts as lost and may be made again, in seconds.
 CALL_DEADLINE_S = {
@@ -91,6 +91,14 @@ def replacement_ready(node: Node, view: View) -> bool:
     return len(ready) >= view.job.spec.num_nodes
 
 
+def mate_released(node: Node, view: View) -> bool:
+    """A rank of the same gang has saved and left: without it there is no training on."""
+    key = (node.generation, node.candidate)
+    gang = [n for n in view.nodes if (n.generation, n.candidate) == key]
+    gone = len(gang) < view.job.spec.num_nodes  # a view has no old nodes that are gone
+    return gone or any(n.exit_code == EXIT_RELEASED for n in gang if n.id != node.id)
+
+
 def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     """The one call that this node needs next; None when it needs none."""
     match node.state:
@@ -158,7 +166,7 @@ def _need_booting(node: Node, view: View, market: Market, now_us: int) -> Effect
     if not node.booted_at_us:
         return EffectKind.BOOT
     if node.exit_code == EXIT_FINISHED:
-        return _need_head(node, view)
+        return _need_finished(node, view, market, now_us)
     start = EffectKind.START if _start_wanted(node, view, now_us) else None
     if start and _in_flight(node, market, start, node.started_at_us, now_us):
         return start  # it may ship packages for long
@@ -182,7 +190,7 @@ def _released_itself(node: Node, view: View) -> bool:
 
 def _need_running(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     if node.exit_code == EXIT_FINISHED:
-        return _need_head(node, view)
+        return _need_finished(node, view, market, now_us)
     contact = _need_contact(node, view, market, now_us)
     wanted_us = view.job.save_wanted_at_us
     if contact is None and wanted_us > max(node.told_save_at_us, node.first_step_at_us):
@@ -192,21 +200,48 @@ def _need_running(node: Node, view: View, market: Market, now_us: int) -> Effect
 
 def _need_draining(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     if node.exit_code == EXIT_FINISHED:
-        return _need_head(node, view)
+        return _need_finished(node, view, market, now_us)
     contact = _need_contact(node, view, market, now_us)
     if contact is None and node.exit_code is None and not node.released_at_us:
         if node.leave_reason is not LeaveReason.PREEMPTED and not node.told_drain_at_us:
             return EffectKind.DRAIN
-        if not node.told_release_at_us and replacement_ready(node, view):
+        ready = replacement_ready(node, view) or mate_released(node, view)
+        if not node.told_release_at_us and ready:
             return EffectKind.RELEASE
     return contact
 
 
-def _need_head(node: Node, view: View) -> EffectKind | None:
-    """A program that says it finished is believed when HEAD says so too."""
+def _need_finished(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
+    """A program that says it finished is believed when HEAD says so too. Of a gang of scripts that
+    know nothing of HEAD, rank 0 is told to say it there, when all of them have ended."""
     head = view.job.head
-    known = head is not None and (head.final or head.read_at_us >= node.exited_at_us)
-    return None if known else EffectKind.READ_HEAD
+    if head is not None and head.final:
+        return None
+    read_at_us = head.read_at_us if head else 0
+    if not scripts_gang(view.job):
+        return EffectKind.READ_HEAD if read_at_us < node.exited_at_us else None
+    ended_us = gang_finished_us(node, view)
+    if node.rank or not ended_us:
+        return None
+    if node.told_save_at_us <= ended_us:
+        return EffectKind.SAVE
+    # The agent moves HEAD after it has answered, and says so when it has.
+    news_us = max(node.told_save_at_us, head.seen_at_us if head else 0)
+    late = now_us - read_at_us >= market.timing.resurvey_s * S
+    return EffectKind.READ_HEAD if read_at_us < news_us or late else None
+
+
+def scripts_gang(job: Job) -> bool:
+    """Several nodes whose programs do not use our engine: only we know when all have finished."""
+    return job.spec.num_nodes > 1 and job.spec.checkpoint.engine == "none"
+
+
+def gang_finished_us(node: Node, view: View) -> int:
+    """When the last rank of the node's gang exited 0; 0 while one has not."""
+    key = (node.generation, node.candidate)
+    gang = [n for n in view.nodes if (n.generation, n.candidate) == key]
+    done = [n.exited_at_us for n in gang if n.exit_code == EXIT_FINISHED]
+    return max(done) if len(done) >= view.job.spec.num_nodes else 0
 
 
 def _need_terminating(node: Node, market: Market, now_us: int) -> EffectKind | None:

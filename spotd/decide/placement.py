@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from providers.base import Offer, OfferRequest
-from spotd.decide.cooldowns import cooldown_until_us
+from spotd.decide.cooldowns import Spoiled, cooldown_until_us, spoiled_places
 from spotd.model import JobSpec, Market
 
 
@@ -52,14 +52,14 @@ def rank(spec: JobSpec, market: Market, now_us: int, taken: Iterable[str] = ()) 
     `taken` are offer keys not to be asked for: the machine just lost, one being taken away, or one
     that we are already asking for. With `spec.ordered` an earlier alternative beats a cheaper one.
     """
-    barred = set(taken)
+    barred, spoiled = set(taken), spoiled_places(market.refusals)
     rows: list[tuple[bool, int, int, str, Ranked]] = []
     for offer in market.offers:
         choices = [i for i, want in enumerate(spec.alternatives) if fits(offer, want)]
         if not choices:
             continue
         score = offer.price_microusd_per_h * spec.num_nodes
-        excluded, until_us = _excluded(offer, spec, market, now_us, barred)
+        excluded, until_us = _excluded(offer, spec, market, now_us, barred, spoiled)
         preference = choices[0] if spec.ordered else 0
         ranked = Ranked(offer, score, excluded, until_us)
         rows.append((bool(excluded), preference, score, offer.key, ranked))
@@ -68,7 +68,7 @@ def rank(spec: JobSpec, market: Market, now_us: int, taken: Iterable[str] = ()) 
 
 
 def _excluded(
-    offer: Offer, spec: JobSpec, market: Market, now_us: int, barred: set[str]
+    offer: Offer, spec: JobSpec, market: Market, now_us: int, barred: set[str], spoiled: Spoiled
 ) -> tuple[str, int]:
     if offer.provider in market.disabled:
         return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0
@@ -76,7 +76,7 @@ def _excluded(
         return f"${offer.price_microusd_per_h / 1e6:.2f}/h is above max_hourly_cost", 0
     if offer.key in barred:
         return "being taken away, or already asked for", 0
-    until_us, code = cooldown_until_us(offer, market.refusals)
+    until_us, code = cooldown_until_us(offer, spoiled)
     if until_us > now_us:
         wait_s = (until_us - now_us) / 1e6
         return f"cooling for {wait_s:.0f} s more after {code}", until_us

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from spotd.decide.backoff import backoff_s
 from spotd.decide.draft import LEAVING, Draft, place
+from spotd.decide.needs import gang_finished_us, scripts_gang
 from spotd.model import LeaveReason, Node, S, Severity
 from spotd.states import NodeState
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
+
+GANG_FINAL_S = 60.0  # for rank 0 to commit that its gang has finished
 
 
 def settle_observed(d: Draft) -> None:
@@ -101,11 +104,25 @@ def settle_exits(d: Draft) -> None:
 def _finished(d: Draft, node: Node) -> None:
     """Exit 0 counts when HEAD is final; until HEAD was read after the exit, nothing is decided."""
     head = d.job.head
-    if head is None or head.final or head.read_at_us < node.exited_at_us:
+    if head is not None and head.final:
         return
-    if node.rank == 0:
-        text = "the program exited 0 without a final checkpoint"
-        _charge(d, node, text)
+    if scripts_gang(d.job):
+        _await_gang(d, node)
+    elif head is not None and head.read_at_us >= node.exited_at_us and node.rank == 0:
+        _charge(d, node, "the program exited 0 without a final checkpoint")
+
+
+def _await_gang(d: Draft, node: Node) -> None:
+    """All ranks exited 0, and rank 0 is to say so in HEAD: for that it has a while."""
+    ended_us = gang_finished_us(node, d.view)
+    if node.rank or not ended_us:
+        return
+    end_us = ended_us + int(GANG_FINAL_S * S)
+    if d.now_us < end_us:
+        d.wake(min(end_us, d.now_us + int(d.market.timing.resurvey_s * S)))
+        return
+    error = f" ({node.effect_error})" if node.effect_error else ""
+    _charge(d, node, f"all ranks exited 0, and HEAD could not be told{error}")
 
 
 def _setup_failed(d: Draft, node: Node) -> None:
@@ -125,8 +142,12 @@ def _charge(d: Draft, node: Node, text: str) -> None:
     first step of the whole job is not tried again: the next machine would see the same.
     """
     job, spec = d.job, d.job.spec
-    if d.ended or node.generation != job.generation or job.stop_text:
-        _leave_failed(d, node, text)
+    charged = any(
+        other.leave_reason is LeaveReason.FAILED and other.generation == node.generation
+        for other in d.nodes
+    )
+    if d.ended or node.generation != job.generation or job.stop_text or charged:
+        _leave_failed(d, node, text)  # one crash, in as many ranks as it may be, is charged once
         return
     free = node.exit_code in spec.recover_on_exit_codes
     failures = job.failures + (0 if free else 1)

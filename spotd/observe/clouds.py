@@ -109,7 +109,8 @@ class _Listing:
         self._clock = clock
         self._lock = threading.Lock()  # listings may be recorded side by side
         self._since_us: dict[str, int] = {}  # orphan -> first seen as one
-        self._ended_us: dict[str, int] = {}  # orphan -> last told to end
+        self._ending_us: dict[str, int] = {}  # orphan -> last told to end
+        self._reported: set[str] = set()
 
     def take(self) -> Record:
         """Ask now. A listing that fails is nothing; one that succeeds is recorded by the result,
@@ -138,15 +139,18 @@ class _Listing:
         ids = {orphan.instance_id for orphan in orphans}
         with self._lock:
             self._since_us = {i: at for i, at in self._since_us.items() if i in ids}
-            self._ended_us = {i: at for i, at in self._ended_us.items() if i in ids}
+            self._ending_us = {i: at for i, at in self._ending_us.items() if i in ids}
+            self._reported &= ids
             for instance_id in ids:
                 self._since_us.setdefault(instance_id, now_us)
-            return [
+            overdue = [
                 orphan
                 for orphan in orphans
                 if now_us - self._since_us[orphan.instance_id] >= ORPHAN_GRACE_S * S
-                and now_us - self._ended_us.get(orphan.instance_id, 0) >= REPEAT_S * S
+                and now_us - self._ending_us.get(orphan.instance_id, 0) >= REPEAT_S * S
             ]
+            self._ending_us |= {orphan.instance_id: now_us for orphan in overdue}
+            return overdue
 
     def _end(self, overdue: Sequence[Instance]) -> None:
         """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
@@ -159,15 +163,15 @@ class _Listing:
                 self._provider.terminate(instance_id)
             except ProviderError as error:
                 log.warning("orphan not ended", instance=instance_id, error=str(error))
+                with self._lock:
+                    self._ending_us.pop(instance_id, None)
                 continue
-            now_us = self._clock.now_us()
-            with self._lock:
-                again = instance_id in self._ended_us
-                self._ended_us[instance_id] = now_us
-            if not again:
+            if instance_id not in self._reported:
+                self._reported.add(instance_id)
                 text = f"{instance_id} in {name}/{orphan.zone} belongs to no job: terminated"
                 event = Event("orphan", text, severity=Severity.WARNING, alert=True)
-                self._store.add_event(orphan.tags.get("spotd-job", ""), event, now_us)
+                job_id = orphan.tags.get("spotd-job", "")
+                self._store.add_event(job_id, event, self._clock.now_us())
 
 
 def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:

@@ -8,17 +8,25 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import paramiko
+import structlog
 
 from spotd.act.effects import LinkError
 from spotd.act.link import SshLink, node_command, node_words
-from spotd.act.ssh import Connection, SshError
-from spotd.model import Node
+from spotd.act.ssh import Connection, HostKeyMismatchError, SshAuthRefusedError, SshError
+from spotd.clock import Clock
+from spotd.errors import UserError
+from spotd.model import Event, Node, Severity
 from spotd.observe.stream import NodeStream
+from spotd.store.base import Store, StoreError
 from spotd.vault import JobKeys
 from spotd.wire import JournalEntry
 
+log = structlog.get_logger(__name__)
+
+FRESH, AGAIN = 8, 4  # threads for nodes not tried before, and for the others
 OPEN_S = 15.0
 # What a node may have said and we not read: bounds memory when the store is away, and is refilled
 # within a round trip otherwise.
@@ -78,26 +86,100 @@ def open_stream(
     return Followed(node, connection, channel, descriptor, stream, offsets)
 
 
-class Openers:
-    """Threads that run what they are given. Machines that have failed before wait for threads of
-    their own, so that many dead ones do not hold up one that has just booted."""
+class Opener:
+    """Opens streams on threads of its own and keeps the results until they are taken.
 
-    def __init__(self, fresh: int, again: int) -> None:
+    Nodes that have failed before wait for threads of their own, so that many dead ones do not hold
+    up one that has just booted. `done` is called after each, on its thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        link: SshLink,
+        keys: Callable[[str], JobKeys],
+        clock: Clock,
+        done: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._link = link
+        self._keys = keys
+        self._clock = clock
+        self._done = done
+        self._lock = threading.Lock()
+        self._opened: list[Followed] = []
+        self._failed: list[str] = []
+        self._stopping = threading.Event()
         self._queues: tuple[_Tasks, _Tasks] = (queue.SimpleQueue(), queue.SimpleQueue())
-        for number, tasks in ((fresh, self._queues[0]), (again, self._queues[1])):
+        for number, tasks in ((FRESH, self._queues[0]), (AGAIN, self._queues[1])):
             for _ in range(number):
                 threading.Thread(target=_work, args=(tasks,), name="follow", daemon=True).start()
-        self._numbers = (fresh, again)
 
-    def submit(self, task: Callable[[], None], *, failed: bool) -> None:
-        """Run `task`, which must not raise."""
-        self._queues[failed].put(task)
+    def open(self, node: Node, gap_after: int, *, ship: bool, failures: int) -> None:
+        """Have the stream of `node` opened, which has failed so often in a row."""
+        task = partial(self._open, node, gap_after, ship=ship, first=failures == 0)
+        self._queues[failures > 0].put(task)
+
+    def take(self) -> tuple[list[Followed], list[str]]:
+        """What was opened, and the ids of nodes that could not be followed, since the last call."""
+        with self._lock:
+            taken = self._opened, self._failed
+            self._opened, self._failed = [], []
+        return taken
 
     def stop(self) -> None:
-        """Let the threads end; those that wait for a machine end with the process."""
-        for tasks, number in zip(self._queues, self._numbers, strict=True):
+        """Open nothing more; a thread that waits for a machine ends when that has run out."""
+        self._stopping.set()
+        for number, tasks in ((FRESH, self._queues[0]), (AGAIN, self._queues[1])):
             for _ in range(number):
                 tasks.put(None)
+        self._close_opened()
+
+    def _close_opened(self) -> None:
+        for followed in self.take()[0]:
+            followed.close()
+
+    # --- on the threads
+
+    def _open(self, node: Node, gap_after: int, *, ship: bool, first: bool) -> None:
+        if self._stopping.is_set():
+            return
+        try:
+            offsets = self._offsets(node)
+            keys = self._keys(node.job_id)
+            followed = open_stream(self._link, node, keys, offsets, gap_after, ship=ship)
+        except (SshError, LinkError, StoreError, UserError, KeyError) as error:
+            self._fail(node, error, first=first)
+        except Exception as error:
+            log.exception("cannot follow", node=node.id)
+            self._fail(node, error, first=first)
+        else:
+            with self._lock:
+                self._opened.append(followed)
+        self._done()
+        if self._stopping.is_set():
+            self._close_opened()
+
+    def _offsets(self, node: Node) -> dict[str, int]:
+        return {
+            stream: offset
+            for (generation, rank, stream), offset in self._store.log_offsets(node.job_id).items()
+            if (generation, rank) == (node.generation, node.rank)
+        }
+
+    def _fail(self, node: Node, error: Exception, *, first: bool) -> None:
+        with self._lock:
+            self._failed.append(node.id)
+        if self._stopping.is_set():
+            return
+        log.info("cannot follow", node=node.id, error=str(error))
+        if first and isinstance(error, HostKeyMismatchError | SshAuthRefusedError):
+            words = f"{node.id} cannot be followed: {error}"
+            event = Event("link_refused", words, node.id, Severity.WARNING, alert=True, key=node.id)
+            try:
+                self._store.add_event(node.job_id, event, self._clock.now_us())
+            except StoreError as trouble:
+                log.warning("the store does not answer", error=str(trouble))
 
 
 _Tasks = queue.SimpleQueue[Callable[[], None] | None]

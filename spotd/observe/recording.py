@@ -8,11 +8,14 @@ import structlog
 
 from spotd.clock import Clock
 from spotd.store.base import JournalBatch, Store, StoreError
-from spotd.wire import JournalEntry
+from spotd.wire import PROGRESS, JournalEntry
 
 log = structlog.get_logger(__name__)
 
 HEARD_S = 4.0  # between records of nodes that only sent heartbeats
+# Nobody decides anything by a report of progress alone: it may wait for others' to share a
+# transaction, which costs ten times what a report in it does.
+PATIENT, LINGER_S = frozenset({PROGRESS}), 0.5
 
 
 class Recorder:
@@ -22,6 +25,7 @@ class Recorder:
         self._store = store
         self._clock = clock
         self._batches: list[JournalBatch] = []
+        self._due_s = 0.0  # when the batches are to be written, while there are any
         self._heard: dict[str, int] = {}
         self._down: dict[str, int] = {}
         self._known_down: set[str] = set()
@@ -30,6 +34,10 @@ class Recorder:
 
     def say(self, node_id: str, entries: Sequence[JournalEntry]) -> None:
         """Journal entries of a node, in order."""
+        now_s = self._clock.monotonic_s()
+        patient = all(entry.kind in PATIENT for entry in entries)
+        due_s = now_s + LINGER_S if patient else now_s
+        self._due_s = min(self._due_s, due_s) if self._batches else due_s
         self._batches.append(JournalBatch(node_id, tuple(entries), self._clock.now_us()))
 
     def hear(self, node_id: str) -> None:
@@ -53,10 +61,12 @@ class Recorder:
         self._down = {node_id: at_us for node_id, at_us in self._down.items() if node_id in kept}
 
     def flush(self) -> list[str]:
-        """Write; the nodes whose entries cannot be written for a reason of their own, and were
-        given up: they are to be followed anew. Raises StoreError, and then has lost nothing."""
-        poisoned = self._flush_journal() if self._batches else []
+        """Write what is due; the nodes whose entries cannot be written for a reason of their own,
+        and were given up: they are to be followed anew. Raises StoreError, and then has lost
+        nothing."""
         now_s = self._clock.monotonic_s()
+        due = self._batches and (self._down or now_s >= self._due_s)
+        poisoned = self._flush_journal() if due else []
         # Signs of life first: they would undo a later end of the link.
         if self._heard and (self._urgent or self._down or now_s - self._flushed_s >= HEARD_S):
             self._store.record_heard(self._heard)

@@ -30,6 +30,7 @@ from spotd.model import (
 from spotd.plan import (
     Plan,
 )
+from spotd.states import NodeState
 from spotd.wire import JournalEntry
 
 
@@ -315,6 +316,15 @@ class Store(Protocol):
 
     def active_nodes(self) -> list[Node]:
         """Nodes not gone, of all jobs."""
+        ...
+
+    def booted_nodes(self) -> dict[str, NodeState]:
+        """Id -> state of every node not gone whose agent was started: a look at the whole fleet
+        that costs a tenth of `active_nodes`."""
+        ...
+
+    def find_nodes(self, node_ids: Sequence[str]) -> list[Node]:
+        """Those of these nodes that exist, oldest first."""
         ...
 
     def events(self, job_id: str | None, after_id: int = 0, limit: int = 500) -> list[EventRow]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, case, select, update
@@ -10,7 +11,7 @@ from providers.base import Scope
 from spotd.model import EffectKind, Node
 from spotd.states import NodeState
 from spotd.store import ledger, market, schema
-from spotd.store.rows import nodes_where
+from spotd.store.rows import nodes_query, read_nodes
 from spotd.store.transaction import Transaction
 
 _nodes = schema.nodes.c
@@ -30,6 +31,11 @@ _HEARD = (
         link_down_at_us=0,
     )
 )
+_NOT_GONE = _nodes.state != NodeState.GONE.value
+_OF_JOB = nodes_query(_nodes.job_id == bindparam("job"))
+_ACTIVE = nodes_query(_NOT_GONE)
+_SOME = nodes_query(_nodes.id.in_(bindparam("nodes", expanding=True)))
+_BOOTED = select(_nodes.id, _nodes.state).where(_NOT_GONE, _nodes.booted_at_us > 0)
 _WORKED = {"effect_failures": 0, "effect_failed_at_us": 0, "effect_error": ""}
 
 
@@ -156,9 +162,19 @@ def note_silent(tx: Transaction, before_us: int) -> None:
 
 def job_nodes(conn: Connection, job_id: str) -> list[Node]:
     """See Store.job_nodes."""
-    return nodes_where(conn, _nodes.job_id == job_id)
+    return read_nodes(conn, _OF_JOB, {"job": job_id})
 
 
 def active_nodes(conn: Connection) -> list[Node]:
     """See Store.active_nodes."""
-    return nodes_where(conn, _nodes.state != NodeState.GONE.value)
+    return read_nodes(conn, _ACTIVE)
+
+
+def booted_nodes(conn: Connection) -> dict[str, NodeState]:
+    """See Store.booted_nodes."""
+    return {node_id: NodeState(state) for node_id, state in conn.execute(_BOOTED)}
+
+
+def find_nodes(conn: Connection, node_ids: Sequence[str]) -> list[Node]:
+    """See Store.find_nodes."""
+    return read_nodes(conn, _SOME, {"nodes": node_ids}) if node_ids else []

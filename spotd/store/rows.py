@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, Select, select
 
 from providers.base import NoticeKind
 from spotd.model import (
@@ -117,27 +117,33 @@ def _stored(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def nodes_where(conn: Connection, *conditions: Any) -> list[Node]:
-    """The nodes that match, oldest first, each with its notices."""
-    query = (
-        select(schema.nodes, *_NOTICE_COLUMNS)
-        .join_from(schema.nodes, schema.notices, _notices.node_id == _nodes.id, isouter=True)
-        .where(*conditions)
-        .order_by(_nodes.requested_at_us, _nodes.id, _notices.heard_at_us, _notices.notice_id)
-    )
-    found: dict[str, tuple[Row[Any], list[NoticeSeen]]] = {}
-    for row in conn.execute(query):
-        _, notices = found.setdefault(row.id, (row, []))
-        if row.n_notice_id is not None:
-            notices.append(_notice_of(row))
-    return [node_of(row, notices) for row, notices in found.values()]
-
-
 _NOTICE_COLUMNS = [
     column.label(f"n_{column.name}")
     for column in schema.notices.columns
     if column.name not in ("node_id", "text")
 ]
+
+
+def nodes_query(*conditions: Any) -> Select[Any]:
+    """Asks for the nodes that match; to be made once where it is asked often."""
+    return (
+        select(schema.nodes, *_NOTICE_COLUMNS)
+        .join_from(schema.nodes, schema.notices, _notices.node_id == _nodes.id, isouter=True)
+        .where(*conditions)
+        .order_by(_nodes.requested_at_us, _nodes.id, _notices.heard_at_us, _notices.notice_id)
+    )
+
+
+def read_nodes(
+    conn: Connection, query: Select[Any], values: Mapping[str, Any] | None = None
+) -> list[Node]:
+    """What a `nodes_query` finds, oldest first, each node with its notices."""
+    found: dict[str, tuple[Row[Any], list[NoticeSeen]]] = {}
+    for row in conn.execute(query, values):
+        _, notices = found.setdefault(row.id, (row, []))
+        if row.n_notice_id is not None:
+            notices.append(_notice_of(row))
+    return [node_of(row, notices) for row, notices in found.values()]
 
 
 def _notice_of(row: Row[Any]) -> NoticeSeen:

@@ -24,6 +24,7 @@ from spotd.plan import (
     AddNode,
     Plan,
 )
+from spotd.states import NodeState
 from spotd.store import (
     alerts,
     jobs,
@@ -229,6 +230,12 @@ class SqlStore:
 
     def active_nodes(self) -> list[Node]:
         return self._database.read(nodes.active_nodes)
+
+    def booted_nodes(self) -> dict[str, NodeState]:
+        return self._database.read(nodes.booted_nodes)
+
+    def find_nodes(self, node_ids: Sequence[str]) -> list[Node]:
+        return self._database.read(lambda c: nodes.find_nodes(c, node_ids))
 
     def events(self, job_id: str | None, after_id: int = 0, limit: int = 500) -> list[EventRow]:
         return self._database.read(lambda c: record.events(c, job_id, after_id, limit))

@@ -10,7 +10,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, or_, select
 from spotd.model import Attempt, Job, Node, View
 from spotd.states import NodeState
 from spotd.store import ledger, schema, throughput
-from spotd.store.rows import JOB_COLUMNS, job_of, nodes_where
+from spotd.store.rows import JOB_COLUMNS, job_of, nodes_query, read_nodes
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -19,6 +19,13 @@ _ATTEMPTS = (
     select(schema.attempts)
     .where(schema.attempts.c.job_id.in_(_IDS))
     .order_by(schema.attempts.c.job_id, schema.attempts.c.generation)
+)
+
+_NEWEST = select(_jobs.generation).where(_jobs.id == _nodes.job_id).scalar_subquery()
+# All nodes not gone, and those of the newest attempt, of each job.
+_NODES = nodes_query(
+    _nodes.job_id.in_(_IDS),
+    or_(_nodes.state != NodeState.GONE.value, _nodes.generation == _NEWEST),
 )
 
 
@@ -49,10 +56,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
 
 
 def _nodes_of(conn: Connection, jobs: dict[str, Job]) -> dict[str, list[Node]]:
-    """All nodes not gone, and those of the newest attempt, of each job."""
-    newest = select(_jobs.generation).where(_jobs.id == _nodes.job_id).scalar_subquery()
-    wanted = or_(_nodes.state != NodeState.GONE.value, _nodes.generation == newest)
     found: dict[str, list[Node]] = {job: [] for job in jobs}
-    for node in nodes_where(conn, _nodes.job_id.in_(list(jobs)), wanted):
+    for node in read_nodes(conn, _NODES, {"jobs": list(jobs)}):
         found[node.job_id].append(node)
     return found

@@ -34,7 +34,7 @@ def agent_killed(run: Run) -> None:
     daemon must start it again."""
     machine = wait_for("a machine", run.machines, UP_TIMEOUT_S, every_s=POLL_S)[0]
     pid = wait_for("the agent", lambda: run.agent_pid(machine), UP_TIMEOUT_S, POLL_S) or 0
-    run.pause(0.0, 8.0)
+    run.pause(0.0, run.random.choice([0.5, 2.0, 8.0]))
     trainer = run.trainer_pid(machine)
     if run.ended():
         raise BoxError("the job ended before the agent could be killed: make it longer")

@@ -132,9 +132,8 @@ class Machine:
 
     def _try_claim(self, now_us: int) -> None:
         assert self.agent is not None
-        fence = Fence(
-            self.commits, self.agent.job_id, self.agent.generation, self.agent.token, make_nonce=nonce
-        )
+        who = (self.agent.job_id, self.agent.generation, self.agent.token)
+        fence = Fence(self.commits, *who, make_nonce=nonce)
         if self.claim != wire.CLAIM_NOW and now_us < self.claim_at_us:
             left_s = (self.claim_at_us - now_us) / S
             asked = iter([(self.claim, left_s)])
@@ -380,7 +379,8 @@ class Stage:
 
     def forget(self) -> None:
         """Hours pass: no refusal is remembered, and what happens next is a story of its own."""
-        self.clock.sleep(8 * 3600)
+        past_s = self.clock.monotonic_s() % 10  # the periodic duties come as they came before
+        self.clock.sleep(8 * 3600 - past_s)
         self.boundaries.clear()
         self.kill_at = None
         self.passes = 0
@@ -471,6 +471,14 @@ class Stage:
         machine = self.machine(node)
         machine.deadline_us = self.clock.now_us() + int(seconds * S)
         machine.say(wire.NOTICE, notice_id="n1", kind="preempt", remaining_s=seconds)
+
+    def strike(self, node: Node) -> None:
+        """The machine is gone, and nobody said so."""
+        self.clouds[node.offer.provider].end(node.instance_id)
+
+    def creates(self, node: Node) -> int:
+        """How many machines the cloud ever made for the node."""
+        return self.clouds[node.offer.provider].creates[node.token]
 
     def alive(self) -> list[str]:
         """Instances that cost money."""

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from providers.base import NoticeKind, Scope
-from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Refusal, S
+from spotd.model import (
+    CheckpointSpec,
+    Desired,
+    EffectKind,
+    LeaveReason,
+    Node,
+    Outcome,
+    Refusal,
+    S,
+    View,
+)
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
@@ -399,6 +410,95 @@ def test_a_gang_leaves_together() -> None:
     noticed = node(R, rank=0, notices=(notice(),))
     after, _ = settle(view(noticed, mate, job=job))
     assert by_id(after, mate).state is D
+
+
+def test_a_rank_that_drains_for_its_mates_notice_has_had_none_withdrawn() -> None:
+    job = {"spec": spec(num_nodes=2)}
+    noticed, mate = node(R, rank=0, notices=(notice(),)), node(R, rank=1)
+    drained, _ = settle(view(noticed, mate, job=job))
+    again, plan = settle(drained)
+    assert plan.changes == ()
+    assert again.nodes == drained.nodes, "no replacement is given back and asked for again"
+    first = replace(by_id(drained, noticed), notices=(notice(withdrawn=True),))
+    back, _ = settle(replace(drained, nodes=(first, *drained.nodes[1:])))
+    assert [by_id(back, member).state for member in (noticed, mate)] == [R, R]
+
+
+def test_a_gang_is_not_taken_back_when_one_rank_has_released() -> None:
+    drain = {"leave_reason": LeaveReason.PREEMPTED, "drained_at_us": NOW}
+    first = node(D, rank=0, notices=(notice(withdrawn=True),), **drain)
+    second = node(D, rank=1, released_at_us=NOW, exit_code=75, exited_at_us=NOW, **drain)
+    after, _ = settle(view(first, second, job={"spec": spec(num_nodes=2)}))
+    assert (by_id(after, first).state, by_id(after, first).effect) == (D, EffectKind.RELEASE)
+    assert sum(n.generation == 2 for n in after.nodes) == 2
+
+
+def test_a_rank_whose_mate_has_released_is_told_to_and_has_its_grace() -> None:
+    drain = {"leave_reason": LeaveReason.PREEMPTED, "drained_at_us": NOW}
+    first = node(D, rank=0, **drain)
+    second = node(D, rank=1, exit_code=75, exited_at_us=NOW, notices=(notice(),), **drain)
+    replacement = node(L, generation=2, offer=OFFERS[1])
+    job = {"spec": spec(num_nodes=2, stop_grace_s=30.0)}
+    after, _ = settle(view(first, second, replacement, job=job))
+    assert by_id(after, second).state is T
+    assert (by_id(after, first).state, by_id(after, first).effect) == (D, EffectKind.RELEASE)
+    gone = replace(after, nodes=tuple(n for n in after.nodes if n.id != second.id))
+    after, _ = settle(gone)
+    assert by_id(after, first).effect is EffectKind.RELEASE, "also when the mate is out of sight"
+    told = replace(first, told_release_at_us=NOW)
+    after, plan = settle(view(told, second, replacement, job=job))
+    assert by_id(after, first).state is D
+    assert plan.wake_at_us <= NOW + 40 * S
+    after, _ = settle(view(told, replacement, job=job), now=NOW + 40 * S)
+    assert by_id(after, first).state is T, "nobody waits for ever"
+
+
+def test_a_crash_of_several_ranks_is_charged_once() -> None:
+    gang = [node(R, rank=rank, exit_code=1, exited_at_us=NOW) for rank in range(2)]
+    after, _ = settle(view(*gang, job={"spec": spec(num_nodes=2)}))
+    assert after.job.failures == 1
+    assert [by_id(after, member).state for member in gang] == [T, T]
+
+
+def scripts_that_ended(*ranks: int, **fields: Any) -> tuple[View, tuple[Node, Node]]:
+    """A gang of two scripts of which `ranks` exited 0; `fields` of rank 0 and of the job."""
+    job = {"head": head(), **fields.pop("job", {})}
+    store = CheckpointSpec(store="file:///ckpt", engine="none")
+    done = {"exit_code": 0, "exited_at_us": NOW - S}
+    first = node(R, **(done if 0 in ranks else {}), **fields)
+    second = node(R, rank=1, **(done if 1 in ranks else {}))
+    job |= {"spec": spec(num_nodes=2, checkpoint=store)}
+    return view(first, second, job=job), (first, second)
+
+
+@pytest.mark.parametrize("ranks", [(0,), (1,)])
+def test_a_gang_of_scripts_is_waited_for_until_its_last_rank_exits(ranks: tuple[int]) -> None:
+    before, gang = scripts_that_ended(*ranks, job={"head": head(read_at_us=NOW)})
+    after, _ = settle(before)
+    assert after.job.failures == 0
+    assert [by_id(after, member) for member in gang] == list(gang)
+
+
+def test_when_all_ranks_exited_0_rank_0_says_so_in_head_and_head_is_read() -> None:
+    before, (first, second) = scripts_that_ended(0, 1)
+    after, _ = settle(before)
+    assert by_id(after, first).effect is EffectKind.SAVE
+    assert by_id(after, second).effect is None
+    before, (first, _) = scripts_that_ended(0, 1, told_save_at_us=NOW)
+    after, _ = settle(before)
+    assert by_id(after, first).effect is EffectKind.READ_HEAD
+    final = head(final=True, read_at_us=NOW)
+    before, _ = scripts_that_ended(0, 1, told_save_at_us=NOW, job={"head": final})
+    after, _ = settle(before)
+    assert after.job.outcome is Outcome.SUCCEEDED
+
+
+def test_a_gang_whose_success_cannot_be_committed_is_tried_again() -> None:
+    before, gang = scripts_that_ended(0, 1, effect_error="LinkError: no agent answers")
+    after, plan = settle(before, now=NOW + 60 * S)
+    assert after.job.failures == 1
+    assert "no agent answers" in plan.events[0].text
+    assert by_id(after, gang[0]).leave_reason is LeaveReason.FAILED
 
 
 @pytest.mark.req("ELA-07")

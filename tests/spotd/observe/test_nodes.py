@@ -17,7 +17,7 @@ from providers.base import Instance
 from spotd import wire
 from spotd.act.bundle import Bundle
 from spotd.model import Node
-from spotd.observe import nodes, recording
+from spotd.observe import nodes, recording, retries
 from spotd.observe.nodes import Follower
 from spotd.states import NodeState
 from spotd.store.base import JournalBatch, StoreUnavailableError
@@ -101,7 +101,7 @@ def test_nothing_is_lost_or_told_twice_over_cuts(
 ) -> None:
     """The link is cut again and again while the node talks; entries and output come out whole."""
     tap = Tap(here, monkeypatch)
-    monkeypatch.setattr(nodes, "RETRY_CAP_S", 0.5)
+    monkeypatch.setattr(retries, "CAP_S", 0.5)
     here.boot()
     here.follow().poke()
     here.train(COUNT.format(200, 0.02))
@@ -206,7 +206,7 @@ def test_somebody_else_at_the_address_is_told(
     here: Station, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An alert, once, however often it is tried; and nothing that was said there counts."""
-    monkeypatch.setattr(nodes, "RETRY_CAP_S", 0.2)
+    monkeypatch.setattr(retries, "CAP_S", 0.2)
     here.boot()
     wrong, right = sshd.keys(9), here.keys
     keys = replace(wrong, user=right.user) if mistake == "host" else replace(right, user=wrong.user)
@@ -214,7 +214,7 @@ def test_somebody_else_at_the_address_is_told(
     here.followers.append(follower)
     follower.start()
     wait_until("down", lambda: here.node.link_down_at_us)
-    wait_until("tried again", lambda: follower._failures.get(NODE, 0) > 4)
+    wait_until("tried again", lambda: follower._retries.failures(NODE) > 4)
     said = [row.event for row in here.store.events("j1") if row.event.kind == "link_refused"]
     assert len(said) == 1
     assert said[0].alert
@@ -274,7 +274,7 @@ def test_dead_machines_do_not_hold_up_a_new_one(
             build.move(here.store, node.id, NodeState.BOOTING, now_us)
             here.store.record_booted(node.id, now_us)
         follower = here.follow()
-        wait_until("all were tried", lambda: len(follower._failures) == 20, 60)
+        wait_until("all were tried", lambda: len(follower._retries._failures) == 20, 60)
         here.boot()
         began_s = time.monotonic()
         follower.poke()
@@ -306,8 +306,8 @@ def test_stop_does_not_wait_for_a_dead_machine(here: Station) -> None:
 def test_hints_do_not_become_queries(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every transaction of a busy fleet pokes; the store is asked a few times a second."""
     looks = []
-    real = here.store.active_nodes
-    monkeypatch.setattr(here.store, "active_nodes", lambda: (looks.append(1), real())[1])
+    real = here.store.booted_nodes
+    monkeypatch.setattr(here.store, "booted_nodes", lambda: (looks.append(1), real())[1])
     follower = here.follow()
     end_s = time.monotonic() + 2
     while time.monotonic() < end_s:

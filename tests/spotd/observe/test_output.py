@@ -206,8 +206,11 @@ def test_more_than_we_can_hold_is_fetched_again(
         found.objects.there.set()
         found.wait_recorded(200_000)
         found.say(250_000, 260_000)
+        found.say(260_000, 270_000)
+        found.output.flush(found.node.id)
         assert wait_until("reported", found.output.incomplete) == [found.node.id]
         assert found.output.incomplete() == []
+        wait_until("all is written", lambda: found.output._held_bytes == 0)
         assert found.recorded() == 200_000
         found.output.begin(found.node, found.offsets())
         for begin in range(200_000, 300_000, 10_000):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from spotd.model import S
-from spotd.observe.recording import HEARD_S, Recorder
+from spotd.observe.recording import HEARD_S, LINGER_S, Recorder
 from spotd.store.base import JournalBatch, StoreUnavailableError
 from spotd.store.sql import SqlStore
-from spotd.wire import HELLO, WARNING, JournalEntry
+from spotd.wire import HELLO, PROGRESS, WARNING, JournalEntry
 from tests.spotd.store import build
 from tests.spotd.store.build import NOW
 
@@ -189,3 +189,47 @@ def test_a_hello_is_a_hello(store: SqlStore, recorder: Recorder) -> None:
     recorder.flush()
     assert build.node(store, ONE).hello_at_us > 0
     assert build.node(store, ONE).journal_seq == 1
+
+
+def progress(seq: int) -> JournalEntry:
+    return JournalEntry(seq, NOW, 1, PROGRESS, {"from_step": seq, "to_step": seq})
+
+
+def steps(store: SqlStore) -> list[int]:
+    return [row.to_step for row in store.progress("j1")]
+
+
+def test_progress_waits_a_moment_for_company(
+    store: SqlStore, recorder: Recorder, clock: HandClock
+) -> None:
+    recorder.say(ONE, [progress(1)])
+    clock.passed_s += 0.9 * LINGER_S
+    recorder.say(ONE, [progress(2)])
+    recorder.flush()
+    assert steps(store) == []
+    clock.passed_s += 0.1 * LINGER_S
+    recorder.flush()
+    assert steps(store) == [1, 2]
+    assert build.node(store, ONE).heard_at_us == clock.now_us() - int(0.1 * LINGER_S * S)
+
+
+def test_what_is_decided_by_takes_everything_along_at_once(
+    store: SqlStore, recorder: Recorder
+) -> None:
+    recorder.say(ONE, [progress(1)])
+    recorder.say(TWO, [entry(1)])
+    recorder.flush()
+    assert warnings(store, "j2") == ["w1"]
+    assert steps(store) == [1]
+
+
+def test_what_was_said_before_the_link_ended_does_not_undo_its_end(
+    store: SqlStore, recorder: Recorder, clock: HandClock
+) -> None:
+    recorder.say(ONE, [progress(1)])
+    recorder.lose(ONE)
+    recorder.flush()
+    clock.passed_s += 2 * LINGER_S
+    recorder.flush()
+    assert steps(store) == [1]
+    assert build.node(store, ONE).link_down_at_us > 0

@@ -331,3 +331,23 @@ def test_candidates_of_one_attempt_are_all_seen(store: SqlStore) -> None:
     placed(store, "j1", new_node(number=1), new_node(number=0))
     assert [n.id for n in view(store).nodes] == ["j1-g1-0", "j1-g1-1"]
     assert store.active_nodes() == store.job_nodes("j1")
+
+
+def test_booted_nodes_are_those_whose_agent_was_started_and_that_are_not_gone(
+    store: SqlStore,
+) -> None:
+    for name in ("fresh", "booted", "ending", "over"):
+        placed(store, name, new_node(name))
+        if name != "fresh":
+            store.record_booted(f"{name}-g1-0", NOW)
+    move(store, "ending-g1-0", NodeState.TERMINATING)
+    move(store, "over-g1-0", NodeState.GONE)
+    found = store.booted_nodes()
+    assert found == {"booted-g1-0": NodeState.LAUNCHING, "ending-g1-0": NodeState.TERMINATING}
+
+
+def test_nodes_are_found_by_their_ids(store: SqlStore) -> None:
+    placed(store, "j1", new_node(number=1), new_node(number=0))
+    found = store.find_nodes(["j1-g1-1", "j1-g1-0", "jnone-g1-0"])
+    assert found == store.job_nodes("j1")
+    assert store.find_nodes([]) == []

@@ -1,0 +1,375 @@
+"""Listings are shared and never half; orphans are ended after a grace, loudly, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+
+import pytest
+
+from providers.base import (
+    AuthError,
+    Instance,
+    InstanceState,
+    LaunchRequest,
+    Notice,
+    NoticeKind,
+    ProviderError,
+    ThrottledError,
+    UnknownOutcome,
+)
+from spotd.model import Event
+from spotd.observe.clouds import (
+    ORPHAN_GRACE_S,
+    REPEAT_S,
+    Survey,
+    hear_notices,
+    refresh_offers,
+)
+from spotd.states import NodeState
+from spotd.store.base import StoreUnavailableError
+from tests.spotd.stage import Stage, ToyCloud, job_keys
+from tests.spotd.store import build
+
+LIMIT_S = 20.0
+
+
+class SlowCloud(ToyCloud):
+    """Listings wait for the test: each `go` lets one through."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__("aws", stage.clock, stage.commits, lambda: None)
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+        self.listed = 0
+
+    def list(self) -> Sequence[Instance]:
+        self.listed += 1
+        self.begun.release()
+        assert self.go.acquire(timeout=LIMIT_S)
+        return super().list()
+
+
+class Asking:
+    """Askers on threads of their own."""
+
+    def __init__(self, stage: Stage, patience_s: float = LIMIT_S) -> None:
+        self.cloud = SlowCloud(stage)
+        self.survey = Survey(stage.store, {"aws": self.cloud}, stage.clock, patience_s)
+        self.threads = ThreadPoolExecutor(16)
+
+    def ask(self) -> Future[Callable[[], None]]:
+        return self.threads.submit(self.survey.survey, "aws")
+
+    def ask_late(self, count: int) -> list[Future[Callable[[], None]]]:
+        """Askers that are known to wait: the lane has as many sleepers."""
+        lane = self.survey._lanes["aws"]._changed
+        late = [self.ask() for _ in range(count)]
+        deadline = threading.Event()
+        for _ in range(int(LIMIT_S / 0.01)):
+            with lane:
+                if len(lane._waiters) >= count:  # type: ignore[attr-defined]
+                    return late
+            deadline.wait(0.01)
+        raise AssertionError("they do not wait")
+
+
+@pytest.fixture
+def asking(stage: Stage) -> Asking:
+    return Asking(stage)
+
+
+# --- who shares what
+
+
+def test_who_asks_while_a_listing_is_on_its_way_shares_the_next_one(asking: Asking) -> None:
+    first = asking.ask()
+    assert asking.cloud.begun.acquire(timeout=LIMIT_S)
+    late = asking.ask_late(5)
+    asking.cloud.go.release()
+    mine = first.result(LIMIT_S)  # without waiting for the others' listing
+    assert asking.cloud.begun.acquire(timeout=LIMIT_S)
+    assert not any(asker.done() for asker in late)
+    asking.cloud.go.release()
+    shared = {asker.result(LIMIT_S) for asker in late}
+    assert len(shared) == 1
+    assert mine not in shared, "what it says is older than the question"
+    assert asking.cloud.listed == 2
+
+
+def test_a_stream_of_askers_keeps_nobody_waiting_for_the_others(asking: Asking) -> None:
+    cloud = asking.cloud
+    asked = [asking.ask()]
+    for _ in range(40):
+        assert cloud.begun.acquire(timeout=LIMIT_S)
+        asked += asking.ask_late(1)
+        cloud.go.release()
+        assert asked[-2].result(LIMIT_S)
+    cloud.go.release()
+    assert asked[-1].result(LIMIT_S)
+    assert cloud.listed == 41
+
+
+@pytest.mark.parametrize("error", [ThrottledError("slow down"), ZeroDivisionError("a bug")])
+def test_an_error_reaches_every_asker_and_blocks_nobody_after(
+    asking: Asking, error: Exception
+) -> None:
+    first = asking.ask()
+    assert asking.cloud.begun.acquire(timeout=LIMIT_S)
+    late = asking.ask_late(3)
+    asking.cloud.go.release()
+    assert first.result(LIMIT_S)
+    asking.cloud.fail("list", error)
+    asking.cloud.go.release()
+    wait(late, LIMIT_S)
+    assert [asker.exception() for asker in late] == [error] * 3
+    asking.cloud.go.release()
+    assert asking.ask().result(LIMIT_S), "the next one is asked anew"
+
+
+def test_who_waits_too_long_is_told_so_as_a_clouds_error(stage: Stage) -> None:
+    asking = Asking(stage, patience_s=0.05)
+    first = asking.ask()
+    assert asking.cloud.begun.acquire(timeout=LIMIT_S)
+    with pytest.raises(UnknownOutcome, match=r"longer than 0\.05 s"):
+        asking.survey.survey("aws")
+    asking.cloud.go.release(2)
+    assert first.result(LIMIT_S)
+    assert asking.ask().result(LIMIT_S)
+
+
+def test_one_cloud_that_hangs_keeps_no_other_waiting(stage: Stage) -> None:
+    slow = SlowCloud(stage)
+    survey = Survey(stage.store, {"aws": slow, "gcp": stage.clouds["gcp"]}, stage.clock)
+    with ThreadPoolExecutor(1) as threads:
+        hanging = threads.submit(survey.survey, "aws")
+        assert slow.begun.acquire(timeout=LIMIT_S)
+        survey.survey("gcp")()
+        slow.go.release()
+        hanging.result(LIMIT_S)
+
+
+# --- what is recorded
+
+
+def trained(stage: Stage) -> str:
+    """A job that trains on aws; the id of its instance."""
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    return stage.nodes("j1")[0].instance_id
+
+
+def test_a_listing_that_fails_is_nothing(stage: Stage) -> None:
+    trained(stage)
+    before = stage.nodes("j1")
+    stage.clock.sleep(60)
+    stage.clouds["aws"].fail("list", UnknownOutcome("page 2 of 3 did not come"), answer=True)
+    with pytest.raises(UnknownOutcome):
+        stage.survey.survey("aws")
+    assert stage.nodes("j1") == before
+
+
+def test_a_listing_is_recorded_once_whoever_calls_it(stage: Stage) -> None:
+    trained(stage)
+    stage.clock.sleep(60)
+    record = stage.survey.survey("aws")
+    record()
+    (seen,) = stage.nodes("j1")
+    assert seen.surveyed_at_us == stage.clock.now_us()
+    stage.clock.sleep(60)
+    record()
+    assert stage.nodes("j1") == [seen]
+
+
+def test_a_store_that_was_away_is_asked_again_by_the_next_caller(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = trained(stage)
+    stage.clouds["aws"].end(instance)
+
+    def away(*_: object) -> None:
+        raise StoreUnavailableError("away")
+
+    record = stage.survey.survey("aws")
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.store, "record_listing", away)
+        with pytest.raises(StoreUnavailableError):
+            record()
+    record()
+    assert stage.nodes("j1")[0].gone_at_us
+
+
+# --- orphans
+
+
+def plant(stage: Stage, token: str = "t-nobody", job: str = "jold") -> str:
+    """A machine with our tag that no node stands for."""
+    offer, keys = build.offer(), job_keys()
+    tags = {"spotd-job": job}
+    launched = stage.clouds["aws"].launch(
+        LaunchRequest(
+            token=token,
+            name=token,
+            region=offer.region,
+            zone=offer.zone,
+            instance_type=offer.instance_type,
+            capacity_type=offer.capacity_type,
+            tags=tags,
+            ssh_user="spotd",
+            ssh_public_key=keys.user.public,
+            host_private_key="",
+            host_public_key="",
+        )
+    )
+    assert not isinstance(launched, str)
+    return str(vars(launched)["instance_id"])
+
+
+def look(stage: Stage, after_s: float = 0.0) -> None:
+    stage.clock.sleep(after_s)
+    stage.survey.survey("aws")()
+
+
+def told(stage: Stage) -> list[Event]:
+    return [row.event for row in stage.store.events(None) if row.event.kind == "orphan"]
+
+
+@pytest.mark.req("RPV-10")
+def test_an_orphan_is_ended_after_its_grace_with_an_alert(stage: Stage) -> None:
+    wanted, orphan = trained(stage), plant(stage)
+    look(stage)
+    look(stage, ORPHAN_GRACE_S - 1)
+    assert sorted(stage.alive()) == sorted([wanted, orphan])
+    assert told(stage) == []
+    look(stage, 1)
+    assert stage.alive() == [wanted], "what a node wants is left alone"
+    (event,) = told(stage)
+    assert event.alert
+    assert orphan in event.text
+    assert stage.store.due_alerts(stage.clock.now_us(), 10)[-1].event.kind == "orphan"
+
+
+def test_a_machine_whose_node_is_gone_is_an_orphan(stage: Stage) -> None:
+    """A create that came late, after its node had been given up."""
+    instance = trained(stage)
+    machine = stage.clouds["aws"].machines[instance]
+    stage.goal = 0
+    stage.run(lambda s: s.over("j1"))
+    machine.instance = replace(machine.instance, state=InstanceState.RUNNING)
+    look(stage)
+    look(stage, ORPHAN_GRACE_S)
+    assert stage.alive() == []
+    assert [row.job_id for row in stage.store.events("j1") if row.event.kind == "orphan"] == ["j1"]
+
+
+def test_the_grace_begins_anew_when_it_was_not_seen(stage: Stage) -> None:
+    orphan = plant(stage)
+    cloud = stage.clouds["aws"]
+    look(stage)
+    hidden = cloud.machines.pop(orphan)
+    look(stage, 30)
+    cloud.machines[orphan] = hidden
+    look(stage, ORPHAN_GRACE_S)
+    assert stage.alive() == [orphan]
+    look(stage, ORPHAN_GRACE_S)
+    assert stage.alive() == []
+
+
+def test_one_that_cannot_be_ended_breaks_nothing_and_is_tried_again(stage: Stage) -> None:
+    instance = trained(stage)
+    orphans = [plant(stage, f"t-{number}") for number in range(3)]
+    look(stage)
+    stage.clouds["aws"].fail("terminate", ProviderError("502"))
+    look(stage, ORPHAN_GRACE_S)
+    assert stage.nodes("j1")[0].surveyed_at_us == stage.clock.now_us()
+    assert len(set(stage.alive()) & set(orphans)) == 1, "the others had their turn"
+    assert len(told(stage)) == 2
+    look(stage, 10)
+    assert stage.alive() == [instance]
+    assert len(told(stage)) == 3
+
+
+def test_one_that_dies_slowly_is_told_again_but_its_story_only_once(stage: Stage) -> None:
+    """Some clouds list a machine for minutes after they took the order."""
+    orphan = plant(stage)
+    cloud = stage.clouds["aws"]
+    look(stage)
+    look(stage, ORPHAN_GRACE_S)
+
+    def revive() -> None:
+        machine = cloud.machines[orphan]
+        machine.instance = replace(machine.instance, state=InstanceState.STOPPING)
+
+    for _ in range(int(2 * REPEAT_S / 10)):
+        revive()
+        look(stage, 10)
+    assert cloud.calls["terminate"] == 3
+    assert len(told(stage)) == 1
+
+
+def test_listings_recorded_side_by_side_end_an_orphan_once(stage: Stage) -> None:
+    plant(stage)
+    look(stage)
+    stage.clock.sleep(ORPHAN_GRACE_S)
+    records = [stage.survey.survey("aws") for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(record) for record in records]:
+            done.result(LIMIT_S)
+    assert stage.clouds["aws"].calls["terminate"] == 1
+    assert len(told(stage)) == 1
+
+
+# --- offers and notices
+
+
+def disabled(stage: Stage) -> dict[str, str]:
+    return dict(stage.store.load_market(stage.clock.now_us()).disabled)
+
+
+def test_offers_replace_what_was_known(stage: Stage) -> None:
+    cloud = stage.clouds["aws"]
+    cloud.on_sale = [build.offer("aws-1a", 3)]
+    refresh_offers(stage.store, cloud, stage.clock)
+    offers = stage.store.load_market(stage.clock.now_us()).offers
+    assert [o.price_microusd_per_h for o in offers if o.provider == "aws"] == [3_000_000]
+
+
+def test_refused_credentials_put_a_cloud_out_of_use_until_they_work(stage: Stage) -> None:
+    cloud = stage.clouds["aws"]
+    cloud.fail("offers", AuthError("the key has expired"))
+    refresh_offers(stage.store, cloud, stage.clock)
+    assert disabled(stage) == {"aws": "the key has expired"}
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1"))
+    assert stage.nodes("j1")[0].offer.provider == "gcp"
+    refresh_offers(stage.store, cloud, stage.clock)
+    assert disabled(stage) == {}
+
+
+def test_a_cloud_that_does_not_answer_keeps_its_offers(stage: Stage) -> None:
+    before = stage.store.load_market(stage.clock.now_us()).offers
+    stage.clouds["aws"].fail("offers", UnknownOutcome("timed out"))
+    refresh_offers(stage.store, stage.clouds["aws"], stage.clock)
+    assert stage.store.load_market(stage.clock.now_us()).offers == before
+    assert disabled(stage) == {}
+
+
+def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = trained(stage)
+    warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
+    cloud = stage.clouds["aws"]
+    monkeypatch.setattr(cloud, "notices", lambda: [warning])
+    hear_notices(stage.store, cloud, stage.clock)
+    stage.turn()
+    assert stage.nodes("j1")[0].state is NodeState.DRAINING
+
+
+def test_a_queue_that_does_not_answer_is_no_warning(stage: Stage) -> None:
+    trained(stage)
+    stage.clouds["aws"].fail("notices", ThrottledError("slow down"))
+    hear_notices(stage.store, stage.clouds["aws"], stage.clock)
+    stage.turn()
+    assert stage.nodes("j1")[0].state is NodeState.RUNNING

@@ -1,0 +1,85 @@
+"""Launch, boot, follow, notice, end: with machines of the local cloud, as the daemon does it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from providers.base import CapacityType, InstanceState, Launched, NoticeKind, OfferRequest
+from providers.local.cloud import LocalCloud
+from providers.local.control import Control, Running, running
+from providers.stores.local import LocalStore
+from spotd.act.bundle import Bundle
+from spotd.act.effects import launch_request
+from spotd.act.link import SshLink
+from spotd.clock import SystemClock
+from spotd.decide.bootstrap import agent_config
+from spotd.model import EffectKind
+from spotd.observe.nodes import Follower
+from spotd.plan import Effect
+from spotd.states import NodeState
+from spotd.store.sql import SqlStore
+from tests.rigs import sshd
+from tests.rigs.station import NODE, wait_until
+from tests.spotd.store import build
+
+KEYS = sshd.keys(3)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
+
+
+@pytest.mark.req("RPV-14")
+@pytest.mark.parametrize("make", ["aws", "gcp", "azure"])
+def test_from_launch_to_gone(
+    local: Running, make: str, store: SqlStore, tmp_path: Path, bundle: Bundle
+) -> None:
+    clock, link = SystemClock(), SshLink(bundle)
+    cloud = LocalCloud(make, local.url, personality=make, deployment="d0")
+    offer = cloud.offers(OfferRequest(capacity_types=(CapacityType.SPOT,)))[0]
+    now_us = clock.now_us()
+    node = build.new_node(token=f"t-{make}-observe", offer=offer, requested_at_us=now_us)
+    view = build.placed(store, "j1", node)
+
+    launched = cloud.launch(
+        launch_request(Effect(EffectKind.LAUNCH, node, view.job, now_us, {}), KEYS, "d0")
+    )
+    assert isinstance(launched, Launched)
+    store.record_launched(NODE, launched.instance_id, clock.now_us())
+    wait_until(
+        "it runs",
+        lambda: any(
+            i.token == node.token and i.state is InstanceState.RUNNING for i in cloud.list()
+        ),
+    )
+    asked_us = clock.now_us()
+    store.record_listing(make, cloud.list(), asked_us, asked_us)
+    build.move(store, NODE, NodeState.BOOTING, asked_us)
+
+    objects = LocalStore(tmp_path / "objects")
+    follower = Follower(store, link, lambda _: KEYS, objects, clock)
+    follower.start()
+    try:
+        booted = build.node(store, NODE)
+        config = replace(agent_config("d0", booted, cloud.watcher), heartbeat_s=0.2)
+        link.boot(booted, KEYS, config)
+        store.record_booted(NODE, clock.now_us())
+        follower.poke()
+        wait_until("its hello", lambda: build.node(store, NODE).hello_at_us)
+
+        Control(local.url).preempt(instance=launched.instance_id, notice_s=3.0)
+        found = wait_until("its notice", lambda: build.node(store, NODE).notices)
+        assert [notice.kind for notice in found] == [NoticeKind.PREEMPT]
+        ended_s = time.monotonic()
+        wait_until("the end of the link", lambda: build.node(store, NODE).link_down_at_us)
+        assert time.monotonic() - ended_s < 10
+        cloud.terminate(launched.instance_id)
+    finally:
+        follower.stop()

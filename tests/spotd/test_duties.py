@@ -1,0 +1,197 @@
+"""The periodic duties, on the real scheduler: leases, clouds that are down, and a clean end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from providers.base import Provider, UnknownOutcome
+from spotd.clock import SystemClock
+from spotd.duties import FIRST_OFFERS_S, Duties, Schedule
+from spotd.model import S
+from spotd.observe.clouds import Survey
+from spotd.states import NodeState
+from spotd.store.base import StoreUnavailableError
+from tests.spotd.stage import Stage, ToyCloud
+from tests.spotd.store import build
+
+LIMIT_S = 20.0
+NEVER = Schedule(*[3600.0] * 7)
+
+
+def wait_until(what: Callable[[], object]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class Hanging(ToyCloud):
+    """Accepts calls and answers none until let go."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__("slow", stage.clock, stage.commits, lambda: None)
+        self.let_go = threading.Event()
+
+    def _call(self, verb: str) -> None:
+        super()._call(verb)
+        assert self.let_go.wait(LIMIT_S)
+
+
+class Office:
+    """Duties over a stage, with real time. `delivered` are the epochs that alerts were sent in."""
+
+    def __init__(
+        self, stage: Stage, schedule: Schedule, holder: str = "me", *more: ToyCloud
+    ) -> None:
+        self.stage = stage
+        self.clock = SystemClock()
+        self.delivered: list[int] = []
+        clouds: dict[str, Provider] = {**stage.clouds, **{cloud.name: cloud for cloud in more}}
+        self.survey = Survey(stage.store, clouds, self.clock)
+        self.duties = Duties(
+            stage.store,
+            clouds,
+            self.survey,
+            self.delivered.append,
+            self.clock,
+            holder,
+            stage.timing,
+            schedule,
+        )
+
+
+@contextmanager
+def at_work(office: Office) -> Iterator[Office]:
+    office.duties.start()
+    try:
+        yield office
+    finally:
+        assert office.duties.stop(LIMIT_S)
+
+
+def calls(stage: Stage, verb: str) -> int:
+    return sum(cloud.calls[verb] for cloud in stage.clouds.values())
+
+
+def test_prices_are_known_before_the_first_decision(stage: Stage) -> None:
+    stage.clouds["aws"].on_sale = [build.offer("aws-1a", 3)]
+    with at_work(Office(stage, NEVER)):
+        offers = stage.store.load_market(stage.clock.now_us()).offers
+        assert 3_000_000 in [offer.price_microusd_per_h for offer in offers]
+
+
+def test_every_duty_is_done_again_and_again(stage: Stage) -> None:
+    often = replace(NEVER, survey_s=0.1, offers_s=0.1, notices_s=0.1, alerts_s=0.1, prune_s=0.1)
+    with at_work(Office(stage, often)) as office:
+        wait_until(lambda: len(office.delivered) >= 2)
+        for verb in ("list", "offers", "notices"):
+            wait_until(lambda verb=verb: calls(stage, verb) >= 4)
+
+
+def test_one_replica_at_a_time_and_the_next_at_once_when_it_stops(stage: Stage) -> None:
+    often = replace(NEVER, alerts_s=0.05)
+    first, second = Office(stage, often, "one"), Office(stage, often, "two")
+    with at_work(second):
+        with at_work(first):
+            wait_until(lambda: len(first.delivered) + len(second.delivered) >= 5)
+            assert not (first.delivered and second.delivered)
+            holder, other = (first, second) if first.delivered else (second, first)
+            if holder is second:
+                return
+        wait_until(lambda: other.delivered)
+    assert min(other.delivered) > max(holder.delivered), "an epoch of its own"
+
+
+def test_a_replica_that_died_is_succeeded_when_its_lease_has_run_out(stage: Stage) -> None:
+    now_us = SystemClock().now_us()
+    stage.store.take_duty("alerts", "the dead", now_us, S)
+    with at_work(Office(stage, replace(NEVER, alerts_s=0.1))) as office:
+        wait_until(lambda: office.delivered)
+    assert SystemClock().now_us() - now_us >= S
+
+
+def test_a_cloud_that_is_down_stops_no_other_duty(stage: Stage) -> None:
+    stage.clouds["aws"].fail("list", *[UnknownOutcome("down")] * 1000)
+    stage.clouds["aws"].fail("offers", *[UnknownOutcome("down")] * 1000)
+    stage.clouds["aws"].fail("notices", ZeroDivisionError("a bug"))
+    often = replace(NEVER, survey_s=0.05, offers_s=0.05, notices_s=0.05, alerts_s=0.05)
+    with at_work(Office(stage, often)) as office:
+        wait_until(lambda: len(office.delivered) >= 3)
+        wait_until(lambda: stage.clouds["gcp"].calls["list"] >= 3)
+        wait_until(lambda: stage.clouds["aws"].calls["list"] >= 3)
+        wait_until(lambda: stage.clouds["aws"].calls["notices"] >= 3)
+
+
+def test_clouds_that_hang_hold_up_neither_the_start_nor_anybody_else(stage: Stage) -> None:
+    hanging = [Hanging(stage) for _ in range(3)]
+    for number, cloud in enumerate(hanging):
+        cloud.name = f"slow{number}"
+    often = replace(NEVER, survey_s=0.05, offers_s=0.05, notices_s=0.05, alerts_s=0.05)
+    started = time.monotonic()
+    with at_work(Office(stage, often, "me", *hanging)) as office:
+        assert time.monotonic() - started < FIRST_OFFERS_S + 2.0
+        wait_until(lambda: len(office.delivered) >= 3)
+        wait_until(lambda: stage.clouds["gcp"].calls["list"] >= 3)
+        assert not office.duties.stop(0.1), "it says that something still runs"
+        for cloud in hanging:
+            cloud.let_go.set()
+
+
+def test_a_store_that_is_away_is_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> None:
+        tried.append(1)
+        raise StoreUnavailableError("away")
+
+    tried: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.store, "take_duty", away)
+        with at_work(Office(stage, replace(NEVER, alerts_s=0.05))) as office:
+            wait_until(lambda: len(tried) >= 3)
+            assert office.delivered == []
+            patch.undo()
+            wait_until(lambda: office.delivered)
+
+
+def test_the_silent_are_looked_at(stage: Stage) -> None:
+    """Nothing is observed when a node says nothing: a duty makes its job due."""
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    before = stage.job().notes
+    with at_work(Office(stage, replace(NEVER, silence_s=0.05))):
+        # By the real clock the stage's node was last heard a long time ago.
+        wait_until(lambda: stage.job().notes > before)
+
+
+def test_the_slow_are_looked_at(stage: Stage) -> None:
+    office = Office(stage, NEVER)
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    office.duties._clock = stage.clock
+    end_us = stage.clock.now_us() + 10 * S
+    stage.run(lambda s: s.clock.now_us() > end_us)
+    before = stage.job().notes
+    office.duties._note_slow(1)
+    assert stage.job().notes == before, "it trains as fast as ever"
+    stage.clock.sleep(130.0)  # without a report
+    office.duties._note_slow(1)
+    assert stage.job().notes == before + 1
+
+
+def test_old_history_is_pruned(stage: Stage) -> None:
+    stage.submit()
+    stage.run(lambda s: s.over("j1"))
+    assert stage.store.events("j1")
+    office = Office(stage, replace(NEVER, keep_s=60.0))
+    office.duties._clock = stage.clock
+    stage.clock.sleep(61.0)
+    office.duties._prune(1)
+    assert stage.store.events("j1") == []
