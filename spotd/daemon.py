@@ -47,6 +47,7 @@ from spotd.vault import JobKeys, Vault, load_key, open_job_keys, open_secrets
 
 log = structlog.get_logger(__name__)
 
+WATCHDOG_EVERY_S = 1.0  # the unit allows a minute
 PATIENCE_S = 3.0  # with each kind of thing that is under way when we stop
 
 
@@ -61,6 +62,7 @@ class Daemon:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
         # A queue, because a signal handler may put to it whatever was interrupted.
+        self._fed_s = -WATCHDOG_EVERY_S
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._lock = _hold(_make_folder(config.state_dir) / "lock")
         self.store: Store = open_store(
@@ -123,7 +125,11 @@ class Daemon:
             hint()
 
     def _progressed(self) -> None:
-        notify("WATCHDOG=1")
+        """The loop went round; systemd need not hear of each time."""
+        now_s = self.clock.monotonic_s()
+        if now_s - self._fed_s >= WATCHDOG_EVERY_S:
+            self._fed_s = now_s
+            notify("WATCHDOG=1")
 
     def keys(self, job_id: str) -> JobKeys:
         """The keys of a job, out of the vault."""
@@ -249,10 +255,9 @@ def run_daemon(config: Config) -> None:
     """The whole life of a daemon. Raises UserError and StoreError."""
     logs.configure(level=config.file.log.level, form=config.file.log.format)
     Daemon(config).run()
-    others = (t for t in threading.enumerate() if t is not threading.main_thread())
-    late = [thread.name for thread in others if not thread.daemon]
+    late = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
     if late:
-        # Python would wait for them. What they do is due again, as after a crash.
-        log.warning("cut off", threads=sorted(late))
+        # Python would wait for calls in flight. They are due again, as after a crash.
+        log.info("cut off", threads=sorted(late))
         logging.shutdown()
         os._exit(0)

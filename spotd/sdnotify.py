@@ -11,7 +11,10 @@ log = structlog.get_logger(__name__)
 
 
 def notify(state: str) -> bool:
-    """Send e.g. "READY=1"; False when nobody listens (not under systemd, or systemd is away)."""
+    """Send e.g. "READY=1"; False when nobody listens (not under systemd), or does not listen now.
+
+    Never waits: the queue of such a socket is short, and who calls has better things to do.
+    """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return False
@@ -19,7 +22,7 @@ def notify(state: str) -> bool:
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         try:
-            sock.sendto(state.encode(), address)
+            sock.sendto(state.encode(), socket.MSG_DONTWAIT, address)
         except OSError as error:
             log.warning("systemd cannot be told", state=state, error=str(error))
             return False

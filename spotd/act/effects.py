@@ -146,10 +146,18 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
     )
 
 
+def _provider(effect: Effect, world: World) -> Provider:
+    """The cloud that the node is in. Raises UserError when the configuration lost it."""
+    name = effect.node.offer.provider
+    if name not in world.providers:
+        raise UserError(f"{name} is not configured any more", f"put [providers.{name}] back")
+    return world.providers[name]
+
+
 def _launch(effect: Effect, world: World) -> Record:
-    node, provider = effect.node, effect.node.offer.provider
+    node = effect.node
     request = launch_request(effect, world.keys(node.job_id), world.deployment)
-    outcome = world.providers[provider].launch(request)
+    outcome = _provider(effect, world).launch(request)
 
     def record() -> None:
         if isinstance(outcome, Launched):
@@ -161,7 +169,7 @@ def _launch(effect: Effect, world: World) -> Record:
 def _resolve(effect: Effect, world: World) -> Record:
     """Look up by token. Absent is only certain when no create can be in flight any more and the
     cloud's own listing lag has passed since."""
-    node, provider = effect.node, world.providers[effect.node.offer.provider]
+    node, provider = effect.node, _provider(effect, world)
     asked_at_us = world.clock.now_us()
     listed = provider.list()
     certain_s = CALL_DEADLINE_S[EffectKind.LAUNCH] + provider.visibility_s
@@ -177,12 +185,12 @@ def _resolve(effect: Effect, world: World) -> Record:
 
 
 def _survey(effect: Effect, world: World) -> Record:
-    return world.survey(effect.node.offer.provider)
+    return world.survey(_provider(effect, world).name)
 
 
 def _boot(effect: Effect, world: World) -> Record:
     node = effect.node
-    config = agent_config(world.deployment, node, world.providers[node.offer.provider].watcher)
+    config = agent_config(world.deployment, node, _provider(effect, world).watcher)
     world.link.boot(node, world.keys(node.job_id), config)
     return lambda: world.store.record_booted(node.id, world.clock.now_us())
 
@@ -240,7 +248,7 @@ def _read_head(effect: Effect, world: World) -> Record:
 
 def _terminate(effect: Effect, world: World) -> Record:
     node = effect.node
-    world.providers[node.offer.provider].terminate(node.instance_id)
+    _provider(effect, world).terminate(node.instance_id)
     return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us())
 
 

@@ -249,8 +249,9 @@ def _need_terminating(node: Node, market: Market, now_us: int) -> EffectKind | N
     if not node.instance_id:
         if node.launch_error or node.gone_at_us:
             return None
-        again = now_us - node.surveyed_at_us >= timing.resurvey_s * S
-        return EffectKind.RESOLVE if again else None
+        # Paced by its own calls: listings that others ask for never say that it is absent.
+        asked_us = node.effect_armed_at_us if node.effect is EffectKind.RESOLVE else 0
+        return EffectKind.RESOLVE if now_us - asked_us >= timing.resurvey_s * S else None
     if not node.terminated_at_us:
         return EffectKind.TERMINATE
     if now_us - node.terminated_at_us >= timing.reterminate_s * S:
@@ -280,7 +281,7 @@ def due_at_us(node: Node, view: View, market: Market, kind: EffectKind, now_us: 
     """When the needed call may be made: now, or when the one in flight is given up, or when the
     pause after a failure is over."""
     # A cloud is asked about the same machine at most twice a second.
-    paced = kind in (EffectKind.SURVEY, EffectKind.RESOLVE)
+    paced = kind is EffectKind.SURVEY
     free_us = max(now_us, node.surveyed_at_us + S // 2) if paced else now_us
     if not _armed(node, market, kind):
         return free_us

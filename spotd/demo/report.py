@@ -9,6 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from spotd.demo.facts import Recovery, lineage, losses_by_generation
@@ -142,7 +144,7 @@ def write_report(folder: Path, evidence: Evidence) -> None:
     (folder / "report.html").write_text(_page(evidence, list(drawn.values()), data))
 
 
-HEADINGS = ("machine", "lost by", "request", "instance", "SSH", "1st step", "gap", "steps lost")
+HEADINGS = ("machine", "lost by", "asked", "instance", "SSH", "1st step", "gap", "lost")
 
 
 def rows(found: Sequence[Recovery]) -> list[tuple[str, ...]]:
@@ -164,13 +166,13 @@ def rows(found: Sequence[Recovery]) -> list[tuple[str, ...]]:
 
 
 def table(found: Sequence[Recovery]) -> Table:
-    """The table for the terminal."""
-    drawn = Table(
-        title="recoveries: seconds since the notice or the death; gap: seconds nobody trained"
-    )
+    """The table for the terminal: the gap is how long nobody trained, lost is in steps."""
+    title = "recoveries, in seconds since the notice or the death"
+    drawn = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for heading in HEADINGS:
         right = heading not in HEADINGS[:2]
-        drawn.add_column(heading, justify="right" if right else "left", no_wrap=not right)
+        justify: JustifyMethod = "right" if right else "left"
+        drawn.add_column(heading, justify=justify, no_wrap=True, min_width=len(heading))
     for row in rows(found):
         drawn.add_row(*row)
     return drawn
@@ -227,7 +229,7 @@ def _page(evidence: Evidence, drawn: Sequence[str], data: str) -> str:
         "<p>Real daemon, real SSH, real training; the clouds are processes on one machine.</p>"
         f"<ul>{marks}</ul>{drawn[0]}"
         "<h2>Recoveries</h2><p>Seconds since the notice was published, or the machine died; "
-        "the gap is how long nobody trained.</p>"
+        "the gap is how long nobody trained; lost are steps trained twice.</p>"
         f"<table><tr>{head}</tr>{body}</table>{drawn[1]}<h2>Money</h2><p>{escape(money)}</p>"
         f"<h2>report.json</h2><pre>{escape(data)}</pre></html>\n"
     )

@@ -15,8 +15,9 @@ from spotd.demo.box import Box, BoxError, wait_for
 from spotd.demo.screen import Screen
 from spotd.phase import FINISHED
 
-STEPS = 260
-STEP_MS = 120  # at least, so that a fast machine does not finish before it is preempted
+STEPS = 300
+STEP_MS = 100  # at least, so that a fast machine does not finish before it is preempted
+SIZE = "--layers 3 --width 96 --block 96 --batch 6"
 EVERY_S = 4  # checkpoint cadence: what a sudden death may cost
 TRAIN_S = 6.5  # how long a machine trains before it is struck: in between two checkpoints
 RECOVERY_TIMEOUT_S = 90.0
@@ -80,7 +81,7 @@ name: {name}
 resources:
   accelerators: H100:8
   use_spot: true
-run: {program} --step-time-ms {STEP_MS} --threads 1 --seed 7
+run: {program} {SIZE} --step-time-ms {STEP_MS} --threads 1 --seed 7
 spotd:
   checkpoint:
     engine: spotd

@@ -24,7 +24,7 @@ from spotd.wire import Head
 from tests.rigs.processes import alive, carrying
 from trainer.fence import read_head
 
-STEPS = 180
+STEPS = 200
 STEP_MS = 40
 UP_TIMEOUT_S = 60.0
 FINISH_TIMEOUT_S = 120.0
@@ -43,7 +43,7 @@ name = "{cloud}-{letter}"
 
 
 def job_file(python: Path) -> str:
-    """About seven seconds of training; a checkpoint each second."""
+    """About eight seconds of training; a checkpoint each second."""
     size = "--layers 2 --heads 2 --width 64 --block 64 --batch 4"
     program = f"{shlex.quote(str(python))} -m trainer.train --steps {STEPS} {size}"
     return f"""\

@@ -16,10 +16,10 @@ from tests.e2e.rig import POLL_S, UP_TIMEOUT_S, Run
 def daemon_killed(run: Run) -> None:
     """kill -9 of the daemon: while the first machine comes up, right after a notice, and while the
     job moves to the next machine."""
-    run.pause(0.1, 4.0)
+    run.pause(0.1, 3.0)
     run.bounce_daemon()
     node = run.training(step=run.random.randint(1, 20))
-    run.preempt(node["instance_id"], notice_s=run.random.uniform(3.5, 5.0))
+    run.preempt(node["instance_id"], notice_s=run.random.uniform(2.5, 4.0))
     for _ in range(3):
         run.pause(0.0, 3.0)
         if run.ended():

@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from tests.e2e.installed import install
 from tests.e2e.rig import Reference, make_reference
@@ -69,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=20, help="of each scenario")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS))
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _end)  # so that no box outlives us
     results = Results(options.out)
     wanted = [
         (scenario, seed)
@@ -78,10 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = [run for run in wanted if not results.has(*run)]
     print(f"{len(wanted) - len(missing)} of {len(wanted)} runs are done", flush=True)
     if missing:
+        # Short, because sockets lie in it.
         with tempfile.TemporaryDirectory(prefix="spotd-soak-") as folder:
-            _soak(missing, results, Path(folder), options.out)
+            try:
+                _soak(missing, results, Path(folder), options.out)
+            except KeyboardInterrupt:
+                print("interrupted: the same command goes on from here")
+                return 130
     print(results.table())
     return 1 if any(row["wrong"] for row in results.rows) else 0
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _soak(missing: Sequence[tuple[str, int]], results: Results, folder: Path, out: Path) -> None:

@@ -45,6 +45,18 @@ def test_an_abstract_socket(
     assert manager.recv(100) == b"WATCHDOG=1"
 
 
+def test_a_manager_that_does_not_read_keeps_nobody_waiting(
+    manager: socket.socket, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel queues some ten datagrams; a sender that waits would hang the whole loop."""
+    manager.bind(str(folder / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+    told = [notify("WATCHDOG=1") for _ in range(2000)]
+    assert told[0]
+    assert not told[-1]
+    assert manager.recv(100) == b"WATCHDOG=1"
+
+
 def test_without_systemd_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert not notify("READY=1")

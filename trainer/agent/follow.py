@@ -1,7 +1,7 @@
 """`spot-node follow`: journal, heartbeats and logs as one stream of lines, until nobody reads it.
 
 It reads the files, so that it works when the agent is dead; heartbeats it only passes on, so that
-they stop when the agent stops. An agent that ends while it is followed ends the stream: whoever
+they stop when the agent stops. When the agent ends, or none is there, so does the stream: whoever
 follows is to know at once.
 """
 
@@ -27,6 +27,7 @@ LOG_BYTES_PER_S = 64 << 10
 CHUNK_BYTES = 16 << 10
 TAIL_BYTES = 16 << 10
 IDLE_S = 1.0
+NO_AGENT_S = 3.0  # for an agent that is being started; and what is on disk is told in any case
 BUSY_S = 0.1
 
 
@@ -82,16 +83,21 @@ class Follower:
         self._journal = JournalReader(places.journal, places.overflow, after)
         self._streams = {name: _Stream(offset) for name, offset in offsets.items()}
         self._allowance = _Allowance(monotonic)
+        self._monotonic = monotonic
         self._agent: socket.socket | None = None
         self._heard = b""
 
     def run(self, stdin: int) -> None:
-        """Until stdin is at its end, the agent ends, or `out` raises BrokenPipeError."""
+        """Until stdin is at its end, the agent ends or is not there, or `out` raises
+        BrokenPipeError."""
+        give_up_at = self._monotonic() + NO_AGENT_S
         try:
             while True:
                 self._tell_journal()
                 busy = self._tell_logs()
                 self._dial()
+                if self._agent is None and not busy and self._monotonic() >= give_up_at:
+                    return
                 sources: list[int | socket.socket] = [stdin]
                 sources += [] if self._agent is None else [self._agent]
                 ready = select.select(sources, [], [], BUSY_S if busy else IDLE_S)[0]

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from providers.base import (
+    AuthError,
+    CapacityError,
+    Pending,
+    PriceError,
+    ProviderError,
+    QuotaError,
+    RejectedError,
+    Scope,
+    ThrottledError,
+    UnknownOutcome,
+)
 from spotd import wire
-from spotd.model import Outcome
+from spotd.act.effects import call, effects_of, launch_request
+from spotd.model import (
+    Desired,
+    EffectKind,
+    HeadSeen,
+    LeaveReason,
+    Mount,
+    Node,
+    Outcome,
+    S,
+)
+from spotd.plan import Effect
 from spotd.states import NodeState
-from tests.spotd.stage import Stage
+from spotd.store.base import StoreUnavailableError
+from spotd.vault import JobKeys, VaultError
+from spotd.wire import Command, Reply
+from tests.spotd.decide import build as decided
+from tests.spotd.stage import Stage, job_keys
 
 
 def test_a_program_that_exits_0_and_never_claimed_head_is_no_success(stage: Stage) -> None:
@@ -18,3 +51,281 @@ def test_a_program_that_exits_0_and_never_claimed_head_is_no_success(stage: Stag
     stage.run(lambda s: s.nodes("j1", NodeState.GONE), limit_s=60.0)
     assert stage.job().outcome is Outcome.FAILED
     assert "without a final checkpoint" in stage.job().outcome_text
+
+
+class Called:
+    """One effect of a job's only node, made and recorded by hand."""
+
+    def __init__(self, stage: Stage, **fields: Any) -> None:
+        self.stage = stage
+        stage.submit(**fields)
+        stage.turn()  # the machine is there; nobody has spoken to it
+        self.node_id = stage.nodes("j1")[0].id
+
+    @property
+    def node(self) -> Node:
+        return next(node for node in self.stage.nodes("j1") if node.id == self.node_id)
+
+    def effect(self, kind: EffectKind, **data: object) -> Effect:
+        job = self.stage.job()
+        return Effect(kind, self.node, job, self.stage.clock.now_us() + 15 * S, data)
+
+    def make(self, kind: EffectKind, **data: object) -> Node:
+        call(self.effect(kind, **data), self.stage.world)()
+        return self.node
+
+    def prepare(self) -> None:
+        """Listed, and its agent started."""
+        self.make(K.SURVEY)
+        self.make(K.BOOT)
+
+
+K = EffectKind
+CLOUD = (K.LAUNCH, K.RESOLVE, K.SURVEY, K.TERMINATE)
+VERB = {K.LAUNCH: "launch", K.RESOLVE: "list", K.SURVEY: "list", K.TERMINATE: "terminate"}
+START = {"claim": "now", "claim_deadline_s": 0.0, "node_ips": ("127.0.0.1",)}
+
+
+@pytest.fixture
+def called(stage: Stage) -> Called:
+    return Called(stage)
+
+
+# --- what a refused or failed call becomes
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CapacityError("none left"),
+        QuotaError("8 of 8 used"),
+        PriceError("above your cap"),
+        RejectedError("no such image"),
+        AuthError("expired"),
+        CapacityError("the zone is full", scope=Scope.ZONE),
+    ],
+    ids=lambda error: f"{type(error).__name__}-{error.scope.value}",
+)
+def test_a_refused_create_says_why_and_what_it_spoils(stage: Stage, error: ProviderError) -> None:
+    stage.clouds["aws"].fail("launch", error)
+    node = Called(stage).node
+    assert (node.launch_error, node.launch_error_code) == (str(error), type(error).__name__)
+    market = stage.store.load_market(stage.clock.now_us())
+    (refusal,) = market.refusals
+    assert (refusal.offer_key, refusal.scope) == (node.offer.key, error.scope)
+    assert dict(market.disabled) == ({"aws": "expired"} if isinstance(error, AuthError) else {})
+
+
+@pytest.mark.parametrize("kind", CLOUD)
+@pytest.mark.parametrize("error", [UnknownOutcome("502"), ThrottledError("slow"), AuthError("no")])
+def test_a_cloud_that_fails_is_on_record_with_its_words(
+    called: Called, kind: EffectKind, error: ProviderError
+) -> None:
+    if kind is K.LAUNCH and isinstance(error, AuthError):
+        return  # a refusal: above
+    before = called.node
+    called.stage.clouds["aws"].fail(VERB[kind], error)
+    after = called.make(kind)
+    assert str(error) in after.effect_error
+    failed = {"effect_error", "effect_failures", "effect_failed_at_us"}
+    changed = {name for name, value in vars(after).items() if value != getattr(before, name)}
+    assert changed <= failed
+
+
+@pytest.mark.parametrize("kind", [K.BOOT, K.START, K.RELEASE, K.DRAIN, K.SAVE])
+def test_a_node_that_does_not_answer_is_on_record(called: Called, kind: EffectKind) -> None:
+    called.stage.strike(called.node)
+    after = called.make(kind, **START)
+    assert after.effect_error == "LinkError: the machine does not answer"
+    assert not after.booted_at_us
+    assert not after.started_at_us
+
+
+def test_a_command_that_the_agent_refuses_is_told_with_its_words(called: Called) -> None:
+    called.make(K.SURVEY)
+    assert (
+        called.make(K.START, **START).effect_error == "LinkError: start refused: no agent runs here"
+    )
+
+
+@pytest.mark.parametrize("kind", CLOUD)
+def test_a_cloud_that_was_taken_out_of_the_configuration_is_named(
+    called: Called, kind: EffectKind
+) -> None:
+    """Its machines still cost money: silence would hide that."""
+    del called.stage.clouds["aws"]
+    assert "[providers.aws]" in called.make(kind).effect_error
+
+
+@pytest.mark.parametrize("part", ["keys", "secrets"])
+def test_a_key_that_does_not_open_is_told_and_not_a_bug(called: Called, part: str) -> None:
+    def locked(job_id: str) -> object:
+        raise VaultError(f"the stored secret of {job_id} does not open", "start with its key")
+
+    called.prepare()
+    called.stage.world = replace(called.stage.world, **{part: locked})
+    assert "does not open" in called.make(K.START, **START).effect_error
+    assert called.stage.link.said["start"] == 0
+
+
+def test_our_own_store_being_away_is_not_recorded_as_the_nodes_failure(called: Called) -> None:
+    def away(job_id: str) -> object:
+        raise StoreUnavailableError("away")
+
+    called.stage.world = replace(called.stage.world, keys=away)  # type: ignore[arg-type]
+    with pytest.raises(StoreUnavailableError):
+        call(called.effect(K.BOOT), called.stage.world)
+
+
+# --- what a call that went well becomes
+
+
+def test_a_retried_create_is_the_very_same_request(called: Called) -> None:
+    """Byte for byte, or the cloud would refuse the token; host keys included."""
+    effect = called.effect(K.LAUNCH)
+    first = launch_request(effect, job_keys(), "d0")
+    assert launch_request(effect, job_keys(), "d0") == first
+    other = replace(effect, node=replace(effect.node, token="t-other"))
+    assert launch_request(other, job_keys(), "d0").host_private_key != first.host_private_key
+    assert first.tags["spotd-deployment"] == "d0"
+    assert first.tags["spotd-token"] == first.token == effect.node.token
+
+
+def test_a_create_that_is_still_being_worked_on_is_nothing_yet(
+    called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = called.node
+    cloud = called.stage.clouds["aws"]
+    monkeypatch.setattr(cloud, "launch", lambda request: Pending("op-1"))
+    assert called.make(K.LAUNCH) == before
+
+
+def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: Stage) -> None:
+    packages = (Mount("d1", ""), Mount("d2", "~/data"))
+    called = Called(stage, packages=packages, envs={"LR": "1"}, setup="pip install x")
+    called.prepare()
+    sent: list[object] = []
+    link = stage.link
+
+    class Listening:
+        """Hears what the link is told."""
+
+        def put_package(self, node: Node, keys: JobKeys, digest: str, source: object) -> None:
+            sent.append(digest)
+
+        def send(self, node: Node, keys: JobKeys, command: Command) -> Reply:
+            sent.append(command)
+            return link.send(node, keys, command)
+
+    stage.world = replace(
+        stage.world,
+        link=Listening(),  # type: ignore[arg-type]
+        secrets=lambda _job: {"HF_TOKEN": "hf_1"},
+        store_options=lambda _url: {"region": "r"},
+    )
+    after = called.make(K.START, **(START | {"claim": "after_release", "claim_deadline_s": 9.0}))
+    *digests, command = sent
+    assert digests == ["d1", "d2"]
+    assert isinstance(command, Command)
+    document = wire.parse_start(json.loads(json.dumps(command.data)))
+    assert (document.claim, document.claim_deadline_s) == ("after_release", 9.0)
+    assert (document.envs, document.setup) == ({"LR": "1"}, "pip install x")
+    assert (document.secrets, document.store_options) == ({"HF_TOKEN": "hf_1"}, {"region": "r"})
+    assert [package.target for package in document.packages] == ["", "~/data"]
+    assert (after.started_claim, after.started_at_us) == ("after_release", stage.clock.now_us())
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (K.RELEASE, "told_release_at_us"),
+        (K.DRAIN, "told_drain_at_us"),
+        (K.SAVE, "told_save_at_us"),
+        (K.TERMINATE, "terminated_at_us"),
+        (K.SURVEY, "surveyed_at_us"),
+        (K.BOOT, "booted_at_us"),
+    ],
+)
+def test_what_was_done_is_on_record(called: Called, kind: EffectKind, column: str) -> None:
+    called.prepare()
+    called.stage.clock.sleep(3.0)
+    assert getattr(called.make(kind), column) == called.stage.clock.now_us()
+
+
+def test_a_create_is_only_absent_when_none_can_be_in_flight_any_more(stage: Stage) -> None:
+    stage.clouds["aws"].fail("launch", *[UnknownOutcome("cut off")] * 9)
+    called = Called(stage)
+    stage.store.set_desired("j1", Desired.CANCEL, "ada", stage.clock.now_us())
+    stage.run(lambda s: s.nodes("j1", NodeState.TERMINATING))
+    left_us = called.node.left_at_us
+    stage.clouds["aws"].visibility_s = 5.0
+    for after_s, gone in ((1.0, False), (19.9, False), (20.1, True)):
+        stage.clock.sleep(after_s - (stage.clock.now_us() - left_us) / S)
+        assert bool(called.make(K.RESOLVE).gone_at_us) is gone
+
+
+def test_a_create_whose_answer_was_lost_is_found_by_its_token(stage: Stage) -> None:
+    stage.clouds["aws"].fail("launch", UnknownOutcome("cut off"), answer=True)
+    called = Called(stage)
+    assert not called.node.instance_id
+    assert called.make(K.RESOLVE).instance_id == stage.alive()[0]
+
+
+def head_of(stage: Stage) -> HeadSeen | None:
+    return stage.job().head
+
+
+def test_head_is_read_as_it_is(called: Called) -> None:
+    stage = called.stage
+    stage.run(lambda s: s.job().outcome)
+    stage.clock.sleep(5.0)
+    called.make(K.READ_HEAD)
+    head = head_of(stage)
+    assert head is not None
+    assert (head.final, head.released, head.step) == (True, True, 60)
+    assert head.read_at_us == stage.clock.now_us()
+
+
+def test_a_head_that_is_damaged_decides_nothing(called: Called) -> None:
+    stage = called.stage
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    before = head_of(stage)
+    key = wire.head_key("j1")
+    stage.commits.put_if(key, b'{"head": {}}', stage.commits.get(key)[1])
+    assert "WireError" in called.make(K.READ_HEAD).effect_error
+    assert head_of(stage) == before
+
+
+def test_a_head_that_vanished_is_the_stores_trouble(called: Called) -> None:
+    stage = called.stage
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    stage.commits.delete(wire.head_key("j1"))
+    assert "NotFoundError" in called.make(K.READ_HEAD).effect_error
+
+
+# --- which calls follow from a commit
+
+
+def test_only_what_was_armed_is_called_for_and_in_the_order_of_the_nodes() -> None:
+    armed = {"effect": K.SURVEY, "effect_armed_at_us": decided.NOW}
+    nodes = [decided.node(NodeState.BOOTING, candidate=c, **armed) for c in range(3)]
+    view = decided.view(*nodes)
+    found = effects_of(view, {nodes[2].id, nodes[0].id}, decided.NOW)
+    assert [effect.node for effect in found] == [nodes[0], nodes[2]]
+    assert effects_of(view, set(), decided.NOW) == []
+
+
+def test_a_start_knows_its_gang_and_when_it_may_claim() -> None:
+    old = decided.node(
+        NodeState.DRAINING, notices=(decided.notice(50.0),), leave_reason=LeaveReason.PREEMPTED
+    )
+    gang = [
+        decided.hello(generation=2, rank=rank, chosen=True, host=f"10.0.0.{rank}", effect=K.START)
+        for rank in (1, 0)
+    ]
+    view = decided.view(old, *gang)
+    found = effects_of(view, {node.id for node in gang}, decided.NOW)
+    for effect in found:
+        assert effect.data["node_ips"] == ("10.0.0.0", "10.0.0.1"), "by rank"
+        assert effect.data["claim"] == "after_release"
+        assert effect.data["claim_deadline_s"] == 50.0

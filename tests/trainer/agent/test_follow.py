@@ -79,10 +79,11 @@ def test_heartbeats_are_the_agent_s(node: Node) -> None:
     assert following.process.wait(2.0) == 0, "the end of the agent is news at once"
     following.close()
     following = node.follow(after=following.of(JournalEntry)[-1].seq)
-    time.sleep(1.0)
+    assert following.process.wait(10.0) == 0, "and that there is none"
+    following.close()
     assert following.of(Heartbeat) == [], "a dead agent's heart does not beat"
-    assert following.process.poll() is None
     node.run()
+    following = node.follow(after=3)
     wait_until("it beats again", lambda: following.of(Heartbeat))
 
 

@@ -53,7 +53,6 @@ def test_the_whole_life_of_a_node(bare: Node, cloud: str) -> None:
         with machine:
             assert machine.run()["started"] is True
             assert machine.run()["started"] is False
-            following = machine.follow()
             machine.start(
                 setup="echo ready > ready",
                 run="cat ready; trap 'exit 0' TERM; while :; do sleep 0.05; done",
@@ -61,6 +60,7 @@ def test_the_whole_life_of_a_node(bare: Node, cloud: str) -> None:
             machine.wait_for_log("ready")
             machine.kill_agent(signal.SIGKILL)
             machine.run()
+            following = machine.follow()
             wait_until("a heartbeat", lambda: following.of(Heartbeat))
             service.publish("preempt", 1_000_000)
             machine.wait_for(wire.NOTICE)

@@ -1,0 +1,281 @@
+"""The whole daemon as a process: signals, restarts, systemd's datagrams, clouds and disks gone bad.
+
+The training programs are shell scripts on real local machines: what matters here is that they live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from spotd.demo.box import Box
+from spotd.errors import UserError
+from tests.rigs.processes import alive
+
+T = TypeVar("T")
+LIMIT_S = 60.0
+QUICK_S = 7.0  # for a clean end, on a machine that is busy with other tests
+
+pytestmark = pytest.mark.xdist_group("daemon")
+
+
+def wait_until(what: str, probe: Callable[[], T], limit_s: float = LIMIT_S) -> T:
+    end_s = time.monotonic() + limit_s
+    while not (found := probe()):
+        assert time.monotonic() < end_s, f"not within {limit_s:g} s: {what}"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Box]:
+    """One local cloud for all daemons; each has a deployment of its own."""
+    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name, Box(Path(name)) as box:
+        box.start_cloud()
+        yield box
+
+
+@pytest.fixture
+def box(cloud: Box, folder: Path) -> Iterator[Box]:
+    """A daemon's box at that cloud, nothing started."""
+    with Box(folder, settings="[timing]\noffers_every_s = 0.5\nsurvey_every_s = 1.0") as made:
+        made.cloud_url = cloud.cloud_url
+        yield made
+
+
+def script(folder: Path) -> str:
+    """A job that runs until it is told to finish; it leaves its process id."""
+    return f"""\
+name: patient
+resources:
+  accelerators: H100:8
+run: |
+  echo $$ > {folder}/pid
+  while [ ! -e {folder}/finish ]; do sleep 0.05; done
+spotd:
+  checkpoint: {{engine: none}}
+"""
+
+
+def training(box: Box, job_id: str) -> int:
+    """The process id of the program, once the job runs."""
+    box.wait_phase(job_id, {"running"}, LIMIT_S)
+    return int(wait_until("the program", lambda: read(box.folder / "pid")))
+
+
+def read(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
+
+
+def finish(box: Box, job_id: str) -> dict[str, Any]:
+    """Let the program end; the job when it has succeeded and its machine is gone."""
+    (box.folder / "finish").touch()
+    box.wait_phase(job_id, {"succeeded"}, LIMIT_S)
+    wait_until("the machine to be gone", lambda: not open_machines(box, job_id))
+    return box.job(job_id)
+
+
+def machines(box: Box, job_id: str) -> list[dict[str, Any]]:
+    """The job's rows on the cloud's own meter."""
+    return [row for row in box.meter() if f"-{job_id}-" in row["token"]]
+
+
+def open_machines(box: Box, job_id: str) -> list[dict[str, Any]]:
+    return [row for row in machines(box, job_id) if not row["ended_at_us"]]
+
+
+def ended_cleanly(box: Box, number: int = signal.SIGTERM) -> None:
+    """Signal the daemon, which ends soon and leaves nothing."""
+    assert box.daemon is not None
+    started = time.monotonic()
+    box.daemon.send_signal(number)
+    assert box.daemon.wait(LIMIT_S) == 0, box.tail("daemon")
+    assert time.monotonic() - started < QUICK_S, box.tail("daemon")
+    assert not box.socket_path.exists()
+    assert "Traceback" not in box.tail("daemon", 1000)
+
+
+class Manager:
+    """Systemd's end of the notify socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.said: list[bytes] = []
+        self.thread = threading.Thread(target=self._listen)
+        self.thread.start()
+
+    def _listen(self) -> None:
+        while word := self.socket.recv(100):
+            self.said.append(word)
+
+    def hears(self, word: bytes) -> bool:
+        return word in self.said
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", self.socket.getsockname())
+        self.thread.join()
+        self.socket.close()
+
+
+@pytest.fixture
+def manager(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    listening = Manager(folder / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+    yield listening
+    listening.close()
+
+
+def test_a_daemon_comes_and_goes_and_the_training_stays(box: Box, manager: Manager) -> None:
+    """SIGTERM, then kill -9: neither touches the program, and the next daemon goes on with it."""
+    box.start_daemon()
+    wait_until("READY", lambda: manager.hears(b"READY=1"))
+    wait_until("the watchdog fed", lambda: manager.hears(b"WATCHDOG=1"))
+    job_id = box.submit(script(box.folder), "r1")
+    program = training(box, job_id)
+    ended_cleanly(box)
+    assert manager.hears(b"STOPPING=1")
+    assert alive(program)
+
+    manager.said.clear()
+    box.start_daemon()
+    wait_until("the watchdog fed", lambda: manager.hears(b"WATCHDOG=1"))
+    assert box.job(job_id)["phase"] == "running"
+    box.kill_daemon()
+    assert alive(program)
+
+    box.start_daemon()
+    job = finish(box, job_id)
+    assert job["generation"] == 1
+    assert len(machines(box, job_id)) == 1
+    assert "Traceback" not in box.tail("daemon", 1000)
+
+
+def test_a_second_daemon_on_the_same_state_is_refused(box: Box) -> None:
+    box.start_daemon()
+    for state, text in (("state", "another spotd runs on"), ("other", "another process serves")):
+        config = box.folder / "second.toml"
+        written = box.config_path.read_text()
+        config.write_text(written.replace(f"{box.folder}/state", f"{box.folder}/{state}"))
+        command = [sys.executable, "-m", "spotd.command", "run", "--config", str(config)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert text in done.stderr
+        assert "try: " in done.stderr
+        assert "Traceback" not in done.stderr
+    assert box.client.get("/v1/health"), "the first one is as well as before"
+    ended_cleanly(box, signal.SIGINT)
+
+
+def test_with_every_cloud_down_it_starts_and_goes_on_when_they_come_back(folder: Path) -> None:
+    with Box(folder, settings="[timing]\noffers_every_s = 0.5") as box:
+        box.start_cloud()
+        assert box.cloud is not None
+        box.cloud.kill()
+        box.cloud.communicate()
+        box.start_daemon()
+        job_id = box.submit(script(folder), "r1")
+        assert box.job(job_id)["phase"] == "waiting"
+        assert "no provider offers" in box.client.get(f"/v1/jobs/{job_id}/why")["reason"]
+        port = box.cloud_url.rsplit(":", 1)[1]
+        arguments = ["--dir", str(folder / "cloud2"), "--port", port]
+        box.cloud = box._spawn(
+            "cloud", ["-m", "providers.local.server", *arguments], stdout=subprocess.DEVNULL
+        )
+        training(box, job_id)
+        finish(box, job_id)
+        ended_cleanly(box, signal.SIGHUP)  # as when its terminal is closed
+
+
+def test_a_cloud_that_accepts_and_never_answers_delays_neither_start_nor_end(box: Box) -> None:
+    """Calls in flight are cut off then: they are due again, as after a crash."""
+    with socket.socket() as tarpit:
+        tarpit.bind(("127.0.0.1", 0))
+        tarpit.listen(64)
+        box.cloud_url = f"http://127.0.0.1:{tarpit.getsockname()[1]}"
+        started = time.monotonic()
+        box.start_daemon()
+        assert time.monotonic() - started < LIMIT_S / 2
+        wait_until("READY", lambda: "ready" in box.tail("daemon", 1000))
+        ended_cleanly(box)
+    assert "maximum number of running instances" not in box.tail("daemon", 1000)
+
+
+# --- a disk that is full
+
+
+@contextlib.contextmanager
+def small_disk(box: Box, kind: str) -> Iterator[Callable[[], Callable[[], object]]]:
+    """Yields what fills the disk under the state folder; calling what that returns frees it again.
+    A file system of its own where we may mount one, else a limit on the size of files."""
+    state = box.folder / "state"
+    state.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m,mode=0700", "tmpfs", str(state)]
+    mounted = kind == "tmpfs" and not subprocess.run(mount, check=False).returncode
+
+    def fill_disk() -> Callable[[], object]:
+        filler = state / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        assert shutil.disk_usage(state).free == 0
+        return filler.unlink
+
+    def forbid_growth() -> Callable[[], object]:
+        assert box.daemon is not None
+        limit = partial(resource.prlimit, box.daemon.pid, resource.RLIMIT_FSIZE)
+        limit((4096, resource.RLIM_INFINITY))
+        return partial(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    try:
+        yield fill_disk if mounted else forbid_growth
+    finally:
+        box.stop()
+        if mounted:
+            subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+@pytest.mark.parametrize("kind", ["limit", "tmpfs"] if os.geteuid() == 0 else ["limit"])
+def test_a_full_disk_under_the_database_loses_nothing(box: Box, kind: str) -> None:
+    """Nothing is decided while nothing can be written; the training goes on, and then so do we."""
+    with small_disk(box, kind) as fill:
+        box.start_daemon()
+        job_id = box.submit(script(box.folder), "r1")
+        program = training(box, job_id)
+        free = fill()
+        (box.folder / "finish").touch()
+        wait_until("the program's end", lambda: not alive(program))
+        with pytest.raises(UserError, match="disk"):
+            box.submit(script(box.folder).replace("patient", "other"), "r2")
+        assert box.job(job_id)["phase"] == "running", "it can still be asked"
+        time.sleep(2.0)  # it is tried again meanwhile, and again
+        assert box.daemon is not None
+        assert box.daemon.poll() is None
+        free()
+        job = finish(box, job_id)
+        assert (job["generation"], job["failures"]) == (1, 0)
+        assert len(machines(box, job_id)) == 1
+        assert [item["name"] for item in box.client.get("/v1/jobs", all=1)["items"]] == ["patient"]

@@ -1,0 +1,82 @@
+"""The unit: systemd finds nothing wrong with it, and it agrees with the program it starts.
+
+There is no unit for the node: the agent travels over SSH with each generation and is started there
+detached, so that a machine needs nothing installed.
+"""
+
+from __future__ import annotations
+
+import configparser
+import secrets
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import spotd
+from spotd import daemon, loop
+from spotd.vault import KEY_NAME, load_key
+
+UNIT = Path(spotd.__file__).parent.parent / "systemd" / "spotd.service"
+
+
+def service() -> configparser.SectionProxy:
+    parser = configparser.RawConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(UNIT)
+    return parser["Service"]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The unit as an installation has it: its program exists."""
+    program = tmp_path / "spotd"
+    program.symlink_to("/bin/true")
+    copy = tmp_path / "spotd.service"
+    words = UNIT.read_text().replace("/opt/spotd/bin/spotd", str(program))
+    assert words != UNIT.read_text()
+    copy.write_text(words)
+    return copy
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_verify_says_nothing(installed: Path) -> None:
+    done = analyze("verify", "--man=no", str(installed))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_verify_would_say_something(installed: Path) -> None:
+    installed.write_text(installed.read_text().replace("Type=notify", "Type=notfiy"))
+    assert "notfiy" in analyze("verify", "--man=no", str(installed)).stderr
+
+
+def test_it_is_locked_up_well(installed: Path) -> None:
+    done = analyze("security", "--offline=true", "--threshold=15", "--no-pager", str(installed))
+    assert done.returncode == 0, done.stdout[-500:]
+    weaker = installed.read_text().replace("DynamicUser=yes", "")
+    installed.write_text(weaker.replace("CapabilityBoundingSet=", ""))
+    done = analyze("security", "--offline=true", "--threshold=15", "--no-pager", str(installed))
+    assert done.returncode != 0, "the threshold is one"
+
+
+def test_it_agrees_with_the_program() -> None:
+    unit = service()
+    assert unit["ExecStart"].split()[1:] == ["run", "--config", "/etc/spotd/config.toml"]
+    assert unit["Type"] == "notify"
+    longest_silence_s = daemon.WATCHDOG_EVERY_S + loop.LONGEST_WAIT_S
+    assert int(unit["WatchdogSec"]) > 5 * longest_silence_s, "an idle daemon is not a hung one"
+    # The loop, the duties and the calls in flight are each waited for; the API has five seconds.
+    assert int(unit["TimeoutStopSec"]) > 3 * daemon.PATIENCE_S + 10
+    assert "ExecReload" not in unit, "SIGHUP ends the daemon: the terminal was closed"
+    assert unit["LoadCredential"].split(":")[0] == KEY_NAME
+
+
+def test_the_key_that_its_head_tells_to_make_is_one(tmp_path: Path) -> None:
+    assert "openssl rand -hex 32" in UNIT.read_text()
+    (tmp_path / KEY_NAME).write_text(secrets.token_hex(32) + "\n")  # what that prints
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert len(load_key(tmp_path / "state", environ, secrets.token_bytes)) == 32
