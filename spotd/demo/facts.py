@@ -51,10 +51,12 @@ def lineage(progress: Sequence[ProgressRow]) -> dict[int, float]:
 def recoveries(
     nodes: Sequence[Node], progress: Sequence[ProgressRow], takings: Sequence[Mapping[str, Any]]
 ) -> list[Recovery]:
-    """Every hand-over from one generation that trained to the next that did."""
+    """Every hand-over from a generation whose machine was taken away to the next that trained."""
     trained = [node for node in nodes if node.first_step_at_us and node.rank == 0]
     trained.sort(key=lambda node: node.generation)
-    return [_recovery(old, new, progress, takings) for old, new in itertools.pairwise(trained)]
+    taken = {str(taking["instance_id"]) for taking in takings}
+    pairs = itertools.pairwise(trained)
+    return [_recovery(o, n, progress, takings) for o, n in pairs if o.instance_id in taken]
 
 
 def _recovery(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotd.serve import svg
 
@@ -28,8 +29,11 @@ def loss_picture(
 ) -> str:
     """The attempts in their clouds' colours over the uninterrupted run (black, thin, on top).
 
-    Where the colours lie under the black line, the resumed losses are the uninterrupted ones.
+    Where the colours lie under the black line, the resumed losses are the uninterrupted ones. NaN
+    and infinity, as divergence looks, are gaps.
     """
+    attempts = [replace(attempt, losses=_finite(attempt.losses)) for attempt in attempts]
+    reference = dict(_finite(list(reference.items())))
     points = [point for attempt in attempts for point in attempt.losses] + list(reference.items())
     if not points:
         return svg.picture(width, height, [svg.text(16, 26, title, size=16)], title)
@@ -66,3 +70,7 @@ def loss_picture(
     key = "coloured: the preempted job, by cloud; thin black: the same job uninterrupted"
     parts.append(svg.text(LEFT, height - 10, key, size=11))
     return svg.picture(width, height, parts, title)
+
+
+def _finite(losses: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    return [(step, loss) for step, loss in losses if math.isfinite(loss)]

@@ -50,7 +50,12 @@ def decode_spec(text: str) -> JobSpec:
     return decode(JobSpec, text)
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def _plain(value: Any) -> Any:
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
@@ -59,8 +64,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
     raise CodecError(f"{type(value).__name__} cannot be stored")
 
 

@@ -1,0 +1,174 @@
+"""What fits, in which order, and why the rest is not to be had now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.base import CapacityType, Offer, OfferRequest, Scope
+from spotd.decide.placement import Ranked, fits, rank
+from spotd.model import Refusal, S
+from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
+
+SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
+BIG = offer("aws-1a", cpus=192.0, memory_gib=2048.0)
+
+
+@pytest.mark.parametrize(
+    ("want", "expected"),
+    [
+        ({}, True),
+        ({"accelerator": "H100"}, True),
+        ({"accelerator": "h100"}, True),
+        ({"accelerator": "H10"}, False),
+        ({"accelerator": "A100"}, False),
+        ({"accelerator": "H100", "accelerator_count": 8}, True),
+        ({"accelerator": "H100", "accelerator_count": 4}, True),
+        ({"accelerator": "H100", "accelerator_count": 16}, False),
+        ({"accelerator_count": 1}, True),
+        ({"cpus": 192.0}, True),
+        ({"cpus": 192.5}, False),
+        ({"memory_gib": 2048.0}, True),
+        ({"memory_gib": 4096.0}, False),
+        ({"instance_type": "8xh100"}, True),
+        ({"instance_type": "p5.48xlarge"}, False),
+        ({"cloud": "aws"}, True),
+        ({"cloud": "gcp"}, False),
+        ({"region": "aws-1"}, True),
+        ({"region": "aws-2"}, False),
+        ({"zone": "aws-1a"}, True),
+        ({"zone": "aws-1b"}, False),
+        ({"capacity_types": (ON_DEMAND,)}, False),
+        ({"capacity_types": (ON_DEMAND, SPOT)}, True),
+    ],
+)
+def test_one_want(want: dict[str, Any], expected: bool) -> None:
+    assert fits(BIG, OfferRequest(**want)) is expected
+
+
+def test_a_provider_is_wanted_by_its_own_name_or_by_its_make() -> None:
+    second = replace(BIG, provider="aws-eu", cloud="aws")
+    assert fits(second, OfferRequest(cloud="aws"))
+    assert fits(second, OfferRequest(cloud="aws-eu"))
+    assert not fits(BIG, OfferRequest(cloud="aws-eu"))
+
+
+def test_a_machine_without_accelerators_is_for_jobs_that_want_none() -> None:
+    plain = replace(BIG, accelerator="", accelerator_count=0)
+    assert fits(plain, OfferRequest(cpus=8.0))
+    assert not fits(plain, OfferRequest(accelerator="H100"))
+    named = replace(BIG, accelerator_count=0)
+    assert not fits(named, OfferRequest(accelerator="H100")), "a name alone is no accelerator"
+
+
+def keys(ranked: list[Ranked]) -> list[str]:
+    return [row.offer.zone for row in ranked]
+
+
+def free(ranked: list[Ranked]) -> list[str]:
+    return [row.offer.zone for row in ranked if not row.excluded]
+
+
+def test_the_cheapest_comes_first_and_what_does_not_fit_does_not_come() -> None:
+    offers = (offer("b-1a", 3), offer("a-1a", 2), offer("c-1a", 1, accelerator="A100"))
+    assert keys(rank(spec(), market(offers), NOW)) == ["a-1a", "b-1a"]
+
+
+def test_equal_prices_are_told_apart_by_name_the_same_every_time() -> None:
+    offers = tuple(offer(zone, 5) for zone in ("c-1a", "a-1a", "b-1a"))
+    assert keys(rank(spec(), market(offers), NOW)) == ["a-1a", "b-1a", "c-1a"]
+    assert keys(rank(spec(), market(offers[::-1]), NOW)) == ["a-1a", "b-1a", "c-1a"]
+
+
+def test_the_score_is_of_the_whole_gang() -> None:
+    ranked = rank(spec(num_nodes=4), market(), NOW)
+    assert ranked[0].score_microusd_per_h == 4 * ranked[0].offer.price_microusd_per_h
+
+
+H100 = OfferRequest(accelerator="H100", accelerator_count=8)
+A100 = OfferRequest(accelerator="A100", accelerator_count=8)
+
+
+def test_alternatives_compete_by_price_unless_they_are_ordered() -> None:
+    offers = (offer("a-1a", 2, accelerator="A100"), offer("h-1a", 9))
+    both = {"alternatives": (H100, A100)}
+    assert keys(rank(spec(**both), market(offers), NOW)) == ["a-1a", "h-1a"]
+    assert keys(rank(spec(**both, ordered=True), market(offers), NOW)) == ["h-1a", "a-1a"]
+
+
+def test_an_offer_that_fits_two_alternatives_counts_for_the_better_one_once() -> None:
+    either = {"alternatives": (A100, OfferRequest(cloud="h"), H100), "ordered": True}
+    offers = (offer("h-1a", 9), offer("x-1a", 1))
+    assert keys(rank(spec(**either), market(offers), NOW)) == ["h-1a", "x-1a"]
+
+
+def test_a_preferred_alternative_that_is_cooling_gives_way() -> None:
+    offers = (offer("h-1a", 9), offer("a-1a", 2, accelerator="A100"))
+    refusals = (Refusal(offers[0].key, Scope.OFFER, "CapacityError", NOW),)
+    ordered = spec(alternatives=(H100, A100), ordered=True)
+    ranked = rank(ordered, market(offers, refusals=refusals), NOW)
+    assert free(ranked) == ["a-1a"]
+    assert keys(ranked) == ["a-1a", "h-1a"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "taken", "why", "until_us"),
+    [
+        ({"disabled": {"aws": "the key expired"}}, (), "aws is out of use: the key expired", 0),
+        ({}, (OFFERS[0].key,), "being taken away", 0),
+        (
+            {"refusals": (Refusal(OFFERS[0].key, Scope.OFFER, "Preempted", NOW - 20 * S),)},
+            (),
+            "cooling for 100 s more after Preempted",
+            NOW + 100 * S,
+        ),
+        (
+            {"refusals": (Refusal(OFFERS[0].key, Scope.OFFER, "ThrottledError", NOW - 5 * S),)},
+            (),
+            "",
+            0,
+        ),
+    ],
+)
+def test_why_not_now(
+    fields: dict[str, Any], taken: tuple[str, ...], why: str, until_us: int
+) -> None:
+    ranked = rank(spec(), market(OFFERS[:1], **fields), NOW, taken)
+    assert ranked[0].excluded.startswith(why)
+    assert bool(ranked[0].excluded) is bool(why)
+    assert ranked[0].until_us == until_us
+
+
+@pytest.mark.req("BUD-08")
+@pytest.mark.parametrize(("cap", "expected"), [(0, 4), (13, 4), (12, 3), (10, 1), (9, 0)])
+def test_the_hourly_cap_is_of_one_machine_and_includes_its_own_price(
+    cap: int, expected: int
+) -> None:
+    ranked = rank(spec(max_hourly_microusd=cap * 1_000_000), market(), NOW)
+    assert len(free(ranked)) == expected
+    assert all("max_hourly_cost" in row.excluded for row in ranked[expected:])
+
+
+def test_what_is_not_to_be_had_comes_last_however_cheap() -> None:
+    ranked = rank(spec(), market(), NOW, [OFFERS[0].key])
+    assert keys(ranked) == ["aws-1b", "gcp-1a", "azure-1a", "aws-1a"]
+
+
+@given(
+    st.lists(st.sampled_from(OFFERS), unique=True),
+    st.lists(st.sampled_from([o.key for o in OFFERS])),
+)
+def test_every_offer_that_fits_comes_once_the_free_ones_first_by_price(
+    offers: list[Offer], taken: list[str]
+) -> None:
+    ranked = rank(spec(), market(tuple(offers)), NOW, taken)
+    assert {row.offer.key for row in ranked} == {o.key for o in offers}
+    assert len(ranked) == len(offers)
+    excluded = [bool(row.excluded) for row in ranked]
+    assert excluded == sorted(excluded)
+    prices = [row.score_microusd_per_h for row in ranked if not row.excluded]
+    assert prices == sorted(prices)

@@ -1,0 +1,119 @@
+"""What the demo claims, computed from rows: recoveries, the lineage of losses, leaks, zombies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spotd.demo.facts import (
+    lineage,
+    losses_by_generation,
+    orphan_seconds,
+    recoveries,
+    zombie_commits,
+)
+from tests.spotd.demo.story import (
+    CHECKPOINTS,
+    NODES,
+    PROGRESS,
+    TAKINGS,
+    at,
+    node,
+    progress,
+    taking,
+)
+
+
+def test_a_recovery_is_measured_from_the_moment_it_struck() -> None:
+    death, notice, _ = recoveries(NODES, PROGRESS, TAKINGS)
+    assert (death.kind, death.cloud, death.to_cloud) == ("death", "aws", "gcp")
+    assert (death.request_s, death.instance_s, death.ssh_s) == (5.5, 6.0, 6.5)
+    assert (death.ready_s, death.first_step_s, death.gap_s) == (7.5, 9.5, 10.0)
+    assert death.steps_lost == 2
+    assert (notice.kind, notice.notice_s, notice.steps_lost) == ("notice", 30.0, 0)
+    assert (notice.request_s, notice.first_step_s) == (1.0, 5.0)
+
+
+def test_a_gap_may_be_shorter_than_the_recovery_because_the_old_one_trains_on() -> None:
+    rows = [progress(2, 9, 24), progress(3, 19, 36)]
+    (found,) = recoveries(NODES[1:3], rows, TAKINGS)
+    assert found.gap_s == 3.0 < found.first_step_s
+
+
+def test_machines_that_never_trained_are_no_recovery() -> None:
+    """A candidate that was refused, or another rank of the gang."""
+    others = [
+        node(2, "azure", 19, 0, first_step_at_us=0),
+        node(1, "aws", 0, 5, rank=1, instance_id="i9"),
+    ]
+    assert recoveries([*others, *NODES], PROGRESS, TAKINGS) == recoveries(NODES, PROGRESS, TAKINGS)
+
+
+def test_a_machine_that_nobody_took_is_no_recovery_to_boast_of() -> None:
+    assert [r.generation for r in recoveries(NODES, PROGRESS, TAKINGS[1:])] == [2, 3]
+
+
+@pytest.mark.parametrize("nodes", [[], NODES[:1]])
+def test_without_two_machines_there_is_nothing_to_recover(nodes: list[Any]) -> None:
+    assert recoveries(nodes, PROGRESS, TAKINGS) == []
+
+
+def test_losses_belong_to_the_generation_and_are_in_order() -> None:
+    found = losses_by_generation([progress(2, 19, 60), *PROGRESS[:2]])
+    assert list(found) == [1, 2]
+    assert [step for step, _ in found[2]] == list(range(9, 29))
+    assert found[1][0] == (1, 10.0)
+
+
+def test_the_newer_generations_word_counts() -> None:
+    again = replace(progress(2, 9, 24), losses=tuple(float(n) for n in range(10)))
+    steps = lineage([again, PROGRESS[0]])
+    assert (steps[8], steps[9], steps[10]) == (10 / 8, 0.0, 1.0)
+    assert sorted(steps) == list(range(1, 19))
+
+
+# --- the clouds' own meter
+
+
+def row(token: str, start_s: float, end_s: float | None) -> dict[str, Any]:
+    end_us = at(end_s) if end_s is not None else None
+    seconds = (end_s if end_s is not None else 100.0) - start_s
+    return {"token": token, "ended_at_us": end_us, "seconds": seconds}
+
+
+@pytest.mark.req("RPV-10")
+@pytest.mark.parametrize(
+    ("meter", "leaked_s"),
+    [
+        ([row("t1", 0, 17)], 0.0),
+        ([row("t1", 0, 18)], 0.0),  # a listing may be on its way
+        ([row("t1", 0, 27)], 9.0),  # ended ten seconds after we believed it gone
+        ([row("t1", 0, 5)], 0.0),  # it died before
+        ([row("stranger", 3, 10)], 7.0),
+        ([row("stranger", 3, None)], 97.0),
+        ([row("t1", 0, None)], 82.0),  # gone, we believe: and it runs
+        ([row("t1", 0, 17), row("stranger", 0, 1), row("t2", 0, 47)], 11.0),
+    ],
+)
+def test_leaked_machine_seconds(meter: list[dict[str, Any]], leaked_s: float) -> None:
+    assert orphan_seconds(NODES, meter, at(100)) == leaked_s
+
+
+def test_a_machine_that_runs_and_is_not_gone_by_our_books_is_a_leak_at_the_end() -> None:
+    running = replace(NODES[0], gone_at_us=0)
+    assert orphan_seconds([running], [row("t1", 0, None)], at(100)) == 100.0
+    assert orphan_seconds([running], [row("t1", 0, 50)], at(100)) == 0.0
+
+
+@pytest.mark.parametrize(("claimed_s", "expected"), [(12.0, 1), (12.5, 0), (13.0, 0)])
+def test_a_zombies_commit_comes_after_the_successor_claimed(
+    claimed_s: float, expected: int
+) -> None:
+    assert zombie_commits(CHECKPOINTS, 1, at(claimed_s)) == expected
+
+
+def test_a_taking_of_another_machine_is_not_this_ones() -> None:
+    takings = [taking(9, "notice", 1), *TAKINGS]
+    assert recoveries(NODES, PROGRESS, takings) == recoveries(NODES, PROGRESS, TAKINGS)
