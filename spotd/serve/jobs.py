@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from spotd.model import Desired, Event, Job, Mount
+from spotd.decide.placement import rank
+from spotd.model import Desired, Event, Job, JobSpec, Mount
 from spotd.serve.call import ApiError, Call, bad_input, conflict
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
@@ -93,6 +94,7 @@ def submit_job(call: Call) -> dict[str, Any]:
     backing = call.backing
     parsed = parse_job(call, call.texts("secrets"))
     spec = replace(parsed.spec, packages=_packages(call, parsed))
+    warnings = [*parsed.warnings, *_outlook(call, spec)]
     job_id = backing.ids.job_id()
     submission = Submission(
         job_id=job_id,
@@ -110,7 +112,21 @@ def submit_job(call: Call) -> dict[str, Any]:
             f"a job named {spec.name!r} is not finished yet ({error.job_id})",
             f"spotctl run --name {spec.name}-2 ..., or spotctl cancel {spec.name} first",
         ) from None
-    return {"kind": "Job", **_summary(call, job), "warnings": list(parsed.warnings)}
+    return {"kind": "Job", **_summary(call, job), "warnings": warnings}
+
+
+def _outlook(call: Call, spec: JobSpec) -> list[str]:
+    """What stands against the job now, as far as it will not pass by itself soon. It is stored all
+    the same: machines come on sale, and prices move."""
+    market = call.backing.market(call.now_us)
+    ranked = rank(spec, market, call.now_us)
+    if not ranked:
+        known = f"none of the {len(market.offers)} offers known now"
+        return [f"{known} fits: the job waits for one that does; see `spotctl plan`"]
+    if all(row.excluded and not row.until_us for row in ranked):
+        why = ranked[0].excluded
+        return [f"none of the {len(ranked)} offers that fit is to be had now ({why}): it waits"]
+    return []
 
 
 def _packages(call: Call, parsed: Parsed) -> tuple[Mount, ...]:
