@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotd.demo.box import Box, running_box
+from spotd.demo.box import Box
 
 pytestmark = pytest.mark.xdist_group("daemon")
 
@@ -41,7 +41,8 @@ class NoStore(Box):
 
 def spotctl(box: Box, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of one command line."""
-    command = [sys.executable, "-m", "spotd.cli", "--socket", str(box.socket_path), *arguments]
+    program = str(Path(sys.executable).parent / "spotctl")
+    command = [program, "--socket", str(box.socket_path), *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd or box.folder
     )
@@ -96,14 +97,14 @@ def test_a_workdir_that_is_too_large(box: Box, tmp_path: Path) -> None:
 
 
 def test_resources_that_nobody_sells(box: Box, tmp_path: Path) -> None:
-    """`plan` says no; `run` takes the job, because machines come on sale, and says that it waits."""
+    """`plan` says no; `run` takes the job and says that it waits: machines come on sale."""
     text = GOOD.replace("fine", "huge").replace("H100:8", "H100:512")
     (tmp_path / "job.yaml").write_text(text)
     code, _, error = spotctl(box, "plan", "job.yaml", cwd=tmp_path)
     assert (code, "fits huge" in error, "try: wider resources" in error) == (2, True, True)
     code, _, error = spotctl(box, "run", "-d", "job.yaml", cwd=tmp_path)
     assert code == 0
-    assert "warning: none of the 12 offers known now fits" in error
+    assert "offers known now fits: the job waits for one that does" in error
     code, out, _ = spotctl(box, "why", "huge")
     assert (code, "no provider offers a machine that fits" in out) == (0, True)
     assert spotctl(box, "cancel", "huge")[0] == 0
