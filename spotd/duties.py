@@ -5,7 +5,6 @@ Each holds a lease, so that one replica does it at a time; APScheduler says when
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -72,8 +71,6 @@ class Duties:
         self._stopping = False
         self._running = 0
         self._held: set[str] = set()
-        # It would warn of every turn that a duty misses while its cloud hangs.
-        logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
         lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
         self._scheduler = BackgroundScheduler(
             executors={OWN: ThreadPoolExecutor(OWN_THREADS), **lines},

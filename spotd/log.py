@@ -30,7 +30,18 @@ _PATTERNS = tuple(
     )
 )
 
-_QUIET = ("paramiko", "uvicorn", "apscheduler", "urllib3", "botocore", "sqlalchemy", "alembic")
+# From which level on a library is heard.
+_QUIET = {
+    "paramiko": logging.WARNING,
+    "paramiko.transport": logging.CRITICAL,  # what it says here comes to us as exceptions, too
+    "uvicorn": logging.WARNING,
+    "apscheduler": logging.WARNING,
+    "apscheduler.scheduler": logging.ERROR,  # warns of every turn missed while a cloud hangs
+    "urllib3": logging.WARNING,
+    "botocore": logging.WARNING,
+    "sqlalchemy": logging.WARNING,
+    "alembic": logging.WARNING,
+}
 
 
 class Redactor:
@@ -140,8 +151,8 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    for name, least in _QUIET.items():
+        logging.getLogger(name).setLevel(max(least, root.level))
     _reunite()
     logging.captureWarnings(True)
 
@@ -150,7 +161,7 @@ def _reunite() -> None:
     """Libraries that log past the root (uvicorn's access log, when something configured it before
     us) are led back: what is not seen here is not redacted either."""
     for name, logger in logging.root.manager.loggerDict.items():
-        if name.startswith(_QUIET) and isinstance(logger, logging.Logger):
+        if name.startswith(tuple(_QUIET)) and isinstance(logger, logging.Logger):
             logger.handlers.clear()
             logger.propagate = True
 

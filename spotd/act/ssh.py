@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import io
-import logging
 import socket
 import threading
 import time
@@ -35,9 +34,6 @@ PEER_TIMEOUT_MS = 20_000  # unacknowledged data for longer means a dead path (TC
 _IDLE_WAKE_S = 30.0
 # A peer that begins a new key exchange and does not finish it holds up whoever writes to it.
 _REKEY_S = 1.0
-
-# What paramiko has to say on its own account comes to us as exceptions, too.
-logging.getLogger("paramiko.transport").setLevel(logging.CRITICAL)
 
 
 class SshError(Exception):

@@ -69,9 +69,11 @@ def test_the_standard_library_is_routed_through_the_same_door() -> None:
 
 def test_chatty_libraries_are_heard_from_warning_on() -> None:
     out, _ = configure(level="debug")
-    for name in ("paramiko.transport", "uvicorn.access", "apscheduler.scheduler", "urllib3"):
+    for name in ("paramiko.sftp", "uvicorn.access", "apscheduler.executors", "urllib3"):
         logging.getLogger(name).info("chatter")
         logging.getLogger(name).warning("trouble")
+    logging.getLogger("apscheduler.scheduler").warning("a turn was missed")
+    logging.getLogger("paramiko.transport").error("the peer went away")
     log.get_logger("spotd").debug("own detail")
     events = [line["event"] for line in lines_of(out)]
     assert events == ["trouble"] * 4 + ["own detail"]
