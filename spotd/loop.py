@@ -43,7 +43,6 @@ class Loop:
         self._poked = threading.Event()
         self._stopping = threading.Event()
         self._claimed: list[str] = []  # and not decided about yet
-        self._singly = 0  # so many are decided about one by one
         self._resumed = False
         self._poisoned: dict[str, str] = {}  # job -> what its last pass failed with
 

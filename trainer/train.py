@@ -109,6 +109,11 @@ class Job:
             progress_every_s=float(env.get("SPOTD_PROGRESS_EVERY_S", "1")),
         )
 
+    def is_due(self, steps: int, seconds: float) -> bool:
+        """Whether to save so long after the last save: every N steps or T seconds, whichever comes
+        first; 0 switches one of them off."""
+        return 0 < self.every_steps <= steps or 0 < self.every_s <= seconds
+
 
 @dataclass
 class Run:
@@ -267,7 +272,7 @@ def train(run: Run) -> int:
 
         done = step + 1
         fenced = run.checkpointer is not None and run.checkpointer.fenced is not None
-        due = world.rank == 0 and _is_due(run.job, done - saved_step, time.monotonic() - saved_at)
+        due = world.rank == 0 and run.job.is_due(done - saved_step, time.monotonic() - saved_at)
         asked = STOP.take_saves()
         losses, stops, fences, dues, saves = world.add_up(
             [loss_here, STOP.stopping, fenced, due, asked]
@@ -284,11 +289,6 @@ def train(run: Run) -> int:
             run.save(done, "asked" if saves else "cadence")
             saved_step, saved_at = done, time.monotonic()
     return finish(run, progress)
-
-
-def _is_due(job: Job, steps: int, seconds: float) -> bool:
-    """Every N steps or T seconds, whichever comes first; 0 switches one of them off."""
-    return 0 < job.every_steps <= steps or 0 < job.every_s <= seconds
 
 
 def _leave_fenced(run: Run, progress: Progress) -> int:

@@ -77,7 +77,6 @@ class ProviderConformance:
 
     # --- launch
 
-    @pytest.mark.req("RPV-02")
     def test_same_token_is_same_machine(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "same")
         first, second = cloud.launch(request), cloud.launch(request)

@@ -19,6 +19,7 @@ from tests.providers.stores.conftest import Bucket
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer.compare import first_difference
 from trainer.fence import read_head
+from trainer.train import Job
 
 STEPS = 40
 
@@ -114,6 +115,41 @@ def test_sigterm_saves_releases_and_leaves(reference: Outcome, trainer: Trainer)
         assert trainer.run(2, second) == EXIT_FINISHED
         assert second.of("claimed")[0]["step"] == last
         reference.check(trainer, agent.losses() | second.losses())
+
+
+@pytest.mark.req("CKP-05")
+@pytest.mark.parametrize(
+    ("every", "steps", "seconds", "due"),
+    [
+        ((100, 300.0), 99, 118.8, False),  # 1.2 s a step: every 100 steps
+        ((100, 300.0), 100, 120.0, True),
+        ((100, 300.0), 7, 280.0, False),  # 40 s a step: every 5 minutes
+        ((100, 300.0), 8, 320.0, True),
+        ((0, 300.0), 10**6, 299.0, False),
+        ((0, 300.0), 1, 300.0, True),
+        ((100, 0.0), 99, 1e6, False),
+        ((0, 0.0), 10**6, 1e6, False),
+    ],
+)
+def test_a_save_is_due_by_steps_or_by_time(
+    every: tuple[int, float], steps: int, seconds: float, due: bool
+) -> None:
+    job = Job.from_env({"SPOTD_EVERY_STEPS": str(every[0]), "SPOTD_EVERY_S": str(every[1])})
+    assert job.is_due(steps, seconds) is due
+
+
+@pytest.mark.req("CKP-05")
+def test_any_save_starts_the_cadence_anew(trainer: Trainer) -> None:
+    trainer.every_steps = 10
+    trainer.arguments = ("--step-time-ms", "30")
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("progress", lambda data: data["to_step"] >= 2)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(60) == EXIT_FINISHED
+        asked, due, *_ = agent.of("checkpoint")
+        assert (asked["trigger"], due["trigger"]) == ("asked", "cadence")
+        assert due["step"] == asked["step"] + 10
 
 
 @pytest.mark.req("HLT-04")
@@ -300,7 +336,6 @@ def test_a_finished_job_is_left_alone(trainer: Trainer) -> None:
     assert head_of(trainer).current == head.current
 
 
-@pytest.mark.req("CKP-33", "CKP-14")
 def test_a_bucket_as_the_store(reference: Outcome, trainer: Trainer, bucket: Bucket) -> None:
     trainer.env = {
         "SPOTD_STORE_URL": f"s3://{bucket.name}/train",
@@ -317,7 +352,7 @@ def test_a_bucket_as_the_store(reference: Outcome, trainer: Trainer, bucket: Buc
         reference.check(trainer, agent.losses())
 
 
-@pytest.mark.req("CKP-26", "CKP-27")
+@pytest.mark.req("CKP-27")
 def test_two_ranks(tmp_path: Path) -> None:
     (tmp_path / "straight").mkdir()
     (tmp_path / "broken").mkdir()

@@ -31,7 +31,7 @@ def every(step_s: float, start_s: float, end_s: float, rate: float) -> list[Thro
 GOOD = every(10, 600, 125, 100.0)
 
 
-@pytest.mark.req("HLT-03")
+@pytest.mark.req("HLT-03", "HLT-06", "HLT-08")
 @pytest.mark.parametrize(
     ("recent", "expected"),
     [
@@ -111,7 +111,7 @@ def test_a_steady_job_is_never_slow(ages: Iterable[float], rate: float) -> None:
 SLOW = (*GOOD, *every(10, 119, 0, 10.0))
 
 
-@pytest.mark.req("HLT-03")
+@pytest.mark.req("HLT-03", "HLT-05")
 def test_slow_training_is_saved_once_a_round_and_told() -> None:
     before = view(node(NodeState.RUNNING), throughput=SLOW)
     after, plan = settle(before)

@@ -143,7 +143,6 @@ def test_why_not_now(
     assert ranked[0].until_us == until_us
 
 
-@pytest.mark.req("BUD-08")
 @pytest.mark.parametrize(("cap", "expected"), [(0, 4), (13, 4), (12, 3), (10, 1), (9, 0)])
 def test_the_hourly_cap_is_of_one_machine_and_includes_its_own_price(
     cap: int, expected: int

@@ -118,8 +118,8 @@ def test_safety(before: View, market_: Market) -> None:
     if after.job.outcome is not None or after.job.desired is not Desired.RUN or market_.blocked:
         assert not new, "nothing is launched for a job that is not wanted, or over a limit"
     noticed = {
-        n.offer.key for n in before.nodes
-        if n.state is not NodeState.GONE and any(x.takes_away for x in n.notices)
+        n.offer.key for n in after.nodes
+        if n.id in old and n.state is not NodeState.GONE and any(x.takes_away for x in n.notices)
     }  # fmt: skip
     assert not noticed & {n.offer.key for n in new}, "asked for the offer that is being taken away"
     assert len({n.token for n in new}) == len(new)

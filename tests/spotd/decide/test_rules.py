@@ -371,7 +371,6 @@ def test_a_drain_that_takes_too_long_is_cut_short() -> None:
     assert by_id(after, stuck).state is T
 
 
-@pytest.mark.req("BUD-08")
 def test_max_cost_saves_first_and_stops_then() -> None:
     job = {"spec": spec(max_cost_microusd=5_000_000)}
     after, _ = settle(view(node(R), job=job, spent_microusd=5_000_000))

@@ -66,7 +66,6 @@ def test_on_demand_would_not_have_paid_for_recoveries() -> None:
     assert total.list_microusd == int(3.25 * 5_000_000)
 
 
-@pytest.mark.req("CST-11")
 def test_the_published_case_comes_out_honest() -> None:
     """216 h of a node at $11.92 spot and $16.00 dedicated, 98.06 % of it useful: 24.0 % saved, not
     the 25.5 % of the price, and not the 73 % of the headline."""

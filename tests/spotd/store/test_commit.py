@@ -177,7 +177,6 @@ def test_a_commit_never_writes_what_was_observed(store: SqlStore) -> None:
 # --- limits
 
 
-@pytest.mark.req("BUD-03")
 def test_the_limit_of_nodes_counts_everything_not_gone(store: SqlStore) -> None:
     store.set_limits(Limits(max_nodes=2))
     placed(store, "a")
@@ -193,7 +192,6 @@ def test_the_limit_of_nodes_counts_everything_not_gone(store: SqlStore) -> None:
     commit(store, waiting, opening("c"))
 
 
-@pytest.mark.req("BUD-03")
 def test_the_limit_of_spend_counts_the_current_price(store: SqlStore) -> None:
     store.set_limits(Limits(max_microusd_per_h=25_000_000))
     store.record_offers("aws", [offer()], NOW)
@@ -210,7 +208,6 @@ def test_the_limit_of_spend_counts_the_current_price(store: SqlStore) -> None:
     commit(store, view(store, "b"), opening("b"))
 
 
-@pytest.mark.req("BUD-08")
 def test_a_job_past_its_cost_launches_nothing(store: SqlStore) -> None:
     placed(store, max_cost_microusd=20_000_000)
     later = NOW + 2 * 3600 * S

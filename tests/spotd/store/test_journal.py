@@ -317,6 +317,7 @@ def test_a_failed_setup(store: SqlStore) -> None:
 # --- garbage
 
 
+@pytest.mark.req("HLT-07")
 @pytest.mark.parametrize(
     ("kind", "data"),
     [

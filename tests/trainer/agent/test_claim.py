@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-import pytest
-
 from providers.stores import open_store
 from spotd import wire
 from tests.trainer.agent.node import Node, wait_until
 from trainer.fence import Fence
 
 
-@pytest.mark.req("FT-01")
 def test_the_next_generation_waits_for_the_release_and_prepares_meanwhile(node: Node) -> None:
     newer = replace(node, home=node.home.with_name("newer"), generation=2, token="token-2")
     with newer:

@@ -24,7 +24,6 @@ def test_the_latest_safe_moment(policy: Policy, left_s: float, expected_s: float
     assert policy.latest_stop(now, now + left_s) - now == pytest.approx(expected_s)
 
 
-@pytest.mark.req("PRE-08")
 @pytest.mark.parametrize(
     ("policy", "left_s", "fits"),
     [

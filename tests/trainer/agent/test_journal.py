@@ -163,7 +163,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.req("FT-03")
 def test_a_full_disk_under_the_whole_agent(small_disk: Path) -> None:
     """A notice can be read, training goes on, and the journal is whole in the end."""
     with serve_metadata("aws") as service:

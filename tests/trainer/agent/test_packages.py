@@ -52,7 +52,6 @@ def test_files_folders_and_links_inside(tmp_path: Path) -> None:
     assert status.st_uid == os.getuid()
 
 
-@pytest.mark.req("SEC-02")
 @pytest.mark.parametrize(
     "entries",
     [

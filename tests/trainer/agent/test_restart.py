@@ -25,7 +25,6 @@ def numbered_without_a_gap(node: Node) -> bool:
     return seqs == list(range(1, len(seqs) + 1))
 
 
-@pytest.mark.req("FT-02")
 def test_training_survives_and_its_exit_code_is_known(node: Node) -> None:
     node.run()
     node.start(run="echo up; until [ -e go ]; do sleep 0.02; done; echo bye; exit 7")

@@ -17,7 +17,6 @@ from spotd.wire import Package
 from tests.trainer.agent.node import Node, is_running, wait_until
 
 
-@pytest.mark.req("UX-06")
 def test_an_unmodified_script_runs_to_its_final_manifest(node: Node) -> None:
     node.run()
     node.start(

@@ -28,7 +28,6 @@ def holders(folder: Path) -> list[Path]:
     return found
 
 
-@pytest.mark.req("SEC-01")
 def test_a_secret_is_on_no_disk_and_in_no_argument(node: Node) -> None:
     node.run()
     node.start(
