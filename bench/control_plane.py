@@ -24,10 +24,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from figures import p95
 from plant import LINKS, Plant, Reading, running_plant
 
 from spotd.demo.box import wait_for
@@ -45,12 +45,6 @@ GOALS = (
     ("ssh", "threads_per_node", 1.0),
     ("ssh", "idle_cpu_percent", 8.0),
 )
-
-
-def p95(values: Sequence[float]) -> float:
-    """The 95th percentile, nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
 
 
 def bring_up(plant: Plant, jobs: int) -> tuple[Reading, dict[str, Any]]:

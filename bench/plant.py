@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from spotd.cli.client import Client, UnreachableError
 from spotd.demo.box import BoxError, wait_for
 
 HERE = Path(__file__).parent
+UNIT = HERE.parent / "systemd" / "spotd.service"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STOP_S = 60.0
 # The daemon's threads by what they are for; what has none of these names follows a node.
@@ -67,16 +68,21 @@ class Plant:
         self._url = urlsplit(json.loads(self.fleet.stdout.readline())["url"])
         self._write_config()
         arguments = ["watched_daemon.py", str(folder / "config.toml"), str(folder), *doors[1:]]
-        self.daemon = self._spawn("daemon", arguments)
+        self.daemon = self._spawn("daemon", arguments, settings=service_settings())
         self.client = Client(folder / "s")
         wait_for("the daemon's socket", self._answers, 60)
 
     def _spawn(
-        self, name: str, arguments: list[str], stdout: int | None = None
+        self,
+        name: str,
+        arguments: list[str],
+        stdout: int | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, str(HERE / arguments[0]), *arguments[1:]],
+                env={**os.environ, **(settings or {})},
                 stdin=subprocess.PIPE,
                 stdout=log if stdout is None else stdout,
                 stderr=log,
@@ -204,6 +210,12 @@ spotd:
         """What the watched daemon noted."""
         path = self.folder / "plans.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def service_settings() -> dict[str, str]:
+    """The environment that the unit gives the daemon."""
+    found = re.findall(r"^Environment=(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE)
+    return dict(found)
 
 
 def _cpu_s(folder: Path) -> float:

@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from figures import p95
+
 from spotd.demo.box import Box, BoxError, running_box, wait_for
 from spotd.demo.facts import Recovery, recoveries
 from spotd.phase import FINISHED
@@ -84,12 +86,6 @@ KINDS = {
         Kind("torchrun", "aws", _notice(120), ranks=2),
     )
 }
-
-
-def p95(values: Sequence[float]) -> float:
-    """The 95th percentile, nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
 
 
 def measure(kind: Kind, samples: int, folder: Path, step_ms: int) -> list[Recovery]:

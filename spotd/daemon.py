@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -92,16 +93,18 @@ class Daemon:
         server = serve(make_app(self._backing()), self.config.socket)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
-        self.duties.start()
-        self.follower.start()
         thread = threading.Thread(target=self.loop.run, name="reconcile")
         thread.start()
-        notify("READY=1")
-        log.info("ready", socket=str(self.config.socket), providers=list(self.providers))
-        received = signal.Signals(self._signals.get())
-        notify("STOPPING=1")
-        log.info("stopping", signal=received.name)
-        self._close(server, thread)
+        try:
+            self.duties.start()
+            self.follower.start()
+            notify("READY=1")
+            log.info("ready", socket=str(self.config.socket), providers=list(self.providers))
+            received = signal.Signals(self._signals.get())
+            notify("STOPPING=1")
+            log.info("stopping", signal=received.name)
+        finally:  # without its main thread it would go on half alive, and hold the state folder
+            self._close(server, thread)
 
     def _close(self, server: Server, thread: threading.Thread) -> None:
         """Stop deciding, let calls in flight record their outcome, then close. Whatever does not
@@ -254,10 +257,18 @@ def _schedule(config: Config) -> Schedule:
 def run_daemon(config: Config) -> None:
     """The whole life of a daemon. Raises UserError and StoreError."""
     logs.configure(level=config.file.log.level, form=config.file.log.format)
-    Daemon(config).run()
+    daemon, code = Daemon(config), 0
+    try:
+        daemon.run()
+    except UserError:
+        raise
+    except Exception:
+        log.exception("the daemon failed")
+        code = 1
     late = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
     if late:
         # Python would wait for calls in flight. They are due again, as after a crash.
         log.info("cut off", threads=sorted(late))
         logging.shutdown()
-        os._exit(0)
+        os._exit(code)
+    sys.exit(code)

@@ -278,7 +278,6 @@ class View:
     attempts: tuple[Attempt, ...]
     nodes: tuple[Node, ...]
     throughput: tuple[Throughput, ...] = ()
-    baseline_tokens_per_s: float = 0.0
     spent_microusd: int = 0
     loaded_at_us: int = 0
 

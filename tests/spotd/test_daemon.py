@@ -149,6 +149,32 @@ def manager(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
     listening.close()
 
 
+# What fails right after the start, with every thread running.
+BROKEN = """
+import sys, time
+import spotd.daemon
+from pathlib import Path
+from spotd.config import load_config
+
+def fail(word):
+    time.sleep(1.0)
+    raise RuntimeError("nobody expected this")
+
+spotd.daemon.notify = fail
+spotd.daemon.run_daemon(load_config(Path(sys.argv[1])))
+"""
+
+
+def test_a_failure_of_the_main_thread_ends_it_whole(box: Box) -> None:
+    """Its other threads would go on, hold the state folder, and keep systemd from a new start."""
+    box.write_config()
+    command = [sys.executable, "-c", BROKEN, str(box.config_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "nobody expected this" in done.stderr
+    assert not box.socket_path.exists()
+
+
 def test_a_daemon_comes_and_goes_and_the_training_stays(box: Box, manager: Manager) -> None:
     """SIGTERM, then kill -9: neither touches the program, and the next daemon goes on with it."""
     box.start_daemon()

@@ -114,6 +114,8 @@ class Follower:
 
     def _tell_journal(self) -> None:
         for entry in self._journal.read():
+            if entry.kind == wire.EXITED:  # the machine may go as soon as this is heard
+                self._tell_tails()
             self._out(entry.to_line())
             if entry.kind == wire.NOTICE and entry.data.get("kind") != NoticeKind.REBALANCE.value:
                 self._tell_tails()

@@ -176,8 +176,9 @@ def test_logs_are_rotated_and_offsets_stay_true(node: Node) -> None:
 
 def test_logs_are_rate_limited(node: Node) -> None:
     node.run()
-    node.start(run="seq -f %08g 1 25000")  # 225,000 bytes, of which 65,536 may come at once
-    node.wait_for(wire.EXITED)
+    # 225,000 bytes, of which 65,536 may come at once.
+    node.start(run="seq -f %08g 1 25000; sleep 1000")
+    node.wait_for_log("25000")
     began = time.monotonic()
     following = node.follow()
     wait_until("the end of the log", lambda: "25000\n" in last_text(following))
@@ -216,6 +217,18 @@ def test_on_a_notice_the_newest_output_comes_first(node: Node) -> None:
     assert isinstance(tail, LogChunk)
     assert len(tail.text) == TAIL_BYTES
     assert tail.text.endswith("the very end\n")
+
+
+def test_the_last_words_come_before_the_end(node: Node) -> None:
+    """Whoever hears that a program has ended gives its machine back at once."""
+    node.run()
+    node.start(run="seq -f %09g 1 200000; echo the reason why; exit 3")
+    node.wait_for(wire.EXITED)
+    following = node.follow()
+    wait_until("the end", lambda: wire.EXITED in kinds(following))
+    told = following.lines()
+    end = next(i for i, x in enumerate(told) if isinstance(x, JournalEntry) and x.kind == "exited")
+    assert any("the reason why" in x.text for x in told[:end] if isinstance(x, LogChunk))
 
 
 def test_output_of_any_bytes_survives(node: Node) -> None:
