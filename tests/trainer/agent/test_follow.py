@@ -159,8 +159,8 @@ def test_logs_are_rotated_and_offsets_stay_true(node: Node) -> None:
     with node:
         node.run()
         # 6 bytes a line, 300,000 in all: more than the two files hold.
-        node.start(run="seq -f %05g 1 50000")
-        node.wait_for(wire.EXITED)
+        node.start(run="seq -f %05g 1 50000; sleep 1000")
+        node.wait_for_log("50000")
         following = node.follow()
         wait_until("the end of the log", lambda: "50000\n" in last_text(following))
         sizes = [path.stat().st_size for path in node.places.logs.glob("rank0.log*")]
