@@ -28,6 +28,7 @@ from providers.local.reaper import Reaper
 _CHUNK_BYTES = 32768
 _SIGNAL_BASE = 128  # exit status of a command that a signal ended, as shells give it
 _NOT_FOUND = 127
+_HANGUPS = 25  # a shell that is told just before it reads goes on reading
 
 
 @dataclass
@@ -142,9 +143,12 @@ def _type(channel: paramiko.Channel, master: IO[bytes], process: subprocess.Pope
     _copy_input(channel, master)
     while not channel.closed and process.returncode is None:
         time.sleep(0.2)
-    if process.returncode is None:
+    for _ in range(_HANGUPS):
+        if process.returncode is not None:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGHUP)
+        time.sleep(0.2)
 
 
 def _copy_input(channel: paramiko.Channel, sink: IO[bytes]) -> None:

@@ -16,6 +16,7 @@ import paramiko
 from paramiko.common import (
     AUTH_FAILED,
     AUTH_SUCCESSFUL,
+    MSG_CHANNEL_REQUEST,
     OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
     OPEN_SUCCEEDED,
 )
@@ -88,7 +89,7 @@ class SshServer:
 
     def _converse(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport = paramiko.Transport(connection)
+        transport = _Transport(connection)
         transport.daemon = True
         transport.add_server_key(self._host_key)
         try:
@@ -111,6 +112,21 @@ class SshServer:
         threading.Thread(target=work, args=(session, self._reaper), daemon=True).start()
 
 
+def _answer_then_run(channel: paramiko.Channel, request: paramiko.Message) -> None:
+    """A command starts when its request is answered: a quick one would close the channel before."""
+    channel._handle_request(request)  # type: ignore[attr-defined]  # noqa: SLF001
+    rules = channel.get_transport().server_object
+    if isinstance(rules, _Rules):
+        rules.run_asked(channel)
+
+
+class _Transport(paramiko.Transport):
+    _channel_handler_table = {  # noqa: RUF012  the base class's
+        **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
+        MSG_CHANNEL_REQUEST: _answer_then_run,
+    }
+
+
 class _Rules(paramiko.ServerInterface):
     """What one connection may do. Runs on the connection's thread, so it must not block."""
 
@@ -120,6 +136,13 @@ class _Rules(paramiko.ServerInterface):
         self._environment = environment
         self._asked: dict[int, dict[str, str]] = {}
         self._terminals: dict[int, Terminal] = {}
+        self._sessions: dict[int, Session] = {}
+
+    def run_asked(self, channel: paramiko.Channel) -> None:
+        """Run what was asked for on this channel, if that was something to run."""
+        session = self._sessions.pop(channel.get_id(), None)
+        if session is not None:
+            self._server.run(session)
 
     def get_allowed_auths(self, username: str) -> str:  # noqa: ARG002
         return "publickey"
@@ -182,5 +205,6 @@ class _Rules(paramiko.ServerInterface):
         number = channel.get_id()
         environment = {**self._environment, **self._asked.pop(number, {})}
         self._server.started_command()
-        self._server.run(Session(channel, argv, environment, self._terminals.get(number)))
+        terminal = self._terminals.get(number)
+        self._sessions[number] = Session(channel, argv, environment, terminal)
         return True

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import paramiko
 import pytest
@@ -15,10 +16,15 @@ import pytest
 from providers.base import Instance
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running
+from providers.local.quiet_http import bind
+from providers.local.reaper import Reaper
+from providers.local.sessions import Session
+from providers.local.sshd import Login, SshServer
 from tests.rigs.local_cloud import (
     KeyPair,
     connected,
     find,
+    host_key,
     launch_running,
     run,
     run_on,
@@ -39,6 +45,33 @@ def test_streams_and_exit_status(machine: Instance) -> None:
 
 def test_a_command_killed_by_a_signal_reports_as_shells_do(machine: Instance) -> None:
     assert run(machine, "kill -9 $$").code == 128 + 9
+
+
+NO_REAPER = cast("Reaper", None)  # one in this process would reap what other tests started
+
+
+class _Hasty(SshServer):
+    """Its commands have ended before anybody can look."""
+
+    def run(self, session: Session) -> None:
+        session.channel.send_exit_status(5)
+        session.channel.close()
+
+
+def test_a_request_is_answered_before_its_command_ends() -> None:
+    bound = bind("127.0.0.1")
+    login = Login("spotd", user_key().public, host_key().private)
+    _Hasty(bound, login, {}, NO_REAPER, lambda: None).start()
+    sock = socket.create_connection(bound.getsockname(), timeout=10)
+    transport = paramiko.Transport(sock)
+    try:
+        transport.connect(username="spotd", pkey=user_key().load(), hostkey=host_key().load())
+        channel = transport.open_session(timeout=10)
+        channel.exec_command("true")  # raises when the channel is closed first
+        assert channel.recv_exit_status() == 5
+    finally:
+        transport.close()
+        sock.close()
 
 
 def test_session_environment(machine: Instance, local: Running) -> None:
