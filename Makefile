@@ -26,7 +26,7 @@ demo: $(READY) ## the main job on three local clouds, preempted three times, pro
 test: $(READY) ## lint, then every test
 	@tests/system-packages
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 4 --dist loadgroup
 
 lint: $(READY) ## format, lint, types, import rules, the agent's Python version
 	$(BIN)/ruff format --check .
