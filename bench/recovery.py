@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import shlex
 import statistics
 import sys
@@ -32,6 +33,9 @@ from spotd.phase import FINISHED
 from spotd.store.sql import open_store
 
 EVERY_S = 3
+# What the trainer says of itself, per machine.
+READY = re.compile(r"ready in ([\d.]+) s, ([\d.]+) s of it to import torch")
+RESTORED = re.compile(r"goes on after step \d+, restored in ([\d.]+) s")
 SCENARIO = "\n".join(
     f"""[[zone]]
 personality = "{cloud}"
@@ -88,7 +92,16 @@ KINDS = {
 }
 
 
-def measure(kind: Kind, samples: int, folder: Path, step_ms: int) -> list[Recovery]:
+@dataclass(frozen=True)
+class Said:
+    """What the trainers of all machines said, in seconds."""
+
+    prepare_s: list[float]  # importing torch included
+    import_s: list[float]
+    restore_s: list[float]
+
+
+def measure(kind: Kind, samples: int, folder: Path, step_ms: int) -> tuple[list[Recovery], Said]:
     """`samples` recoveries of one job, one after the other."""
     with running_box(folder, SCENARIO) as box:
         job_id = box.submit(kind.job(f"bench-{kind.name}", step_ms), kind.name)
@@ -102,8 +115,24 @@ def measure(kind: Kind, samples: int, folder: Path, step_ms: int) -> list[Recove
         found = _gather(box, job_id)
         box.client.post(f"/v1/jobs/{job_id}/cancel")
         box.wait_phase(job_id, set(FINISHED), 60)
+        said = _listen(box, job_id)
     print(f" {kind.name}", file=sys.stderr)
-    return found
+    return found, said
+
+
+def _listen(box: Box, job_id: str) -> Said:
+    """The job's whole output, of the machines that replaced another."""
+    text, cursor, more = "", dict[str, int](), True
+    while more:
+        reply = box.client.post(f"/v1/jobs/{job_id}/logs", {"cursor": cursor})
+        text += "".join(str(chunk["text"]) for chunk in reply["chunks"])
+        cursor, more = reply["cursor"], reply["more"]
+    prepared = [(float(whole), float(imported)) for whole, imported in READY.findall(text)[1:]]
+    return Said(
+        prepare_s=[whole for whole, _ in prepared],
+        import_s=[imported for _, imported in prepared],
+        restore_s=[float(seconds) for seconds in RESTORED.findall(text)[1:]],
+    )
 
 
 def _await_training(box: Box, job_id: str, generation: int) -> dict[str, Any]:
@@ -127,18 +156,26 @@ def _gather(box: Box, job_id: str) -> list[Recovery]:
         store.close()
 
 
-def summary(kind: Kind, found: Sequence[Recovery]) -> dict[str, Any]:
+def summary(kind: Kind, found: Sequence[Recovery], said: Said) -> dict[str, Any]:
     """The figures of one kind, and the raw samples."""
     requests = [r.request_s for r in found]
     firsts = [r.first_step_s for r in found]
     gaps = [r.gap_s for r in found]
     noticed = kind.order["mode"] == "notice"
+    median = statistics.median
+    ssh_s = median(r.ssh_s - r.instance_s for r in found)
+    ready_s = median(r.ready_s - r.ssh_s for r in found)
+    import_s, prepare_s = median(said.import_s), median(said.prepare_s)
+    hand_over_s = median(r.first_step_s - r.ready_s for r in found)
     parts = {
-        "hear_and_decide_s": statistics.median(requests),
-        "machine_s": statistics.median(r.instance_s - r.request_s for r in found),
-        "ssh_and_agent_s": statistics.median(r.ssh_s - r.instance_s for r in found),
-        "torch_import_and_prepare_s": statistics.median(r.ready_s - r.ssh_s for r in found),
-        "hand_over_and_restore_s": statistics.median(r.first_step_s - r.ready_s for r in found),
+        "hear_and_decide_s": median(requests),
+        "launch_s": median(r.instance_s - r.request_s for r in found),
+        "ssh_and_agent_s": ssh_s,
+        "start_of_python_s": ready_s - prepare_s,  # with torchrun: of the launcher and the ranks
+        "torch_import_s": import_s,
+        "model_and_data_s": prepare_s - import_s,
+        "restore_s": median(said.restore_s),
+        "hand_over_and_step_s": hand_over_s - median(said.restore_s),
     }
     return {
         "samples": len(found),
@@ -168,8 +205,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="spotd-") as folder:
         for name in options.kinds.split(","):
             kind = KINDS[name]
-            found = measure(kind, options.samples, Path(folder) / name, options.step_ms)
-            report["kinds"][name] = summary(kind, found)
+            found, said = measure(kind, options.samples, Path(folder) / name, options.step_ms)
+            report["kinds"][name] = summary(kind, found, said)
             shown = {k: v for k, v in report["kinds"][name].items() if k != "raw"}
             print(name, json.dumps(shown, indent=2))
     if options.json:

@@ -28,7 +28,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+_BEGAN_S = time.perf_counter()
+
 import torch
+
+_IMPORT_S = time.perf_counter() - _BEGAN_S
 
 from providers.stores import open_store
 from providers.stores.base import StoreError, StoreUnavailableError
@@ -218,14 +222,15 @@ def take_over(run: Run) -> int:
     if head.final:
         print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
         return -1
-    started = time.perf_counter()
+    began_s = time.perf_counter()
     restored = run.checkpointer.restore(head, run.config, run.state.load)
-    restore_s = round(time.perf_counter() - started, 6)
+    restore_s = time.perf_counter() - began_s
     ref = restored[0] if restored else None
     step = ref.step if ref else 0
     manifest = ref.manifest if ref else ""
-    run.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": restore_s})
-    print(f"generation {run.job.generation} goes on after step {step}", flush=True)
+    run.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": round(restore_s, 6)})
+    words = f"goes on after step {step}, restored in {restore_s:.3f} s"
+    print(f"generation {run.job.generation} {words}", flush=True)
     return step
 
 
@@ -352,6 +357,9 @@ def main() -> int:
     try:
         world = World.join(os.environ, args.device)
         run = prepare(args, Job.from_env(os.environ), world, link)
+        if world.rank == 0:
+            ready_s = time.perf_counter() - _BEGAN_S
+            print(f"ready in {ready_s:.3f} s, {_IMPORT_S:.3f} s of it to import torch", flush=True)
         if world.local_rank == 0:
             link.send(READY, {"prepared": "model, data and first pass"})
         code = train(run)
