@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterable
 
 from spotd.act.bundle import Bundle
@@ -23,8 +24,10 @@ class PipeLink(SshLink):
         super().__init__(bundle)
         self._path = path
 
-    def connect(self, node: Node, keys: JobKeys) -> PipeConnection:  # type: ignore[override]
-        del keys
+    def connect(  # type: ignore[override]
+        self, node: Node, keys: JobKeys, deadline_s: float = threading.TIMEOUT_MAX
+    ) -> PipeConnection:
+        del keys, deadline_s  # the fleet answers at once
         return PipeConnection(self._path, node.port)
 
 
@@ -43,6 +46,11 @@ class PipeConnection:
 
     def close(self) -> None:
         self._line.close()
+
+    def hang_up(self, channel: PipeChannel) -> None:
+        """Close both."""
+        self.close()
+        channel.close()
 
     def run(
         self,

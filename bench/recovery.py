@@ -6,7 +6,9 @@ Machines boot in no time here, so what is measured is everything that is ours: h
 deciding, asking, connecting, starting the agent, importing torch, restoring, and the hand-over.
 Times count from the moment that the notice is published at the metadata server, or the machine
 dies. Kinds: aws, azure (polled each second), gcp (long poll), torchrun (two ranks, aws notice),
-reset (dies with its connections reset), silent (frozen and cut off).
+reset (dies with its connections reset), silent (cut off, and listed as terminated at once), frozen
+(cut off, and listed as running until we end it: only silence tells, after `timing.lost_after_s`;
+5 samples at most, of more than two minutes each).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from spotd.phase import FINISHED
 from spotd.store.sql import open_store
 
 EVERY_S = 3
+AWAIT_S = 300.0  # more than the silence after which a machine that its cloud still lists is lost
 # What the trainer says of itself, per machine.
 READY = re.compile(r"ready in ([\d.]+) s, ([\d.]+) s of it to import torch")
 RESTORED = re.compile(r"goes on after step \d+, restored in ([\d.]+) s")
@@ -55,6 +58,7 @@ class Kind:
     cloud: str
     order: Mapping[str, Any]
     ranks: int = 1
+    max_samples: int = 1000
 
     def job(self, name: str, step_ms: int) -> str:
         """A job that outlives every sample."""
@@ -88,6 +92,7 @@ KINDS = {
         Kind("azure", "azure", _notice(30)),
         Kind("gcp", "gcp", _notice(30)),
         Kind("torchrun", "aws", _notice(120), ranks=2),
+        Kind("frozen", "gcp", {"kind": "none", "mode": "frozen"}, max_samples=5),
     )
 }
 
@@ -143,7 +148,7 @@ def _await_training(box: Box, job_id: str, generation: int) -> dict[str, Any]:
         running = [n for n in job["nodes"] if n["state"] == "running"]
         return next((n for n in running if n["generation"] >= generation), None)
 
-    return wait_for(f"generation {generation}", ask, 120, every_s=0.1) or {}
+    return wait_for(f"generation {generation}", ask, AWAIT_S, every_s=0.1) or {}
 
 
 def _gather(box: Box, job_id: str) -> list[Recovery]:
@@ -151,7 +156,7 @@ def _gather(box: Box, job_id: str) -> list[Recovery]:
     url = f"sqlite:///{box.folder / 'state' / 'spotd.db'}"
     store = open_store(url, now=lambda: 0, notify=lambda: None, deployment_factory=str)
     try:
-        return recoveries(store.job_nodes(job_id), store.progress(job_id), takings)
+        return recoveries(store.job_nodes(job_id), store.progress(job_id), takings, box.meter())
     finally:
         store.close()
 
@@ -205,7 +210,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="spotd-") as folder:
         for name in options.kinds.split(","):
             kind = KINDS[name]
-            found, said = measure(kind, options.samples, Path(folder) / name, options.step_ms)
+            samples = min(options.samples, kind.max_samples)
+            found, said = measure(kind, samples, Path(folder) / name, options.step_ms)
             report["kinds"][name] = summary(kind, found, said)
             shown = {k: v for k, v in report["kinds"][name].items() if k != "raw"}
             print(name, json.dumps(shown, indent=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,6 +13,7 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from spotd.config import load_config
+from spotd.config.checks import writable
 from spotd.daemon import run_daemon
 from spotd.errors import ExitCode, UserError
 from spotd.store.base import StoreError
@@ -70,6 +72,13 @@ def check(config: ConfigOption = None) -> None:
       spotd check --config ./config.toml
     """
     found = load_config(config)
+    store = found.checkpoint_defaults.store
+    if not writable(store):
+        raise UserError(
+            f"{found.path}: checkpoint.store {store} cannot be written by {getpass.getuser()}",
+            "let the user that runs spotd write there, or name another store under [checkpoint]; "
+            "as that user: sudo -u spotd spotd check",
+        )
     typer.echo(f"{found.path}: good; state in {found.state_dir}, socket {found.socket}")
 
 

@@ -27,7 +27,7 @@ from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.effects import World
 from spotd.act.link import SshLink
-from spotd.clock import RandomIds, SystemClock
+from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
 from spotd.duties import Duties, Schedule
 from spotd.errors import ExitCode, UserError
@@ -44,7 +44,7 @@ from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.store.base import Store
 from spotd.store.sql import open_store
-from spotd.vault import JobKeys, Vault, load_key, open_job_keys, open_secrets
+from spotd.vault import JobKeys, open_job_keys, open_secrets, unlock
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +58,7 @@ class Daemon:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.clock = SystemClock()
+        self.listening = Listening(self.clock)
         self.ids = RandomIds()
         self.timing = config.file.timing.to_model()
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
@@ -72,9 +73,8 @@ class Daemon:
             notify=self._hint,
             deployment_factory=lambda: self.ids.token()[:12],
         )
+        self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
         self.store.set_limits(config.file.limits.to_model())
-        key = load_key(config.state_dir, config.environ, self.ids.random_bytes)
-        self.vault = Vault(key, self.ids.random_bytes)
         self.providers = _providers(config, self.store.deployment())
         self.objects = _open_objects(config)
         self.survey = Survey(self.store, self.providers, self.clock)
@@ -82,7 +82,9 @@ class Daemon:
         self.world = self._world()
         self.pool = Pool(self.providers, partial(run_effect, self.world))
         self.loop = Loop(self.world, self.timing, self.owner, self.pool.submit, self._progressed)
-        self.follower = Follower(self.store, self.link, self.keys, self.objects, self.clock)
+        self.follower = Follower(
+            self.store, self.link, self.keys, self.objects, self.clock, self.listening.listened
+        )
         self.delivery = Delivery(self.store, routes_of(config), self.clock)
         self.duties = self._duties()
         self._hints = [self.loop.poke, self.follower.poke]
@@ -155,6 +157,7 @@ class Daemon:
             open_store=lambda url: open_objects(url, self.config.store_options(url)),
             store_options=self.config.store_options,
             started_at_us=self.clock.now_us(),
+            listening_since=self.listening.since_us,
         )
 
     def _duties(self) -> Duties:

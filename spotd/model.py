@@ -194,7 +194,7 @@ class Node:
     requested_at_us: int
     chosen: bool = False
     leave_reason: LeaveReason | None = None
-    leave_text: str = ""
+    leave_text: str = ""  # or, before it leaves, what keeps us from giving it up
     left_at_us: int = 0  # when it was decided that it leaves
     drained_at_us: int = 0
     kept_until_us: int = 0  # a failed node kept for its user
@@ -204,7 +204,7 @@ class Node:
     # --- observations
     instance_id: str = ""
     launched_at_us: int = 0
-    launch_error: str = ""  # text of a refusal: no instance came of this token
+    launch_error: str = ""  # text of a refusal; final, if gone_at_us is set: no instance came of it
     launch_error_code: str = ""  # class name in providers.base
     host: str = ""
     port: int = 0
@@ -231,8 +231,8 @@ class Node:
     exit_tail: str = ""
     setup_failed: bool = False
     terminated_at_us: int = 0  # the cloud accepted a terminate
-    gone_at_us: int = 0  # the cloud stopped listing it, or says terminated
-    effect_failed_at_us: int = 0
+    gone_at_us: int = 0  # the cloud stopped listing it, says terminated, or refused it for good
+    effect_failed_at_us: int = 0  # or the end of the pause that the cloud asked for then
     effect_failures: int = 0  # in a row, of the armed effect
     effect_error: str = ""
     journal_seq: int = 0
@@ -270,8 +270,8 @@ class View:
     """Everything a decision about one job may look at.
 
     `nodes` are all nodes not gone, and those of the newest attempt, gone or not. `throughput` is
-    the newest attempt's, oldest first, bounded. `spent_microusd` is the ledger up to
-    `loaded_at_us`.
+    of the newest attempt that chose its machines, oldest first, bounded. `spent_microusd` is the
+    ledger up to `loaded_at_us`.
     """
 
     job: Job
@@ -324,8 +324,9 @@ class Market:
     disabled: Mapping[str, str] = field(default_factory=dict)  # provider -> why it is out of use
     deployment: str = ""
     blocked: str = ""  # why nothing may be launched now (a limit, the database)
-    visibility_s: Mapping[str, float] = field(default_factory=dict)  # provider -> listing lag
+    hedging: bool = True  # whether the limits have room for more than one candidate
     started_at_us: int = 0  # of this daemon: a call armed before died with the one that made it
+    listening_since_us: int = 0  # without a gap: silence before says nothing about a node
     timing: Timing = Timing()
 
 

@@ -37,3 +37,12 @@ def daemon_socket(environ: Mapping[str, str]) -> Path:
 def client_sockets(environ: Mapping[str, str]) -> list[Path]:
     """Where a client looks for a daemon: the user's own, then the machine's."""
     return [daemon_socket(environ), SYSTEM_SOCKET]
+
+
+def present(path: Path) -> bool:
+    """Whether there is such a file. One in a folder that we may not enter counts: opening it then
+    says what is wrong."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True

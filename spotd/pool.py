@@ -1,6 +1,7 @@
 """Threads for calls: bounded per provider, with a lane of its own for terminate.
 
-A cloud that hangs fills its own lane and no other's; money is never kept waiting behind creates.
+A cloud that hangs fills its own lane and no other's; money is never kept waiting behind creates,
+and a command to a node never behind packages, machines that do not boot, or a store that hangs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from spotd.plan import Effect
 CLOUD_KINDS = frozenset({EffectKind.LAUNCH, EffectKind.RESOLVE, EffectKind.SURVEY})
 CLOUD_CALLS = 8  # at once per provider
 TERMINATE_CALLS = 2  # at once per provider, beside those
-NODE_CALLS = 16  # SSH calls at once over all nodes
+NODE_CALLS = {  # at once over all nodes
+    EffectKind.BOOT: 16,
+    EffectKind.START: 16,  # ships packages, for up to a quarter of an hour
+    EffectKind.READ_HEAD: 4,
+}
+TELL_CALLS = 16  # commands at once over all nodes, beside those
 
 
 class Pool:
@@ -27,7 +33,11 @@ class Pool:
         self._closed = False
         self._running: set[Future[None]] = set()
         self._surveys: set[str] = set()  # providers whose next survey waits for its turn
-        self._nodes = ThreadPoolExecutor(NODE_CALLS, thread_name_prefix="node")
+        self._tells = ThreadPoolExecutor(TELL_CALLS, thread_name_prefix="tell")
+        self._nodes = {
+            kind: ThreadPoolExecutor(calls, thread_name_prefix=kind.value)
+            for kind, calls in NODE_CALLS.items()
+        }
         self._clouds: dict[str, ThreadPoolExecutor] = {}
         self._terminates: dict[str, ThreadPoolExecutor] = {}
         for name in providers:
@@ -63,10 +73,10 @@ class Pool:
     def _lane(self, effect: Effect) -> ThreadPoolExecutor:
         provider = effect.node.offer.provider
         if effect.kind is EffectKind.TERMINATE:
-            return self._terminates.get(provider, self._nodes)
+            return self._terminates.get(provider, self._tells)
         if effect.kind in CLOUD_KINDS:
-            return self._clouds.get(provider, self._nodes)
-        return self._nodes
+            return self._clouds.get(provider, self._tells)
+        return self._nodes.get(effect.kind, self._tells)
 
     def _done(self, future: Future[None]) -> None:
         with self._lock:
@@ -82,7 +92,8 @@ class Pool:
         something still is after `patience_s`."""
         with self._lock:
             self._closed = True
-        for lane in (self._nodes, *self._clouds.values(), *self._terminates.values()):
+        nodes, clouds = self._nodes.values(), self._clouds.values()
+        for lane in (self._tells, *nodes, *clouds, *self._terminates.values()):
             lane.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             running = set(self._running)

@@ -15,7 +15,7 @@ from spotd.decide.needs import last_start_us
 from spotd.decide.rules import decide
 from spotd.model import Market, Timing, View
 from spotd.plan import Effect, Plan
-from spotd.store.base import CommitStatus
+from spotd.store.base import CommitResult, CommitStatus
 
 CLAIM_LEASE_S = 10.0  # a pass takes milliseconds; what a dead daemon had claimed is free then
 
@@ -41,13 +41,12 @@ def claim_due(world: World, owner: str, limit: int) -> list[str]:
 def market_now(world: World, timing: Timing) -> Market:
     """The market as stored, with what only the configuration knows."""
     market = world.store.load_market(world.clock.now_us())
-    lag_s = {name: provider.visibility_s for name, provider in world.providers.items()}
     return replace(
         market,
         timing=timing,
-        visibility_s=lag_s,
         deployment=world.deployment,
         started_at_us=world.started_at_us,
+        listening_since_us=world.listening_since(),
     )
 
 
@@ -87,15 +86,28 @@ def joint_pass(
     results = world.store.commit_many(plans, now_us)
     for at, (view, _) in enumerate(plans):
         if results[at].status is CommitStatus.OVER_LIMIT:
-            waiting = decide(view, replace(market, blocked=results[at].text), now_us)
-            plans[at] = (view, waiting)
-            results[at] = world.store.commit(view, waiting, now_us)
+            plan, results[at] = _ask_for_less(world, view, market, results[at].text, now_us)
+            plans[at] = (view, plan)
     yield Boundary("after", "commit", names)
     for (_, plan), result in zip(plans, results, strict=True):
         if result.status is not CommitStatus.DONE or result.view is None:
             continue  # somebody decided first: the job is still due
         for effect in effects_of(result.view, plan.armed, now_us):
             dispatch(effect)
+
+
+def _ask_for_less(
+    world: World, view: View, market: Market, obstacle: str, now_us: int
+) -> tuple[Plan, CommitResult]:
+    """A limit is in the way: one candidate instead of several, and where there is no room for that
+    one either, none; the rest of the plan is written in any case."""
+    if view.job.spec.candidates > 1:
+        plan = decide(view, replace(market, hedging=False), now_us)
+        result = world.store.commit(view, plan, now_us)
+        if result.status is not CommitStatus.OVER_LIMIT:
+            return plan, result
+    plan = decide(view, replace(market, blocked=obstacle), now_us)
+    return plan, world.store.commit(view, plan, now_us)
 
 
 def one_effect(world: World, effect: Effect) -> Steps:

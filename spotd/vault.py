@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -28,6 +29,12 @@ KEY_NAME = "spotd-key"  # of the systemd credential, and of the file in the stat
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 _MAGIC = b"spv1"
+
+_CHECK = "deployment/check"  # the context of what tells the master key of a deployment
+_KEY_ADVICE = (
+    f"start with the {KEY_NAME} that belongs to this database (the systemd credential, or the file "
+    "of the state folder it was made with); if that is lost for good, give spotd a new database"
+)
 
 RandomBytes = Callable[[int], bytes]
 
@@ -60,20 +67,55 @@ class Vault:
             return self._cipher.decrypt(nonce, body, context.encode())
         except InvalidTag:
             raise VaultError(
-                f"the stored secret {context!r} does not open with this master key",
-                f"start with the {KEY_NAME} that belongs to this database "
-                "(the systemd credential, or the file of the state folder it was made with)",
+                f"the stored secret {context!r} does not open with this master key", _KEY_ADVICE
             ) from None
 
 
-def load_key(state_dir: Path, environ: Mapping[str, str], random_bytes: RandomBytes) -> bytes:
-    """The master key: systemd's credential if there is one, else the state folder's file, made on
-    the first start. Raises VaultError."""
+class KeyChecks(Protocol):
+    """Where a deployment keeps what only its own master key opens (see `Store`)."""
+
+    def key_check(self) -> bytes | None: ...
+
+    def keep_key_check(self, check: bytes) -> bytes: ...
+
+
+def unlock(
+    checks: KeyChecks, state_dir: Path, environ: Mapping[str, str], random_bytes: RandomBytes
+) -> Vault:
+    """The vault of a deployment. Its first start chooses the key; with any other its jobs' keys
+    would not open, and their machines could not be reached. Raises VaultError."""
+    check = checks.key_check()
+    key = load_key(state_dir, environ, random_bytes, create=check is None)
+    vault = Vault(key, random_bytes)
+    if check is None:
+        check = checks.keep_key_check(vault.seal(b"", _CHECK))
+    try:
+        vault.open(check, _CHECK)
+    except VaultError:
+        raise VaultError("this master key is not that of the database", _KEY_ADVICE) from None
+    return vault
+
+
+def load_key(
+    state_dir: Path,
+    environ: Mapping[str, str],
+    random_bytes: RandomBytes,
+    *,
+    create: bool = True,
+) -> bytes:
+    """The master key: systemd's credential if there is one, else the state folder's file, made when
+    it is missing and `create` is set. Raises VaultError."""
     folder = environ.get("CREDENTIALS_DIRECTORY", "")
     if folder and (credential := Path(folder) / KEY_NAME).exists():
         return _read_key(credential)  # systemd itself keeps this folder private
     path = state_dir / KEY_NAME
     if not path.exists():
+        if not create:
+            raise VaultError(
+                f"the master key of the database is missing: there is no {path}, "
+                f"and no systemd credential {KEY_NAME}",
+                _KEY_ADVICE,
+            )
         _create_key(path, random_bytes(_KEY_BYTES))
     return _read_key(path, private=True)
 

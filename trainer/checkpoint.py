@@ -35,7 +35,7 @@ from trainer.shards import CorruptError, Layout, read_manifest, read_shards, wri
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
-READ_ATTEMPTS = 6
+READ_ATTEMPTS = 3
 
 
 class MismatchError(Exception):
@@ -234,7 +234,7 @@ class Checkpointer:
             final=save.final,
         )
         key = f"{save.folder}/MANIFEST.json"
-        head = self._fence.commit(manifest, key=key, released=save.released)
+        head = self._fence.commit(manifest, key=key, released=save.released, keep=self._keep)
         write_s = time.perf_counter() - started
         self.cost_s = save.stage_s + write_s
         assert head.current is not None  # noqa: S101 - it was just committed

@@ -37,9 +37,13 @@ from spotd.wire import (
     sha256,
 )
 
-PREDECESSORS = 8  # how far back HEAD remembers
+PREDECESSORS = 8  # how far back HEAD remembers at least
 ATTEMPTS = 6
 FIRST_PAUSE_S = 0.05
+
+
+class HeadLostError(StoreError):
+    """HEAD is missing, or older than it is known to have been: this is not the job's store."""
 
 
 class FencedError(Exception):
@@ -68,6 +72,9 @@ class Fence:
     `owner` is the node's token. Every call may raise FencedError, and then always will, and the
     store's errors; after StoreUnavailableError the same call may be made again. Safe to use from
     several threads.
+
+    `known_generation` is the newest that HEAD is known to have had (0: none). A claim of a HEAD
+    that is missing or older raises HeadLostError: to start afresh would throw the job's work away.
     """
 
     def __init__(
@@ -77,6 +84,7 @@ class Fence:
         generation: int,
         owner: str,
         *,
+        known_generation: int = 0,
         make_nonce: Callable[[], str] = lambda: secrets.token_hex(8),
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -84,6 +92,7 @@ class Fence:
         self.job_id = job_id
         self.generation = generation
         self.owner = owner
+        self._known_generation = known_generation
         self._make_nonce = make_nonce
         self._sleep = sleep
         self._head: Head | None = None
@@ -119,11 +128,14 @@ class Fence:
             raise ValueError(f"{ref} is not in the chain of HEAD")
         self._sent[head.nonce] = ref
 
-    def commit(self, manifest: Manifest, *, key: str = "", released: bool = False) -> Head:
+    def commit(
+        self, manifest: Manifest, *, key: str = "", released: bool = False, keep: int = 0
+    ) -> Head:
         """Write the manifest, then move HEAD to it; `released` says that it is our last.
 
         `key` is where the manifest goes (default: a fresh one); it must be one that no other save
-        uses. Raises ValueError for a manifest of another job or generation, or one whose step lies
+        uses. HEAD remembers `keep` checkpoints, this one included, and some even if fewer are kept.
+        Raises ValueError for a manifest of another job or generation, or one whose step lies
         before the checkpoint it follows.
         """
         with self._lock:
@@ -147,7 +159,7 @@ class Fence:
                 return replace(
                     found,
                     current=ref,
-                    previous=_chain(found, self._sent[found.nonce])[:PREDECESSORS],
+                    previous=_chain(found, self._sent[found.nonce])[: max(PREDECESSORS, keep - 1)],
                     released=released or manifest.final,
                     final=manifest.final,
                 )
@@ -208,6 +220,8 @@ class Fence:
     def _look(self, *, claiming: bool) -> tuple[Head | None, str | None]:
         """HEAD as it is now, if we may still move it. Raises FencedError."""
         entry = read_head(self.store, self.job_id)
+        if claiming:
+            self._check_known(entry)
         if entry is None:
             if claiming and self._head is None:
                 return None, None
@@ -221,6 +235,17 @@ class Fence:
         if not may:
             raise self._fence_off(head.generation, head.owner)
         return head, tag
+
+    def _check_known(self, entry: tuple[Head, str] | None) -> None:
+        """Raises HeadLostError."""
+        found = 0 if entry is None else entry[0].generation
+        if found >= self._known_generation:
+            return
+        seen = "is missing" if entry is None else f"is of generation {found}"
+        raise HeadLostError(
+            f"HEAD of job {self.job_id} {seen} in {self.store.url}, though generation "
+            f"{self._known_generation} had it: put the store back, or start a new job"
+        )
 
     def _fence_off(self, generation: int, owner: str) -> FencedError:
         self._fenced = FencedError(generation, self.generation, owner)
@@ -259,11 +284,12 @@ class Fence:
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> str:
-        """Wait until HEAD may be claimed; the reason: now, unclaimed, ours, released or deadline.
+        """Wait until HEAD may be claimed; the reason: now, ours, released or deadline.
 
         `claim_of()` gives how the daemon wants it claimed at this moment, and the seconds that are
         left, at this moment, until HEAD may be taken from an owner who did not release it. Waiting
-        keeps the owner's last work; safety does not depend on it. Raises FencedError.
+        keeps the owner's last work; safety does not depend on it. Nor is a HEAD taken early that
+        nobody has claimed yet: its owner may be on the way. Raises FencedError, HeadLostError.
         """
         while True:
             asked_at = monotonic()
@@ -284,8 +310,9 @@ class Fence:
             sleep(min(poll_s, left_s))
 
     def _claimable(self, entry: tuple[Head, str] | None) -> str:
+        self._check_known(entry)
         if entry is None:
-            return "unclaimed"
+            return ""
         head = entry[0]
         if (head.generation, head.owner) == (self.generation, self.owner):
             return "ours"

@@ -44,12 +44,17 @@ class Link:
     """A line to the agent at the unix socket `path`; with an empty `path`, a line to nobody."""
 
     def __init__(
-        self, path: str, rank: int, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        path: str,
+        rank: int,
+        *,
+        flag: Flag = Flag(),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = path
         self._hello = {"hello": {"rank": rank, "pid": os.getpid()}}
         self._monotonic = monotonic
-        self._flag = Flag()
+        self._flag = flag
         self._heard = threading.Event()
         self._waiting: deque[bytes] = deque(maxlen=QUEUE_LINES)
         self._closing_at: float | None = None
@@ -64,12 +69,18 @@ class Link:
 
     @classmethod
     def connect(cls, env: Mapping[str, str], rank: int = 0) -> Link:
-        """The line that `SPOTD_SOCKET` names; unset, everything works and nobody listens."""
-        return cls(env.get("SPOTD_SOCKET", ""), rank)
+        """The line that `SPOTD_SOCKET` names; unset, everything works and nobody listens.
+
+        Until the agent speaks, HEAD is to be claimed as it said when it started us.
+        """
+        claim, until = env.get("SPOTD_CLAIM", CLAIM_NOW), env.get("SPOTD_CLAIM_UNTIL", "0")
+        return cls(
+            env.get("SPOTD_SOCKET", ""), rank, flag=Flag(claim=claim, claim_deadline=float(until))
+        )
 
     @property
     def flag(self) -> Flag:
-        """The newest word of the agent."""
+        """The newest word of the agent; before its first, what it started us with."""
         return self._flag
 
     def wait_flag(self, timeout_s: float) -> bool:

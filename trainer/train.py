@@ -19,14 +19,13 @@ if __name__ == "__main__":
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _BEGAN_S = time.perf_counter()
 
@@ -48,14 +47,17 @@ from spotd.wire import (
 from trainer.checkpoint import Checkpointer, MismatchError, UnusableError
 from trainer.data import Corpus, Order, load_corpus
 from trainer.fence import Fence, FencedError
+from trainer.job import Job
 from trainer.link import Link
 from trainer.model import Gpt, Shape, make_model
 from trainer.progress import Progress
 from trainer.state import Schedule, TrainState
 from trainer.world import World
 
+T = TypeVar("T")
 EXIT_ERROR = 1
-FIRST_WORD_S = 10.0  # how long the agent may take to say how HEAD is to be claimed
+FIRST_WORD_S = 10.0  # how long the agent may take to say how HEAD is to be claimed now
+STORE_RETRY_S = 2.0
 STOP_GRACE_S = 25.0  # how long a save may take when nobody gave a deadline
 FINAL_GRACE_S = 600.0  # how long to try to commit the final manifest
 
@@ -79,44 +81,14 @@ def parse_arguments() -> argparse.Namespace:
     add("--seed", type=int, default=1)
     add("--data", type=Path, help="file or folder (default: Python's own standard library)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("--threads", type=int, default=0, help="CPU threads (0: torch's choice)")
+    add(
+        "--threads",
+        type=int,
+        default=0,
+        help="CPU threads (0: the checkpoint's, or torch's choice)",
+    )
     add("--step-time-ms", type=float, default=0.0, help="wait until a step took this long")
     return parser.parse_args()
-
-
-@dataclass(frozen=True)
-class Job:
-    """What spotd's environment says about this run; the defaults are for runs by hand."""
-
-    job_id: str
-    generation: int
-    owner: str
-    store_url: str
-    store_options: Mapping[str, str]
-    every_steps: int
-    every_s: float
-    keep: int
-    progress_every_s: float
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> Job:
-        generation = int(env.get("SPOTD_GENERATION", "1"))
-        return cls(
-            job_id=env.get("SPOTD_JOB_ID", "by-hand"),
-            generation=generation,
-            owner=env.get("SPOTD_TOKEN", f"g{generation}"),
-            store_url=env.get("SPOTD_STORE_URL", (Path.cwd() / "checkpoints").as_uri()),
-            store_options=json.loads(env.get("SPOTD_STORE_OPTIONS", "{}")),
-            every_steps=int(env.get("SPOTD_EVERY_STEPS", "100")),
-            every_s=float(env.get("SPOTD_EVERY_S", "300")),
-            keep=int(env.get("SPOTD_KEEP", "3")),
-            progress_every_s=float(env.get("SPOTD_PROGRESS_EVERY_S", "1")),
-        )
-
-    def is_due(self, steps: int, seconds: float) -> bool:
-        """Whether to save so long after the last save: every N steps or T seconds, whichever comes
-        first; 0 switches one of them off."""
-        return 0 < self.every_steps <= steps or 0 < self.every_s <= seconds
 
 
 @dataclass
@@ -154,10 +126,38 @@ class Run:
             "learning_rate": self.schedule.rate(step),
             "random": "stateless: a function of (seed, step, rank)",
             "torch": torch.__version__,
+            "device": self.world.device.type,
+            "threads": torch.get_num_threads(),
         }
         self.checkpointer.save(
             step, self.state.stage, state, trigger=trigger, released=released, final=final
         )
+
+
+class StoppedError(Exception):
+    """Asked to stop before the first step: there is nothing to save."""
+
+
+def pause(seconds: float) -> None:
+    """Sleep, unless we are to stop."""
+    until = time.monotonic() + seconds
+    while not STOP.stopping and (left_s := until - time.monotonic()) > 0:
+        time.sleep(min(left_s, 0.02))
+    if STOP.stopping:
+        raise StoppedError
+
+
+def patiently(link: Link, call: Callable[[], T], trouble: str) -> T:
+    """`call()`, again and again while the store does not answer: an outage is not our crash.
+
+    Raises StoppedError, and what else `call` raises.
+    """
+    while True:
+        try:
+            return call()
+        except StoreUnavailableError as error:
+            link.send(WARNING, {"text": f"{trouble}: {error}"})
+        pause(STORE_RETRY_S)
 
 
 def prepare(args: argparse.Namespace, job: Job, world: World, link: Link) -> Run:
@@ -171,8 +171,11 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link) -> Run
     model = make_model(shape, args.seed).to(world.device)
     state = TrainState(model, world.device)
     config = {**asdict(shape), **asdict(schedule), **asdict(order), "data": corpus.digest}
+    store = patiently(
+        link, lambda: open_store(job.store_url, job.store_options), "the store cannot be opened yet"
+    )
     fence = Fence(
-        open_store(job.store_url, job.store_options), job.job_id, job.generation, job.owner
+        store, job.job_id, job.generation, job.owner, known_generation=job.head_generation
     )
     checkpointer = None
     if world.rank == 0:
@@ -187,51 +190,52 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link) -> Run
     return run
 
 
-class StoppedError(Exception):
-    """Asked to stop before HEAD was ours: there is nothing to save or release."""
-
-
-def pause(seconds: float) -> None:
-    """Sleep, unless we are to stop."""
-    until = time.monotonic() + seconds
-    while not STOP.stopping and (left_s := until - time.monotonic()) > 0:
-        time.sleep(min(left_s, 0.02))
-    if STOP.stopping:
-        raise StoppedError
-
-
 def take_over(run: Run) -> int:
     """Wait until HEAD may be claimed, claim it, restore; the number of steps already done.
 
     -1 when the job turns out to be finished. Raises StoppedError, FencedError, MismatchError,
-    UnusableError and store errors. On rank 0 only.
+    UnusableError and store errors that last. On rank 0 only.
     """
-    assert run.checkpointer is not None  # noqa: S101 - rank 0 has one
+    checkpointer = run.checkpointer
+    assert checkpointer is not None  # noqa: S101 - rank 0 has one
     if not run.link.wait_flag(FIRST_WORD_S):
-        run.link.send(WARNING, {"text": "the agent did not say when to claim HEAD: claiming now"})
+        text = "the agent is silent: HEAD is claimed as it said when it started us"
+        run.link.send(WARNING, {"text": text})
     pause(0)
     poll_s = 0.05 if run.job.store_url.startswith("file:") else 0.2
     run.fence.wait_claimable(run.link.claim_of, poll_s, pause)
-    head = None
-    while head is None:
-        try:
-            head = run.fence.claim()
-        except StoreUnavailableError as error:
-            run.link.send(WARNING, {"text": f"HEAD cannot be claimed yet: {error}"})
-            pause(2.0)
+    head = patiently(run.link, run.fence.claim, "HEAD cannot be claimed yet")
     if head.final:
         print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
         return -1
     began_s = time.perf_counter()
-    restored = run.checkpointer.restore(head, run.config, run.state.load)
+    restored = patiently(
+        run.link,
+        lambda: checkpointer.restore(head, run.config, run.state.load),
+        "the checkpoint cannot be read yet",
+    )
     restore_s = time.perf_counter() - began_s
     ref = restored[0] if restored else None
+    if restored:
+        compute_as_before(run, restored[1].state)
     step = ref.step if ref else 0
     manifest = ref.manifest if ref else ""
     run.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": round(restore_s, 6)})
     words = f"goes on after step {step}, restored in {restore_s:.3f} s"
     print(f"generation {run.job.generation} {words}", flush=True)
     return step
+
+
+def compute_as_before(run: Run, before: Mapping[str, Any]) -> None:
+    """Take over the number of threads, on which the last bits of parallel sums depend. That torch
+    or the kind of device is another one can only be told."""
+    if not run.args.threads and before.get("threads"):
+        torch.set_num_threads(before["threads"])
+    now = {"torch": torch.__version__, "device": run.world.device.type}
+    for name, value in now.items():
+        if before.get(name, value) != value:
+            text = f"the checkpoint was made with {name} {before[name]}, and here it is {value}"
+            run.link.send(WARNING, {"text": f"{text}: results may differ in their last bits"})
 
 
 def begin(run: Run) -> int:
@@ -241,12 +245,15 @@ def begin(run: Run) -> int:
         if run.world.rank == 0:
             outcome = take_over(run)
     except StoppedError:
-        outcome = -1 - EXIT_RELEASED
+        # Before the claim there is nothing to release.
+        outcome = -1 - (EXIT_RELEASED if run.fence.head is None else release(run))
     except FencedError as error:
         print(error, file=sys.stderr, flush=True)
         outcome = -1 - EXIT_FENCED
     finally:
         outcome = run.world.follow(outcome)
+    if outcome >= 0:  # whatever machines the other ranks are on
+        torch.set_num_threads(run.world.follow(torch.get_num_threads()))
     if outcome > 0:
         run.world.spread(run.state.flats())
     return outcome
@@ -288,7 +295,7 @@ def train(run: Run) -> int:
         if done == args.steps:
             break
         if stops:
-            return leave(run, progress, done, saved=saved_step == done)
+            return leave(run, progress, done)
         if dues or saves:
             progress.flush()  # before the save is durable: no step survives whose loss is unknown
             run.save(done, "asked" if saves else "cadence")
@@ -303,7 +310,7 @@ def _leave_fenced(run: Run, progress: Progress) -> int:
     return EXIT_FENCED
 
 
-def leave(run: Run, progress: Progress, step: int, *, saved: bool) -> int:
+def leave(run: Run, progress: Progress, step: int) -> int:
     """Save and release within the time that is left, then exit 75.
 
     When a fresh save cannot make it, the last one that is durable is released.
@@ -313,23 +320,27 @@ def leave(run: Run, progress: Progress, step: int, *, saved: bool) -> int:
     if run.checkpointer is not None:
         print(f"stopping after step {step}: {STOP.reason}", flush=True)
         left_s = STOP_GRACE_S if STOP.left_s is None else STOP.left_s
-        fits = left_s > run.checkpointer.cost_s
-        if fits and not saved:
+        if left_s > run.checkpointer.cost_s:
             run.save(step, "stop", released=True)
-        try:
-            if run.checkpointer.drain(left_s) or run.checkpointer.fenced is None:
-                head = run.fence.release()
-                ref = head.current
-                said = {"step": ref.step if ref else 0, "manifest": ref.manifest if ref else ""}
-                run.link.send(RELEASED, said)
-        except StoreError as error:
-            run.link.send(WARNING, {"text": f"HEAD could not be released: {error}"})
-        except FencedError as error:
-            print(error, file=sys.stderr, flush=True)
-            code = EXIT_FENCED
-        if run.checkpointer.fenced is not None:
-            code = EXIT_FENCED
+        run.checkpointer.drain(left_s)
+        code = EXIT_FENCED if run.checkpointer.fenced else release(run)
     return run.world.follow(code)
+
+
+def release(run: Run) -> int:
+    """Give HEAD away; the exit code. 75 is said only when HEAD says so too."""
+    try:
+        head = run.fence.release()
+    except FencedError as error:
+        print(error, file=sys.stderr, flush=True)
+        return EXIT_FENCED
+    except StoreError as error:
+        run.link.send(WARNING, {"text": f"HEAD could not be released: {error}"})
+        return EXIT_ERROR
+    ref = head.current
+    said = {"step": ref.step if ref else 0, "manifest": ref.manifest if ref else ""}
+    run.link.send(RELEASED, said)
+    return EXIT_RELEASED
 
 
 def finish(run: Run, progress: Progress) -> int:
@@ -363,6 +374,8 @@ def main() -> int:
         if world.local_rank == 0:
             link.send(READY, {"prepared": "model, data and first pass"})
         code = train(run)
+    except StoppedError:
+        code = EXIT_RELEASED
     except (ValueError, MismatchError, UnusableError, StoreError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
     finally:

@@ -60,7 +60,8 @@ class Watcher:
         self._answered = False
 
     def poll(self) -> Sequence[Notice]:
-        """Every event in force now. Raises MetadataError."""
+        """Every event in force now. Raises MetadataError, also for one event that means nothing;
+        but that must not hide that the machine is being taken away."""
         answer = self._ask("GET")
         self._answered = True
         try:
@@ -70,8 +71,19 @@ class Watcher:
         events = document.get("Events") if isinstance(document, dict) else None
         if not isinstance(events, list):
             raise MetadataError(f"no list of events: {answer.text[:200]!r}")
-        found = (self._notice(event) for event in events)
-        return [notice for notice in found if notice is not None]
+        found: list[Notice] = []
+        trouble: MetadataError | None = None
+        for event in events:
+            try:
+                notice = self._notice(event)
+            except MetadataError as error:
+                trouble = error
+                continue
+            if notice is not None:
+                found.append(notice)
+        if trouble is not None and all(n.kind is not NoticeKind.PREEMPT for n in found):
+            raise trouble
+        return found
 
     def acknowledge(self, notice: Notice) -> None:
         """Let Azure start the event now, because nothing here needs the time any more."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 from providers.base import CapacityType, LaunchRequest
+from providers.local.access import HEADER, admits
 from providers.local.control_api import ControlApi
 from providers.local.nursery import NurseryError
 from providers.local.quiet_http import QuietConversation, QuietServer
@@ -20,6 +21,9 @@ from providers.local.taking import Taker
 from providers.local.world import World
 
 _BODY_MAX_BYTES = 1_000_000
+_STRANGER = (
+    "the token is missing or not this cloud's: give the token_file that `spotctl cloud up` names"
+)
 
 
 class Api:
@@ -100,10 +104,11 @@ def request_from(body: Mapping[str, object]) -> LaunchRequest:
 
 
 class Server(QuietServer):
-    """The door itself."""
+    """The door itself; opens to whoever shows `token`."""
 
-    def __init__(self, bound: socket.socket, api: Api) -> None:
+    def __init__(self, bound: socket.socket, api: Api, token: str) -> None:
         self.api = api
+        self.token = token
         super().__init__(bound, _Conversation)
 
 
@@ -137,6 +142,8 @@ class _Conversation(QuietConversation):
             self.close_connection = True
             raise Refusal("rejected", f"the body has more than {_BODY_MAX_BYTES} bytes")
         raw = self.rfile.read(length)
+        if not admits(self.server.token, self.headers.get(HEADER)):
+            raise Refusal("unauthorized", _STRANGER)
         try:
             body = json.loads(raw) if raw else {}
         except ValueError as error:

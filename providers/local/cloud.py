@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from providers.base import (
+    AuthError,
     CapacityType,
     Instance,
     InstanceState,
@@ -19,6 +21,7 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
+from providers.local.access import NoTokenError
 from providers.local.client import Client, NoAnswer
 from providers.local.codes import ERRORS, THROTTLED
 
@@ -26,7 +29,8 @@ DEPLOYMENT_TAG = "spotd-deployment"  # as in admission.py, which is the other si
 
 
 class LocalCloud:
-    """One personality ("aws", "gcp", "azure") of the local cloud at `url`.
+    """One personality ("aws", "gcp", "azure") of the local cloud at `url`, whose folder has the
+    `token_file`.
 
     Time-outs, broken connections, 5xx and unreadable answers are UnknownOutcome.
     """
@@ -34,13 +38,19 @@ class LocalCloud:
     local = True
 
     def __init__(
-        self, name: str, url: str, personality: str, deployment: str, timeout_s: float = 10.0
+        self,
+        name: str,
+        url: str,
+        personality: str,
+        deployment: str,
+        timeout_s: float = 10.0,
+        token_file: Path | None = None,
     ) -> None:
         self.name = name
         self.watcher = personality
         self.visibility_s = 5.0  # until the cloud has told, with its first answer
         self._deployment = deployment
-        self._client = Client(url, timeout_s)
+        self._client = Client(url, timeout_s, token_file)
         self._base = f"/v1/{personality}"
         self._last_notice = 0
 
@@ -85,6 +95,8 @@ class LocalCloud:
     ) -> dict[str, Any]:
         try:
             answer = self._client.call(method, f"{self._base}/{verb}", query=query, body=body)
+        except NoTokenError as missing:
+            raise AuthError(str(missing), code="no_token") from None
         except NoAnswer as nothing:
             raise UnknownOutcome(str(nothing)) from nothing
         self.visibility_s = float(answer.headers.get("X-Visibility-S", self.visibility_s))

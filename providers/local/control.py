@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from providers.local.access import NoTokenError, token_file
 from providers.local.client import Client, NoAnswer
 
 
@@ -23,8 +24,8 @@ class ControlError(Exception):
 class Control:
     """Orders to the local cloud at `url`. Every method raises ControlError or client.NoAnswer."""
 
-    def __init__(self, url: str, timeout_s: float = 30.0) -> None:
-        self._client = Client(url, timeout_s)
+    def __init__(self, url: str, token_file: Path, timeout_s: float = 30.0) -> None:
+        self._client = Client(url, timeout_s, token_file)
         self.url = url
 
     def preempt(self, **rule: object) -> list[dict[str, Any]]:
@@ -80,7 +81,10 @@ class Control:
     def _call(
         self, method: str, verb: str, body: dict[str, object] | None = None
     ) -> dict[str, Any]:
-        answer = self._client.call(method, f"/control/{verb}", body=body)
+        try:
+            answer = self._client.call(method, f"/control/{verb}", body=body)
+        except NoTokenError as error:
+            raise ControlError(str(error)) from None
         if answer.status != 200:
             raise ControlError(str(answer.document.get("error", {}).get("text", answer.document)))
         return answer.document
@@ -91,6 +95,7 @@ class Running:
     """A local cloud that was started here."""
 
     url: str
+    token_file: Path
     process: subprocess.Popen[bytes]
     control: Control
 
@@ -128,15 +133,15 @@ def start(folder: Path, scenario: Path | None = None, port: int = 0) -> Running:
         process.wait()
         said = log.read_text("utf-8", "replace").strip().splitlines()[-5:]
         raise ControlError("the local cloud did not start: " + "\n".join(said))
-    url = json.loads(line)["url"]
-    return Running(url, process, Control(url))
+    url, token = json.loads(line)["url"], token_file(folder)
+    return Running(url, token, process, Control(url, token))
 
 
 def attach(folder: Path) -> Control:
     """The cloud that runs on this folder. Raises ControlError when none does."""
     try:
         url = json.loads((folder / "server.json").read_text("utf-8"))["url"]
-        control = Control(url)
+        control = Control(url, token_file(folder))
         control.state()
     except (OSError, ValueError, NoAnswer) as error:
         raise ControlError(f"no local cloud runs on {folder}; start one: {error}") from None

@@ -27,7 +27,7 @@ FAULT_KINDS = (
 )
 OPERATIONS = ("launch", "terminate", "list", "offers", "notices")
 PREEMPT_KINDS = ("preempt", "rebalance", "maintenance", "none")
-MODES = ("notice", "reset", "silent")
+MODES = ("notice", "reset", "silent", "frozen")
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,10 @@ class Preemption:
 
     Either at `at_s`, or `after_s` seconds after the `nth` machine that matches was launched
     (`after = "launch"`) or was given its first command (`after = "exec"`). `mode` says how it ends:
-    "notice" and "reset" kill and drop the connections, "silent" cuts off without a last word. With
-    `thaw_after_s` the machine is only stopped, and comes back for `zombie_s` that long afterwards.
+    "notice" and "reset" kill and drop the connections, "silent" cuts off without a last word, and
+    "frozen" does so while the cloud goes on listing (and billing) the machine as running. With
+    `thaw_after_s` the machine is only stopped, and comes back that long afterwards: for `zombie_s`,
+    or, a frozen one, for good.
     """
 
     kind: str = "preempt"

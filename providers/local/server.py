@@ -1,7 +1,8 @@
 """`python -m providers.local.server --dir DIR`: the local cloud, until it is told to stop.
 
 Prints one JSON line, `{"url": "http://127.0.0.1:PORT", ...}`, when it is ready, and keeps it in
-DIR/server.json while it runs. SIGTERM or SIGINT ends it and every machine with it; so does SIGKILL.
+DIR/server.json while it runs. Calls must show the token in DIR/token. SIGTERM or SIGINT ends it and
+every machine with it; so does SIGKILL.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
+from providers.local.access import keep_token, token_file
 from providers.local.api import Api, Server
 from providers.local.nursery import NurseryError
 from providers.local.quiet_http import bind
@@ -58,10 +60,13 @@ def _serve(folder: Path, port: int, scenario: Scenario) -> int:
 
     bound = bind("127.0.0.1", port)
     world = World(folder, scenario, lose)
-    server = Server(bound, Api(world, Taker(world)))
+    server = Server(bound, Api(world, Taker(world)), keep_token(folder))
     try:
         server.start()
-        ready = json.dumps({"url": server.url, "pid": os.getpid(), "local": True})
+        token = str(token_file(folder))
+        ready = json.dumps(
+            {"url": server.url, "token_file": token, "pid": os.getpid(), "local": True}
+        )
         (folder / "server.json").write_text(ready)
         print(ready, flush=True)
         while signal.sigtimedwait(_ENDS, _BEAT_S) is None:

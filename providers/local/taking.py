@@ -12,7 +12,7 @@ from providers.base import InstanceState
 from providers.local.admission import DEPLOYMENT_TAG
 from providers.local.aws_documents import timestamp
 from providers.local.machine import Machine, Taking, order_of
-from providers.local.nursery import NurseryError
+from providers.local.nursery import Body, NurseryError
 from providers.local.refusals import Refusal
 from providers.local.scenario import Preemption
 from providers.local.tree import TreeError
@@ -167,9 +167,14 @@ class Taker:
         with self._world.lock:
             if machine.state is not InstanceState.RUNNING or machine.body is None:
                 return
-            machine.state = InstanceState.STOPPING
-            machine.zombie = taking.thaw_after_s is not None
-        body = machine.body
+            body = machine.body
+            frozen = taking.mode == "frozen"
+            if not frozen:
+                machine.state = InstanceState.STOPPING
+                machine.zombie = taking.thaw_after_s is not None
+        if frozen:
+            self._freeze(body, taking)
+            return
         try:
             body.stop()
             taking.reclaimed_at_us = time.time_ns() // 1000
@@ -183,6 +188,16 @@ class Taker:
             print(f"local cloud: {machine.ident}: {error}", file=sys.stderr)
         text = f"reclaimed by the cloud ({taking.kind}, {taking.mode})"
         self._world.close(machine, "reclaimed", text)
+
+    def _freeze(self, body: Body, taking: Taking) -> None:
+        """Stop the whole machine and tell nobody: its cloud does not know. Terminate ends it."""
+        try:
+            body.stop()
+        except TreeError as error:
+            print(f"local cloud: {body.ident}: {error}", file=sys.stderr)
+        taking.reclaimed_at_us = time.time_ns() // 1000
+        if taking.thaw_after_s is not None:
+            self._world.timeline.after(taking.thaw_after_s, body.thaw)
 
     def _thaw(self, machine: Machine, taking: Taking) -> None:
         """The zombie: long gone for the cloud, it runs once more."""

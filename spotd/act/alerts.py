@@ -205,14 +205,14 @@ class Delivery:
         if not row.tries or now_us - row.at_us < GIVE_UP_S * S:
             return False
         log.error("alert not delivered for a day", route=row.route, number=row.id)
-        self._store.mark_alerts(epoch, [row.id], now_us, 0, "not delivered for a day: given up")
+        self._store.mark_alerts(epoch, [row], now_us, 0, "not delivered for a day: given up")
         return True
 
     def _send(self, lane: _Lane, rows: list[AlertRow], epoch: int) -> None:
         now_us, now_s = self._clock.now_us(), self._clock.monotonic_s()
         lowest = _RANK[lane.route.min_severity]
         wanted = [row for row in rows if _RANK[row.event.severity] >= lowest]
-        quiet = [row.id for row in rows if _RANK[row.event.severity] < lowest]
+        quiet = [row for row in rows if _RANK[row.event.severity] < lowest]
         if quiet:
             self._store.mark_alerts(epoch, quiet, now_us, 0, "below the route's min_severity")
         if wanted and lane.ready(len(wanted), now_s):
@@ -263,8 +263,7 @@ class Delivery:
         self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, pause_s: float, error: str
     ) -> bool:
         next_at_us = self._clock.now_us() + int(pause_s * S)
-        ids = [row.id for row in rows]
-        return self._store.mark_alerts(epoch, ids, sent_at_us, next_at_us, error)
+        return self._store.mark_alerts(epoch, rows, sent_at_us, next_at_us, error)
 
     def _report(self, name: str, error: str) -> None:
         text = f"alert route {name} is out of use: {error}"

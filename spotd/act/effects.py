@@ -22,6 +22,7 @@ from providers.base import (
     ProviderError,
     QuotaError,
     RejectedError,
+    ThrottledError,
 )
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
@@ -36,7 +37,11 @@ from spotd.store.base import Store
 from spotd.vault import JobKeys, host_key
 from spotd.wire import AgentConfig, Command, Reply
 
+RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
+
 Record = Callable[[], None]
+
+MAX_PAUSE_S = 300.0  # no cloud keeps a machine from being ended for longer
 
 
 class LinkError(Exception):
@@ -44,13 +49,16 @@ class LinkError(Exception):
 
 
 class NodeLink(Protocol):
-    """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`."""
+    """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`, also when all that
+    it does, the connection included, takes longer than `deadline_s`."""
 
-    def boot(self, node: Node, keys: JobKeys, config: AgentConfig) -> None: ...
+    def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None: ...
 
-    def put_package(self, node: Node, keys: JobKeys, digest: str, source: ObjectStore) -> None: ...
+    def put_package(
+        self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float
+    ) -> None: ...
 
-    def send(self, node: Node, keys: JobKeys, command: Command) -> Reply: ...
+    def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,8 @@ class World:
 
     `survey(provider)` lists a cloud, sharing the call with others who ask at the same time.
     `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
-    open it. `started_at_us` is when this daemon started.
+    open it. `started_at_us` is when this daemon started, `listening_since()` since when it hears
+    nodes without a gap.
     """
 
     store: Store
@@ -74,6 +83,7 @@ class World:
     open_store: Callable[[str], ObjectStore]
     store_options: Callable[[str], Mapping[str, str]]
     started_at_us: int = 0
+    listening_since: Callable[[], int] = lambda: 0
 
 
 def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
@@ -104,7 +114,11 @@ def call(effect: Effect, world: World) -> Record:
     except (ProviderError, LinkError, ObjectStoreError, wire.WireError, UserError) as error:
         # A UserError is a key or a secret that cannot be read any more.
         text = f"{type(error).__name__}: {error}"
-        return lambda: store.record_effect_failed(node.id, effect.kind, text, clock.now_us())
+        asked_s = error.retry_after_s if isinstance(error, ThrottledError) else 0.0
+        pause_s = min(asked_s, MAX_PAUSE_S)
+        return lambda: store.record_effect_failed(
+            node.id, effect.kind, text, clock.now_us(), pause_s
+        )
 
 
 def _record_refusal(effect: Effect, world: World, error: ProviderError) -> None:
@@ -176,7 +190,8 @@ def _resolve(effect: Effect, world: World) -> Record:
 
     def record() -> None:
         now_us = world.clock.now_us()
-        world.store.record_listing(provider.name, listed, asked_at_us, now_us)
+        lag_s = provider.visibility_s
+        world.store.record_listing(provider.name, listed, asked_at_us, now_us, lag_s)
         known = any(instance.token == node.token for instance in listed)
         if not known and asked_at_us - node.left_at_us > certain_s * S:
             world.store.record_absent(node.id, now_us)
@@ -188,10 +203,16 @@ def _survey(effect: Effect, world: World) -> Record:
     return world.survey(_provider(effect, world).name)
 
 
+def _left_s(effect: Effect, world: World) -> float:
+    """What is left of the call's time: its outcome is to be on record before it counts as lost and
+    is made again beside it."""
+    return (effect.deadline_us - world.clock.now_us()) / S - RECORD_S
+
+
 def _boot(effect: Effect, world: World) -> Record:
     node = effect.node
     config = agent_config(world.deployment, node, _provider(effect, world).watcher)
-    world.link.boot(node, world.keys(node.job_id), config)
+    world.link.boot(node, world.keys(node.job_id), config, _left_s(effect, world))
     return lambda: world.store.record_booted(node.id, world.clock.now_us())
 
 
@@ -199,7 +220,8 @@ def _start(effect: Effect, world: World) -> Record:
     node, job = effect.node, effect.job
     keys = world.keys(job.id)
     for mount in job.spec.packages:
-        world.link.put_package(node, keys, mount.digest, world.packages)
+        left_s = _left_s(effect, world)
+        world.link.put_package(node, keys, mount.digest, world.packages, left_s)
     options = world.store_options(job.spec.checkpoint.store)
     document = start_document(job, effect, world.secrets(job.id), options)
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
@@ -217,22 +239,24 @@ def _tell(name: str, effect: Effect, world: World) -> Record:
 
 
 def _send(effect: Effect, world: World, command: Command) -> None:
-    reply = world.link.send(effect.node, world.keys(effect.node.job_id), command)
+    keys = world.keys(effect.node.job_id)
+    reply = world.link.send(effect.node, keys, command, _left_s(effect, world))
     if not reply.ok:
         raise LinkError(f"{command.name} refused: {reply.error}")
 
 
 def _read_head(effect: Effect, world: World) -> Record:
-    job = effect.job
+    # Before it is read: what happens meanwhile may not be in what is read.
+    job, read_at_us = effect.job, world.clock.now_us()
     try:
         data, _ = world.open_store(job.spec.checkpoint.store).get(wire.head_key(job.id))
     except NotFoundError:
         if job.head is not None and job.head.generation:
             raise  # it was there: this is the store's trouble
-        at_us = world.clock.now_us()
-        nobody = HeadSeen(0, 0, "", released=False, final=False, seen_at_us=at_us, read_at_us=at_us)
+        times = {"seen_at_us": read_at_us, "read_at_us": read_at_us}
+        nobody = HeadSeen(0, 0, "", released=False, final=False, **times)
         return lambda: world.store.record_head(job.id, nobody)
-    head, read_at_us = wire.parse_head(data), world.clock.now_us()
+    head = wire.parse_head(data)
     current = head.current
     seen = HeadSeen(
         generation=head.generation,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,9 +19,7 @@ from spotd.model import Node
 from spotd.vault import JobKeys, host_key
 from spotd.wire import AgentConfig, Command, Reply, WireError, parse_reply
 
-BOOT_S = 40.0
-SEND_S = 15.0
-PUT_S = 840.0
+SHIP_S = 40.0  # for our version of the agent's code on a connection without a deadline
 
 # Reads a length-prefixed header and the bundle from stdin, keeps the bundle under its digest, and
 # becomes `spot-node`. It is the only program that is sent as text, and it never varies.
@@ -74,49 +73,56 @@ def node_words(node: Node) -> str:
 
 
 class SshLink:
-    """Keeps `act.effects.NodeLink` over SSH, one connection a call."""
+    """Keeps `act.effects.NodeLink` over SSH, one connection a call, which ends it in time."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
 
-    def boot(self, node: Node, keys: JobKeys, config: AgentConfig) -> None:
+    def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None:
         """Ship the bundle and start the agent; harmless when it runs already. Raises LinkError."""
-        with self._connected(node, keys) as connection:
-            _check(self._load(connection, {"config": config.to_data()}), "the agent did not start")
+        with self._connected(node, keys, deadline_s) as connection:
+            result = self._load(connection, {"config": config.to_data()}, deadline_s)
+            _check(result, "the agent did not start")
 
-    def put_package(self, node: Node, keys: JobKeys, digest: str, source: ObjectStore) -> None:
+    def put_package(
+        self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float
+    ) -> None:
         """Have the archive `packages/<digest>` on the node. Raises LinkError, StoreError."""
-        with self._connected(node, keys) as connection:
-            found = self._tell(connection, f"has --digest {digest}", [])
+        with self._connected(node, keys, deadline_s) as connection:
+            found = self._tell(connection, f"has --digest {digest}", [], deadline_s)
             if _check(found, "the agent did not answer").get("has") is True:
                 return
             command = node_command(self.bundle, f"put --digest {digest}")
-            result = connection.run(command, _pieces(source, digest), PUT_S)
+            result = connection.run(command, _pieces(source, digest), deadline_s)
             _check(result, "the package did not arrive")
 
-    def send(self, node: Node, keys: JobKeys, command: Command) -> Reply:
+    def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply:
         """Send one command; the agent's reply. Raises LinkError."""
-        with self._connected(node, keys) as connection:
-            result = self._tell(connection, f"send {node_words(node)}", [command.to_line()])
+        words = f"send {node_words(node)}"
+        with self._connected(node, keys, deadline_s) as connection:
+            result = self._tell(connection, words, [command.to_line()], deadline_s)
         try:
             return parse_reply(result.stdout)
         except WireError:
             raise LinkError(f"no reply to {command.name}: {_said(result)}") from None
 
-    def connect(self, node: Node, keys: JobKeys) -> Connection:
-        """A connection to the node. Raises SshError."""
-        return connect(address_of(node, keys), keys.user.private)
+    def connect(
+        self, node: Node, keys: JobKeys, deadline_s: float = threading.TIMEOUT_MAX
+    ) -> Connection:
+        """A connection to the node, for calls within `deadline_s`. Raises SshError."""
+        return connect(address_of(node, keys), keys.user.private, deadline_s=deadline_s)
 
-    def ship(self, connection: Connection) -> None:
+    def ship(self, connection: Connection, deadline_s: float = SHIP_S) -> None:
         """Have this version's bundle on the node, beside others. Raises SshError, LinkError."""
-        result = self._load(connection, {})
+        result = self._load(connection, {}, deadline_s)
         if result.status != 0:
             raise LinkError(f"the agent's code did not arrive: {_said(result)}")
 
     @contextmanager
-    def _connected(self, node: Node, keys: JobKeys) -> Iterator[Connection]:
+    def _connected(self, node: Node, keys: JobKeys, deadline_s: float) -> Iterator[Connection]:
+        """A connection for calls that together take no longer than `deadline_s`."""
         try:
-            connection = self.connect(node, keys)
+            connection = self.connect(node, keys, deadline_s)
             try:
                 yield connection
             finally:
@@ -124,19 +130,23 @@ class SshLink:
         except SshError as error:
             raise LinkError(f"{type(error).__name__}: {error}") from None
 
-    def _tell(self, connection: Connection, words: str, stdin: list[bytes]) -> Result:
+    def _tell(
+        self, connection: Connection, words: str, stdin: list[bytes], deadline_s: float
+    ) -> Result:
         command = node_command(self.bundle, words)
-        result = connection.run(command, stdin, SEND_S)
+        result = connection.run(command, stdin, deadline_s)
         if result.status == NO_BUNDLE:
-            self.ship(connection)
-            result = connection.run(command, stdin, SEND_S)
+            self.ship(connection, deadline_s)
+            result = connection.run(command, stdin, deadline_s)
         return result
 
-    def _load(self, connection: Connection, more: Mapping[str, object]) -> Result:
+    def _load(
+        self, connection: Connection, more: Mapping[str, object], deadline_s: float
+    ) -> Result:
         header = {"digest": self.bundle.digest, "size": len(self.bundle.data)}
         head = json.dumps({**header, **more}).encode()
         stdin = [struct.pack(">I", len(head)) + head, self.bundle.data]
-        result = connection.run(LOADER_COMMAND, stdin, BOOT_S)
+        result = connection.run(LOADER_COMMAND, stdin, deadline_s)
         if result.status == _NO_PYTHON:
             raise LinkError("the machine has no python3; choose an image with Python 3.10 or newer")
         return result

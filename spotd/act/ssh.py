@@ -27,13 +27,18 @@ DISABLED = {
     "ciphers": ["aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"],
     "macs": ["hmac-sha1", "hmac-sha1-96", "hmac-md5", "hmac-md5-96"],
 }
-CONNECT_S = 10.0  # for each of: TCP, key exchange, authentication
+CONNECT_S = 15.0  # for TCP, key exchange and authentication together
 PEER_TIMEOUT_MS = 20_000  # unacknowledged data for longer means a dead path (TCP_USER_TIMEOUT)
 # paramiko's thread wakes this often to see whether it was closed. We shut the socket down, which
 # wakes it at once, so it may sleep: at its own 0.1 s, 200 idle links cost 5 % of a core.
 _IDLE_WAKE_S = 30.0
-# A peer that begins a new key exchange and does not finish it holds up whoever writes to it.
-_REKEY_S = 1.0
+# After every 512 MiB keys are exchanged anew, behind the megabytes that a slow uplink still holds.
+# With an end, because paramiko's own thread, which is to finish the exchange, may wait for it, too.
+_REKEY_S = 60.0
+# A peer that begins an exchange and does not finish it holds up whoever writes to it: on a stream
+# that is followed this is the one thread that follows all.
+_FOLLOW_REKEY_S = 1.0
+_JOIN_S = 1.0  # for paramiko's thread to end once its socket is closed
 
 
 class SshError(Exception):
@@ -87,10 +92,14 @@ def load_public_key(line: str) -> paramiko.PKey:
 
 
 class Connection:
-    """One authenticated transport. Safe to use from several threads; `close` may come from any."""
+    """One authenticated transport. Safe to use from several threads; `close` may come from any.
 
-    def __init__(self, sock: socket.socket, transport: paramiko.Transport) -> None:
+    No call on it goes on after `end_s` (monotonic), whatever its own deadline.
+    """
+
+    def __init__(self, sock: socket.socket, transport: paramiko.Transport, end_s: float) -> None:
         self._sock = sock
+        self._end_s = end_s
         self.transport = transport
 
     @property
@@ -104,6 +113,13 @@ class Connection:
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes whoever waits on it
         self.transport.close()
         self._sock.close()
+
+    def hang_up(self, channel: paramiko.Channel) -> None:
+        """Close, and then a channel of it that is waited on: paramiko's thread must not write into
+        its pipe any more when that is closed, and its number is perhaps another file's."""
+        self.close()
+        self.transport.join(_JOIN_S)
+        channel.close()
 
     def run(
         self,
@@ -122,10 +138,7 @@ class Connection:
             try:
                 result = converse(channel, stdin, max_output)
             except BaseException:
-                # Its thread must not write into the channel's pipe any more when that is closed.
-                self.close()
-                self.transport.join(_REKEY_S)
-                channel.close()
+                self.hang_up(channel)
                 raise
             channel.close()
         return result
@@ -133,12 +146,15 @@ class Connection:
     def open_channel(
         self, command: str, deadline_s: float, window_bytes: int | None = None
     ) -> paramiko.Channel:
-        """A channel that runs a constant `command`; at most `window_bytes` wait in it unread.
+        """A channel that runs a constant `command`; at most `window_bytes` wait in it unread. From
+        here on no call of the connection waits long for a peer that exchanges keys.
 
         Raises SshUnreachableError, SshDeadlineError.
         """
         with self._deadline(deadline_s):
-            return self._start(command, deadline_s, window_bytes)
+            channel = self._start(command, deadline_s, window_bytes)
+        self.transport.clear_to_send_timeout = _FOLLOW_REKEY_S
+        return channel
 
     def _start(
         self, command: str, deadline_s: float, window_bytes: int | None = None
@@ -157,35 +173,47 @@ class Connection:
             expired.set()
             self.close()
 
-        timer = threading.Timer(seconds, expire)
+        timer = threading.Timer(min(seconds, self._end_s - time.monotonic()), expire)
         timer.daemon = True
         timer.start()
         try:
             yield
         except (paramiko.SSHException, EOFError, OSError) as error:
             if expired.is_set():
-                raise SshDeadlineError(f"no answer within {seconds:g} s") from None
+                raise SshDeadlineError(f"no answer within {seconds:.3g} s") from None
             why = str(error) or type(error).__name__
             raise SshUnreachableError(f"the connection broke: {why}") from None
         finally:
             timer.cancel()
 
 
-def connect(address: Address, private_key: str, connect_s: float = CONNECT_S) -> Connection:
+def connect(
+    address: Address,
+    private_key: str,
+    connect_s: float = CONNECT_S,
+    *,
+    deadline_s: float = threading.TIMEOUT_MAX,
+) -> Connection:
     """A connection whose peer has proved to be `address.host_public_key`, before we log in.
 
+    It is made within `connect_s`; `deadline_s` is for this and all that is then done with it.
     Raises SshUnreachableError, SshAuthRefusedError, HostKeyMismatchError, SshDeadlineError.
     """
+    end_s = time.monotonic() + deadline_s
+    connect_s = min(connect_s, deadline_s)
+    if connect_s <= 0:
+        raise SshDeadlineError(f"{address}: no time was left to connect")
+    connected_s = time.monotonic() + connect_s
     pinned, key = load_public_key(address.host_public_key), load_private_key(private_key)
     sock = _open_socket(address, connect_s)
     transport = paramiko.Transport(sock, disabled_algorithms=DISABLED)
     transport.daemon = True
     transport.clear_to_send_timeout = _REKEY_S
     transport.banner_timeout = transport.handshake_timeout = connect_s + 1.0  # ours come first
-    connection = Connection(sock, transport)
+    connection = Connection(sock, transport, end_s)
     try:
-        _prove(transport, pinned, address, connect_s)
-        _log_in(transport, key, address, connect_s)
+        _prove(transport, pinned, address, connected_s)
+        _log_in(transport, key, address, connected_s)
     except (paramiko.SSHException, EOFError, OSError) as error:
         connection.close()
         raise SshUnreachableError(f"{address}: {error}") from None
@@ -197,7 +225,7 @@ def connect(address: Address, private_key: str, connect_s: float = CONNECT_S) ->
 
 
 def _prove(
-    transport: paramiko.Transport, pinned: paramiko.PKey, address: Address, limit_s: float
+    transport: paramiko.Transport, pinned: paramiko.PKey, address: Address, end_s: float
 ) -> None:
     """Exchange keys and see who is there."""
     # A machine may have keys of several kinds: ask for the kind that is pinned. The others stay,
@@ -207,7 +235,7 @@ def _prove(
     options.key_types = tuple(sorted(options.key_types, key=lambda kind: kind != wanted))
     done = threading.Event()
     transport.start_client(done)
-    _await(done, transport, f"{address}: no SSH server answered", limit_s)
+    _await(done, transport, f"{address}: no SSH server answered", end_s)
     found = transport.get_remote_server_key()
     if (found.get_name(), found.asbytes()) != (pinned.get_name(), pinned.asbytes()):
         raise HostKeyMismatchError(
@@ -217,11 +245,11 @@ def _prove(
 
 
 def _log_in(
-    transport: paramiko.Transport, key: paramiko.PKey, address: Address, limit_s: float
+    transport: paramiko.Transport, key: paramiko.PKey, address: Address, end_s: float
 ) -> None:
     done = threading.Event()
     transport.auth_publickey(address.user, key, done)
-    _await(done, transport, f"{address}: the login was not answered", limit_s)
+    _await(done, transport, f"{address}: the login was not answered", end_s)
     if not transport.is_authenticated():
         raise SshAuthRefusedError(
             f"{address} refuses the job's key: see that the image's cloud-init creates the user "
@@ -229,10 +257,10 @@ def _log_in(
         )
 
 
-def _await(done: threading.Event, transport: paramiko.Transport, what: str, limit_s: float) -> None:
+def _await(done: threading.Event, transport: paramiko.Transport, what: str, end_s: float) -> None:
     """Wait for paramiko's thread to have finished a step. Raises what stopped it."""
-    if not done.wait(limit_s):
-        raise SshDeadlineError(f"{what} within {limit_s:g} s")
+    if not done.wait(end_s - time.monotonic()):
+        raise SshDeadlineError(f"{what} in time")
     if not transport.is_active():
         raise transport.get_exception() or EOFError("it hung up")
 
@@ -243,7 +271,7 @@ def _open_socket(address: Address, connect_s: float) -> socket.socket:
         sock = socket.create_connection((address.host, address.port), timeout=connect_s)
     except OSError as error:
         if isinstance(error, TimeoutError) and time.monotonic() - started_s >= connect_s * 0.9:
-            raise SshDeadlineError(f"{address}: no connection within {connect_s:g} s") from None
+            raise SshDeadlineError(f"{address}: no connection within {connect_s:.3g} s") from None
         raise SshUnreachableError(f"{address}: {error}") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each small message waits
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -95,7 +95,7 @@ def root(
 
     \b
     Example:
-      spotctl run examples/train.yaml
+      spotctl run examples/minimal.yaml
       spotctl --host me@box ps
     """
     from spotd.cli.client import Target

@@ -17,11 +17,13 @@ from urllib.parse import quote, urlencode
 import typer
 
 from spotd.errors import ExitCode, UserError
-from spotd.paths import SYSTEM_SOCKET, client_sockets
+from spotd.paths import SYSTEM_SOCKET, client_sockets, present
 
 _CONNECT_TIMEOUT_S = 10.0
 _REPLY_TIMEOUT_S = 60.0  # more than the daemon's longest wait
+_UPLOAD_TIMEOUT_S = 1800.0  # the daemon replies when up to 1 GiB is in its own store
 _RETRY_S = 0.5
+_UNAVAILABLE = 503
 
 # Codes of the API's errors and how the command then ends.
 EXIT_CODES = {
@@ -40,6 +42,10 @@ class UnreachableError(UserError):
         super().__init__(text, try_, ExitCode.UNREACHABLE)
 
 
+class UnavailableError(UserError):
+    """The daemon answers, but something that it needs itself is away for the moment."""
+
+
 @dataclass(frozen=True)
 class Target:
     """Which daemon: of this machine, or of `host` over ssh. `socket` "" is the usual place."""
@@ -49,15 +55,15 @@ class Target:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("spotd", timeout=_REPLY_TIMEOUT_S)
+    def __init__(self, path: Path, reply_s: float) -> None:
+        super().__init__("spotd", timeout=reply_s)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(_CONNECT_TIMEOUT_S)
         self.sock.connect(str(self._path))
-        self.sock.settimeout(_REPLY_TIMEOUT_S)
+        self.sock.settimeout(self.timeout)
 
 
 class Client:
@@ -85,17 +91,18 @@ class Client:
     def put_package(self, digest: str, file: IO[bytes], length: int) -> None:
         """Upload the archive in `file`, `length` bytes."""
         headers = {"Content-Length": str(length)}
-        status, data = self._request("PUT", f"/v1/packages/{digest}", file, headers)
+        path = f"/v1/packages/{digest}"
+        status, data = self._request("PUT", path, file, headers, _UPLOAD_TIMEOUT_S)
         self._check(status, data)
 
     def patiently(self, request: Callable[[], dict[str, Any]], patience_s: float) -> dict[str, Any]:
-        """`request()`, again and again while the daemon is away (a restart), for `patience_s`.
-        Only for requests that may be repeated."""
+        """`request()`, again and again while the daemon or its database is away (a restart), for
+        `patience_s`. Only for requests that may be repeated."""
         end = time.monotonic() + patience_s
         while True:
             try:
                 return request()
-            except UnreachableError:
+            except (UnreachableError, UnavailableError):
                 if time.monotonic() > end:
                     raise
                 time.sleep(_RETRY_S)
@@ -118,14 +125,21 @@ class Client:
         if status >= 400:
             error = value.get("error", {})
             code = EXIT_CODES.get(error.get("code", ""), ExitCode.FAILURE)
-            text = error.get("text", f"HTTP {status}")
-            raise UserError(text, error.get("try", "spotctl doctor"), code)
+            text, advice = error.get("text", f"HTTP {status}"), error.get("try", "spotctl doctor")
+            if status == _UNAVAILABLE:
+                raise UnavailableError(text, advice, code)
+            raise UserError(text, advice, code)
         return value
 
     def _request(
-        self, verb: str, path: str, body: bytes | IO[bytes] | None, headers: dict[str, str]
+        self,
+        verb: str,
+        path: str,
+        body: bytes | IO[bytes] | None,
+        headers: dict[str, str],
+        reply_s: float = _REPLY_TIMEOUT_S,
     ) -> tuple[int, bytes]:
-        connection = _UnixConnection(self._path)
+        connection = _UnixConnection(self._path, reply_s)
         try:
             # A refusal comes before an upload has been read to its end.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -171,7 +185,7 @@ def local_socket(given: str) -> Path:
     """The socket named, else the first usual place that has one, else the machine's."""
     if given:
         return Path(given)
-    return next((path for path in client_sockets(os.environ) if path.exists()), SYSTEM_SOCKET)
+    return next(filter(present, client_sockets(os.environ)), SYSTEM_SOCKET)
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:

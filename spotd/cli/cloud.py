@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from providers.local.access import token_file
 from providers.local.client import NoAnswer
 from providers.local.control import Control, ControlError, start
 from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
@@ -101,7 +102,7 @@ def _control(given: Path | None) -> Control:
             f"spotctl cloud up --dir {found.folder}",
             ExitCode.UNREACHABLE,
         )
-    return Control(found.url)
+    return Control(found.url, token_file(found.folder))
 
 
 @app.command()
@@ -116,7 +117,7 @@ def up(
     \b
     Example:
       spotctl cloud up
-      spotctl cloud up --scenario storm.toml --dir /tmp/storm
+      spotctl cloud up --scenario examples/scenarios/rough.toml --dir /tmp/rough
     """
     where = _folder(folder)
     noted = where / "spotctl.json"
@@ -132,17 +133,20 @@ def up(
             ) from None
         url = running.url
         noted.write_text(json.dumps({"url": url, "pid": running.process.pid}))
-    data = {"apiVersion": "spotd/v1", "kind": "LocalCloud", "url": url, "dir": str(where)}
-    emit(data, output, lambda: _print_config(url), "url")
+    token = str(token_file(where))
+    about = {"url": url, "dir": str(where), "token_file": token}
+    data = {"apiVersion": "spotd/v1", "kind": "LocalCloud", **about}
+    emit(data, output, lambda: _print_config(url, token), "url")
 
 
-def _print_config(url: str) -> None:
+def _print_config(url: str, token: str) -> None:
     for make in ("aws", "gcp", "azure"):
-        print(f'[providers.local-{make}]\nkind = "local"\nurl = "{url}"\npersonality = "{make}"\n')
+        print(f'[providers.local-{make}]\nkind = "local"\nurl = "{url}"\npersonality = "{make}"')
+        print(f"token_file = {json.dumps(token)}\n")
 
 
 @app.command()
-def down(folder: Path | None = _folder_option()) -> None:
+def down(folder: Path | None = _folder_option(), output: Output = output_option()) -> None:
     """Stop it, and every machine in it. Its meter and its disks' folder stay.
 
     \b
@@ -150,15 +154,16 @@ def down(folder: Path | None = _folder_option()) -> None:
       spotctl cloud down
     """
     found = _Cloud.find(folder)
-    if not found.alive:
-        say("it does not run")
-        return
-    os.kill(found.pid, signal.SIGTERM)
-    if not _ends(found):
-        raise UserError(
-            f"the local cloud (process {found.pid}) does not stop", f"kill -9 {found.pid}"
-        )
-    say("stopped")
+    was_alive = found.alive
+    if was_alive:
+        os.kill(found.pid, signal.SIGTERM)
+        if not _ends(found):
+            raise UserError(
+                f"the local cloud (process {found.pid}) does not stop", f"kill -9 {found.pid}"
+            )
+    head = {"apiVersion": "spotd/v1", "kind": "LocalCloud"}
+    data = {**head, "url": found.url, "dir": str(found.folder), "stopped": was_alive}
+    emit(data, output, lambda: say("stopped" if was_alive else "it does not run"), "dir")
 
 
 def _ends(running: _Cloud) -> bool:
@@ -211,15 +216,16 @@ def preempt(
     instance: str = typer.Argument("", metavar="INSTANCE", help="One machine."),
     zone: str = typer.Option("", metavar="ZONE", help="Every spot machine of a zone."),
     notice: str = typer.Option("30s", metavar="DURATION", help="How long it is warned before."),
-    mode: str = typer.Option("notice", metavar="MODE", help="notice, reset or silent."),
+    mode: str = typer.Option("notice", metavar="MODE", help="notice, reset, silent or frozen."),
     folder: Path | None = _folder_option(),
     output: Output = output_option(),
 ) -> None:
-    """Take machines away, as a cloud does: with a notice, by a reset, or in silence.
+    """Take machines away, as a cloud does: with a notice, by a reset, or in silence; or freeze
+    them while the cloud goes on listing them.
 
     \b
     Example:
-      spotctl cloud preempt --zone us-east-1a
+      spotctl cloud preempt --zone us-east-2a
       spotctl cloud preempt i-0123456789abcdef0 --mode silent
     """
     if bool(instance) == bool(zone):

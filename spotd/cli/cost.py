@@ -32,12 +32,14 @@ _NODE_COLUMNS = (
 def cost(
     ctx: typer.Context,
     job: str = typer.Argument("", metavar="JOB", help="In detail.", autocompletion=complete_job),
+    limit: int = typer.Option(100, min=1, metavar="N", help="Show so many jobs, the newest."),
     output: Output = output_option(),
 ) -> None:
     """Show what jobs cost, and would have cost on demand.
 
-    ON-DEMAND is what the steps that survive would have cost on demand: the time that preemptions
-    took is paid here, and would not have been paid there. So SAVED is never more than PRICE OFF.
+    ON-DEMAND is what the steps that survive would have cost on demand in the same places: the time
+    that preemptions took is paid here, and would not have been paid there. So SAVED is never more
+    than PRICE OFF. With a job, the cheapest place that has such a machine is compared as well.
     Amounts are estimates from prices and times, until a bill says otherwise.
 
     \b
@@ -46,7 +48,7 @@ def cost(
       spotctl cost gpt
     """
     with connect(ctx) as client:
-        data = client.get(job_path(job, "/cost") if job else "/v1/costs")
+        data = client.get(job_path(job, "/cost")) if job else client.get("/v1/costs", limit=limit)
     emit(data, output, lambda: _print_one(data) if job else _print_all(data), "job")
 
 
@@ -55,7 +57,15 @@ def _print_all(data: dict[str, Any]) -> None:
         say("no jobs")
         return
     print_table(_COLUMNS, [_row(item) for item in data["items"]])
-    say(f"{money(data['spend_usd'])} in all")
+    say(f"{money(data['spend_usd'])} in all{_hidden(data)}")
+
+
+def _hidden(data: dict[str, Any]) -> str:
+    """What the sum has and the table has not."""
+    missing = data["total"] - len(data["items"])
+    if not missing:
+        return ""
+    return f", with {missing} not shown here: spotctl cost --limit {data['total']}"
 
 
 def _row(item: dict[str, Any]) -> list[str]:
@@ -94,8 +104,9 @@ def _print_one(item: dict[str, Any]) -> None:
 
 def _on_demand(item: dict[str, Any]) -> str:
     if item["on_demand_usd"] is None:
-        return "not known: the program reports no steps"
-    return f"{money(item['on_demand_usd'])} for the steps that survive"
+        return "not known: no report of the first steps (none made, or no longer kept)"
+    same, best = money(item["on_demand_usd"]), money(item["on_demand_best_usd"])
+    return f"{same} for the steps that survive, in the same places; {best} in the cheapest"
 
 
 def _node_row(node: dict[str, Any]) -> list[str]:

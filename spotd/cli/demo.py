@@ -15,7 +15,7 @@ def demo(out: Path = OUT, steps: int = STEPS) -> None:
     """Watch a real job survive three preemptions on three small clouds on this machine.
 
     The daemon, SSH and the training are real; the clouds are processes here, and nothing is rented.
-    Ends with 0 when everything that it is to prove was proven.
+    Ends with 0 when everything that it is to prove was proven; report.json has it for programs.
 
     \b
     Example:

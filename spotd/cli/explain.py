@@ -60,7 +60,7 @@ def plan(
 
     \b
     Example:
-      spotctl plan examples/train.yaml
+      spotctl plan examples/finetune.yaml
     """
     body = {
         "yaml": read_job_file(file),

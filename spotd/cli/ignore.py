@@ -1,18 +1,23 @@
-"""Which files of a folder stay behind: `.skyignore` or else `.gitignore`, with git's rules.
+"""Which files of a folder stay behind: by `.skyignore`, else by git, else by `.gitignore`.
 
-A folder with a `.skyignore` at its top is judged by the `.skyignore` files in it, any other by its
-`.gitignore` files (as SkyPilot does). Later lines win over earlier ones, deeper files over higher
-ones, and nothing inside an ignored folder can be brought back.
+A folder with a `.skyignore` at its top is judged by the `.skyignore` files in it (as SkyPilot
+does), any other by git where it is in a repository, and by its `.gitignore` files where it is not.
+Our own reading of such files follows git's: later lines win over earlier ones, deeper files over
+higher ones, and nothing inside an ignored folder can be brought back. `.git` always stays behind:
+it may hold tokens, and changes when nothing that a job sees has changed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-NAMES = (".skyignore", ".gitignore")
+from spotd.cli.git import ignored_by_git
+
+_SKYIGNORE = ".skyignore"
+NAMES = (_SKYIGNORE, ".gitignore")
 
 
 @dataclass(frozen=True)
@@ -105,3 +110,34 @@ def ignored(path: str, is_folder: bool, levels: Sequence[tuple[str, Sequence[Rul
             if rule.pattern.fullmatch(relative):
                 return not rule.keep
     return False
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What stays behind under one folder. Names are relative to the root, as in `ignored`.
+
+    `by_git` is what git ignores, None outside of a repository. `levels` are our own reading of the
+    files called `rules_name`, down to the first repository.
+    """
+
+    rules_name: str
+    levels: tuple[tuple[str, tuple[Rule, ...]], ...] = ()
+    by_git: frozenset[str] | None = None
+
+    def enter(self, folder: Path, prefix: str, warn: Callable[[str], None]) -> Filter:
+        """The filter for `folder`: a repository in a repository (a submodule) has its own say."""
+        by_git = self.by_git
+        if self.rules_name != _SKYIGNORE and (not prefix or (folder / ".git").exists()):
+            names = ignored_by_git(folder, warn)
+            if names is not None:
+                by_git = (by_git or frozenset()) | {prefix + name for name in names}
+        if by_git is not None:
+            return replace(self, by_git=by_git)
+        levels = (*self.levels, (prefix, read_rules(folder / self.rules_name)))
+        return replace(self, levels=levels)
+
+    def leaves_behind(self, name: str, is_folder: bool) -> bool:
+        """Whether one entry of the folder stays behind."""
+        if name.rpartition("/")[2] == ".git" or name in (self.by_git or ()):
+            return True
+        return ignored(name, is_folder, self.levels)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from spotd.cli.ignore import Rule, file_name, ignored, read_rules
+from spotd.cli.ignore import Filter, file_name
 from spotd.cli.text import size
 from spotd.errors import ExitCode, UserError
 
@@ -49,19 +49,13 @@ def find_all(root: Path, warn: Callable[[str], None]) -> list[Found]:
     if not root.is_dir():
         mode = root.stat().st_mode
         return [Found(root.name, root, mode, root.stat().st_size)]
-    found = sorted(_walk(root, "", file_name(root), [], warn), key=lambda item: item.name)
+    found = sorted(_walk(root, "", Filter(file_name(root)), warn), key=lambda item: item.name)
     _check_size(root, found)
     return found
 
 
-def _walk(
-    folder: Path,
-    prefix: str,
-    rules_name: str,
-    above: list[tuple[str, tuple[Rule, ...]]],
-    warn: Callable[[str], None],
-) -> Iterator[Found]:
-    levels = [*above, (prefix, read_rules(folder / rules_name))]
+def _walk(folder: Path, prefix: str, above: Filter, warn: Callable[[str], None]) -> Iterator[Found]:
+    rules = above.enter(folder, prefix, warn)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -69,12 +63,12 @@ def _walk(
     for entry in entries:
         name, path = prefix + entry.name, folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if ignored(name, is_folder, levels):
+        if rules.leaves_behind(name, is_folder):
             continue
         info = entry.stat(follow_symlinks=False)
         if is_folder:
             yield Found(name, path, info.st_mode, 0)
-            yield from _walk(path, f"{name}/", rules_name, levels, warn)
+            yield from _walk(path, f"{name}/", rules, warn)
         elif stat.S_ISREG(info.st_mode):
             yield Found(name, path, info.st_mode, info.st_size)
         elif not stat.S_ISLNK(info.st_mode):

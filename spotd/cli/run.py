@@ -37,12 +37,12 @@ def run(
     """Submit a job file and follow it until it trains.
 
     The workdir and local file_mounts go along; relative paths start from where you are, and
-    .skyignore or .gitignore says what stays behind. Interrupting stops the following, not the job.
+    .skyignore, or else git, says what stays behind. Interrupting stops the following, not the job.
 
     \b
     Example:
-      spotctl run examples/train.yaml
-      spotctl run examples/train.yaml --name gpt-2 --env LR=3e-4 --secret HF_TOKEN -d
+      spotctl run examples/minimal.yaml
+      spotctl run examples/finetune.yaml --name tune-2 --env MODEL=llama-70b --secret HF_TOKEN -d
     """
     from spotd.spec import load
 

@@ -17,13 +17,11 @@ SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")
 SLACK_HOSTS = ("hooks.slack.com", "hooks.slack-gov.com")
 MAKES = ("aws", "gcp", "azure")
 MINIMAL = """\
-    [checkpoint]
-    store = "file:///var/lib/spotd/checkpoints"
-
     [providers.here]
     kind = "local"
     url = "http://127.0.0.1:8700"
     personality = "aws"
+    token_file = "/path/to/the/cloud/token"
 """
 
 
@@ -44,7 +42,10 @@ class DeploymentSection(Section):
 
 
 class CheckpointSection(Section):
-    store: StoreUrl | None = Field(default=None, description="For jobs that name none")
+    store: StoreUrl | None = Field(
+        default=None,
+        description="For jobs that name none; with local providers alone: a folder in state_dir",
+    )
     every: Duration = 300.0
     keep: int = Field(default=3, ge=1, le=1000)
 
@@ -98,6 +99,7 @@ class LocalProvider(Section):
     kind: Literal["local"]
     url: Annotated[str, BeforeValidator(parse_local_url)]
     personality: Literal["aws", "gcp", "azure"]
+    token_file: Path | None = None
 
 
 class AwsProvider(Section):

@@ -20,7 +20,7 @@ from spotd.config.checks import (
     read_options,
     read_route,
 )
-from spotd.config.file import MINIMAL, ConfigFile, SlackRoute
+from spotd.config.file import MINIMAL, ConfigFile, LocalProvider, SlackRoute
 from spotd.errors import InputError, Problem, suggest
 from spotd.spec import CheckpointDefaults, Known
 from spotd.validation import Path as Keys
@@ -54,8 +54,12 @@ class Config:
 
     @property
     def checkpoint_defaults(self) -> CheckpointDefaults:
-        section = self.file.checkpoint
-        return CheckpointDefaults(section.store or "", section.every, section.keep)
+        """A folder of this machine serves as long as every machine of a job is one of its
+        processes; a cloud's machine needs a store that it can reach."""
+        section, providers = self.file.checkpoint, self.file.providers.values()
+        local = all(isinstance(provider, LocalProvider) for provider in providers)
+        store = (self.state_dir / "checkpoints").as_uri() if local else ""
+        return CheckpointDefaults(section.store or store, section.every, section.keep)
 
     @property
     def known(self) -> Known:
@@ -128,7 +132,7 @@ def _error(path: Path, problems: Sequence[Problem]) -> ConfigError:
 def _find(environ: Mapping[str, str]) -> Path:
     candidates = paths.config_files(environ)
     for path in candidates:
-        if path.exists():
+        if paths.present(path):
             return path
     if environ.get("SPOTD_CONFIG"):
         return candidates[0]  # reading it says what is wrong

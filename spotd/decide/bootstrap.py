@@ -48,4 +48,5 @@ def start_document(
         keep=spec.checkpoint.keep,
         stop_grace_s=spec.stop_grace_s,
         progress_every_s=spec.progress_every_s,
+        head_generation=job.head.generation if job.head else 0,
     )

@@ -19,7 +19,6 @@ BASE_S = {
     "QuotaError": 600.0,
     "AuthError": 300.0,
     "RejectedError": 3600.0,
-    "ThrottledError": 5.0,
     "Preempted": 120.0,
     "Lost": 120.0,
     "BootTimeout": 600.0,

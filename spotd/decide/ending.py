@@ -81,7 +81,7 @@ def stop_wanted(d: Draft) -> None:
             )
             d.event("draining", f"saving and stopping: {why}", node)
         elif node.state is NodeState.DRAINING:
-            _end_drain(d, node, why)
+            _stop_drained(d, node, why)
     saving = [n for n in d.nodes if n.state not in LEAVING and not n.kept_until_us]
     if saving:
         d.say("waiting for the last save")
@@ -93,16 +93,16 @@ def stop_wanted(d: Draft) -> None:
         d.event("cancelled", f"{d.job.name} is cancelled; no machine of it is left")
 
 
-def _end_drain(d: Draft, node: Node, why: str) -> None:
-    """A drain that takes longer than its grace is cut short."""
+def _stop_drained(d: Draft, node: Node, why: str) -> None:
+    """It trained on after its notice: only now it is told to save, and its grace begins."""
     if node.leave_reason is LeaveReason.PREEMPTED and not node.told_drain_at_us:
-        d.set_node(node, leave_reason=LeaveReason.CANCELLED, leave_text=why)
-    margin_s = d.job.spec.stop_grace_s + d.market.timing.drain_margin_s
-    end_us = node.drained_at_us + int(margin_s * S)
-    if d.now_us >= end_us:
-        d.leave(node, LeaveReason.CANCELLED, f"{why}; it did not stop within its grace", keep=True)
-    else:
-        d.wake(end_us)
+        d.set_node(
+            node,
+            leave_reason=LeaveReason.CANCELLED,
+            leave_text=why,
+            drained_at_us=d.now_us,
+        )
+        d.event("draining", f"saving and stopping: {why}", node)
 
 
 def _fail(d: Draft, text: str) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.needs import (
+    CALL_DEADLINE_S,
     alive_at_us,
+    lost_at_us,
     mate_released,
-    release_deadline_us,
-    silent_since_us,
     suspect,
+    unanswered,
 )
-from spotd.model import LeaveReason, Node, NoticeSeen, S, Severity
+from spotd.model import EffectKind, LeaveReason, Node, NoticeSeen, S, Severity
 from spotd.states import NodeState
+
+RELEASE_TRIES = 8  # about a minute of refusals
+START_S = 2 * CALL_DEADLINE_S[EffectKind.START]  # for a chosen machine to take its start
 
 
 def taking_away(node: Node) -> NoticeSeen | None:
@@ -25,21 +29,43 @@ def drain_noticed(d: Draft) -> None:
     one that does not train yet."""
     for node in d.nodes:
         notice = taking_away(node)
-        if notice is None and node.state is NodeState.DRAINING and node.told_release_at_us:
-            _end_release(d, node)
+        if node.state is NodeState.DRAINING:
+            _end_drain(d, node)
         if notice is None or node.state in LEAVING:
             continue
         if node.state is NodeState.RUNNING:
             _drain(d, node, notice)
         elif node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
             d.leave(node, LeaveReason.PREEMPTED, "preempted before it trained")
-        elif node.state is NodeState.DRAINING and not d.job.stop_text:
-            deadline_us = release_deadline_us(node, d.view, d.now_us)
-            end_us = deadline_us + int(d.market.timing.drain_margin_s * S)
-            if d.now_us >= end_us and node.leave_reason is LeaveReason.PREEMPTED:
-                d.leave(node, LeaveReason.PREEMPTED, "its notice has run out")
-            elif node.leave_reason is LeaveReason.PREEMPTED:
-                d.wake(end_us)
+
+
+def _end_drain(d: Draft, node: Node) -> None:
+    """A drain that takes longer than it may is cut short, whatever the job is to do by now."""
+    if node.kept_until_us > d.now_us:
+        return
+    end_us, text = _drain_end(d, node)
+    if not end_us:
+        return
+    if d.now_us >= end_us:
+        d.leave(node, LeaveReason.CANCELLED, text, keep=True)
+    else:
+        d.wake(end_us)
+
+
+def _drain_end(d: Draft, node: Node) -> tuple[int, str]:
+    """When we end a draining node ourselves, and why; 0 while it trains on until its replacement
+    is ready. A notice without a deadline leaves it the job's grace."""
+    grace_us, margin_us = int(d.job.spec.stop_grace_s * S), int(d.market.timing.drain_margin_s * S)
+    saved_us = node.drained_at_us + grace_us
+    noticed = [n.deadline_us or saved_us for n in node.notices if n.takes_away]
+    if node.leave_reason is not LeaveReason.PREEMPTED:
+        text = f"{node.leave_text}; it did not stop within its grace"
+        return min([saved_us, *noticed]) + margin_us, text
+    if noticed:
+        return min(noticed) + margin_us, "its notice has run out"
+    if node.told_release_at_us:
+        return _release_end_us(d, node), "it did not release within its grace"
+    return 0, ""
 
 
 def _drain(d: Draft, node: Node, notice: NoticeSeen) -> None:
@@ -110,24 +136,47 @@ def gang_of(d: Draft, node: Node) -> list[Node]:
 
 
 def give_up_lost(d: Draft) -> None:
-    """Silent for too long though the cloud lists it; HEAD that moved meanwhile means alive."""
+    """Silent for too long though the cloud lists it; HEAD that moved meanwhile means alive. As long
+    as neither can be asked, nothing is known, and nobody given up."""
     for node in d.nodes:
-        if node.state in LEAVING or not suspect(node, d.market, d.now_us):
+        if node.state in LEAVING:
             continue
-        silent_us = silent_since_us(node)
-        d.say(f"{place(node)} is silent for {(d.now_us - silent_us) / S:.0f} s")
-        end_us = alive_at_us(node, d.view) + int(d.market.timing.lost_after_s * S)
-        if d.now_us >= end_us:
+        if not suspect(node, d.market, d.now_us):
+            _heard_again(d, node)
+            continue
+        silent_s = (d.now_us - alive_at_us(node, d.view, d.market)) / S
+        end_us = lost_at_us(node, d.view, d.market)
+        whom = unanswered(node, d.view, d.market)
+        again_us = d.now_us + int(d.market.timing.resurvey_s * S)
+        if d.now_us < end_us:
+            d.say(f"{place(node)} is silent for {silent_s:.0f} s")
+            d.wake(min(end_us, again_us))
+        elif whom:
+            _await_answer(d, node, whom)
+            d.wake(again_us)
+        else:
             d.event(
                 "lost",
-                f"{place(node)} has been silent for {d.market.timing.lost_after_s:.0f} s",
+                f"{place(node)} has been silent for {silent_s:.0f} s",
                 node,
                 severity=Severity.WARNING,
                 alert=node.state is NodeState.RUNNING,
             )
             d.leave(node, LeaveReason.LOST, "silent for too long", keep=True)
-        else:
-            d.wake(min(end_us, d.now_us + int(d.market.timing.resurvey_s * S)))
+
+
+def _await_answer(d: Draft, node: Node, whom: str) -> None:
+    """Told once: that it was is on record in the node's `leave_text`."""
+    text = f"{place(node)} is silent, and {whom} does not answer: kept until that is known"
+    d.say(text)
+    if not node.leave_text:
+        d.set_node(node, leave_text=f"silent, and {whom} does not answer")
+        d.event("unheard", text, node, severity=Severity.WARNING, alert=True)
+
+
+def _heard_again(d: Draft, node: Node) -> None:
+    if node.leave_text and node.leave_reason is None:
+        d.set_node(node, leave_text="")
 
 
 def give_up_boot(d: Draft) -> None:
@@ -142,12 +191,19 @@ def give_up_boot(d: Draft) -> None:
         elif node.started_at_us and not node.ready_at_us:
             end_us = node.started_at_us + int(spec.setup_timeout_s * S)
             text = f"setup not done within {spec.setup_timeout_s:.0f} s"
+        elif node.chosen and not node.started_at_us:
+            # It is chosen as soon as its whole gang has said hello.
+            end_us = max(mate.hello_at_us for mate in gang_of(d, node)) + int(START_S * S)
+            text = f"not to be started within {START_S:.0f} s"
         else:
             continue
         if d.now_us < end_us:
             d.wake(end_us)
             continue
         error = f" ({node.effect_error})" if node.effect_error else ""
+        if node.chosen and not node.started_at_us:
+            words = f"{place(node)} could not be started and is replaced: {text}{error}"
+            d.event("start_failed", words, node, severity=Severity.WARNING, alert=True)
         d.leave(node, LeaveReason.BOOT_TIMEOUT, text + error)
 
 
@@ -156,21 +212,14 @@ def _may_save(d: Draft, node: Node) -> bool:
     ended = node.exit_code is not None or node.released_at_us
     if node.state is not NodeState.DRAINING or ended or not mate_released(node, d.view):
         return False
+    if not node.told_release_at_us:
+        return node.effect is not EffectKind.RELEASE or node.effect_failures < RELEASE_TRIES
     return d.now_us < _release_end_us(d, node)
 
 
 def _release_end_us(d: Draft, node: Node) -> int:
     margin_s = d.job.spec.stop_grace_s + d.market.timing.drain_margin_s
-    return (node.told_release_at_us or d.now_us) + int(margin_s * S)
-
-
-def _end_release(d: Draft, node: Node) -> None:
-    """Told to release with no notice of its own, for its mate had one: it has its grace."""
-    end_us = _release_end_us(d, node)
-    if d.now_us >= end_us:
-        d.leave(node, LeaveReason.PREEMPTED, "it did not release within its grace", keep=True)
-    else:
-        d.wake(end_us)
+    return node.told_release_at_us + int(margin_s * S)
 
 
 def keep_gang(d: Draft) -> None:
@@ -183,6 +232,8 @@ def keep_gang(d: Draft) -> None:
         first = next((n for n in gang if n.state in LEAVING), None)
         draining = next((n for n in gang if n.state is NodeState.DRAINING), None)
         for node in gang:
+            if node.kept_until_us > d.now_us:
+                continue  # for its user, who looks at this one machine
             if first is not None and not _may_save(d, node):
                 why = first.leave_reason or LeaveReason.LOST
                 d.leave(node, why, f"rank {first.rank} left", keep=True)

@@ -48,7 +48,8 @@ def suspect(node: Node, market: Market, now_us: int) -> bool:
         return False
     if node.link_down_at_us:
         return True
-    return now_us - silent_since_us(node) > market.timing.suspect_after_s * S
+    since_us = max(silent_since_us(node), market.listening_since_us)
+    return now_us - since_us > market.timing.suspect_after_s * S
 
 
 def may_write(node: Node) -> bool:
@@ -117,13 +118,41 @@ def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | No
             return None
 
 
-def alive_at_us(node: Node, view: View) -> int:
+def alive_at_us(node: Node, view: View, market: Market) -> int:
     """When the node last showed that it lives: by its word, or by a checkpoint that we know of from
-    HEAD alone."""
-    head, silent_us = view.job.head, silent_since_us(node)
+    HEAD alone. Before we listened it may have spoken all the time."""
+    head, silent_us = view.job.head, max(silent_since_us(node), market.listening_since_us)
     if head is None or head.generation != node.generation or head.step <= node.last_step:
         return silent_us
     return max(silent_us, head.seen_at_us)
+
+
+def last_look_us(node: Node, view: View, market: Market) -> int:
+    """When a silent node is looked for once more, before it is given up."""
+    return alive_at_us(node, view, market) + int(LAST_LOOK * market.timing.lost_after_s * S)
+
+
+def lost_at_us(node: Node, view: View, market: Market) -> int:
+    """When a silent node may be given up. After its last look at HEAD it has the rest of its time
+    to speak: what kept us from looking may have kept it from being heard."""
+    looked_us = _head_read_at_us(view) if node.claimed_at_us else 0
+    rest_us = int((1 - LAST_LOOK) * market.timing.lost_after_s * S)
+    return max(last_look_us(node, view, market), looked_us) + rest_us
+
+
+def unanswered(node: Node, view: View, market: Market) -> str:
+    """Who has not told us yet, since the last look, that the node is no more to be seen; "" when
+    nobody is left to be asked."""
+    look_us = last_look_us(node, view, market)
+    if node.surveyed_at_us < look_us:
+        return "its cloud"
+    if node.claimed_at_us and _head_read_at_us(view) < look_us:
+        return "the store of its checkpoints"
+    return ""
+
+
+def _head_read_at_us(view: View) -> int:
+    return view.job.head.read_at_us if view.job.head else 0
 
 
 def _need_contact(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
@@ -132,19 +161,22 @@ def _need_contact(node: Node, view: View, market: Market, now_us: int) -> Effect
     timing = market.timing
     if not suspect(node, market, now_us):
         return None
-    if _in_flight(node, market, EffectKind.BOOT, node.booted_at_us, now_us):
+    look_us = last_look_us(node, view, market)
+    look = bool(node.claimed_at_us) and now_us >= look_us and _head_read_at_us(view) < look_us
+    # A machine that froze keeps a call for long: the last look does not wait for that.
+    if not look and _in_flight(node, market, EffectKind.BOOT, node.booted_at_us, now_us):
         return EffectKind.BOOT
+    if _in_flight(node, market, EffectKind.READ_HEAD, _head_read_at_us(view), now_us):
+        return EffectKind.READ_HEAD
     since_us = node.link_down_at_us or silent_since_us(node)
     asked = node.surveyed_at_us > since_us
     if not asked or now_us - node.surveyed_at_us >= timing.resurvey_s * S:
         return EffectKind.SURVEY
     again = now_us - node.booted_at_us >= timing.suspect_after_s * S
+    if look:
+        return EffectKind.READ_HEAD
     if node.cloud_state == InstanceState.RUNNING and (node.booted_at_us <= since_us or again):
         return EffectKind.BOOT
-    head = view.job.head
-    look_us = alive_at_us(node, view) + int(LAST_LOOK * timing.lost_after_s * S)
-    if node.claimed_at_us and now_us >= look_us and (head is None or head.read_at_us < look_us):
-        return EffectKind.READ_HEAD
     return None
 
 
@@ -192,6 +224,8 @@ def _need_running(node: Node, view: View, market: Market, now_us: int) -> Effect
     if node.exit_code == EXIT_FINISHED:
         return _need_finished(node, view, market, now_us)
     contact = _need_contact(node, view, market, now_us)
+    if node.rank and view.job.spec.checkpoint.engine != "none":
+        return contact  # the ranks of our engine save together: rank 0 is told
     wanted_us = view.job.save_wanted_at_us
     if contact is None and wanted_us > max(node.told_save_at_us, node.first_step_at_us):
         return EffectKind.SAVE
@@ -247,7 +281,7 @@ def gang_finished_us(node: Node, view: View) -> int:
 def _need_terminating(node: Node, market: Market, now_us: int) -> EffectKind | None:
     timing = market.timing
     if not node.instance_id:
-        if node.launch_error or node.gone_at_us:
+        if node.gone_at_us:
             return None
         # Paced by its own calls: listings that others ask for never say that it is absent.
         asked_us = node.effect_armed_at_us if node.effect is EffectKind.RESOLVE else 0

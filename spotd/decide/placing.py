@@ -62,7 +62,8 @@ def place_job(d: Draft) -> None:
         _report_manned(d)
         return
     coming = len(_candidates(d)) if _attempt_open(d) else 0
-    if coming >= d.job.spec.candidates:
+    wanted = d.job.spec.candidates if d.market.hedging else 1
+    if coming >= wanted:
         d.say("waiting for a machine to come up")
         return
     if d.job.place_after_us > d.now_us:
@@ -74,7 +75,7 @@ def place_job(d: Draft) -> None:
         d.say(f"waiting: {d.market.blocked}")
         d.wake(d.now_us + 15_000_000)
         return
-    for _ in range(d.job.spec.candidates - coming):
+    for _ in range(wanted - coming):
         if not _ask(d):
             return
 

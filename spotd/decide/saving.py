@@ -11,7 +11,7 @@ from spotd.states import NodeState
 def save_when_slow(d: Draft) -> None:
     """At most once per full round of checks, so that one slow hour is not a save a minute."""
     spec = d.job.spec.health
-    running = [node for node in d.current if node.state is NodeState.RUNNING]
+    running = [node for node in d.nodes if node.state is NodeState.RUNNING]
     if d.ended or not running or d.job.stop_text:
         return
     round_us = int(spec.checks * spec.check_every_s * S)

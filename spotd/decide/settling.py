@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from providers.base import NoticeKind
 from spotd.decide.backoff import backoff_s
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.needs import gang_finished_us, scripts_gang
-from spotd.model import LeaveReason, Node, S, Severity
+from spotd.model import Desired, LeaveReason, Node, S, Severity
 from spotd.states import NodeState
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
 
+HEAD_PATIENCE_S = 600.0  # for HEAD to be read after an exit 0
 GANG_FINAL_S = 60.0  # for rank 0 to commit that its gang has finished
 
 
@@ -17,17 +19,21 @@ def settle_observed(d: Draft) -> None:
     for node in d.nodes:
         if node.state is NodeState.GONE:
             continue
-        if node.gone_at_us:
+        coming = node.state in (NodeState.LAUNCHING, NodeState.BOOTING)
+        if node.gone_at_us and node.launch_error and coming:
+            _refused(d, node)
+        elif node.gone_at_us:
             _gone(d, node)
         elif node.state is NodeState.LAUNCHING and node.launch_error:
-            _refused(d, node)
-        elif node.state is NodeState.TERMINATING and node.launch_error and not node.instance_id:
-            d.set_node(node, state=NodeState.GONE)
+            text = f"{node.launch_error}; an earlier request may have made a machine"
+            d.leave(node, LeaveReason.CAPACITY, text)
         elif node.state is NodeState.LAUNCHING and node.instance_id:
             d.set_node(node, state=NodeState.BOOTING)
             d.event("launched", f"{place(node)} exists as {node.instance_id}", node)
         elif node.state is NodeState.BOOTING and node.chosen and node.first_step_at_us:
             _running(d, node)
+        elif node.state is NodeState.BOOTING and _gang_trains(d, node):
+            d.set_node(node, state=NodeState.RUNNING)
 
 
 def _running(d: Draft, node: Node) -> None:
@@ -42,6 +48,16 @@ def _running(d: Draft, node: Node) -> None:
     d.event("recovered", text, node, alert=True, seconds=took, step=node.last_step)
 
 
+def _gang_trains(d: Draft, node: Node) -> bool:
+    """Rank 0 reports its steps for all ranks of our engine: none of them steps without the others.
+    A script's ranks each speak for themselves."""
+    if not (node.chosen and node.started_at_us) or d.job.spec.checkpoint.engine == "none":
+        return False
+    key = (node.generation, node.candidate, 0)
+    first = (n for n in d.nodes if (n.generation, n.candidate, n.rank) == key)
+    return any(rank_0.first_step_at_us for rank_0 in first)
+
+
 def _refused(d: Draft, node: Node) -> None:
     d.set_node(
         node,
@@ -51,11 +67,19 @@ def _refused(d: Draft, node: Node) -> None:
         left_at_us=d.now_us,
     )
     d.event("refused", f"{place(node)} was refused: {node.launch_error}", node)
-    if node.launch_error_code == "RejectedError":
-        d.set_job(stop_text=f"the cloud rejects the request: {node.launch_error}")
+    _obey_rejection(d, node)
+
+
+def _obey_rejection(d: Draft, node: Node) -> None:
+    """A request that the cloud calls wrong is not made again."""
+    if node.launch_error_code == "RejectedError" and d.job.desired is not Desired.CANCEL:
+        text = f"the cloud rejects the request: {node.launch_error}"
+        d.set_job(stop_text=d.job.stop_text or text)
 
 
 def _gone(d: Draft, node: Node) -> None:
+    if node.leave_reason is LeaveReason.CAPACITY and all(n.state in LEAVING for n in d.nodes):
+        _obey_rejection(d, node)  # in doubt until now, and no other cloud took the request
     noticed = any(notice.takes_away for notice in node.notices)
     if node.leave_reason is not None:
         reason, text = node.leave_reason, node.leave_text
@@ -91,14 +115,24 @@ def settle_exits(d: Draft) -> None:
         match node.exit_code:
             case code if code == EXIT_FINISHED:
                 _finished(d, node)
-            case code if code == EXIT_RELEASED:
+            case code if code == EXIT_RELEASED and _asked_to_stop(d, node):
                 step = d.job.head.step if d.job.head else node.last_step
-                text = f"saved at step {step} and released"
+                saved = f"saved at step {step} and released"
+                text = saved if node.released_at_us else "stopped as it was told"
                 d.leave(node, LeaveReason.PREEMPTED, text, keep=True)
             case code if code == EXIT_FENCED:
                 d.leave(node, LeaveReason.LOST, "fenced by a newer generation", keep=True)
             case _:
                 _crashed(d, node)
+
+
+def _asked_to_stop(d: Draft, node: Node) -> bool:
+    """75 says that a stop was obeyed. A script may end with it by itself, again and again: then it
+    is a crash like any other."""
+    if d.job.spec.checkpoint.engine != "none" or node.released_at_us:
+        return True
+    noticed = any(notice.kind is not NoticeKind.REBALANCE for notice in node.notices)
+    return noticed or node.state is NodeState.DRAINING
 
 
 def _finished(d: Draft, node: Node) -> None:
@@ -108,8 +142,27 @@ def _finished(d: Draft, node: Node) -> None:
         return
     if scripts_gang(d.job):
         _await_gang(d, node)
-    elif head is not None and head.read_at_us >= node.exited_at_us and node.rank == 0:
+    elif node.rank:
+        return  # rank 0 answers for its gang
+    elif head is not None and head.read_at_us >= node.exited_at_us:
         _charge(d, node, "the program exited 0 without a final checkpoint")
+    else:
+        _await_head(d, node)
+
+
+def _await_head(d: Draft, node: Node) -> None:
+    """Its machine is not paid for ever for a store that does not answer: the next one claims HEAD
+    before it trains, and sees there that all is done."""
+    end_us = node.exited_at_us + int(HEAD_PATIENCE_S * S)
+    if d.now_us < end_us:
+        d.say(f"{place(node)} exited 0; waiting for its last checkpoint to be read")
+        d.wake(end_us)
+        return
+    error = f" ({node.effect_error})" if node.effect_error else ""
+    text = f"exited 0, and HEAD could not be read for {HEAD_PATIENCE_S / 60:.0f} min{error}"
+    words = f"{place(node)} {text}; another machine is asked, check the checkpoints' store"
+    d.event("unconfirmed", words, node, severity=Severity.ERROR, alert=True)
+    d.leave(node, LeaveReason.DONE, text)
 
 
 def _await_gang(d: Draft, node: Node) -> None:
@@ -146,7 +199,9 @@ def _charge(d: Draft, node: Node, text: str) -> None:
         other.leave_reason is LeaveReason.FAILED and other.generation == node.generation
         for other in d.nodes
     )
-    if d.ended or node.generation != job.generation or job.stop_text or charged:
+    # A newer attempt that has chosen nobody took nothing over: its notice may be withdrawn.
+    replaced = any(other.chosen and other.generation > node.generation for other in d.nodes)
+    if d.ended or replaced or job.stop_text or charged:
         _leave_failed(d, node, text)  # one crash, in as many ranks as it may be, is charged once
         return
     free = node.exit_code in spec.recover_on_exit_codes

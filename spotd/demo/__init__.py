@@ -14,7 +14,8 @@ from typing import NoReturn
 from rich.console import Console
 
 from spotd.demo.box import Box, BoxError, running_box
-from spotd.demo.facts import orphan_seconds, recoveries, zombie_commits
+from spotd.demo.facts import giving_back, orphan_seconds, recoveries
+from spotd.demo.heads import zombie_commits
 from spotd.demo.report import Evidence, lines, table, write_report
 from spotd.demo.screen import open_screen
 from spotd.demo.story import SCENARIO, STEPS, Story
@@ -25,9 +26,9 @@ from spotd.store.sql import open_store
 def main(folder: Path, steps: int = 0) -> int:
     """Run the demo, its report in `folder`; 0 when everything it is to prove was proven."""
     console = Console()
-    signal.signal(signal.SIGTERM, _end)
     out = folder.absolute()
-    shutil.rmtree(out / "box", ignore_errors=True)
+    _clear(out / "box")
+    signal.signal(signal.SIGTERM, _end)
     out.mkdir(parents=True, exist_ok=True)
     try:
         evidence = _run(out, console, steps or STEPS)
@@ -44,6 +45,18 @@ def main(folder: Path, steps: int = 0) -> int:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True)
     return 0 if evidence.proven() else 1
+
+
+def _clear(box: Path) -> None:
+    """Remove what an earlier demo left. Raises UserError for a folder that none has made."""
+    if not box.exists():
+        return
+    if not (box / "scenario.toml").is_file() and (not box.is_dir() or any(box.iterdir())):
+        raise UserError(
+            f"{box} is in the way: no earlier demo has made it",
+            f"give another folder with --out, or move {box} away",
+        )
+    shutil.rmtree(box, ignore_errors=True)
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -63,25 +76,25 @@ def _run(out: Path, console: Console, steps: int) -> Evidence:
 def _gather(box: Box, story: Story, job_id: str, reference_id: str, wall_s: float) -> Evidence:
     cost = box.client.get(f"/v1/jobs/{job_id}/cost")
     takings = list(box.ask_cloud("/control/state")["notices"])
+    meter = box.meter()
     now_us = time.time_ns() // 1000
     url = f"sqlite:///{box.folder / 'state' / 'spotd.db'}"
     store = open_store(url, now=lambda: now_us, notify=lambda: None, deployment_factory=str)
     try:
         nodes, progress = store.job_nodes(job_id), store.progress(job_id)
-        checkpoints = store.checkpoints(job_id)
         everybody = [*nodes, *store.job_nodes(reference_id)]
-        successor = next(node for node in nodes if node.generation == 2)
         return Evidence(
             nodes=nodes,
             progress=progress,
-            checkpoints=checkpoints,
+            checkpoints=store.checkpoints(job_id),
             reference=store.progress(reference_id),
             takings=takings,
-            recoveries=recoveries(nodes, progress, takings),
+            recoveries=recoveries(nodes, progress, takings, meter),
             weights_equal=_compare(box, job_id, reference_id),
-            zombie_exit=story.zombie_exit,
-            zombie_commits=zombie_commits(checkpoints, 1, successor.claimed_at_us),
-            orphan_s=orphan_seconds(everybody, box.meter(), now_us),
+            zombie=story.zombie,
+            zombie_commits=zombie_commits(story.heads),
+            orphan_s=orphan_seconds(everybody, meter, now_us),
+            giving_back_s=giving_back(everybody, meter, now_us),
             cost=cost,
             wall_s=wall_s,
         )
@@ -92,7 +105,7 @@ def _gather(box: Box, story: Story, job_id: str, reference_id: str, wall_s: floa
 def _compare(box: Box, one: str, other: str) -> bool:
     """The trainer's own comparison of the two final states, bit for bit, in its own process: torch
     is not for the control box."""
-    store = (box.folder / "checkpoints").as_uri()
+    store = box.checkpoints_url
     command = [sys.executable, "-m", "trainer.checkpoint", "compare", store, one, store, other]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=box.folder)
     (box.folder / "compare.log").write_text(done.stdout + done.stderr)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from providers.local.access import credentials, token_file
 from spotd.cli.client import Client, UnreachableError
 from spotd.errors import UserError
 
@@ -64,6 +65,7 @@ class Box:
         self.cloud: subprocess.Popen[bytes] | None = None
         self.daemon: subprocess.Popen[bytes] | None = None
         self.cloud_url = ""
+        self.token_file = token_file(self.folder / "cloud")
 
     def __enter__(self) -> Box:
         return self
@@ -100,17 +102,23 @@ class Box:
         """Short enough for a unix socket wherever the folder is."""
         return self.folder / "s"
 
+    @property
+    def checkpoints_url(self) -> str:
+        """The jobs' authority store."""
+        return (self.folder / "checkpoints").as_uri()
+
     def write_config(self) -> None:
         """config.toml with one provider per personality."""
         lines = [
             f'state_dir = "{self.folder / "state"}"',
             f'socket = "{self.socket_path}"',
             "[checkpoint]",
-            f'store = "{(self.folder / "checkpoints").as_uri()}"',
+            f'store = "{self.checkpoints_url}"',
         ]
         for name in PERSONALITIES:
             lines += [f"[providers.local-{name}]", 'kind = "local"']
             lines += [f'url = "{self.cloud_url}"', f'personality = "{name}"']
+            lines += [f'token_file = "{self.token_file}"']
         self.config_path.write_text("\n".join([*lines, self._settings, ""]))
 
     def start_daemon(self) -> None:
@@ -220,7 +228,8 @@ class Box:
             http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
         ) as connection:
             data = None if body is None else json.dumps(body).encode()
-            connection.request("GET" if data is None else "POST", path, body=data)
+            method = "GET" if data is None else "POST"
+            connection.request(method, path, body=data, headers=credentials(self.token_file))
             response = connection.getresponse()
             text = response.read()
         if response.status >= 300:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotd.model import Node, S
-from spotd.store.base import CheckpointRow, ProgressRow
+from spotd.store.base import ProgressRow
 
 
 @dataclass(frozen=True)
 class Recovery:
     """One machine lost and the next one training. Seconds from `struck_us`: the moment that the
-    notice was published at the metadata service, or that the machine died."""
+    notice was published at the metadata service, or that the machine died. `request_s` is when the
+    next machine's cloud had the request by its own clock, not when we decided to ask."""
 
     generation: int
     cloud: str
@@ -49,18 +50,31 @@ def lineage(progress: Sequence[ProgressRow]) -> dict[int, float]:
 
 
 def recoveries(
-    nodes: Sequence[Node], progress: Sequence[ProgressRow], takings: Sequence[Mapping[str, Any]]
+    nodes: Sequence[Node],
+    progress: Sequence[ProgressRow],
+    takings: Sequence[Mapping[str, Any]],
+    meter: Sequence[Mapping[str, Any]],
 ) -> list[Recovery]:
-    """Every hand-over from a generation whose machine was taken away to the next that trained."""
+    """Every hand-over from a generation whose machine was taken away to the next that trained.
+    `takings` and `meter` are the cloud's own records."""
+    asked_us = {str(row["token"]): int(row["launched_at_us"]) for row in meter}
     trained = [node for node in nodes if node.first_step_at_us and node.rank == 0]
     trained.sort(key=lambda node: node.generation)
     taken = {str(taking["instance_id"]) for taking in takings}
     pairs = itertools.pairwise(trained)
-    return [_recovery(o, n, progress, takings) for o, n in pairs if o.instance_id in taken]
+    return [
+        _recovery(old, new, progress, takings, asked_us[new.token])
+        for old, new in pairs
+        if old.instance_id in taken
+    ]
 
 
 def _recovery(
-    old: Node, new: Node, progress: Sequence[ProgressRow], takings: Sequence[Mapping[str, Any]]
+    old: Node,
+    new: Node,
+    progress: Sequence[ProgressRow],
+    takings: Sequence[Mapping[str, Any]],
+    asked_us: int,
 ) -> Recovery:
     taking = next(t for t in takings if t["instance_id"] == old.instance_id)
     with_notice = taking["mode"] == "notice"
@@ -80,7 +94,7 @@ def _recovery(
         kind="notice" if with_notice else "death",
         notice_s=float(taking["notice_s"]) if with_notice else 0.0,
         struck_us=struck_us,
-        request_s=since(new.requested_at_us),
+        request_s=since(asked_us),
         instance_s=since(new.launched_at_us),
         ssh_s=since(new.hello_at_us),
         ready_s=since(new.ready_at_us),
@@ -104,12 +118,13 @@ def unreported_steps(progress: Sequence[ProgressRow], struck_us: int) -> int:
 def orphan_seconds(
     nodes: Sequence[Node], meter: Sequence[Mapping[str, Any]], now_us: int, slack_s: float = 1.0
 ) -> float:
-    """Machine-seconds on the cloud's own meter that belong to no node, or came after we believed
-    the node gone (beyond `slack_s`, in which a listing may be on its way)."""
+    """Machine-seconds on the cloud's own meter that nobody knew of: of an unknown token, of a
+    second machine for one token, or after we believed the node gone (beyond `slack_s`, in which a
+    listing may be on its way). What we knew of and were slow to end is `giving_back`."""
     by_token = {node.token: node for node in nodes}
     total = 0.0
     for row in meter:
-        node = by_token.get(str(row["token"]))
+        node = by_token.pop(str(row["token"]), None)
         end_us = int(row["ended_at_us"] or now_us)
         if node is None:
             total += float(row["seconds"])
@@ -120,10 +135,27 @@ def orphan_seconds(
     return round(total, 3)
 
 
-def zombie_commits(checkpoints: Sequence[CheckpointRow], generation: int, claimed_us: int) -> int:
-    """Checkpoints of an old generation on record after the next one had claimed HEAD."""
-    return sum(
-        1
-        for row in checkpoints
-        if row.generation == generation and row.committed_at_us > claimed_us
-    )
+def giving_back(
+    nodes: Sequence[Node], meter: Sequence[Mapping[str, Any]], now_us: int
+) -> dict[str, float]:
+    """Node id -> seconds that its machine cost, by the cloud's own meter, after we had no more use
+    for it; a machine that the cloud took away before is 0."""
+    by_token = {node.token: node for node in nodes}
+    found: dict[str, float] = {}
+    for row in meter:
+        node = by_token.get(str(row["token"]))
+        unwanted_us = _unwanted_us(node) if node is not None else 0
+        if node is not None and unwanted_us:
+            end_us = int(row["ended_at_us"] or now_us)
+            seconds = round(max(0, end_us - unwanted_us) / S, 3)
+            found[node.id] = max(seconds, found.get(node.id, 0.0))
+    return found
+
+
+def _unwanted_us(node: Node) -> int:
+    """When its program had ended; else when it was decided that it leaves, or, if it was left to
+    save first, when the time for that was over. 0 while it is wanted."""
+    if node.exited_at_us:
+        return node.exited_at_us
+    deadlines = [notice.deadline_us or 0 for notice in node.notices if notice.takes_away]
+    return max(node.left_at_us, *deadlines, 0) if node.drained_at_us else node.left_at_us

@@ -6,14 +6,16 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spotd.demo.box import Box, BoxError, wait_for
+from spotd.demo.heads import HeadWatch
 from spotd.demo.screen import Screen
 from spotd.phase import FINISHED
+from spotd.wire import EXIT_FENCED, Head
 
 STEPS = 300
 STEP_MS = 100  # at least, so that a fast machine does not finish before it is preempted
@@ -66,6 +68,14 @@ class Strike:
         return order
 
 
+@dataclass(frozen=True)
+class Ended:
+    """The exit code of a machine's program, and when its own journal says so."""
+
+    code: int
+    at_us: int
+
+
 STRIKES = (
     Strike("freezes and is cut off, without a word", "silent", thaw_after_s=32.0),
     Strike("gets the cloud's notice: 30 s left", "notice", 30.0),
@@ -97,13 +107,21 @@ class Story:
         self.box = box
         self.screen = screen
         self.steps = steps
-        self.zombie_exit: int | None = None
+        self.zombie: Ended | None = None
+        self.heads: Sequence[Head] = ()
         self._seen = 0
         self._zombie: tuple[str, int] | None = None
 
     def preempted(self) -> str:
         """The job that loses three machines; its id once it has finished."""
         job_id = self.box.submit(job_file("demo", self.steps), "demo")
+        with HeadWatch(self.box.checkpoints_url, job_id) as watch:
+            self.heads = watch.versions
+            self._strike(job_id)
+            self._finish(job_id)
+        return job_id
+
+    def _strike(self, job_id: str) -> None:
         for number, strike in enumerate(STRIKES, start=1):
             node = self._await_training(job_id, number)
             self._pause(job_id, TRAIN_S)
@@ -112,8 +130,6 @@ class Story:
             self.box.preempt(str(node["instance_id"]), **strike.order())
             if strike.thaw_after_s is not None:
                 self._zombie = (str(node["instance_id"]), int(node["generation"]))
-        self._finish(job_id)
-        return job_id
 
     def undisturbed(self) -> str:
         """The same job, left alone; its id once it has finished."""
@@ -170,16 +186,17 @@ class Story:
         instance, generation = self._zombie
         folder = self.box.folder / "cloud" / "instances" / instance
         for path in folder.glob(f"**/{job_id}/g{generation}/journal.jsonl"):
-            code = exit_code(path)
-            if code is not None:
-                self.zombie_exit, self._zombie = code, None
-                text = f"the frozen machine woke up, tried to commit, and was refused (exit {code})"
-                self.screen.say("zombie", text)
+            ended = how_it_ended(path)
+            if ended is not None:
+                self.zombie, self._zombie = ended, None
+                refused = ended.code == EXIT_FENCED
+                what = "tried to commit, and was refused" if refused else "was not refused"
+                self.screen.say("zombie", f"the frozen machine woke up, {what} (exit {ended.code})")
                 return
 
 
-def exit_code(journal: Path) -> int | None:
-    """The exit code that a node's journal ends with; None while it has none."""
+def how_it_ended(journal: Path) -> Ended | None:
+    """How the program ended by a node's journal; None while it does not say."""
     try:
         lines = journal.read_bytes().splitlines()
     except OSError:
@@ -191,5 +208,5 @@ def exit_code(journal: Path) -> int | None:
             continue
         entry = entry.get("journal", entry)
         if entry.get("kind") == "exited":
-            return int(entry["data"]["code"])
+            return Ended(int(entry["data"]["code"]), int(entry["at_us"]))
     return None

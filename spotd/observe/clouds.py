@@ -21,7 +21,7 @@ from providers.base import (
 )
 from spotd.clock import Clock
 from spotd.model import Event, S, Severity
-from spotd.store.base import Store
+from spotd.store.base import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -111,6 +111,7 @@ class _Listing:
         self._since_us: dict[str, int] = {}  # orphan -> first seen as one
         self._ending_us: dict[str, int] = {}  # orphan -> last told to end
         self._reported: set[str] = set()
+        self._untold: list[tuple[str, Event]] = []  # by job, oldest first
 
     def take(self) -> Record:
         """Ask now. A listing that fails is nothing; one that succeeds is recorded by the result,
@@ -126,8 +127,9 @@ class _Listing:
                 if done:
                     return
                 now_us = self._clock.now_us()
+                lag_s = self._provider.visibility_s
                 orphans = self._store.record_listing(
-                    self._provider.name, instances, asked_at_us, now_us
+                    self._provider.name, instances, asked_at_us, now_us, lag_s
                 )
                 done = True
             self._end(self._overdue(orphans, now_us))
@@ -166,12 +168,27 @@ class _Listing:
                 with self._lock:
                     self._ending_us.pop(instance_id, None)
                 continue
-            if instance_id not in self._reported:
-                self._reported.add(instance_id)
-                text = f"{instance_id} in {name}/{orphan.zone} belongs to no job: terminated"
-                event = Event("orphan", text, severity=Severity.WARNING, alert=True)
-                job_id = orphan.tags.get("spotd-job", "")
-                self._store.add_event(job_id, event, self._clock.now_us())
+            text = f"{instance_id} in {name}/{orphan.zone} belongs to no job: terminated"
+            event = Event("orphan", text, severity=Severity.WARNING, alert=True)
+            with self._lock:
+                if instance_id not in self._reported:
+                    self._reported.add(instance_id)
+                    self._untold.append((orphan.tags.get("spotd-job", ""), event))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Put on record what was ended; what the store does not take is told with the next listing:
+        nobody else knows of it. Raises StoreError."""
+        while self._untold:
+            with self._lock:
+                untold, self._untold = self._untold[:1], self._untold[1:]
+            try:
+                for job_id, event in untold:
+                    self._store.add_event(job_id, event, self._clock.now_us())
+            except StoreError:
+                with self._lock:
+                    self._untold = untold + self._untold
+                raise
 
 
 def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:

@@ -41,7 +41,8 @@ FOLLOWED = frozenset({NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING})
 
 
 class Follower:
-    """Start it once; `poke` says that there may be new nodes to follow."""
+    """Start it once; `poke` says that there may be new nodes to follow. `listened` is called after
+    every turn that went through."""
 
     def __init__(
         self,
@@ -50,9 +51,11 @@ class Follower:
         keys: Callable[[str], JobKeys],
         objects: ObjectStore,
         clock: Clock,
+        listened: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._clock = clock
+        self._listened = listened
         self._output = Output(store, objects, clock)
         self._recorder = Recorder(store, clock)
         self._selector = selectors.DefaultSelector()
@@ -116,6 +119,7 @@ class Follower:
         while not self._stopping.is_set():
             try:
                 self._turn()
+                self._listened()
             except StoreError as error:
                 # Nothing more is read from the nodes until what they said is on record.
                 log.warning("the store does not answer", error=str(error))
@@ -163,6 +167,7 @@ class Follower:
         for node_id in [n for n in self._followed if n not in wanted and n not in self._ending]:
             self._leave(self._followed[node_id])
         self._forget({*wanted, *self._ending})
+        self._retries.forget(wanted)  # one that ends is not tried again, and wakes nobody
         missing = wanted - self._followed.keys() - self._opening
         due = [node_id for node_id in missing if self._retries.due(node_id, now_s)]
         for node in self._store.find_nodes(due):
@@ -179,7 +184,6 @@ class Follower:
         for node_id in [n for n in self._output.nodes if n not in kept]:
             self._output.end(node_id)
         self._gaps = {node_id: seq for node_id, seq in self._gaps.items() if node_id in kept}
-        self._retries.forget(kept)
         self._recorder.forget(kept)
         self._unshipped &= kept
 

@@ -48,8 +48,7 @@ class Followed:
 
     def close(self) -> None:
         """Hang up; the descriptor must not be watched any more."""
-        self.connection.close()
-        self.channel.close()
+        self.connection.hang_up(self.channel)
 
 
 def open_stream(

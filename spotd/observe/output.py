@@ -196,17 +196,26 @@ class Output:
 
     def _write_all(self) -> None:
         while (piece := self._pieces.get()) is not None:
-            pause_s = RETRY_FIRST_S
-            while not self._closing.is_set():
-                try:
-                    self._write(piece)
-                    break
-                except (ObjectStoreError, StoreError) as error:
-                    log.warning("output not stored", node=piece.stream.node.id, error=str(error))
-                    self._closing.wait(pause_s)
-                    pause_s = min(2 * pause_s, RETRY_CAP_S)
+            try:
+                self._write_patiently(piece)
+            except Exception:
+                # One piece must not keep all others back. The gap it leaves is asked for again when
+                # the node is followed anew.
+                log.exception("a piece of output is given up", node=piece.stream.node.id)
             with self._lock:
                 self._held_bytes -= len(piece.data)
+
+    def _write_patiently(self, piece: _Piece) -> None:
+        """Again and again while a store is away, until we close."""
+        pause_s = RETRY_FIRST_S
+        while not self._closing.is_set():
+            try:
+                self._write(piece)
+                return
+            except (ObjectStoreError, StoreError) as error:
+                log.warning("output not stored", node=piece.stream.node.id, error=str(error))
+                self._closing.wait(pause_s)
+                pause_s = min(2 * pause_s, RETRY_CAP_S)
 
     def _write(self, piece: _Piece) -> None:
         stream, coverage = piece.stream, piece.stream.coverage

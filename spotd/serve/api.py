@@ -177,7 +177,7 @@ def _refusal(request: Request, error: Exception) -> ApiError:
         case StoreUnavailableError() | ObjectsUnavailableError():
             return ApiError(503, "unavailable", str(error), "the same again in a moment")
         case StoreError() | ObjectsError():
-            return ApiError(503, "unavailable", str(error), "spotctl doctor")
+            return ApiError(500, "unavailable", str(error), "spotctl doctor")
         case _:
             text = f"the daemon failed on {request.method} {request.url.path}"
             return ApiError(500, "internal", text, "the daemon's log: journalctl -u spotd")

@@ -66,6 +66,14 @@ def bill(segments: Sequence[SegmentRow], now_us: int) -> Bill:
     )
 
 
+def all_reports(progress: Sequence[ProgressRow], first_step_at_us: int) -> Sequence[ProgressRow]:
+    """The reports of a job whose first one was heard at `first_step_at_us`; none when that one is
+    no longer on record: history is pruned, and of what is left nothing can be said."""
+    if progress and min(row.at_us for row in progress) > first_step_at_us:
+        return []
+    return progress
+
+
 def useful_us(progress: Sequence[ProgressRow]) -> int:
     """Wall time of training whose steps survive: what a newer generation trained again does not
     count."""
@@ -81,14 +89,36 @@ def useful_us(progress: Sequence[ProgressRow]) -> int:
     return total
 
 
-def on_demand_microusd(
+@dataclass(frozen=True)
+class OnDemand:
+    """What the surviving work and one start would have cost on demand: `list_` in the places that
+    the job was in, at the average of the hours we paid for; `best_` in the cheapest place that has
+    such a machine. Never more than the same sums of the bill."""
+
+    list_microusd: int
+    best_microusd: int
+
+
+def on_demand(
     total: Bill, segments: Sequence[SegmentRow], progress: Sequence[ProgressRow], num_nodes: int
-) -> int | None:
-    """What the surviving work and one start would have cost on demand, at the average list price
-    of the hours we paid for. None when that is not known; never more than `total.list_microusd`."""
-    started = [segment.start_us for segment in segments if segment.state != "void"]
-    if not progress or not started or not total.paid_us:
+) -> OnDemand | None:
+    """The counterfactual of the bill `total`; None when it is not known."""
+    if not progress or not total.paid_us:
         return None
-    startup_us = max(0, min(row.first_at_us for row in progress) - min(started))
-    needed_us = (useful_us(progress) + startup_us) * num_nodes
-    return total.list_microusd * min(needed_us, total.paid_us) // total.paid_us
+    needed_us = (useful_us(progress) + _startup_us(segments, progress)) * num_nodes
+    counted_us = min(needed_us, total.paid_us)
+    return OnDemand(
+        list_microusd=total.list_microusd * counted_us // total.paid_us,
+        best_microusd=total.best_microusd * counted_us // total.paid_us,
+    )
+
+
+def _startup_us(segments: Sequence[SegmentRow], progress: Sequence[ProgressRow]) -> int:
+    """From the start of the newest machine before the first step to that step. Machines that were
+    lost before it, and waiting for the next one, are not what a start on demand takes."""
+    first_us = min(row.first_at_us for row in progress)
+    begins: dict[str, int] = {}  # a machine's, whose segments follow one another
+    for row in segments:
+        if row.state != "void":
+            begins[row.node_id] = min(row.start_us, begins.get(row.node_id, row.start_us))
+    return first_us - max((at for at in begins.values() if at <= first_us), default=first_us)

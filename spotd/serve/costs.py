@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spotd.model import Job, Node
-from spotd.serve.bill import Bill, bill, on_demand_microusd, useful_us
+from spotd.serve.bill import Bill, all_reports, bill, on_demand, useful_us
 from spotd.serve.call import Call
 from spotd.serve.views import iso, usd, where_data
 from spotd.store.base import SegmentRow
@@ -18,25 +18,29 @@ def job_cost(call: Call) -> dict[str, Any]:
 
 
 def all_costs(call: Call) -> dict[str, Any]:
-    """Every job's cost, newest first, and the sum of their spend."""
-    jobs = sorted(call.backing.store.jobs(), key=lambda job: job.created_at_us, reverse=True)
+    """What jobs cost, newest first, at most `limit`; and the spend of all `total` jobs."""
+    store = call.backing.store
+    jobs = sorted(store.jobs(), key=lambda job: job.created_at_us, reverse=True)
     items = [_job_cost(call, job) for job in jobs[: call.number("limit", 100, 1, 10_000)]]
-    spend = round(sum(item["spend_usd"] for item in items), 6)
-    return {"kind": "CostList", "items": items, "spend_usd": spend}
+    spend = usd(bill(store.segments(), call.now_us).spend_microusd)
+    return {"kind": "CostList", "items": items, "total": len(jobs), "spend_usd": spend}
 
 
 def _job_cost(call: Call, job: Job) -> dict[str, Any]:
     store, now_us = call.backing.store, call.now_us
-    segments, progress = store.segments(job.id), store.progress(job.id)
+    segments = store.segments(job.id)
+    progress = all_reports(store.progress(job.id), job.first_step_at_us)
     total = bill(segments, now_us)
-    on_demand = on_demand_microusd(total, segments, progress, job.spec.num_nodes)
-    saving = 1 - total.spend_microusd / on_demand if on_demand else None
+    instead = on_demand(total, segments, progress, job.spec.num_nodes)
+    listed = instead.list_microusd if instead else 0
+    saving = 1 - total.spend_microusd / listed if listed else None
     return {
         "job_id": job.id,
         "job": job.name,
         **_bill_data(total),
         "useful_hours": _hours(useful_us(progress) * job.spec.num_nodes) if progress else None,
-        "on_demand_usd": None if on_demand is None else usd(on_demand),
+        "on_demand_usd": None if instead is None else usd(instead.list_microusd),
+        "on_demand_best_usd": None if instead is None else usd(instead.best_microusd),
         "saving": None if saving is None else round(saving, 4),
         "max_cost_usd": usd(job.spec.max_cost_microusd) or None,
         "nodes": [

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
+from providers.stores import open_store
+from providers.stores.base import ObjectStore
 from providers.stores.base import StoreError as ObjectsError
+from spotd.clock import Ids
 from spotd.model import Market
 from spotd.serve.call import Backing, Call, Check, not_found
 from spotd.serve.views import iso, usd
@@ -30,9 +33,9 @@ def doctor(call: Call) -> dict[str, Any]:
     checks = [
         Check("version", True, f"spotd {version('spotd')}"),
         _tried("database", lambda: _check_database(backing)),
-        _tried("object store", lambda: _check_objects(backing)),
-        _tried("limits", lambda: _check_limits(backing.market(call.now_us))),
-        *_check_providers(backing, backing.market(call.now_us)),
+        _tried("object store", lambda: _check_objects(backing.objects, backing.ids)),
+        *_check_checkpoints(backing),
+        *_check_market(backing, call.now_us),
         *backing.checks(),
     ]
     items = [
@@ -54,16 +57,34 @@ def _check_database(backing: Backing) -> str:
     return f"deployment {backing.store.deployment()}, {len(jobs)} unfinished jobs"
 
 
-def _check_objects(backing: Backing) -> str:
+def _check_objects(objects: ObjectStore, ids: Ids) -> str:
     """Write, read back and delete one small object."""
-    nonce = backing.ids.token()
+    nonce = ids.token()
     key = f"doctor/{nonce}"
-    backing.objects.put(key, nonce.encode())
-    data, _ = backing.objects.get(key)
-    backing.objects.delete(key)
+    objects.put(key, nonce.encode())
+    data, _ = objects.get(key)
+    objects.delete(key)
     if data != nonce.encode():
         raise ObjectsError("an object that was just written reads back differently")
-    return f"{backing.objects.url} takes, returns and deletes an object"
+    return f"{objects.url} takes, returns and deletes an object"
+
+
+def _check_checkpoints(backing: Backing) -> list[Check]:
+    """The store of jobs that name none, where it is a folder: what a bucket allows is for the
+    machines' eyes, not for the daemon's."""
+    url = backing.defaults.store
+    if not url.startswith("file:"):
+        return []
+    return [_tried("checkpoint store", lambda: _check_objects(open_store(url), backing.ids))]
+
+
+def _check_market(backing: Backing, now_us: int) -> list[Check]:
+    """The limits and the providers, which without a database nobody knows."""
+    try:
+        market = backing.market(now_us)
+    except StoreError as error:
+        return [Check("limits", False, str(error), "see the database settings in config.toml")]
+    return [Check("limits", True, _check_limits(market)), *_check_providers(backing, market)]
 
 
 def _check_limits(market: Market) -> str:

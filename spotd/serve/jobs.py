@@ -153,8 +153,6 @@ def _package(call: Call, target: str, item: Mapping[str, Any]) -> Mount:
         raise ApiError(
             409, "missing_package", f"package {digest[:12]} was not uploaded", "run it again"
         )
-    if target and not target.startswith(("/", "~")):
-        target = f"~/{target}"
     if item.get("is_file"):
         # The archive of one file is unpacked into the folder of its target.
         target = str(PurePosixPath(target).parent)

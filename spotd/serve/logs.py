@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ MAX_REPLY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Stream:
-    """One output file of one node: `name` is "setup" or "rank<N>"; `size` bytes are stored."""
+    """One output file of one node: `name` is "setup" or "rank<N>"; `size` is where its unbroken
+    beginning ends."""
 
     generation: int
     rank: int
@@ -38,9 +40,9 @@ def chunk_prefix(job_id: str, stream: Stream) -> str:
 
 
 def read_stream(
-    objects: ObjectStore, job_id: str, stream: Stream, start: int, max_bytes: int
+    objects: ObjectStore, job_id: str, stream: Stream, start: int, end: int, max_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) pieces of a stream from byte `start`, at most `max_bytes` in all.
+    """(offset, bytes) pieces of a stream from byte `start` to `end`, at most `max_bytes` in all.
 
     Bytes that never arrived (rotated away on the node while the link was down) are passed over.
     """
@@ -48,12 +50,13 @@ def read_stream(
     position, left = start, max_bytes
     for info in objects.list(prefix):
         first = int(info.key[len(prefix) :])
-        if left <= 0:
+        if left <= 0 or first >= end:
             return
         if first + info.size <= position:
             continue
         position = max(position, first)
-        length = min(first + info.size - position, left)
+        length = min(first + info.size, end) - position
+        length = min(length, left)
         try:
             data = objects.get_range(info.key, position - first, length)
         except NotFoundError:
@@ -78,23 +81,33 @@ def read_logs(call: Call) -> tuple[dict[str, Any], bool]:
         node.state is not NodeState.GONE and not node.kept_until_us
         for node in backing.store.job_nodes(job.id)
     )
-    chunks, more = _collect(backing.objects, job.id, streams, cursor)
+    chunks, more = _collect(backing.objects, job.id, streams, cursor, finished=finished)
     done = finished and not more
     reply = {"kind": "Logs", "job": job.name, "chunks": chunks, "cursor": cursor}
     return reply | {"more": more, "done": done}, bool(chunks) or done or more
 
 
 def _collect(
-    objects: ObjectStore, job_id: str, streams: list[Stream], cursor: dict[str, int]
+    objects: ObjectStore,
+    job_id: str,
+    streams: list[Stream],
+    cursor: dict[str, int],
+    *,
+    finished: bool,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Up to MAX_REPLY_BYTES after `cursor`, which is moved on; and whether there is more."""
+    """Up to MAX_REPLY_BYTES after `cursor`, which is moved on; and whether there is more.
+
+    The newest bytes may have come first, after a notice: the cursor waits for what lies before
+    them, until nothing more can come.
+    """
     chunks: list[dict[str, Any]] = []
     left = MAX_REPLY_BYTES
     for stream in streams:
         start = cursor.get(stream.key, 0)
         if start >= stream.size:
             continue
-        for offset, data in read_stream(objects, job_id, stream, start, left):
+        end = sys.maxsize if finished else stream.size
+        for offset, data in read_stream(objects, job_id, stream, start, end, left):
             place = {"generation": stream.generation, "rank": stream.rank, "stream": stream.name}
             chunks.append(place | {"offset": offset, "text": data.decode("latin-1")})
             left -= len(data)

@@ -228,7 +228,8 @@ class SpotdBlock(Block):
     checkpoint: Checkpoint = Checkpoint()
     budget: Budget = Budget()
     deadline: str | None = Field(
-        default=None, description="ISO time with zone, or a duration from now"
+        default=None,
+        description="ISO time with zone, or a duration from now; does not steer placement yet",
     )
     max_duration: Duration | None = None
     max_restarts_on_errors: Count | None = None
@@ -237,7 +238,10 @@ class SpotdBlock(Block):
         default=None, description="Keep a failed machine so long"
     )
     candidates: int = Field(default=1, ge=1, le=8, description="Machines asked for side by side")
-    stop_grace: Duration | None = None
+    stop_grace: Duration | None = Field(
+        default=None,
+        description="How long a stop without a notice may take; 5m with engine spotd, else 30s",
+    )
     boot_timeout: Duration | None = None
     setup_timeout: Duration | None = None
     progress_every: Duration | None = None

@@ -22,6 +22,9 @@ from spotd.validation import validate_partly
 
 _FILLED = frozenset({"workdir", "file_mounts"})
 _MIN_EVERY_S = 1.0
+# A pause that ends before the save has ended would throw paid steps away; a script of which nothing
+# is known gets what it would get elsewhere.
+_STOP_GRACE_S = {"spotd": 300.0, "none": 30.0}
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,9 @@ def _spec(
     times: dict[str, float | None] = {
         "keep_on_failure_s": block.keep_on_failure,
         "max_duration_s": block.max_duration,
-        "stop_grace_s": block.stop_grace,
+        "stop_grace_s": (
+            _STOP_GRACE_S[block.checkpoint.engine] if block.stop_grace is None else block.stop_grace
+        ),
         "boot_timeout_s": block.boot_timeout,
         "setup_timeout_s": block.setup_timeout,
         "progress_every_s": block.progress_every,
@@ -176,8 +181,11 @@ def _spec(
 
 
 def _deadline_us(block: SpotdBlock, now_us: int, found: Findings) -> int:
+    if not block.deadline:
+        return 0
+    found.warn(("spotd", "deadline"), "is shown with the job, and does not steer placement yet")
     try:
-        return parse_moment_us(block.deadline, now_us) if block.deadline else 0
+        return parse_moment_us(block.deadline, now_us)
     except ValueError as error:
         text, _, fix = str(error).partition("; ")
         found.refuse(("spotd", "deadline"), text, fix)

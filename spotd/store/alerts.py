@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, case, select, update
 
 from spotd.model import Event
 from spotd.store import schema
@@ -15,6 +15,20 @@ from spotd.store.transaction import Transaction
 ALERTS = "alerts"  # the duty whose holder sends
 
 _alerts, _duties, _jobs = schema.alerts.c, schema.duties.c, schema.jobs.c
+_SENT = bindparam("sent", type_=BigInteger)
+_TOLD = bindparam("told", type_=Integer)
+_MORE = _alerts.repeats > _TOLD  # it happened again while the message was on its way
+_MARK = (
+    update(schema.alerts)
+    .where(_alerts.id == bindparam("alert"), _alerts.sent_at_us == 0)
+    .values(
+        sent_at_us=case((_MORE, 0), else_=_SENT),
+        repeats=case((and_(_MORE, _SENT > 0), _alerts.repeats - _TOLD), else_=_alerts.repeats),
+        next_at_us=bindparam("next"),
+        error=bindparam("said"),
+        tries=_alerts.tries + 1,
+    )
+)
 
 
 def take_duty(conn: Connection, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
@@ -62,16 +76,18 @@ def due_alerts(conn: Connection, now_us: int, limit: int) -> list[AlertRow]:
 
 
 def mark_alerts(
-    tx: Transaction, epoch: int, ids: Sequence[int], sent_at_us: int, next_at_us: int, error: str
+    tx: Transaction,
+    epoch: int,
+    rows: Sequence[AlertRow],
+    sent_at_us: int,
+    next_at_us: int,
+    error: str,
 ) -> bool:
     """See Store.mark_alerts. The duty's row stays locked, so that nobody takes it in between."""
     query = select(_duties.epoch).where(_duties.name == ALERTS).with_for_update()
     if tx.conn.execute(query).scalar_one_or_none() != epoch:
         return False
-    said = {"sent_at_us": sent_at_us, "next_at_us": next_at_us, "error": error}
-    tx.conn.execute(
-        update(schema.alerts)
-        .where(_alerts.id.in_(list(ids)), _alerts.sent_at_us == 0)
-        .values(**said, tries=_alerts.tries + 1)
-    )
+    said = {"sent": sent_at_us, "next": next_at_us, "said": error}
+    if rows:
+        tx.conn.execute(_MARK, [{"alert": row.id, "told": row.repeats, **said} for row in rows])
     return True

@@ -27,9 +27,7 @@ from spotd.model import (
     Throughput,
     View,
 )
-from spotd.plan import (
-    Plan,
-)
+from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.wire import JournalEntry
 
@@ -147,6 +145,7 @@ class CheckpointRow:
 class ProgressRow:
     """One reported stretch of steps; `losses` has one float a step from `from_step` (or thinned).
 
+    `first_at_us` and `last_at_us` are the node's clock, `at_us` is ours when it was reported.
     `id` grows with every row of the store: where to go on reading.
     """
 
@@ -159,6 +158,7 @@ class ProgressRow:
     tokens: int
     busy_s: float
     id: int = 0
+    at_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Store(Protocol):
     def load_market(self, now_us: int) -> Market:
         """Offers, recent refusals, limits and committed use.
 
-        Refusals are the recorded ones of the last day, and those that follow from nodes: one that
+        Refusals are the recorded ones of the last 6 h, and those that follow from nodes: one that
         left as preempted, lost or boot_timeout refuses its offer at `left_at_us` with the code
         "Preempted", "Lost" or "BootTimeout" and the scope OFFER.
         """
@@ -233,16 +233,24 @@ class Store(Protocol):
         ...
 
     def record_listing(
-        self, provider: str, instances: Sequence[Instance], asked_at_us: int, at_us: int
+        self,
+        provider: str,
+        instances: Sequence[Instance],
+        asked_at_us: int,
+        at_us: int,
+        visibility_s: float = 0.0,
     ) -> list[Instance]:
-        """A complete listing, asked for at `asked_at_us` (nodes launched later are not judged by
-        it). Updates every node of the provider; returns the instances that no node wants (orphans:
-        unknown token, or of a node that is gone)."""
+        """A complete listing, asked for at `asked_at_us` (nodes launched later, or less than the
+        provider's `visibility_s` before, are not judged by it). Updates every node of the provider;
+        returns the instances that no node wants (orphans: unknown token, or of a node that is
+        gone)."""
         ...
 
     def record_effect_failed(
-        self, node_id: str, effect: EffectKind, text: str, at_us: int
-    ) -> None: ...
+        self, node_id: str, effect: EffectKind, text: str, at_us: int, pause_s: float = 0.0
+    ) -> None:
+        """The call is known to have failed, and was asked not to be repeated for `pause_s`."""
+        ...
 
     def record_booted(self, node_id: str, at_us: int) -> None: ...
 
@@ -357,10 +365,11 @@ class Store(Protocol):
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]: ...
 
     def mark_alerts(
-        self, epoch: int, ids: Sequence[int], sent_at_us: int, next_at_us: int, error: str
+        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
     ) -> bool:
-        """Delivered (`sent_at_us` > 0) or to be tried again at `next_at_us`. False when `epoch` is
-        no longer that of the duty "alerts": nothing was written."""
+        """Delivered as `rows` say (`sent_at_us` > 0; what was repeated since stays to be told), or
+        to be tried again at `next_at_us`. False when `epoch` is no longer that of the duty
+        "alerts": nothing was written."""
         ...
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:
@@ -374,6 +383,14 @@ class Store(Protocol):
     # --- the deployment
     def deployment(self) -> str:
         """The id this database was created with; part of every token and tag."""
+        ...
+
+    def key_check(self) -> bytes | None:
+        """What only this deployment's master key opens; None when it never had a key."""
+        ...
+
+    def keep_key_check(self, check: bytes) -> bytes:
+        """Make `check` the `key_check` if there is none yet; the one that counts."""
         ...
 
     def set_limits(self, limits: Limits) -> None: ...

@@ -7,7 +7,7 @@ accepted whole or leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,16 +93,25 @@ class _Change:
 
 
 def commit_many(
-    tx: Transaction, plans: Sequence[tuple[View, Plan]], offers: Sequence[Offer], now_us: int
+    tx: Transaction,
+    plans: Sequence[tuple[View, Plan]],
+    on_sale: Callable[[Connection], Sequence[Offer]],
+    now_us: int,
 ) -> list[CommitResult]:
-    """See Store.commit_many. Raises what `apply` raises for a plan that is no plan, and
-    IntegrityError when one breaks an invariant of the schema: nothing is written then."""
+    """See Store.commit_many. `on_sale` reads the offers. Raises what `apply` raises for a plan that
+    is no plan, and IntegrityError when one breaks an invariant of the schema: nothing is written
+    then."""
     ids = sorted({view.job.id for view, _ in plans})
     rows = {row.id: row for row in tx.conn.execute(_LOCK, {"jobs": ids})}
+    offers: Sequence[Offer] = ()
+    if any(isinstance(change, AddNode) for _, plan in plans for change in plan.changes):
+        market.hold_offers(tx)  # a price that moves now finds these nodes, or we its news
+        offers = on_sale(tx.conn)
     room = limits.Room(tx.conn, now_us)
     accepted: list[_Change] = []
     results = []
-    for view, plan in plans:
+    for view, decided in plans:
+        plan = _at_todays_price(decided, offers)
         row = rows.get(view.job.id)
         if row is None or row.version != view.job.version:
             results.append(CommitResult(CommitStatus.STALE))
@@ -120,6 +129,20 @@ def commit_many(
     if accepted:
         _write(tx, accepted, offers, now_us)
     return results
+
+
+def _at_todays_price(plan: Plan, offers: Sequence[Offer]) -> Plan:
+    """Prices may have moved since the market was loaded: what was decided on, or what is asked now,
+    whichever is higher, counts in the limits and in the ledger until the next change."""
+    now = {offer.key: offer for offer in offers}
+    changes = list(plan.changes)
+    for at, change in enumerate(changes):
+        if isinstance(change, AddNode):
+            old = change.node.offer
+            both = (old, now.get(old.key, old))
+            dearer = max(both, key=lambda offer: offer.price_microusd_per_h)
+            changes[at] = AddNode(replace(change.node, offer=dearer))
+    return replace(plan, changes=tuple(changes))
 
 
 def _applied(view: View, plan: Plan) -> View:

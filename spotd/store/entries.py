@@ -273,7 +273,8 @@ def _notice(node: Heard, entry: JournalEntry, at_us: int) -> None:
     deadline_us = at_us + int(left_s * S) if known else None
     said = (_text(data, "source", ""), _text(data, "text", ""))
     ids = (node.row.id, node.job.id, _text(data, "notice_id"))
-    node.notices.append(HeardNotice(*ids, kind, at_us, deadline_us, *said))
+    again = ids[2] in node.withdrawn
+    node.notices.append(HeardNotice(*ids, kind, at_us, deadline_us, *said, again))
     # Taken back and said again within one batch: what came last counts.
     node.withdrawn = [notice_id for notice_id in node.withdrawn if notice_id != ids[2]]
     node.due = True

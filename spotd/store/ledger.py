@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, literal, null, select, union_all, update
 
-from providers.base import CapacityType, Offer
+from providers.base import CapacityType, Instance, Offer
 from spotd.model import Node
+from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.base import SegmentRow
 from spotd.store.transaction import Transaction
@@ -116,10 +117,15 @@ _PRICE = (
 
 
 def backdate(conn: Connection, node_id: str, launched_at_us: int) -> None:
-    """The cloud says that the machine exists for longer than we knew: count from then."""
-    rows = _of_node(conn, node_id)
-    if len(rows) == 1 and rows[0].state == OPEN and launched_at_us < rows[0].start_us:
-        _set(conn, rows[0].id, start_us=launched_at_us)
+    """The cloud says that the machine exists for longer than we knew: count from then, at the
+    first price that we know of."""
+    first = next((row for row in _of_node(conn, node_id) if row.state != VOID), None)
+    if first is None or first.state == UNKNOWN or launched_at_us >= first.start_us:
+        return
+    _set(conn, first.id, start_us=launched_at_us)
+    if first.state == CLOSED:
+        cost = cost_microusd(first.rate_microusd_per_h, launched_at_us, first.end_us)
+        _set(conn, first.id, cost_microusd=cost)
 
 
 def end(conn: Connection, node_id: str, at_us: int) -> None:
@@ -129,6 +135,27 @@ def end(conn: Connection, node_id: str, at_us: int) -> None:
             end_us = max(at_us, row.start_us, 1)
             cost = cost_microusd(row.rate_microusd_per_h, row.start_us, end_us)
             _set(conn, row.id, state=CLOSED, end_us=end_us, cost_microusd=cost)
+
+
+def count_strays(
+    tx: Transaction, provider: str, instances: Iterable[Instance], asked_at_us: int, at_us: int
+) -> None:
+    """Machines of nodes that we took for gone: one that is listed as alive costs money until it no
+    longer is. `instances` are those alive that no node wants, as asked for at `asked_at_us`."""
+    alive = {instance.token: instance for instance in instances}
+    gone = select(schema.nodes).where(
+        _nodes.provider == provider, _nodes.state == NodeState.GONE.value
+    )
+    running = gone.join(schema.segments, _segments.node_id == _nodes.id)
+    for row in tx.conn.execute(running.where(_segments.end_us == 0)).all():
+        if row.token not in alive:
+            end(tx.conn, row.id, at_us)
+    if not alive:
+        return
+    for row in tx.conn.execute(gone.where(_nodes.token.in_(sorted(alive)))).all():
+        if asked_at_us > row.gone_at_us:
+            launched_at_us = alive[row.token].launched_at_us
+            confirm(tx, row.id, max(launched_at_us, row.requested_at_us))
 
 
 def void(conn: Connection, node_id: str, at_us: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, update
@@ -14,8 +15,9 @@ from spotd.states import NodeState
 from spotd.store import ledger, market, nodes, notices, schema
 from spotd.store.transaction import Transaction
 
-# A machine may be missing from listings for this long after its creation was confirmed.
-UNSEEN_GRACE_S = 10.0
+# A machine may be missing from listings for this long after its creation was confirmed, however
+# soon its cloud says that it shows one: also from the next listing after one that had it.
+FRESH_S = 10.0
 
 _nodes = schema.nodes.c
 _ENDED = frozenset({InstanceState.TERMINATED, InstanceState.FAILED})
@@ -30,28 +32,47 @@ _SEEN = (
 _ASKED = frozenset({EffectKind.SURVEY.value, EffectKind.RESOLVE.value})
 
 
-def record_listing(
-    tx: Transaction, provider: str, instances: Sequence[Instance], asked_at_us: int, at_us: int
-) -> list[Instance]:
+@dataclass(frozen=True)
+class Listing:
+    """One answer of a cloud: asked for at `asked_at_us`, recorded at `at_us`."""
+
+    provider: str
+    instances: Sequence[Instance]
+    asked_at_us: int
+    at_us: int
+    visibility_s: float
+
+    def proves_absent(self, row: Row[Any]) -> bool:
+        """That the machine is missing is evidence that it is gone: the cloud was asked after it
+        was known to exist, and late enough for one that is fresh."""
+        if not row.instance_id:
+            return False
+        shown_us = row.launched_at_us + int(max(FRESH_S, self.visibility_s) * S)
+        return bool(self.asked_at_us > max(shown_us, row.seen_at_us))
+
+
+def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     """See Store.record_listing."""
     # Looked at twice: to know which jobs to lock, and under those locks.
-    before = _active(tx.conn, provider)
-    found = _matched(before, instances)
-    changed = {row.id: row.job_id for row in before if _tells(row, found.get(row.id), asked_at_us)}
-    tx.touch(dict.fromkeys(changed.values(), at_us))
+    before = _active(tx.conn, said.provider)
+    found = _matched(before, said.instances)
+    changed = {row.id: row.job_id for row in before if _tells(row, found.get(row.id), said)}
+    tx.touch(dict.fromkeys(changed.values(), said.at_us))
     seen = []
-    for row in _active(tx.conn, provider):
+    for row in _active(tx.conn, said.provider):
         instance = found.get(row.id)
         if instance is None:
-            seen.append(_unlisted(tx, row, asked_at_us, at_us))
-        elif instance.state is InstanceState.FAILED:
-            _failed(tx, row, instance, asked_at_us, at_us)
+            seen.append(_unlisted(tx, row, said))
+        elif instance.state is InstanceState.FAILED and not row.booted_at_us:
+            _failed(tx, row, instance, said)
         else:
-            seen.append(_listed(tx, row, instance, asked_at_us, at_us))
+            seen.append(_listed(tx, row, instance, said))
     if seen:
         tx.conn.execute(_SEEN, seen)
     wanted = {instance.instance_id for instance in found.values()}
-    return [i for i in instances if i.instance_id not in wanted and i.state not in _ENDED]
+    strays = [i for i in said.instances if i.instance_id not in wanted and i.state not in _ENDED]
+    ledger.count_strays(tx, said.provider, strays, said.asked_at_us, said.at_us)
+    return strays
 
 
 def _active(conn: Connection, provider: str) -> Sequence[Row[Any]]:
@@ -72,37 +93,27 @@ def _matched(rows: Sequence[Row[Any]], instances: Sequence[Instance]) -> dict[st
     return found
 
 
-def _missing(row: Row[Any], asked_at_us: int) -> bool:
-    """The listing is evidence that the machine is gone: it was asked for after the machine was
-    known to exist, and late enough for a machine that no listing has shown so far."""
-    if not row.instance_id:
-        return False
-    grace_us = 0 if row.seen_at_us else int(UNSEEN_GRACE_S * S)
-    return bool(asked_at_us > row.launched_at_us + grace_us and asked_at_us > row.seen_at_us)
-
-
-def _tells(row: Row[Any], instance: Instance | None, asked_at_us: int) -> bool:
+def _tells(row: Row[Any], instance: Instance | None, said: Listing) -> bool:
     """Whether the listing says something new about a node, or answers what was asked about it."""
-    if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= asked_at_us:
+    if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= said.asked_at_us:
         return True
     if instance is None:
-        return _missing(row, asked_at_us) and not row.gone_at_us
-    said = (instance.state.value, instance.host or row.host, instance.instance_id)
-    return said != (row.cloud_state, row.host, row.instance_id)
+        return said.proves_absent(row) and not row.gone_at_us
+    now = (instance.state.value, instance.host or row.host, instance.instance_id)
+    return now != (row.cloud_state, row.host, row.instance_id)
 
 
-def _unlisted(tx: Transaction, row: Row[Any], asked_at_us: int, at_us: int) -> dict[str, Any]:
+def _unlisted(tx: Transaction, row: Row[Any], said: Listing) -> dict[str, Any]:
     seen = {name: getattr(row, name) for name in _SEEN_COLUMNS}
-    seen["surveyed_at_us"] = max(row.surveyed_at_us, asked_at_us)
-    if _missing(row, asked_at_us):
-        seen |= {"cloud_state": "absent", "gone_at_us": row.gone_at_us or at_us}
+    seen["surveyed_at_us"] = max(row.surveyed_at_us, said.asked_at_us)
+    if said.proves_absent(row):
+        seen |= {"cloud_state": "absent", "gone_at_us": row.gone_at_us or said.at_us}
         ledger.end(tx.conn, row.id, seen["gone_at_us"])
     return {"node": row.id, **seen}
 
 
-def _listed(
-    tx: Transaction, row: Row[Any], instance: Instance, asked_at_us: int, at_us: int
-) -> dict[str, Any]:
+def _listed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -> dict[str, Any]:
+    at_us = said.at_us
     if not row.instance_id:
         nodes.adopt(tx, row, instance.instance_id, at_us)
     if not row.seen_at_us and row.requested_at_us <= instance.launched_at_us:
@@ -116,8 +127,8 @@ def _listed(
     return {
         "node": row.id,
         "cloud_state": instance.state.value,
-        "surveyed_at_us": max(row.surveyed_at_us, asked_at_us),
-        "seen_at_us": max(row.seen_at_us, asked_at_us),
+        "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
+        "seen_at_us": max(row.seen_at_us, said.asked_at_us),
         "gone_at_us": gone_at_us,
         "host": instance.host or row.host,
         "port": instance.port if instance.host else row.port,
@@ -125,23 +136,21 @@ def _listed(
     }
 
 
-def _failed(
-    tx: Transaction, row: Row[Any], instance: Instance, asked_at_us: int, at_us: int
-) -> None:
+def _failed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -> None:
     """The cloud accepted the create and could not fulfil it: a refusal that came late."""
     code = instance.error_code or "CapacityError"
     nodes.change(
         tx.conn,
         row.id,
         cloud_state=instance.state.value,
-        surveyed_at_us=max(row.surveyed_at_us, asked_at_us),
-        gone_at_us=row.gone_at_us or at_us,
+        surveyed_at_us=max(row.surveyed_at_us, said.asked_at_us),
+        gone_at_us=row.gone_at_us or said.at_us,
         launch_error=row.launch_error or instance.error or code,
         launch_error_code=row.launch_error_code or code,
     )
     if not row.gone_at_us:
-        ledger.void(tx.conn, row.id, at_us)
-        market.refuse(tx, row.id, row.offer_key, code, _scope(code), at_us)
+        ledger.void(tx.conn, row.id, said.at_us)
+        market.refuse(tx, row.id, row.offer_key, code, _scope(code), said.at_us)
 
 
 def _scope(code: str) -> Scope:

@@ -131,6 +131,7 @@ def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us
     if new == old:
         return
     tx.touch(dict.fromkeys(_waiting_jobs(conn), at_us))
+    hold_offers(tx)
     conn.execute(delete(schema.offers).where(where))
     if new:
         rows = [{"provider": provider, "key": k, "data": encode(o)} for k, o in new.items()]
@@ -138,6 +139,13 @@ def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us
     _keep_history(conn, [o for k, o in new.items() if _price(old.get(k)) != _price(o)], at_us)
     ledger.reprice(tx, all_offers(conn), at_us)
     tx.offers_moved()
+
+
+def hold_offers(tx: Transaction) -> None:
+    """Until this transaction ends, no other moves a price or launches at one: of two daemons one
+    could launch at a price that the other is just replacing, and nobody would correct it."""
+    counters = schema.counters.c
+    tx.conn.execute(select(counters.value).where(counters.name == "offers").with_for_update())
 
 
 def _price(offer: Offer | None) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, case, select, update
 
 from providers.base import Scope
-from spotd.model import EffectKind, Node
+from spotd.model import EffectKind, Node, S
 from spotd.states import NodeState
 from spotd.store import ledger, market, schema
 from spotd.store.rows import nodes_query, read_nodes
@@ -67,19 +67,26 @@ def adopt(tx: Transaction, row: Row[Any], instance_id: str, at_us: int) -> None:
     # It exists after all, whatever was concluded before.
     again = {"launch_error": "", "launch_error_code": "", "gone_at_us": 0}
     change(tx.conn, row.id, **known, **again, **_WORKED)
-    if row.state != NodeState.GONE.value:
+    # Of a node that is gone only a machine that nobody knew of is counted: the others have ended.
+    if row.state != NodeState.GONE.value or not row.instance_id:
         ledger.confirm(tx, row.id, at_us)
 
 
 def record_launch_refused(
     tx: Transaction, node_id: str, code: str, text: str, scope: Scope, at_us: int
 ) -> None:
-    """See Store.record_launch_refused. A machine that is known already is not refused."""
+    """See Store.record_launch_refused. A machine that is known already is not refused, and a
+    refusal that a listing told of is not told twice."""
     row = _touched(tx, node_id, at_us)
-    if row is None or row.instance_id:
+    if row is None or row.instance_id or row.gone_at_us:
         return
-    change(tx.conn, node_id, launch_error=text or code, launch_error_code=code)
-    ledger.void(tx.conn, node_id, at_us)
+    said: dict[str, object] = {"launch_error": text or code, "launch_error_code": code}
+    # Only what the first call of all was told is final: of an earlier one, whose answer was lost,
+    # a machine may have come, and a cloud may check credentials and quota before the token.
+    if row.effect_armed_at_us in (0, row.requested_at_us):
+        said["gone_at_us"] = at_us
+        ledger.void(tx.conn, node_id, at_us)
+    change(tx.conn, node_id, **said)
     market.refuse(tx, node_id, row.offer_key, code, scope, at_us)
 
 
@@ -93,9 +100,10 @@ def record_absent(tx: Transaction, node_id: str, at_us: int) -> None:
 
 
 def record_effect_failed(
-    tx: Transaction, node_id: str, effect: EffectKind, text: str, at_us: int
+    tx: Transaction, node_id: str, effect: EffectKind, text: str, at_us: int, pause_s: float
 ) -> None:
-    """Counts failures in a row of the same effect."""
+    """Counts failures in a row of the same effect. One that the cloud wants us to wait after counts
+    from the end of that pause."""
     row = _touched(tx, node_id, at_us)
     if row is not None:
         again = row.effect_failed_kind == effect.value
@@ -103,7 +111,7 @@ def record_effect_failed(
             tx.conn,
             node_id,
             effect_failed_kind=effect.value,
-            effect_failed_at_us=at_us,
+            effect_failed_at_us=at_us + int(pause_s * S),
             effect_failures=row.effect_failures + 1 if again else 1,
             effect_error=text,
         )

@@ -28,6 +28,7 @@ class Heard:
     deadline_us: int | None
     source: str
     text: str
+    again: bool = False  # it had been withdrawn just before
 
 
 def from_cloud(row: Row[Any], notice: Notice, at_us: int) -> Heard:
@@ -39,13 +40,13 @@ def from_cloud(row: Row[Any], notice: Notice, at_us: int) -> Heard:
 
 
 def record(tx: Transaction, heard: Sequence[Heard]) -> None:
-    """Store what is new. A known one keeps the moment when it was first heard, and is in force
-    again if it had been withdrawn; an earlier deadline replaces a later one."""
+    """Store what is new. A known one keeps the moment when it was first heard, and an earlier
+    deadline replaces a later one; one that had been withdrawn is as good as new."""
     known = _known(tx.conn, heard)
     fresh: dict[tuple[str, str], dict[str, Any]] = {}
     for notice in heard:
         key = (notice.node_id, notice.notice_id)
-        if key in fresh:
+        if key in fresh and not notice.again:
             continue
         old = known.get(key)
         if old is None:
@@ -53,9 +54,14 @@ def record(tx: Transaction, heard: Sequence[Heard]) -> None:
             fresh[key] = {**row, "kind": notice.kind.value}
             tx.event(notice.job_id, _event(notice), notice.heard_at_us)
             continue
-        deadlines = [at for at in (old.deadline_us, notice.deadline_us) if at is not None]
         where = and_(_notices.node_id == key[0], _notices.notice_id == key[1])
-        values = {"withdrawn": False, "deadline_us": min(deadlines, default=None)}
+        values: dict[str, Any] = {"withdrawn": False}
+        if old.withdrawn or notice.again:
+            values |= {"heard_at_us": notice.heard_at_us, "deadline_us": notice.deadline_us}
+            tx.event(notice.job_id, _event(notice), notice.heard_at_us)
+        else:
+            deadlines = [at for at in (old.deadline_us, notice.deadline_us) if at is not None]
+            values["deadline_us"] = min(deadlines, default=None)
         tx.conn.execute(update(schema.notices).where(where).values(**values))
     if fresh:
         tx.conn.execute(schema.notices.insert(), list(fresh.values()))

@@ -38,7 +38,10 @@ _PLAIN_JOB = (
     *("failures", "place_after_us", "save_wanted_at_us", "stop_text", "wake_at_us", "notes"),
     *("notes_seen", "first_step_at_us"),
 )
-_ODD_NODE = frozenset({"offer", "state", "leave_reason", "effect", "effect_failures", "notices"})
+_ODD_NODE = frozenset(
+    {"offer", "state", "leave_reason", "effect", "effect_failures", "effect_failed_at_us"}
+    | {"notices"}
+)
 _PLAIN_NODE = tuple(item.name for item in fields(Node) if item.name not in _ODD_NODE)
 NODE_BIRTH = (*("id", "job_id", "generation", "rank", "candidate", "token", "requested_at_us"),)
 _DECIDED = tuple(sorted(NODE_DECISIONS))
@@ -88,6 +91,7 @@ def node_of(row: Row[Any], notices: Iterable[NoticeSeen] = ()) -> Node:
         leave_reason=_maybe(LeaveReason, values["leave_reason"]),
         effect=_maybe(EffectKind, values["effect"]),
         effect_failures=values["effect_failures"] if counted else 0,
+        effect_failed_at_us=values["effect_failed_at_us"] if counted else 0,
         notices=tuple(notices),
     )
 
@@ -160,11 +164,3 @@ def _notice_of(row: Row[Any]) -> NoticeSeen:
 def numbers(text: str) -> tuple[float, ...]:
     """A JSON list of numbers."""
     return tuple(float(item) for item in json.loads(text))
-
-
-def by_job(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows grouped by their job_id, in order."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row["job_id"], []).append(row)
-    return found

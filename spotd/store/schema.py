@@ -29,7 +29,7 @@ from spotd.states import NodeState
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 
 metadata = MetaData(
     naming_convention={
@@ -51,6 +51,7 @@ deployment = Table(
     big("created_at_us"),
     big("max_nodes"),
     big("max_microusd_per_h"),
+    Column("key_check", LargeBinary),
     CheckConstraint("id = 1", name="single"),
 )
 

@@ -20,10 +20,7 @@ from spotd.model import (
     Throughput,
     View,
 )
-from spotd.plan import (
-    AddNode,
-    Plan,
-)
+from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store import (
     alerts,
@@ -35,6 +32,7 @@ from spotd.store import (
     nodes,
     record,
     throughput,
+    version,
     views,
 )
 from spotd.store.base import (
@@ -125,9 +123,8 @@ class SqlStore:
         return self.commit_many([(view, plan)], now_us)[0]
 
     def commit_many(self, plans: Sequence[tuple[View, Plan]], now_us: int) -> list[CommitResult]:
-        offers = self._database.read(self._markets.offers) if _launches(plans) else ()
         try:
-            return self._write(lambda tx: commit_many(tx, plans, offers, now_us))
+            return self._write(lambda tx: commit_many(tx, plans, self._markets.offers, now_us))
         except (BrokenRuleError, LostRaceError, ValueError) as error:
             # One bad plan must not stop the others: each by itself then.
             if len(plans) > 1:
@@ -158,14 +155,22 @@ class SqlStore:
         self._write(lambda tx: nodes.record_absent(tx, node_id, at_us))
 
     def record_listing(
-        self, provider: str, instances: Sequence[Instance], asked_at_us: int, at_us: int
+        self,
+        provider: str,
+        instances: Sequence[Instance],
+        asked_at_us: int,
+        at_us: int,
+        visibility_s: float = 0.0,
     ) -> list[Instance]:
-        return self._write(
-            lambda tx: listing.record_listing(tx, provider, instances, asked_at_us, at_us)
-        )
+        found = listing.Listing(provider, instances, asked_at_us, at_us, visibility_s)
+        return self._write(lambda tx: listing.record_listing(tx, found))
 
-    def record_effect_failed(self, node_id: str, effect: EffectKind, text: str, at_us: int) -> None:
-        self._write(lambda tx: nodes.record_effect_failed(tx, node_id, effect, text, at_us))
+    def record_effect_failed(
+        self, node_id: str, effect: EffectKind, text: str, at_us: int, pause_s: float = 0.0
+    ) -> None:
+        self._write(
+            lambda tx: nodes.record_effect_failed(tx, node_id, effect, text, at_us, pause_s)
+        )
 
     def record_booted(self, node_id: str, at_us: int) -> None:
         self._write(lambda tx: nodes.record_booted(tx, node_id, at_us))
@@ -273,10 +278,10 @@ class SqlStore:
         return self._database.read(lambda c: alerts.due_alerts(c, now_us, limit))
 
     def mark_alerts(
-        self, epoch: int, ids: Sequence[int], sent_at_us: int, next_at_us: int, error: str
+        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
     ) -> bool:
         return self._write(
-            lambda tx: alerts.mark_alerts(tx, epoch, ids, sent_at_us, next_at_us, error)
+            lambda tx: alerts.mark_alerts(tx, epoch, rows, sent_at_us, next_at_us, error)
         )
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:
@@ -294,15 +299,17 @@ class SqlStore:
     def deployment(self) -> str:
         return self._deployment
 
+    def key_check(self) -> bytes | None:
+        return self._database.read(version.key_check)
+
+    def keep_key_check(self, check: bytes) -> bytes:
+        return self._database.write(lambda c: version.keep_key_check(c, check))
+
     def set_limits(self, limits: Limits) -> None:
         self._write(lambda tx: market.set_limits(tx, limits))
 
     def close(self) -> None:
         self._database.close()
-
-
-def _launches(plans: Sequence[tuple[View, Plan]]) -> bool:
-    return any(isinstance(change, AddNode) for _, plan in plans for change in plan.changes)
 
 
 def _keeps_the_contract(store: SqlStore) -> None:

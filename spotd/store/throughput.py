@@ -17,6 +17,12 @@ LOOK_BACK_S = 600.0
 
 _jobs, _nodes, _progress = schema.jobs.c, schema.nodes.c, schema.progress.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
+# An attempt that has chosen nobody yet took nothing over: its candidates may be given back.
+_CHOSEN = (
+    select(func.max(_nodes.generation))
+    .where(_nodes.job_id == _jobs.id, _nodes.chosen)
+    .scalar_subquery()
+)
 _REPORTED = (
     select(
         *(_progress.job_id, _progress.generation, _progress.at_us, _progress.to_step),
@@ -26,7 +32,7 @@ _REPORTED = (
     .where(
         _progress.job_id.in_(_IDS),
         _progress.at_us > bindparam("since"),
-        _progress.generation == _jobs.generation,
+        _progress.generation == _CHOSEN,
     )
     .order_by(_progress.job_id, _progress.at_us, _progress.id)
 )
@@ -51,7 +57,7 @@ _SUMS = (
     .where(
         _jobs.outcome.is_(None),
         _progress.at_us > bindparam("since"),
-        _progress.generation == _jobs.generation,
+        _progress.generation == _CHOSEN,
     )
     .group_by(_progress.job_id)
 )
@@ -66,7 +72,8 @@ def since_us(specs: Iterable[HealthSpec], now_us: int) -> int:
 def reported(
     conn: Connection, job_ids: Sequence[str], start_us: int
 ) -> dict[str, list[Throughput]]:
-    """What the newest attempt of each job reported since `start_us`, oldest first."""
+    """What the newest attempt of each job that chose its machines reported since `start_us`, oldest
+    first."""
     found: dict[str, list[Throughput]] = {job_id: [] for job_id in job_ids}
     for job_id, *values in conn.execute(_REPORTED, {"jobs": list(job_ids), "since": start_us}):
         found[job_id].append(Throughput(*values))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import WireError, encode, read_field, read_object
+from spotd.wire.fields import encode, read_field, read_object
 from spotd.wire.lines import WIRE_VERSION
 
 
@@ -56,8 +56,6 @@ class Head:
 
 
 def _ref(value: Any) -> HeadRef:
-    if not isinstance(value, dict):
-        raise WireError("a checkpoint reference is not an object")
     return HeadRef(
         generation=read_field(value, "generation", int),
         step=read_field(value, "step", int),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import read_field
+from spotd.wire.fields import read_field, read_number
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
         token=read_field(data, "token", str),
         watcher=read_field(data, "watcher", str),
         metadata_base=read_field(data, "metadata_base", str),
-        heartbeat_s=float(read_field(data, "heartbeat_s", (int, float))),
+        heartbeat_s=read_number(data, "heartbeat_s"),
     )
 
 
@@ -48,8 +48,8 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
 class Package:
     """A content-addressed tar archive already put on the node, to be unpacked at `target`.
 
-    `target` is "" for the workdir, else an absolute path or one relative to the home directory
-    (`~/...`), as a SkyPilot file mount names it.
+    `target` is "" for the workdir, else as a SkyPilot file mount names it: an absolute path, one
+    relative to the home directory (`~/...`), or one relative to the workdir.
     """
 
     digest: str
@@ -63,6 +63,8 @@ class StartDocument:
     `engine` is "spotd" when the training program claims HEAD and checkpoints through
     `trainer.checkpoint`, else "none": the agent then claims, runs the script and commits the empty
     final manifest itself. `secrets` travel on SSH stdin only and are never journalled.
+    `head_generation` is the newest that HEAD is known to have had (0: none): one that is missing or
+    older is not claimed.
     """
 
     job_name: str
@@ -84,6 +86,7 @@ class StartDocument:
     keep: int
     stop_grace_s: float
     progress_every_s: float
+    head_generation: int = 0
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -91,7 +94,6 @@ class StartDocument:
 
 def parse_start(data: Mapping[str, Any]) -> StartDocument:
     """Raises WireError."""
-    number = (int, float)
     texts = {
         name: read_field(data, name, str) for name in ("job_name", "setup", "run", "store_url")
     }
@@ -109,10 +111,11 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         accelerators_per_node=read_field(data, "accelerators_per_node", int),
         engine=read_field(data, "engine", str),
         claim=read_field(data, "claim", str),
-        claim_deadline_s=float(read_field(data, "claim_deadline_s", number)),
+        claim_deadline_s=read_number(data, "claim_deadline_s"),
         every_steps=read_field(data, "every_steps", int),
-        every_s=float(read_field(data, "every_s", number)),
+        every_s=read_number(data, "every_s"),
         keep=read_field(data, "keep", int),
-        stop_grace_s=float(read_field(data, "stop_grace_s", number)),
-        progress_every_s=float(read_field(data, "progress_every_s", number)),
+        stop_grace_s=read_number(data, "stop_grace_s"),
+        progress_every_s=read_number(data, "progress_every_s"),
+        head_generation=read_field(data, "head_generation", int),
     )

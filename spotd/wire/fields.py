@@ -22,12 +22,22 @@ def read_object(text: str | bytes) -> dict[str, Any]:
     return value
 
 
-def read_field(value: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
-    """A member of the given type. Raises WireError."""
+def read_field(value: object, name: str, kind: type | tuple[type, ...]) -> Any:
+    """A member of an object, of the given type. Raises WireError."""
+    if not isinstance(value, Mapping):
+        raise WireError(f"{value!r} is not an object with a field {name!r}")
     found = value.get(name)
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
         raise WireError(f"field {name!r} is {found!r}")
     return found
+
+
+def read_number(value: object, name: str) -> float:
+    """A member that is a number. Raises WireError."""
+    try:
+        return float(read_field(value, name, (int, float)))
+    except OverflowError:
+        raise WireError(f"field {name!r} is too large a number") from None
 
 
 def encode(value: Mapping[str, Any]) -> bytes:

@@ -6,23 +6,19 @@ import json
 import os
 import shlex
 import signal
-import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from providers.stores import open_store
 from spotd.cli.client import UnreachableError
 from spotd.demo.box import Box, BoxError, running_box, wait_for
 from spotd.demo.facts import lineage
 from spotd.phase import FINISHED
 from spotd.store.base import Store
 from spotd.store.sql import open_store as open_database
-from spotd.wire import Head
 from tests.rigs.processes import alive, carrying
-from trainer.fence import read_head
 
 STEPS = 200
 STEP_MS = 40
@@ -91,11 +87,7 @@ def make_reference(python: Path, folder: Path) -> Reference:
             records.close()
     if set(losses) != set(range(1, STEPS + 1)):
         raise BoxError(f"the reference reported {len(losses)} of {STEPS} steps")
-    return Reference(checkpoints_url(box), job_id, losses)
-
-
-def checkpoints_url(box: Box) -> str:
-    return (box.folder / "checkpoints").as_uri()
+    return Reference(box.checkpoints_url, job_id, losses)
 
 
 def open_records(box: Box) -> Store:
@@ -221,32 +213,3 @@ def _argv(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
-
-
-class HeadWatch:
-    """Reads HEAD many times a second, from the outside, and keeps every version that it sees."""
-
-    def __init__(self, url: str, job_id: str) -> None:
-        self._store = open_store(url)
-        self._job_id = job_id
-        self.versions: list[Head] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> HeadWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._look()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.02):
-            self._look()
-
-    def _look(self) -> None:
-        entry = read_head(self._store, self._job_id)
-        if entry is not None and (not self.versions or entry[0] != self.versions[-1]):
-            self.versions.append(entry[0])

@@ -8,8 +8,9 @@ from pathlib import Path
 from random import Random
 
 from spotd.demo.box import BoxError, running_box
+from spotd.demo.heads import HeadWatch
 from spotd.errors import UserError
-from tests.e2e.rig import MACHINE, SCENARIO, HeadWatch, Reference, Run, checkpoints_url, job_file
+from tests.e2e.rig import MACHINE, SCENARIO, Reference, Run, job_file
 from tests.e2e.scenarios import SCENARIOS
 from tests.e2e.verdict import judge
 from tests.rigs.processes import carrying
@@ -46,7 +47,7 @@ def perform(scenario: str, seed: int, python: Path, reference: Reference, folder
             job_id = box.submit(job_file(python), f"{scenario}-{seed}")
             run = Run(box, job_id, Random(f"{scenario} {seed}"), story)
             try:
-                with HeadWatch(checkpoints_url(box), job_id) as watch:
+                with HeadWatch(box.checkpoints_url, job_id) as watch:
                     SCENARIOS[scenario](run)
                 wrong = judge(run, reference, watch.versions)
             finally:

@@ -7,13 +7,19 @@ import itertools
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from spotd.demo.facts import losses_by_generation, orphan_seconds
+from spotd.demo.facts import giving_back, losses_by_generation, orphan_seconds
+from spotd.demo.heads import zombie_commits
 from spotd.model import Node
 from spotd.store.base import ProgressRow, Store
 from spotd.wire import Head
-from tests.e2e.rig import Reference, Run, checkpoints_url, open_records
+from tests.e2e.rig import Reference, Run, open_records
+
+# How long a machine may cost on when it is not wanted any more: generous, for a daemon that was
+# just killed and a box that runs other tests, and far from the minutes that a forgotten one takes.
+GIVING_BACK_MAX_S = 15.0
 
 
 def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]:
@@ -27,7 +33,7 @@ def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]
         records.close()
     wrong += _state(run, reference)
     wrong += _losses(progress, reference)
-    wrong += _machines(run, nodes)
+    wrong += machines(run.box.meter(), nodes, time.time_ns() // 1000)
     wrong += _one_at_a_time(progress)
     wrong += _head(versions, nodes)
     return wrong
@@ -40,7 +46,7 @@ def _segments(records: Store, job_id: str) -> list[str]:
 
 
 def _state(run: Run, reference: Reference) -> list[str]:
-    ours = [checkpoints_url(run.box), run.job_id]
+    ours = [run.box.checkpoints_url, run.job_id]
     theirs = [reference.store, reference.job_id]
     command = [str(run.box.python), "-m", "trainer.checkpoint", "compare", *ours, *theirs]
     done = subprocess.run(
@@ -64,9 +70,9 @@ def _losses(progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
     return wrong
 
 
-def _machines(run: Run, nodes: Sequence[Node]) -> list[str]:
-    """The cloud's meter knows no machine but ours, one a token, and none that still runs."""
-    meter = run.box.meter()
+def machines(meter: Sequence[Mapping[str, Any]], nodes: Sequence[Node], now_us: int) -> list[str]:
+    """The cloud's meter knows no machine but ours, one a token, none that still runs, and none that
+    ran on when it was not wanted any more."""
     wrong = []
     tokens = Counter(str(row["token"]) for row in meter)
     wrong += [f"token {token} got {n} machines" for token, n in tokens.items() if n > 1]
@@ -75,9 +81,14 @@ def _machines(run: Run, nodes: Sequence[Node]) -> list[str]:
     running = [row["instance_id"] for row in meter if not row["ended_at_us"]]
     if running:
         wrong.append(f"machines left running: {running}")
-    orphan_s = orphan_seconds(nodes, meter, time.time_ns() // 1000)
+    orphan_s = orphan_seconds(nodes, meter, now_us)
     if orphan_s:
         wrong.append(f"{orphan_s} s of machines that belong to no node")
+    wrong += [
+        f"{node_id} was not wanted any more and cost {seconds} s more"
+        for node_id, seconds in giving_back(nodes, meter, now_us).items()
+        if seconds > GIVING_BACK_MAX_S
+    ]
     return wrong
 
 
@@ -97,6 +108,9 @@ def _one_at_a_time(progress: Sequence[ProgressRow]) -> list[str]:
 def _head(versions: Sequence[Head], nodes: Sequence[Node]) -> list[str]:
     """HEAD goes forward only, and whoever moves it is the node of its generation."""
     wrong = []
+    commits = zombie_commits(versions)
+    if commits:
+        wrong.append(f"HEAD took over {commits} checkpoints of a generation that was replaced")
     owners = {(node.generation, node.token) for node in nodes if node.chosen}
     for old, new in itertools.pairwise(versions):
         steps = [head.current.step if head.current else 0 for head in (old, new)]

@@ -84,7 +84,7 @@ class Station:
         node = self.enlist()
         config = AgentConfig("d0", "j1", 1, 0, sshd.TOKEN, "none", heartbeat_s=self.heartbeat_s)
         values = {**config.to_data(), **changes}
-        self.link.boot(node, self.keys, AgentConfig(**values))
+        self.link.boot(node, self.keys, AgentConfig(**values), LIMIT_S)
         self.store.record_booted(NODE, self.clock.now_us())
         return self.node
 
@@ -112,7 +112,8 @@ class Station:
             "progress_every_s": 1.0,
         }
         document = StartDocument(**{**values, **changes})
-        reply = self.link.send(self.node, self.keys, Command(START, 1, document.to_data()))
+        command = Command(START, 1, document.to_data())
+        reply = self.link.send(self.node, self.keys, command, LIMIT_S)
         assert reply.ok, reply.error
 
     def journal(self) -> list[str]:

@@ -31,6 +31,7 @@ from providers.stores.base import ObjectStore
 from providers.stores.local import LocalStore
 from spotd import wire
 from spotd.act.effects import LinkError, World
+from spotd.clock import Listening
 from spotd.model import Job, Node, S, Timing
 from spotd.observe.clouds import Survey
 from spotd.plan import Effect
@@ -92,6 +93,7 @@ class Machine:
     deadline_us: int = 0  # of a notice
     exited: int | None = None
     ended_at_us: int = 0
+    hung: bool = False  # the cloud says that it runs, and nothing else does
 
     @property
     def alive(self) -> bool:
@@ -117,6 +119,8 @@ class Machine:
     def live(self, now_us: int) -> None:
         """What happens on the machine by itself until now."""
         if not self.alive or self.agent is None or not self.claim or self.exited is not None:
+            return
+        if self.hung:
             return
         try:
             if self.fence is None:
@@ -260,8 +264,8 @@ class ToyCloud:
 
     def terminate(self, instance_id: str) -> None:
         self._call("terminate")
-        if instance_id in self.machines:
-            self.end(instance_id)
+        if instance_id in self.machines and self._shown(self.machines[instance_id]):
+            self.end(instance_id)  # an id that is not known yet is success, too
         self._answer("terminate")
 
     def list(self) -> Sequence[Instance]:
@@ -270,10 +274,14 @@ class ToyCloud:
         listed = [
             machine.instance
             for machine in self.machines.values()
-            if machine.alive or machine.ended_at_us > old_us
+            if self._shown(machine) and (machine.alive or machine.ended_at_us > old_us)
         ]
         self._answer("list")
         return listed
+
+    def _shown(self, machine: Machine) -> bool:
+        shown_us = machine.instance.launched_at_us + int(self.visibility_s * S)
+        return self._clock.now_us() >= shown_us
 
     def notices(self) -> Sequence[Notice]:
         self._call("notices")
@@ -294,21 +302,23 @@ class ToyLink:
 
     def _machine(self, node: Node) -> Machine:
         machine = self._clouds[node.offer.provider].machines.get(node.instance_id)
-        if machine is None or not machine.alive:
+        if machine is None or not machine.alive or machine.hung:
             raise LinkError("the machine does not answer")
         return machine
 
-    def boot(self, node: Node, keys: JobKeys, config: AgentConfig) -> None:
+    def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None:
         machine = self._machine(node)
         self.said["boot"] += 1
         if machine.agent is None:
             machine.agent = config
             machine.say(wire.HELLO)
 
-    def put_package(self, node: Node, keys: JobKeys, digest: str, source: ObjectStore) -> None:
+    def put_package(
+        self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float
+    ) -> None:
         self._machine(node)
 
-    def send(self, node: Node, keys: JobKeys, command: Command) -> Reply:
+    def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply:
         machine = self._machine(node)
         self.said[command.name] += 1
         if machine.agent is None:
@@ -353,6 +363,7 @@ class Stage:
         a store remembers by itself is a cache, and opening one takes as long as a whole story."""
         store: Store = self.store
         self.survey = Survey(store, self.clouds, self.clock)
+        self.listening = Listening(self.clock)
         self.world = World(
             store=store,
             providers=self.clouds,
@@ -366,6 +377,7 @@ class Stage:
             open_store=lambda _url: self.commits,
             store_options=lambda _url: {},
             started_at_us=self.clock.now_us(),
+            listening_since=self.listening.since_us,
         )
         self.queue.clear()
         for name, cloud in self.clouds.items():
@@ -429,13 +441,14 @@ class Stage:
             machine = self.clouds[node.offer.provider].machines.get(node.instance_id)
             if machine is None or node.state not in FOLLOWED or not node.booted_at_us:
                 continue
-            if not machine.alive:
+            if not machine.alive or machine.hung:
                 if not node.link_down_at_us:
                     self.store.record_link(node.id, now_us)
                 continue
             fresh = enumerate(machine.journal[node.journal_seq :], start=node.journal_seq + 1)
             lines = [JournalEntry(seq, now_us, node.generation, k, d) for seq, (k, d) in fresh]
             self.store.record_journal([JournalBatch(node.id, tuple(lines), now_us)])
+        self.listening.listened()
 
     def run(self, until: Callable[[Stage], object], limit_s: float = 300.0) -> None:
         """Play until the condition holds, and once through a death where one was asked for."""

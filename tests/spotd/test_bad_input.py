@@ -25,18 +25,10 @@ spotd:
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Box]:
-    """A daemon whose configuration names no checkpoint store."""
-    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name, NoStore(Path(name)) as made:
+    """A daemon on three local clouds."""
+    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name, Box(Path(name)) as made:
         made.start()
         yield made
-
-
-class NoStore(Box):
-    def write_config(self) -> None:
-        super().write_config()
-        lines = self.config_path.read_text().splitlines()
-        kept = [line for line in lines if not line.startswith(("store = ", "[checkpoint]"))]
-        self.config_path.write_text("\n".join(kept) + "\n")
 
 
 def spotctl(box: Box, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
@@ -62,10 +54,10 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         2,
         ["line 2", "acelerators", "did you mean 'accelerators'?"],
     ),
-    "no store anywhere": (
-        GOOD.replace('store: "file:///tmp/none", ', ""),
+    "a store that is none": (
+        GOOD.replace("file:///tmp/none", "my-bucket"),
         2,
-        ["spotd.checkpoint.store", "[checkpoint] store"],
+        ["spotd.checkpoint.store", "write file:///folder or s3://bucket"],
     ),
     "a secret without a value": (GOOD + "secrets: {HF_TOKEN: null}\n", 2, ["HF_TOKEN", "--secret"]),
     "no run": (GOOD.replace("run: sleep 1000\n", ""), 2, ["run"]),

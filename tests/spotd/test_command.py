@@ -293,6 +293,18 @@ def test_check_says_where_everything_is(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "state").exists(), "nothing is started and nothing made"
 
 
+def test_check_tries_the_folder_of_checkpoints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG.format(folder=tmp_path))
+    (tmp_path / "checkpoints").write_text("a file is in the way")
+    assert main(["check", "--config", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert f"checkpoint.store file://{tmp_path}/checkpoints cannot be written" in error
+    assert "try: " in error
+
+
 def test_upgrade_brings_a_database_to_our_schema(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

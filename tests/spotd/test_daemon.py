@@ -17,13 +17,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from spotd.demo.box import Box
+from spotd.demo.box import Box, BoxError
 from spotd.errors import UserError
 from tests.rigs.processes import alive
 
@@ -61,7 +62,7 @@ def cloud() -> Iterator[Box]:
 def box(cloud: Box, folder: Path) -> Iterator[Box]:
     """A daemon's box at that cloud, nothing started."""
     with Box(folder, settings="[timing]\noffers_every_s = 0.5\nsurvey_every_s = 1.0") as made:
-        made.cloud_url = cloud.cloud_url
+        made.cloud_url, made.token_file = cloud.cloud_url, cloud.token_file
         yield made
 
 
@@ -200,6 +201,32 @@ def test_a_daemon_comes_and_goes_and_the_training_stays(box: Box, manager: Manag
     assert "Traceback" not in box.tail("daemon", 1000)
 
 
+def test_what_trained_while_the_daemon_was_away_for_long_trains_on(
+    cloud: Box, folder: Path
+) -> None:
+    """For longer than the silence after which a node is given up."""
+    timing = "survey_every_s = 1.0\nsuspect_after_s = 8\nlost_after_s = 12"
+    with Box(folder, settings=f"[timing]\noffers_every_s = 0.5\n{timing}") as box:
+        box.cloud_url, box.token_file = cloud.cloud_url, cloud.token_file
+        box.start_daemon()
+        job_id = box.submit(script(box.folder), "r1")
+        program = training(box, job_id)
+        box.kill_daemon()
+        end_s = time.monotonic() + 13.0
+        wait_until("it to be away for long", lambda: time.monotonic() > end_s)
+        back_at = datetime.now(UTC)
+        box.start_daemon()
+
+        def heard() -> bool:
+            (node,) = box.job(job_id)["nodes"]
+            return datetime.fromisoformat(node["heard_at"]) > back_at
+
+        wait_until("the node to be heard", heard)
+        assert alive(program)
+        assert finish(box, job_id)["generation"] == 1
+        assert len(machines(box, job_id)) == 1
+
+
 def test_a_second_daemon_on_the_same_state_is_refused(box: Box) -> None:
     box.start_daemon()
     for state, text in (("state", "another spotd runs on"), ("other", "another process serves")):
@@ -216,6 +243,21 @@ def test_a_second_daemon_on_the_same_state_is_refused(box: Box) -> None:
     ended_cleanly(box, signal.SIGINT)
 
 
+def test_a_database_without_its_master_key_is_refused(box: Box) -> None:
+    """With a fresh key every job's keys would fail to open, and healthy nodes be given up."""
+    box.start_daemon()
+    ended_cleanly(box)
+    key = box.folder / "state" / "spotd-key"
+    kept = key.rename(box.folder / "backup")
+    with pytest.raises(BoxError, match="master key of the database is missing"):
+        box.start_daemon()
+    assert not key.exists()
+    assert "Traceback" not in box.tail("daemon", 1000)
+    kept.rename(key)
+    box.start_daemon()
+    ended_cleanly(box)
+
+
 def test_with_every_cloud_down_it_starts_and_goes_on_when_they_come_back(folder: Path) -> None:
     with Box(folder, settings="[timing]\noffers_every_s = 0.5") as box:
         box.start_cloud()
@@ -227,6 +269,8 @@ def test_with_every_cloud_down_it_starts_and_goes_on_when_they_come_back(folder:
         assert box.job(job_id)["phase"] == "waiting"
         assert "no provider offers" in box.client.get(f"/v1/jobs/{job_id}/why")["reason"]
         port = box.cloud_url.rsplit(":", 1)[1]
+        (folder / "cloud2").mkdir()
+        shutil.copy(box.token_file, folder / "cloud2")  # with the same door and the same key
         arguments = ["--dir", str(folder / "cloud2"), "--port", port]
         box.cloud = box._spawn(
             "cloud", ["-m", "providers.local.server", *arguments], stdout=subprocess.DEVNULL

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from spotd import paths
+from spotd.cli.client import local_socket
+from spotd.config import load_config
+from spotd.errors import UserError
 
 
 def test_systemd_says_where_the_daemon_lives() -> None:
@@ -22,3 +27,19 @@ def test_a_named_configuration_is_the_only_candidate() -> None:
     system, user = paths.config_files({})
     assert system == Path("/etc/spotd/config.toml")
     assert user.parts[-2:] == ("spotd", "config.toml")
+
+
+def test_what_we_may_not_enter_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/run/spotd is for the group spotd: who is not in it is told so by opening the socket."""
+    real = Path.stat
+
+    def stat(path: Path, **how: bool) -> object:
+        if path in (paths.SYSTEM_SOCKET, paths.SYSTEM_CONFIG):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert local_socket("") == paths.SYSTEM_SOCKET
+    with pytest.raises(UserError, match=r"cannot read the configuration /etc/spotd/config\.toml"):
+        load_config(None, {})

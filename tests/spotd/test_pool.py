@@ -10,7 +10,7 @@ import pytest
 
 from spotd.model import EffectKind
 from spotd.plan import Effect
-from spotd.pool import CLOUD_CALLS, NODE_CALLS, TERMINATE_CALLS, Pool
+from spotd.pool import CLOUD_CALLS, NODE_CALLS, TELL_CALLS, TERMINATE_CALLS, Pool
 from tests.spotd.store import build
 
 LIMIT_S = 20.0
@@ -60,9 +60,27 @@ def test_a_cloud_that_hangs_fills_its_own_lane_alone(calls: Calls) -> None:
     assert calls.begun["aws", K.LAUNCH] == CLOUD_CALLS, "no more than that at once"
 
 
+@pytest.mark.parametrize("slow", [K.BOOT, K.START, K.READ_HEAD])
+def test_a_command_waits_neither_for_packages_nor_for_boots_nor_for_a_store(
+    calls: Calls, slow: EffectKind
+) -> None:
+    """A DRAIN that is late is a machine that ends unsaved."""
+    for number in range(40):
+        calls.pool.submit(effect(slow, number=number))
+    calls.until("aws", slow, NODE_CALLS[slow])
+    for kind in {K.DRAIN, K.RELEASE, K.SAVE, *NODE_CALLS} - {slow}:
+        calls.pool.submit(effect(kind))
+        calls.until("aws", kind, 1)
+
+
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [(K.TERMINATE, TERMINATE_CALLS), (K.RESOLVE, CLOUD_CALLS), (K.START, NODE_CALLS)],
+    [
+        (K.TERMINATE, TERMINATE_CALLS),
+        (K.RESOLVE, CLOUD_CALLS),
+        (K.DRAIN, TELL_CALLS),
+        *NODE_CALLS.items(),
+    ],
 )
 def test_lanes_are_bounded(calls: Calls, kind: EffectKind, most: int) -> None:
     for number in range(most + 5):

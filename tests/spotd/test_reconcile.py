@@ -141,6 +141,30 @@ def test_a_limit_in_the_way_waits_says_which_and_does_not_spin(stage: Stage) -> 
     assert stage.job("j1").outcome is Outcome.SUCCEEDED
 
 
+def test_with_room_for_one_candidate_one_is_launched(stage: Stage) -> None:
+    stage.store.set_limits(Limits(max_nodes=1))
+    stage.submit(candidates=2)
+    over(stage, "j1")
+    assert stage.job().outcome is Outcome.SUCCEEDED
+    assert len(stage.nodes("j1")) == 1
+
+
+def test_with_room_for_no_candidate_the_limit_is_told(stage: Stage) -> None:
+    stage.store.set_limits(Limits(max_nodes=1))
+    stage.submit(candidates=2, num_nodes=2)
+    stage.turn()
+    assert stage.nodes("j1") == []
+    assert "limits.max_nodes is 1" in reasons(stage)[-1]
+
+
+def test_room_that_comes_free_is_used_for_the_other_candidate(stage: Stage) -> None:
+    stage.store.set_limits(Limits(max_nodes=1))
+    stage.submit(candidates=2)
+    stage.turn()
+    stage.store.set_limits(Limits(max_nodes=2))
+    stage.run(lambda s: len(s.nodes("j1")) == 2, limit_s=5.0)
+
+
 def test_over_the_limit_the_notice_still_drains(stage: Stage) -> None:
     """What cannot be launched must not keep the rest of the plan from being written."""
     stage.goal = None
@@ -185,9 +209,7 @@ def test_a_job_that_does_not_exist_is_passed_over(stage: Stage) -> None:
 
 
 def test_the_market_has_what_only_the_configuration_knows(stage: Stage) -> None:
-    stage.clouds["gcp"].visibility_s = 7.0
     market = market_now(stage.world, replace(stage.timing, resurvey_s=3.0))
-    assert market.visibility_s == {"aws": 0.0, "gcp": 7.0}
     assert market.timing.resurvey_s == 3.0
     assert market.deployment == stage.store.deployment()
     assert market.started_at_us == stage.clock.now_us()

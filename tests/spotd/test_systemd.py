@@ -7,6 +7,7 @@ detached, so that a machine needs nothing installed.
 from __future__ import annotations
 
 import configparser
+import re
 import secrets
 import subprocess
 from pathlib import Path
@@ -61,6 +62,21 @@ def test_it_is_locked_up_well(installed: Path) -> None:
     installed.write_text(weaker.replace("CapabilityBoundingSet=", ""))
     done = analyze("security", "--offline=true", "--threshold=15", "--no-pager", str(installed))
     assert done.returncode != 0, "the threshold is one"
+
+
+def test_the_users_of_spotctl_have_names() -> None:
+    """In a user namespace SO_PEERCRED has 65534 for everybody: no record of who asked for what."""
+    assert service().get("PrivateUsers", "no") == "no"
+    assert service()["RuntimeDirectoryMode"] == "0750", "for the members of the group alone"
+
+
+def test_its_head_makes_the_group_that_people_join() -> None:
+    head = UNIT.read_text().split("[Unit]")[0]
+    [useradd] = re.findall(r"^#\s+(useradd .*)$", head, re.MULTILINE)
+    words = useradd.split()
+    assert words[-1] == service()["User"] == service()["Group"]
+    assert "--user-group" in words, "else DynamicUser refuses a user without a group of its name"
+    assert head.index("useradd") < head.index("usermod -aG spotd") < head.index("enable --now")
 
 
 def test_it_agrees_with_the_program() -> None:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from spotd import log, vault
 from spotd.clock import RandomIds
-from spotd.vault import JobKeys, Vault, VaultError, host_key, load_key
+from spotd.vault import JobKeys, Vault, VaultError, host_key, load_key, unlock
 
 random_bytes = RandomIds().random_bytes
 
@@ -138,6 +138,44 @@ def test_a_state_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(VaultError, match="cannot create the master key"):
         load_key(tmp_path / "file" / "state", {}, random_bytes)
+
+
+class Checks:
+    """What a database keeps of its master key."""
+
+    def __init__(self) -> None:
+        self.check: bytes | None = None
+
+    def key_check(self) -> bytes | None:
+        return self.check
+
+    def keep_key_check(self, check: bytes) -> bytes:
+        self.check = self.check or check
+        return self.check
+
+
+def test_a_deployment_is_opened_by_its_first_key_alone(tmp_path: Path) -> None:
+    checks = Checks()
+    sealed = unlock(checks, tmp_path / "one", {}, random_bytes).seal(b"value", "j1/x")
+    assert unlock(checks, tmp_path / "one", {}, random_bytes).open(sealed, "j1/x") == b"value"
+    with pytest.raises(VaultError, match=r"is missing: there is no .*/two/spotd-key") as caught:
+        unlock(checks, tmp_path / "two", {}, random_bytes)
+    assert "belongs to this database" in caught.value.try_
+    assert not (tmp_path / "two").exists(), "no key is made that would hide the mistake"
+    load_key(tmp_path / "two", {}, random_bytes)
+    with pytest.raises(VaultError, match="not that of the database"):
+        unlock(checks, tmp_path / "two", {}, random_bytes)
+
+
+def test_of_two_first_starts_on_one_database_the_later_is_refused(tmp_path: Path) -> None:
+    class Slow(Checks):
+        def key_check(self) -> bytes | None:
+            return None  # as it was before the other one started
+
+    checks = Slow()
+    unlock(checks, tmp_path / "one", {}, random_bytes)
+    with pytest.raises(VaultError, match="not that of the database"):
+        unlock(checks, tmp_path / "two", {}, random_bytes)
 
 
 def test_job_keys_survive_sealing_and_stay_out_of_repr(box: Vault) -> None:

@@ -320,6 +320,14 @@ def test_only_the_newest_are_kept(start: Callable[..., Rig], store: Gate) -> Non
     assert second.restore() == 5
 
 
+def test_many_are_kept_when_many_are_asked_for(start: Callable[..., Rig], store: Gate) -> None:
+    rig = start(1, keep=12)
+    for step in range(1, 15):
+        rig.save_and_wait(step)
+    until(lambda: len(kept_steps(store)) <= 12)
+    assert kept_steps(store) == list(range(3, 15))
+
+
 @pytest.mark.req("CKP-23")
 def test_nothing_is_removed_before_the_newest_is_verified(
     start: Callable[..., Rig], store: Gate, tmp_path: Path

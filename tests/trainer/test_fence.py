@@ -11,7 +11,7 @@ import pytest
 from providers.stores import open_store
 from providers.stores.base import ConflictError, ObjectStore, StoreUnavailableError
 from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, Manifest, head_key, parse_manifest, sha256
-from trainer.fence import PREDECESSORS, Fence, FencedError, read_head
+from trainer.fence import PREDECESSORS, Fence, FencedError, HeadLostError, read_head
 
 
 def manifest(generation: int, step: int, *, final: bool = False) -> Manifest:
@@ -111,6 +111,15 @@ def test_the_chain_has_an_end(store: ObjectStore) -> None:
     assert [ref.step for ref in head.previous] == list(range(PREDECESSORS + 3, 3, -1))
 
 
+def test_the_chain_is_as_long_as_checkpoints_are_kept(store: ObjectStore) -> None:
+    ours = fence(store, 1)
+    ours.claim()
+    for step in range(PREDECESSORS + 10):
+        head = ours.commit(manifest(1, step), keep=PREDECESSORS + 5)
+    assert len(head.previous) == PREDECESSORS + 4
+    assert len(fence(store, 2).claim().previous) == PREDECESSORS + 4
+
+
 def test_a_finished_job_stays_finished(store: ObjectStore) -> None:
     ours = fence(store, 1)
     ours.claim()
@@ -188,7 +197,8 @@ def test_waiting_for_the_release(store: ObjectStore) -> None:
         )
 
     old, new = fence(store, 1), fence(store, 2)
-    assert wait(new) == "unclaimed"
+    assert wait(new) == "deadline", "the owner that is waited for has not come to claim it yet"
+    clock.now = 0
     old.claim()
     assert wait(old) == "ours"
     assert wait(new, CLAIM_NOW) == "now"
@@ -202,6 +212,30 @@ def test_waiting_for_the_release(store: ObjectStore) -> None:
     new.claim()
     with pytest.raises(FencedError):
         wait(old)
+
+
+@pytest.mark.req("RPV-16")
+@pytest.mark.parametrize(
+    ("had", "seen"), [(0, "is missing"), (2, "is of generation 2")], ids=["missing", "older"]
+)
+def test_a_head_that_was_newer_once_is_not_claimed(store: ObjectStore, had: int, seen: str) -> None:
+    """Another store, or an old copy of it: to start afresh there would throw the work away."""
+    if had:
+        fence(store, had).claim()
+    before = read_head(store, "job")
+    new = Fence(store, "job", 4, "node4", known_generation=3, sleep=no_pause)
+    for call in (
+        new.claim,
+        lambda: new.wait_claimable(lambda: (CLAIM_AFTER_RELEASE, 60.0), 0.05, no_pause),
+    ):
+        with pytest.raises(HeadLostError, match=f"{seen}.*though generation 3 had it: put the"):
+            call()
+    assert read_head(store, "job") == before
+
+
+def test_a_head_of_the_known_generation_is_claimed(store: ObjectStore) -> None:
+    fence(store, 3).claim()
+    assert Fence(store, "job", 4, "node4", known_generation=3).claim().generation == 4
 
 
 def test_waiting_hears_a_change_of_mind_and_survives_an_outage(store: ObjectStore) -> None:

@@ -49,6 +49,16 @@ def test_messages_and_flags(agent: AgentEnd) -> None:
     assert agent.wait("exit").data["code"] == 75
 
 
+def test_before_the_agent_speaks_it_is_as_it_said_at_the_start() -> None:
+    until = str(time.monotonic() + 40)
+    link = Link.connect({"SPOTD_CLAIM": "after_release", "SPOTD_CLAIM_UNTIL": until})
+    claim, left_s = link.claim_of()
+    assert claim == "after_release"
+    assert 30 < left_s <= 40
+    assert not link.flag.stop
+    link.close()
+
+
 def test_without_an_agent_everything_works() -> None:
     link = Link.connect({})
     link.send("progress", {})

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
+import socket
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, Head
 from tests.providers.stores.conftest import Bucket
 from tests.trainer.rig import AgentEnd, Trainer
+from trainer import train
 from trainer.compare import first_difference
 from trainer.fence import read_head
-from trainer.train import Job
+from trainer.job import Job
+from trainer.shards import read_manifest
 
 STEPS = 40
 
@@ -266,6 +275,33 @@ def test_a_replacement_takes_head_at_the_deadline(trainer: Trainer) -> None:
         assert second.wait(30) == EXIT_RELEASED
 
 
+def test_a_silent_agent_does_not_take_head_from_the_owner(trainer: Trainer) -> None:
+    trainer.steps = 4000
+    trainer.arguments = ("--step-time-ms", "150")
+    with (
+        AgentEnd() as old,
+        tempfile.TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent,
+    ):
+        first = trainer.start(1, old)
+        old.wait("checkpoint")
+        silent.bind(f"{folder}/agent.sock")
+        silent.listen()
+        claim = {"SPOTD_CLAIM": "after_release", "SPOTD_CLAIM_UNTIL": str(time.monotonic() + 600)}
+        trainer.env = {"SPOTD_SOCKET": f"{folder}/agent.sock", **claim}
+        second = trainer.start(2)
+        with silent.accept()[0] as line, line.makefile("rb") as said:
+            assert any(b"the agent is silent" in text for text in said)
+            seen = len(old.of("checkpoint"))
+            old.wait("checkpoint", lambda _: len(old.of("checkpoint")) > seen + 1)
+            assert first.poll() is None, "it is not fenced"
+            old.tell(stop=True, reason="the replacement is ready", deadline_s=20.0)
+            assert first.wait(30) == EXIT_RELEASED
+            assert any(b'"claimed"' in text for text in said)
+            second.terminate()
+            assert second.wait(30) == EXIT_RELEASED
+
+
 def test_stopped_while_it_waits_for_head(trainer: Trainer) -> None:
     trainer.arguments = ("--step-time-ms", "150")
     with AgentEnd() as old, AgentEnd(claim="after_release", claim_deadline_s=60.0) as new:
@@ -278,6 +314,69 @@ def test_stopped_while_it_waits_for_head(trainer: Trainer) -> None:
         assert head_of(trainer).generation == 1
         first.kill()
         first.wait(30)
+
+
+@contextlib.contextmanager
+def unreadable(trainer: Trainer) -> Iterator[None]:
+    """The store has HEAD, and for a while cannot give the checkpoint that it names."""
+    head = head_of(trainer)
+    assert head.current is not None
+    path = Path(trainer.folder, "store", head.current.manifest)
+    away = path.rename(path.with_name("away"))
+    os.mknod(path, stat.S_IFSOCK | 0o600)  # opening one fails as a dead mount does: with ENXIO
+    yield
+    away.rename(path)
+
+
+@pytest.mark.req("CKP-25")
+def test_a_store_that_is_away_at_resume_is_waited_for(reference: Outcome, trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "20")
+    with AgentEnd() as old, AgentEnd() as new:
+        first = trainer.start(1, old)
+        old.wait("checkpoint")
+        first.kill()
+        first.wait(30)
+        with unreadable(trainer):
+            second = trainer.start(2, new)
+            warned = new.wait("warning").data["text"]
+            assert warned.startswith("the checkpoint cannot be read yet: ")
+        assert second.wait(60) == EXIT_FINISHED
+        assert new.of("checkpoint_skipped") == []
+        reference.check(trainer, old.losses() | new.losses())
+
+
+def test_stopped_while_the_store_is_away_it_gives_head_back(trainer: Trainer) -> None:
+    trainer.arguments = ("--step-time-ms", "20")
+    with AgentEnd() as old, AgentEnd() as new:
+        first = trainer.start(1, old)
+        old.wait("checkpoint")
+        first.kill()
+        first.wait(30)
+        with unreadable(trainer):
+            before = head_of(trainer).current
+            second = trainer.start(2, new)
+            new.wait("warning")
+            new.tell(stop=True, reason="paused")
+            assert second.wait(30) == EXIT_RELEASED
+            head = head_of(trainer)
+            assert (head.generation, head.released, head.current) == (2, True, before)
+
+
+def test_75_is_not_said_where_head_could_not_be_released(trainer: Trainer) -> None:
+    trainer.every_steps = 0
+    trainer.arguments = ("--step-time-ms", "20")
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("progress", lambda data: data["to_step"] >= 3)
+        lock = Path(trainer.folder, "store", ".store", "lock")
+        lock.unlink()
+        os.mknod(lock, stat.S_IFSOCK | 0o600)  # nothing can be written conditionally
+        agent.tell(stop=True, reason="paused", deadline_s=0.5)
+        assert process.wait(30) == 1
+        assert agent.of("released") == []
+        warned = agent.wait("warning").data["text"]
+        assert warned.startswith("HEAD could not be released: ")
+        assert not head_of(trainer).released
 
 
 def test_when_time_is_short_the_last_durable_checkpoint_is_released(trainer: Trainer) -> None:
@@ -326,6 +425,13 @@ def test_what_does_not_fit_is_refused_with_words(
         store.put_if(key, data, store.get(key)[1])
 
 
+def test_a_lost_head_is_no_fresh_start(trainer: Trainer) -> None:
+    trainer.env = {"SPOTD_HEAD_GENERATION": "3"}
+    assert trainer.run(4) == 1
+    assert "error: HEAD of job job is missing in file:" in trainer.output()
+    assert read_head(open_store(trainer.store_url), "job") is None
+
+
 def test_a_finished_job_is_left_alone(trainer: Trainer) -> None:
     trainer.steps = 2
     assert trainer.run(1) == EXIT_FINISHED
@@ -350,6 +456,63 @@ def test_a_bucket_as_the_store(reference: Outcome, trainer: Trainer, bucket: Buc
         trainer.arguments = ()
         assert trainer.run(2, agent) == EXIT_FINISHED
         reference.check(trainer, agent.losses())
+
+
+WIDE = ("--threads", "0", "--width", "128", "--block", "64")  # enough to be worth two threads
+
+
+def final_state(trainer: Trainer) -> dict[str, Any]:
+    head = head_of(trainer)
+    assert head.current is not None
+    return dict(read_manifest(open_store(trainer.store_url), head.current).state)
+
+
+@pytest.mark.req("CKP-20")
+def test_another_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
+    """Begun where torch chooses two threads, ended where it chooses one."""
+    runs = {name: Trainer(tmp_path / name, steps=STEPS) for name in ("two", "one", "moved")}
+    for name, trainer in runs.items():
+        trainer.folder.mkdir()
+        trainer.arguments = WIDE
+        trainer.env = {"OMP_NUM_THREADS": "1" if name == "one" else "2"}
+        if name != "moved":
+            assert trainer.run(1) == EXIT_FINISHED, trainer.output()
+    moved = runs["moved"]
+    moved.arguments = (*WIDE, "--step-time-ms", "50")
+    with AgentEnd() as agent:
+        process = moved.start(1, agent)
+        agent.wait("checkpoint")
+        process.kill()
+        process.wait(30)
+    moved.env = {"OMP_NUM_THREADS": "1"}
+    moved.arguments = WIDE
+    assert moved.run(2) == EXIT_FINISHED, moved.output()
+    assert final_state(moved)["threads"] == 2
+    two, one, ended = (open_store(runs[name].store_url) for name in ("two", "one", "moved"))
+    assert first_difference(two, "job", ended, "job") is None
+    assert first_difference(one, "job", ended, "job") is not None, "here the number matters"
+
+
+def test_another_torch_or_device_is_told() -> None:
+    class Said:
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+
+        def send(self, kind: str, data: dict[str, str]) -> None:
+            assert kind == "warning"
+            self.texts.append(data["text"])
+
+    said = Said()
+    world = SimpleNamespace(device=torch.device("cpu"))
+    run: Any = SimpleNamespace(args=SimpleNamespace(threads=1), world=world, link=said)
+    train.compute_as_before(run, {"torch": torch.__version__, "device": "cpu"})
+    train.compute_as_before(run, {})  # of a checkpoint that does not say
+    assert said.texts == []
+    train.compute_as_before(run, {"torch": "2.0.1", "device": "cuda"})
+    assert [text.partition(",")[0] for text in said.texts] == [
+        "the checkpoint was made with torch 2.0.1",
+        "the checkpoint was made with device cuda",
+    ]
 
 
 @pytest.mark.req("CKP-27")

@@ -21,7 +21,7 @@ from trainer.agent.demands import load_demands
 from trainer.agent.drain import Policy, Step, Stopping
 from trainer.agent.notices import NoticeBook, acknowledge, watch
 from trainer.agent.places import in_memory
-from trainer.agent.recall import Recall, describe_agent
+from trainer.agent.recall import REPORTS, SAVES, Recall, describe_agent
 from trainer.agent.training import Phase, Site, Training
 from trainer.agent.worker_link import WorkerLink
 
@@ -43,7 +43,8 @@ class Agent:
         self._demands = load_demands(site.places.state)
         self._training = Training(site, self._demands, set(recall.said))
         self._dangers = Dangers(site.monotonic, site.now_us)
-        self._saves_s: deque[float] = deque(recall.saves_s, maxlen=3)
+        self._saves_s: deque[float] = deque(recall.saves_s, maxlen=SAVES)
+        self._steps_s: deque[float] = deque(recall.steps_s, maxlen=REPORTS)
         self._step = recall.step
         self._save_asked_at = float("-inf")
         self._beat_at = 0.0
@@ -123,7 +124,8 @@ class Agent:
 
     def _is_over(self) -> bool:
         now = self._site.monotonic()
-        if self._training.phase is Phase.ENDED:
+        waits = self._training.awaits_final and not self._told_to_leave
+        if self._training.phase is Phase.ENDED and not waits:
             if self._leave_at is None:
                 self._leave_at = now + LINGER_S
                 self._let_go()
@@ -146,7 +148,7 @@ class Agent:
         save_s = max(self._saves_s, default=drain.SAVE_GUESS_S)
         if self._demands.start is None:
             return Policy(drain.ENGINE_NONE, 0.0, save_s)
-        return drain.policy_of(self._demands.start, save_s)
+        return drain.policy_of(self._demands.start, save_s, max(self._steps_s, default=0.0))
 
     def _consider(self, now: float) -> None:
         """Whether it is time to stop, or to insist."""
@@ -171,12 +173,12 @@ class Agent:
             return
         now, policy = self._site.monotonic(), self._policy()
         ends = [at for at in (deadline, self._dangers.deadline) if at is not None]
-        kill_at = min(ends, default=now) - drain.FINAL_S
+        # A maintenance may be days ahead: no program gets longer than one without a deadline.
+        patient_until = now + policy.patience_s()
+        kill_at = min(min(ends, default=now) - drain.FINAL_S, patient_until)
         if kill_at <= now:
             # No deadline, or one that has passed and yet we live: then nobody knows it.
-            kill_at = now + policy.patience_s()
-        if policy.engine == drain.ENGINE_NONE:
-            kill_at = min(kill_at, now + policy.grace_s)
+            kill_at = patient_until
         gentle = policy.engine != drain.ENGINE_NONE and self._link.connected > 0
         running = self._training.phase is Phase.RUNNING
         self._demands.stopping = Stopping(reason, now, kill_at, gentle)
@@ -279,6 +281,8 @@ class Agent:
             self._step = found.step
         if found.save_s is not None:
             self._saves_s.append(found.save_s)
+        if found.step_s is not None:
+            self._steps_s.append(found.step_s)
         if kind in (wire.CHECKPOINT, wire.CHECKPOINT_FAILED):
             self._save_asked_at = float("-inf")
         if kind == wire.CHECKPOINT and data.get("final") is True:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from providers.stores.base import ObjectStore, StoreError, StoreUnavailableError
-from spotd.wire import AgentConfig, Head, Manifest, WireError
+from providers.stores import open_store
+from providers.stores.base import StoreError, StoreUnavailableError
+from spotd.wire import AgentConfig, Head, Manifest, StartDocument, WireError
 from trainer.fence import Fence, FencedError, read_head
 
 _LOG = logging.getLogger(__name__)
@@ -44,17 +45,19 @@ class AuthorityListener(Protocol):
         ...
 
 
-class _EndedError(Exception):
-    """The agent ends."""
+class EndedError(Exception):
+    """Nobody waits for it any more: the agent ends, or was told to stop."""
 
 
 @dataclass
 class Authority:
-    """One node's dealings with HEAD. Rank 0 moves it; the other ranks look on."""
+    """One node's dealings with HEAD. Rank 0 moves it; the other ranks look on.
 
-    store: ObjectStore
+    The store is opened in the threads too: what ails it for a while must end nothing that runs.
+    """
+
     config: AgentConfig
-    num_nodes: int
+    start: StartDocument
     listener: AuthorityListener
     post: Callable[[Callable[[], None]], None]
     ended: threading.Event
@@ -62,14 +65,29 @@ class Authority:
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        config = self.config
-        self._fence = Fence(
-            self.store, config.job_id, config.generation, config.token, sleep=self._pause
-        )
-        self._poll_s = POLL_FILE_S if self.store.url.startswith("file:") else POLL_REMOTE_S
+        self._opened: Fence | None = None
+        self._opening = threading.Lock()
+        local = self.start.store_url.startswith("file:")
+        self._poll_s = POLL_FILE_S if local else POLL_REMOTE_S
+
+    @property
+    def _fence(self) -> Fence:
+        """Raises StoreError."""
+        with self._opening:
+            if self._opened is None:
+                config, start = self.config, self.start
+                self._opened = Fence(
+                    open_store(start.store_url, start.store_options),
+                    config.job_id,
+                    config.generation,
+                    config.token,
+                    known_generation=start.head_generation,
+                    sleep=self._pause,
+                )
+            return self._opened
 
     def start_claim(self, claim_of: Callable[[], tuple[str, float]]) -> None:
-        """Wait until HEAD may be claimed, and claim it."""
+        """Wait until HEAD may be claimed, and claim it; `claim_of` may raise EndedError."""
 
         def claim() -> None:
             if self.config.rank:
@@ -87,7 +105,7 @@ class Authority:
         def watch() -> None:
             while True:
                 self._pause(WATCH_S)
-                entry = read_head(self.store, self.config.job_id)
+                entry = read_head(self._fence.store, self.config.job_id)
                 if entry is not None and entry[0].generation > self.config.generation:
                     head = entry[0]
                     raise FencedError(head.generation, self.config.generation, head.owner)
@@ -125,14 +143,14 @@ class Authority:
             generation=self.config.generation,
             step=head.current.step if head.current else 0,
             created_at_us=self.now_us(),
-            world_size=self.num_nodes,
+            world_size=self.start.num_nodes,
             final=True,
         )
 
     def _wait_for_first_rank(self) -> Head:
         ours = self.config.generation
         while True:
-            entry = read_head(self.store, self.config.job_id)
+            entry = read_head(self._fence.store, self.config.job_id)
             if entry is not None and entry[0].generation == ours:
                 return entry[0]
             if entry is not None and entry[0].generation > ours:
@@ -141,7 +159,7 @@ class Authority:
 
     def _pause(self, seconds: float) -> None:
         if self.ended.wait(seconds):
-            raise _EndedError
+            raise EndedError
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
         threading.Thread(target=self._run, args=(work,), name=f"head-{name}", daemon=True).start()
@@ -150,13 +168,13 @@ class Authority:
         try:
             while not self._try(work):
                 self._pause(RETRY_S)
-        except _EndedError:
+        except EndedError:
             return
         except FencedError as error:
             fenced = error
             self.post(lambda: self.listener.on_fenced(fenced))
         except (StoreError, WireError, ValueError, OSError) as error:
-            text = f"the checkpoint store at {self.store.url}: {error}"
+            text = f"the checkpoint store {self.start.store_url!r} cannot be used: {error}"
             self.post(lambda: self.listener.on_store_failed(text))
 
     def _try(self, work: Callable[[], None]) -> bool:

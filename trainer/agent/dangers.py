@@ -40,16 +40,24 @@ class Dangers:
         return iter(self._known.values())
 
     def meet(self, notice: Notice) -> Danger | None:
-        """Take up a notice, or its new deadline. The wall clock is read here and never again: it
-        may be set at any moment."""
+        """Take up a notice, or its new deadline if that is earlier. The wall clock is read here and
+        never again: it may be set at any moment.
+
+        A later deadline is not believed: a watcher that was started again counts from that moment
+        where the cloud says only that the end is near.
+        """
         if notice.kind is NoticeKind.REBALANCE:
             return None
         now, deadline = self._monotonic(), None
         if notice.deadline_us is not None:
             deadline = now + (notice.deadline_us - self._now_us()) / 1e6
         known = self._known.get(notice.notice_id)
-        heard_at = now if known is None else known.heard_at
-        danger = Danger(notice, heard_at, deadline)
+        if known is None:
+            danger = Danger(notice, now, deadline)
+        elif deadline is None or known.deadline is None:
+            danger = Danger(notice, known.heard_at, None)
+        else:
+            danger = Danger(notice, known.heard_at, min(deadline, known.deadline))
         self._known[notice.notice_id] = danger
         return danger
 

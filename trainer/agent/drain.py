@@ -26,18 +26,22 @@ class Step(Enum):
 
 @dataclass(frozen=True)
 class Policy:
-    """How long stopping takes: `save_s` as measured for our engine, the job's grace for others."""
+    """How long stopping takes: the job's grace, or for our engine what was measured, in seconds.
+
+    `save_s` is the longest recent save, `step_s` the longest recent step.
+    """
 
     engine: str
     grace_s: float
     save_s: float = SAVE_GUESS_S
+    step_s: float = 0.0
 
     @property
     def wanted_s(self) -> float:
-        """What a stop may take in all."""
+        """What a stop may take: the step under way, a save already in flight, the last save."""
         if self.engine == ENGINE_NONE:
             return self.grace_s + FINAL_S
-        return SAVE_FACTOR * self.save_s + MARGIN_S
+        return self.step_s + self.save_s + SAVE_FACTOR * self.save_s + MARGIN_S
 
     def latest_stop(self, now: float, deadline: float) -> float:
         """The latest safe moment to ask for the stop; `now` when that is already past.
@@ -54,17 +58,17 @@ class Policy:
         """Whether a save at once leaves time for another one at the end."""
         if self.engine == ENGINE_NONE:
             return False
-        return deadline - now >= 2 * SAVE_FACTOR * self.save_s + MARGIN_S
+        return deadline - now >= 2 * (self.step_s + SAVE_FACTOR * self.save_s) + MARGIN_S
 
     def patience_s(self) -> float:
-        """How long a stop without a deadline may take before the program is killed."""
+        """How long a stop may take, however far the deadline, before the program is killed."""
         if self.engine == ENGINE_NONE:
             return self.grace_s
-        return max(self.grace_s, 4 * SAVE_FACTOR * self.save_s + MARGIN_S)
+        return max(self.grace_s, self.step_s + 4 * SAVE_FACTOR * self.save_s + MARGIN_S)
 
 
-def policy_of(start: StartDocument, save_s: float) -> Policy:
-    return Policy(start.engine, start.stop_grace_s, save_s)
+def policy_of(start: StartDocument, save_s: float, step_s: float) -> Policy:
+    return Policy(start.engine, start.stop_grace_s, save_s, step_s)
 
 
 @dataclass

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class Journal:
         self.entries = [entry for entry in map(parse_entry, lines) if entry is not None]
         self.seq = self.entries[-1].seq if self.entries else 0
         self._waiting: list[bytes] = []
+        self._torn = False  # a part of a line may stand at the end of the file
         self._spilled = overflow.exists()
         for line in _lines(overflow):
             entry = parse_entry(line)
@@ -115,11 +117,15 @@ class Journal:
     def _drain(self) -> bool:
         data = b"".join(self._waiting)
         try:
+            if self._torn:
+                self._cut()
             written = os.write(self._file, data)
             if written != len(data):
                 raise OSError(f"short write: {written} of {len(data)} bytes")
         except OSError as error:
-            os.ftruncate(self._file, self._size)
+            self._torn = True
+            with suppress(OSError):  # a broken disk; it is tried again before the next line
+                self._cut()
             if len(self._waiting) == 1:
                 _LOG.warning("the journal cannot be written: %s; it goes on in memory", error)
             return False
@@ -130,6 +136,11 @@ class Journal:
             _LOG.info("the journal is on disk again")
         self._waiting.clear()
         return True
+
+    def _cut(self) -> None:
+        """Take away the part of a line that was written. Raises OSError."""
+        os.ftruncate(self._file, self._size)
+        self._torn = False
 
     def _spill(self) -> None:
         self._spilled = True

@@ -15,9 +15,16 @@ _OURS = frozenset({"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES"})
 
 
 def build_env(
-    base: Mapping[str, str], config: AgentConfig, start: StartDocument, places: Places
+    base: Mapping[str, str],
+    config: AgentConfig,
+    start: StartDocument,
+    places: Places,
+    claim_until: float,
 ) -> dict[str, str]:
-    """The environment of `setup` and `run`: the machine's, the job's, ours; the last one wins."""
+    """The environment of `setup` and `run`: the machine's, the job's, ours; the last one wins.
+
+    How HEAD is to be claimed, on the monotonic clock, is in it for as long as we do not speak.
+    """
     rank, nodes = str(config.rank), str(start.num_nodes)
     ours = {
         "SPOTD_JOB_ID": config.job_id,
@@ -27,6 +34,9 @@ def build_env(
         "SPOTD_NUM_NODES": nodes,
         "SPOTD_TOKEN": config.token,
         "SPOTD_SOCKET": str(places.worker_socket),
+        "SPOTD_CLAIM": start.claim,
+        "SPOTD_CLAIM_UNTIL": f"{claim_until:.3f}",
+        "SPOTD_HEAD_GENERATION": str(start.head_generation),
         "SPOTD_STORE_URL": start.store_url,
         "SPOTD_STORE_OPTIONS": json.dumps(dict(start.store_options), sort_keys=True),
         "SPOTD_EVERY_STEPS": str(start.every_steps),

@@ -95,11 +95,12 @@ def _table() -> dict[int, _Stat]:
 
 
 def descendants(root: int, session: int = 0) -> list[Process]:
-    """All live processes below `root`, nearest first, and those of `session`; not `root`."""
+    """All live processes below `root`, nearest first, and those of `session`; not `root`. 0 is
+    nobody."""
     table = _table()
     children = _by_parent(table)
     found = {pid: Process(pid, s.started) for pid, s in table.items() if session == s.session != 0}
-    todo = [root, *found]
+    todo = [*([root] if root else []), *found]
     while todo:
         for child in children.get(todo.pop(0), []):
             if child.pid not in found:
@@ -107,6 +108,17 @@ def descendants(root: int, session: int = 0) -> list[Process]:
                 todo.append(child.pid)
     found.pop(root, None)
     return list(found.values())
+
+
+def session_of(leader: Process) -> int:
+    """The id of the session that `leader` began, if any of it is left; else 0, because the id may
+    belong to strangers now."""
+    table = _table()
+    taken = table.get(leader.pid)
+    if taken is not None and taken.started != leader.started:
+        return 0
+    left = any(s.session == leader.pid and s.started >= leader.started for s in table.values())
+    return leader.pid if left else 0
 
 
 def kill_tree(root: int, session: int = 0) -> int:

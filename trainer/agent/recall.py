@@ -14,13 +14,19 @@ from providers.base import Notice, NoticeKind
 from spotd import wire
 from spotd.wire import JournalEntry
 
+# How many of the last saves, and reports of steps, tell how long the next one may take.
+SAVES = 3
+REPORTS = 20
+
 
 @dataclass(frozen=True)
 class Fact:
-    """What one message of a training process tells: the step it is at, how long a save took."""
+    """What one message of a training process tells: the step it is at, how long a save or one step
+    took, in seconds."""
 
     step: int | None
     save_s: float | None
+    step_s: float | None
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Recall:
     said: frozenset[str]
     notices: tuple[Notice, ...]
     saves_s: tuple[float, ...]
+    steps_s: tuple[float, ...]
     step: int
 
     @staticmethod
@@ -44,7 +51,16 @@ class Recall:
             numbers = [part for part in parts if isinstance(part, (int, float))]
             save_s = float(sum(numbers)) if numbers else None
         stepped = kind in (wire.PROGRESS, wire.CLAIMED, wire.CHECKPOINT)
-        return Fact(step if stepped and isinstance(step, int) else None, save_s)
+        step_s = _step_s(data) if kind == wire.PROGRESS else None
+        return Fact(step if stepped and isinstance(step, int) else None, save_s, step_s)
+
+
+def _step_s(data: Mapping[str, Any]) -> float | None:
+    """Seconds of one step in a report of several."""
+    first, last, busy_s = (data.get(name) for name in ("from_step", "to_step", "busy_s"))
+    if not isinstance(first, int) or not isinstance(last, int) or last < first:
+        return None
+    return float(busy_s) / (last - first + 1) if isinstance(busy_s, (int, float)) else None
 
 
 def recall(entries: Sequence[JournalEntry], boot_id: str) -> Recall:
@@ -61,13 +77,15 @@ def recall(entries: Sequence[JournalEntry], boot_id: str) -> Recall:
         said.add(wire.CHECKPOINT + ":final")
     facts = [Recall.of_fact(entry.kind, entry.data) for entry in found]
     saves_s = [fact.save_s for fact in facts if fact.save_s is not None]
+    steps_s = [fact.step_s for fact in facts if fact.step_s is not None]
     steps = [fact.step for fact in facts if fact.step is not None]
     return Recall(
         boot_id=boot_id,
         is_first=since is None,
         said=frozenset(said),
         notices=tuple(_notices(found).values()),
-        saves_s=tuple(saves_s[-3:]),
+        saves_s=tuple(saves_s[-SAVES:]),
+        steps_s=tuple(steps_s[-REPORTS:]),
         step=steps[-1] if steps else 0,
     )
 

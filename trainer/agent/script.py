@@ -18,6 +18,7 @@ from trainer.agent.processes import (
     is_alive,
     kill_tree,
     send_signal,
+    session_of,
     workers,
 )
 
@@ -104,8 +105,9 @@ class Script:
         """Kill the script and all that came of it; the keeper stays and tells."""
         pids, keeper = self.pids, self._ordered()
         if pids is not None:
-            return kill_tree(pids.keeper.pid, pids.program.pid)
-        if keeper is None:
+            root = pids.keeper.pid if is_alive(pids.keeper) else 0
+            return kill_tree(root, session_of(pids.program))
+        if keeper is None or not is_alive(keeper):
             return 0
         # About to start it: without its keeper it does not start.
         killed = kill_tree(keeper.pid)

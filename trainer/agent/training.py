@@ -15,11 +15,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from providers.stores import open_store
-from providers.stores.base import StoreError
 from spotd import wire
 from spotd.wire import AgentConfig, Head, StartDocument
-from trainer.agent.authority import Authority
+from trainer.agent.authority import Authority, EndedError
 from trainer.agent.demands import Demands
 from trainer.agent.drain import ENGINE_NONE
 from trainer.agent.journal import Journal
@@ -85,6 +83,7 @@ class Training:
         self._orders = 0
         self.final = wire.CHECKPOINT + ":final" in said  # the job's success is in HEAD
         self.claimed = wire.CLAIMED in said
+        self._fenced = False
         self.code: int | None = None  # of EXITED, when this agent has written it
         self.phase = Phase.ENDED if wire.EXITED in said else Phase.WAITING
 
@@ -102,7 +101,10 @@ class Training:
     def begin(self) -> None:
         """Take up the start document, at whatever point an earlier agent left it."""
         if self._authority is None and self._start.engine == ENGINE_NONE:
-            self._authority = self._open_authority()
+            site = self._site
+            self._authority = Authority(
+                site.config, self._start, self, site.post, site.ended, site.now_us
+            )
         if self.phase is not Phase.WAITING:
             return
         if self._run.state is not ScriptState.ABSENT:
@@ -111,17 +113,6 @@ class Training:
             self.phase = Phase.SETUP
         else:
             self._prepare()
-
-    def _open_authority(self) -> Authority | None:
-        site, start = self._site, self._start
-        try:
-            store = open_store(start.store_url, start.store_options)
-        except StoreError as error:
-            self._fail(f"the checkpoint store {start.store_url!r} cannot be used: {error}")
-            return None
-        return Authority(
-            store, site.config, start.num_nodes, self, site.post, site.ended, site.now_us
-        )
 
     def poll(self) -> None:
         """Look at the processes, and take the next step if one has ended."""
@@ -136,8 +127,9 @@ class Training:
 
         def unpack() -> None:
             try:
-                unpack_packages(site.places.home, site.places.workdir, start.packages)
+                # First the link: a mount below ~/sky_workdir is to land in the workdir.
                 link_workdir(site.places.workdir, Path.home())
+                unpack_packages(site.places.home, site.places.workdir, start.packages)
             except (PackageError, OSError) as error:
                 text = str(error)
                 site.post(lambda: self._setup_failed(_CRASHED, 0.0, text))
@@ -182,11 +174,18 @@ class Training:
             return
         self._say_once(wire.READY, wire.READY, {})
         self.phase = Phase.CLAIMING
-        self._authority.start_claim(lambda: self._demands.claim_of(self._site.monotonic()))
+        self._authority.start_claim(self._claim_of)
+
+    def _claim_of(self) -> tuple[str, float]:
+        """From the claiming thread. Raises EndedError when we were stopped meanwhile."""
+        if self.phase is not Phase.CLAIMING:
+            raise EndedError
+        return self._demands.claim_of(self._site.monotonic())
 
     def on_claimed(self, head: Head) -> None:
         """HEAD is ours: now, and not before, the script may run."""
         if self.phase is not Phase.CLAIMING:
+            self._give_back(head)
             return
         self.claimed = True
         current = head.current
@@ -196,6 +195,12 @@ class Training:
             self._exited(wire.EXIT_FINISHED, Exit(0, "the job had already finished", 0.0))
             return
         self._order_run()
+
+    def _give_back(self, head: Head) -> None:
+        """We were stopped while the claim was under way: let nobody wait for us."""
+        ours = head.generation == self._site.config.generation and not head.final
+        if ours and self._authority is not None:
+            self._authority.start_release()
 
     def _order_run(self) -> None:
         stream = f"rank{self._site.config.rank}"
@@ -213,7 +218,8 @@ class Training:
         if self._orders > _ORDERS:
             self._fail(f"the process that should start {name} ends at once: see agent.log")
             return
-        env = build_env(site.environ, site.config, start, site.places)
+        until = self._demands.claim_until
+        env = build_env(site.environ, site.config, start, site.places, until)
         hidden = [*start.secrets.values(), *start.store_options.values()]
         order = make_order(name, stream, text, env, site.places, hidden, site.log_limit_bytes)
         script.order(order)
@@ -235,8 +241,7 @@ class Training:
         if self._authority is None:
             self._exited(self._code_of_ours(ended.code), ended)
             return
-        asked = self._demands.stopping is not None
-        if ended.code == wire.EXIT_RELEASED or asked:
+        if self._demands.stopping is not None:
             self.phase = Phase.SETTLING
             self._authority.start_release()
         elif ended.code == 0 and self._start.num_nodes == 1:
@@ -279,6 +284,7 @@ class Training:
 
     def on_fenced(self, error: FencedError) -> None:
         """A newer generation owns HEAD: nothing that runs here counts any more."""
+        self._fenced = True
         if self.phase is not Phase.ENDED:
             self.kill()
             self._exited(wire.EXIT_FENCED, Exit(wire.EXIT_FENCED, str(error), 0.0))
@@ -301,6 +307,13 @@ class Training:
             self._authority.start_final()
         return ""
 
+    @property
+    def awaits_final(self) -> bool:
+        """Over, but nobody else can say in HEAD that the gang has finished, when it has."""
+        ours = self._authority is not None and not self.final and not self._fenced
+        over = self.phase is Phase.ENDED and self._demands.stopping is None
+        return ours and over and self._finished()
+
     def _fail(self, text: str) -> None:
         self._exited(_CRASHED, Exit(_CRASHED, text, 0.0))
 
@@ -319,9 +332,9 @@ class Training:
         return first_of_gang and self._run.state is ScriptState.ENDED and not self._run.ended.code
 
     def _end(self) -> None:
-        if self._authority is None or self.final or not self._finished():
-            self._demands.forget()
         self.phase = Phase.ENDED
+        if not self.awaits_final:
+            self._demands.forget()
         self._run.dismiss()
         for name in ("setup.sh", "run.sh"):
             (self._site.places.memory / name).unlink(missing_ok=True)
@@ -337,7 +350,10 @@ class Training:
         self._said.add(kind)
 
     def stop_idle(self) -> None:
-        """Asked to stop while no program runs that could save anything."""
+        """Asked to stop while no program runs that could save anything. One whose end is on its way
+        to HEAD has ended."""
+        if self.phase is Phase.SETTLING:
+            return
         self.kill()
         if self._authority is not None and self.claimed:
             self.phase = Phase.SETTLING

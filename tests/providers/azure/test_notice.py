@@ -123,3 +123,21 @@ def test_events_of_peers_are_left_out_when_the_name_is_known() -> None:
 def test_nonsense_is_an_outage_and_never_a_preemption(reply: Reply) -> None:
     with serve_script(lambda _: reply) as (url, _), pytest.raises(MetadataError):
         Watcher(url).poll()
+
+
+@pytest.mark.req("PRE-03")
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("broken", [7, {"EventId": "x"}, {"EventId": "x", "EventType": "Reboot"}])
+def test_a_broken_event_hides_no_preemption(broken: object, *, first: bool) -> None:
+    (event,) = json.loads(document().body)["Events"]
+    events = [broken, event] if first else [event, broken]
+    with serve_script(lambda _: Reply(200, json.dumps({"Events": events}).encode())) as (url, _):
+        (notice,) = Watcher(url).poll()
+    assert (notice.kind, notice.notice_id) == (NoticeKind.PREEMPT, event["EventId"])
+
+
+def test_a_broken_event_beside_a_maintenance_is_an_outage() -> None:
+    (event,) = json.loads(document(EventType="Reboot").body)["Events"]
+    body = json.dumps({"Events": [7, event]}).encode()
+    with serve_script(lambda _: Reply(200, body)) as (url, _), pytest.raises(MetadataError):
+        Watcher(url).poll()

@@ -24,7 +24,14 @@ class LocalRig:
     def provider(self, deployment: str = "one", *, timeout_s: float = 10.0) -> Provider:
         name = f"local-{self._personality}"
         deployment = f"{self._test}-{deployment}"
-        return LocalCloud(name, self._local.url, self._personality, deployment, timeout_s)
+        return LocalCloud(
+            name,
+            self._local.url,
+            self._personality,
+            deployment,
+            timeout_s,
+            token_file=self._local.token_file,
+        )
 
     def request(self, provider: Provider, token: str) -> LaunchRequest:
         return launch_request(provider, token)
@@ -42,7 +49,7 @@ class TestLocalCloud(ProviderConformance):
         yield LocalRig(local, request.param, request.node.name)
         for machine in local.control.state()["instances"]:
             if machine["state"] == "running":
-                LocalCloud("x", local.url, machine["personality"], "x").terminate(
-                    machine["instance_id"]
-                )
+                LocalCloud(
+                    "x", local.url, machine["personality"], "x", token_file=local.token_file
+                ).terminate(machine["instance_id"])
         local.control.clear_faults()

@@ -28,7 +28,9 @@ WATCHERS: dict[str, Callable[[str], NoticeWatcher]] = {
 
 def start(local: Running, name: str, token: str) -> tuple[Instance, str]:
     """A machine and where its metadata is."""
-    instance = launch_running(LocalCloud("x", local.url, name, "metadata"), token)
+    instance = launch_running(
+        LocalCloud("x", local.url, name, "metadata", token_file=local.token_file), token
+    )
     return instance, run(instance, "echo $SPOTD_METADATA_BASE").out.strip()
 
 
@@ -75,7 +77,7 @@ def test_withdrawal_is_heard(local: Running) -> None:
 
 
 def test_acknowledged_azure_event_comes_at_once(local: Running) -> None:
-    cloud = LocalCloud("x", local.url, "azure", "metadata")
+    cloud = LocalCloud("x", local.url, "azure", "metadata", token_file=local.token_file)
     instance, base = start(local, "azure", "ack")
     watcher = WATCHERS["azure"](base)
     local.control.preempt(instance=instance.instance_id, notice_s=300)
@@ -121,7 +123,7 @@ def test_boot_delay_refuses_until_it_is_over(begin: Any) -> None:
         boot_delay_s = 0.7
         """
     )
-    cloud = LocalCloud("x", local.url, "azure", "boot")
+    cloud = LocalCloud("x", local.url, "azure", "boot", token_file=local.token_file)
     began = time.monotonic()
     instance = launch_running(cloud, "boot")
     with pytest.raises(ConnectionRefusedError):

@@ -190,7 +190,7 @@ def test_preemption_of_the_nth_machine_that_works(begin: Any) -> None:
         kind = "none"
         """
     )
-    aws = LocalCloud("a", local.url, "aws", "d")
+    aws = LocalCloud("a", local.url, "aws", "d", token_file=local.token_file)
     first, second = launch_running(aws, "first"), launch_running(aws, "second")
     run(second, "true")
     run(second, "true")
@@ -198,7 +198,7 @@ def test_preemption_of_the_nth_machine_that_works(begin: Any) -> None:
     run(first, "true")  # the second machine that works
     wait_state(aws, "first", InstanceState.TERMINATED)
     wait_state(aws, "second", InstanceState.RUNNING)
-    gcp = LocalCloud("g", local.url, "gcp", "d")
+    gcp = LocalCloud("g", local.url, "gcp", "d", token_file=local.token_file)
     gcp.launch(launch_request(gcp, "third"))
     wait_state(gcp, "third", InstanceState.TERMINATED)
     kinds = [notice["kind"] for notice in local.control.state()["notices"]]
@@ -214,7 +214,7 @@ def test_preemption_at_a_time(begin: Any) -> None:
         kind = "none"
         """
     )
-    azure = LocalCloud("z", local.url, "azure", "d")
+    azure = LocalCloud("z", local.url, "azure", "d", token_file=local.token_file)
     launch_running(azure, "timed")
     launch_running(azure, "elsewhere", zone="eastus-2")
     wait_state(azure, "timed", InstanceState.TERMINATED)
@@ -233,7 +233,7 @@ def test_full_zone(begin: Any) -> None:
         on_demand_capacity = 1
         """
     )
-    aws = LocalCloud("a", local.url, "aws", "d")
+    aws = LocalCloud("a", local.url, "aws", "d", token_file=local.token_file)
     first = launch_running(aws, "one")
     with pytest.raises(CapacityError, match="no spot capacity in us-east-2a"):
         aws.launch(launch_request(aws, "two"))
@@ -247,7 +247,7 @@ def test_full_zone(begin: Any) -> None:
 
 def test_price_set_by_hand_shows_in_offers(begin: Any) -> None:
     local = begin("")
-    gcp = LocalCloud("g", local.url, "gcp", "d")
+    gcp = LocalCloud("g", local.url, "gcp", "d", token_file=local.token_file)
     local.control.price(33.25, personality="gcp", zone="us-central1-b")
     prices = {
         o.zone: o.price_microusd_per_h
@@ -258,7 +258,7 @@ def test_price_set_by_hand_shows_in_offers(begin: Any) -> None:
 
 def test_fresh_machines_stay_out_of_lists_for_a_while(begin: Any) -> None:
     local = begin("visibility_s = 0.6")
-    aws = LocalCloud("a", local.url, "aws", "d")
+    aws = LocalCloud("a", local.url, "aws", "d", token_file=local.token_file)
     aws.launch(launch_request(aws, "shy"))
     assert aws.visibility_s == 0.6
     assert find(aws, "shy") is None
@@ -267,7 +267,7 @@ def test_fresh_machines_stay_out_of_lists_for_a_while(begin: Any) -> None:
 
 def test_throttling_carries_its_time(begin: Any) -> None:
     local = begin('[[fault]]\noperation = "list"\nkind = "throttled"\nseconds = 2.5\n')
-    aws = LocalCloud("a", local.url, "aws", "d")
+    aws = LocalCloud("a", local.url, "aws", "d", token_file=local.token_file)
     with pytest.raises(ThrottledError) as caught:
         aws.list()
     assert caught.value.retry_after_s == 2.5
@@ -276,7 +276,7 @@ def test_throttling_carries_its_time(begin: Any) -> None:
 
 def test_pending_answer_is_an_operation(begin: Any) -> None:
     local = begin('[[fault]]\noperation = "launch"\nkind = "pending"\n')
-    gcp = LocalCloud("g", local.url, "gcp", "d")
+    gcp = LocalCloud("g", local.url, "gcp", "d", token_file=local.token_file)
     answer = gcp.launch(launch_request(gcp, "later"))
     assert isinstance(answer, Pending)
     assert answer.operation.startswith("operation-")

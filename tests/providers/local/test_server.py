@@ -16,13 +16,13 @@ import pytest
 
 from providers.base import Instance, InstanceState, OfferRequest, UnknownOutcome
 from providers.local.cloud import LocalCloud
-from providers.local.control import Control, ControlError, Running, attach, running, start
+from providers.local.control import ControlError, Running, attach, running, start
 from tests.rigs.local_cloud import find, launch_request, launch_running, run, wait_for
 from tests.rigs.processes import alive, below, carrying
 
 
 def cloud_of(local: Running, personality: str = "aws") -> LocalCloud:
-    return LocalCloud("local", local.url, personality, "server")
+    return LocalCloud("local", local.url, personality, "server", token_file=local.token_file)
 
 
 def busy_machines(local: Running) -> list[Instance]:
@@ -212,7 +212,7 @@ def test_dead_cloud_is_an_unknown_outcome(tmp_path: Path) -> None:
 
 
 def test_bad_calls_are_refused_in_words(local: Running) -> None:
-    client = Control(local.url)
+    client = local.control
     for verb, body, text in (
         ("preempt", {"instance": "i-1", "notise_s": 3}, "did you mean 'notice_s'"),
         ("preempt", {"zone": "us-east-2a", "nth": 1}, "for scenario files"),
@@ -245,11 +245,13 @@ def test_launch_requests_are_checked(local: Running) -> None:
         ({"surprise": 1}, "unknown field 'surprise'"),
     ]
     for change, text in wrong:
-        answer = Control(local.url)._client.call("POST", "/v1/aws/launch", body={**good, **change})
+        answer = local.control._client.call("POST", "/v1/aws/launch", body={**good, **change})
         assert answer.status == 400
         assert answer.document["error"]["code"] == "rejected"
         assert text in answer.document["error"]["text"]
-    assert find(LocalCloud("x", local.url, "aws", "x"), "checked") is None
+    assert (
+        find(LocalCloud("x", local.url, "aws", "x", token_file=local.token_file), "checked") is None
+    )
 
 
 def test_found_by_its_folder_and_shut_down_by_word(tmp_path: Path) -> None:

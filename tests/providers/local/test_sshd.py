@@ -35,7 +35,9 @@ from tests.rigs.local_cloud import (
 
 @pytest.fixture(scope="module")
 def machine(local: Running) -> Instance:
-    return launch_running(LocalCloud("x", local.url, "aws", "sshd"), "sshd")
+    return launch_running(
+        LocalCloud("x", local.url, "aws", "sshd", token_file=local.token_file), "sshd"
+    )
 
 
 def test_streams_and_exit_status(machine: Instance) -> None:
@@ -227,7 +229,7 @@ def test_orphans_are_reaped(machine: Instance, local: Running) -> None:
 
 def test_launch_to_banner_is_quick(local: Running) -> None:
     """A machine without boot delay greets at once (the goal is 0.15 s; the bound is generous)."""
-    cloud = LocalCloud("x", local.url, "aws", "quick")
+    cloud = LocalCloud("x", local.url, "aws", "quick", token_file=local.token_file)
     took = []
     for number in range(5):
         began = time.monotonic()

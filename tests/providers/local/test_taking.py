@@ -32,7 +32,7 @@ PY
 
 
 def personality(local: Running, name: str, deployment: str = "taking") -> LocalCloud:
-    return LocalCloud(f"local-{name}", local.url, name, deployment)
+    return LocalCloud(f"local-{name}", local.url, name, deployment, token_file=local.token_file)
 
 
 def machine_row(local: Running, instance: Instance) -> dict[str, Any]:
@@ -134,6 +134,43 @@ def test_silent_end_sends_nothing_until_it_is_terminated(begin: Any) -> None:
         wait_for(lambda: not alive(pid))
         raw.settimeout(5)
         assert drain(raw.recv) == "end"
+
+
+def test_a_frozen_machine_is_silent_and_listed_as_running_until_it_is_terminated(
+    local: Running,
+) -> None:
+    cloud = personality(local, "gcp")
+    instance = launch_running(cloud, "frozen")
+    daemon, _beats = detach(local, instance)
+    pid = machine_row(local, instance)["pid"]
+    with socket.create_connection((instance.host, instance.port), timeout=5) as raw:
+        assert raw.recv(4) == b"SSH-"
+        (notice,) = local.control.preempt(instance=instance.instance_id, kind="none", mode="frozen")
+        assert notice["reclaimed_at_us"] > 0
+        assert state_of(daemon) == state_of(pid) == "T"
+        raw.settimeout(0.3)
+        assert drain(raw.recv) == "silence"
+        (row,) = [row for row in local.control.meter() if row["token"] == "frozen"]
+        assert row["ended_at_us"] is None
+        assert wait_state(cloud, "frozen", InstanceState.RUNNING)
+        cloud.terminate(instance.instance_id)
+        gone = wait_state(cloud, "frozen", InstanceState.TERMINATED)
+        assert gone.error == ""
+        wait_for(lambda: not alive(daemon) and not alive(pid))
+
+
+def test_a_frozen_machine_may_come_back(local: Running) -> None:
+    cloud = personality(local, "aws")
+    instance = launch_running(cloud, "hiccup")
+    daemon, beats = detach(local, instance)
+    local.control.preempt(
+        instance=instance.instance_id, kind="none", mode="frozen", thaw_after_s=0.2
+    )
+    frozen = beats.stat().st_size if beats.exists() else 0
+    wait_for(lambda: state_of(daemon) != "T")
+    wait_for(lambda: beats.exists() and beats.stat().st_size > frozen)
+    assert run(instance, "echo here").out == "here\n"
+    assert wait_state(cloud, "hiccup", InstanceState.RUNNING)
 
 
 def test_billing_ends_at_reclaim_not_at_terminate(local: Running) -> None:

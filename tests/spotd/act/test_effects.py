@@ -20,6 +20,7 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
+from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.effects import call, effects_of, launch_request
 from spotd.model import (
@@ -132,6 +133,19 @@ def test_a_cloud_that_fails_is_on_record_with_its_words(
     assert changed <= failed
 
 
+@pytest.mark.parametrize(("asked_s", "waited_s"), [(30.0, 30.0), (86_400.0, 300.0)])
+def test_a_cloud_that_asks_for_a_pause_has_it(
+    stage: Stage, asked_s: float, waited_s: float
+) -> None:
+    stage.clouds["aws"].fail("launch", ThrottledError("slow down", retry_after_s=asked_s))
+    stage.submit()
+    stage.turn()
+    said_us = stage.clock.now_us()
+    stage.run(lambda s: s.alive(), limit_s=400.0)
+    assert 0 <= (stage.clock.now_us() - said_us) / S - waited_s <= 1.0
+    assert stage.clouds["aws"].calls["launch"] == 2
+
+
 @pytest.mark.parametrize("kind", [K.BOOT, K.START, K.RELEASE, K.DRAIN, K.SAVE])
 def test_a_node_that_does_not_answer_is_on_record(called: Called, kind: EffectKind) -> None:
     called.stage.strike(called.node)
@@ -204,18 +218,26 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
     packages = (Mount("d1", ""), Mount("d2", "~/data"))
     called = Called(stage, packages=packages, envs={"LR": "1"}, setup="pip install x")
     called.prepare()
+    known = HeadSeen(4, 80, "m", released=False, final=False, seen_at_us=1)
+    stage.store.record_head("j1", known)
     sent: list[object] = []
+    given_s: list[float] = []
     link = stage.link
 
     class Listening:
         """Hears what the link is told."""
 
-        def put_package(self, node: Node, keys: JobKeys, digest: str, source: object) -> None:
+        def put_package(
+            self, node: Node, keys: JobKeys, digest: str, source: object, deadline_s: float
+        ) -> None:
             sent.append(digest)
+            given_s.append(deadline_s)
+            stage.clock.sleep(5)
 
-        def send(self, node: Node, keys: JobKeys, command: Command) -> Reply:
+        def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply:
             sent.append(command)
-            return link.send(node, keys, command)
+            given_s.append(deadline_s)
+            return link.send(node, keys, command, deadline_s)
 
     stage.world = replace(
         stage.world,
@@ -226,9 +248,11 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
     after = called.make(K.START, **(START | {"claim": "after_release", "claim_deadline_s": 9.0}))
     *digests, command = sent
     assert digests == ["d1", "d2"]
+    assert given_s == [14.0, 9.0, 4.0], "one deadline for all, and a second to record the outcome"
     assert isinstance(command, Command)
     document = wire.parse_start(json.loads(json.dumps(command.data)))
     assert (document.claim, document.claim_deadline_s) == ("after_release", 9.0)
+    assert document.head_generation == 4
     assert (document.envs, document.setup) == ({"LR": "1"}, "pip install x")
     assert (document.secrets, document.store_options) == ({"HF_TOKEN": "hf_1"}, {"region": "r"})
     assert [package.target for package in document.packages] == ["", "~/data"]
@@ -273,6 +297,23 @@ def test_a_create_whose_answer_was_lost_is_found_by_its_token(stage: Stage) -> N
 
 def head_of(stage: Stage) -> HeadSeen | None:
     return stage.job().head
+
+
+def test_a_reading_of_head_counts_from_its_beginning(called: Called) -> None:
+    """What happens while a slow store answers need not be in the answer."""
+    stage = called.stage
+    stage.run(lambda s: s.job().outcome)
+    asked_us = stage.clock.now_us()
+
+    def slow(_url: str) -> ObjectStore:
+        stage.clock.sleep(7.0)
+        return stage.commits
+
+    stage.world = replace(stage.world, open_store=slow)
+    called.make(K.READ_HEAD)
+    head = head_of(stage)
+    assert head is not None
+    assert head.read_at_us == asked_us
 
 
 def test_head_is_read_as_it_is(called: Called) -> None:

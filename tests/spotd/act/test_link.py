@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 
 from providers.stores.base import NotFoundError
 from providers.stores.local import LocalStore
-from spotd.act import link
 from spotd.act.bundle import Bundle, build_bundle
 from spotd.act.effects import LinkError
 from spotd.act.link import LOADER_COMMAND, SshLink, node_command
@@ -26,6 +26,7 @@ from tests.rigs.station import Station, station, wait_until
 
 CONFIG = AgentConfig("d0", "j1", 1, 0, "t-1", "none")
 SECRET = "canary-7f3a"
+CALL_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def bundles(here: Station) -> list[Path]:
 def test_booting_twice_is_booting_once(here: Station) -> None:
     node = here.boot()
     agents = processes.carrying("HOME", str(here.machine.home))
-    here.link.boot(node, here.keys, replace(CONFIG, heartbeat_s=0.2))
+    here.link.boot(node, here.keys, replace(CONFIG, heartbeat_s=0.2), CALL_S)
     assert processes.carrying("HOME", str(here.machine.home)) == agents
     [stored] = bundles(here)
     assert hashlib.sha256(stored.read_bytes()).hexdigest() == stored.stem
@@ -59,9 +60,9 @@ def test_a_damaged_bundle_is_not_kept(here: Station) -> None:
     good = here.link.bundle
     damaged = SshLink(Bundle(good.data[:-1] + b"?", good.digest))
     with pytest.raises(LinkError, match="arrived damaged"):
-        damaged.boot(node, here.keys, CONFIG)
+        damaged.boot(node, here.keys, CONFIG, CALL_S)
     assert not (here.machine.home / ".spotd" / "bundles").exists()
-    here.link.boot(node, here.keys, CONFIG)
+    here.link.boot(node, here.keys, CONFIG, CALL_S)
 
 
 def with_python(here: Station, script: str) -> None:
@@ -81,7 +82,7 @@ def with_python(here: Station, script: str) -> None:
 def test_a_machine_without_python(here: Station) -> None:
     with_python(here, "")
     with pytest.raises(LinkError, match=r"no python3; choose an image with Python 3\.10 or newer"):
-        here.link.boot(here.enlist(), here.keys, CONFIG)
+        here.link.boot(here.enlist(), here.keys, CONFIG, CALL_S)
 
 
 def test_a_machine_whose_python_is_too_old(here: Station) -> None:
@@ -89,19 +90,19 @@ def test_a_machine_whose_python_is_too_old(here: Station) -> None:
     old = "import sys; sys.version_info = (3, 9, 2); sys.version = '3.9.2 (x)'; exec(sys.argv[1])"
     with_python(here, f'#!/bin/sh\nexec {sys.executable} -c "{old}" "$2"\n')
     with pytest.raises(LinkError, match=r"needs Python 3\.10 or newer, this is 3\.9\.2"):
-        here.link.boot(here.enlist(), here.keys, CONFIG)
+        here.link.boot(here.enlist(), here.keys, CONFIG, CALL_S)
 
 
 def test_a_configuration_that_the_agent_refuses(here: Station) -> None:
     with pytest.raises(LinkError, match="the agent did not start: exit 1"):
-        here.link.boot(here.enlist(), here.keys, replace(CONFIG, job_id="../x"))
+        here.link.boot(here.enlist(), here.keys, replace(CONFIG, job_id="../x"), CALL_S)
 
 
 def test_a_command_and_its_reply(here: Station) -> None:
     node = here.boot()
-    reply = here.link.send(node, here.keys, Command(SAVE, 1))
+    reply = here.link.send(node, here.keys, Command(SAVE, 1), CALL_S)
     assert reply.ok or reply.error
-    wrong = here.link.send(node, here.keys, Command(SAVE, 7))
+    wrong = here.link.send(node, here.keys, Command(SAVE, 7), CALL_S)
     assert not wrong.ok
     assert wrong.error
 
@@ -109,7 +110,7 @@ def test_a_command_and_its_reply(here: Station) -> None:
 def test_a_command_without_an_agent(here: Station) -> None:
     node = here.enlist()
     with pytest.raises(LinkError, match=r"no reply to save: .*`spot-node run` first"):
-        here.link.send(node, here.keys, Command(SAVE, 1))
+        here.link.send(node, here.keys, Command(SAVE, 1), CALL_S)
 
 
 def arguments(here: Station) -> list[bytes]:
@@ -153,11 +154,25 @@ def test_a_package_arrives_whole_and_once(here: Station, tmp_path: Path, size: i
     node = here.boot()
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     store, digest = packed(tmp_path, data)
-    here.link.put_package(node, here.keys, digest, store)
+    here.link.put_package(node, here.keys, digest, store, CALL_S)
     [arrived] = [p for p in (here.machine.home / ".spotd" / "packages").iterdir() if p.is_file()]
     assert arrived.read_bytes() == data
     store.delete(f"packages/{digest}")
-    here.link.put_package(node, here.keys, digest, store)  # asks the store for nothing
+    here.link.put_package(node, here.keys, digest, store, CALL_S)  # asks the store for nothing
+
+
+def test_a_package_ends_at_the_deadline_of_its_call(here: Station, tmp_path: Path) -> None:
+    """The call may be made again then, and two must not go on side by side."""
+    node = here.boot()
+    _, digest = packed(tmp_path, b"x")
+
+    class Slow(LocalStore):
+        def get_range(self, key: str, start: int, length: int) -> bytes:
+            time.sleep(0.01)
+            return b"x"  # and never an end
+
+    with pytest.raises(LinkError, match="SshDeadlineError: no answer within 3 s"):
+        here.link.put_package(node, here.keys, digest, Slow(tmp_path / "packages"), 3.0)
 
 
 def test_a_package_that_is_not_what_its_name_says(here: Station, tmp_path: Path) -> None:
@@ -165,14 +180,14 @@ def test_a_package_that_is_not_what_its_name_says(here: Station, tmp_path: Path)
     store, digest = packed(tmp_path, b"good")
     store.put(f"packages/{digest}", b"evil")
     with pytest.raises(LinkError, match="the package did not arrive"):
-        here.link.put_package(node, here.keys, digest, store)
+        here.link.put_package(node, here.keys, digest, store, CALL_S)
 
 
 def test_a_package_that_nobody_has(here: Station, tmp_path: Path) -> None:
     node = here.boot()
     store, _ = packed(tmp_path, b"other")
     with pytest.raises(NotFoundError):
-        here.link.put_package(node, here.keys, "0" * 64, store)
+        here.link.put_package(node, here.keys, "0" * 64, store, CALL_S)
 
 
 def test_a_node_of_an_older_version_is_given_the_new_code_first(here: Station) -> None:
@@ -180,22 +195,23 @@ def test_a_node_of_an_older_version_is_given_the_new_code_first(here: Station) -
     old = here.link.bundle
     data = old.data + b"\0"
     here.link.bundle = Bundle(data, hashlib.sha256(data).hexdigest())
-    here.link.send(node, here.keys, Command(SAVE, 1))
+    here.link.send(node, here.keys, Command(SAVE, 1), CALL_S)
     assert {path.stem for path in bundles(here)} == {old.digest, here.link.bundle.digest}
 
 
-def test_errors_of_the_link_are_link_errors(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_link_are_link_errors(here: Station) -> None:
     node = here.boot()
     with pytest.raises(LinkError, match="HostKeyMismatchError"):
-        here.link.send(replace(node, token="another"), here.keys, Command(SAVE, 1))
+        here.link.send(replace(node, token="another"), here.keys, Command(SAVE, 1), CALL_S)
     with pytest.raises(LinkError, match="SshAuthRefusedError"):
-        here.link.send(replace(node, ssh_user="another"), here.keys, Command(SAVE, 1))
-    monkeypatch.setattr(link, "SEND_S", 0.5)
+        here.link.send(replace(node, ssh_user="another"), here.keys, Command(SAVE, 1), CALL_S)
     wait_until("the agent has settled", lambda: here.node.booted_at_us)
     pid = int((here.machine.home / ".spotd" / "j1" / "g1" / "agent.pid").read_text())
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(LinkError, match=r"SshDeadlineError: no answer within 0\.5 s"):
-        here.link.send(node, here.keys, Command(SAVE, 1))
+    with pytest.raises(LinkError, match=r"SshDeadlineError: no answer within 2 s"):
+        here.link.send(node, here.keys, Command(SAVE, 1), 2.0)
+    with pytest.raises(LinkError, match=r"SshDeadlineError: .* no time was left to connect"):
+        here.link.send(node, here.keys, Command(SAVE, 1), -0.1)
     here.machine.stop()
     with pytest.raises(LinkError, match="SshUnreachableError"):
-        here.link.send(node, here.keys, Command(SAVE, 1))
+        here.link.send(node, here.keys, Command(SAVE, 1), CALL_S)

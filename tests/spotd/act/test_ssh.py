@@ -8,11 +8,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+from paramiko import Channel, SSHException, Transport
+from paramiko.packet import Packetizer
 
 from spotd.act.ssh import (
     Connection,
@@ -23,8 +26,11 @@ from spotd.act.ssh import (
     SshUnreachableError,
     connect,
 )
+from spotd.observe.opening import Followed
+from spotd.observe.stream import NodeStream
 from tests.rigs import sshd
 from tests.rigs.sshd import Machine
+from tests.spotd.store import build
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +216,30 @@ def test_a_machine_that_freezes_is_noticed_by_the_next_call(tmp_path: Path) -> N
         assert not connection.open
 
 
+def test_a_pipe_is_closed_when_nobody_writes_to_it_any_more() -> None:
+    """Its number may be that of another file at once."""
+    done: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self) -> None:
+            done.append(f"{self.name} closed")
+
+        def join(self, _timeout_s: float) -> None:
+            done.append(f"{self.name} ended")
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = Connection(ours, cast("Transport", Part("thread")), time.monotonic() + 60)
+        followed = Followed(
+            build.new_node(), connection, cast("Channel", Part("pipe")), 0, NodeStream(0, -1), {}
+        )
+        followed.close()
+    assert done == ["thread closed", "thread ended", "pipe closed"]
+
+
 def test_a_hanging_command_ends_at_its_deadline_and_closes(machine: Machine) -> None:
     before = ssh_threads()
     with connected(machine) as connection:
@@ -221,6 +251,17 @@ def test_a_hanging_command_ends_at_its_deadline_and_closes(machine: Machine) -> 
         with pytest.raises(OSError, match="Bad file"):
             connection.transport.sock.getpeername()
     wait_until(lambda: ssh_threads() <= before)
+
+
+def test_the_deadline_of_a_connection_is_that_of_all_calls_on_it(machine: Machine) -> None:
+    key = machine.keys.user.private
+    connection = connect(machine.address, key, deadline_s=2.0)
+    try:
+        assert connection.run("true").status == 0
+        with pytest.raises(SshDeadlineError):
+            connection.run("sleep 60", deadline_s=90.0)
+    finally:
+        connection.close()
 
 
 def test_the_deadline_counts_for_the_input_too(machine: Machine) -> None:
@@ -270,6 +311,77 @@ def test_a_large_input_arrives_whole(machine: Machine) -> None:
     with connected(machine) as connection:
         result = connection.run("sha256sum", pieces, deadline_s=60)
     assert result.stdout.split()[0].decode() == hashlib.sha256(b"".join(pieces)).hexdigest()
+
+
+class SlowUplink:
+    """A relay that holds the client's new key exchange back, for longer than the follower's one
+    thread may wait."""
+
+    HOLD_S = 1.5
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.passes = threading.Event()
+        self.passes.set()
+
+    def talk(self, peer: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", self.machine.port)) as real:
+            back = threading.Thread(target=_copy, args=(real, peer))
+            back.start()
+            with suppress(OSError):
+                while data := peer.recv(65536):
+                    self.passes.wait(20)
+                    real.sendall(data)
+                real.shutdown(socket.SHUT_RDWR)
+            back.join()
+
+    @contextmanager
+    def connected(self, port: int) -> Iterator[Connection]:
+        connection = connect(
+            replace(self.machine.address, port=port), self.machine.keys.user.private
+        )
+        begin = connection.transport._send_kex_init
+        timer = threading.Timer(self.HOLD_S, self.passes.set)
+
+        def begin_late() -> None:
+            self.passes.clear()
+            timer.start()
+            begin()
+
+        connection.transport._send_kex_init = begin_late
+        try:
+            yield connection
+        finally:
+            self.passes.set()
+            connection.close()
+            assert timer.ident, "no new keys were exchanged"
+            timer.join()
+
+
+@pytest.fixture
+def uplink(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> SlowUplink:
+    """Keys are good for a half of SENT, which is more than two of the peer's windows."""
+    monkeypatch.setattr(Packetizer, "REKEY_BYTES", 7 << 20)
+    return SlowUplink(machine)
+
+
+SENT = [b"x" * (1 << 20)] * 13
+
+
+def test_new_keys_over_a_slow_uplink(uplink: SlowUplink) -> None:
+    """Packages of more than 512 MiB arrive."""
+    with listening(uplink.talk) as port, uplink.connected(port) as connection:
+        result = connection.run("wc -c", SENT)
+    assert result.stdout.split() == [str(13 << 20).encode()]
+
+
+def test_whoever_follows_does_not_wait_for_new_keys(uplink: SlowUplink) -> None:
+    """One thread follows all nodes."""
+    with listening(uplink.talk) as port, uplink.connected(port) as connection:
+        channel = connection.open_channel("wc -c", 10.0)
+        channel.settimeout(10.0)
+        with pytest.raises(SSHException, match="Key-exchange timed out"):
+            channel.sendall(b"".join(SENT))
 
 
 def test_the_last_output_is_not_lost(machine: Machine) -> None:

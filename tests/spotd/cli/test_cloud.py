@@ -13,6 +13,7 @@ import pytest
 
 from providers.base import CapacityType, LaunchRequest, OfferRequest
 from providers.local.cloud import LocalCloud
+from spotd.config import load_config
 from spotd.vault import JobKeys, KeyPair, host_key, open_job_keys
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import OFFERS, Rig
@@ -35,10 +36,10 @@ def url(folder: Path) -> Iterator[str]:
 
 
 def launch(
-    url: str, user_key: str = "", host: KeyPair | None = None
+    folder: Path, url: str, user_key: str = "", host: KeyPair | None = None
 ) -> tuple[LocalCloud, str, str]:
     """One spot machine; returns its cloud, id and zone."""
-    adapter = LocalCloud("toy", url, "aws", "d1")
+    adapter = LocalCloud("toy", url, "aws", "d1", token_file=folder / "cloud" / "token")
     offers = adapter.offers(OfferRequest())
     offer = next(offer for offer in offers if offer.capacity_type is CapacityType.SPOT)
     keys = JobKeys.create(lambda count: b"k" * count)
@@ -63,7 +64,7 @@ def test_up_status_preempt_down(folder: Path, url: str) -> None:
     again = cloud(folder, "up")
     assert "it runs already" in again.stderr
     assert f'url = "{url}"' in again.stdout
-    _, instance_id, zone = launch(url)
+    _, instance_id, zone = launch(folder, url)
     listed = cloud(folder, "status")
     assert instance_id in listed.stdout
     assert f"aws/{zone} (local)" in listed.stdout
@@ -74,6 +75,8 @@ def test_up_status_preempt_down(folder: Path, url: str) -> None:
     down = cloud(folder, "down")
     assert (down.returncode, down.stderr) == (0, "stopped\n")
     assert cloud(folder, "down").stderr == "it does not run\n"
+    again = json.loads(cloud(folder, "down", "-o", "json").stdout)
+    assert (again["kind"], again["stopped"]) == ("LocalCloud", False)
     gone = cloud(folder, "status")
     assert gone.returncode == 6
     assert "spotctl cloud up" in gone.stderr
@@ -95,6 +98,17 @@ def test_errors(folder: Path, url: str, arguments: list[str], code: int, text: s
     assert done.stderr.splitlines()[-1].startswith("try: ")
 
 
+def test_what_up_prints_is_a_whole_configuration(folder: Path, url: str) -> None:
+    """As the README has it: `spotctl cloud up > config.toml`, and spotd runs for anybody."""
+    file = folder / "config.toml"
+    file.write_text(cloud(folder, "up").stdout)
+    config = load_config(file, {"STATE_DIRECTORY": str(folder / "state")})
+    assert {provider.url for provider in config.file.providers.values()} == {url}
+    tokens = {getattr(provider, "token_file", None) for provider in config.file.providers.values()}
+    assert tokens == {folder / "cloud" / "token"}
+    assert config.checkpoint_defaults.store == f"file://{folder}/state/checkpoints"
+
+
 def test_nothing_was_started(folder: Path) -> None:
     done = cloud(folder, "status")
     assert done.returncode == 3
@@ -110,14 +124,14 @@ def test_a_broken_scenario_is_a_clear_error(folder: Path) -> None:
 
 
 def test_ssh_to_a_machine_of_the_local_cloud(
-    rig: Rig, url: str, capfd: pytest.CaptureFixture[str], spotctl: Spotctl
+    rig: Rig, folder: Path, url: str, capfd: pytest.CaptureFixture[str], spotctl: Spotctl
 ) -> None:
     """The real ssh client, a real machine, the job's own key and the pinned host key."""
     job_id = rig.submit()
     node = rig.launch(job_id, OFFERS[2], 0)
     keys = open_job_keys(rig.vault, job_id, rig.store.job_key(job_id))
     host = host_key(keys, node.token)
-    adapter, instance_id, _ = launch(url, keys.user.public, host)
+    adapter, instance_id, _ = launch(folder, url, keys.user.public, host)
     end = time.monotonic() + 20
     while not (listed := adapter.list()) or not listed[0].host:
         assert time.monotonic() < end

@@ -433,3 +433,20 @@ def test_interrupting_run_does_not_stop_the_job(rig: Rig, project: Path) -> None
         assert process.wait(10) == 130
     assert "gpt goes on" in rest
     assert len(rig.store.jobs()) == 1
+
+
+def test_the_sum_has_the_jobs_that_are_not_shown(
+    rig: Rig, spotctl: Spotctl, capsys: Captured
+) -> None:
+    crash(rig)
+    story(rig)
+    assert spotctl(rig, "cost", "-o", "json") == 0
+    everything = json.loads(capsys.readouterr().out)
+    assert spotctl(rig, "cost", "--limit", "1", "-o", "json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [item["job"] for item in data["items"]] == ["gpt"]
+    assert (data["total"], data["spend_usd"]) == (2, everything["spend_usd"])
+    assert data["spend_usd"] > data["items"][0]["spend_usd"]
+    assert spotctl(rig, "cost", "--limit", "1") == 0
+    told = f"${everything['spend_usd']:.2f} in all, with 1 not shown here: spotctl cost --limit 2"
+    assert capsys.readouterr().err == told + "\n"

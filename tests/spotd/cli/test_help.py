@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from providers.local.scenario import DEFAULT
+from providers.local.scenario_file import load as load_scenario
 from spotd.cli.commands import ENTRIES
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import JOB_FILE, Rig, story
+from tests.spotd.serve.rig import Rig, story
 
+EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
 
@@ -51,15 +54,23 @@ def test_every_command_has_help_with_an_example(
     assert f"Usage: spotctl {line}" in text
     assert f"\n    spotctl {line}" in text, "an example"
     assert "-h, --help" in text
+    if line not in ("alerts", "cloud", "demo"):  # groups, and one that writes a report.json
+        assert "-o, --output" in text
+
+
+def lines_of(module: str) -> list[str]:
+    """The examples in one module of the command line."""
+    text = (Path("spotd/cli") / f"{module}.py").read_text()
+    found: list[str] = re.findall(r"^ +(spotctl .*)$", text, re.MULTILINE)
+    return found
 
 
 def examples() -> Iterator[str]:
     """Every example of a command that needs nothing but the daemon, and ends by itself."""
-    for name, entry in ENTRIES.items():
-        text = (Path("spotd/cli") / f"{entry.module}.py").read_text()
-        for line in re.findall(r"^ +(spotctl .*)$", text, re.MULTILINE):
+    for module in ["app", *(entry.module for entry in ENTRIES.values())]:
+        for line in lines_of(module):
             follows = " -f" in line or "--host" in line
-            if line.split()[1] == name and name not in ("cloud", "demo") and not follows:
+            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo"} and not follows:
                 yield line
 
 
@@ -75,8 +86,7 @@ def test_the_examples_run(
     words = shlex.split(line)[1:]
     monkeypatch.setenv("HF_TOKEN", "x")
     monkeypatch.chdir(folder)
-    (folder / "examples").mkdir()
-    (folder / "examples" / "train.yaml").write_text(JOB_FILE.replace("gpt", "new"))
+    (folder / "examples").symlink_to(EXAMPLES)
     rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
     if words[0] == "wait" or (words[0] == "run" and "-d" not in words):
         words += ["--timeout", "1s"] if words[0] == "wait" else ["-d"]
@@ -90,6 +100,26 @@ def test_the_examples_run(
 
 def test_examples_were_found() -> None:
     assert len(list(examples())) > 20
+
+
+def test_the_examples_of_the_local_cloud_name_what_it_has() -> None:
+    lines = [shlex.split(line) for line in lines_of("cloud")]
+    zones = [line[line.index("--zone") + 1] for line in lines if "--zone" in line]
+    files = [line[line.index("--scenario") + 1] for line in lines if "--scenario" in line]
+    assert zones
+    assert {*zones} <= {zone.name for zone in DEFAULT.zones}
+    assert files
+    for file in files:
+        load_scenario(Path(file))
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_job_files_among_the_examples_can_be_submitted(
+    rig: Rig, spotctl: Spotctl, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "x")
+    secret = ["--secret", "HF_TOKEN"] if "HF_TOKEN" in file.read_text() else []
+    assert spotctl(rig, "run", str(file), *secret, "-d") == 0
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_the_smallest_file_has_working_defaults(file: Path) -> None:
     assert config.socket == Path("/run/s/spotd.sock")
     assert config.database_url == "sqlite:////var/lib/spotd/spotd.db"
     assert config.deployment_store == "file:///var/lib/spotd/store"
-    assert config.checkpoint_defaults.store == ""
+    assert config.checkpoint_defaults.store == "file:///var/lib/spotd/checkpoints"
     assert config.file.limits.to_model() == Limits()
     assert config.file.timing.to_model() == Timing()
     assert config.known.clouds == ("aws", "here")
@@ -102,6 +102,11 @@ def test_the_checked_in_example_loads() -> None:
     assert config.known.clouds == ("aws", "gcp")
     assert config.known.routes == ("default",)
     assert config.file.limits.to_model() == Limits(8, 40_000_000)
+
+
+def test_a_folder_here_is_no_default_for_a_cloud_that_cannot_reach_it(file: Path) -> None:
+    limits = "[limits]\nmax_nodes = 2\nmax_usd_per_hour = 1\n"
+    assert load(file, LOCAL + AWS + limits).checkpoint_defaults.store == ""
 
 
 def test_the_environment_wins_over_the_file(file: Path) -> None:

@@ -75,7 +75,7 @@ def minutes_ago(count: float) -> int:
         (T, {"terminated_at_us": NOW - 9 * S, "surveyed_at_us": NOW - 5 * S}, K.SURVEY),
         (T, {"terminated_at_us": NOW - 60 * S, "surveyed_at_us": NOW}, K.TERMINATE),
         (T, {"instance_id": ""}, K.RESOLVE),
-        (T, {"instance_id": "", "launch_error": "none left"}, None),
+        (T, {"instance_id": "", "launch_error": "none left"}, K.RESOLVE),  # in doubt
         (T, {"instance_id": "", "gone_at_us": NOW}, None),
         (G, {}, None),
     ],
@@ -133,6 +133,13 @@ def test_head_is_asked_once_before_a_silent_node_is_given_up() -> None:
     moved = head(step=silent.last_step + 1, seen_at_us=NOW - 10 * S)
     assert needed(silent, head=moved) is None, "it lives"
     assert needed(replace(silent, claimed_at_us=0)) is None, "it never held HEAD"
+
+
+def test_the_last_look_does_not_wait_for_a_call_to_a_frozen_machine() -> None:
+    booting = {"effect": K.BOOT, "effect_armed_at_us": NOW - S, "effect_due_at_us": NOW + 59 * S}
+    seen = {"cloud_state": "running", "surveyed_at_us": NOW - S, "booted_at_us": NOW - 89 * S}
+    assert needed(node(R, heard_at_us=NOW - 90 * S, **seen, **booting)) is K.READ_HEAD
+    assert needed(node(R, heard_at_us=NOW - 89 * S, **seen, **booting)) is K.BOOT
 
 
 def test_a_boot_that_is_under_way_is_not_asked_about() -> None:

@@ -127,7 +127,7 @@ def test_a_preferred_alternative_that_is_cooling_gives_way() -> None:
             NOW + 100 * S,
         ),
         (
-            {"refusals": (Refusal(OFFERS[0].key, Scope.OFFER, "ThrottledError", NOW - 5 * S),)},
+            {"refusals": (Refusal(OFFERS[0].key, Scope.OFFER, "CapacityError", NOW - 60 * S),)},
             (),
             "",
             0,

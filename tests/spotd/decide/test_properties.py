@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,13 @@ from tests.spotd.decide.build import NOW, OFFERS, head, market, node, settle, sp
 AGES = st.sampled_from([0, NOW - 300 * S, NOW - 130 * S, NOW - 16 * S, NOW - S, NOW])
 COMING = (NodeState.LAUNCHING, NodeState.BOOTING)
 ALIVE = (NodeState.BOOTING, NodeState.RUNNING)
+UNCHOSEN: dict[str, Any] = {
+    "state": NodeState.BOOTING,
+    "chosen": False,
+    "leave_reason": None,
+    "left_at_us": 0,
+    "drained_at_us": 0,
+}
 
 
 @st.composite
@@ -45,6 +53,7 @@ def nodes(draw: st.DrawFn, generation: int, candidate: int, rank: int) -> Node:
     if state is NodeState.LAUNCHING and draw(st.booleans()):
         code = draw(st.sampled_from(["CapacityError", "RejectedError"]))
         refusal = {"launch_error": "no", "launch_error_code": code}
+        refusal |= {"gone_at_us": NOW} if draw(st.booleans()) else {}  # final, or in doubt
         seen |= {"instance_id": "i"} if draw(st.booleans()) else refusal
     if state is NodeState.BOOTING:
         seen |= {"host": draw(st.sampled_from(["", "h"])), "booted_at_us": draw(AGES)}
@@ -70,14 +79,25 @@ def views(draw: st.DrawFn) -> View:
     for generation in range(1, draw(st.integers(0, 3)) + 1):
         for candidate in range(draw(st.integers(1, 2))):
             gang = [draw(nodes(generation, candidate, rank)) for rank in range(size)]
-            # The schema allows one chosen node per rank in the states that train.
-            others = [n for n in found if n.chosen and n.state in ALIVE]
+            # The schema allows one chosen node per rank in the states that train, and an attempt
+            # chooses one gang.
+            others = [
+                n for n in found if n.chosen and (n.state in ALIVE or n.generation == generation)
+            ]
             chosen = bool(gang[0].chosen or draw(st.booleans())) and not others
             for member in gang:
                 hello = member.hello_at_us or NOW - 100 * S
                 alive = member.state in (*ALIVE, NodeState.DRAINING)
-                if member.state in ALIVE and not chosen:
-                    member = replace(member, state=NodeState.BOOTING, chosen=False)  # noqa: PLW2901
+                if member.state is NodeState.LAUNCHING and chosen:  # it had said hello
+                    member = replace(  # noqa: PLW2901
+                        node(NodeState.GONE, generation=generation, candidate=candidate),
+                        rank=member.rank,
+                        id=member.id,
+                        token=member.token,
+                        leave_reason=LeaveReason.LOST,
+                    )
+                elif alive and not chosen:
+                    member = replace(member, **UNCHOSEN)  # noqa: PLW2901
                 elif alive and chosen:
                     member = replace(member, chosen=True, hello_at_us=hello, host="h")  # noqa: PLW2901
                 found.append(member)
@@ -130,6 +150,12 @@ def test_safety(before: View, market_: Market) -> None:
             and n.state is NodeState.TERMINATING
         ):
             assert _has_a_reason(old[n.id], before, after), "a healthy training node was ended"
+        if n.id in old and (old[n.id].state, n.state) == (
+            NodeState.DRAINING,
+            NodeState.TERMINATING,
+        ):
+            over = _has_a_reason(old[n.id], before, after) or _has_had_its_time(old[n.id], before)
+            assert over, "a saving node was cut short"
     if after.job.outcome is Outcome.SUCCEEDED and before.job.outcome is None:
         assert before.job.head is not None
         assert before.job.head.final
@@ -142,6 +168,15 @@ def _has_a_reason(n: Node, before: View, after: View) -> bool:
     mates_gone = before.job.spec.num_nodes > 1
     silent = bool(n.link_down_at_us) or NOW - n.heard_at_us > 15 * S
     return n.exit_code is not None or silent or after.job.outcome is not None or mates_gone
+
+
+def _has_had_its_time(n: Node, before: View) -> bool:
+    """To save, since it was told to; at the latest when its machine is taken away."""
+    saved_us = n.drained_at_us + int((before.job.spec.stop_grace_s + 10) * S)
+    noticed = [x.deadline_us for x in n.notices if x.takes_away]
+    told = n.leave_reason is not LeaveReason.PREEMPTED or None in noticed
+    taken = any(deadline_us and deadline_us + 10 * S <= NOW for deadline_us in noticed)
+    return taken or (told and saved_us <= NOW)
 
 
 @settings(max_examples=600, deadline=None)

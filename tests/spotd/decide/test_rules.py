@@ -59,7 +59,7 @@ def test_a_launched_node_is_booted_when_its_address_is_known() -> None:
 
 @pytest.mark.req("RPV-08")
 def test_a_refused_launch_tries_the_next_offer_in_the_same_pass() -> None:
-    refused = node(L, launch_error="no capacity", launch_error_code="CapacityError")
+    refused = node(L, launch_error="no capacity", launch_error_code="CapacityError", gone_at_us=NOW)
     refusals = (Refusal(OFFERS[0].key, Scope.OFFER, "CapacityError", NOW),)
     after, _ = settle(view(refused), market(refusals=refusals))
     assert by_id(after, refused).state is G
@@ -71,7 +71,9 @@ def test_a_refused_launch_tries_the_next_offer_in_the_same_pass() -> None:
 
 
 def test_a_rejected_request_fails_the_job_with_the_vendors_text() -> None:
-    refused = node(L, launch_error="unknown image", launch_error_code="RejectedError")
+    refused = node(
+        L, launch_error="unknown image", launch_error_code="RejectedError", gone_at_us=NOW
+    )
     after, _ = settle(view(refused))
     assert after.job.outcome is Outcome.FAILED
     assert "unknown image" in after.job.outcome_text
@@ -188,7 +190,8 @@ def test_silence_is_judged_after_the_cloud_was_asked_and_only_after_a_long_time(
     after, _ = settle(view(listed))
     assert by_id(after, listed).state is R
     late = NOW + 120 * S
-    after, _ = settle(view(replace(listed, surveyed_at_us=late)), now=late)
+    looked = {"head": head(read_at_us=NOW + 70 * S)}
+    after, _ = settle(view(replace(listed, surveyed_at_us=late), job=looked), now=late)
     assert by_id(after, listed).state is T
     assert by_id(after, listed).leave_reason is LeaveReason.LOST
 
@@ -238,7 +241,8 @@ def test_a_start_under_way_is_left_alone() -> None:
 def test_starting_the_agent_again_does_not_put_off_that_a_node_is_lost() -> None:
     late = NOW + 120 * S
     silent = node(R, heard_at_us=NOW, booted_at_us=late, surveyed_at_us=late, cloud_state="running")
-    after, _ = settle(view(silent), now=late)
+    looked = {"head": head(read_at_us=NOW + 90 * S)}
+    after, _ = settle(view(silent, job=looked), now=late)
     assert by_id(after, silent).leave_reason is LeaveReason.LOST
 
 
@@ -502,7 +506,8 @@ def test_a_gang_whose_success_cannot_be_committed_is_tried_again() -> None:
 
 @pytest.mark.req("ELA-07")
 def test_an_incomplete_gang_is_given_back() -> None:
-    refused = node(L, rank=0, launch_error="no", launch_error_code="CapacityError")
+    said = {"launch_error": "no", "launch_error_code": "CapacityError", "gone_at_us": NOW}
+    refused = node(L, rank=0, **said)
     mate = node(L, rank=1)
     after, _ = settle(view(refused, mate, job={"spec": spec(num_nodes=2)}))
     assert by_id(after, mate).state is T

@@ -8,6 +8,7 @@ from typing import Any
 from providers.base import CapacityType, Offer
 from spotd.demo.facts import recoveries
 from spotd.demo.report import Evidence
+from spotd.demo.story import Ended
 from spotd.model import Node, S
 from spotd.states import NodeState
 from spotd.store.base import CheckpointRow, ProgressRow
@@ -96,6 +97,13 @@ TAKINGS = [
 ]
 
 
+# What the clouds wrote down: each had the request a tenth of a second after it was decided on.
+METER = [
+    {"token": f"t{number}", "launched_at_us": node.requested_at_us + S // 10}
+    for number, node in enumerate(NODES, start=1)
+]
+
+
 def evidence(**fields: Any) -> Evidence:
     base = Evidence(
         nodes=NODES,
@@ -103,12 +111,13 @@ def evidence(**fields: Any) -> Evidence:
         checkpoints=CHECKPOINTS,
         reference=REFERENCE,
         takings=TAKINGS,
-        recoveries=recoveries(NODES, PROGRESS, TAKINGS),
+        recoveries=recoveries(NODES, PROGRESS, TAKINGS, METER),
         weights_equal=True,
-        zombie_exit=76,
+        zombie=Ended(76, at(46.5)),
         zombie_commits=0,
         orphan_s=0.0,
-        cost={"spend_usd": 0.25, "on_demand_usd": 1.0, "list_usd": 1.1},
+        giving_back_s={"j1-g1": 0.0, "j1-g2": 0.25},
+        cost={"spend_usd": 0.25, "on_demand_usd": 1.0, "on_demand_best_usd": 0.6, "list_usd": 1.1},
         wall_s=123.4,
     )
     return replace(base, **fields)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotd.demo.box import Box, BoxError, running_box, wait_for
-from spotd.demo.story import SCENARIO, exit_code
+from spotd.demo.story import SCENARIO, Ended, how_it_ended
 from tests.rigs.processes import alive
 
 
@@ -82,20 +82,26 @@ def test_the_end_of_a_log_is_its_end(folder: Path) -> None:
     ("lines", "expected"),
     [
         ([], None),
-        ([{"kind": "exited", "data": {"code": 76}}], 76),
-        ([{"journal": {"kind": "exited", "data": {"code": 0}}}, "torn"], 0),
-        ([{"kind": "started", "data": {}}], None),
-        ([{"kind": "exited", "data": {"code": 75}}, {"kind": "warning", "data": {}}], 75),
+        ([{"kind": "exited", "at_us": 5, "data": {"code": 76}}], Ended(76, 5)),
+        ([{"journal": {"kind": "exited", "at_us": 6, "data": {"code": 0}}}, "torn"], Ended(0, 6)),
+        ([{"kind": "started", "at_us": 7, "data": {}}], None),
+        (
+            [
+                {"kind": "exited", "at_us": 8, "data": {"code": 75}},
+                {"kind": "warning", "at_us": 9, "data": {}},
+            ],
+            Ended(75, 8),
+        ),
     ],
 )
 def test_a_journal_tells_how_its_program_ended(
-    tmp_path: Path, lines: list[object], expected: int | None
+    tmp_path: Path, lines: list[object], expected: Ended | None
 ) -> None:
     path = tmp_path / "journal.jsonl"
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     path.write_text("".join(f"{text}\n" for text in texts))
-    assert exit_code(path) == expected
+    assert how_it_ended(path) == expected
 
 
 def test_a_journal_that_is_deleted_meanwhile_tells_nothing(tmp_path: Path) -> None:
-    assert exit_code(tmp_path / "gone.jsonl") is None
+    assert how_it_ended(tmp_path / "gone.jsonl") is None

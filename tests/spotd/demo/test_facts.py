@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from providers.base import NoticeKind
 from spotd.demo.facts import (
+    giving_back,
     lineage,
     losses_by_generation,
     orphan_seconds,
     recoveries,
-    zombie_commits,
 )
+from spotd.model import NoticeSeen
 from tests.spotd.demo.story import (
-    CHECKPOINTS,
+    METER,
     NODES,
     PROGRESS,
     TAKINGS,
@@ -27,18 +29,18 @@ from tests.spotd.demo.story import (
 
 
 def test_a_recovery_is_measured_from_the_moment_it_struck() -> None:
-    death, notice, _ = recoveries(NODES, PROGRESS, TAKINGS)
+    death, notice, _ = recoveries(NODES, PROGRESS, TAKINGS, METER)
     assert (death.kind, death.cloud, death.to_cloud) == ("death", "aws", "gcp")
-    assert (death.request_s, death.instance_s, death.ssh_s) == (5.5, 6.0, 6.5)
+    assert (death.request_s, death.instance_s, death.ssh_s) == (5.6, 6.0, 6.5)
     assert (death.ready_s, death.first_step_s, death.gap_s) == (7.5, 9.5, 10.0)
     assert death.steps_lost == 2
     assert (notice.kind, notice.notice_s, notice.steps_lost) == ("notice", 30.0, 0)
-    assert (notice.request_s, notice.first_step_s) == (1.0, 5.0)
+    assert (notice.request_s, notice.first_step_s) == (1.1, 5.0)
 
 
 def test_a_gap_may_be_shorter_than_the_recovery_because_the_old_one_trains_on() -> None:
     rows = [progress(2, 9, 24), progress(3, 19, 36)]
-    (found,) = recoveries(NODES[1:3], rows, TAKINGS)
+    (found,) = recoveries(NODES[1:3], rows, TAKINGS, METER)
     assert found.gap_s == 3.0 < found.first_step_s
 
 
@@ -48,16 +50,18 @@ def test_machines_that_never_trained_are_no_recovery() -> None:
         node(2, "azure", 19, 0, first_step_at_us=0),
         node(1, "aws", 0, 5, rank=1, instance_id="i9"),
     ]
-    assert recoveries([*others, *NODES], PROGRESS, TAKINGS) == recoveries(NODES, PROGRESS, TAKINGS)
+    assert recoveries([*others, *NODES], PROGRESS, TAKINGS, METER) == recoveries(
+        NODES, PROGRESS, TAKINGS, METER
+    )
 
 
 def test_a_machine_that_nobody_took_is_no_recovery_to_boast_of() -> None:
-    assert [r.generation for r in recoveries(NODES, PROGRESS, TAKINGS[1:])] == [2, 3]
+    assert [r.generation for r in recoveries(NODES, PROGRESS, TAKINGS[1:], METER)] == [2, 3]
 
 
 @pytest.mark.parametrize("nodes", [[], NODES[:1]])
 def test_without_two_machines_there_is_nothing_to_recover(nodes: list[Any]) -> None:
-    assert recoveries(nodes, PROGRESS, TAKINGS) == []
+    assert recoveries(nodes, PROGRESS, TAKINGS, METER) == []
 
 
 def test_losses_belong_to_the_generation_and_are_in_order() -> None:
@@ -95,6 +99,7 @@ def row(token: str, start_s: float, end_s: float | None) -> dict[str, Any]:
         ([row("stranger", 3, None)], 97.0),
         ([row("t1", 0, None)], 82.0),  # gone, we believe: and it runs
         ([row("t1", 0, 17), row("stranger", 0, 1), row("t2", 0, 47)], 11.0),
+        ([row("t1", 0, 17), row("t1", 3, 10)], 7.0),  # two machines for one token
     ],
 )
 def test_leaked_machine_seconds(meter: list[dict[str, Any]], leaked_s: float) -> None:
@@ -107,13 +112,41 @@ def test_a_machine_that_runs_and_is_not_gone_by_our_books_is_a_leak_at_the_end()
     assert orphan_seconds([running], [row("t1", 0, 50)], at(100)) == 0.0
 
 
-@pytest.mark.parametrize(("claimed_s", "expected"), [(12.0, 1), (12.5, 0), (13.0, 0)])
-def test_a_zombies_commit_comes_after_the_successor_claimed(
-    claimed_s: float, expected: int
+def notice(deadline_s: float) -> NoticeSeen:
+    return NoticeSeen("n1", NoticeKind.PREEMPT, at(deadline_s - 30), at(deadline_s))
+
+
+DRAINED = {"drained_at_us": at(10), "left_at_us": at(10)}
+
+
+@pytest.mark.req("RPV-10")
+@pytest.mark.parametrize(
+    ("fields", "ended_s", "seconds"),
+    [
+        ({"left_at_us": at(10)}, 10.4, 0.4),  # given back without a drain
+        ({"left_at_us": at(10)}, 190, 180.0),  # minutes late, and listed all the while
+        ({"left_at_us": at(10)}, 7, 0.0),  # the cloud took it before
+        ({"left_at_us": at(10)}, None, 90.0),  # it runs still
+        ({"left_at_us": at(12), "exited_at_us": at(10)}, 13, 3.0),  # its program had ended
+        ({**DRAINED, "exited_at_us": at(14)}, 15, 1.0),  # it saved first
+        ({**DRAINED, "notices": (notice(40),)}, 42, 2.0),  # it never came to save
+    ],
+)
+def test_giving_back_is_measured_from_when_nobody_wants_the_machine(
+    fields: dict[str, Any], ended_s: float | None, seconds: float
 ) -> None:
-    assert zombie_commits(CHECKPOINTS, 1, at(claimed_s)) == expected
+    """By the cloud's meter: what the cloud's own listing says it cannot hide."""
+    left = replace(NODES[0], gone_at_us=at(ended_s or 100), **fields)
+    meter = [row("t1", 0, ended_s), row("stranger", 0, 50)]
+    assert giving_back([left], meter, at(100)) == {"j1-g1": seconds}
+
+
+def test_a_machine_that_is_wanted_is_not_given_back() -> None:
+    assert giving_back([NODES[0]], [row("t1", 0, None)], at(100)) == {}
 
 
 def test_a_taking_of_another_machine_is_not_this_ones() -> None:
     takings = [taking(9, "notice", 1), *TAKINGS]
-    assert recoveries(NODES, PROGRESS, takings) == recoveries(NODES, PROGRESS, TAKINGS)
+    assert recoveries(NODES, PROGRESS, takings, METER) == recoveries(
+        NODES, PROGRESS, TAKINGS, METER
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,18 @@ import pytest
 from rich.console import Console
 
 from spotd.demo.report import lines, spans, table, verdicts, write_report
-from tests.spotd.demo.story import NODES, PROGRESS, REFERENCE, evidence, node, progress
+from spotd.demo.story import Ended
+from tests.spotd.demo.story import NODES, PROGRESS, REFERENCE, at, evidence, node, progress
 
 # What the issue promises to whoever reads report.json.
 KEYS = {"preemptions", "weights_equal", "losses_equal", "zombie_commits_accepted"}
-KEYS |= {"orphan_instance_seconds", "cost_usd", "on_demand_cost_usd", "wall_s"}
+KEYS |= {
+    "on_demand_best_cost_usd",
+    "orphan_instance_seconds",
+    "cost_usd",
+    "on_demand_cost_usd",
+    "wall_s",
+}
 EACH = {"cloud", "kind", "notice_s", "notice_to_request_s", "notice_to_first_step_s", "steps_lost"}
 
 
@@ -40,8 +48,12 @@ BROKEN: dict[str, dict[str, Any]] = {
     "a step is missing": {"reference": REFERENCE[:-1]},
     "nothing was trained": {"progress": [], "reference": []},
     "the zombie committed": {"zombie_commits": 1},
-    "the zombie was not fenced": {"zombie_exit": 0},
-    "the zombie never came back": {"zombie_exit": None},
+    "the zombie was not fenced": {"zombie": Ended(0, at(46.5))},
+    "the zombie never came back": {"zombie": None},
+    "steps were lost in spite of a notice": {
+        "recoveries": [replace(r, steps_lost=3) for r in evidence().recoveries]
+    },
+    "a machine was not replaced": {"recoveries": evidence().recoveries[:2]},
     "a machine leaked": {"orphan_s": 3.0},
 }
 
@@ -53,8 +65,18 @@ def test_a_story_that_did_not_is_not(fields: dict[str, Any]) -> None:
     assert not all(good for good, _ in verdicts(found))
 
 
-def test_fewer_preemptions_than_were_told_of_prove_nothing() -> None:
-    assert not evidence(recoveries=evidence().recoveries[:2]).proven()
+def test_a_refusal_is_drawn_when_there_was_one_and_when_it_was() -> None:
+    assert [span.refused_s for span in spans(evidence())] == [46.5, None, None, None]
+    for ended in (None, Ended(0, at(46.5)), Ended(-9, at(46.5))):
+        assert not any(span.refused_s for span in spans(evidence(zombie=ended)))
+
+
+def test_the_report_has_how_long_machines_were_given_back(tmp_path: Path) -> None:
+    write_report(tmp_path, evidence())
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert data["giving_back_s"] == {"j1-g1": 0.0, "j1-g2": 0.25}
+    assert data["giving_back_max_s"] == 0.25
+    assert any("not wanted any more ended within 0.25 s" in line for line in lines(evidence()))
 
 
 def test_report_json_has_what_was_promised(tmp_path: Path) -> None:
@@ -102,7 +124,7 @@ def test_the_ribbon_has_every_machine_that_trained() -> None:
     ]
     first, second, *_ = found
     assert (first.asked_s, first.first_s, first.last_s) == (0.0, 5.0, 14.0)
-    assert (first.died, first.lost_steps, first.refused_s) == (True, 2, 46.0)
+    assert (first.died, first.lost_steps, first.refused_s) == (True, 2, 46.5)
     assert (second.died, second.notice_s, second.lost_steps) == (False, 31.0, 0)
     assert second.checkpoints_s == (33.5,)
     assert all("local machine" in span.note for span in found)
@@ -115,6 +137,10 @@ def test_the_terminal_gets_a_row_a_recovery_and_a_line_a_verdict() -> None:
     rows = [line.split() for line in console.file.getvalue().splitlines() if "aws" in line]
     assert [row[-1] for row in rows] == ["2", "0"], "steps lost, of those from and to aws"
     told = lines(evidence(orphan_s=2.5))
-    assert sum(line.startswith("✔") for line in told) == 4
+    assert sum(line.startswith("✔") for line in told) == 5
     assert any(line.startswith("✘") and "2.5 machine-seconds leaked" in line for line in told)
-    assert "pretend prices" in told[-1]
+    assert told[-2].startswith(
+        "$0.25 paid; the same training on demand: $1.00 at the prices of the"
+    )
+    assert "$0.60 in the cheapest place (pretend prices" in told[-2]
+    assert told[-1] == "123 s for the preempted job; the undisturbed one came on top"

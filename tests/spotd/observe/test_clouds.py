@@ -292,6 +292,27 @@ def test_one_that_cannot_be_ended_breaks_nothing_and_is_tried_again(stage: Stage
     assert len(told(stage)) == 3
 
 
+def test_a_store_that_is_away_loses_no_orphans_story(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps no other orphan from its end."""
+    orphans = [plant(stage, f"t-{number}") for number in range(3)]
+    look(stage)
+
+    def away(*_: object) -> None:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(stage.store, "add_event", away)
+    with pytest.raises(StoreUnavailableError):
+        look(stage, ORPHAN_GRACE_S)
+    assert stage.alive() == []
+    monkeypatch.undo()
+    look(stage, 10)
+    assert sorted(event.text.split()[0] for event in told(stage)) == sorted(orphans)
+    look(stage, 10)
+    assert len(told(stage)) == 3
+
+
 def test_one_that_dies_slowly_is_told_again_but_its_story_only_once(stage: Stage) -> None:
     """Some clouds list a machine for minutes after they took the order."""
     orphan = plant(stage)

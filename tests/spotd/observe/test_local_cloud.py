@@ -11,7 +11,7 @@ import pytest
 
 from providers.base import CapacityType, InstanceState, Launched, NoticeKind, OfferRequest
 from providers.local.cloud import LocalCloud
-from providers.local.control import Control, Running, running
+from providers.local.control import Running, running
 from providers.stores.local import LocalStore
 from spotd.act.bundle import Bundle
 from spotd.act.effects import launch_request
@@ -42,7 +42,9 @@ def test_from_launch_to_gone(
     local: Running, make: str, store: SqlStore, tmp_path: Path, bundle: Bundle
 ) -> None:
     clock, link = SystemClock(), SshLink(bundle)
-    cloud = LocalCloud(make, local.url, personality=make, deployment="d0")
+    cloud = LocalCloud(
+        make, local.url, personality=make, deployment="d0", token_file=local.token_file
+    )
     offer = cloud.offers(OfferRequest(capacity_types=(CapacityType.SPOT,)))[0]
     now_us = clock.now_us()
     node = build.new_node(token=f"t-{make}-observe", offer=offer, requested_at_us=now_us)
@@ -69,12 +71,12 @@ def test_from_launch_to_gone(
     try:
         booted = build.node(store, NODE)
         config = replace(agent_config("d0", booted, cloud.watcher), heartbeat_s=0.2)
-        link.boot(booted, KEYS, config)
+        link.boot(booted, KEYS, config, 30.0)
         store.record_booted(NODE, clock.now_us())
         follower.poke()
         wait_until("its hello", lambda: build.node(store, NODE).hello_at_us)
 
-        Control(local.url).preempt(instance=launched.instance_id, notice_s=3.0)
+        local.control.preempt(instance=launched.instance_id, notice_s=3.0)
         found = wait_until("its notice", lambda: build.node(store, NODE).notices)
         assert [notice.kind for notice in found] == [NoticeKind.PREEMPT]
         ended_s = time.monotonic()

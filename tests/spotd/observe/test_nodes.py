@@ -41,10 +41,12 @@ class Tap:
     def __init__(self, here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seqs: list[int] = []
         self.away = False
+        self.refused = 0
         real = here.store.record_journal
 
         def record(batches: list[JournalBatch]) -> None:
             if self.away:
+                self.refused += 1
                 raise StoreUnavailableError("away")
             real(batches)
             self.seqs += [entry.seq for batch in batches for entry in batch.entries]
@@ -188,6 +190,25 @@ def test_while_the_store_is_away_nothing_is_lost(
     assert tap.seqs == list(range(1, here.node.journal_seq + 1))
 
 
+def test_it_does_not_count_as_listening_while_nothing_is_taken_down(
+    here: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tap, turns = Tap(here, monkeypatch), threading.Event()
+    here.boot()
+    follower = here.follow()
+    monkeypatch.setattr(follower, "_listened", turns.set)
+    wait_until("a turn", turns.is_set)
+    wait_until("it was heard", lambda: here.node.hello_at_us)
+    tap.away = True
+    here.train(COUNT.format(3, 0.02))
+    wait_until("something to record", lambda: tap.refused)
+    turns.clear()
+    wait_until("the store asked again", lambda: tap.refused >= 4)
+    assert not turns.is_set()
+    tap.away = False
+    wait_until("a turn", turns.is_set)
+
+
 def test_a_node_of_an_older_version_is_given_the_new_code(here: Station) -> None:
     here.boot()
     old = here.link.bundle
@@ -306,6 +327,17 @@ def test_stop_does_not_wait_for_a_dead_machine(here: Station) -> None:
         began_s = time.monotonic()
         follower.stop()
         assert time.monotonic() - began_s < 2
+
+
+def test_a_node_that_ends_with_its_link_down_wakes_nobody(here: Station) -> None:
+    """It is not tried again, so it is due for nothing."""
+    here.boot()
+    here.machine.stop()
+    follower = here.follow()
+    wait_until("its link to be down", lambda: here.node.link_down_at_us)
+    build.move(here.store, NODE, NodeState.TERMINATING)
+    follower.poke()
+    wait_until("nothing to wake up for", lambda: follower._retries.next_s(()) == float("inf"))
 
 
 def test_hints_do_not_become_queries(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:

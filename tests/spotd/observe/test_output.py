@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from collections.abc import Iterator
@@ -34,8 +35,11 @@ class Flaky(LocalStore):
         self.there = threading.Event()
         self.there.set()
         self.refused = 0
+        self.bugs: queue.SimpleQueue[Exception] = queue.SimpleQueue()
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:
+        if not self.bugs.empty():
+            raise self.bugs.get()
         if not self.there.is_set():
             self.refused += 1
             raise StoreUnavailableError("away")
@@ -190,6 +194,23 @@ def test_a_store_that_is_away_costs_nothing(
         found.objects.there.set()
         found.wait_recorded(300_000)
         assert found.stored() == SAID
+
+
+def test_a_piece_that_a_bug_is_in_the_way_of_is_its_own(store: SqlStore, tmp_path: Path) -> None:
+    """The one writing thread goes on, and the gap is asked for again."""
+    with bench(store, tmp_path) as found:
+        found.objects.bugs.put(ZeroDivisionError("a bug"))
+        found.say(0, 100)
+        found.output.flush(found.node.id)
+        found.say(100, 200)
+        found.say(0, 50, "rank1")
+        found.output.flush(found.node.id)
+        wait_until("the others to be written", lambda: found.recorded("rank1") == 50)
+        assert found.recorded() == 0
+        found.output.begin(found.node, {"rank0": 0})
+        found.say(0, 100)
+        found.wait_recorded(200)
+        assert found.stored() == SAID[:200]
 
 
 def test_more_than_we_can_hold_is_fetched_again(

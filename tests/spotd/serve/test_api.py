@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import io
 import json
+import shutil
 import socket
 import threading
 import time
@@ -18,10 +19,10 @@ import uvicorn
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
 from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
-from spotd.model import Event, Outcome
+from spotd.model import Event, LeaveReason, Outcome
 from spotd.serve import api, packages
 from spotd.serve.api import make_app
-from spotd.store.base import StoreUnavailableError
+from spotd.store.base import StoreError, StoreUnavailableError
 from tests.spotd.serve.rig import Rig, story
 
 
@@ -96,7 +97,51 @@ def test_a_bug_is_a_clear_500_and_the_door_stays_open(
     assert client.get("/v1/health")["ok"]
 
 
+def test_what_is_away_for_a_moment_is_asked_again(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wait`, `run` and `logs -f` go on after a short outage of the database; what is broken, not
+    away, ends them at once."""
+    real, errors = rig.store.jobs, [StoreUnavailableError("away"), StoreUnavailableError("away")]
+    monkeypatch.setattr("spotd.cli.client._RETRY_S", 0.01)
+
+    def ask() -> dict[str, Any]:
+        return client.patiently(lambda: client.get("/v1/jobs"), 60.0)
+
+    def recovering(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(rig.store, "jobs", recovering)
+    assert ask()["items"] == []
+    assert errors == []
+    errors += [StoreError("of another version"), StoreUnavailableError("away")]
+    with pytest.raises(UserError, match="of another version"):
+        ask()
+    errors.append(StoreUnavailableError("away"))
+    with pytest.raises(UserError, match="away"):
+        client.patiently(lambda: client.get("/v1/jobs"), -1.0)
+
+
 # --- uploads
+
+
+def test_an_upload_may_take_as_long_as_the_store_behind_the_daemon(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other replies come sooner."""
+    real = rig.objects.put
+
+    def put(key: str, data: Any) -> Any:
+        threading.Event().wait(1.0)  # a gigabyte on its way to a bucket
+        return real(key, data)
+
+    monkeypatch.setattr(rig.objects, "put", put)
+    monkeypatch.setattr("spotd.cli.client.Client._request.__defaults__", (0.2,))
+    digest = hashlib.sha256(b"large").hexdigest()
+    client.put_package(digest, io.BytesIO(b"large"), 5)
+    assert rig.objects.get(f"packages/{digest}")[0] == b"large"
 
 
 def test_an_upload_is_stored_once_under_its_digest(rig: Rig, client: Client) -> None:
@@ -252,6 +297,35 @@ def test_output_that_retention_deleted_is_passed_over(rig: Rig, client: Client) 
     assert reply["cursor"] == {"2/0/rank0": 500}
 
 
+def test_a_tail_that_came_first_waits_for_what_lies_before_it(rig: Rig, client: Client) -> None:
+    """After a notice the newest bytes are sent first."""
+    job_id = story(rig)
+    node = rig.store.job_nodes(job_id)[1]
+    prefix = f"logs/{job_id}/g2/r0/rank0"
+    rig.objects.put(f"{prefix}/{38:012d}", b"last words\n")  # the record still says 19
+    reply = client.post("/v1/jobs/gpt/logs", {"generation": 2})
+    assert texts(reply) == "step 1191 loss 1.9\n"
+    rig.objects.put(f"{prefix}/{19:012d}", b"step 1192 l")
+    rig.objects.put(f"{prefix}/{26:012d}", b"92 loss 1.8\n")  # by another cut, a part of it again
+    rig.store.record_log_offset(node.id, "rank0", 28)
+    more = client.post("/v1/jobs/gpt/logs", {"generation": 2, "cursor": reply["cursor"]})
+    assert texts(more) == "step 1192"
+    rig.store.record_log_offset(node.id, "rank0", 49)
+    last = client.post("/v1/jobs/gpt/logs", {"generation": 2, "cursor": more["cursor"]})
+    assert texts(last) == " loss 1.8\nlast words\n"
+
+
+def test_when_nothing_more_can_come_the_tail_is_told_all_the_same(rig: Rig, client: Client) -> None:
+    """The daemon was away when its machine ended."""
+    job_id = story(rig)
+    rig.objects.put(f"logs/{job_id}/g2/r0/rank0/{30:012d}", b"last words\n")
+    rig.leave(rig.store.job_nodes(job_id)[1], 0, LeaveReason.DONE, "")
+    rig.finish(job_id, 0, Outcome.SUCCEEDED)
+    reply = client.post("/v1/jobs/gpt/logs", {"generation": 2})
+    assert texts(reply) == "step 1191 loss 1.9\nlast words\n"
+    assert reply["done"]
+
+
 def test_logs_end_with_the_job(rig: Rig, client: Client) -> None:
     job_id = rig.submit()
     assert not client.post("/v1/jobs/gpt/logs")["done"]
@@ -300,12 +374,29 @@ def test_doctor_finds_what_is_broken(
         raise ObjectsUnavailableError("the bucket is away")
 
     monkeypatch.setattr(rig.objects, "put", away)
+    shutil.rmtree(rig.folder / "ckpt")
+    (rig.folder / "ckpt").write_text("a file is in the way")
     data = client.get("/v1/doctor")
     bad = {check["name"]: check["text"] for check in data["checks"] if not check["ok"]}
     assert not data["ok"]
-    assert set(bad) == {"object store", "provider aws"}
+    assert set(bad) == {"object store", "checkpoint store", "provider aws"}
     assert "the bucket is away" in bad["object store"]
     assert "credentials refused" in bad["provider aws"]
+
+
+def test_doctor_works_without_a_database(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what finds that out."""
+
+    def away(*_: object) -> None:
+        raise StoreUnavailableError("no route to the database")
+
+    monkeypatch.setattr(rig.store._database, "read", away)
+    data = client.get("/v1/doctor")
+    bad = {check["name"]: check["text"] for check in data["checks"] if not check["ok"]}
+    assert set(bad) == {"database", "limits"}
+    assert set(bad.values()) == {"no route to the database"}
 
 
 def test_a_failing_route_is_reported(rig: Rig, client: Client) -> None:

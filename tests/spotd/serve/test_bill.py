@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotd.serve.bill import bill, on_demand_microusd, useful_us
+from spotd.cli.client import Client
+from spotd.serve.bill import OnDemand, all_reports, bill, on_demand, useful_us
 from spotd.store.base import ProgressRow, SegmentRow
+from tests.spotd.serve.rig import Rig, story
 
 H = 3_600_000_000
 
@@ -30,7 +32,7 @@ def segment(start_h: float, end_h: float, rate: int = 2_000_000, **fields: objec
 
 def progress(generation: int, steps: tuple[int, int], hours: tuple[float, float]) -> ProgressRow:
     first, last = (int(hour * H) for hour in hours)
-    return ProgressRow(generation, *steps, (), first, last, 0, 0.0)
+    return ProgressRow(generation, *steps, (), first, last, 0, 0.0, at_us=last)
 
 
 def test_sums_and_the_running_end() -> None:
@@ -62,7 +64,8 @@ def test_on_demand_would_not_have_paid_for_recoveries() -> None:
     rows = [progress(1, (1, 100), (0.25, 1.25)), progress(2, (101, 200), (1.75, 2.75))]
     total = bill(segments, 3 * H)
     # Two hours of steps and one start of a quarter, at the list price.
-    assert on_demand_microusd(total, segments, rows, 1) == int(2.25 * 5_000_000)
+    expected = OnDemand(int(2.25 * 5_000_000), int(2.25 * 4_000_000))
+    assert on_demand(total, segments, rows, 1) == expected
     assert total.list_microusd == int(3.25 * 5_000_000)
 
 
@@ -74,14 +77,66 @@ def test_the_published_case_comes_out_honest() -> None:
     total = bill(segments, 216 * H)
     assert total.spend_microusd == 2_574_720_000
     assert total.discount == pytest.approx(0.255)
-    on_demand = on_demand_microusd(total, segments, rows, 1)
-    assert on_demand is not None
-    assert 1 - total.spend_microusd / on_demand == pytest.approx(0.2403, abs=1e-4)
+    instead = on_demand(total, segments, rows, 1)
+    assert instead is not None
+    assert 1 - total.spend_microusd / instead.list_microusd == pytest.approx(0.2403, abs=1e-4)
+
+
+def saved(segments: list[SegmentRow], rows: list[ProgressRow], num_nodes: int = 1) -> float:
+    total = bill(segments, 100 * H)
+    instead = on_demand(total, segments, rows, num_nodes)
+    assert instead
+    return 1 - total.spend_microusd / instead.list_microusd
+
+
+def test_waiting_for_a_machine_is_no_start() -> None:
+    """The first machine was lost in its setup, then nothing was on sale until hour 10: 9.9 useful
+    hours of 20.3 that were paid. With the wait as "one start" it would be 59.4 % saved."""
+    segments = [segment(0, 0.3, node_id="n1"), segment(10, 25, node_id="n2")]
+    segments.append(segment(20, 25, node_id="n3"))  # together with the one before it
+    rows = [progress(1, (1, 50), (10.1, 15.05)), progress(2, (51, 100), (20.05, 25.0))]
+    assert bill(segments, 100 * H).paid_us == int(20.3 * H)
+    assert saved(segments, rows) == pytest.approx(0.188, abs=1e-4)
+
+
+def test_a_new_price_in_the_middle_of_a_start_begins_no_machine() -> None:
+    segments = [segment(0, 0.2), segment(0.2, 2)]
+    assert saved(segments, [progress(1, (1, 100), (0.5, 2))]) == pytest.approx(0.6)
+
+
+def test_the_start_of_a_gang_is_that_of_its_newest_machine() -> None:
+    segments = [segment(0, 2, node_id="r0"), segment(0.4, 2, node_id="r1")]
+    rows = [progress(1, (1, 100), (0.5, 2))]
+    # Two machines needed 1.5 h of steps and 0.1 h of start each, and 3.6 h were paid.
+    assert saved(segments, rows, 2) == pytest.approx(1 - 0.4 * 3.6 / 3.2)
+
+
+def test_a_void_machine_was_not_started() -> None:
+    segments = [segment(0, 2), segment(0.4, 0.4, node_id="none", state="void")]
+    assert saved(segments, [progress(1, (1, 100), (0.5, 2))]) == pytest.approx(0.6)
+
+
+def test_after_the_first_reports_were_pruned_nothing_is_known(rig: Rig, client: Client) -> None:
+    job_id = story(rig)
+    cost = client.get(f"/v1/jobs/{job_id}/cost")
+    assert cost["saving"] is not None
+    rig.store.prune(rig.ago(2740))  # the reports of the second machine are younger
+    assert rig.store.progress(job_id)
+    cost = client.get(f"/v1/jobs/{job_id}/cost")
+    assert (cost["saving"], cost["on_demand_usd"], cost["useful_hours"]) == (None, None, None)
+    assert cost["spend_usd"] > 0
+
+
+def test_all_reports_are_those_with_the_first_one() -> None:
+    rows = [progress(1, (1, 100), (0, 1)), progress(2, (101, 200), (1, 2))]
+    assert all_reports(rows, H) == rows
+    assert all_reports(rows[1:], H) == []
+    assert all_reports([], 0) == []
 
 
 def test_unknown_when_no_steps_are_reported() -> None:
-    assert on_demand_microusd(bill([segment(0, 1)], H), [segment(0, 1)], [], 1) is None
-    assert on_demand_microusd(bill([], H), [], [progress(1, (1, 2), (0, 1))], 1) is None
+    assert on_demand(bill([segment(0, 1)], H), [segment(0, 1)], [], 1) is None
+    assert on_demand(bill([], H), [], [progress(1, (1, 2), (0, 1))], 1) is None
 
 
 hours = st.floats(0, 50, allow_nan=False)
@@ -104,8 +159,9 @@ def test_the_saving_is_never_more_than_the_discount(
         for number, (stretch, a, b) in enumerate(steps)
     ]
     total = bill(segments, 100 * H)
-    on_demand = on_demand_microusd(total, segments, rows, num_nodes)
-    if on_demand:
-        assert on_demand <= total.list_microusd
+    instead = on_demand(total, segments, rows, num_nodes)
+    if instead and instead.list_microusd:
+        assert instead.list_microusd <= total.list_microusd
+        assert instead.best_microusd <= total.best_microusd
         assert total.discount is not None
-        assert 1 - total.spend_microusd / on_demand <= total.discount + 1e-9
+        assert 1 - total.spend_microusd / instead.list_microusd <= total.discount + 1e-9

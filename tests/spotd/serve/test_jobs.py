@@ -46,7 +46,7 @@ def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: Client) -> No
     assert set(stored.spec.packages) == {
         Mount(digests["work"], ""),
         Mount(digests["mount"], "/opt/x"),
-        Mount(digests["file"], "~/data"),
+        Mount(digests["file"], "data"),
     }
     # Secrets are in the vault, and nowhere that one can read.
     assert "hf_very_secret" not in rig.store.spec_yaml(job["id"])

@@ -77,6 +77,18 @@ spotd:
     assert spec.alerts == ("ops", "default")
 
 
+@pytest.mark.parametrize(
+    ("block", "expected_s"),
+    [
+        ("checkpoint: {engine: spotd}", 300.0),
+        ("checkpoint: {engine: none}", 30.0),
+        ("checkpoint: {engine: spotd}, stop_grace: 0", 0.0),
+    ],
+)
+def test_a_stop_of_our_engine_has_time_for_a_large_save(block: str, expected_s: float) -> None:
+    assert read(f"run: x\nspotd: {{{block}}}").spec.stop_grace_s == expected_s
+
+
 def test_the_spotd_block_wins_over_job_recovery() -> None:
     text = (
         "resources: {job_recovery: {max_restarts_on_errors: 7, recover_on_exit_codes: 3}}\nrun: x\n"
@@ -328,6 +340,13 @@ def test_local_paths_must_exist_where_the_command_is_run(tmp_path: Path) -> None
         ),
         "line 4: file_mounts./b: $UNSET has no value (fix: set UNSET in envs)",
     ]
+
+
+def test_a_deadline_that_steers_nothing_says_so() -> None:
+    warnings = read("run: x\nresources: {cpus: 2}\nspotd: {deadline: 36h}").warnings
+    assert warnings == (
+        "line 3: spotd.deadline is shown with the job, and does not steer placement yet",
+    )
 
 
 def test_a_deadline_may_be_a_time_with_its_zone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,10 @@ from spotd.plan import (
     Plan,
 )
 from spotd.states import IllegalTransitionError, NodeState
+from spotd.store import ledger
 from spotd.store.base import CommitResult, CommitStatus
 from spotd.store.sql import SqlStore
+from tests.rigs import postgres
 from tests.spotd.store.build import (
     NOW,
     commit,
@@ -201,11 +204,58 @@ def test_the_limit_of_spend_counts_the_current_price(store: SqlStore) -> None:
     store.record_offers("aws", [offer(price=16)], NOW + S)
     refused = store.commit(waiting, opening("b"), NOW + S)
     assert refused.status is CommitStatus.OVER_LIMIT
-    assert "max_usd_per_hour is 25.00, and this would make it 26.00" in refused.text
+    assert "max_usd_per_hour is 25.00, and this would make it 32.00" in refused.text
     # A plan that launches nothing is not held up.
     commit(store, waiting, plan())
-    store.record_offers("aws", [offer(price=15)], NOW + 2 * S)
+    store.record_offers("aws", [offer(price=12)], NOW + 2 * S)
     commit(store, view(store, "b"), opening("b"))
+
+
+@pytest.mark.parametrize(("price", "counted"), [(16, 16), (8, 10)])
+def test_a_price_that_moved_after_the_decision_never_flatters(
+    store: SqlStore, price: int, counted: int
+) -> None:
+    store.record_offers("aws", [offer()], NOW)
+    seen = submit(store)
+    store.record_offers("aws", [offer(price=price)], NOW + S)
+    after = commit(store, seen, opening(), NOW + S)
+    assert after.nodes[0].offer.price_microusd_per_h == counted * 1_000_000
+    assert store.segments()[0].rate_microusd_per_h == counted * 1_000_000
+    assert store.load_market(NOW + S).microusd_per_h == counted * 1_000_000
+    assert after.nodes == view(store).nodes
+    # A limit is held against the same price.
+    store.set_limits(Limits(max_microusd_per_h=counted * 2_000_000 - 1))
+    other = submit(store, "j2")
+    assert store.commit(other, opening("j2"), NOW + S).status is CommitStatus.OVER_LIMIT
+
+
+def test_a_price_that_moves_while_a_launch_is_committed_is_not_missed(
+    server: postgres.Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite there is one writer at a time; on PostgreSQL the two could pass each other."""
+    url = server.url(server.create("ready"))
+    launching, pricing = make(url), make(url)
+    launching.record_offers("aws", [offer()], NOW)
+    placed(launching)
+    change = opening("j1", 2)
+    thread = threading.Thread(target=lambda: commit(launching, view(launching), change))
+    reprice = ledger.reprice
+
+    def waits() -> bool:
+        return bool(server.execute("SELECT 1 FROM pg_locks WHERE NOT granted"))
+
+    def reprice_and_launch(*args: Any) -> None:
+        reprice(*args)
+        thread.start()
+        while thread.is_alive() and not waits():
+            thread.join(0.01)
+
+    monkeypatch.setattr(ledger, "reprice", reprice_and_launch)
+    pricing.record_offers("aws", [offer(price=16)], NOW)
+    thread.join()
+    assert [s.rate_microusd_per_h for s in pricing.segments("j1")] == [16_000_000] * 2
+    launching.close()
+    pricing.close()
 
 
 def test_a_job_past_its_cost_launches_nothing(store: SqlStore) -> None:

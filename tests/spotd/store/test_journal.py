@@ -141,19 +141,24 @@ def test_a_script_without_our_engine_trains_when_it_runs(store: SqlStore) -> Non
     assert view(store, "any").job.first_step_at_us == AT
 
 
-def test_throughput_of_the_newest_attempt_alone(store: SqlStore) -> None:
+def test_throughput_of_the_newest_attempt_that_chose_alone(store: SqlStore) -> None:
     placed(store)
+    move(store, NODE, NodeState.BOOTING, chosen=True)
     store.record_journal([said(_progress(1), _progress(2))])
     expected = tuple(Throughput(1, AT, step, 100, 2.0) for step in (1, 2))
     assert view(store, now_us=AT).throughput == expected
     assert view(store, now_us=AT + 3600 * S).throughput == ()
     commit(store, view(store), opening("j1", 2))
+    assert view(store, now_us=AT).throughput == expected, "it may be given back"
+    move(store, NODE, NodeState.DRAINING)
+    move(store, "j1-g2-0", NodeState.BOOTING, chosen=True)
     assert view(store, now_us=AT).throughput == ()
 
 
 def test_a_view_looks_back_as_far_as_its_checks_need(store: SqlStore) -> None:
     patient = HealthSpec(checks=10, check_every_s=60.0)
     placed(store, health=patient)
+    move(store, NODE, NodeState.BOOTING, chosen=True)
     store.record_journal([said(_progress(1))])
     assert len(view(store, now_us=AT + 1799 * S).throughput) == 1
     assert view(store, now_us=AT + 1801 * S).throughput == ()
@@ -184,6 +189,8 @@ def test_the_check_of_all_jobs_brings_those_that_may_be_slow(store: SqlStore) ->
             store.record_journal([batch])
     found = store.recent_throughput(now_us)
     assert set(found) == {"halved", "silent"}
+    commit(store, view(store, "halved"), opening("halved", 2))  # a notice, perhaps withdrawn again
+    assert set(store.recent_throughput(now_us)) == {"halved", "silent"}
     for name in found:
         assert found[name] == (HealthSpec(), view(store, name, now_us).throughput)
     # What is left out would not be called slow, and what is would be, after all its checks.
@@ -244,6 +251,26 @@ def test_a_notice_can_be_withdrawn_and_come_back(store: SqlStore) -> None:
     assert [notice.withdrawn for notice in node(store).notices] == [True]
     store.record_journal([said(withdrawn, _notice(60.0), first=3)])
     assert [notice.withdrawn for notice in node(store).notices] == [False]
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3], ids=["at-once", "in-two", "one-by-one"])
+def test_a_notice_that_comes_back_has_its_new_times(store: SqlStore, batches: int) -> None:
+    """Its old deadline may have passed long ago."""
+    placed(store)
+    withdrawn = ("notice_withdrawn", {"notice_id": "n1"})
+    entries = [
+        JournalEntry(1, 5_000 * S, 1, *_notice(30.0)),
+        JournalEntry(2, 5_010 * S, 1, *withdrawn),
+        JournalEntry(3, 5_200 * S, 1, *_notice(120.0)),
+    ]
+    store.record_heard({NODE: AT - 300 * S})
+    parts = {1: [entries], 2: [entries[:1], entries[1:]], 3: [[entry] for entry in entries]}
+    for part in parts[batches]:
+        heard_at_us = AT - 5_200 * S + part[-1].at_us
+        store.record_journal([JournalBatch(NODE, tuple(part), heard_at_us)])
+    [notice] = node(store).notices
+    assert (notice.heard_at_us, notice.deadline_us) == (AT, AT + 120 * S)
+    assert not notice.withdrawn
 
 
 # --- HEAD and checkpoints

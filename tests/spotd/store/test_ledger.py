@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -117,6 +118,53 @@ def test_a_machine_older_than_we_knew_is_counted_from_its_birth(store: SqlStore)
     assert _stretches(store) == [("open", 4, 0, 10_000_000)]
 
 
+def test_its_birth_is_counted_although_the_price_changed_since(store: SqlStore) -> None:
+    store.record_offers("aws", [offer()], NOW)
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW + 9 * S)
+    store.record_offers("aws", [offer(price=12)], NOW + 15 * S)
+    found = instance(node(store), launched_at_us=NOW + 4 * S)
+    store.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
+    assert _stretches(store) == [("closed", 4, 15, 10_000_000), ("open", 15, 0, 12_000_000)]
+    spent = cost_microusd(10_000_000, 0, 11 * S) + cost_microusd(12_000_000, 0, HOUR)
+    assert view(store, now_us=NOW + 15 * S + HOUR).spent_microusd == spent
+
+
+def test_a_machine_whose_node_is_gone_costs_until_it_is_ended(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    alive = instance(node(store))
+    store.record_listing("aws", [], NOW + 20 * S, NOW + 21 * S)
+    move(store, NODE, NodeState.GONE, NOW + 22 * S)
+    store.record_listing("aws", [alive], NOW + 19 * S, NOW + 23 * S)  # an older answer
+    assert _stretches(store) == [("closed", 0, 21, 10_000_000)]
+    assert store.record_listing("aws", [alive], NOW + 60 * S, NOW + 60 * S) == [alive]
+    assert _stretches(store)[1:] == [("open", 21, 0, 10_000_000)]
+    store.record_listing("gcp", [], NOW + 90 * S, NOW + 90 * S)  # another cloud's
+    ended = replace(alive, state=InstanceState.TERMINATED)
+    store.record_listing("aws", [ended], NOW + 120 * S, NOW + 121 * S)
+    assert _stretches(store)[1:] == [("closed", 21, 121, 10_000_000)]
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["listed", "told-late"])
+def test_a_machine_that_appears_when_its_node_is_gone_is_counted(
+    store: SqlStore, told: bool
+) -> None:
+    placed(store)
+    store.record_absent(NODE, NOW + 2 * S)
+    move(store, NODE, NodeState.GONE, NOW + 3 * S)
+    if told:
+        store.record_launched(NODE, "i-1", NOW + 5 * S)
+    else:
+        late = instance(node(store), launched_at_us=NOW + 5 * S)
+        store.record_listing("aws", [late], NOW + 60 * S, NOW + 60 * S)
+    assert _stretches(store) == [("void", 0, 2, 10_000_000), ("open", 5, 0, 10_000_000)]
+    store.record_launched(NODE, "i-1", NOW + 70 * S)
+    store.record_listing("aws", [], NOW + 80 * S, NOW + 80 * S)
+    store.record_launched(NODE, "i-1", NOW + 90 * S)  # told again what has ended since
+    assert _stretches(store)[1:] == [("closed", 5, 80, 10_000_000)]
+
+
 def test_a_price_change_splits_what_runs(store: SqlStore) -> None:
     store.record_offers("aws", [offer()], NOW)
     placed(store, "j1", new_node(number=0), new_node(number=1))
@@ -185,6 +233,7 @@ class Ledger(RuleBasedStateMachine):
         self.store.record_offers("aws", [offer()], NOW)
         placed(self.store)
         self.now_us = NOW
+        self.alive = False  # for all we know
 
     def teardown(self) -> None:
         self.store.close()
@@ -203,6 +252,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule()
     def launched(self) -> None:
+        self.alive = True
         self.store.record_launched(NODE, "i-1", self.now_us)
 
     @rule()
@@ -215,6 +265,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(there=st.booleans(), age_s=st.integers(0, 5000))
     def listed(self, there: bool, age_s: int) -> None:
+        self.alive = there
         born_us = self.now_us - age_s * S
         found = [instance(node(self.store), launched_at_us=born_us)] if there else []
         self.store.record_listing("aws", found, self.now_us, self.now_us)
@@ -222,6 +273,7 @@ class Ledger(RuleBasedStateMachine):
     @precondition(lambda self: not self.gone)
     @rule()
     def end(self) -> None:
+        self.alive = False
         move(self.store, NODE, NodeState.GONE, self.now_us)
 
     @invariant()
@@ -233,7 +285,7 @@ class Ledger(RuleBasedStateMachine):
             assert earlier.end_us > 0
         assert all(s.start_us >= NOW for s in segments)
         assert sum(s.end_us == 0 for s in segments) <= 1
-        if self.gone:
+        if self.gone and not self.alive:
             assert all(s.end_us for s in segments)
         expected = sum(_cost(s, self.now_us) for s in counted)
         assert view(self.store, now_us=self.now_us).spent_microusd == expected

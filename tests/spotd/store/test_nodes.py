@@ -100,6 +100,20 @@ def test_failures_count_in_a_row_and_per_effect(store: SqlStore) -> None:
     assert (node(store).effect_failures, node(store).effect_error) == (0, "")
 
 
+def test_a_failure_counts_from_the_end_of_the_pause_that_the_cloud_asked_for(
+    store: SqlStore,
+) -> None:
+    placed(store)
+    armed = {"effect": EffectKind.SURVEY, "effect_armed_at_us": NOW}
+    commit(store, view(store), plan(ChangeNode(NODE, armed)))
+    store.record_effect_failed(NODE, EffectKind.SURVEY, "slow down", NOW + S, 30.0)
+    assert node(store).effect_failed_at_us == NOW + 31 * S
+    # What is armed next has not failed.
+    armed = {"effect": EffectKind.TERMINATE, "effect_armed_at_us": NOW + 2 * S}
+    commit(store, view(store), plan(ChangeNode(NODE, armed)))
+    assert node(store).effect_failed_at_us == 0
+
+
 def test_unknown_nodes_are_passed_over(store: SqlStore, bell: Bell) -> None:
     rings = bell.rings
     store.record_launched("nope", "i", NOW)
@@ -225,28 +239,55 @@ def test_a_late_failure_is_a_refusal(store: SqlStore) -> None:
     assert store.load_market(NOW + S).refusals == (expected,)
 
 
+def test_a_machine_that_ran_was_no_refusal_and_is_paid_for(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_booted(NODE, NOW + S)
+    failed = instance(node(store), state=InstanceState.FAILED, error="broken")
+    store.record_listing("aws", [failed], NOW + 9 * S, NOW + 9 * S)
+    assert (node(store).gone_at_us, node(store).launch_error) == (NOW + 9 * S, "")
+    assert store.segments()[0].state == "closed"
+    assert store.load_market(NOW + 9 * S).refusals == ()
+
+
+def test_a_refusal_that_a_listing_told_of_is_not_told_twice(store: SqlStore) -> None:
+    placed(store)
+    failed = instance(node(store), state=InstanceState.FAILED, error_code="CapacityError")
+    store.record_listing("aws", [failed], NOW + S, NOW + S)
+    store.record_launch_refused(NODE, "QuotaError", "none left", Scope.REGION, NOW + 2 * S)
+    expected = Refusal(offer().key, Scope.OFFER, "CapacityError", NOW + S)
+    assert store.load_market(NOW + 2 * S).refusals == (expected,)
+    assert node(store).launch_error_code == "CapacityError"
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["never-seen", "seen-once"])
 @pytest.mark.parametrize(
-    ("asked_s", "gone"),
-    [(-1, False), (0, False), (9, False), (11, True)],
+    ("asked_s", "visibility_s", "gone"),
+    [(-1, 0, False), (0, 0, False), (9, 0, False), (11, 0, True), (29, 30, False), (31, 30, True)],
 )
-def test_a_machine_never_seen_may_hide_for_a_while(
-    store: SqlStore, asked_s: int, gone: bool
+def test_a_fresh_machine_may_be_missing_for_a_while(
+    store: SqlStore, asked_s: int, visibility_s: float, gone: bool, seen: bool
 ) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
-    store.record_listing("aws", [], NOW + asked_s * S, NOW + 20 * S)
+    if seen:
+        store.record_listing("aws", [instance(node(store))], NOW, NOW)
+    store.record_listing("aws", [], NOW + asked_s * S, NOW + 40 * S, visibility_s)
     assert bool(node(store).gone_at_us) is gone
-    assert node(store).cloud_state == ("absent" if gone else "")
+    listed = "running" if seen else ""
+    assert node(store).cloud_state == ("absent" if gone else listed)
 
 
 def test_a_listing_asked_for_before_proves_nothing(store: SqlStore) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
-    store.record_listing("aws", [instance(node(store))], NOW + 5 * S, NOW + 6 * S)
-    store.record_listing("aws", [], NOW + 4 * S, NOW + 7 * S)  # an older answer, on its way longer
+    store.record_listing("aws", [instance(node(store))], NOW + 25 * S, NOW + 26 * S)
+    store.record_listing(
+        "aws", [], NOW + 24 * S, NOW + 27 * S
+    )  # an older answer, longer on its way
     assert node(store).gone_at_us == 0
-    store.record_listing("aws", [], NOW + 8 * S, NOW + 9 * S)
-    assert node(store).gone_at_us == NOW + 9 * S
+    store.record_listing("aws", [], NOW + 28 * S, NOW + 29 * S)
+    assert node(store).gone_at_us == NOW + 29 * S
 
 
 def test_a_launch_in_flight_is_not_judged(store: SqlStore) -> None:

@@ -55,7 +55,7 @@ def test_a_storm_coalesces(store: SqlStore) -> None:
     store.add_event("j1", _alert(), NOW + 61 * S)
     epoch = store.take_duty("alerts", "me", NOW, 60 * S)
     assert epoch is not None
-    waiting = [row.id for row in store.due_alerts(NOW + 99 * S, 99) if row.event.key == "k"]
+    waiting = [row for row in store.due_alerts(NOW + 99 * S, 99) if row.event.key == "k"]
     assert len(waiting) == 2
     assert store.mark_alerts(epoch, waiting, NOW + 62 * S, 0, "")
     store.add_event("j1", _alert(), NOW + 63 * S)
@@ -69,14 +69,35 @@ def test_delivery_is_tried_again_until_it_is_marked(store: SqlStore) -> None:
     epoch = store.take_duty("alerts", "me", NOW, 60 * S)
     assert epoch == 1
     [row] = store.due_alerts(NOW, 9)
-    assert store.mark_alerts(epoch, [row.id], 0, NOW + 30 * S, "429")
+    assert store.mark_alerts(epoch, [row], 0, NOW + 30 * S, "429")
     assert store.due_alerts(NOW + 29 * S, 9) == []
     [again] = store.due_alerts(NOW + 30 * S, 9)
     assert (again.id, again.tries) == (row.id, 1)
     # Another daemon took the duty over: the first one's word counts no more.
     assert store.take_duty("alerts", "you", NOW + 61 * S, 60 * S) == 2
-    assert not store.mark_alerts(epoch, [row.id], NOW + 62 * S, 0, "")
-    assert store.mark_alerts(2, [row.id], NOW + 62 * S, 0, "")
+    assert not store.mark_alerts(epoch, [row], NOW + 62 * S, 0, "")
+    assert store.mark_alerts(2, [row], NOW + 62 * S, 0, "")
+    assert store.due_alerts(NOW + 99 * S, 9) == []
+
+
+def test_what_is_repeated_while_its_message_is_on_its_way_is_told_as_well(store: SqlStore) -> None:
+    submit(store)
+    epoch = store.take_duty("alerts", "me", NOW, 60 * S)
+    assert epoch is not None
+    for _ in range(2):
+        store.add_event("j1", _alert(), NOW)
+    [told] = store.due_alerts(NOW, 9)
+    for _ in range(3):
+        store.add_event("j1", _alert(), NOW + S)
+    # It did not arrive: all of it is told the next time.
+    assert store.mark_alerts(epoch, [told], 0, NOW + 2 * S, "429")
+    [told] = store.due_alerts(NOW + 2 * S, 9)
+    assert told.repeats == 5
+    store.add_event("j1", _alert(), NOW + 3 * S)
+    assert store.mark_alerts(epoch, [told], NOW + 4 * S, 0, "")
+    [rest] = store.due_alerts(NOW + 4 * S, 9)
+    assert (rest.id, rest.repeats) == (told.id, 1)
+    assert store.mark_alerts(epoch, [rest], NOW + 5 * S, 0, "")
     assert store.due_alerts(NOW + 99 * S, 9) == []
 
 
@@ -106,7 +127,7 @@ def test_pruning_drops_what_is_old_and_nothing_else(store: SqlStore) -> None:
     store.add_event("j1", _alert("waiting"), NOW)
     epoch = store.take_duty("alerts", "me", NOW, S)
     assert epoch is not None
-    sent = [row.id for row in store.due_alerts(NOW, 9) if row.event.key == "sent"]
+    sent = [row for row in store.due_alerts(NOW, 9) if row.event.key == "sent"]
     store.mark_alerts(epoch, sent, NOW + 1, 0, "")
     progress = ("progress", {"from_step": 1, "to_step": 1})
     store.record_journal([said(progress, heard_at_us=NOW + S)])

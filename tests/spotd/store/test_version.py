@@ -112,6 +112,15 @@ def test_the_deployment_keeps_the_id_it_was_created_with(url: str) -> None:
     again.close()
 
 
+def test_the_first_check_of_a_master_key_is_the_one_that_counts(url: str) -> None:
+    store, again = make(url), make(url)
+    assert store.key_check() is None
+    assert store.keep_key_check(b"first") == b"first"
+    assert again.keep_key_check(b"second") == b"first" == again.key_check()
+    store.close()
+    again.close()
+
+
 def _claims_revision(url: str, revision: str) -> None:
     database = Database(url)
     statement = text("UPDATE alembic_version SET version_num = :revision")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from dataclasses import replace
 
 from providers.stores import open_store
 from spotd import wire
+from spotd.wire import manifest_key
 from tests.trainer.agent.node import Node, wait_until
 from trainer.fence import Fence
 
@@ -67,6 +69,16 @@ def test_a_lower_generation_is_fenced_before_it_runs(node: Node) -> None:
     assert node.log() == ""
 
 
+def test_a_script_does_not_start_afresh_where_head_is_lost(node: Node) -> None:
+    node.run()
+    node.start(run="echo never", head_generation=3)
+    exited = node.wait_for(wire.EXITED).data
+    assert exited["code"] == 1
+    assert "HEAD of job job-1 is missing" in exited["tail"]
+    assert node.log() == ""
+    assert node.head() is None
+
+
 def test_a_zombie_finds_out_and_ends(node: Node) -> None:
     node.run()
     node.start(run="echo up; sleep 1000")
@@ -89,6 +101,76 @@ def test_a_zombie_s_success_is_not_the_job_s(node: Node) -> None:
     head = node.head()
     assert head is not None
     assert (head.generation, head.final) == (2, False)
+
+
+def test_a_program_knows_from_its_start_how_head_is_to_be_claimed(node: Node) -> None:
+    node.run()
+    began = time.monotonic()
+    node.start(
+        engine="spotd",
+        run="echo $SPOTD_CLAIM $SPOTD_CLAIM_UNTIL $SPOTD_HEAD_GENERATION",
+        claim="after_release",
+        claim_deadline_s=600.0,
+        head_generation=0,
+    )
+    node.wait_for(wire.EXITED)
+    claim, until, known = node.log().split()
+    assert (claim, known) == ("after_release", "0")
+    assert began + 600 <= float(until) + 0.001 <= time.monotonic() + 600.001
+
+
+def test_who_is_stopped_while_it_waits_claims_no_more(node: Node) -> None:
+    old = Fence(open_store(f"file://{node.store_root}"), "job-1", 1, "old")
+    old.claim()
+    node = replace(node, generation=2)
+    with node:
+        node.run()
+        node.start(claim="after_release", claim_deadline_s=60.0)
+        node.wait_for(wire.READY)
+        node.send(wire.RELEASE)
+        assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+        head = old.release()
+        time.sleep(0.5)  # it looked every 0.05 s
+        assert node.head() == head
+
+
+def test_a_claim_that_comes_through_after_the_stop_is_given_back(node: Node) -> None:
+    open_store(f"file://{node.store_root}").put("some/thing", b"")
+    node.run()
+    corner = node.store_root / ".store"
+    corner.mkdir(exist_ok=True)
+    with (corner / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever claims waits in the middle of it
+        node.start(run="echo never")
+        node.wait_for(wire.READY)
+        node.send(wire.RELEASE)
+        assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    node.wait_for(wire.RELEASED)
+    head = node.head()
+    assert head is not None
+    assert (head.generation, head.released) == (1, True)
+    assert node.log() == ""
+
+
+def test_a_stop_after_the_end_of_a_script_does_not_undo_it(node: Node) -> None:
+    """HEAD can be moved, and the final manifest not be written yet."""
+    node.run()
+    node.start(run="echo up; until [ -e go ]; do sleep 0.02; done")
+    node.wait_for_log("up")
+    blocked = (node.store_root / manifest_key("job-1", 1, 0, "n")).parents[1]
+    blocked.symlink_to(blocked)
+    (node.places.workdir / "go").touch()
+    log = node.places.agent_log
+    wait_until("an attempt", lambda: "store does not answer" in log.read_text())
+    node.send(wire.DRAIN, {"reason": "paused"})
+    node.wait_for(wire.DRAINING)
+    seen = log.read_text().count("store does not answer")
+    wait_until("another", lambda: log.read_text().count("store does not answer") > seen)
+    blocked.unlink()
+    assert node.wait_for(wire.EXITED).data["code"] == 0
+    head = node.head()
+    assert head is not None
+    assert head.final
 
 
 def test_a_finished_job_is_not_run_again(node: Node) -> None:

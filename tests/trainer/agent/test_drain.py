@@ -10,8 +10,9 @@ from trainer.agent.drain import Policy, Step, Stopping, parse_stopping
 @pytest.mark.parametrize(
     ("policy", "left_s", "expected_s"),
     [
-        (Policy("spotd", 30.0), 120.0, 111.5),  # 1.3 x 5 + 2 before the end
-        (Policy("spotd", 30.0, 0.1), 30.0, 27.87),
+        (Policy("spotd", 30.0), 120.0, 106.5),  # 5 + 1.3 x 5 + 2 before the end
+        (Policy("spotd", 30.0, 0.1), 30.0, 27.77),
+        (Policy("spotd", 30.0, 0.1, 3.0), 30.0, 24.77),  # and the step under way
         (Policy("spotd", 30.0, 40.0), 30.0, 0.0),  # it does not fit: at once
         (Policy("none", 30.0), 120.0, 89.0),
         (Policy("none", 30.0), 30.0, 15.0),  # half of a short notice is trained on
@@ -30,6 +31,8 @@ def test_the_latest_safe_moment(policy: Policy, left_s: float, expected_s: float
         (Policy("spotd", 30.0), 30.0, True),
         (Policy("spotd", 30.0), 14.9, False),  # 2 x 6.5 + 2
         (Policy("spotd", 30.0, 20.0), 30.0, False),
+        (Policy("spotd", 30.0, 5.0, 7.4), 30.0, True),
+        (Policy("spotd", 30.0, 5.0, 7.6), 30.0, False),  # a step before each of them
         (Policy("none", 30.0), 120.0, False),
     ],
 )
@@ -45,6 +48,7 @@ def test_a_save_at_once_must_leave_time_for_the_last(
         (Policy("none", 7.0, 100.0), 7.0),
         (Policy("spotd", 30.0), 30.0),
         (Policy("spotd", 30.0, 60.0), 314.0),
+        (Policy("spotd", 30.0, 60.0, 6.0), 320.0),
     ],
 )
 def test_patience_without_a_deadline(policy: Policy, expected_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import subprocess
@@ -129,6 +130,30 @@ def fill(folder: Path, how: str) -> int:
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert fill(tmp_path, "room again") == 0
     assert numbers(tmp_path) == [1, 2, 3, 4, 5]
+    assert not (tmp_path / "over").exists()
+
+
+def test_a_broken_disk_ends_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a part of a line can be taken away: the notice is told all the same."""
+    journal = open_journal(tmp_path)
+    journal.append(wire.HELLO)
+
+    def write_a_part(file: int, data: bytes) -> int:
+        return write(file, data[:9])
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    write = os.write
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", write_a_part)
+        broken.setattr(os, "ftruncate", refuse)
+        assert journal.append(wire.NOTICE).seq == 2
+        assert numbers(tmp_path) == [1, 2], "from memory"
+        assert journal.append(wire.DRAINING).seq == 3
+    journal.append(wire.READY)
+    journal.close()
+    assert numbers(tmp_path) == [1, 2, 3, 4]
     assert not (tmp_path / "over").exists()
 
 

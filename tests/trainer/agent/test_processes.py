@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from trainer.agent.processes import (
     is_alive,
     kill_tree,
     send_signal,
+    session_of,
     workers,
 )
+from trainer.agent.script import Script
 
 SLEEP = "import time\nwhile True:\n    time.sleep(1)\n"
 # Starts its arguments as a program and waits for it.
@@ -132,3 +135,36 @@ def test_a_tree_is_killed_with_what_left_it(tmp_path: Path) -> None:
             wait_until("it has moved on", lambda: process.poll() is not None)
             assert kill_tree(process.pid, process.pid) >= 1
             wait_until("nothing is left", lambda: not descendants(process.pid, process.pid))
+
+
+def test_a_session_outlives_its_leader_and_is_not_a_stranger_s() -> None:
+    with started("bash", "-c", "trap 'exit 3' TERM; sleep 1000 & wait") as process:
+        leader = identify(process.pid)
+        assert leader is not None
+        wait_until("sleep is up", lambda: "1000" in names(descendants(process.pid)))
+        process.terminate()
+        assert process.wait() == 3
+        assert session_of(leader) == process.pid, "what it left is there still"
+        assert kill_tree(0, session_of(leader)) == 1
+        wait_until("nobody is left", lambda: not session_of(leader))
+    with started("sleep", "1000") as process:
+        earlier = Process(process.pid, 1)  # had this id before
+        assert session_of(earlier) == 0
+        found = identify(process.pid)
+        assert found is not None
+        assert session_of(found) == process.pid
+
+
+def test_a_script_that_is_long_gone_is_not_killed_by_its_numbers(tmp_path: Path) -> None:
+    """Its keeper's id and its own belong to others by now."""
+    with started("bash", "-c", "sleep 1000; true") as keeper, started("sleep", "1000") as program:
+        wait_until("its child is up", lambda: "1000" in names(descendants(keeper.pid)))
+        pids = {"keeper": [keeper.pid, 1], "program": [program.pid, 1]}
+        (tmp_path / "run.proc").write_text(json.dumps(pids))
+        (tmp_path / "run.ordered").write_text(json.dumps(pids["keeper"]))
+        script = Script(tmp_path / "run", [], {})
+        assert script.kill() == 0
+        (tmp_path / "run.proc").unlink()
+        assert script.kill() == 0
+        assert keeper.poll() is None
+        assert program.poll() is None

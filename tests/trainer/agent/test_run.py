@@ -222,6 +222,20 @@ def test_packages_are_put_once_and_unpacked_at_their_targets(node: Node) -> None
     assert node.log() == f"main runs\napple\n{node.places.workdir}\nmain\n"
 
 
+@pytest.mark.parametrize("target", ["~/sky_workdir/data", "data"])
+def test_a_mount_in_the_workdir_is_there_by_all_its_names(node: Node, target: str) -> None:
+    """As in SkyPilot: ~/sky_workdir is where run starts, and relative targets are in it."""
+    code, code_digest = archive_of(main=b"cat data/list; cat ~/sky_workdir/data/list; ls")
+    words, words_digest = archive_of(list=b"apple\n")
+    node.put(code, code_digest)
+    node.put(words, words_digest)
+    node.run()
+    packages = (Package(code_digest, ""), Package(words_digest, target))
+    node.start(run="bash main", packages=packages)
+    node.wait_for(wire.EXITED)
+    assert node.log() == "apple\napple\ndata\nmain\n"
+
+
 def test_a_package_that_arrives_damaged_is_refused(node: Node) -> None:
     data, digest = archive_of(file=b"x")
     done = node.call("put", "--digest", digest, stdin=data[:-1])

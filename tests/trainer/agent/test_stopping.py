@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spotd import wire
+from tests.rigs.metadata import serve_metadata
 from tests.trainer.agent.node import Node, is_running, wait_until
 
 PYTHON = shlex.quote(sys.executable)
@@ -147,6 +149,33 @@ def test_a_deaf_program_gets_sigterm_then_sigkill(node: Node) -> None:
     assert "did not say that it saved" in warning
 
 
+def test_a_far_deadline_is_no_patience_without_end(node: Node) -> None:
+    with serve_metadata("azure") as service:
+        node = replace(node, watcher="azure", metadata_base=service.url)
+        with node:
+            node.run()
+            node.start(run=f"{WORKER} --deaf", engine="spotd", stop_grace_s=3.0)
+            node.wait_for(wire.PROGRESS)
+            node.send(wire.SAVE)
+            node.wait_for(wire.CHECKPOINT)  # which took no time
+            service.publish("preempt", int((time.time() + 3600) * 1e6))
+            node.wait_for(wire.NOTICE)
+            wait_until("the plan for it", lambda: node.entries(wire.DRAINING))
+            node.send(wire.RELEASE)
+            assert node.wait_for(wire.EXITED).data["ranks"]["0"] == 137
+    stop = node.entries(wire.DRAINING)[-1].data
+    assert (stop["reason"], stop["deadline_s"]) == ("the replacement is ready", 3.0)
+
+
+def test_a_stop_without_a_danger_gets_the_job_s_grace(node: Node) -> None:
+    """With the unmeasured guess for a save, patience alone would be 28 s."""
+    node.run()
+    node.start(run=f"{WORKER} --deaf", engine="spotd", stop_grace_s=300.0)
+    node.wait_for(wire.PROGRESS)
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.DRAINING).data["deadline_s"] == 300.0
+
+
 def test_a_program_without_a_link_gets_sigterm_at_once(node: Node, programs: Path) -> None:
     node.run()
     node.start(run=f"{PYTHON} {programs}/saver.py; exit 75", engine="spotd")
@@ -155,6 +184,16 @@ def test_a_program_without_a_link_gets_sigterm_at_once(node: Node, programs: Pat
     node.send(wire.DRAIN, {"reason": "paused", "deadline_s": 30.0})
     assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
     assert time.monotonic() - began < 3.0
+
+
+def test_75_that_nobody_asked_for_releases_nothing(node: Node) -> None:
+    node.run()
+    node.start(run="exit 75")
+    assert node.wait_for(wire.EXITED).data["code"] == 75
+    assert wire.RELEASED not in node.kinds()
+    head = node.head()
+    assert head is not None
+    assert not head.released
 
 
 def test_stop_kills_at_once(node: Node) -> None:

@@ -1,6 +1,6 @@
 """A training program that speaks over the link, for tests of the agent. Not a test itself.
 
-    worker.py [--deaf] [--save-s S] [--steps N]
+    worker.py [--deaf] [--save-s S] [--step-s S] [--steps N]
 
 `--deaf` ignores the flag and SIGTERM. Every line that it prints begins with what it is about.
 """
@@ -21,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--deaf", action="store_true")
     parser.add_argument("--save-s", type=float, default=0.0)
+    parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--steps", type=int, default=1_000_000)
     args = parser.parse_args()
     termed: list[int] = []
@@ -32,8 +33,9 @@ def main() -> int:
     link.send(wire.CLAIMED, {"step": 0, "manifest": ""})
     saves = 0
     for step in range(1, args.steps + 1):
-        time.sleep(0.02)
-        link.send(wire.PROGRESS, {"from_step": step, "to_step": step, "losses": [0.5]})
+        time.sleep(args.step_s)
+        progress = {"from_step": step, "to_step": step, "losses": [0.5], "busy_s": args.step_s}
+        link.send(wire.PROGRESS, progress)
         if link.flag.save > saves:
             saves = link.flag.save
             print("save", saves, flush=True)

@@ -1,0 +1,22 @@
+"""A sealed value that tells the master key of the deployment.
+
+Revision: 0002
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("deployment", sa.Column("key_check", sa.LargeBinary(), nullable=True))
+
+
+def downgrade() -> None:
+    raise NotImplementedError("go back by restoring the copy that was made before the upgrade")

@@ -1,0 +1,49 @@
+"""The demo's folder: what an earlier demo left goes, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+import spotd.demo
+from spotd.demo.box import BoxError
+from spotd.errors import UserError
+
+
+@pytest.fixture
+def no_clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The demo ends where its clouds would start."""
+
+    def run(*_: object) -> NoReturn:
+        raise BoxError("no clouds today")
+
+    monkeypatch.setattr(spotd.demo, "_run", run)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("no_clouds")
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box" / "thesis.tex").write_text("years")
+    with pytest.raises(UserError, match="is in the way") as caught:
+        spotd.demo.main(tmp_path)
+    assert "--out" in caught.value.try_
+    assert (tmp_path / "box" / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.usefixtures("no_clouds")
+@pytest.mark.parametrize("left", ["", "scenario.toml"])
+def test_what_an_earlier_demo_left_goes(tmp_path: Path, left: str) -> None:
+    (tmp_path / "box" / "state").mkdir(parents=True)
+    if left:
+        (tmp_path / "box" / left).write_text("")
+    else:
+        (tmp_path / "box" / "state").rmdir()
+    assert spotd.demo.main(tmp_path) == 1
+    assert not (tmp_path / "box").exists()

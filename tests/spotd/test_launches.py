@@ -1,0 +1,111 @@
+"""What came of a create: no machine is left over, and none is free of charge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from providers.base import (
+    AuthError,
+    CapacityError,
+    InstanceState,
+    ProviderError,
+    QuotaError,
+    RejectedError,
+    UnknownOutcome,
+)
+from spotd.model import Desired, LeaveReason, Node, Outcome
+from spotd.states import NodeState
+from tests.spotd.stage import Stage
+
+REFUSALS = [AuthError("expired"), QuotaError("8 of 8 used"), CapacityError("none left")]
+
+
+def _first_on_aws(stage: Stage) -> Node:
+    return next(n for n in stage.nodes("j1") if n.offer.provider == "aws")
+
+
+def _segments(stage: Stage, node: Node) -> list[str]:
+    return [row.state for row in stage.store.segments("j1") if row.node_id == node.id]
+
+
+def _over(stage: Stage) -> bool:
+    return stage.over("j1")
+
+
+@pytest.mark.parametrize("died", [False, True], ids=["the-reply-was-lost", "the-daemon-died"])
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_a_refused_retry_does_not_unmake_the_machine_of_the_first_call(
+    stage: Stage, error: ProviderError, died: bool
+) -> None:
+    """A cloud may look at credentials and quota before it looks at the token."""
+    stage.goal = None
+    if died:
+        stage.kill_at = 3  # after the call, before its record
+    else:
+        stage.clouds["aws"].fail("launch", UnknownOutcome("cut off"), answer=True)
+    stage.submit()
+    stage.run(lambda s: s.alive())
+    assert died is (len(stage.boundaries) == 4)
+    stage.clouds["aws"].fail("launch", error)
+    stage.clouds["aws"].fail("list", *[AuthError("expired")] * 3)
+    stage.run(lambda s: _first_on_aws(s).state is not NodeState.LAUNCHING)
+    assert _segments(stage, _first_on_aws(stage)) == ["unknown"], "until we know, it counts"
+    stage.run(lambda s: _first_on_aws(s).state is NodeState.GONE)
+    node = _first_on_aws(stage)
+    assert (node.instance_id, node.leave_reason) == ("i-aws-1", LeaveReason.CAPACITY)
+    assert _segments(stage, node) == ["closed"]
+    stage.goal = 0
+    stage.run(_over)
+    assert stage.alive() == []
+    used = stage.nodes("j1")[1]
+    assert (used.offer.provider, used.leave_reason) == ("gcp", LeaveReason.DONE)
+    assert stage.creates(node) == 1
+
+
+def test_a_refused_retry_of_which_nothing_came_costs_nothing(stage: Stage) -> None:
+    stage.clouds["aws"].fail("launch", UnknownOutcome("cut off"), CapacityError("none left"))
+    stage.submit()
+    stage.run(_over)
+    node = _first_on_aws(stage)
+    assert (stage.creates(node), _segments(stage, node)) == (0, ["void"])
+    assert node.leave_reason is LeaveReason.CAPACITY
+    assert stage.job().outcome is Outcome.SUCCEEDED
+
+
+def test_a_retry_that_is_rejected_fails_the_job_when_no_machine_came_of_it(stage: Stage) -> None:
+    stage.clouds["gcp"].on_sale = []
+    stage.start()
+    stage.clouds["aws"].fail("launch", UnknownOutcome("cut off"), RejectedError("no such image"))
+    stage.submit()
+    stage.run(_over)
+    assert stage.job().outcome is Outcome.FAILED
+    assert "no such image" in stage.job().outcome_text
+
+
+def test_a_create_that_was_accepted_and_failed_is_one_refusal_in_the_vendors_words(
+    stage: Stage,
+) -> None:
+    stage.submit()
+    stage.run(lambda s: s.alive())
+    (machine,) = stage.clouds["aws"].machines.values()
+    said = {"error": "no capacity after all", "error_code": "CapacityError"}
+    machine.instance = replace(machine.instance, state=InstanceState.FAILED, **said)
+    machine.ended_at_us = stage.clock.now_us()  # listed for an hour more
+    stage.run(lambda s: _first_on_aws(s).state is NodeState.GONE)
+    node = _first_on_aws(stage)
+    assert (node.leave_reason, node.leave_text) == (LeaveReason.CAPACITY, said["error"])
+    (refusal,) = stage.store.load_market(stage.clock.now_us()).refusals
+    assert refusal.code == "CapacityError"
+
+
+def test_a_machine_that_its_cloud_does_not_show_yet_is_ended_when_it_does(stage: Stage) -> None:
+    """Until then a terminate is "unknown id, so success", and its absence proves nothing."""
+    stage.clouds["aws"].visibility_s = 45.0
+    stage.submit()
+    stage.run(lambda s: _first_on_aws(s).instance_id if s.nodes("j1") else None)
+    stage.store.set_desired("j1", Desired.CANCEL, "ada", stage.clock.now_us())
+    stage.run(_over)
+    assert stage.alive() == []
+    assert _segments(stage, _first_on_aws(stage)) == ["closed"]

@@ -1,0 +1,106 @@
+"""What a node or a store says is untrusted: whatever it is, it parses or it is a WireError."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spotd import wire
+
+REF = wire.HeadRef(1, 10, "m1", "sha256:0")
+MANIFEST = wire.Manifest(
+    job="j1",
+    generation=1,
+    step=10,
+    created_at_us=1,
+    world_size=1,
+    shards=(wire.Shard("k", 4, "xxh3:0"),),
+    tensors=(wire.TensorLayout("w", "float32", (1,), 0, 0, 4),),
+    state={"lr": 0.1},
+)
+START = wire.StartDocument(
+    job_name="gpt",
+    num_nodes=1,
+    node_ips=("10.0.0.1",),
+    accelerators_per_node=8,
+    setup="",
+    run="python train.py",
+    envs={"LR": "1"},
+    secrets={"TOKEN": "x"},
+    packages=(wire.Package("0" * 64, ""),),
+    store_url="s3://bucket",
+    store_options={"region": "r"},
+    engine="none",
+    claim="now",
+    claim_deadline_s=0.0,
+    every_steps=10,
+    every_s=60.0,
+    keep=3,
+    stop_grace_s=5.0,
+    progress_every_s=1.0,
+)
+CONFIG = wire.AgentConfig("d0", "j1", 1, 0, "t-1", "none")
+
+
+def lines(parse: Callable[[bytes], object]) -> Callable[[Any], object]:
+    return lambda value: parse(json.dumps(value).encode())
+
+
+# A good document, and what reads it.
+DOCUMENTS: dict[str, tuple[Any, Callable[[Any], object]]] = {
+    "journal": (
+        json.loads(wire.JournalEntry(1, 1, 1, wire.HELLO, {"wire": 1}).to_line()),
+        lines(wire.parse_line),
+    ),
+    "heartbeat": (json.loads(wire.Heartbeat(1, 1, 1, 1).to_line()), lines(wire.parse_line)),
+    "log": (json.loads(wire.LogChunk(1, "rank0", 0, "x").to_line()), lines(wire.parse_line)),
+    "command": (json.loads(wire.Command(wire.SAVE, 1).to_line()), lines(wire.parse_command)),
+    "reply": (json.loads(wire.Reply(True).to_line()), lines(wire.parse_reply)),
+    "head": (
+        json.loads(wire.Head("j1", 1, 1, "n", "o", REF, (REF,)).to_bytes()),
+        lines(wire.parse_head),
+    ),
+    "manifest": (json.loads(MANIFEST.to_bytes()), lines(wire.parse_manifest)),
+    "start": (json.loads(json.dumps(START.to_data())), wire.parse_start),
+    "config": (json.loads(json.dumps(CONFIG.to_data())), wire.parse_agent_config),
+}
+SURPRISES = (None, True, -1, 10**400, 1e308, float("nan"), "", "x", [], [1], [[]], {}, {"a": 1})
+
+
+def changed(value: Any) -> Iterator[Any]:
+    """`value` with each of its parts in turn replaced by each surprise."""
+    yield from SURPRISES
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from ({**value, key: other} for other in changed(part))
+    elif isinstance(value, list):
+        for at, part in enumerate(value):
+            yield from ([*value[:at], other, *value[at + 1 :]] for other in changed(part))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_good_document_parses(name: str) -> None:
+    value, parse = DOCUMENTS[name]
+    assert parse(value)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_surprise_is_a_wire_error(name: str) -> None:
+    value, parse = DOCUMENTS[name]
+    refused = 0
+    for other in changed(value):
+        try:
+            parse(other)
+        except wire.WireError:
+            refused += 1
+    assert refused > len(SURPRISES)
+
+
+@pytest.mark.parametrize("member", ["shards", "tensors"])
+def test_a_member_that_is_no_object_is_told(member: str) -> None:
+    value = {"manifest": {**DOCUMENTS["manifest"][0]["manifest"], member: [1]}}
+    with pytest.raises(wire.WireError, match=r"1 is not an object with a field"):
+        wire.parse_manifest(json.dumps(value).encode())

@@ -1,0 +1,45 @@
+"""What spotd's environment says about this run of the trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Job:
+    """The defaults are for runs by hand: checkpoints go to ./checkpoints."""
+
+    job_id: str
+    generation: int
+    owner: str
+    head_generation: int  # the newest that HEAD is known to have had
+    store_url: str
+    store_options: Mapping[str, str]
+    every_steps: int
+    every_s: float
+    keep: int
+    progress_every_s: float
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Job:
+        generation = int(env.get("SPOTD_GENERATION", "1"))
+        return cls(
+            job_id=env.get("SPOTD_JOB_ID", "by-hand"),
+            generation=generation,
+            owner=env.get("SPOTD_TOKEN", f"g{generation}"),
+            head_generation=int(env.get("SPOTD_HEAD_GENERATION", "0")),
+            store_url=env.get("SPOTD_STORE_URL", (Path.cwd() / "checkpoints").as_uri()),
+            store_options=json.loads(env.get("SPOTD_STORE_OPTIONS", "{}")),
+            every_steps=int(env.get("SPOTD_EVERY_STEPS", "100")),
+            every_s=float(env.get("SPOTD_EVERY_S", "300")),
+            keep=int(env.get("SPOTD_KEEP", "3")),
+            progress_every_s=float(env.get("SPOTD_PROGRESS_EVERY_S", "1")),
+        )
+
+    def is_due(self, steps: int, seconds: float) -> bool:
+        """Whether to save so long after the last save: every N steps or T seconds, whichever comes
+        first; 0 switches one of them off."""
+        return 0 < self.every_steps <= steps or 0 < self.every_s <= seconds
