@@ -10,13 +10,14 @@ import heapq
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
 from spotd import wire
-from spotd.wire import Command, Heartbeat, JournalEntry, Reply, StartDocument
+from spotd.wire import Command, Heartbeat, JournalEntry, LogChunk, Reply, StartDocument
 
 HEARTBEAT_S = 2.0
 STEPS_PER_S = 2.0
@@ -43,6 +44,7 @@ class Machine:
     start: StartDocument | None = None
     step: int = 0
     reported_us: int = 0
+    printed: int = 0  # bytes
     claimed: bool = False
     over: bool = False  # its program has ended
 
@@ -119,6 +121,13 @@ class Agents:
             self._say(machine, wire.NOTICE, {**notice, "remaining_s": notice_s})
             return said_us
 
+    def print_every(self, every_s: float, machines: Sequence[Machine]) -> None:
+        """Ten lines each, again and again."""
+        with self._lock:
+            for machine in machines:
+                act = partial(self._print, every_s=every_s)
+                self._plan(machine, act, self._random.uniform(0, every_s))
+
     # --- what a machine does by itself
 
     def _start(self, machine: Machine, document: StartDocument) -> None:
@@ -188,6 +197,15 @@ class Agents:
             self._speak(machine, beat.to_line())
             self.said["heartbeats"] += 1
         return HEARTBEAT_S
+
+    def _print(self, machine: Machine, every_s: float) -> float:
+        if not machine.training:
+            return 0.0
+        text = f"step {machine.step:>9}  loss 2.3456  412345 tokens/s  grad norm 1.23\n" * 10
+        chunk = LogChunk(machine.generation, "rank0", machine.printed, text)
+        machine.printed += len(text)
+        self._speak(machine, chunk.to_line())
+        return every_s
 
     # --- speaking
 

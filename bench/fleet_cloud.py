@@ -107,6 +107,10 @@ class Clouds:
             told.append({"job": machine.job_id, "said_us": said_us})
         return told
 
+    def output(self, every_s: float) -> None:
+        """From now on every machine that trains prints."""
+        self._agents.print_every(every_s, [machine for machine in self._all() if machine.training])
+
     def facts(self) -> dict[str, int]:
         """How much was said so far, and how many machines train."""
         return {**self._agents.said, "training": sum(m.training for m in self._all())}
@@ -140,6 +144,9 @@ class Door(QuietServer):
                 return {}
             case ["control", "facts"]:
                 return self.clouds.facts()
+            case ["control", "output"]:
+                self.clouds.output(float(query["every_s"]))
+                return {}
             case ["control", "reclaim"]:
                 number, within_s = int(query["number"]), float(query["within_s"])
                 return {"told": self.clouds.reclaim(number, within_s)}

@@ -32,9 +32,9 @@ STOP_S = 60.0
 _THREADS = (
     (r"reconcile", "reconcile loop"),
     (r"follower", "following nodes"),
-    (r"output", "job output"),
+    (r"output|alert", "output and alerts"),
     (r"local-", "calls to clouds"),
-    (r"node_", "calls to nodes"),
+    (r"node-", "calls to nodes"),
     (r"follow$", "opening links"),
     (r"ThreadPoolExecutor|APScheduler", "duties"),
     (r"MainThread|server|uvicorn|AnyIO|asyncio|anyio|api", "API"),

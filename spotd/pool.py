@@ -33,9 +33,9 @@ class Pool:
         self._closed = False
         self._running: set[Future[None]] = set()
         self._surveys: set[str] = set()  # providers whose next survey waits for its turn
-        self._tells = ThreadPoolExecutor(TELL_CALLS, thread_name_prefix="tell")
+        self._tells = ThreadPoolExecutor(TELL_CALLS, thread_name_prefix="node-tell")
         self._nodes = {
-            kind: ThreadPoolExecutor(calls, thread_name_prefix=kind.value)
+            kind: ThreadPoolExecutor(calls, thread_name_prefix=f"node-{kind.value}")
             for kind, calls in NODE_CALLS.items()
         }
         self._clouds: dict[str, ThreadPoolExecutor] = {}
@@ -81,11 +81,6 @@ class Pool:
     def _done(self, future: Future[None]) -> None:
         with self._lock:
             self._running.discard(future)
-
-    def in_flight(self) -> int:
-        """Calls queued or being made."""
-        with self._lock:
-            return len(self._running)
 
     def close(self, patience_s: float) -> bool:
         """Drop what is queued (it is due again) and let what is being made end; False when
