@@ -1,6 +1,7 @@
 """Alembic's environment. `spotd db upgrade` gives it the connection, already in a transaction.
 
-For writing a new revision by hand, `-x url=...` names a database to compare with.
+For writing a new revision, `-x url=...` names a database to compare with; CONTRIBUTING.md has the
+commands.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ if given is not None:
 else:
     url = context.get_x_argument(as_dictionary=True).get("url")
     if not url:
-        raise SystemExit("use `spotd db upgrade`, or name a database: alembic -x url=sqlite:///...")
+        raise SystemExit(
+            "use `spotd db upgrade`, or name a database: alembic -x url=sqlite:///FILE"
+        )
     database = Database(url)
     try:
         database.write(_run)

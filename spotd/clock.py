@@ -43,6 +43,14 @@ class SystemClock:
             self._ticks_us = ticks_us
             return self._now_us
 
+    def not_before(self, at_us: int) -> int:
+        """Go on from `at_us` if that is later than now; by how much it is, in microseconds. What a
+        daemon before us did must not lie in the future either."""
+        behind_us = max(at_us - self.now_us(), 0)
+        with self._lock:
+            self._now_us += behind_us
+        return behind_us
+
     def monotonic_s(self) -> float:
         return time.monotonic()
 

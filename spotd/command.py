@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -10,12 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.exceptions import Abort, Exit, TyperException
+from typer.exceptions import Exit
 
+from spotd.cli.main import run_app
 from spotd.config import load_config
-from spotd.config.checks import writable
 from spotd.daemon import run_daemon
-from spotd.errors import ExitCode, UserError
 from spotd.store.base import StoreError
 from spotd.store.version import upgrade as upgrade_database
 
@@ -60,7 +58,7 @@ def run(config: ConfigOption = None) -> None:
     Example:
       spotd run --config /etc/spotd/config.toml
     """
-    run_daemon(load_config(config))
+    raise Exit(run_daemon(load_config(config, to_start=True)))
 
 
 @app.command()
@@ -71,14 +69,7 @@ def check(config: ConfigOption = None) -> None:
     Example:
       spotd check --config ./config.toml
     """
-    found = load_config(config)
-    store = found.checkpoint_defaults.store
-    if not writable(store):
-        raise UserError(
-            f"{found.path}: checkpoint.store {store} cannot be written by {getpass.getuser()}",
-            "let the user that runs spotd write there, or name another store under [checkpoint]; "
-            "as that user: sudo -u spotd spotd check",
-        )
+    found = load_config(config, to_start=True)
     typer.echo(f"{found.path}: good; state in {found.state_dir}, socket {found.socket}")
 
 
@@ -96,26 +87,8 @@ def upgrade(config: ConfigOption = None) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code of one command line. What a user can mend is one clear text on stderr."""
-    try:
-        result = app(list(arguments) or ["--help"], prog_name="spotd", standalone_mode=False)
-    except UserError as error:
-        return _fail(str(error), error.exit_code)
-    except StoreError as error:
-        return _fail(str(error), ExitCode.FAILURE)
-    except TyperException as error:  # a wrong command line
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context else "spotd"
-        text = error.format_message().rstrip(".")
-        return _fail(f"{text}\ntry: {path} --help", ExitCode.USAGE)
-    except (Abort, KeyboardInterrupt):
-        return int(ExitCode.INTERRUPTED)
-    return int(result) if isinstance(result, int) else int(ExitCode.OK)
-
-
-def _fail(text: str, code: ExitCode) -> int:
-    print(f"spotd: {text}", file=sys.stderr)
-    return int(code)
+    """Exit code of one command line."""
+    return run_app(app, "spotd", arguments, told=(StoreError,))
 
 
 def entry() -> None:

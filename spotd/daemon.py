@@ -8,7 +8,6 @@ import os
 import queue
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -32,6 +31,7 @@ from spotd.config import Config
 from spotd.duties import Duties, Schedule
 from spotd.errors import ExitCode, UserError
 from spotd.loop import Loop, run_effect
+from spotd.model import S
 from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
 from spotd.pool import Pool
@@ -67,12 +67,14 @@ class Daemon:
         self._fed_s = -WATCHDOG_EVERY_S
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._lock = _hold(_make_folder(config.state_dir) / "lock")
-        self.store: Store = open_store(
+        store = open_store(
             config.database_url,
             now=self.clock.now_us,
             notify=self._hint,
             deployment_factory=lambda: self.ids.token()[:12],
         )
+        _go_on(self.clock, store.newest_us())
+        self.store: Store = store
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
         self.store.set_limits(config.file.limits.to_model())
         self.providers = _providers(config, self.store.deployment())
@@ -130,11 +132,12 @@ class Daemon:
             hint()
 
     def _progressed(self) -> None:
-        """The loop went round; systemd need not hear of each time."""
+        """The loop went round, or waits for the store; not each time is worth a word."""
         now_s = self.clock.monotonic_s()
         if now_s - self._fed_s >= WATCHDOG_EVERY_S:
             self._fed_s = now_s
             notify("WATCHDOG=1")
+            self.duties.notice_clock()
 
     def keys(self, job_id: str) -> JobKeys:
         """The keys of a job, out of the vault."""
@@ -142,6 +145,9 @@ class Daemon:
 
     def _secrets(self, job_id: str) -> Mapping[str, str]:
         return open_secrets(self.vault, job_id, self.store.secrets(job_id))
+
+    def _open_store(self, url: str) -> ObjectStore:
+        return open_objects(url, self.config.store_options(url))
 
     def _world(self) -> World:
         return World(
@@ -154,10 +160,11 @@ class Daemon:
             survey=self.survey.survey,
             keys=self.keys,
             secrets=self._secrets,
-            open_store=lambda url: open_objects(url, self.config.store_options(url)),
+            open_store=self._open_store,
             store_options=self.config.store_options,
             started_at_us=self.clock.now_us(),
             listening_since=self.listening.since_us,
+            answering_since=self.survey.answering_since,
         )
 
     def _duties(self) -> Duties:
@@ -181,12 +188,14 @@ class Daemon:
             ids=self.ids,
             vault=self.vault,
             objects=self.objects,
+            open_store=self._open_store,
             spool_dir=spool,
             defaults=self.config.checkpoint_defaults,
             known=self.config.known,
             market=lambda _now_us: market_now(self.world, self.timing),
             providers_info=self._providers_info,
             test_alert=self.delivery.test,
+            silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
         )
 
     def _providers_info(self) -> list[ProviderInfo]:
@@ -238,6 +247,17 @@ def _hold(path: Path) -> IO[bytes]:
     return file
 
 
+def _go_on(clock: SystemClock, newest_us: int) -> None:
+    """Leases, timers and calls of a daemon whose clock was ahead would bind us until its time."""
+    behind_s = clock.not_before(newest_us + 1) / S
+    if behind_s > 1:
+        log.warning(
+            "this machine's clock is behind the records: spotd goes on from their time; see "
+            "`timedatectl` if the clock is not right",
+            seconds=round(behind_s, 1),
+        )
+
+
 def _providers(config: Config, deployment: str) -> dict[str, Provider]:
     found = {}
     for name, section in config.file.providers.items():
@@ -257,8 +277,8 @@ def _schedule(config: Config) -> Schedule:
     )
 
 
-def run_daemon(config: Config) -> None:
-    """The whole life of a daemon. Raises UserError and StoreError."""
+def run_daemon(config: Config) -> int:
+    """The whole life of a daemon; returns its exit code. Raises UserError and StoreError."""
     logs.configure(level=config.file.log.level, form=config.file.log.format)
     daemon, code = Daemon(config), 0
     try:
@@ -274,4 +294,4 @@ def run_daemon(config: Config) -> None:
         log.info("cut off", threads=sorted(late))
         logging.shutdown()
         os._exit(code)
-    sys.exit(code)
+    return code

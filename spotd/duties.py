@@ -16,7 +16,7 @@ import structlog
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from providers.base import Provider, ProviderError
+from providers.base import Notice, Provider, ProviderError
 from spotd.clock import Clock
 from spotd.decide.health import slow
 from spotd.model import S, Timing
@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 OWN = "_own"  # (no name of a provider) the line of duties that ask no cloud
 OWN_THREADS = 4
 CLOUD_THREADS = 2  # of each cloud: one that hangs keeps its own duties waiting, and no others
+SET_BACK_S = 1.0  # a wall clock that lost more than this was set, not steered
 FIRST_OFFERS_S = 3.0  # how long the start waits for prices; jobs that wait for them are told later
 
 
@@ -70,7 +71,9 @@ class Duties:
         self._changed = threading.Condition()
         self._stopping = False
         self._running = 0
+        self._wall_s = _wall_s()
         self._held: set[str] = set()
+        self._untold: dict[str, list[Notice]] = {name: [] for name in providers}
         lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
         self._scheduler = BackgroundScheduler(
             executors={OWN: ThreadPoolExecutor(OWN_THREADS), **lines},
@@ -94,6 +97,18 @@ class Duties:
         end_s = time.monotonic() + FIRST_OFFERS_S
         for done in asked.values():
             done.wait(max(end_s - time.monotonic(), 0.0))
+
+    def notice_clock(self) -> None:
+        """To be called again and again, from outside of the schedule: that goes by the wall clock,
+        and where it is set back, would stand still until it is as late again as it was."""
+        before_s, self._wall_s = self._wall_s, _wall_s()
+        back_s = before_s - self._wall_s
+        if back_s < SET_BACK_S:
+            self._wall_s = max(before_s, self._wall_s)  # many small steps are one
+            return
+        log.warning("the clock was set back", seconds=round(back_s, 1))
+        for job in self._scheduler.get_jobs():
+            job.modify(next_run_time=datetime.now(UTC))
 
     def stop(self, patience_s: float) -> bool:
         """Start nothing more and let what runs end; False when something still runs after
@@ -166,7 +181,7 @@ class Duties:
         refresh_offers(self._store, self._providers[name], self._clock)
 
     def _notices(self, name: str, _epoch: int) -> None:
-        hear_notices(self._store, self._providers[name], self._clock)
+        hear_notices(self._store, self._providers[name], self._clock, self._untold[name])
 
     def _note_silent(self, _epoch: int) -> None:
         """Jobs whose nodes were not heard are due; the rules judge."""
@@ -187,3 +202,8 @@ class Duties:
     def _prune(self, _epoch: int) -> None:
         rows = self._store.prune(self._clock.now_us() - int(self._schedule.keep_s * S))
         log.info("pruned", rows=rows)
+
+
+def _wall_s() -> float:
+    """How far the wall clock is ahead of the monotonic one, in seconds."""
+    return datetime.now(UTC).timestamp() - time.monotonic()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
-from spotd.act.effects import World
-from spotd.model import Event, Severity, Timing
+from spotd.act.effects import World, not_configured
+from spotd.model import Event, Node, Severity, Timing
 from spotd.plan import Effect
 from spotd.reconcile import claim_due, drain, joint_pass, one_effect, one_pass
 from spotd.store.base import StoreError, StoreUnavailableError
@@ -23,8 +23,8 @@ AWAY_S = 1.0  # between looks for a store that is away
 class Loop:
     """Runs on one thread; effects go to `dispatch`. `poke` is a hint that something is due.
 
-    `progressed` is called after every round that went through, idle or not: what feeds the
-    watchdog must be the loop itself, not a thread that would outlive it.
+    `progressed` is called after every round that went through, idle or not, and while the store is
+    waited for: what feeds the watchdog must be the loop itself, not a thread that would outlive it.
     """
 
     def __init__(
@@ -64,6 +64,8 @@ class Loop:
                 busy = self.round()
             except StoreError as error:
                 log.warning("the store does not answer", error=str(error))
+                if isinstance(error, StoreUnavailableError):
+                    self._progressed()  # a daemon started instead would not get further
                 self._stopping.wait(AWAY_S)
                 continue
             except Exception:
@@ -80,8 +82,22 @@ class Loop:
         once at every job that has a machine."""
         if not self._resumed:
             store = self._world.store
-            store.note_jobs(sorted({node.job_id for node in store.active_nodes()}))
+            nodes = store.active_nodes()
+            store.note_jobs(sorted({node.job_id for node in nodes}))
+            self._tell_stranded(nodes)
             self._resumed = True
+
+    def _tell_stranded(self, nodes: Iterable[Node]) -> None:
+        """Of machines in clouds that the configuration lost: only its user can end them now."""
+        stranded: dict[str, list[str]] = {}
+        for node in nodes:
+            if node.offer.provider not in self._world.providers:
+                stranded.setdefault(node.offer.provider, []).append(node.id)
+        for name, ids in sorted(stranded.items()):
+            text = f"{not_configured(name)}, for what it still has may cost money: {', '.join(ids)}"
+            key = f"stranded:{name}"
+            event = Event("stranded", text, severity=Severity.ERROR, alert=True, key=key)
+            self._world.store.add_event("", event, self._world.clock.now_us())
 
     def round(self) -> bool:
         """Claim and decide once; whether there was anything to do. Jobs whose decision the store

@@ -181,7 +181,8 @@ class NoticeSeen:
 
 @dataclass(frozen=True)
 class Node:
-    """One rented machine, or one that we are asking for. Decisions first, then observations."""
+    """One rented machine, or one that we are asking for. Decisions first, then observations.
+    Its `offer` is the one that was asked for, at the price of today."""
 
     id: str
     job_id: str
@@ -290,6 +291,7 @@ class Refusal:
     scope: Scope
     code: str  # class name in providers.base, or "Preempted", "BootTimeout"
     at_us: int
+    node_id: str = ""  # a node is refused once for each code
 
 
 @dataclass(frozen=True)
@@ -327,6 +329,7 @@ class Market:
     hedging: bool = True  # whether the limits have room for more than one candidate
     started_at_us: int = 0  # of this daemon: a call armed before died with the one that made it
     listening_since_us: int = 0  # without a gap: silence before says nothing about a node
+    answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider: back since
     timing: Timing = Timing()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
-from spotd.act.effects import World, call, effects_of
+from spotd.act.effects import World, call, effects_of, not_configured
 from spotd.decide.needs import last_start_us
 from spotd.decide.rules import decide
 from spotd.model import Market, Timing, View
@@ -41,12 +41,15 @@ def claim_due(world: World, owner: str, limit: int) -> list[str]:
 def market_now(world: World, timing: Timing) -> Market:
     """The market as stored, with what only the configuration knows."""
     market = world.store.load_market(world.clock.now_us())
+    lost = {offer.provider for offer in market.offers}.difference(world.providers)
     return replace(
         market,
+        disabled={**market.disabled, **{name: not_configured(name) for name in lost}},
         timing=timing,
         deployment=world.deployment,
         started_at_us=world.started_at_us,
         listening_since_us=world.listening_since(),
+        answering_since_us=world.answering_since(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which kinds of provider there are. A new one is one line here and a folder in providers/."""
+"""Which kinds of provider there are. CONTRIBUTING.md says what else a new one needs."""
 
 from __future__ import annotations
 

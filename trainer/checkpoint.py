@@ -93,7 +93,7 @@ class Checkpointer:
         self._waiting: _Save | None = None
         self._writing: _Save | None = None
         self._untidy = False
-        self._closed = False
+        self._closed = self._given_up = False
         self.fenced: FencedError | None = None
         self.cost_s = 0.0  # stage and write of the newest save
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
@@ -142,12 +142,20 @@ class Checkpointer:
             )
             return not (self.fenced or self._waiting or self._writing)
 
-    def close(self) -> None:
-        """Stop the writer; a save that waits or fails is given up."""
+    def give_up(self) -> None:
+        """HEAD is given away without the save under way: nobody waits for it, or hears of it."""
+        with self._changed:
+            self._given_up = self._closed = True
+            self._changed.notify_all()
+
+    def close(self) -> bool:
+        """Stop the writer; a save that waits or fails is given up. False while the store has not
+        answered a save that was given up: then the thread is there still."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(0 if self._given_up else None)
+        return not self._thread.is_alive()
 
     def restore(
         self, head: Head, config: Mapping[str, Any], load: Callable[[memoryview], None]
@@ -205,6 +213,8 @@ class Checkpointer:
                 self.fenced, self._writing, self._closed = error, None, True
                 self._changed.notify_all()
         except Exception as error:  # noqa: BLE001 - no failure of a save may end training
+            if self._given_up:
+                return
             self._report(
                 CHECKPOINT_FAILED, {"step": save.step, "error": f"{type(error).__name__}: {error}"}
             )

@@ -59,6 +59,7 @@ EXIT_ERROR = 1
 FIRST_WORD_S = 10.0  # how long the agent may take to say how HEAD is to be claimed now
 STORE_RETRY_S = 2.0
 STOP_GRACE_S = 25.0  # how long a save may take when nobody gave a deadline
+RELEASE_S = 1.0  # kept of the time to stop, for a release without the save that overran
 FINAL_GRACE_S = 600.0  # how long to try to commit the final manifest
 
 
@@ -322,9 +323,10 @@ def leave(run: Run, progress: Progress, step: int) -> int:
         left_s = STOP_GRACE_S if STOP.left_s is None else STOP.left_s
         if left_s > run.checkpointer.cost_s:
             run.save(step, "stop", released=True)
-        run.checkpointer.drain(left_s)
+        if not run.checkpointer.drain(left_s - min(RELEASE_S, left_s / 2)):
+            run.checkpointer.give_up()
         code = EXIT_FENCED if run.checkpointer.fenced else release(run)
-    return run.world.follow(code)
+    return run.world.announce(code)
 
 
 def release(run: Run) -> int:
@@ -356,7 +358,7 @@ def finish(run: Run, progress: Progress) -> int:
                 file=sys.stderr,
                 flush=True,
             )
-    return run.world.follow(code)
+    return run.world.announce(code)
 
 
 def main() -> int:
@@ -379,11 +381,13 @@ def main() -> int:
     except (ValueError, MismatchError, UnusableError, StoreError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
     finally:
-        if run is not None and run.checkpointer is not None:
-            run.checkpointer.close()
+        idle = run is None or run.checkpointer is None or run.checkpointer.close()
         link.close(exit_code=code)
         if world is not None:
             world.leave()
+    if not idle:  # its thread must not come back from the store while Python is being taken down
+        sys.stdout.flush()
+        os._exit(code)
     return code
 
 

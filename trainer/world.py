@@ -6,7 +6,9 @@ gradients and agree after every step on what rank 0 decides or any of them was a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -68,6 +70,17 @@ class World:
         distributed.broadcast(value, src=0)
         return int(value.item())
 
+    def announce(self, number: int) -> int:
+        """`follow` for what nothing can change any more: rank 0 goes by it alone if another rank
+        died before it heard."""
+        try:
+            return self.follow(number)
+        except RuntimeError as error:  # whatever torch's backends raise
+            if self.rank:
+                raise
+            print(f"not every rank heard how it ended: {error}", file=sys.stderr, flush=True)
+            return number
+
     def spread(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite the tensors of every rank with rank 0's."""
         if self.size > 1:
@@ -75,6 +88,7 @@ class World:
                 distributed.broadcast(tensor, src=0)
 
     def leave(self) -> None:
-        """Hang up; harmless when alone."""
+        """Hang up; harmless when alone, and where another rank has died: all is said."""
         if self.size > 1:
-            distributed.destroy_process_group()
+            with suppress(RuntimeError):
+                distributed.destroy_process_group()

@@ -72,7 +72,7 @@ class Api:
                 if not after.isdecimal():
                     raise Refusal("rejected", f"after is {after!r}; it must be a number")
                 rows = self._taker.queue(personality, _deployment(query), int(after))
-                return {"notices": rows}
+                return {"notices": rows, "queue": self._taker.queue_id}
         raise Refusal("not_found", f"no such call: {method} {verb}")
 
 

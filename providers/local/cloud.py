@@ -52,7 +52,7 @@ class LocalCloud:
         self._deployment = deployment
         self._client = Client(url, timeout_s, token_file)
         self._base = f"/v1/{personality}"
-        self._last_notice = 0
+        self._queue, self._last_notice = "", 0
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
         """What fits and is on sale now."""
@@ -79,11 +79,18 @@ class LocalCloud:
         return [_instance(row) for row in self._call("GET", "instances", query=query)["instances"]]
 
     def notices(self) -> Sequence[Notice]:
-        """Warnings in the cloud's queue since the last call."""
-        query = {"deployment": self._deployment, "after": self._last_notice}
-        rows = self._call("GET", "notices", query=query)["notices"]
+        """Warnings in the cloud's queue since the last call; all of a cloud that was restarted."""
+        answer = self._queued(self._last_notice)
+        if answer["queue"] != self._queue and self._last_notice:
+            self._last_notice = 0
+            answer = self._queued(0)
+        self._queue, rows = answer["queue"], answer["notices"]
         self._last_notice = max((row["seq"] for row in rows), default=self._last_notice)
         return [_notice(row) for row in rows]
+
+    def _queued(self, after: int) -> dict[str, Any]:
+        query = {"deployment": self._deployment, "after": after}
+        return self._call("GET", "notices", query=query)
 
     def _call(
         self,

@@ -32,6 +32,7 @@ class Taker:
     def __init__(self, world: World) -> None:
         self._world = world
         self.takings: list[Taking] = []
+        self.queue_id = uuid.uuid4().hex  # of the numbers in the queue, which begin anew with us
         self._counts: dict[tuple[int, str], int] = {}
         world.listener = self.hear
         for rule in world.market.scenario.preemptions:

@@ -29,7 +29,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
         if parts.netloc or not parts.path.startswith("/"):
             raise StoreConfigError(f"store {url!r} needs an absolute path, as file:///data/spotd")
         if options:
-            raise StoreConfigError(f"a file:// store has no options, but got {sorted(options)}")
+            named = ", ".join(sorted(options))
+            raise StoreConfigError(f"a file:// store has no options: leave out {named}")
         from providers.stores.local import LocalStore  # noqa: PLC0415 - only what is used
 
         return LocalStore(Path(unquote(parts.path)))

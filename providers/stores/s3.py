@@ -183,7 +183,7 @@ class S3Store:
         try:
             yield
         except FileNotFoundError as error:
-            if writing:
+            if writing or "<Code>NoSuchBucket<" in str(error):
                 raise StoreDeniedError(f"{text}: no such bucket: create it") from error
             raise NotFoundError(f"no object {text}") from error
         except (self._s3.exceptions.BaseError, OSError) as error:

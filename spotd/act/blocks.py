@@ -64,6 +64,10 @@ _WORDS = {
         "Ended the machine.",
         "If it happens again: does another spotd use the same account and deployment?",
     ),
+    "stranded": (
+        "Asks no more of that cloud, and cannot end machines there.",
+        "Put its section back and restart spotd, until `spotctl nodes` shows none there.",
+    ),
     "plan_rejected": (
         "Wrote nothing; the job stays as it is.",
         "This is a mistake in spotd. Please report it with `spotctl events {job}`.",

@@ -22,6 +22,7 @@ from providers.base import (
     ProviderError,
     QuotaError,
     RejectedError,
+    Scope,
     ThrottledError,
 )
 from providers.stores.base import NotFoundError, ObjectStore
@@ -48,6 +49,12 @@ class LinkError(Exception):
     """The node could not be reached, refused, or did not answer in time."""
 
 
+class NotConfiguredError(Exception):
+    """The configuration lost the cloud that a node is in: no call is made."""
+
+    scope = Scope.PROVIDER
+
+
 class NodeLink(Protocol):
     """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`, also when all that
     it does, the connection included, takes longer than `deadline_s`."""
@@ -68,7 +75,7 @@ class World:
     `survey(provider)` lists a cloud, sharing the call with others who ask at the same time.
     `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
     open it. `started_at_us` is when this daemon started, `listening_since()` since when it hears
-    nodes without a gap.
+    nodes without a gap, `answering_since()` since when a cloud that was away answers again.
     """
 
     store: Store
@@ -84,6 +91,7 @@ class World:
     store_options: Callable[[str], Mapping[str, str]]
     started_at_us: int = 0
     listening_since: Callable[[], int] = lambda: 0
+    answering_since: Callable[[], Mapping[str, int]] = dict
 
 
 def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
@@ -109,7 +117,10 @@ def call(effect: Effect, world: World) -> Record:
     node, store, clock = effect.node, world.store, world.clock
     try:
         return _CALLS[effect.kind](effect, world)
-    except (CapacityError, QuotaError, PriceError, RejectedError, AuthError) as error:
+    except (
+        *(CapacityError, QuotaError, PriceError, RejectedError, AuthError),
+        NotConfiguredError,
+    ) as error:
         return partial(_record_refusal, effect, world, error)
     except (ProviderError, LinkError, ObjectStoreError, wire.WireError, UserError) as error:
         # A UserError is a key or a secret that cannot be read any more.
@@ -121,7 +132,9 @@ def call(effect: Effect, world: World) -> Record:
         )
 
 
-def _record_refusal(effect: Effect, world: World, error: ProviderError) -> None:
+def _record_refusal(
+    effect: Effect, world: World, error: ProviderError | NotConfiguredError
+) -> None:
     node, at_us = effect.node, world.clock.now_us()
     if isinstance(error, AuthError):
         world.store.record_provider(node.offer.provider, str(error), at_us)
@@ -161,11 +174,16 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
 
 
 def _provider(effect: Effect, world: World) -> Provider:
-    """The cloud that the node is in. Raises UserError when the configuration lost it."""
+    """The cloud that the node is in. Raises NotConfiguredError."""
     name = effect.node.offer.provider
     if name not in world.providers:
-        raise UserError(f"{name} is not configured any more", f"put [providers.{name}] back")
+        raise NotConfiguredError(not_configured(name))
     return world.providers[name]
+
+
+def not_configured(provider: str) -> str:
+    """What to tell of a cloud that the configuration lost."""
+    return f"{provider} is not configured any more: put [providers.{provider}] back"
 
 
 def _launch(effect: Effect, world: World) -> Record:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from providers.stores.base import ObjectStore
 from spotd.act.bundle import Bundle
 from spotd.act.effects import LinkError
-from spotd.act.ssh import CHUNK, Address, Connection, Result, SshError, connect
+from spotd.act.ssh import CHUNK, CONNECT_S, Address, Connection, Result, SshError, connect
 from spotd.model import Node
 from spotd.vault import JobKeys, host_key
 from spotd.wire import AgentConfig, Command, Reply, WireError, parse_reply
@@ -73,10 +73,12 @@ def node_words(node: Node) -> str:
 
 
 class SshLink:
-    """Keeps `act.effects.NodeLink` over SSH, one connection a call, which ends it in time."""
+    """Keeps `act.effects.NodeLink` over SSH, one connection a call, which ends it in time. None
+    takes longer than `connect_s` to be made."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, connect_s: float = CONNECT_S) -> None:
         self.bundle = bundle
+        self.connect_s = connect_s
 
     def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None:
         """Ship the bundle and start the agent; harmless when it runs already. Raises LinkError."""
@@ -110,7 +112,8 @@ class SshLink:
         self, node: Node, keys: JobKeys, deadline_s: float = threading.TIMEOUT_MAX
     ) -> Connection:
         """A connection to the node, for calls within `deadline_s`. Raises SshError."""
-        return connect(address_of(node, keys), keys.user.private, deadline_s=deadline_s)
+        address = address_of(node, keys)
+        return connect(address, keys.user.private, self.connect_s, deadline_s=deadline_s)
 
     def ship(self, connection: Connection, deadline_s: float = SHIP_S) -> None:
         """Have this version's bundle on the node, beside others. Raises SshError, LinkError."""

@@ -1,19 +1,18 @@
-"""The root command: global options, lazy sub-commands, and how every error ends."""
+"""The root command: global options and lazy sub-commands."""
 
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
-from typer.exceptions import Abort, Exit, TyperException
+from typer.exceptions import Exit
 
 from spotd.cli.commands import ENTRIES, SECTIONS
+from spotd.cli.main import run_app
 from spotd.errors import ExitCode, UserError
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -104,35 +103,5 @@ def root(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns the exit code. Errors go to stderr and end in "try: ..."."""
-    try:
-        result = app(list(arguments) or ["--help"], prog_name="spotctl", standalone_mode=False)
-        sys.stdout.flush()
-    except UserError as error:
-        return _fail(str(error), error.exit_code)
-    except TyperException as error:  # a wrong command line
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context else "spotctl"
-        text = error.format_message().rstrip(".")
-        return _fail(f"{text}\ntry: {path} --help", ExitCode.USAGE)
-    except (KeyboardInterrupt, Abort):
-        return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of a pipe has enough, as `head` has; what is left has no place to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
-    except SystemExit as error:
-        # typer's way to end shell completion, and its answer to a closed pipe.
-        completing = "_SPOTCTL_COMPLETE" in os.environ
-        return int(error.code or 0) if completing else ExitCode.OK
-    return int(result) if isinstance(result, int) else ExitCode.OK
-
-
-def _fail(text: str, code: ExitCode) -> int:
-    from spotd.cli.text import clean
-
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        prefix = "error: " if number == 0 else ""
-        print(prefix + clean(line), file=sys.stderr)
-    return code
+    """Run one command line of `spotctl`; returns the exit code."""
+    return run_app(app, "spotctl", arguments)

@@ -68,11 +68,12 @@ class _UnixConnection(http.client.HTTPConnection):
 
 class Client:
     """Requests to one daemon, each on a connection of its own, so that none can be stale. Every
-    refusal becomes a UserError with its exit code."""
+    refusal becomes a UserError with its exit code. `reply_s` bounds the wait for a reply."""
 
-    def __init__(self, path: Path, where: str = "") -> None:
+    def __init__(self, path: Path, where: str = "", reply_s: float = _REPLY_TIMEOUT_S) -> None:
         self._path = path
         self._where = where or str(path)
+        self._reply_s = reply_s
 
     def get(self, path: str, **query: object) -> dict[str, Any]:
         """GET with query parameters; those that are empty are left out."""
@@ -137,9 +138,9 @@ class Client:
         path: str,
         body: bytes | IO[bytes] | None,
         headers: dict[str, str],
-        reply_s: float = _REPLY_TIMEOUT_S,
+        reply_s: float = 0.0,
     ) -> tuple[int, bytes]:
-        connection = _UnixConnection(self._path, reply_s)
+        connection = _UnixConnection(self._path, reply_s or self._reply_s)
         try:
             # A refusal comes before an upload has been read to its end.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -108,7 +109,13 @@ def _control(given: Path | None) -> Control:
 @app.command()
 def up(
     folder: Path | None = _folder_option(),
-    port: int = typer.Option(0, min=0, max=65535, metavar="PORT", help="Of 127.0.0.1."),
+    port: int | None = typer.Option(
+        None,
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="Of 127.0.0.1; 0 takes a free one. Default: the one it had, as config.toml has it.",
+    ),
     scenario: Path | None = typer.Option(None, metavar="FILE", help="TOML: prices, capacity, ..."),
     output: Output = output_option(),
 ) -> None:
@@ -120,29 +127,44 @@ def up(
       spotctl cloud up --scenario examples/scenarios/rough.toml --dir /tmp/rough
     """
     where = _folder(folder)
-    noted = where / "spotctl.json"
-    if noted.exists() and (old := _Cloud.find(where)).alive:
+    old = _Cloud.find(where) if (where / "spotctl.json").exists() else None
+    if old and old.alive:
         say(f"it runs already: {old.url}")
         url = old.url
     else:
-        try:
-            running = start(where, scenario, port)
-        except ControlError as error:
-            raise UserError(
-                str(error), f"see {where / 'server.log'}, or give another --dir", ExitCode.FAILURE
-            ) from None
-        url = running.url
-        noted.write_text(json.dumps({"url": url, "pid": running.process.pid}))
+        url = _start(where, scenario, port, old.url if old else "")
     token = str(token_file(where))
     about = {"url": url, "dir": str(where), "token_file": token}
     data = {"apiVersion": "spotd/v1", "kind": "LocalCloud", **about}
     emit(data, output, lambda: _print_config(url, token), "url")
 
 
+def _start(where: Path, scenario: Path | None, port: int | None, old_url: str) -> str:
+    """Start it on `port`, or else on the one of `old_url`, which stands in somebody's config.toml;
+    returns its URL. Raises UserError."""
+    wanted = port if port is not None else urlsplit(old_url).port or 0
+    try:
+        running = start(where, scenario, wanted)
+    except ControlError as error:
+        advice = f"see {where / 'server.log'}, or give another --dir"
+        if wanted:
+            advice += (
+                f"; if port {wanted} is taken: end what listens there, or --port 0 for another, "
+                "and write config.toml anew from what is then printed"
+            )
+        raise UserError(str(error), advice, ExitCode.FAILURE) from None
+    noted = json.dumps({"url": running.url, "pid": running.process.pid})
+    (where / "spotctl.json").write_text(noted)
+    if old_url not in ("", running.url):
+        say(f"warning: it was {old_url} before: write config.toml anew, and restart spotd")
+    return running.url
+
+
 def _print_config(url: str, token: str) -> None:
     for make in ("aws", "gcp", "azure"):
         print(f'[providers.local-{make}]\nkind = "local"\nurl = "{url}"\npersonality = "{make}"')
         print(f"token_file = {json.dumps(token)}\n")
+    print('[alerts.routes.default]\nkind = "log"')
 
 
 @app.command()
@@ -232,7 +254,7 @@ def preempt(
         raise UserError(
             "name one machine, or a zone", "spotctl cloud status lists them", ExitCode.USAGE
         )
-    notice_s = parse_duration_s(notice) if mode == "notice" else 0.0
+    notice_s = parse_duration_s(notice, "--notice") if mode == "notice" else 0.0
     target = {"instance": instance} if instance else {"zone": zone}
     control = _control(folder)
     taken = _ask(lambda: control.preempt(**target, notice_s=notice_s, mode=mode))

@@ -8,7 +8,7 @@ import typer
 
 from spotd.cli.client import complete_job, connect, job_path
 from spotd.cli.render import Column, Output, emit, output_option, print_pairs, print_table, say
-from spotd.cli.text import money, percent, place
+from spotd.cli.text import money, percent, place, spent
 
 _COLUMNS = (
     Column("JOB", cut=True),
@@ -82,12 +82,11 @@ def _row(item: dict[str, Any]) -> list[str]:
 
 def _print_one(item: dict[str, Any]) -> None:
     useful = item["useful_hours"]
-    cap = item["max_cost_usd"]
     running = " so far" if item["estimated"] else ""
     print_pairs(
         [
             ("job", item["job"]),
-            ("cost", money(item["spend_usd"]) + running + (f" of {money(cap)}" if cap else "")),
+            ("cost", spent(item["spend_usd"], item["max_cost_usd"], running)),
             ("paid", f"{item['paid_hours']:.3f} h"),
             ("useful", "" if useful is None else f"{useful:.3f} h of steps that survive"),
             ("on demand", _on_demand(item)),

@@ -8,10 +8,12 @@ from pathlib import Path
 import typer
 
 OUT = typer.Option(Path("demo"), "--out", help="Folder for the report and the pictures.")
-STEPS = typer.Option(0, "--steps", help="Length of the job in steps (default: the demo's own).")
+STEPS = typer.Option(
+    None, "--steps", min=1, help="Length of the job in steps (default: the demo's own)."
+)
 
 
-def demo(out: Path = OUT, steps: int = STEPS) -> None:
+def demo(out: Path = OUT, steps: int | None = STEPS) -> None:
     """Watch a real job survive three preemptions on three small clouds on this machine.
 
     The daemon, SSH and the training are real; the clouds are processes here, and nothing is rented.

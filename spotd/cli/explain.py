@@ -56,7 +56,8 @@ def plan(
 ) -> None:
     """Rank where a job file would run now. Starts nothing and costs nothing.
 
-    Exit codes: 0 something fits, 2 nothing does, 4 a limit of the deployment is in the way.
+    Exit codes: 0 something fits, 2 nothing does or its clouds do not answer, 4 a limit of the
+    deployment is in the way.
 
     \b
     Example:
@@ -78,9 +79,11 @@ def plan(
 
 def _judge(data: dict[str, Any]) -> None:
     if not data["fitting"]:
+        raise UserError(*_why_nothing(data), ExitCode.USAGE)
+    if not data["answering"]:
         raise UserError(
-            f"nothing that can be had now fits {data['job']} ({data['known']} offers are known)",
-            "wider resources (any_of, no zone, both spot and on-demand), or spotctl doctor",
+            f"no cloud with an offer that fits {data['job']} answers",
+            "spotctl doctor",
             ExitCode.USAGE,
         )
     limits = data["limits"]
@@ -96,6 +99,22 @@ def _judge(data: dict[str, Any]) -> None:
         raise UserError(
             f"it would have to wait: {text}", "raise [limits] in config.toml", ExitCode.REFUSED
         )
+
+
+def _why_nothing(data: dict[str, Any]) -> tuple[str, str]:
+    """What is in the way of every offer, and what to try."""
+    cap, cheapest = data["max_hourly_cost_usd"], data["cheapest"]
+    if cap and cheapest and cheapest["price_usd_per_h"] > cap:
+        price = money(cheapest["price_usd_per_h"])
+        text = f"everything that fits {data['job']} costs more than its max_hourly_cost of "
+        return (
+            text + f"{money(cap)}: the cheapest is {price}/h in {place(cheapest)}",
+            f"resources.max_hourly_cost of {price} or more, or other resources",
+        )
+    return (
+        f"nothing that can be had now fits {data['job']} ({data['known']} offers are known)",
+        "wider resources (any_of, no zone, both spot and on-demand), or spotctl doctor",
+    )
 
 
 def _print_plan(data: dict[str, Any]) -> None:
@@ -114,5 +133,5 @@ def _offer_row(row: dict[str, Any]) -> list[str]:
         row["capacity_type"],
         money(row["price_usd_per_h"]),
         percent(off),
-        row["excluded"],
+        row["excluded"] or row["silent"],
     ]

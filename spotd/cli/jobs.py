@@ -18,7 +18,7 @@ from spotd.cli.render import (
     print_table,
     say,
 )
-from spotd.cli.text import age, clean, money, place, places, size, span
+from spotd.cli.text import age, clean, money, place, places, size, span, spent
 
 _JOB_COLUMNS = (
     Column("NAME", cut=True),
@@ -51,8 +51,8 @@ def ps(
 ) -> None:
     """List jobs.
 
-    GEN is the generation (the newest attempt), REC how often training moved to another machine,
-    SAVED the age of the newest checkpoint.
+    GEN is the generation (the newest attempt), REC how often training went on after its machine was
+    taken away or lost, SAVED the age of the newest checkpoint.
 
     \b
     Example:
@@ -112,7 +112,6 @@ def show(
 
 def _print_job(job: dict[str, Any]) -> None:
     saved, keep = job["last_checkpoint"], job["checkpoint"]
-    every = f"every {keep['every_steps']} steps or " if keep["every_steps"] else "every "
     print_pairs(
         [
             ("job", f"{job['name']} ({job['id']})"),
@@ -127,10 +126,10 @@ def _print_job(job: dict[str, Any]) -> None:
             ("submitted", f"{age(job['created_at'])} ago"),
             ("first step", _ago(job["first_step_at"])),
             ("finished", _ago(job["finished_at"])),
-            ("cost", _of(money(job["cost_usd"]), job["max_cost_usd"])),
-            ("crashes", f"{job['failures']} of {job['max_restarts_on_errors']} allowed"),
-            ("saved", _saved(saved) if saved else "nothing yet"),
-            ("saves", f"{every}{span(keep['every_s'])} to {keep['store']}"),
+            ("cost", spent(job["cost_usd"], job["max_cost_usd"])),
+            ("crashes", _crashes(job["failures"], job["max_restarts_on_errors"])),
+            ("saved", _saved(saved, keep["engine"])),
+            ("saves", _saves(keep)),
             ("deadline", job["deadline"] or ""),
         ]
     )
@@ -158,11 +157,20 @@ def _ago(at: str | None) -> str:
     return f"{age(at)} ago" if at else ""
 
 
-def _of(spent: str, cap_usd: float | None) -> str:
-    return f"{spent} of at most {money(cap_usd)}" if cap_usd else spent
+def _crashes(failures: int, restarts: int) -> str:
+    return f"{failures} ({_count(restarts, 'restart', 'restarts')} allowed)"
 
 
-def _saved(saved: dict[str, Any]) -> str:
+def _saves(keep: dict[str, Any]) -> str:
+    if keep["engine"] == "none":
+        return "by itself only (engine none)"
+    every = f"every {keep['every_steps']} steps or " if keep["every_steps"] else "every "
+    return f"{every}{span(keep['every_s'])} to {keep['store']}"
+
+
+def _saved(saved: dict[str, Any] | None, engine: str) -> str:
+    if saved is None:
+        return "" if engine == "none" else "nothing yet"
     return f"step {saved['step']}, {age(saved['at'])} ago, {size(saved['bytes'])}"
 
 

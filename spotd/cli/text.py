@@ -58,6 +58,17 @@ def money(usd: float | None) -> str:
     return f"${usd:,.2f}" if abs(usd) < 1000 else f"${usd:,.0f}"
 
 
+def spent(usd: float, cap_usd: float | None, running: str = "") -> str:
+    """What a job cost and the budget at which it is stopped: its last save comes on top."""
+    text = money(usd) + running
+    if not cap_usd:
+        return text
+    if usd <= cap_usd:
+        return f"{text}; it is stopped at {money(cap_usd)}"
+    more = money(usd - cap_usd)
+    return f"{text}: stopped at {money(cap_usd)}, saving and giving back cost {more} more"
+
+
 def percent(fraction: float | None) -> str:
     return "-" if fraction is None else f"{fraction * 100:.1f} %"
 

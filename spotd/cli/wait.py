@@ -23,11 +23,11 @@ class Goal(str, Enum):
     PAUSED = "paused"
 
 
-def parse_duration_s(text: str) -> float:
+def parse_duration_s(text: str, option: str = "--timeout") -> float:
     """Seconds in "90", "90s", "15m", "2h" or "1d"; "" is 0. Raises UserError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text or "0")
     if match is None:
-        raise UserError(f"{text!r} is no duration", "--timeout 90s, 15m, 2h", ExitCode.USAGE)
+        raise UserError(f"{text!r} is no duration", f"{option} 90s, 15m, 2h", ExitCode.USAGE)
     return float(match[1]) * _UNITS_S[match[2]]
 
 

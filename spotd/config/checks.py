@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from spotd.config.file import (
     MAKES,
@@ -94,13 +92,3 @@ def read_options(options: Mapping[str, str], environ: Mapping[str, str]) -> dict
     refs = {f"{key}_{form}" for key in SECRET_OPTIONS for form in FORMS}
     plain = {key: value for key, value in options.items() if key not in refs}
     return plain | {key: value for key, value in secret.items() if value}
-
-
-def writable(store: str) -> bool:
-    """Whether this user may write to a store, or create it, if it is a folder. Creates nothing."""
-    parts = urlsplit(store)
-    if parts.scheme != "file":
-        return True
-    folder = Path(unquote(parts.path))
-    place = next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK))
-    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)

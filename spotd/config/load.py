@@ -21,6 +21,7 @@ from spotd.config.checks import (
     read_route,
 )
 from spotd.config.file import MINIMAL, ConfigFile, LocalProvider, SlackRoute
+from spotd.config.start import check_start
 from spotd.errors import InputError, Problem, suggest
 from spotd.spec import CheckpointDefaults, Known
 from spotd.validation import Path as Keys
@@ -97,8 +98,11 @@ class _Environment(ConfigFile, BaseSettings):
     model_config = SettingsConfigDict(extra="forbid")
 
 
-def load_config(named: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read the file `named` (--config), or the first that exists of `paths.config_files`.
+def load_config(
+    named: Path | None = None, environ: Mapping[str, str] | None = None, *, to_start: bool = False
+) -> Config:
+    """Read the file `named` (--config), or the first that exists of `paths.config_files`;
+    `to_start` a daemon with it, which asks more of it and of this machine.
 
     Raises ConfigError.
     """
@@ -109,19 +113,24 @@ def load_config(named: Path | None = None, environ: Mapping[str, str] | None = N
     kinds = _kinds(data)
     file, wrong = validate_partly(ConfigFile, data)
     problems += [(keys, _blame(keys, problem, environ)) for keys, problem in wrong]
-    checks = (check_limits(file, kinds), check_names(file, kinds), check_references(file, environ))
-    for keys, text, fix in itertools.chain(*checks):
-        if not any(_related(keys, other) for other, _ in problems):
-            problems.append((keys, Problem(key_text(keys), text, fix)))
-    if problems:
-        raise _error(path, [problem for _, problem in problems])
-    return Config(
+    config = Config(
         path=path,
         file=file,
         state_dir=(file.state_dir or paths.state_dir(environ)).expanduser().absolute(),
         socket=(file.socket or paths.daemon_socket(environ)).expanduser().absolute(),
         environ=environ,
     )
+    for keys, text, fix in itertools.chain(
+        check_limits(file, kinds),
+        check_names(file, kinds),
+        check_references(file, environ),
+        check_start(config, kinds) if to_start else (),
+    ):
+        if not any(_related(keys, other) for other, _ in problems):
+            problems.append((keys, Problem(key_text(keys), text, fix)))
+    if problems:
+        raise _error(path, [problem for _, problem in problems])
+    return config
 
 
 def _error(path: Path, problems: Sequence[Problem]) -> ConfigError:
@@ -140,7 +149,9 @@ def _find(environ: Mapping[str, str]) -> Path:
     raise ConfigError(
         f"there is no configuration: looked for {looked}",
         [],
-        "write one (spotctl doctor checks it), or name one with --config; "
+        f"for clouds on this machine: mkdir -p {candidates[-1].parent} && "
+        f"spotctl cloud up > {candidates[-1]}; for others write one (spotd check says what is "
+        "wrong with it), or name one with --config; "
         f"the smallest is\n{MINIMAL}",
     )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from providers.base import Offer, Scope
-from spotd.model import Refusal, S
+from spotd.model import LeaveReason, Node, Refusal, S
+from spotd.states import NodeState
 
 # First cooldown by what was said, in seconds; doubled for each repeat, up to the cap. Karpenter
 # blocks a refused pool for 3 minutes; quota comes back when our own dying machine is counted out.
@@ -21,14 +22,30 @@ BASE_S = {
     "RejectedError": 3600.0,
     "Preempted": 120.0,
     "Lost": 120.0,
-    "BootTimeout": 600.0,
 }
 CAP_S = 3600.0
+BOOT_TIMEOUTS = 2.0  # of the job that asks: another offer has its turn before this one is back
 
+# The reasons that say something about an offer, and the code under which it is remembered.
+_CODES = {
+    LeaveReason.PREEMPTED: "Preempted",
+    LeaveReason.LOST: "Lost",
+    LeaveReason.BOOT_TIMEOUT: "BootTimeout",
+}
 
 _PARTS = {Scope.PROVIDER: 1, Scope.REGION: 2, Scope.ZONE: 3, Scope.OFFER: 5}  # of an offer's key
 
 Spoiled = Mapping[str, Sequence[Refusal]]
+
+
+def refusal_of(node: Node) -> Refusal | None:
+    """What a node that leaves says about its offer, counted from when it left: at first from the
+    decision, then from when it was gone. None where it says nothing."""
+    code = _CODES.get(node.leave_reason) if node.leave_reason else None
+    if code is None:
+        return None
+    gone_at_us = node.gone_at_us if node.state is NodeState.GONE else 0
+    return Refusal(node.offer.key, Scope.OFFER, code, max(node.left_at_us, gone_at_us), node.id)
 
 
 def spoiled_places(refusals: Iterable[Refusal]) -> Spoiled:
@@ -47,10 +64,14 @@ def _beginning(offer_key: str, parts: int) -> str:
     return "/".join(offer_key.split("/")[:parts])
 
 
-def cooldown_until_us(offer: Offer, spoiled: Spoiled) -> tuple[int, str]:
+def cooldown_until_us(
+    offer: Offer, spoiled: Spoiled, boot_timeout_s: float = 0.0
+) -> tuple[int, str]:
     """When `offer` may be tried again and why not before; (0, "") when it was never refused.
 
-    Repeats within an hour of each other double the time: n refusals give base * 2^(n-1), capped.
+    Repeats within an hour of each other double the time: n waves give base * 2^(n-1), capped.
+    What did not boot cools by how long the job that asks would wait for it again,
+    `boot_timeout_s`: until then the others have had their turn.
     """
     until_us, why = 0, ""
     by_code: dict[str, list[int]] = {}
@@ -60,8 +81,23 @@ def cooldown_until_us(offer: Offer, spoiled: Spoiled) -> tuple[int, str]:
             by_code.setdefault(refusal.code, []).append(refusal.at_us)
     for code, times in sorted(by_code.items()):
         last_us = max(times)
-        repeats = sum(1 for at_us in times if last_us - at_us < CAP_S * S)
-        pause_s = min(BASE_S.get(code, 60.0) * 2 ** min(repeats - 1, 10), CAP_S)
+        base_s = BASE_S.get(code, 60.0)
+        if code == "BootTimeout":
+            base_s = max(base_s, BOOT_TIMEOUTS * boot_timeout_s)
+        # The next refusal can come no earlier than a cooldown, and a boot, after the last one.
+        within_s = max(CAP_S, 3 * base_s)
+        waves = _waves([at_us for at_us in times if last_us - at_us < within_s * S], base_s)
+        pause_s = min(base_s * 2 ** min(waves - 1, 10), max(CAP_S, base_s))
         if last_us + int(pause_s * S) > until_us:
             until_us, why = last_us + int(pause_s * S), code
     return until_us, why
+
+
+def _waves(times_us: Iterable[int], base_s: float) -> int:
+    """How often it was refused anew: what comes within a first cooldown of another was asked for
+    before that, as the ranks of a gang and the jobs of a zone are that are taken away together."""
+    waves, began_us = 0, 0
+    for at_us in sorted(times_us):
+        if waves == 0 or at_us - began_us >= base_s * S:
+            waves, began_us = waves + 1, at_us
+    return waves

@@ -181,21 +181,13 @@ def _heard_again(d: Draft, node: Node) -> None:
 
 def give_up_boot(d: Draft) -> None:
     """A machine that does not come up in time is given back, and its offer cooled."""
-    spec = d.job.spec
     for node in d.nodes:
         if node.state not in (NodeState.LAUNCHING, NodeState.BOOTING) or node.kept_until_us:
             continue
-        if not node.hello_at_us:
-            end_us = node.requested_at_us + int(spec.boot_timeout_s * S)
-            text = f"not up within {spec.boot_timeout_s:.0f} s"
-        elif node.started_at_us and not node.ready_at_us:
-            end_us = node.started_at_us + int(spec.setup_timeout_s * S)
-            text = f"setup not done within {spec.setup_timeout_s:.0f} s"
-        elif node.chosen and not node.started_at_us:
-            # It is chosen as soon as its whole gang has said hello.
-            end_us = max(mate.hello_at_us for mate in gang_of(d, node)) + int(START_S * S)
-            text = f"not to be started within {START_S:.0f} s"
-        else:
+        if node.heard_at_us and suspect(node, d.market, d.now_us):
+            continue  # what it has done since is not known: see give_up_lost
+        end_us, text = _boot_end(d, node)
+        if not end_us:
             continue
         if d.now_us < end_us:
             d.wake(end_us)
@@ -205,6 +197,30 @@ def give_up_boot(d: Draft) -> None:
             words = f"{place(node)} could not be started and is replaced: {text}{error}"
             d.event("start_failed", words, node, severity=Severity.WARNING, alert=True)
         d.leave(node, LeaveReason.BOOT_TIMEOUT, text + error)
+
+
+def _boot_end(d: Draft, node: Node) -> tuple[int, str]:
+    """When the next thing that a coming machine is to do is overdue, and in which words; 0 when
+    nothing is. An agent may have done it while nobody listened: it has time to say so."""
+    spec = d.job.spec
+    if not node.hello_at_us:
+        end_us = node.requested_at_us + int(spec.boot_timeout_s * S)
+        text = f"not up within {spec.boot_timeout_s:.0f} s"
+    elif node.started_at_us and not node.ready_at_us:
+        end_us = node.started_at_us + int(spec.setup_timeout_s * S)
+        text = f"setup not done within {spec.setup_timeout_s:.0f} s"
+    elif node.chosen and not node.started_at_us:
+        # It is chosen as soon as its whole gang has said hello; and while we were away, nobody
+        # could start it.
+        hello_us = max(mate.hello_at_us for mate in gang_of(d, node))
+        end_us = max(hello_us, d.market.listening_since_us) + int(START_S * S)
+        text = f"not to be started within {START_S:.0f} s"
+    else:
+        return 0, ""
+    if node.booted_at_us:
+        heard_us = d.market.listening_since_us + int(d.market.timing.lost_after_s * S)
+        end_us = max(end_us, heard_us)
+    return end_us, text
 
 
 def _may_save(d: Draft, node: Node) -> bool:

@@ -28,6 +28,7 @@ CALL_DEADLINE_S = {
 }
 LAUNCH_S = 10.0  # how long a create itself may take, by the port's contract
 LAST_LOOK = 0.75  # of the time after which a silent node is given up: HEAD is read once more
+_FOLLOWED = (NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING)
 
 
 def last_start_us(kind: EffectKind, deadline_us: int) -> int:
@@ -102,6 +103,8 @@ def mate_released(node: Node, view: View) -> bool:
 
 def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     """The one call that this node needs next; None when it needs none."""
+    if node.state in _FOLLOWED and may_have_finished(node, view):
+        return EffectKind.READ_HEAD
     match node.state:
         case NodeState.LAUNCHING:
             launched = node.instance_id or node.launch_error
@@ -115,7 +118,31 @@ def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | No
         case NodeState.TERMINATING:
             return _need_terminating(node, market, now_us)
         case NodeState.GONE:
-            return None
+            newest = node.generation == view.job.generation
+            return EffectKind.READ_HEAD if newest and end_unread(node, view) else None
+
+
+def may_have_finished(node: Node, view: View) -> bool:
+    """It crashed, and HEAD, released, was not read since: that may have been the final manifest,
+    after which the end of a program says nothing."""
+    head = view.job.head
+    if head is None or head.final or not head.released or head.generation != node.generation:
+        return False
+    crashed = node.exit_code not in (None, EXIT_FINISHED, EXIT_RELEASED)
+    return crashed and head.read_at_us < max(node.exited_at_us, head.seen_at_us)
+
+
+def end_unread(node: Node, view: View) -> bool:
+    """Its program ended, only HEAD says whether the job has, and that was not read since: until it
+    is, another machine would at best find that all is done."""
+    job, head = view.job, view.job.head
+    if job.outcome is not None:
+        return False
+    if may_have_finished(node, view):
+        return True
+    if node.exit_code != EXIT_FINISHED or not node.chosen or node.rank or scripts_gang(job):
+        return False
+    return head is None or (not head.final and head.read_at_us < node.exited_at_us)
 
 
 def alive_at_us(node: Node, view: View, market: Market) -> int:
@@ -133,11 +160,13 @@ def last_look_us(node: Node, view: View, market: Market) -> int:
 
 
 def lost_at_us(node: Node, view: View, market: Market) -> int:
-    """When a silent node may be given up. After its last look at HEAD it has the rest of its time
-    to speak: what kept us from looking may have kept it from being heard."""
+    """When a silent node may be given up. After its last look at HEAD, and after a time when its
+    cloud was away, it has the rest of its time to speak: what kept us from looking may have kept it
+    from being heard."""
     looked_us = _head_read_at_us(view) if node.claimed_at_us else 0
+    asked_us = max(looked_us, market.answering_since_us.get(node.offer.provider, 0))
     rest_us = int((1 - LAST_LOOK) * market.timing.lost_after_s * S)
-    return max(last_look_us(node, view, market), looked_us) + rest_us
+    return max(last_look_us(node, view, market), asked_us) + rest_us
 
 
 def unanswered(node: Node, view: View, market: Market) -> str:

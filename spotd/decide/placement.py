@@ -49,8 +49,8 @@ def fits(offer: Offer, want: OfferRequest) -> bool:
 def rank(spec: JobSpec, market: Market, now_us: int, taken: Iterable[str] = ()) -> list[Ranked]:
     """Every offer that fits, the best first, those not to be had now last.
 
-    `taken` are offer keys not to be asked for: the machine just lost, one being taken away, or one
-    that we are already asking for. With `spec.ordered` an earlier alternative beats a cheaper one.
+    `taken` are offer keys not to be asked for: of a machine being taken away, or one that we are
+    already asking for. With `spec.ordered` an earlier alternative beats a cheaper one.
     """
     barred, spoiled = set(taken), spoiled_places(market.refusals)
     rows: list[tuple[bool, int, int, str, Ranked]] = []
@@ -76,7 +76,7 @@ def _excluded(
         return f"${offer.price_microusd_per_h / 1e6:.2f}/h is above max_hourly_cost", 0
     if offer.key in barred:
         return "being taken away, or already asked for", 0
-    until_us, code = cooldown_until_us(offer, spoiled)
+    until_us, code = cooldown_until_us(offer, spoiled, spec.boot_timeout_s)
     if until_us > now_us:
         wait_s = (until_us - now_us) / 1e6
         return f"cooling for {wait_s:.0f} s more after {code}", until_us

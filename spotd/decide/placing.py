@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from spotd.decide.cooldowns import refusal_of
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.leaving import taking_away
 from spotd.decide.naming import launch_token, node_id
+from spotd.decide.needs import end_unread
 from spotd.decide.placement import Ranked, rank
-from spotd.model import Attempt, Desired, LeaveReason, Node
+from spotd.model import Attempt, Desired, LeaveReason, Market, Node
 from spotd.states import NodeState
 
 
@@ -61,6 +65,11 @@ def place_job(d: Draft) -> None:
     if _manned(d):
         _report_manned(d)
         return
+    ended = next((node for node in d.current if end_unread(node, d.view)), None)
+    if ended is not None:
+        error = f" ({ended.effect_error})" if ended.effect_error else ""
+        d.say(f"{place(ended)} has ended: waiting for HEAD to be read{error} before another starts")
+        return
     coming = len(_candidates(d)) if _attempt_open(d) else 0
     wanted = d.job.spec.candidates if d.market.hedging else 1
     if coming >= wanted:
@@ -81,20 +90,30 @@ def place_job(d: Draft) -> None:
 
 
 def _taken(d: Draft) -> set[str]:
-    """Offers not to ask for: ours that are coming or being taken away, and those just lost."""
-    gone_badly = (LeaveReason.PREEMPTED, LeaveReason.LOST)
+    """Offers not to ask for: ours that are coming or being taken away. What was lost is out for
+    its cooldown alone: where nothing else is to be had, it is asked for again."""
     taken = set()
     for node in d.nodes:
         coming = node.state in (NodeState.LAUNCHING, NodeState.BOOTING)
-        lost = node.leave_reason in gone_badly and node.generation >= d.job.generation - 1
-        if coming or lost or (node.state is not NodeState.GONE and taking_away(node)):
+        if coming or (node.state is not NodeState.GONE and taking_away(node)):
             taken.add(node.offer.key)
     return taken
 
 
+def _market(d: Draft) -> Market:
+    """The market with what our own machines' ends say about their offers. Those that are decided
+    in this very pass are on record only after it."""
+    ours = [said for node in d.nodes if (said := refusal_of(node)) is not None]
+    if not ours:
+        return d.market
+    known = {(said.node_id, said.code) for said in ours}
+    others = [r for r in d.market.refusals if (r.node_id, r.code) not in known]
+    return replace(d.market, refusals=(*others, *ours))
+
+
 def _ask(d: Draft) -> bool:
     """Commit to one more candidate; False when nothing is to be had now."""
-    ranked = rank(d.job.spec, d.market, d.now_us, _taken(d))
+    ranked = rank(d.job.spec, _market(d), d.now_us, _taken(d))
     free = [row for row in ranked if not row.excluded]
     if not free:
         _wait_for_market(d, ranked)
@@ -139,12 +158,15 @@ def _cause(d: Draft) -> str:
 
 
 def _wait_for_market(d: Draft, ranked: list[Ranked]) -> None:
+    first = min((row for row in ranked if row.until_us), key=lambda row: row.until_us, default=None)
     if not ranked:
         d.say("no provider offers a machine that fits; see `spotctl plan`")
     else:
-        d.say(f"all {len(ranked)} offers that fit are out: {ranked[0].excluded}")
-    ends = [row.until_us for row in ranked if row.until_us]
-    d.wake(min(ends, default=d.now_us + 60_000_000))
+        told = first or ranked[0]
+        count = len(ranked)
+        whose = f"all {count} offers that fit are" if count > 1 else "the only offer that fits is"
+        d.say(f"{whose} out; {told.offer.key}: {told.excluded}")
+    d.wake(first.until_us if first else d.now_us + 60_000_000)
 
 
 def _report_manned(d: Draft) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from providers.base import NoticeKind
 from spotd.decide.backoff import backoff_s
 from spotd.decide.draft import LEAVING, Draft, place
-from spotd.decide.needs import gang_finished_us, scripts_gang
+from spotd.decide.leaving import gang_of, taking_away
+from spotd.decide.needs import gang_finished_us, may_have_finished, scripts_gang, suspect
 from spotd.model import Desired, LeaveReason, Node, S, Severity
 from spotd.states import NodeState
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
@@ -116,14 +117,21 @@ def settle_exits(d: Draft) -> None:
             case code if code == EXIT_FINISHED:
                 _finished(d, node)
             case code if code == EXIT_RELEASED and _asked_to_stop(d, node):
-                step = d.job.head.step if d.job.head else node.last_step
-                saved = f"saved at step {step} and released"
-                text = saved if node.released_at_us else "stopped as it was told"
-                d.leave(node, LeaveReason.PREEMPTED, text, keep=True)
+                d.leave(node, LeaveReason.PREEMPTED, _stopped(d, node), keep=True)
             case code if code == EXIT_FENCED:
                 d.leave(node, LeaveReason.LOST, "fenced by a newer generation", keep=True)
             case _:
                 _crashed(d, node)
+
+
+def _stopped(d: Draft, node: Node) -> str:
+    """In which words; whether a script of its own saved anything is not known."""
+    if not node.released_at_us:
+        return "stopped as it was told"
+    if d.job.spec.checkpoint.engine == "none":
+        return "stopped and released"
+    step = d.job.head.step if d.job.head else node.last_step
+    return f"saved at step {step} and released"
 
 
 def _asked_to_stop(d: Draft, node: Node) -> bool:
@@ -151,16 +159,20 @@ def _finished(d: Draft, node: Node) -> None:
 
 
 def _await_head(d: Draft, node: Node) -> None:
-    """Its machine is not paid for ever for a store that does not answer: the next one claims HEAD
-    before it trains, and sees there that all is done."""
+    """Its machine is not paid for ever for a store that does not answer. No other is asked for
+    until HEAD was read: it could only find there that all is done, and we would not know."""
     end_us = node.exited_at_us + int(HEAD_PATIENCE_S * S)
     if d.now_us < end_us:
-        d.say(f"{place(node)} exited 0; waiting for its last checkpoint to be read")
+        d.say(f"{place(node)} exited {node.exit_code}; waiting for its last checkpoint to be read")
         d.wake(end_us)
         return
     error = f" ({node.effect_error})" if node.effect_error else ""
-    text = f"exited 0, and HEAD could not be read for {HEAD_PATIENCE_S / 60:.0f} min{error}"
-    words = f"{place(node)} {text}; another machine is asked, check the checkpoints' store"
+    patience = f"{HEAD_PATIENCE_S / 60:.0f} min{error}"
+    text = f"exited {node.exit_code}, and HEAD could not be read for {patience}"
+    words = (
+        f"{place(node)} {text}: it is given back, and no other is asked for until HEAD was read; "
+        f"let spotd read {d.job.spec.checkpoint.store}, which it tries again and again"
+    )
     d.event("unconfirmed", words, node, severity=Severity.ERROR, alert=True)
     d.leave(node, LeaveReason.DONE, text)
 
@@ -185,7 +197,42 @@ def _setup_failed(d: Draft, node: Node) -> None:
 
 
 def _crashed(d: Draft, node: Node) -> None:
-    _charge(d, node, f"the program exited with code {node.exit_code}")
+    """Success is the final manifest, whatever came after it; and what broke a gang may have been
+    one of its machines. Both are known before a crash is charged."""
+    if d.job.head is not None and d.job.head.final:
+        return
+    if may_have_finished(node, d.view):
+        _await_head(d, node)
+    elif not _broken_by_a_machine(d, node):
+        _charge(d, node, f"the program exited with code {node.exit_code}")
+
+
+def _broken_by_a_machine(d: Draft, node: Node) -> bool:
+    """True while that may be so; a rank of a gang that was is given back uncharged. Ranks fail
+    within moments when one of them is gone, and long before that one is known to be lost."""
+    spec = d.job.spec
+    if spec.num_nodes == 1 or node.exit_code in spec.recover_on_exit_codes or _blamed(d, node):
+        return False
+    gang = gang_of(d, node)
+    left = next((mate for mate in gang if mate.state in LEAVING or taking_away(mate)), None)
+    if left is not None or len(gang) < spec.num_nodes:  # a view has no old nodes that are gone
+        reason = left.leave_reason if left is not None else LeaveReason.LOST
+        rank = f"rank {left.rank}" if left is not None else "another rank"
+        text = f"exited with code {node.exit_code} when {rank} left"
+        d.leave(node, reason or LeaveReason.PREEMPTED, text, keep=True)
+        return True
+    since_us = max(node.exited_at_us, d.market.listening_since_us)
+    end_us = since_us + int(d.market.timing.suspect_after_s * S)
+    if d.now_us < end_us:
+        d.say(f"{place(node)} exited with code {node.exit_code}; looking for its other ranks")
+        d.wake(end_us)
+        return True
+    silent = next((mate for mate in gang if suspect(mate, d.market, d.now_us)), None)
+    if silent is None:
+        return False
+    text = f"exited with code {node.exit_code} when rank {silent.rank} fell silent"
+    d.leave(node, LeaveReason.LOST, text, keep=True)
+    return True
 
 
 def _charge(d: Draft, node: Node, text: str) -> None:
@@ -195,35 +242,45 @@ def _charge(d: Draft, node: Node, text: str) -> None:
     first step of the whole job is not tried again: the next machine would see the same.
     """
     job, spec = d.job, d.job.spec
-    charged = any(
-        other.leave_reason is LeaveReason.FAILED and other.generation == node.generation
-        for other in d.nodes
-    )
-    # A newer attempt that has chosen nobody took nothing over: its notice may be withdrawn.
-    replaced = any(other.chosen and other.generation > node.generation for other in d.nodes)
-    if d.ended or replaced or job.stop_text or charged:
-        _leave_failed(d, node, text)  # one crash, in as many ranks as it may be, is charged once
+    if _blamed(d, node):
+        _leave_failed(d, node, text)
         return
     free = node.exit_code in spec.recover_on_exit_codes
     failures = job.failures + (0 if free else 1)
     d.set_job(failures=failures)
     if not free and not job.first_step_at_us:
         d.set_job(stop_text=f"{text} before its first step")
+        what_next = ""
     elif failures > spec.max_restarts_on_errors and not free:
         d.set_job(stop_text=f"{text}; restarts on errors used up ({spec.max_restarts_on_errors})")
+        what_next = ""
     else:
         pause_s = backoff_s(failures if not free else 1)
         d.set_job(place_after_us=d.now_us + int(pause_s * S))
-    left = max(spec.max_restarts_on_errors - failures, 0)
+        left = max(spec.max_restarts_on_errors - failures, 0)
+        count = "not counted (recover_on_exit_codes)" if free else f"then {left} more"
+        what_next = f"; tried again in {pause_s:.0f} s, {count}"
     d.event(
         "crashed",
-        f"{text} on {place(node)} at step {node.last_step}; {left} restarts left",
+        f"{text} on {place(node)} at step {node.last_step}{what_next}",
         node,
         severity=Severity.ERROR,
         alert=True,
         tail=node.exit_tail,
     )
     _leave_failed(d, node, text)
+
+
+def _blamed(d: Draft, node: Node) -> bool:
+    """Its crash is no more to be charged: one crash, in as many ranks as it may be, is charged
+    once, and none when the job ends or goes on without this node."""
+    charged = any(
+        other.leave_reason is LeaveReason.FAILED and other.generation == node.generation
+        for other in d.nodes
+    )
+    # A newer attempt that has chosen nobody took nothing over: its notice may be withdrawn.
+    replaced = any(other.chosen and other.generation > node.generation for other in d.nodes)
+    return d.ended or replaced or bool(d.job.stop_text) or charged
 
 
 def _leave_failed(d: Draft, node: Node, text: str) -> None:

@@ -23,7 +23,7 @@ from spotd.errors import UserError
 from spotd.store.sql import open_store
 
 
-def main(folder: Path, steps: int = 0) -> int:
+def main(folder: Path, steps: int | None = None) -> int:
     """Run the demo, its report in `folder`; 0 when everything it is to prove was proven."""
     console = Console()
     out = folder.absolute()

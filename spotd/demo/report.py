@@ -14,7 +14,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 
 from spotd.demo.facts import Recovery, lineage, losses_by_generation
-from spotd.demo.story import STRIKES, Ended
+from spotd.demo.story import EVERY_S, REPORT_S, STEP_MS, STRIKES, Ended
 from spotd.model import Node, S
 from spotd.serve.loss import Attempt, loss_picture
 from spotd.serve.ribbon import Span, ribbon
@@ -22,6 +22,10 @@ from spotd.store.base import CheckpointRow, ProgressRow
 from spotd.wire import EXIT_FENCED
 
 TAKEN = len(STRIKES)
+# A death without notice costs what came after the last save; one may still have been on its way.
+LOST_MAX_STEPS = (EVERY_S + REPORT_S) * 1000 // STEP_MS
+# Generous, for a box that is busy, and far from the minutes that a forgotten machine costs.
+GIVING_BACK_MAX_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -193,10 +197,10 @@ def verdicts(evidence: Evidence) -> list[tuple[bool, str]]:
     """What was to be proven, and whether it is."""
     commits, orphan_s = evidence.zombie_commits, evidence.orphan_s
     slowest_s = max(evidence.giving_back_s.values(), default=0.0)
-    kept = f"; one not wanted any more ended within {slowest_s:.2f} s"
     recovered = len(evidence.recoveries)
     steps = max(lineage(evidence.progress), default=0)
     noticed = sum(r.steps_lost for r in evidence.recoveries if r.kind == "notice")
+    died = max((r.steps_lost for r in evidence.recoveries if r.kind == "death"), default=0)
     return [
         (recovered == TAKEN, f"{recovered} of {TAKEN} machines that were taken away were replaced"),
         (
@@ -206,12 +210,17 @@ def verdicts(evidence: Evidence) -> list[tuple[bool, str]]:
         (evidence.losses_equal, f"so do the losses of all {steps} steps"),
         (noticed == 0, f"{noticed} steps lost where there was a notice"),
         (
+            died <= LOST_MAX_STEPS,
+            f"{died} steps lost by a sudden death: at most {LOST_MAX_STEPS} since a checkpoint",
+        ),
+        (
             commits == 0 and evidence.refused,
             f"the frozen machine woke up and was fenced: {commits} commits accepted",
         ),
+        (orphan_s == 0, f"{orphan_s:g} machine-seconds leaked, by the clouds' own meters"),
         (
-            orphan_s == 0,
-            f"{orphan_s:g} machine-seconds leaked, by the clouds' own meters{kept}",
+            slowest_s <= GIVING_BACK_MAX_S,
+            f"machines not wanted any more ended within {slowest_s:.2f} s",
         ),
     ]
 

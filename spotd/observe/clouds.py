@@ -14,6 +14,7 @@ import structlog
 from providers.base import (
     AuthError,
     Instance,
+    Notice,
     OfferRequest,
     Provider,
     ProviderError,
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 ORPHAN_GRACE_S = 60.0
 REPEAT_S = 60.0  # between terminates of an orphan that is still listed
 PATIENCE_S = 30.0  # how long who shares a listing waits for it
+AWAY_S = 30.0  # a cloud that has not answered for longer was away: so were its nodes, to us
 
 Record = Callable[[], None]
 
@@ -56,6 +58,20 @@ class Survey:
     def survey(self, provider: str) -> Record:
         """List `provider`; the result records it (once, whoever calls it). Raises ProviderError."""
         return self._lanes[provider].ask()
+
+    def silent(self, longer_than_s: float) -> dict[str, str]:
+        """Providers that we have asked in vain for longer than that many seconds, and what to say
+        of each."""
+        silences = {name: lane.silence() for name, lane in self._lanes.items()}
+        return {
+            name: f"no answer for {silence_s:.0f} s{f': {error}' if error else ''}"
+            for name, (silence_s, error) in silences.items()
+            if silence_s > longer_than_s
+        }
+
+    def answering_since(self) -> dict[str, int]:
+        """When each provider that was away answered again, us; 0 for one that never was."""
+        return {name: lane.answering_since_us() for name, lane in self._lanes.items()}
 
 
 class _Lane:
@@ -91,6 +107,14 @@ class _Lane:
             self._changed.notify_all()
         return _told(outcome)
 
+    def silence(self) -> tuple[float, str]:
+        """See _Listing.silence."""
+        return self._listing.silence()
+
+    def answering_since_us(self) -> int:
+        """See Survey.answering_since."""
+        return self._listing.answering_since_us
+
 
 def _told(outcome: Record | BaseException | None) -> Record:
     if isinstance(outcome, BaseException):
@@ -112,12 +136,23 @@ class _Listing:
         self._ending_us: dict[str, int] = {}  # orphan -> last told to end
         self._reported: set[str] = set()
         self._untold: list[tuple[str, Event]] = []  # by job, oldest first
+        self._unanswered = (0, "")  # since when (us; 0: it answers), and the last error
+        self.answering_since_us = 0  # when it last answered after it was away
 
     def take(self) -> Record:
         """Ask now. A listing that fails is nothing; one that succeeds is recorded by the result,
         once. Raises ProviderError."""
         asked_at_us = self._clock.now_us()
-        instances = self._provider.list()
+        since_us, error = self._unanswered
+        self._unanswered = (since_us or asked_at_us, error)
+        try:
+            instances = self._provider.list()
+        except ProviderError as failed:
+            self._unanswered = (since_us or asked_at_us, str(failed))
+            raise
+        if since_us and self._clock.now_us() - since_us > AWAY_S * S:
+            self.answering_since_us = self._clock.now_us()
+        self._unanswered = (0, "")
         once = threading.Lock()
         done = False
 
@@ -135,6 +170,12 @@ class _Listing:
             self._end(self._overdue(orphans, now_us))
 
         return record
+
+    def silence(self) -> tuple[float, str]:
+        """For how many seconds the cloud was asked in vain, and its last error; 0 when it answers.
+        A call that hangs is asked in vain as well."""
+        since_us, error = self._unanswered
+        return ((self._clock.now_us() - since_us) / S if since_us else 0.0), error
 
     def _overdue(self, orphans: Sequence[Instance], now_us: int) -> list[Instance]:
         """Those that no node has wanted for the grace, and that were not told to end just now."""
@@ -205,12 +246,13 @@ def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:
     store.record_provider(provider.name, "", clock.now_us())
 
 
-def hear_notices(store: Store, provider: Provider, clock: Clock) -> None:
-    """Ask the cloud's own queue of notices and record them."""
+def hear_notices(store: Store, provider: Provider, clock: Clock, untold: list[Notice]) -> None:
+    """Ask the cloud's own queue of notices and record them. The queue tells each of them once:
+    `untold` keeps, from call to call, those that the store did not take. Raises StoreError."""
     try:
-        notices = provider.notices()
+        untold.extend(provider.notices())
     except ProviderError as error:
         log.warning("notices", provider=provider.name, error=str(error))
-        return
-    if notices:
-        store.record_cloud_notices(provider.name, notices, clock.now_us())
+    if untold:
+        store.record_cloud_notices(provider.name, untold, clock.now_us())
+        untold.clear()

@@ -32,6 +32,9 @@ log = structlog.get_logger(__name__)
 LOOK_S = 2.0  # between looks for nodes to follow, without a hint
 LOOK_FLOOR_S = 0.1  # with hints; and never more than a tenth of the time
 TURN_S = 0.25  # the longest sleep
+# Between turns, while nodes have no more to say than fits into one: hundreds of them share a turn
+# then, which costs the same for one, and a notice is late by half of this.
+GATHER_S = 0.05
 SILENT_S = 10.0  # five heartbeats missed: the link is as good as down
 STALL_S = 3.0  # a turn that took longer says nothing about the nodes' silence
 POISON_S = 10.0  # before entries that could not be recorded are read again
@@ -76,6 +79,8 @@ class Follower:
         self._looked_s = -1e9
         self._look_took_s = 0.0
         self._judged_s = clock.monotonic_s()
+        self._turned_s = -1e9
+        self._more = False  # some node had more to say than was read
 
     def start(self) -> None:
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
@@ -131,6 +136,7 @@ class Follower:
     def _turn(self) -> None:
         self._record()
         wait_s = self._look_when_due()
+        self._gather()
         for key, _ in self._selector.select(timeout=wait_s):
             if key.data is None:
                 _drain(self._wake_r)
@@ -143,6 +149,14 @@ class Follower:
         for node_id in self._output.incomplete():
             if node_id in self._followed:
                 self._leave(self._followed[node_id])
+
+    def _gather(self) -> None:
+        """Let the nodes' words come together, unless the last turn is long ago."""
+        pause_s = self._turned_s + GATHER_S - self._clock.monotonic_s()
+        if pause_s > 0 and not self._more:
+            self._stopping.wait(pause_s)
+        self._turned_s = self._clock.monotonic_s()
+        self._more = False
 
     def _look_when_due(self) -> float:
         """How long the loop may sleep now."""
@@ -241,6 +255,7 @@ class Follower:
             log.info("the link broke", node=node_id, error=str(error))
             self._lose(followed)
             return
+        self._more |= len(data) == READ_BYTES
         if data:
             self._take(followed, data)
         elif over and not channel.recv_ready() and not channel.recv_stderr_ready():

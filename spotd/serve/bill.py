@@ -76,7 +76,8 @@ def all_reports(progress: Sequence[ProgressRow], first_step_at_us: int) -> Seque
 
 def useful_us(progress: Sequence[ProgressRow]) -> int:
     """Wall time of training whose steps survive: what a newer generation trained again does not
-    count."""
+    count. Each stretch lies within one node's clock, so that it does not matter whether that is
+    right, nor when we heard of it."""
     total, floor = 0, None
     for generation in sorted({row.generation for row in progress}, reverse=True):
         rows = [row for row in progress if row.generation == generation]
@@ -116,9 +117,20 @@ def on_demand(
 def _startup_us(segments: Sequence[SegmentRow], progress: Sequence[ProgressRow]) -> int:
     """From the start of the newest machine before the first step to that step. Machines that were
     lost before it, and waiting for the next one, are not what a start on demand takes."""
-    first_us = min(row.first_at_us for row in progress)
+    first_us = _first_step_us(progress)
     begins: dict[str, int] = {}  # a machine's, whose segments follow one another
     for row in segments:
         if row.state != "void":
             begins[row.node_id] = min(row.start_us, begins.get(row.node_id, row.start_us))
     return first_us - max((at for at in begins.values() if at <= first_us), default=first_us)
+
+
+def _first_step_us(progress: Sequence[ProgressRow]) -> int:
+    """When the first step was made, by our clock, which the segments are counted by. How far the
+    node's clock is off is told by the report that was heard soonest after it was made."""
+    found = []
+    for generation in {row.generation for row in progress}:
+        rows = [row for row in progress if row.generation == generation]
+        behind_us = min(row.at_us - row.last_at_us for row in rows)
+        found.append(min(row.first_at_us for row in rows) + behind_us)
+    return min(found)

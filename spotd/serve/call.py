@@ -43,9 +43,10 @@ class ProviderInfo:
 class Backing:
     """What the daemon lends to its doors.
 
-    `objects` is the deployment's store (packages, logs); `spool_dir` takes an upload until its
-    digest is known; `test_alert(route)` sends a test message ("" means to every route) and returns
-    route -> "" or what went wrong; `checks` are the daemon's own findings for `doctor`.
+    `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
+    store; `spool_dir` takes an upload until its digest is known; `test_alert(route)` sends a test
+    message ("" means to every route) and returns route -> "" or what went wrong; `silent` are the
+    clouds that do not answer, provider -> what is known of it.
     """
 
     store: Store
@@ -53,13 +54,14 @@ class Backing:
     ids: Ids
     vault: Vault
     objects: ObjectStore
+    open_store: Callable[[str], ObjectStore]
     spool_dir: Path
     defaults: CheckpointDefaults
     known: Known
     market: Callable[[int], Market]
     providers_info: Callable[[], Sequence[ProviderInfo]]
     test_alert: Callable[[str], Mapping[str, str]]
-    checks: Callable[[], Sequence[Check]] = tuple
+    silent: Callable[[], Mapping[str, str]] = dict
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,10 @@ class Call:
                 f"{name} must be a whole number, not {value!r}", f"leave {name} out"
             ) from None
 
-    def text(self, name: str, *, required: bool = False) -> str:
+    def text(self, name: str) -> str:
         """A string of the body. Raises ApiError (bad input)."""
         value = self.body.get(name, "")
-        if not isinstance(value, str) or (required and not value):
+        if not isinstance(value, str):
             raise bad_input(f"{name} must be a text", "use a spotctl of the daemon's version")
         return value
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.rules import decide
+from spotd.model import Market, View
 from spotd.serve.call import ApiError, Call
 from spotd.serve.jobs import parse_job
 from spotd.serve.views import iso, usd
 from spotd.spec import SpecError
 from spotd.spec.document import parse
+from spotd.states import NodeState
 
 
 def why(call: Call) -> dict[str, Any]:
@@ -20,30 +23,47 @@ def why(call: Call) -> dict[str, Any]:
     view = call.backing.store.load_view(job.id, now_us)
     if view is None:
         raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
-    plan = decide(view, call.backing.market(now_us), now_us)
+    market = call.backing.market(now_us)
+    plan = decide(view, market, now_us)
     return {
         "kind": "Why",
         "job": job.name,
         "reason": plan.reason,
-        "reasons": list(plan.reasons),
+        "reasons": [*plan.reasons, *_silences(call, view, market)],
         "wake_at": iso(plan.wake_at_us),
         "next": [event.text for event in plan.events],
     }
 
 
+def _silences(call: Call, view: View, market: Market) -> list[str]:
+    """The clouds that do not answer, of those where the job is or could be."""
+    if view.job.outcome is not None:
+        return []
+    offers = [row.offer for row in rank(view.job.spec, market, call.now_us)]
+    offers += [node.offer for node in view.nodes if node.state is not NodeState.GONE]
+    concerned = {offer.provider for offer in offers}
+    silent = call.backing.silent()
+    return [f"{name}: {text}" for name, text in silent.items() if name in concerned]
+
+
 def plan(call: Call) -> dict[str, Any]:
-    """The offers that fit a job file, best first, with why the others are not to be had."""
-    parsed = parse_job(call, _stand_ins(call.text("yaml", required=True)))
+    """The offers that fit a job file, best first, with why the others are not to be had. `silent`
+    says that an offer is what a cloud said before it stopped answering."""
+    parsed = parse_job(call, _stand_ins(call.text("yaml")))
     now_us = call.now_us
     market = call.backing.market(now_us)
     ranked = rank(parsed.spec, market, now_us)
     limit = call.number("limit", 20, 1, 1000)
+    silent = call.backing.silent()
     return {
         "kind": "Plan",
         "job": parsed.spec.name,
         "num_nodes": parsed.spec.num_nodes,
-        "offers": [_offer_data(row) for row in ranked[:limit]],
+        "offers": [_offer_data(row, silent) for row in ranked[:limit]],
+        "cheapest": _offer_data(min(ranked, key=_score), silent) if ranked else None,
         "fitting": sum(not row.excluded for row in ranked),
+        "answering": sum(not row.excluded and row.offer.provider not in silent for row in ranked),
+        "max_hourly_cost_usd": usd(parsed.spec.max_hourly_microusd) or None,
         "known": len(market.offers),
         "blocked": market.blocked,
         "limits": {
@@ -66,7 +86,11 @@ def _stand_ins(text: str) -> dict[str, str]:
     return {str(name).removeprefix("secrets:").rsplit(".", 1)[-1]: "-" for name in wanted}
 
 
-def _offer_data(row: Ranked) -> dict[str, Any]:
+def _score(row: Ranked) -> int:
+    return row.score_microusd_per_h
+
+
+def _offer_data(row: Ranked, silent: Mapping[str, str]) -> dict[str, Any]:
     offer = row.offer
     return {
         "provider": offer.provider,
@@ -83,4 +107,5 @@ def _offer_data(row: Ranked) -> dict[str, Any]:
         "total_usd_per_h": usd(row.score_microusd_per_h),
         "local": offer.local,
         "excluded": row.excluded,
+        "silent": silent.get(offer.provider, ""),
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from providers.stores import open_store
-from providers.stores.base import ObjectStore
+from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectsError
 from spotd.clock import Ids
 from spotd.model import Market
@@ -36,7 +36,6 @@ def doctor(call: Call) -> dict[str, Any]:
         _tried("object store", lambda: _check_objects(backing.objects, backing.ids)),
         *_check_checkpoints(backing),
         *_check_market(backing, call.now_us),
-        *backing.checks(),
     ]
     items = [
         {"name": check.name, "ok": check.ok, "text": check.text, "try": check.try_}
@@ -70,12 +69,20 @@ def _check_objects(objects: ObjectStore, ids: Ids) -> str:
 
 
 def _check_checkpoints(backing: Backing) -> list[Check]:
-    """The store of jobs that name none, where it is a folder: what a bucket allows is for the
-    machines' eyes, not for the daemon's."""
+    """The store of jobs that name none. Machines on this box write to a folder as the daemon's
+    user; a bucket they reach with rights of their own, and the daemon only reads there: HEAD."""
     url = backing.defaults.store
-    if not url.startswith("file:"):
+    if not url:
         return []
-    return [_tried("checkpoint store", lambda: _check_objects(open_store(url), backing.ids))]
+    check = _check_objects if url.startswith("file:") else _check_reading
+    return [_tried("checkpoint store", lambda: check(backing.open_store(url), backing.ids))]
+
+
+def _check_reading(objects: ObjectStore, ids: Ids) -> str:
+    """Read one object that is not there."""
+    with contextlib.suppress(NotFoundError):
+        objects.get(f"doctor/{ids.token()}")
+    return f"{objects.url} answers, and lets the daemon read"
 
 
 def _check_market(backing: Backing, now_us: int) -> list[Check]:
@@ -95,13 +102,15 @@ def _check_limits(market: Market) -> str:
 
 
 def _check_providers(backing: Backing, market: Market) -> list[Check]:
-    checks = []
+    checks, silent = [], backing.silent()
     for info in backing.providers_info():
         offers = sum(offer.provider == info.name for offer in market.offers)
-        why = market.disabled.get(info.name, "")
+        why = market.disabled.get(info.name) or silent.get(info.name, "")
         text = why or (f"{offers} offers" if offers else "no offers known")
         label = f"{info.kind}, local" if info.local and info.kind != "local" else info.kind
         advice = f"check [providers.{info.name}] in config.toml and its credentials"
+        if info.kind == "local":
+            advice = f"spotctl cloud up, and the url in [providers.{info.name}] that it prints"
         checks.append(
             Check(f"provider {info.name}", bool(offers) and not why, f"{text} ({label})", advice)
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from providers.stores.base import StoreConfigError
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, Job, JobSpec, Mount
 from spotd.serve.call import ApiError, Call, bad_input, conflict
@@ -68,7 +69,7 @@ def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
     backing = call.backing
     try:
         parsed = load(
-            call.text("yaml", required=True),
+            call.text("yaml"),
             now_us=call.now_us,
             env=call.texts("env"),
             secrets=secrets,
@@ -93,6 +94,7 @@ def submit_job(call: Call) -> dict[str, Any]:
     """Store a job. The same `request_id` again returns the first job and stores nothing."""
     backing = call.backing
     parsed = parse_job(call, call.texts("secrets"))
+    _check_store(call, parsed.spec.checkpoint.store)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
     warnings = [*parsed.warnings, *_outlook(call, spec)]
     job_id = backing.ids.job_id()
@@ -113,6 +115,17 @@ def submit_job(call: Call) -> dict[str, Any]:
             f"spotctl run --name {spec.name}-2 ..., or spotctl cancel {spec.name} first",
         ) from None
     return {"kind": "Job", **_summary(call, job), "warnings": warnings}
+
+
+def _check_store(call: Call, url: str) -> None:
+    """The daemon reads HEAD there: a job whose store it cannot open would never be seen to end.
+    Raises ApiError (bad input)."""
+    try:
+        call.backing.open_store(url)
+    except StoreConfigError as error:
+        text = f"the daemon cannot open checkpoint.store {url}: {error}"
+        advice = "mend that where spotd runs ([stores] in its config.toml), or name another store"
+        raise bad_input(text, advice) from None
 
 
 def _outlook(call: Call, spec: JobSpec) -> list[str]:

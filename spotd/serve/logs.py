@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from providers.stores.base import NotFoundError, ObjectStore
-from spotd.serve.call import Call, bad_input
+from spotd.model import Job
+from spotd.serve.call import Call, bad_input, not_found
 from spotd.states import NodeState
 
 MAX_REPLY_BYTES = 1 << 20
@@ -73,7 +75,7 @@ def read_logs(call: Call) -> tuple[dict[str, Any], bool]:
     """
     job, backing = call.job(), call.backing
     cursor = _cursor(call)
-    streams = _streams(call, job.id)
+    streams = _streams(call, job)
     tail_bytes = call.number("tail_bytes", 0, 0, MAX_REPLY_BYTES)
     if tail_bytes and not cursor:
         cursor = _tail_cursor(streams, tail_bytes)
@@ -119,21 +121,45 @@ def _collect(
     return chunks, False
 
 
-def _streams(call: Call, job_id: str) -> list[Stream]:
-    """The streams asked for: of one node (`rank`), one `generation`, or one `stream` name."""
-    wanted = {name: call.body.get(name) for name in ("rank", "generation", "stream")}
-    offsets: Mapping[tuple[int, int, str], int] = call.backing.store.log_offsets(job_id)
+def _streams(call: Call, job: Job) -> list[Stream]:
+    """The streams asked for: of one node (`rank`), one `generation`, or one `stream` name. Raises
+    ApiError (not found) for what the job cannot have."""
+    rank, generation = call.body.get("rank"), call.body.get("generation")
+    if generation is not None and generation not in range(1, job.generation + 1):
+        known = _range("--gen", 1, job.generation) if job.generation else f"spotctl why {job.name}"
+        raise not_found(f"job {job.name} has no generation {generation}", known)
+    if rank is not None and rank not in range(job.spec.num_nodes):
+        known = _range("--rank", 0, job.spec.num_nodes - 1)
+        raise not_found(f"job {job.name} has no machine of rank {rank}", known)
+    offsets: Mapping[tuple[int, int, str], int] = call.backing.store.log_offsets(job.id)
     streams = [Stream(*key, size) for key, size in offsets.items()]
-    return sorted(
-        (
-            stream
-            for stream in streams
-            if wanted["rank"] in (None, stream.rank)
-            and wanted["generation"] in (None, stream.generation)
-            and wanted["stream"] in (None, "", stream.name)
-        ),
-        key=lambda stream: stream.order,
+    name = call.text("stream")
+    if name:
+        _check_name(name, {stream.name for stream in streams})
+    wanted = (
+        stream
+        for stream in streams
+        if rank in (None, stream.rank)
+        and generation in (None, stream.generation)
+        and name in ("", stream.name)
     )
+    return sorted(wanted, key=lambda stream: stream.order)
+
+
+def _range(option: str, first: int, last: int) -> str:
+    return f"{option} {first}" + (f" to {last}" if last > first else "")
+
+
+def _check_name(name: str, known: set[str]) -> None:
+    """While nothing was written yet, any possible name of a stream may come; and a setup may have
+    nothing to say. Raises ApiError (not found)."""
+    if name in known | {"setup"} or (not known and re.fullmatch(r"rank\d+", name)):
+        return
+    names = (
+        ", ".join(sorted(known, key=lambda name: (name != "setup", len(name), name)))
+        or "setup, rank0, rank1, ..."
+    )
+    raise not_found(f"there is no stream {name!r}", f"--stream with one of: {names}")
 
 
 def _cursor(call: Call) -> dict[str, int]:

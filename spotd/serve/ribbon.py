@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from spotd.serve import svg
 
-LEFT, RIGHT, TOP, ROW, FOOT = 190, 24, 58, 46, 52
+WIDTH, LEFT, RIGHT, TOP, ROW, FOOT = 1000, 190, 24, 58, 46, 52
+REFUSED = "zombie refused"
+REFUSED_ROOM = 100  # what these words take beside their mark
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,11 @@ class Span:
     note: str = ""
 
 
-def ribbon(title: str, spans: Sequence[Span], width: int = 1000) -> str:
+def ribbon(title: str, spans: Sequence[Span]) -> str:
     """The picture as SVG text."""
     end_s = max((span.ended_s for span in spans), default=1.0)
     end_s = max([end_s, *[span.refused_s for span in spans if span.refused_s is not None]])
-    plot = width - LEFT - RIGHT
+    plot = WIDTH - LEFT - RIGHT
     height = TOP + ROW * len(spans) + FOOT
 
     def at(seconds: float) -> float:
@@ -52,7 +54,7 @@ def ribbon(title: str, spans: Sequence[Span], width: int = 1000) -> str:
     for number, span in enumerate(spans):
         parts += _row(span, TOP + ROW * number, at)
     parts.append(_legend(height - 10))
-    return svg.picture(width, height, parts, title)
+    return svg.picture(WIDTH, height, parts, title)
 
 
 def _row(span: Span, y: float, at: Callable[[float], float]) -> list[str]:
@@ -87,10 +89,10 @@ def _row(span: Span, y: float, at: Callable[[float], float]) -> list[str]:
             svg.cross(at(span.last_s or span.ended_s), y + 17, svg.RED, "died without notice")
         )
     if span.refused_s is not None:
-        parts.append(svg.cross(at(span.refused_s), y + 17, svg.PINK, "zombie's commit refused"))
-        parts.append(
-            svg.text(at(span.refused_s) + 9, y + 21, "zombie refused", size=10, fill=svg.PINK)
-        )
+        x = at(span.refused_s)
+        side, anchor = (9, "start") if x + REFUSED_ROOM < WIDTH else (-9, "end")
+        parts.append(svg.cross(x, y + 17, svg.PINK, "zombie's commit refused"))
+        parts.append(svg.text(x + side, y + 21, REFUSED, size=10, fill=svg.PINK, anchor=anchor))
     return parts
 
 
@@ -101,6 +103,7 @@ def _legend(y: float) -> str:
         (svg.box(0, -10, 16, 10, "url(#hatch)"), "steps lost"),
         (svg.triangle(8, 0, svg.RED, "notice"), "notice"),
         (svg.cross(8, -5, svg.RED, "death"), "death without notice"),
+        (svg.cross(8, -5, svg.PINK, "refusal"), REFUSED),
         (svg.dot(8, -4, svg.BLUE, "checkpoint"), "checkpoint"),
     ]
     parts, x = [], float(LEFT)

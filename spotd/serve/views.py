@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from spotd.model import Job, Node
+from spotd.model import Job, LeaveReason, Node
 from spotd.phase import phase
 from spotd.serve.bill import spend_microusd
 from spotd.states import NodeState
@@ -16,6 +16,7 @@ from spotd.store.base import CheckpointRow, EventRow, SegmentRow, Store
 _HOLDING = frozenset(
     {NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING}
 )
+_TAKEN = (LeaveReason.PREEMPTED, LeaveReason.LOST)
 
 
 def iso(at_us: int) -> str | None:
@@ -46,8 +47,11 @@ class JobFacts:
 
 
 def recoveries(nodes: Sequence[Node]) -> int:
-    """How often the job trained again on another machine."""
-    return max(0, len({node.generation for node in nodes if node.first_step_at_us}) - 1)
+    """How often the job trained again after its machine was taken away or lost; not after a pause
+    or a crash."""
+    trained = [node for node in nodes if node.first_step_at_us]
+    taken = {node.generation for node in trained if node.leave_reason in _TAKEN}
+    return sum(old in taken for old in sorted({node.generation for node in trained})[:-1])
 
 
 def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
@@ -98,6 +102,8 @@ def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
 
 
 def _checkpoint_data(rows: Sequence[CheckpointRow]) -> dict[str, Any] | None:
+    """The newest; the empty manifest by which a script of its own finishes saves nothing."""
+    rows = [row for row in rows if row.bytes]
     if not rows:
         return None
     newest = max(rows, key=lambda row: (row.committed_at_us, row.step))

@@ -211,7 +211,9 @@ class Checkpoint(Block):
 class Budget(Block):
     """What the job may cost."""
 
-    max_cost_usd: Usd | None = None
+    max_cost_usd: Usd | None = Field(
+        default=None, description="Reached, the job is stopped; its last save comes on top"
+    )
 
 
 class Health(Block):

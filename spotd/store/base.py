@@ -194,8 +194,8 @@ class Store(Protocol):
         """Offers, recent refusals, limits and committed use.
 
         Refusals are the recorded ones of the last 6 h, and those that follow from nodes: one that
-        left as preempted, lost or boot_timeout refuses its offer at `left_at_us` with the code
-        "Preempted", "Lost" or "BootTimeout" and the scope OFFER.
+        left as preempted, lost or boot_timeout refuses its offer with the code "Preempted", "Lost"
+        or "BootTimeout" and the scope OFFER, at `left_at_us`, and when it is gone, at `gone_at_us`.
         """
         ...
 
@@ -241,9 +241,9 @@ class Store(Protocol):
         visibility_s: float = 0.0,
     ) -> list[Instance]:
         """A complete listing, asked for at `asked_at_us` (nodes launched later, or less than the
-        provider's `visibility_s` before, are not judged by it). Updates every node of the provider;
-        returns the instances that no node wants (orphans: unknown token, or of a node that is
-        gone)."""
+        provider's `visibility_s` before, are not judged by it; nor is a machine that is missing
+        while its link is up, unless we ended it). Updates every node of the provider; returns the
+        instances that no node wants (orphans: unknown token, or of a node that is gone)."""
         ...
 
     def record_effect_failed(

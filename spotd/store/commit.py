@@ -13,12 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
-from providers.base import Offer, Scope
+from providers.base import Offer
 from spotd.decide.apply import apply_all
+from spotd.decide.cooldowns import refusal_of
 from spotd.model import (
     Attempt,
     Event,
-    LeaveReason,
     Node,
     View,
 )
@@ -35,12 +35,6 @@ from spotd.store.rows import node_birth, node_decisions
 from spotd.store.transaction import Transaction
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
-# The reasons that say something about an offer, and the code under which it is remembered.
-_COOLS = {
-    LeaveReason.PREEMPTED: "Preempted",
-    LeaveReason.LOST: "Lost",
-    LeaveReason.BOOT_TIMEOUT: "BootTimeout",
-}
 _DECIDED = tuple(sorted(JOB_DECISIONS))
 _LOCK = (
     select(_jobs.id, _jobs.version, _jobs.notes, _jobs.last_reason)
@@ -195,9 +189,10 @@ def _write(
     for was, now in changed:
         if now.state is NodeState.GONE and was.state is not NodeState.GONE:
             ledger.end(conn, now.id, now.gone_at_us or now_us)
-        if now.leave_reason in _COOLS and now.leave_reason is not was.leave_reason:
-            code = _COOLS[now.leave_reason]
-            market.refuse(tx, now.id, now.offer.key, code, Scope.OFFER, now_us)
+        said = refusal_of(now)
+        if said is not None and said != refusal_of(was):
+            at_us = said.at_us or now_us
+            market.refuse(tx, now.id, said.offer_key, said.code, said.scope, at_us)
 
 
 def _update_nodes(conn: Connection, nodes: Sequence[Node]) -> None:

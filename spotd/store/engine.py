@@ -88,6 +88,21 @@ class Database:
         self._writer.dispose()
 
 
+def check_url(url: str) -> None:
+    """Whether it can be a database's, as far as can be told without making one or asking a server.
+    Raises StoreError."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite":
+        Database(url).close()
+    elif parsed.database not in (None, "", ":memory:"):
+        path = Path(parsed.database).absolute()
+        _check_folder(path.parent)
+        if path.exists():
+            _open(path, os.O_RDWR)
+        elif not os.access(path.parent, os.W_OK):
+            raise StoreError(f"the folder {path.parent} of the database cannot be written")
+
+
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
@@ -142,7 +157,19 @@ def _on_connect(engine: Engine, begin: str, *, writable: bool) -> None:
 
 def _check_path(path: Path) -> None:
     """Clear words for the usual mistakes; creates the file for its owner alone."""
-    folder = path.absolute().parent
+    _check_folder(path.absolute().parent)
+    _open(path, os.O_RDWR | os.O_CREAT)
+
+
+def _open(path: Path, flags: int) -> None:
+    try:
+        os.close(os.open(path, flags, 0o600))
+    except OSError as error:
+        text = f"the database {path} cannot be opened for writing: {error.strerror}"
+        raise StoreUnavailableError(f"{text}; check its owner, its mode and the disk") from None
+
+
+def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         text = f"the folder {folder} of the database does not exist: create it, or set database.url"
         raise StoreError(text)
@@ -151,11 +178,6 @@ def _check_path(path: Path) -> None:
             f"{folder} is on a network file system, where SQLite loses data: "
             "put the database on a local disk, or use PostgreSQL"
         )
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as error:
-        text = f"the database {path} cannot be opened for writing: {error.strerror}"
-        raise StoreUnavailableError(f"{text}; check its owner, its mode and the disk") from None
 
 
 def _file_system(folder: Path) -> str:

@@ -326,7 +326,9 @@ def _exited(node: Heard, entry: JournalEntry, at_us: int) -> None:
         "exit_tail": _text(entry.data, "tail", ""),
     }
     node.due = True
-    node.say(Event("exited", f"the program ended with code {code}"), at_us)
+    obeyed = code == wire.EXIT_RELEASED and node.columns["released_at_us"]
+    text = "the program stopped, as asked" if obeyed else f"the program ended with code {code}"
+    node.say(Event("exited", text), at_us)
 
 
 def _warning(node: Heard, entry: JournalEntry, at_us: int) -> None:

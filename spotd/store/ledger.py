@@ -284,6 +284,22 @@ def spent_microusd(conn: Connection, jobs: Sequence[str], now_us: int) -> dict[s
     return spent
 
 
+def repriced_jobs(conn: Connection, provider: str, offers: Mapping[str, Offer]) -> list[str]:
+    """The jobs that pay another price for a machine of `provider` than its `offers`, by key, say
+    now: what `reprice` will split."""
+    query = (
+        select(_segments.job_id, _segments.rate_microusd_per_h, _nodes.offer_key)
+        .join(schema.nodes, _nodes.id == _segments.node_id)
+        .where(_segments.end_us == 0, _nodes.provider == provider)
+    )
+    return [
+        row.job_id
+        for row in conn.execute(query)
+        if row.offer_key in offers
+        and offers[row.offer_key].price_microusd_per_h != row.rate_microusd_per_h
+    ]
+
+
 def segments(conn: Connection, job_id: str | None) -> list[SegmentRow]:
     """In the order in which they began to be counted."""
     query = select(schema.segments).order_by(_segments.id)

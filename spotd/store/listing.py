@@ -44,8 +44,11 @@ class Listing:
 
     def proves_absent(self, row: Row[Any]) -> bool:
         """That the machine is missing is evidence that it is gone: the cloud was asked after it
-        was known to exist, and late enough for one that is fresh."""
+        was known to exist, and late enough for one that is fresh. Listings may be incomplete:
+        however often it is missing, one that we did not end is not gone while its link is up."""
         if not row.instance_id:
+            return False
+        if row.booted_at_us and not row.link_down_at_us and not row.terminated_at_us:
             return False
         shown_us = row.launched_at_us + int(max(FRESH_S, self.visibility_s) * S)
         return bool(self.asked_at_us > max(shown_us, row.seen_at_us))
@@ -116,8 +119,9 @@ def _listed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -
     at_us = said.at_us
     if not row.instance_id:
         nodes.adopt(tx, row, instance.instance_id, at_us)
-    if not row.seen_at_us and row.requested_at_us <= instance.launched_at_us:
-        ledger.backdate(tx.conn, row.id, instance.launched_at_us)
+    if not row.seen_at_us:
+        # A clock behind ours, or one that tells whole seconds, says before we asked: 0 is unknown.
+        ledger.backdate(tx.conn, row.id, max(instance.launched_at_us, row.requested_at_us))
     ended = instance.state in _ENDED
     gone_at_us = (row.gone_at_us or at_us) if ended else 0
     if ended:

@@ -97,7 +97,7 @@ def _read(conn: Connection, now_us: int) -> Market:
         .limit(MOST_REFUSALS)
     )
     refused = [
-        Refusal(row.offer_key, Scope(row.scope), row.code, row.at_us)
+        Refusal(row.offer_key, Scope(row.scope), row.code, row.at_us, row.node_id)
         for row in conn.execute(newest)
     ]
     out = select(schema.providers).where(schema.providers.c.disabled != "")
@@ -130,7 +130,9 @@ def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us
         new.setdefault(offer.key, offer)  # twice the same key: the cheaper one is what we can get
     if new == old:
         return
-    tx.touch(dict.fromkeys(_waiting_jobs(conn), at_us))
+    # Who pays another price now may reach max_cost_usd earlier.
+    paying = ledger.repriced_jobs(conn, provider, new)
+    tx.touch(dict.fromkeys([*_waiting_jobs(conn), *paying], at_us))
     hold_offers(tx)
     conn.execute(delete(schema.offers).where(where))
     if new:

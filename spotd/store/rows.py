@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, select
 
-from providers.base import NoticeKind
+from providers.base import NoticeKind, Offer
 from spotd.model import (
     Desired,
     EffectKind,
@@ -86,7 +86,7 @@ def node_of(row: Row[Any], notices: Iterable[NoticeSeen] = ()) -> Node:
     counted = values["effect_failed_kind"] == values["effect"]
     return Node(
         **{name: values[name] for name in _PLAIN_NODE},
-        offer=decode_offer(values["offer"]),
+        offer=_offer_of(row),
         state=NodeState(values["state"]),
         leave_reason=_maybe(LeaveReason, values["leave_reason"]),
         effect=_maybe(EffectKind, values["effect"]),
@@ -94,6 +94,14 @@ def node_of(row: Row[Any], notices: Iterable[NoticeSeen] = ()) -> Node:
         effect_failed_at_us=values["effect_failed_at_us"] if counted else 0,
         notices=tuple(notices),
     )
+
+
+def _offer_of(row: Row[Any]) -> Offer:
+    """As it was asked for, at the price of today: `ledger.reprice` keeps that in a column."""
+    offer = decode_offer(row.offer)
+    if offer.price_microusd_per_h == row.rate_microusd_per_h:
+        return offer
+    return replace(offer, price_microusd_per_h=row.rate_microusd_per_h)
 
 
 def _maybe(kind: Any, value: str | None) -> Any:

@@ -56,8 +56,9 @@ deployment = Table(
 )
 
 # "ids": the last id given to an event, a progress row, ...; "offers", "market": versions of what
-# market.py caches. A counter's row is locked until its transaction ends, so ids are committed in
-# their order and a reader that asks for "after id N" misses nothing.
+# market.py caches; "clock": the latest time that a daemon had. A counter's row is locked until its
+# transaction ends, so ids are committed in their order and a reader that asks for "after id N"
+# misses nothing.
 counters = Table("counters", metadata, Column("name", Text, primary_key=True), big("value"))
 
 jobs = Table(

@@ -274,6 +274,10 @@ class SqlStore:
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
         return self._database.write(lambda c: alerts.take_duty(c, duty, holder, now_us, ttl_us))
 
+    def newest_us(self) -> int:
+        """The latest time that a daemon here is known to have had; 0 in a new database."""
+        return self._database.read(alerts.newest_us)
+
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:
         return self._database.read(lambda c: alerts.due_alerts(c, now_us, limit))
 

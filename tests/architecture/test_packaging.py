@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import spotd
+from spotd.act.bundle import sources
 
 ROOT = Path(spotd.__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -37,6 +38,13 @@ def imported() -> set[str]:
 def test_every_data_file_is_there(package: str) -> None:
     for pattern in DATA[package]:
         assert list((ROOT / package).glob(pattern)), pattern
+
+
+def test_ruff_knows_what_runs_on_the_nodes_older_python() -> None:
+    patterns = PROJECT["tool"]["ruff"]["per-file-target-version"]
+    matched = {pattern: {*ROOT.glob(pattern)} for pattern in patterns}
+    assert [pattern for pattern, paths in matched.items() if not paths] == []
+    assert {*sources().values()} <= set().union(*matched.values())
 
 
 @pytest.mark.parametrize("package", PROJECT["tool"]["mypy"]["packages"])

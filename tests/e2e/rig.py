@@ -21,7 +21,9 @@ from spotd.store.sql import open_store as open_database
 from tests.rigs.processes import alive, carrying
 
 STEPS = 200
-STEP_MS = 40
+STEP_MS = 40  # at least
+EVERY_S = 1
+REPORT_S = 0.5
 UP_TIMEOUT_S = 60.0
 FINISH_TIMEOUT_S = 120.0
 POLL_S = 0.05
@@ -39,7 +41,7 @@ name = "{cloud}-{letter}"
 
 
 def job_file(python: Path) -> str:
-    """About eight seconds of training; a checkpoint each second."""
+    """About eight seconds of training."""
     size = "--layers 2 --heads 2 --width 64 --block 64 --batch 4"
     program = f"{shlex.quote(str(python))} -m trainer.train --steps {STEPS} {size}"
     return f"""\
@@ -49,8 +51,8 @@ resources:
   use_spot: true
 run: {program} --step-time-ms {STEP_MS} --threads 1 --seed 3
 spotd:
-  checkpoint: {{engine: spotd, every: 1s}}
-  progress_every: 0.5s
+  checkpoint: {{engine: spotd, every: {EVERY_S}s}}
+  progress_every: {REPORT_S}s
 """
 
 
@@ -98,13 +100,19 @@ def open_records(box: Box) -> Store:
 
 @dataclass
 class Run:
-    """One job that is disturbed: `random` is where every moment comes from."""
+    """One job that is disturbed: `random` is where every moment comes from.
+
+    `unheard` once the daemon was killed: a machine that goes before the next one listens takes its
+    last reports with it. `agents_killed`: each may take along the one report that it was reading.
+    """
 
     box: Box
     job_id: str
     random: Random
     story: list[str] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
+    unheard: bool = False
+    agents_killed: int = 0
 
     def note(self, text: str) -> None:
         """What was done, for whoever has to find out why it went wrong."""
@@ -157,6 +165,7 @@ class Run:
     # --- the daemon
 
     def kill_daemon(self) -> None:
+        self.unheard = True
         self.box.kill_daemon()
         self.note("the daemon was killed")
 

@@ -38,6 +38,7 @@ def agent_killed(run: Run) -> None:
     trainer = run.trainer_pid(machine)
     if run.ended():
         raise BoxError("the job ended before the agent could be killed: make it longer")
+    run.agents_killed += 1
     run.shoot(pid, f"the agent of {machine}")
     new = wait_for("a new agent", lambda: _again(run, machine), 30.0, every_s=POLL_S)
     run.note(f"agent: {new}; training is process {trainer}")

@@ -10,16 +10,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotd.demo.facts import giving_back, losses_by_generation, orphan_seconds
+from spotd.demo.facts import giving_back, lineage, losses_by_generation, orphan_seconds
 from spotd.demo.heads import zombie_commits
+from spotd.demo.report import GIVING_BACK_MAX_S
 from spotd.model import Node
 from spotd.store.base import ProgressRow, Store
 from spotd.wire import Head
-from tests.e2e.rig import Reference, Run, open_records
+from tests.e2e.rig import EVERY_S, REPORT_S, STEP_MS, Reference, Run, open_records
 
-# How long a machine may cost on when it is not wanted any more: generous, for a daemon that was
-# just killed and a box that runs other tests, and far from the minutes that a forgotten one takes.
-GIVING_BACK_MAX_S = 15.0
+REPORT_STEPS = int(REPORT_S * 1000 / STEP_MS) + 1
+# A death without notice costs what came after the last save; one may still have been on its way.
+LOST_MAX_STEPS = EVERY_S * 1000 // STEP_MS + REPORT_STEPS
 
 
 def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]:
@@ -33,6 +34,8 @@ def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]
         records.close()
     wrong += _state(run, reference)
     wrong += _losses(progress, reference)
+    wrong += missing_steps(run, progress, reference)
+    wrong += lost_steps(run.box.ask_cloud("/control/state")["notices"], nodes, progress)
     wrong += machines(run.box.meter(), nodes, time.time_ns() // 1000)
     wrong += _one_at_a_time(progress)
     wrong += _head(versions, nodes)
@@ -65,9 +68,38 @@ def _losses(progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
                     f"generation {generation}, step {step}: loss {loss!r}, "
                     f"not {reference.losses[step]!r}"
                 )
-    if not progress:
-        wrong.append("no step was ever reported")
     return wrong
+
+
+def missing_steps(run: Run, progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
+    """Every step was reported, but for what `run` says went with a daemon or an agent."""
+    missing = set(reference.losses) - set(lineage(progress))
+    if run.unheard:
+        for _, last, first in _hand_overs(progress):
+            missing -= set(range(last + 1, first))
+    if len(missing) <= run.agents_killed * REPORT_STEPS:
+        return []
+    return [f"{len(missing)} steps were never reported, the first is {min(missing)}"]
+
+
+def lost_steps(
+    takings: Sequence[Mapping[str, Any]], nodes: Sequence[Node], progress: Sequence[ProgressRow]
+) -> list[str]:
+    """No step was trained twice where the cloud gave notice, and few where it did not."""
+    noticed = {taking["instance_id"] for taking in takings if taking["mode"] == "notice"}
+    saved = {node.generation for node in nodes if node.chosen and node.instance_id in noticed}
+    wrong = []
+    for generation, last, first in _hand_overs(progress):
+        lost, most = last - (first - 1), 0 if generation in saved else LOST_MAX_STEPS
+        if lost > most:
+            wrong.append(f"generation {generation} lost {lost} steps: more than {most}")
+    return wrong
+
+
+def _hand_overs(progress: Sequence[ProgressRow]) -> list[tuple[int, int, int]]:
+    """A generation, its last step and the next one's first, of all that reported."""
+    pairs = itertools.pairwise(losses_by_generation(progress).items())
+    return [(generation, old[-1][0], new[0][0]) for (generation, old), (_, new) in pairs]
 
 
 def machines(meter: Sequence[Mapping[str, Any]], nodes: Sequence[Node], now_us: int) -> list[str]:

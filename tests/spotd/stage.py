@@ -378,6 +378,7 @@ class Stage:
             store_options=lambda _url: {},
             started_at_us=self.clock.now_us(),
             listening_since=self.listening.since_us,
+            answering_since=self.survey.answering_since,
         )
         self.queue.clear()
         for name, cloud in self.clouds.items():

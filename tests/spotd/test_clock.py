@@ -6,12 +6,26 @@ import time
 import pytest
 
 from spotd.clock import RandomIds, SystemClock
+from spotd.model import S
 
 
 def test_the_system_clock_counts_microseconds_of_unix_time() -> None:
     clock = SystemClock()
     before, now_us, after = time.time(), clock.now_us(), time.time()
     assert before - 0.001 <= now_us / 1e6 <= after + 0.001
+
+
+def test_a_clock_goes_on_from_what_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: int(wall_s * 1e9))
+    monkeypatch.setattr(time, "monotonic_ns", lambda: int(wall_s * 1e9))
+    wall_s = 1000.0
+    clock = SystemClock()
+    assert clock.not_before(999 * S) == 0
+    assert clock.now_us() == 1000 * S
+    assert clock.not_before(4600 * S) == 3600 * S
+    assert clock.now_us() == 4600 * S
+    wall_s = 1001.0
+    assert clock.now_us() == 4601 * S
 
 
 def test_a_clock_that_is_set_back_does_not_take_ours_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,32 @@ store = "file://{folder}/checkpoints"
 kind = "local"
 url = "http://127.0.0.1:9"
 personality = "aws"
+token_file = "{folder}/token"
+"""
+# All of what one start can lack, but the configuration's own grammar.
+LACKING = """\
+state_dir = "{folder}/token/state"
+[database]
+url = "mysql://root:topsecret@localhost/spotd"
+[deployment]
+store = "file://{folder}/token/store"
+[checkpoint]
+store = "s3://bucket/checkpoints"
+[providers.here]
+kind = "local"
+url = "http://127.0.0.1:9"
+personality = "aws"
+token_file = "{folder}/no-token"
+[providers.there]
+kind = "local"
+url = "http://127.0.0.1:9"
+personality = "gcp"
+[providers.aws]
+kind = "aws"
+regions = ["us-east-1"]
+[limits]
+max_nodes = 1
+max_usd_per_hour = 1
 """
 # The program as it will be one day: with one more revision of the schema.
 OF_TOMORROW = """\
@@ -75,6 +101,7 @@ class Starter:
     ) -> Refusal:
         """`spotd run` with this configuration, to its end."""
         path, errors = folder / "config.toml", folder / "errors"
+        (folder / "token").write_text("t")
         if config:
             path.write_text(config.format(folder=folder))
         case = {
@@ -219,13 +246,13 @@ CASES: dict[Callable[[Starter, Path], Refusal], tuple[int, list[str]]] = {
     unknown_key: (2, ["checkpiont", "did you mean 'checkpoint'?"]),
     unknown_kind: (2, ["providers.aws", 'of kind "aws"', '"local"']),
     no_port: (2, ["providers.here", "http://127.0.0.1:PORT"]),
-    database_in_a_missing_folder: (1, ["no/such of the database does not exist", "create it"]),
-    database_of_another_kind: (1, ["mysql", "sqlite:///"]),
+    database_in_a_missing_folder: (2, ["no/such of the database does not exist", "create it"]),
+    database_of_another_kind: (2, ["mysql", "sqlite:///"]),
     database_that_refuses: (1, ["does not answer", "is the server up?"]),
     database_of_somebody_else: (1, ["not spotd's", "a database of its own"]),
     older_schema: (1, ["this spotd needs 9999_tomorrow", "spotd db upgrade"]),
     newer_schema: (1, ["9999_tomorrow", "install the newer spotd"]),
-    state_dir_in_the_way: (1, ["state folder", "state_dir"]),
+    state_dir_in_the_way: (2, ["state folder", "state_dir"]),
     state_dir_for_others: (1, ["can be read by others", "chmod 600"]),
     damaged_key: (1, ["holds no master key", "openssl rand -hex 32"]),
     strange_store: (2, ["deployment.store", "a file:// store has no options"]),
@@ -253,7 +280,7 @@ def test_what_it_does_not_start_with(
     assert refusal.code == code, refusal.text
     for text in texts:
         assert text in refusal.text
-    assert refusal.text.startswith("spotd: ")
+    assert refusal.text.startswith("error: ")
     assert "Traceback" not in refusal.text
     assert "topsecret" not in refusal.text
 
@@ -285,9 +312,15 @@ def test_what_it_can_do(capsys: pytest.CaptureFixture[str], line: str, text: str
     assert text in capsys.readouterr().out
 
 
+def written(folder: Path, config: str) -> Path:
+    (folder / "token").write_text("t")
+    path = folder / "config.toml"
+    path.write_text(config.format(folder=folder))
+    return path
+
+
 def test_check_says_where_everything_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(CONFIG.format(folder=tmp_path))
+    path = written(tmp_path, CONFIG)
     assert main(["check", "--config", str(path)]) == 0
     assert f"state in {tmp_path}/state" in capsys.readouterr().out
     assert not (tmp_path / "state").exists(), "nothing is started and nothing made"
@@ -296,13 +329,90 @@ def test_check_says_where_everything_is(tmp_path: Path, capsys: pytest.CaptureFi
 def test_check_tries_the_folder_of_checkpoints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(CONFIG.format(folder=tmp_path))
+    path = written(tmp_path, CONFIG)
     (tmp_path / "checkpoints").write_text("a file is in the way")
-    assert main(["check", "--config", str(path)]) == 1
+    assert main(["check", "--config", str(path)]) == 2
     error = capsys.readouterr().err
-    assert f"checkpoint.store file://{tmp_path}/checkpoints cannot be written" in error
+    assert f"checkpoint.store: file://{tmp_path}/checkpoints cannot be written" in error
     assert "try: " in error
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_what_a_start_would_lack_is_told_at_once_and_nothing_made(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    path = written(tmp_path, LACKING)
+    assert main([command, "--config", str(path)]) == 2
+    error = capsys.readouterr().err
+    told = [line.strip() for line in error.splitlines() if line.startswith("  ")]
+    assert [line.split(": ")[0] for line in told] == [
+        "providers.aws.kind",
+        "providers.here.token_file",
+        "providers.there.token_file",
+        "state_dir",
+        "database.url",
+        "deployment.store",
+        "checkpoint.store",
+    ]
+    for line, text in zip(
+        told,
+        [
+            'no provider of kind "aws" yet (fix: use kind = "local"',
+            "no-token cannot be read by",
+            "is missing, and without it the cloud takes no orders (fix: `spotctl cloud up`",
+            "token/state cannot be written by",
+            "names mysql; spotd knows sqlite and postgresql: try sqlite:///",
+            "token/store cannot be written by",
+            "needs the package obstore: install",
+        ],
+        strict=True,
+    ):
+        assert text in line
+    assert "topsecret" not in error
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.toml", "token"]
+
+
+def test_a_start_asks_no_more_of_the_database_than_that_it_can_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"postgresql://spotd@127.0.0.1:{closed_port()}/spotd"
+    path = written(tmp_path, CONFIG + f'[database]\nurl = "{url}"\n')
+    assert main(["check", "--config", str(path)]) == 0
+    path = written(tmp_path, CONFIG + '[database]\nurl = "sqlite:///{folder}/other.db"\n')
+    assert main(["check", "--config", str(path)]) == 0
+    assert not (tmp_path / "other.db").exists()
+    (tmp_path / "state").mkdir()
+    path = written(tmp_path, CONFIG)
+    (tmp_path / "state" / "spotd.db").mkdir()
+    assert main(["check", "--config", str(path)]) == 2
+    assert "database.url: " in capsys.readouterr().err
+
+
+# --- how it ends, which is how spotctl ends, too
+
+
+def test_a_reader_that_has_enough_is_no_failure() -> None:
+    program = f"{sys.executable} -m spotd.command --help | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_what_others_wrote_steers_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--config", str(tmp_path / "\x1b[31m.toml")]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_the_daemon_s_exit_code_is_the_program_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotd.command.run_daemon", lambda _config: 1)
+    assert main(["run", "--config", str(written(tmp_path, CONFIG))]) == 1
 
 
 def test_upgrade_brings_a_database_to_our_schema(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import signal
@@ -20,12 +21,17 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 
+from spotd.clock import SystemClock
+from spotd.daemon import WATCHDOG_EVERY_S, Daemon
 from spotd.demo.box import Box, BoxError
 from spotd.errors import UserError
+from spotd.model import S
+from spotd.store.sql import open_store
 from tests.rigs.processes import alive
 
 T = TypeVar("T")
@@ -162,8 +168,17 @@ def fail(word):
     raise RuntimeError("nobody expected this")
 
 spotd.daemon.notify = fail
-spotd.daemon.run_daemon(load_config(Path(sys.argv[1])))
+sys.exit(spotd.daemon.run_daemon(load_config(Path(sys.argv[1]))))
 """
+
+
+def test_the_loop_that_goes_round_looks_after_the_clock_of_the_duties() -> None:
+    """Nothing in their own schedule can: that stands still when the clock is set back."""
+    daemon, looked = Daemon.__new__(Daemon), []
+    daemon.clock, daemon._fed_s = SystemClock(), -WATCHDOG_EVERY_S
+    daemon.duties = SimpleNamespace(notice_clock=lambda: looked.append(1))  # type: ignore[assignment]
+    daemon._progressed()
+    assert looked == [1]
 
 
 def test_a_failure_of_the_main_thread_ends_it_whole(box: Box) -> None:
@@ -225,6 +240,23 @@ def test_what_trained_while_the_daemon_was_away_for_long_trains_on(
         assert alive(program)
         assert finish(box, job_id)["generation"] == 1
         assert len(machines(box, job_id)) == 1
+
+
+def test_what_a_daemon_whose_clock_was_ahead_held_binds_nobody(box: Box) -> None:
+    """It died, and the clock was set right: its leases do not run until their hour has come."""
+    (box.folder / "state").mkdir(mode=0o700)
+    path = box.folder / "state" / "spotd.db"
+    ahead_us = time.time_ns() // 1000 + 3600 * S
+    store = open_store(
+        f"sqlite:///{path}", now=lambda: ahead_us, notify=int, deployment_factory=lambda: "d0"
+    )
+    store.take_duty("alerts", "the dead", ahead_us, S)
+    box.start_daemon()
+    # The next in line has an epoch of its own.
+    wait_until("its lease to be over", lambda: store.mark_alerts(2, [], 0, 0, ""))
+    store.close()
+    told = box.tail("daemon", 1000)
+    assert re.search(r'clock is behind the records.*"seconds": 3[56]\d\d', told), told
 
 
 def test_a_second_daemon_on_the_same_state_is_refused(box: Box) -> None:

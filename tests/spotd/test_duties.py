@@ -7,11 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
+import apscheduler.executors.base
+import apscheduler.schedulers.base
+import apscheduler.triggers.interval
 import pytest
 
-from providers.base import Provider, UnknownOutcome
+import spotd.duties
+from providers.base import Notice, NoticeKind, Provider, UnknownOutcome
 from spotd.clock import SystemClock
 from spotd.duties import FIRST_OFFERS_S, Duties, Schedule
 from spotd.model import S
@@ -157,6 +162,59 @@ def test_a_store_that_is_away_is_waited_for(stage: Stage, monkeypatch: pytest.Mo
             assert office.delivered == []
             patch.undo()
             wait_until(lambda: office.delivered)
+
+
+class WallClock(datetime):
+    """What APScheduler reads, and the duties with it; set back by a number of seconds."""
+
+    back_s = 0.0
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) - timedelta(seconds=cls.back_s)
+
+
+@pytest.mark.parametrize("steps", [1, 1000], ids=["at-once", "little-by-little"])
+def test_a_clock_that_is_set_back_stops_no_duty(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    schedulers, executors = apscheduler.schedulers.base, apscheduler.executors.base
+    for module in (schedulers, executors, apscheduler.triggers.interval, spotd.duties):
+        monkeypatch.setattr(module, "datetime", WallClock)
+    monkeypatch.setattr(WallClock, "back_s", 0.0)
+    often = replace(NEVER, alerts_s=0.1, survey_s=0.1, silence_s=0.1)
+    with at_work(Office(stage, often)) as office:
+        wait_until(lambda: office.delivered)
+        for _ in range(steps):
+            WallClock.back_s += 600.0 / steps
+            office.duties.notice_clock()
+        seen, listed = len(office.delivered), calls(stage, "list")
+        wait_until(lambda: len(office.delivered) >= seen + 5)
+        wait_until(lambda: calls(stage, "list") >= listed + 5)
+
+
+def test_a_warning_outlives_a_store_that_was_away(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cloud's queue tells it once."""
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    (node,) = stage.nodes("j1")
+    cloud = stage.clouds[node.offer.provider]
+    warning = Notice("n1", NoticeKind.PREEMPT, None, "q", node.instance_id)
+    queue, record, tries = [[warning]], stage.store.record_cloud_notices, [1, 2]
+
+    def away_twice(*arguments: Any) -> None:
+        if tries:
+            tries.pop()
+            raise StoreUnavailableError("away")
+        record(*arguments)
+
+    monkeypatch.setattr(cloud, "notices", lambda: queue.pop() if queue else [])
+    monkeypatch.setattr(stage.store, "record_cloud_notices", away_twice)
+    with at_work(Office(stage, replace(NEVER, notices_s=0.05))):
+        wait_until(lambda: stage.nodes("j1")[0].notices)
 
 
 def test_the_silent_are_looked_at(stage: Stage) -> None:

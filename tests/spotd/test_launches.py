@@ -15,7 +15,10 @@ from providers.base import (
     RejectedError,
     UnknownOutcome,
 )
+from spotd.decide.rules import decide
 from spotd.model import Desired, LeaveReason, Node, Outcome
+from spotd.plan import Effect
+from spotd.reconcile import claim_due, drain, market_now, one_effect, one_pass
 from spotd.states import NodeState
 from tests.spotd.stage import Stage
 
@@ -109,3 +112,71 @@ def test_a_machine_that_its_cloud_does_not_show_yet_is_ended_when_it_does(stage:
     stage.run(_over)
     assert stage.alive() == []
     assert _segments(stage, _first_on_aws(stage)) == ["closed"]
+
+
+# --- a cloud that the configuration lost
+
+
+def _lose_aws(stage: Stage) -> None:
+    """A daemon without [providers.aws], at a store that knows its offers and machines."""
+    rest = {name: cloud for name, cloud in stage.clouds.items() if name != "aws"}
+    stage.world = replace(stage.world, providers=rest)
+    stage.clouds["aws"].fail("list", *[UnknownOutcome("nobody asks")] * 1000)
+
+
+def _arm(stage: Stage) -> list[Effect]:
+    """Decide about what is due; the calls are the caller's to make, or not."""
+    found: list[Effect] = []
+    for job_id in claim_due(stage.world, "me", 16):
+        drain(one_pass(stage.world, stage.timing, job_id, found.append))
+    return found
+
+
+def test_offers_of_a_cloud_that_is_not_configured_are_not_asked_for(stage: Stage) -> None:
+    _lose_aws(stage)
+    stage.submit()
+    stage.run(_over)
+    (node,) = stage.nodes("j1")
+    assert node.offer.provider == "gcp", "the other one is cheaper, and still known"
+
+
+def test_why_says_that_a_cloud_is_not_configured(stage: Stage) -> None:
+    _lose_aws(stage)
+    stage.store.record_offers("gcp", [], stage.clock.now_us())
+    stage.submit()
+    stage.turn()
+    assert stage.nodes("j1") == []
+    view = stage.store.load_view("j1", stage.clock.now_us())
+    assert view is not None
+    market = market_now(stage.world, stage.timing)
+    (why,) = decide(view, market, stage.clock.now_us()).reasons
+    assert "put [providers.aws] back" in why
+
+
+def test_a_create_that_was_never_sent_is_void(stage: Stage) -> None:
+    stage.submit()
+    (launch,) = _arm(stage)
+    _lose_aws(stage)
+    drain(one_effect(stage.world, launch))
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING), limit_s=30.0)
+    node = _first_on_aws(stage)
+    assert node.state is NodeState.GONE
+    assert "put [providers.aws] back" in node.leave_text
+    assert _segments(stage, node) == ["void"]
+
+
+def test_a_create_that_may_have_been_sent_holds_up_nobody(stage: Stage) -> None:
+    """Its daemon died with the call armed. The job goes on at once elsewhere, what came of the
+    call is asked when the cloud is configured again, and nothing counts from then on."""
+    stage.submit()
+    assert _arm(stage)
+    stage.restart()
+    _lose_aws(stage)
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING), limit_s=30.0)
+    node = _first_on_aws(stage)
+    assert node.state is NodeState.TERMINATING
+    assert _segments(stage, node) == ["unknown"]
+    stage.restart()
+    stage.clouds["aws"].before.clear()
+    stage.run(lambda s: _first_on_aws(s).state is NodeState.GONE)
+    assert _segments(stage, node) == ["void"]

@@ -10,13 +10,14 @@ import pytest
 from providers.base import UnknownOutcome
 from providers.stores.base import ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
+from spotd import wire
 from spotd.clock import GAP_S, Listening
 from spotd.decide.settling import HEAD_PATIENCE_S
-from spotd.model import LeaveReason, Node, Outcome, S
+from spotd.model import Desired, LeaveReason, Node, Outcome, S
 from spotd.states import NodeState
-from tests.spotd.stage import HandClock, Stage
+from tests.spotd.stage import HandClock, Machine, Stage
 
-R = NodeState.RUNNING
+R, G = NodeState.RUNNING, NodeState.GONE
 AWAY_S = 600.0
 SILENT_S = 110.0  # long, but not yet long enough to be given up
 
@@ -122,29 +123,76 @@ def test_a_machine_that_its_cloud_lists_and_nobody_hears_is_replaced(stage: Stag
     stage.run(lambda s: [n for n in s.nodes("j1", R) if n.generation == 2])
 
 
-def test_a_job_whose_end_could_not_be_read_is_ended_by_the_next_machine(stage: Stage) -> None:
-    """The store of its checkpoints is away for us, and comes back when nobody trains."""
-    node = trained(stage)
+def unread_for_hours(stage: Stage) -> Callable[[], None]:
+    """The job's machine exits 0, and the store of its checkpoints is away for us, long beyond our
+    patience. What is returned brings it back."""
     world = stage.world
 
     def cut(_url: str) -> ObjectStore:
-        raise ObjectStoreError("no route to host")
+        raise ObjectStoreError("access denied")
 
     stage.world = replace(world, open_store=cut)
-    stage.goal = 0
     stage.run(lambda s: s.nodes("j1")[0].exit_code == 0)
     play(stage, HEAD_PATIENCE_S - 10.0)
     assert stage.nodes("j1", R), "it is waited for"
-    stage.run(lambda s: not s.nodes("j1", R), limit_s=30.0)
+    stage.run(lambda s: s.nodes("j1")[0].state is G, limit_s=30.0)
+    for _ in range(6):
+        stage.clock.sleep(3600.0)
+        play(stage, 20.0)
+    (gone,) = stage.nodes("j1")
+    assert (gone.state, gone.leave_reason) == (G, LeaveReason.DONE), "nothing else is rented"
+    assert not stage.alive()
     (told,) = [r.event for r in stage.store.events("j1") if r.event.kind == "unconfirmed"]
     assert told.alert
-    assert "no route to host" in told.text
-    stage.world = world
+    assert "access denied" in told.text
+    assert f"let spotd read {stage.job().spec.checkpoint.store}" in told.text
+    passes = [r.event.text for r in stage.store.events("j1") if r.event.kind == "pass"]
+    assert "waiting for HEAD to be read" in passes[-1]
+    assert "access denied" in passes[-1]
+    assert stage.job().outcome is None
+
+    def back() -> None:
+        stage.world = world
+
+    return back
+
+
+def test_a_job_whose_end_cannot_be_read_rents_nothing_and_succeeds_when_it_is(
+    stage: Stage,
+) -> None:
+    node = trained(stage)
+    stage.goal = 0
+    back = unread_for_hours(stage)
+    back()
     stage.run(lambda s: s.over("j1"))
-    job, (first, last) = stage.job(), stage.nodes("j1")
+    job = stage.job()
     assert (job.outcome, job.failures) == (Outcome.SUCCEEDED, 0)
-    assert (first.id, first.leave_reason, last.generation) == (node.id, LeaveReason.DONE, 2)
-    assert last.first_step_at_us == 0, "it had nothing to do"
+    assert [n.id for n in stage.nodes("j1")] == [node.id]
+
+
+def test_a_job_that_turns_out_not_to_be_finished_goes_on(stage: Stage) -> None:
+    node = trained(stage)
+    machine = stage.machine(node)
+    machine.say(wire.EXITED, code=wire.EXIT_FINISHED)
+    machine.exited = wire.EXIT_FINISHED
+    back = unread_for_hours(stage)
+    assert len(stage.nodes("j1")) == 1
+    back()
+    stage.run(lambda s: s.nodes("j1", R))
+    assert [n.generation for n in stage.nodes("j1")] == [1, 2]
+    assert stage.job().failures == 0
+
+
+def test_a_job_whose_end_cannot_be_read_can_be_given_up(stage: Stage) -> None:
+    trained(stage)
+    stage.goal = 0
+    unread_for_hours(stage)
+    stage.store.set_desired("j1", Desired.CANCEL, "ada", stage.clock.now_us())
+    stage.run(lambda s: s.over("j1"))
+    assert stage.job().outcome is Outcome.CANCELLED
+    passes = stage.passes
+    play(stage, 60.0)
+    assert stage.passes <= passes + 1, "nothing is read any more"
 
 
 def test_a_store_that_took_nothing_down_is_no_silence(
@@ -158,3 +206,117 @@ def test_a_store_that_took_nothing_down_is_no_silence(
     monkeypatch.undo()
     play(stage, 60.0)
     assert [n.id for n in stage.nodes("j1", R)] == [node.id]
+
+
+# --- a machine that is getting ready
+
+LONG_S = 4200.0  # longer than `setup_timeout`
+
+
+def started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A machine that took its start, and of which nothing was heard since."""
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: any(n.hello_at_us for n in s.nodes("j1")))
+    monkeypatch.setattr(stage, "follow", stage.listening.listened)
+    stage.run(lambda s: s.nodes("j1")[0].started_at_us)
+    monkeypatch.undo()
+    (node,) = stage.nodes("j1")
+    assert not node.ready_at_us
+    return node
+
+
+def far_away(stage: Stage) -> None:
+    stage.restart(LONG_S)
+
+
+def long_suspended(stage: Stage) -> None:
+    stage.clock.sleep(LONG_S)
+
+
+@pytest.mark.parametrize("gap", [far_away, long_suspended])
+def test_a_machine_that_got_ready_while_nobody_listened_is_not_given_up(
+    stage: Stage, gap: Callable[[Stage], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = started(stage, monkeypatch)
+    gap(stage)
+    stage.machine(node).hung = True  # its link takes a while
+    play(stage, 60.0)
+    stage.machine(node).hung = False
+    play(stage, 60.0)
+    assert [n.id for n in stage.nodes("j1", R)] == [node.id], stage.told()
+    assert len(stage.nodes("j1")) == 1
+
+
+def test_a_machine_in_setup_outlives_the_absence_of_our_network(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = started(stage, monkeypatch)
+    stage.clouds["aws"].fail("list", *[UnknownOutcome("no route to host")] * 10_000)
+    stage.machine(node).hung = True  # as we see it
+    play(stage, 300.0)
+    assert stage.nodes("j1")[0].leave_reason is None
+    stage.clouds["aws"].before.clear()
+    play(stage, 15.0)  # all is back but its link
+    stage.machine(node).hung = False
+    play(stage, 60.0)
+    assert [n.id for n in stage.nodes("j1", R)] == [node.id], stage.told()
+    assert len(stage.nodes("j1")) == 1
+
+
+def test_a_machine_in_setup_that_stays_silent_when_our_network_is_back_is_replaced(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = started(stage, monkeypatch)
+    stage.clouds["aws"].fail("list", *[UnknownOutcome("no route to host")] * 10_000)
+    stage.machine(node).hung = True
+    play(stage, 300.0)
+    stage.clouds["aws"].before.clear()
+    stage.run(lambda s: s.nodes("j1")[0].leave_reason is LeaveReason.LOST, limit_s=60.0)
+
+
+# --- a listing that is not complete
+
+
+def test_a_machine_that_talks_is_not_gone_however_often_listings_lack_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = trained(stage)
+    play(stage, 15.0)  # it was listed
+    monkeypatch.setattr(stage.clouds["aws"], "_shown", lambda _machine: False)
+    listed = stage.clouds["aws"].calls["list"]
+    play(stage, 90.0)
+    stage.restart()
+    play(stage, 30.0)
+    assert stage.clouds["aws"].calls["list"] - listed >= 10
+    monkeypatch.undo()
+    play(stage, 20.0)
+    assert [n.id for n in stage.nodes("j1")] == [node.id], stage.told()
+    assert stage.nodes("j1", R)
+
+
+def test_a_machine_that_is_missing_and_whose_link_is_down_is_replaced_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = trained(stage)
+    play(stage, 15.0)  # it was listed
+    monkeypatch.setattr(stage.clouds["aws"], "_shown", lambda machine: not machine.hung)
+    stage.machine(node).hung = True
+    stage.run(lambda s: len(s.nodes("j1")) == 2, limit_s=2.0)
+    assert stage.nodes("j1")[0].leave_reason is LeaveReason.LOST
+
+
+# --- the end
+
+
+def test_a_program_that_fails_after_its_final_manifest_has_succeeded(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank died while it waited for the others: nothing was left to do."""
+    leave = Machine._exit
+    monkeypatch.setattr(Machine, "_exit", lambda machine, code: leave(machine, code or 1))
+    stage.submit(max_restarts_on_errors=0)
+    stage.run(lambda s: s.over("j1"))
+    job = stage.job()
+    assert (job.outcome, job.failures) == (Outcome.SUCCEEDED, 0), stage.told()
+    assert len(stage.nodes("j1")) == 1

@@ -16,6 +16,7 @@ from spotd.clock import SystemClock
 from spotd.loop import BATCH, Loop, run_effect
 from spotd.model import EffectKind, Market, View
 from spotd.plan import Effect, Plan
+from spotd.states import NodeState
 from spotd.store.base import StoreError, StoreUnavailableError
 from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage
@@ -149,10 +150,45 @@ def test_a_store_that_is_away_is_waited_for(stage: Stage) -> None:
         while store.calls.count("claim") < 2:
             assert time.monotonic() < end
             time.sleep(0.01)
-        assert watched.rounds == 0, "the watchdog is fed by rounds that went through, and no others"
         assert store.calls.count("claim") < 5, "no busy loop"
         store.trouble.clear()
         watched.until(watched.asked)
+
+
+def test_a_loop_that_waits_for_its_store_is_alive(stage: Stage) -> None:
+    """Ended by the watchdog, it would be started again for nothing, minute after minute."""
+    store = troubled(stage)
+    store.trouble["claim"] = StoreUnavailableError("is the server up?")
+    with running(stage) as watched:
+        watched.until(lambda: watched.rounds >= 2)
+
+
+def test_a_loop_that_hangs_in_its_store_is_not(stage: Stage) -> None:
+    store = troubled(stage)
+    entered, let_go = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> list[str]:
+        entered.set()
+        assert let_go.wait(LIMIT_S)
+        return []
+
+    store.claim = hang
+    with running(stage) as watched:
+        assert entered.wait(LIMIT_S)
+        assert watched.rounds == 0
+        let_go.set()
+        watched.until(lambda: watched.rounds)
+
+
+def test_a_store_that_a_new_daemon_might_read_is_not_waited_for(stage: Stage) -> None:
+    store = troubled(stage)
+    store.trouble["claim"] = StoreError("the server refused a statement")
+    with running(stage) as watched:
+        end = time.monotonic() + LIMIT_S
+        while store.calls.count("claim") < 2:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert watched.rounds == 0
 
 
 def test_what_was_claimed_is_decided_when_the_store_is_back(stage: Stage) -> None:
@@ -208,6 +244,30 @@ def test_a_bug_outside_of_any_job_ends_neither_the_thread_nor_the_silence(stage:
         assert watched.rounds == 0
         store.trouble.clear()
         watched.until(lambda: watched.rounds > 0)
+
+
+# --- a cloud that the configuration lost
+
+
+def test_machines_that_nobody_can_end_are_told_of(stage: Stage) -> None:
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    (node,) = stage.nodes("j1")
+    stage.world = replace(stage.world, providers={"gcp": stage.clouds["gcp"]})
+    with running(stage) as watched:
+        watched.until(lambda: watched.rounds >= 2)
+    (told,) = [row.event for row in stage.store.events(None) if row.event.kind == "stranded"]
+    assert told.alert
+    assert node.id in told.text
+    assert "put [providers.aws] back" in told.text
+
+
+def test_nobody_is_told_of_machines_that_can_be_ended(stage: Stage) -> None:
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    with running(stage) as watched:
+        watched.until(lambda: watched.rounds)
+    assert not [row for row in stage.store.events(None) if row.event.kind == "stranded"]
 
 
 # --- waking

@@ -87,7 +87,7 @@ def test_lanes_are_bounded(calls: Calls, kind: EffectKind, most: int) -> None:
         calls.pool.submit(effect(kind, number=number))
     calls.until("aws", kind, most)
     assert calls.begun["aws", kind] == most
-    assert calls.pool.in_flight() == most + 5
+    assert len(calls.pool._running) == most + 5
     calls.let_go.set()
     calls.until("aws", kind, most + 5)
 
@@ -100,7 +100,7 @@ def test_a_survey_that_waits_for_its_turn_does_for_all(calls: Calls) -> None:
     for number in range(100):
         calls.pool.submit(effect(K.SURVEY, number=number))
     calls.pool.submit(effect(K.SURVEY, "gcp-1a"))
-    assert calls.pool.in_flight() == CLOUD_CALLS + 2
+    assert len(calls.pool._running) == CLOUD_CALLS + 2
     calls.let_go.set()
     calls.until("aws", K.SURVEY, 1)
     calls.until("gcp", K.SURVEY, 1)
@@ -122,9 +122,9 @@ def test_closing_drops_what_is_queued_and_waits_for_what_is_made() -> None:
     threading.Timer(0.2, calls.let_go.set).start()
     assert calls.pool.close(LIMIT_S)
     assert calls.begun["aws", K.LAUNCH] == CLOUD_CALLS
-    assert calls.pool.in_flight() == 0
+    assert len(calls.pool._running) == 0
     calls.pool.submit(effect(K.LAUNCH))
-    assert calls.pool.in_flight() == 0, "nothing is begun any more"
+    assert len(calls.pool._running) == 0, "nothing is begun any more"
 
 
 def test_closing_does_not_wait_for_ever() -> None:

@@ -21,11 +21,11 @@ from spotd.vault import KEY_NAME, load_key
 UNIT = Path(spotd.__file__).parent.parent / "systemd" / "spotd.service"
 
 
-def service() -> configparser.SectionProxy:
+def service(section: str = "Service") -> configparser.SectionProxy:
     parser = configparser.RawConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read(UNIT)
-    return parser["Service"]
+    return parser[section]
 
 
 @pytest.fixture
@@ -89,6 +89,12 @@ def test_it_agrees_with_the_program() -> None:
     assert int(unit["TimeoutStopSec"]) > 3 * daemon.PATIENCE_S + 10
     assert "ExecReload" not in unit, "SIGHUP ends the daemon: the terminal was closed"
     assert unit["LoadCredential"].split(":")[0] == KEY_NAME
+
+
+def test_it_is_started_again_however_often_it_ends() -> None:
+    """A database that is away ends every start at once: after a limit nobody would try again."""
+    assert service()["Restart"] == "always"
+    assert service("Unit")["StartLimitIntervalSec"] == "0"
 
 
 def test_the_key_that_its_head_tells_to_make_is_one(tmp_path: Path) -> None:

@@ -10,7 +10,15 @@ import pytest
 
 from providers.stores import open_store
 from providers.stores.base import ConflictError, ObjectStore, StoreUnavailableError
-from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, Manifest, head_key, parse_manifest, sha256
+from spotd.wire import (
+    CLAIM_AFTER_RELEASE,
+    CLAIM_NOW,
+    Manifest,
+    head_key,
+    manifest_key,
+    parse_manifest,
+    sha256,
+)
 from trainer.fence import PREDECESSORS, Fence, FencedError, HeadLostError, read_head
 
 
@@ -88,6 +96,20 @@ def test_a_commit_must_be_ours_and_go_forward(store: ObjectStore) -> None:
         ours.commit(manifest(2, 9))
     with pytest.raises(ValueError, match="another"):
         ours.commit(manifest(1, 11))
+
+
+def test_a_manifest_is_never_taken_for_another_one_under_its_key(store: ObjectStore) -> None:
+    """HEAD would name the digest of what is not there."""
+    ours = fence(store, 1)
+    before = ours.claim()
+    key = manifest_key("job", 1, 10, "n")
+    store.put_if(key, b"somebody else's", None)
+    with pytest.raises(ValueError, match="exists with other content"):
+        ours.commit(manifest(1, 10), key=key)
+    assert store.get(key)[0] == b"somebody else's"
+    entry = read_head(store, "job")
+    assert entry is not None
+    assert entry[0] == before
 
 
 def test_an_unusable_checkpoint_leaves_the_chain(store: ObjectStore) -> None:
@@ -212,6 +234,24 @@ def test_waiting_for_the_release(store: ObjectStore) -> None:
     new.claim()
     with pytest.raises(FencedError):
         wait(old)
+
+
+def test_a_store_that_answers_slowly_does_not_put_the_deadline_off(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a reading takes is gone from the time that was left when it began."""
+    clock, get = Clock(), store.get
+    fence(store, 1).claim()
+
+    def slow(key: str) -> tuple[bytes, str]:
+        clock.now += 4.0
+        return get(key)
+
+    monkeypatch.setattr(store, "get", slow)
+    reason = fence(store, 2).wait_claimable(
+        lambda: (CLAIM_AFTER_RELEASE, 5.0 - clock.now), 9.0, clock.sleep, clock.monotonic
+    )
+    assert (reason, clock.now) == ("deadline", 9.0), "read, a second's rest, read once more"
 
 
 @pytest.mark.req("RPV-16")

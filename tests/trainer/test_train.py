@@ -262,6 +262,7 @@ def test_a_hand_over(reference: Outcome, trainer: Trainer) -> None:
 
 
 def test_a_replacement_takes_head_at_the_deadline(trainer: Trainer) -> None:
+    trainer.steps = 10_000  # it must not be done before it is told to end
     trainer.arguments = ("--step-time-ms", "150")
     with AgentEnd() as old, AgentEnd(claim="after_release", claim_deadline_s=60.0) as new:
         first = trainer.start(1, old)
@@ -316,6 +317,15 @@ def test_stopped_while_it_waits_for_head(trainer: Trainer) -> None:
         first.wait(30)
 
 
+def dies_after_a_checkpoint(trainer: Trainer, agent: AgentEnd) -> None:
+    """Generation 1, killed without a word; the next one's steps take 20 ms as well."""
+    trainer.arguments = ("--step-time-ms", "20")
+    process = trainer.start(1, agent)
+    agent.wait("checkpoint")
+    process.kill()
+    process.wait(30)
+
+
 @contextlib.contextmanager
 def unreadable(trainer: Trainer) -> Iterator[None]:
     """The store has HEAD, and for a while cannot give the checkpoint that it names."""
@@ -330,12 +340,8 @@ def unreadable(trainer: Trainer) -> Iterator[None]:
 
 @pytest.mark.req("CKP-25")
 def test_a_store_that_is_away_at_resume_is_waited_for(reference: Outcome, trainer: Trainer) -> None:
-    trainer.arguments = ("--step-time-ms", "20")
     with AgentEnd() as old, AgentEnd() as new:
-        first = trainer.start(1, old)
-        old.wait("checkpoint")
-        first.kill()
-        first.wait(30)
+        dies_after_a_checkpoint(trainer, old)
         with unreadable(trainer):
             second = trainer.start(2, new)
             warned = new.wait("warning").data["text"]
@@ -346,12 +352,8 @@ def test_a_store_that_is_away_at_resume_is_waited_for(reference: Outcome, traine
 
 
 def test_stopped_while_the_store_is_away_it_gives_head_back(trainer: Trainer) -> None:
-    trainer.arguments = ("--step-time-ms", "20")
     with AgentEnd() as old, AgentEnd() as new:
-        first = trainer.start(1, old)
-        old.wait("checkpoint")
-        first.kill()
-        first.wait(30)
+        dies_after_a_checkpoint(trainer, old)
         with unreadable(trainer):
             before = head_of(trainer).current
             second = trainer.start(2, new)

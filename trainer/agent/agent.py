@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
@@ -22,11 +22,13 @@ from trainer.agent.drain import Policy, Step, Stopping
 from trainer.agent.notices import NoticeBook, acknowledge, watch
 from trainer.agent.places import in_memory
 from trainer.agent.recall import REPORTS, SAVES, Recall, describe_agent
-from trainer.agent.training import Phase, Site, Training
+from trainer.agent.site import Site
+from trainer.agent.training import Phase, Training
 from trainer.agent.worker_link import WorkerLink
 
 _LOG = logging.getLogger(__name__)
 TICK_S = 0.5
+LOOK_S = 0.02
 COMMAND_TIMEOUT_S = 20.0
 LINGER_S = 600.0  # after the end, for whoever follows
 LINGER_STOPPED_S = 2.0
@@ -41,7 +43,9 @@ class Agent:
         self._watcher = watcher
         self._journal = site.journal
         self._demands = load_demands(site.places.state)
-        self._training = Training(site, self._demands, set(recall.said))
+        self._training = Training(
+            site, self._demands, set(recall.said), lambda: self._link.connected
+        )
         self._dangers = Dangers(site.monotonic, site.now_us)
         self._saves_s: deque[float] = deque(recall.saves_s, maxlen=SAVES)
         self._steps_s: deque[float] = deque(recall.steps_s, maxlen=REPORTS)
@@ -50,6 +54,7 @@ class Agent:
         self._beat_at = 0.0
         self._leave_at: float | None = None
         self._told_to_leave = False
+        self._met: set[str] = set()
         self._book = NoticeBook(self, recall.notices)
         self._control = Control(
             site.places.control_socket,
@@ -81,7 +86,7 @@ class Agent:
         threading.Thread(
             target=watch, args=(self._watcher, self._book, self._site.ended), daemon=True
         ).start()
-        self._training.warm_up()
+        self._survive(self._training.warm_up)
         while not self._is_over():
             self._turn()
         self._site.ended.set()
@@ -97,19 +102,32 @@ class Agent:
 
     def _turn(self) -> None:
         try:
-            self._site.news.get(timeout=self._until_next())()
+            self._survive(self._site.news.get(timeout=self._until_next()))
             while not self._site.news.empty():
-                self._site.news.get_nowait()()
+                self._survive(self._site.news.get_nowait())
         except queue.Empty:
             pass  # nothing new: a look around
         now = self._site.monotonic()
-        self._training.poll()
-        self._consider(now)
+        self._survive(self._training.poll)
+        self._survive(lambda: self._consider(now))
         if now >= self._beat_at:
             self._beat_at = now + self._site.config.heartbeat_s
             self._journal.retry()
+            self._demands.retry()
             at_us = self._site.now_us()
             self._control.beat({"seq": self._journal.seq, "at_us": at_us, "step": self._step})
+
+    def _survive(self, work: Callable[[], object]) -> None:
+        """The last resort: what the machine refuses for one thing must not end all the others,
+        a save before the machine goes among them. Each such error is on record once."""
+        try:
+            work()
+        except OSError as error:
+            text = f"the node agent met an error and goes on: {error!r}: see agent.log"
+            if text not in self._met:
+                self._met.add(text)
+                _LOG.exception("an error of the machine")
+                self._journal.append(wire.WARNING, {"text": text})
 
     def _until_next(self) -> float:
         now = self._site.monotonic()
@@ -117,6 +135,9 @@ class Agent:
         stopping = self._demands.stopping
         if stopping is not None and self._training.phase is Phase.RUNNING:
             times += [stopping.kill_at] + ([] if stopping.termed else [stopping.term_at])
+            # Nobody tells when what a held shell waits for has ended: looked for at short intervals
+            # first, and longer ones when a save takes its time.
+            times.append(now + min(max((now - stopping.asked_at) / 10, LOOK_S), TICK_S))
         elif stopping is None:
             policy = self._policy()
             times += [danger.latest_stop(policy, now) for danger in self._dangers]
@@ -182,20 +203,23 @@ class Agent:
         gentle = policy.engine != drain.ENGINE_NONE and self._link.connected > 0
         running = self._training.phase is Phase.RUNNING
         self._demands.stopping = Stopping(reason, now, kill_at, gentle)
+        self._link.publish()  # before anything that needs room or waits for a disk
         self._demands.write()
         self._journal.append(
             wire.DRAINING,
             {
                 "reason": reason,
-                "plan": "finish the step, save, release" if running else "nothing runs: end",
+                "plan": drain.plan_of(policy.engine) if running else "nothing runs: end",
                 "deadline_s": round(kill_at - now, 3),
             },
         )
-        self._link.publish()
         if not running:
             self._training.stop_idle()
 
     def _insist(self, stopping: Stopping, now: float) -> None:
+        # What the last of the connected has said is in the news by now, or was read.
+        heard = not self._link.connected and self._site.news.empty()
+        self._training.hold_shells(end=heard)
         match stopping.next_step(now):
             case Step.TERM:
                 stopping.termed = True
@@ -210,13 +234,14 @@ class Agent:
     # --- notices: called from the watching thread
 
     def on_notice(self, notice: Notice) -> None:
-        """On record before anything else; a replacement depends on it."""
+        """The two branches: our own first, which waits for no disk, and on record, for a
+        replacement depends on it."""
+        self._site.post(lambda: self._meet(notice, news=True))
         left_s = None
         if notice.deadline_us is not None:
             left_s = max(notice.deadline_us - self._site.now_us(), 0) / 1e6
         data = {"notice_id": notice.notice_id, "kind": notice.kind.value, "remaining_s": left_s}
         self._journal.append(wire.NOTICE, {**data, "source": notice.source, "text": notice.text})
-        self._site.post(lambda: self._meet(notice, news=True))
 
     def on_deadline(self, notice: Notice) -> None:
         self._site.post(lambda: self._meet(notice))
@@ -246,15 +271,16 @@ class Agent:
         snapshot = policy.fits_snapshot(now, deadline)
         if snapshot:
             self._demands.saves += 1
-            self._demands.write()
             self._link.publish()
+            self._demands.write()
         wait_s = danger.latest_stop(policy, now) - now
-        plan = f"train on until the replacement is ready, for {wait_s:.1f} s at most, then save"
+        last = drain.plan_of(policy.engine)
+        plan = f"train on until the replacement is ready, for {wait_s:.1f} s at most, then {last}"
         self._journal.append(
             wire.DRAINING,
             {
                 "reason": danger.reason,
-                "plan": f"save now, {plan} again" if snapshot else plan,
+                "plan": f"save now, {plan}" if snapshot else plan,
                 "deadline_s": round(deadline - now, 3),
             },
         )
@@ -273,6 +299,9 @@ class Agent:
 
     def on_nonsense(self, text: str) -> None:
         _LOG.warning("a training process says nonsense: %s", text)
+
+    def on_hang_up(self) -> None:
+        self._site.post(lambda: None)
 
     def _note(self, kind: str, data: Mapping[str, Any]) -> None:
         self._training.note_said(kind)
@@ -302,6 +331,9 @@ class Agent:
                 answer.set_result(self._obey(command))
             except WireError as error:
                 answer.set_result(Reply(False, f"{command.name}: {error}"))
+            except OSError as error:
+                answer.set_result(Reply(False, f"{command.name} failed: {error}; try again"))
+                raise
             except Exception as error:
                 answer.set_exception(error)
                 raise
@@ -350,8 +382,8 @@ class Agent:
         if self._training.phase is Phase.RUNNING and now - self._save_asked_at > SAVE_PENDING_S:
             self._save_asked_at = now
             self._demands.saves += 1
-            self._demands.write()
             self._link.publish()
+            self._demands.write()
             if not self._link.connected:
                 self._training.ask_save()
         return Reply(True)

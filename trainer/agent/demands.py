@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import logging
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from spotd.wire import CLAIM_NOW, StartDocument, encode, parse_start
 from trainer.agent.drain import Stopping, parse_stopping
 from trainer.agent.places import write_private
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -25,6 +28,7 @@ class Demands:
     claim_until: float = 0.0
     saves: int = 0
     stopping: Stopping | None = None
+    _unwritten: bool = field(default=False, init=False, repr=False, compare=False)
 
     def accept(self, start: StartDocument, now: float) -> None:
         """The first start counts in full; a later one may only let HEAD be claimed earlier."""
@@ -56,17 +60,35 @@ class Demands:
         }
 
     def write(self) -> None:
-        """Keep it for the next agent; the secrets in it are the reason for the private folder."""
+        """Keep it for the next agent; the secrets in it are the reason for the private folder.
+
+        Memory that is full stops nobody who is here: it is tried again by `retry`.
+        """
         data = {
             "start": None if self.start is None else self.start.to_data(),
             "claim_until": self.claim_until,
             "saves": self.saves,
             "stopping": None if self.stopping is None else self.stopping.to_data(),
         }
-        write_private(self.path, encode(data))
+        try:
+            write_private(self.path, encode(data))
+        except OSError as error:
+            if not self._unwritten:
+                _LOG.warning(
+                    "what is asked of training cannot be kept for another agent: %s", error
+                )
+            self._unwritten = True
+        else:
+            self._unwritten = False
+
+    def retry(self) -> None:
+        """Write what could not be written, if it can be now."""
+        if self._unwritten:
+            self.write()
 
     def forget(self) -> None:
         """Training is over: nothing secret stays."""
+        self._unwritten = False
         self.path.unlink(missing_ok=True)
 
 

@@ -71,6 +71,11 @@ def policy_of(start: StartDocument, save_s: float, step_s: float) -> Policy:
     return Policy(start.engine, start.stop_grace_s, save_s, step_s)
 
 
+def plan_of(engine: str) -> str:
+    """What a stop is, in words; a script of its own may save when it is asked to, or not."""
+    return "SIGTERM, release" if engine == ENGINE_NONE else "finish the step, save, release"
+
+
 @dataclass
 class Stopping:
     """A stop under way. `gentle` says that the program was asked by the link, which it reads."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from trainer.agent.places import PlaceError, Places
@@ -22,7 +23,8 @@ def make_folders(places: Places) -> None:
     _make_private(places.memory.parent)
     _sweep(places.memory.parent)
     _make_private(places.memory)
-    (places.memory / _MARK).write_text(str(places.folder), encoding="utf-8")
+    with suppress(OSError):  # memory is full: without the mark the folder is not swept, no more
+        (places.memory / _MARK).write_text(str(places.folder), encoding="utf-8")
 
 
 def _make_private(folder: Path) -> None:
@@ -37,7 +39,7 @@ def _sweep(root: Path) -> None:
     for mark in root.glob(f"*/{_MARK}"):
         try:
             gone = not Path(mark.read_text(encoding="utf-8")).exists()
-        except FileNotFoundError:
-            continue  # another agent, starting now, swept it
+        except OSError:
+            continue  # another agent, starting now, swept it; or it cannot be read
         if gone:
             shutil.rmtree(mark.parent, ignore_errors=True)

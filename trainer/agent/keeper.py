@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.agent.places import write_private
 from trainer.agent.processes import Process, identify
 from trainer.agent.streams import LogWriter
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 1 << 16
 _TAIL_BYTES = 2048
+_RECORD_BYTES = 16 << 10  # the tail takes six bytes a byte as JSON, at most
 _QUIET_S = 0.1  # output still under way when the script ends
 MASK = b"***"
 _MASKED_FROM_BYTES = 4  # shorter secrets would mask half of the output
@@ -87,6 +87,28 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+
+
+class Record:
+    """A private file whose room is taken before it is needed: memory may be full by then.
+
+    Others find it after `put`. Raises OSError when there is no room.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._new = path, path.with_name(path.name + ".new")
+        descriptor = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file = os.fdopen(descriptor, "wb")
+        self._file.write(bytes(_RECORD_BYTES))
+        self._file.flush()
+
+    def put(self, data: Mapping[str, Any]) -> None:
+        """Write it and let it be found."""
+        with self._file as file:
+            file.seek(0)
+            file.write(json.dumps(data).encode())
+            file.truncate()
+        self._new.replace(self._path)
 
 
 class Mask:
@@ -160,6 +182,7 @@ def keep() -> int:
         # Not SIG_IGN, which the script would inherit.
         signal.signal(number, lambda *_: None)
     state = Path(order.state)
+    pids, ended = Record(state.with_suffix(".proc")), Record(state.with_suffix(".exit"))
     began = time.monotonic()
     try:
         program = subprocess.Popen(
@@ -172,15 +195,15 @@ def keep() -> int:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        _record_exit(state, order, 127, f"{order.argv[0]} cannot be started: {error}", 0.0)
+        _record_exit(ended, order, 127, f"{order.argv[0]} cannot be started: {error}", 0.0)
         return 1
-    _record_pids(state, program.pid)
+    _record_pids(pids, program.pid)
     _wake(order.wake)
     assert program.stdout is not None  # noqa: S101 - a pipe was asked for
     output = _Output(program.stdout.fileno(), order)
     _pump_while(program, output)
     code = program.returncode if program.returncode >= 0 else 128 - program.returncode
-    _record_exit(state, order, code, output.tail(), time.monotonic() - began)
+    _record_exit(ended, order, code, output.tail(), time.monotonic() - began)
     # What a setup script left running keeps its output.
     while output.open:
         _wait(program.stdout.fileno(), None, None)
@@ -189,18 +212,16 @@ def keep() -> int:
     return 0
 
 
-def _record_pids(state: Path, program: int) -> None:
+def _record_pids(record: Record, program: int) -> None:
     keeper = identify(os.getpid())
     # The script may have ended already: it waits to be reaped, and its start time with it.
     started = identify(program) or Process(program, 0)
     assert keeper is not None  # noqa: S101 - this very process
-    pids = {"keeper": [keeper.pid, keeper.started], "program": [started.pid, started.started]}
-    write_private(state.with_suffix(".proc"), json.dumps(pids).encode())
+    record.put({"keeper": [keeper.pid, keeper.started], "program": [started.pid, started.started]})
 
 
-def _record_exit(state: Path, order: Order, code: int, tail: str, seconds: float) -> None:
-    ended = asdict(Exit(code, tail, round(seconds, 3)))
-    write_private(state.with_suffix(".exit"), json.dumps(ended).encode())
+def _record_exit(record: Record, order: Order, code: int, tail: str, seconds: float) -> None:
+    record.put(asdict(Exit(code, tail, round(seconds, 3))))
     _wake(order.wake)
 
 
@@ -213,6 +234,8 @@ def _pump_while(program: subprocess.Popen[bytes], output: _Output) -> None:
         if output.open:
             output.pump()
         _reap_orphans(program.pid)
+    if output.open:
+        output.pump()  # its own last words are in the pipe, however late we come to look
     quiet_at = time.monotonic() + _QUIET_S
     while output.open and (left := quiet_at - time.monotonic()) > 0:
         _wait(pipe, None, left)

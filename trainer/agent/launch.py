@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -28,10 +29,11 @@ from trainer.agent.journal import Journal
 from trainer.agent.notices import NoWatcher
 from trainer.agent.places import NodeError, Places, find_places
 from trainer.agent.recall import read_boot_id, recall
+from trainer.agent.site import Site
 from trainer.agent.streams import LIMIT_BYTES
-from trainer.agent.training import Site
 
 START_TIMEOUT_S = 20.0
+_PEER = struct.Struct("3i")  # pid, uid, gid
 _WATCHERS = frozenset({"aws", "gcp", "azure"})
 
 
@@ -92,10 +94,12 @@ def _wait_for_other(places: Places) -> int:
     """Another agent holds the lock: its id, once it accepts."""
     give_up_at = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < give_up_at:
-        with suppress(OSError, ValueError):
+        with suppress(OSError):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
                 line.connect(str(places.control_socket))
-            return int(places.pid.read_text(encoding="utf-8"))
+                # The kernel knows who listens; the file may not be there when the disk is full.
+                peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            return int(_PEER.unpack(peer)[0])
         time.sleep(0.02)
     raise LaunchError(f"an agent holds {places.lock} but does not answer: see {places.agent_log}")
 
@@ -184,7 +188,8 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: site.post(agent.end))
     signal.signal(signal.SIGHUP, lambda *_: None)
-    places.pid.write_text(f"{os.getpid()}\n", encoding="utf-8")
+    with suppress(OSError):  # a full disk: nothing but people reads it
+        places.pid.write_text(f"{os.getpid()}\n", encoding="utf-8")
     agent.greet(past)
     ready()
     agent.run()

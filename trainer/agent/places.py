@@ -97,12 +97,17 @@ def in_memory(places: Places) -> bool:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file in one step; nobody else can read it at any moment."""
+    """Replace a file in one step; nobody else can read it at any moment. Raises OSError, and then
+    leaves nothing of `data` behind."""
     new = path.with_name(path.name + ".new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    new.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _memory_root() -> Path:

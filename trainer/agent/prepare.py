@@ -12,6 +12,8 @@ from trainer.agent.places import Places, write_private
 
 # Set by the way that the agent itself was started, and wrong for anybody else.
 _OURS = frozenset({"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES"})
+# Options of a store that anybody may see; whatever else there is, now or later, may be a secret.
+_PLAIN_OPTIONS = frozenset({"endpoint", "region", "allow_http", "timeout_s"})
 
 
 def build_env(
@@ -52,6 +54,13 @@ def build_env(
     }
     machine = {name: value for name, value in base.items() if name not in _OURS}
     return {"PYTHONUNBUFFERED": "1", **machine, **start.envs, **start.secrets, **ours}
+
+
+def hidden_of(start: StartDocument) -> list[str]:
+    """What the output of the job's programs must not show."""
+    options = start.store_options.items()
+    keys = [value for name, value in options if name not in _PLAIN_OPTIONS]
+    return [*start.secrets.values(), *keys]
 
 
 def make_order(

@@ -5,13 +5,16 @@ A process is known by its id *and* its start time, because ids are used again.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+_LOG = logging.getLogger(__name__)
 _PROC = Path("/proc")
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 # Programs that start the training processes and mean their own end by a signal: torchrun kills its
@@ -22,6 +25,7 @@ _LAUNCHERS = frozenset(
     | {"tee", "stdbuf", "sudo", "env", "nohup", "numactl", "taskset", "setsid", "srun"}
 )
 _LOOKS = 2
+_STOPPED = "T"
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 
 
@@ -44,8 +48,8 @@ class _Stat:
 def _stat(pid: int) -> _Stat | None:
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # ended, or one that /proc hides from us (hidepid)
     # The name in parentheses may contain anything, so count from the last one.
     fields = text[text.rindex(")") + 2 :].split()
     return _Stat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
@@ -63,7 +67,8 @@ def is_alive(process: Process) -> bool:
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal exactly this process, never a later one with its id. False when it is gone."""
+    """Signal exactly this process, never a later one with its id. False when it is gone, or of
+    another user, who alone can end it."""
     try:
         handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
     except ProcessLookupError:
@@ -79,10 +84,18 @@ def send_signal(process: Process, number: int) -> bool:
             os.kill(process.pid, number)
     except ProcessLookupError:
         return False
+    except PermissionError:
+        _say_refused(process.pid)
+        return False
     finally:
         if handle >= 0:
             os.close(handle)
     return True
+
+
+@lru_cache(maxsize=1024)  # once for each
+def _say_refused(pid: int) -> None:
+    _LOG.warning("process %d is of another user and cannot be signalled", pid)
 
 
 def _table() -> dict[int, _Stat]:
@@ -155,7 +168,8 @@ def _groups_of(processes: Iterable[Process]) -> set[int]:
 
 def _signal_groups(groups: Iterable[int], number: int) -> None:
     for group in groups:
-        with suppress(ProcessLookupError):
+        # Without leave to signal any of a group: its processes are tried, and told, one by one.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
 
 
@@ -164,7 +178,7 @@ def workers(root: int, number: int) -> list[Process]:
 
     Shells and launchers are passed through to what they started, and what a training process
     started (data loaders) is left to it. A shell is meant as well when it has a trap for the
-    signal, or when there is nobody else.
+    signal, or when there is nobody else; not one that reads a pipe, which its writer needs.
     """
     return list(_workers(root, number, _by_parent(_table())))
 
@@ -174,13 +188,63 @@ def _workers(parent: int, number: int, children: Mapping[int, list[Process]]) ->
         argv = _argv(child.pid)
         if _is_shell(argv):
             below = list(_workers(child.pid, number, children))
-            if not below or catches(child.pid, number):
+            if catches(child.pid, number) or not (below or _reads_pipe(child.pid)):
                 yield child
             yield from below
         elif _is_launcher(argv):
             yield from _workers(child.pid, number, children)
         else:
             yield child
+
+
+def hold_shells(root: int) -> None:
+    """Stop the shells below `root`, so that none begins another line.
+
+    Left alone are those that handle or ignore SIGTERM, because their scripts see to their own end,
+    and those that read a pipe: who writes into it is not to be held up.
+    """
+    seen: set[Process] = set()
+    # What one of them started before its signal came is found by another look.
+    while fresh := set(_shells(root, _by_parent(_table()))) - seen:
+        for shell in fresh:
+            send_signal(shell, signal.SIGSTOP)
+        seen |= fresh
+
+
+def end_held_shells(root: int) -> None:
+    """End those held shells below `root` whose children have all ended; to be called again for the
+    others. A shell that meets SIGTERM first when it goes on does not come to its next line."""
+    table = _table()
+    children = _by_parent(table)
+    for shell in _shells(root, children):
+        if table[shell.pid].state == _STOPPED and shell.pid not in children:
+            send_signal(shell, signal.SIGTERM)
+            send_signal(shell, signal.SIGCONT)
+
+
+def resume_shells(root: int) -> None:
+    """Let the held shells below `root` go on with their lines."""
+    for shell in _shells(root, _by_parent(_table())):
+        send_signal(shell, signal.SIGCONT)
+
+
+def _shells(parent: int, children: Mapping[int, list[Process]]) -> Iterator[Process]:
+    """Those that may be held; like `_workers`, through launchers and not below a program."""
+    for child in children.get(parent, []):
+        argv = _argv(child.pid)
+        if not (_is_shell(argv) or _is_launcher(argv)):
+            continue
+        own = catches(child.pid, signal.SIGTERM) or ignores(child.pid, signal.SIGTERM)
+        if _is_shell(argv) and not own and not _reads_pipe(child.pid):
+            yield child
+        yield from _shells(child.pid, children)
+
+
+def _reads_pipe(pid: int) -> bool:
+    try:
+        return str((_PROC / str(pid) / "fd" / "0").readlink()).startswith("pipe:")
+    except OSError:
+        return False
 
 
 def _by_parent(table: Mapping[int, _Stat]) -> dict[int, list[Process]]:
@@ -192,12 +256,21 @@ def _by_parent(table: Mapping[int, _Stat]) -> dict[int, list[Process]]:
 
 def catches(pid: int, number: int) -> bool:
     """Whether the process has a handler of its own for a signal."""
+    return _in_mask(pid, "SigCgt:", number)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Whether a signal does nothing to the process."""
+    return _in_mask(pid, "SigIgn:", number)
+
+
+def _in_mask(pid: int, mask: str, number: int) -> bool:
     try:
         text = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return False
     for line in text.splitlines():
-        if line.startswith("SigCgt:"):
+        if line.startswith(mask):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
 

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -14,9 +15,12 @@ from trainer.agent.places import write_private
 from trainer.agent.processes import (
     Process,
     catches,
+    end_held_shells,
+    hold_shells,
     identify,
     is_alive,
     kill_tree,
+    resume_shells,
     send_signal,
     session_of,
     workers,
@@ -50,14 +54,17 @@ class Script:
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def warm_up(self) -> None:
-        """Have a keeper wait for its order."""
+        """Have a keeper wait for its order. Raises OSError when no process can be started."""
+        if self._keeper is not None and not self._takes_orders(self._keeper):
+            self._keeper = None
         if self._keeper is None and self.state is ScriptState.ABSENT:
             self._keeper = subprocess.Popen(
                 self._argv, stdin=subprocess.PIPE, cwd="/", env=self._env, start_new_session=True
             )
 
     def order(self, order: Order) -> None:
-        """Have it run. Raises OSError when no process can be started."""
+        """Have it run. Raises OSError when no process can be started, or memory is full; where the
+        state is ABSENT then, or later, it may be ordered again."""
         self.warm_up()
         assert self._keeper is not None  # noqa: S101 - just started
         assert self._keeper.stdin is not None  # noqa: S101 - a pipe was asked for
@@ -101,6 +108,21 @@ class Script:
             found = [worker for worker in found if catches(worker.pid, number)]
         return sum(send_signal(worker, number) for worker in found)
 
+    def hold_shells(self, *, end: bool) -> None:
+        """Keep its shells from beginning another line, and with `end`, end those that wait for
+        nobody any more. `/proc` shows who is held, so a restarted agent goes on with it."""
+        pids = self.pids
+        if pids is not None and is_alive(pids.keeper):
+            hold_shells(pids.keeper.pid)
+            if end:
+                end_held_shells(pids.keeper.pid)
+
+    def resume_shells(self) -> None:
+        """Let the held shells go on."""
+        pids = self.pids
+        if pids is not None and is_alive(pids.keeper):
+            resume_shells(pids.keeper.pid)
+
     def kill(self) -> int:
         """Kill the script and all that came of it; the keeper stays and tells."""
         pids, keeper = self.pids, self._ordered()
@@ -116,7 +138,14 @@ class Script:
     def dismiss(self) -> None:
         """Send an idle keeper home."""
         if self._keeper is not None and self._keeper.stdin is not None:
-            self._keeper.stdin.close()
+            with suppress(BrokenPipeError):  # it has gone by itself
+                self._keeper.stdin.close()
+
+    @staticmethod
+    def _takes_orders(keeper: subprocess.Popen[bytes]) -> bool:
+        """One that has died, was told already or was sent home does not."""
+        told = keeper.stdin is None or keeper.stdin.closed
+        return keeper.poll() is None and not told
 
     def _ordered(self) -> Process | None:
         try:

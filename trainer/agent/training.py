@@ -6,30 +6,31 @@ final manifest or release) -> exited. Every step can be taken up again by a rest
 
 from __future__ import annotations
 
-import queue
+import logging
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from spotd import wire
-from spotd.wire import AgentConfig, Head, StartDocument
+from spotd.wire import Head, StartDocument
 from trainer.agent.authority import Authority, EndedError
 from trainer.agent.demands import Demands
 from trainer.agent.drain import ENGINE_NONE
-from trainer.agent.journal import Journal
 from trainer.agent.keeper import Exit
 from trainer.agent.packages import PackageError, unpack_packages
-from trainer.agent.places import Places
-from trainer.agent.prepare import build_env, link_workdir, make_order
+from trainer.agent.prepare import build_env, hidden_of, link_workdir, make_order
 from trainer.agent.script import Script, ScriptState
+from trainer.agent.site import Site
 from trainer.fence import FencedError
 
+_LOG = logging.getLogger(__name__)
 _CRASHED = 1
-_ORDERS = 3  # a keeper that dies before it starts its script is replaced this often
+_LAST_WORDS_S = 1.0
+_ORDERS = 3  # a script that does not start, because its keeper dies, is ordered this often
 
 
 class Phase(Enum):
@@ -44,43 +45,27 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True)
-class Site:
-    """What the agent lends to its parts."""
-
-    config: AgentConfig
-    places: Places
-    journal: Journal
-    environ: Mapping[str, str]
-    keeper_argv: Sequence[str]
-    keeper_env: Mapping[str, str]
-    log_limit_bytes: int
-    news: queue.SimpleQueue[Callable[[], None]]
-    ended: threading.Event
-    now_us: Callable[[], int]
-    monotonic: Callable[[], float]
-
-    def post(self, news: Callable[[], None]) -> None:
-        """Have the agent's loop call `news`; from any thread, and from a signal handler."""
-        self.news.put(news)
-
-
 class Training:
     """Lives in the agent's loop: no method waits, and `poll` is called at every turn.
 
-    `said` are the kinds of entry that this boot's journal already has.
+    `said` are the kinds of entry that this boot's journal already has; `lines()` is how many
+    training processes may still say something.
     """
 
-    def __init__(self, site: Site, demands: Demands, said: set[str]) -> None:
+    def __init__(
+        self, site: Site, demands: Demands, said: set[str], lines: Callable[[], int]
+    ) -> None:
         self._site = site
         self._demands = demands
         self._said = said
+        self._lines = lines
         self._setup = self._script("setup")
         self._run = self._script("run")
         self._authority: Authority | None = None
         self._worker_codes: dict[int, int] = {}
         self._exit: Exit | None = None
-        self._orders = 0
+        self._ended_at: float | None = None
+        self._orders = Counter[str]()
         self.final = wire.CHECKPOINT + ":final" in said  # the job's success is in HEAD
         self.claimed = wire.CLAIMED in said
         self._fenced = False
@@ -145,8 +130,8 @@ class Training:
             self._setup_done()
             return
         self._site.journal.append(wire.SETUP, {"status": "begin"})
-        self._order(self._setup, "setup", "setup", self._start.setup)
         self.phase = Phase.SETUP
+        self._order(self._setup, "setup", "setup", self._start.setup)
 
     def _poll_setup(self) -> None:
         state = self._setup.state
@@ -170,6 +155,7 @@ class Training:
 
     def _setup_done(self) -> None:
         if self._authority is None:
+            self._enter_running()
             self._order_run()
             return
         self._say_once(wire.READY, wire.READY, {})
@@ -194,6 +180,7 @@ class Training:
         if head.final:
             self._exited(wire.EXIT_FINISHED, Exit(0, "the job had already finished", 0.0))
             return
+        self._enter_running()
         self._order_run()
 
     def _give_back(self, head: Head) -> None:
@@ -205,7 +192,6 @@ class Training:
     def _order_run(self) -> None:
         stream = f"rank{self._site.config.rank}"
         self._order(self._run, stream, "run", self._start.run)
-        self._enter_running()
 
     def _enter_running(self) -> None:
         self.phase = Phase.RUNNING
@@ -213,16 +199,21 @@ class Training:
             self._authority.start_watch()
 
     def _order(self, script: Script, stream: str, name: str, text: str) -> None:
+        if self._demands.stopping is not None:
+            self.stop_idle()  # nothing is begun any more
+            return
         site, start = self._site, self._start
-        self._orders += 1
-        if self._orders > _ORDERS:
+        self._orders[name] += 1
+        if self._orders[name] > _ORDERS:
             self._fail(f"the process that should start {name} ends at once: see agent.log")
             return
         until = self._demands.claim_until
         env = build_env(site.environ, site.config, start, site.places, until)
-        hidden = [*start.secrets.values(), *start.store_options.values()]
-        order = make_order(name, stream, text, env, site.places, hidden, site.log_limit_bytes)
-        script.order(order)
+        places, limit = site.places, site.log_limit_bytes
+        try:
+            script.order(make_order(name, stream, text, env, places, hidden_of(start), limit))
+        except OSError as error:
+            _LOG.warning("%s cannot be ordered: %s", name, error)  # it is tried again by `poll`
 
     # --- the end
 
@@ -233,10 +224,20 @@ class Training:
         if state is ScriptState.ABSENT:
             self._order_run()
         elif state is ScriptState.ENDED:
-            self._ran(self._run.ended)
+            self._hear_out()
+
+    def _hear_out(self) -> None:
+        """The program's own last words come before its end: they say what its exit means."""
+        now = self._site.monotonic()
+        if self._ended_at is None:
+            self._ended_at = now
+            self._run.kill()  # what the script left behind
+        if not self._lines() or now >= self._ended_at + _LAST_WORDS_S:
+            self._site.post(lambda: self._ran(self._run.ended))  # after what the lines have posted
 
     def _ran(self, ended: Exit) -> None:
-        self._run.kill()  # what the script left behind
+        if self.phase is not Phase.RUNNING:
+            return
         self._exit = ended
         if self._authority is None:
             self._exited(self._code_of_ours(ended.code), ended)
@@ -254,7 +255,10 @@ class Training:
     def _code_of_ours(self, code: int) -> int:
         """What the exit means, seen through a launcher that has exit codes of its own."""
         said = set(self._worker_codes.values())
-        if self.final and code == 0:
+        if self.final:
+            if code and self._demands.stopping is None:  # else its shell was held back and ended
+                text = f"the job is finished, but its script ended with code {code} after that"
+                self._site.journal.append(wire.WARNING, {"text": f"{text}: see its last output"})
             return wire.EXIT_FINISHED
         if wire.EXIT_FENCED in {code, *said}:
             return wire.EXIT_FENCED
@@ -361,6 +365,15 @@ class Training:
         else:
             text = f"asked to stop while {self.phase.value}"
             self._exited(wire.EXIT_RELEASED, Exit(wire.EXIT_RELEASED, text, 0.0))
+
+    def hold_shells(self, *, end: bool) -> None:
+        """While a stop is under way: the script begins no other line, and with `end` its shells end
+        after what they run. After the last step of all they go on: what comes then is part of the
+        job."""
+        if self.final:
+            self._run.resume_shells()
+        else:
+            self._run.hold_shells(end=end)
 
     def terminate(self) -> int:
         """SIGTERM to the training processes, not to what launched them; returns how many."""

@@ -33,6 +33,10 @@ class WorkerListener(Protocol):
         """A line that means nothing."""
         ...
 
+    def on_hang_up(self) -> None:
+        """A training process says nothing more: `connected` is one less."""
+        ...
+
 
 class WorkerLink:
     """Shows every connected process the current flag, at once and at every change."""
@@ -78,6 +82,7 @@ class WorkerLink:
         finally:
             with self._lock:
                 self._lines.discard(line)
+            self._listener.on_hang_up()
 
     def _greeted(self, text: bytes) -> bool:
         hello = _parse(text).get("hello")

@@ -276,6 +276,21 @@ def test_aws_queue_tells_late_and_once(begin: Any) -> None:
     assert list(personality(local, "aws", "other").notices()) == []
 
 
+def test_aws_queue_of_a_restarted_cloud_is_read_from_its_beginning(begin: Any) -> None:
+    before, after = begin(""), begin("")
+    cloud = personality(before, "aws")
+    for number in range(2):
+        instance = launch_running(cloud, f"before-{number}")
+        before.control.preempt(instance=instance.instance_id, notice_s=60)
+    wait_for(lambda: cloud._last_notice == 2 or cloud.notices())
+    cloud._client = personality(after, "aws")._client  # another server, where the old one was
+    instance = launch_running(cloud, "after")
+    (notice,) = after.control.preempt(instance=instance.instance_id, notice_s=60)
+    (heard,) = wait_for(cloud.notices)
+    assert heard.notice_id == notice["notice_id"]
+    assert list(cloud.notices()) == []
+
+
 def test_machine_that_dies_by_itself(local: Running) -> None:
     """Its root killed from outside: the rest goes too, and the cloud says so."""
     cloud = personality(local, "aws")

@@ -24,6 +24,7 @@ from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.effects import call, effects_of, launch_request
 from spotd.model import (
+    CheckpointSpec,
     Desired,
     EffectKind,
     HeadSeen,
@@ -162,7 +163,7 @@ def test_a_command_that_the_agent_refuses_is_told_with_its_words(called: Called)
     )
 
 
-@pytest.mark.parametrize("kind", CLOUD)
+@pytest.mark.parametrize("kind", [K.RESOLVE, K.SURVEY, K.TERMINATE])  # creates: test_launches.py
 def test_a_cloud_that_was_taken_out_of_the_configuration_is_named(
     called: Called, kind: EffectKind
 ) -> None:
@@ -216,7 +217,10 @@ def test_a_create_that_is_still_being_worked_on_is_nothing_yet(
 
 def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: Stage) -> None:
     packages = (Mount("d1", ""), Mount("d2", "~/data"))
-    called = Called(stage, packages=packages, envs={"LR": "1"}, setup="pip install x")
+    checkpoint = CheckpointSpec("file:///own", "spotd", every_steps=7, every_s=11.0, keep=13)
+    times = {"stop_grace_s": 17.0, "progress_every_s": 19.0}
+    spec = {"run": "python x.py", "checkpoint": checkpoint, **times}
+    called = Called(stage, packages=packages, envs={"LR": "1"}, setup="pip install x", **spec)
     called.prepare()
     known = HeadSeen(4, 80, "m", released=False, final=False, seen_at_us=1)
     stage.store.record_head("j1", known)
@@ -256,6 +260,12 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
     assert (document.envs, document.setup) == ({"LR": "1"}, "pip install x")
     assert (document.secrets, document.store_options) == ({"HF_TOKEN": "hf_1"}, {"region": "r"})
     assert [package.target for package in document.packages] == ["", "~/data"]
+    saves = (document.engine, document.every_steps, document.every_s, document.keep)
+    assert saves == ("spotd", 7, 11.0, 13)
+    assert (document.stop_grace_s, document.progress_every_s) == (17.0, 19.0)
+    assert (document.job_name, document.run, document.num_nodes) == ("j1", "python x.py", 1)
+    assert (document.store_url, document.accelerators_per_node) == ("file:///own", 8)
+    assert document.node_ips == START["node_ips"]
     assert (after.started_claim, after.started_at_us) == ("after_release", stage.clock.now_us())
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from providers.base import CapacityType, LaunchRequest, OfferRequest
 from providers.local.cloud import LocalCloud
 from spotd.config import load_config
+from spotd.spec import load
 from spotd.vault import JobKeys, KeyPair, host_key, open_job_keys
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import OFFERS, Rig
@@ -107,6 +110,27 @@ def test_what_up_prints_is_a_whole_configuration(folder: Path, url: str) -> None
     tokens = {getattr(provider, "token_file", None) for provider in config.file.providers.values()}
     assert tokens == {folder / "cloud" / "token"}
     assert config.checkpoint_defaults.store == f"file://{folder}/state/checkpoints"
+    example = Path("examples/finetune.yaml").read_text()
+    load(example, now_us=0, secrets={"HF_TOKEN": "-"}, known=config.known)
+
+
+def test_it_comes_back_where_config_toml_says_it_is(folder: Path, url: str) -> None:
+    assert cloud(folder, "down").returncode == 0
+    again = cloud(folder, "up", "-o", "name")
+    assert (again.stdout.strip(), again.stderr) == (url, "")
+    assert cloud(folder, "down").returncode == 0
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", urlsplit(url).port))
+        taken.listen()
+        refused = cloud(folder, "up")
+        assert refused.returncode == 1
+        assert f"if port {urlsplit(url).port} is taken" in refused.stderr
+        assert "--port 0" in refused.stderr
+        moved = cloud(folder, "up", "--port", "0", "-o", "name")
+    assert moved.returncode == 0
+    assert moved.stdout.strip() != url
+    assert f"warning: it was {url} before: write config.toml anew" in moved.stderr
 
 
 def test_nothing_was_started(folder: Path) -> None:

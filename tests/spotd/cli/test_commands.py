@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spotd.cli.client import _UnixConnection
-from spotd.model import Event, LeaveReason, Outcome
+from spotd.model import Desired, Event, LeaveReason, Outcome
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, crash, story
 
@@ -51,7 +51,12 @@ def later(action: Callable[[], Any], after_s: float = 0.3) -> threading.Timer:
         ("ssh none", 3, "there is no job 'none'"),
         ("alerts test none", 3, "there is no alert route"),
         ("cancel crashed", 1, "already failed"),
-        ("wait gpt --timeout soon", 2, "is no duration"),
+        ("wait gpt --timeout soon", 2, "is no duration\ntry: --timeout 90s"),
+        ("cloud preempt i-1 --notice soon", 2, "is no duration\ntry: --notice 90s"),
+        ("demo --steps -4", 2, "Invalid value for '--steps'"),
+        ("logs crashed --gen 9", 3, "has no generation 9"),
+        ("logs crashed --rank 7", 3, "has no machine of rank 7"),
+        ("logs crashed --stream foo", 3, "there is no stream 'foo'"),
         ("psst", 2, "no such command 'psst'"),
         ("cancle", 2, "did you mean 'cancel'?"),
         ("ps --nope", 2, "No such option"),
@@ -105,6 +110,31 @@ def test_a_socket_that_one_may_not_open(
     monkeypatch.setattr(_UnixConnection, "connect", refuse)  # root may open everything
     assert spotctl(rig, "ps") == 5
     assert "usermod -aG spotd" in error_of(capsys)
+
+
+# --- several jobs in one command
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause", "resume"])
+def test_a_wrong_name_does_not_spare_the_others(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, verb: str
+) -> None:
+    """A job that was to be cancelled must not go on costing because of a typing error before it."""
+    for name in ("one", "two"):
+        rig.submit(name)
+        if verb == "resume":
+            assert spotctl(rig, "pause", name) == 0
+    capsys.readouterr()
+    assert spotctl(rig, verb, "typo", "one", "tpyo", "two", "-o", "json") == 3
+    captured = capsys.readouterr()
+    assert [item["name"] for item in json.loads(captured.out)["items"]] == ["one", "two"]
+    assert captured.err.splitlines() == [
+        "error: there is no job 'tpyo'",
+        "error: there is no job 'typo'",
+        "try: spotctl ps --all",
+    ]
+    wanted = {"cancel": Desired.CANCEL, "pause": Desired.PAUSE, "resume": Desired.RUN}[verb]
+    assert [rig.store.find_job(n).desired for n in ("one", "two")] == [wanted] * 2  # type: ignore[union-attr]
 
 
 # --- waiting and following
@@ -450,3 +480,13 @@ def test_the_sum_has_the_jobs_that_are_not_shown(
     assert spotctl(rig, "cost", "--limit", "1") == 0
     told = f"${everything['spend_usd']:.2f} in all, with 1 not shown here: spotctl cost --limit 2"
     assert capsys.readouterr().err == told + "\n"
+
+
+def test_a_script_of_its_own_is_not_shown_as_saving(
+    rig: Rig, spotctl: Spotctl, capsys: Captured
+) -> None:
+    rig.submit(text=JOB_FILE.replace("engine: spotd", "engine: none"))
+    assert spotctl(rig, "show", "gpt") == 0
+    shown = capsys.readouterr().out
+    assert "saves       by itself only (engine none)\n" in shown
+    assert "saved " not in shown

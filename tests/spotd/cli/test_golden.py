@@ -94,6 +94,42 @@ def test_a_plan_that_the_limits_forbid_is_refused(
     assert "try: raise [limits] in config.toml" in error
 
 
+def test_a_plan_that_is_too_dear_names_the_cap_and_the_cheapest(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = JOB_FILE.replace("H100:8", "H100:8\n  max_hourly_cost: 15")
+    (rig.folder / "job.yaml").write_text(text)
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml"), "--limit", "1") == 2
+    error = capsys.readouterr().err
+    assert "costs more than its max_hourly_cost of $15.00" in error
+    assert "the cheapest is $19.93/h in aws/us-east-1a" in error
+    assert "try: resources.max_hourly_cost of $19.93 or more" in error
+
+
+def test_a_plan_of_clouds_that_do_not_answer(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rig.folder / "job.yaml").write_text(JOB_FILE)
+    rig.silent = {"toy-gcp": "no answer for 95 s"}
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
+    marked = [line for line in capsys.readouterr().out.splitlines() if "no answer for" in line]
+    assert len(marked) == 1
+    assert marked[0].startswith("toy-gcp/us-central1-a")
+    rig.silent["aws"] = "no answer for 40 s"
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 2
+    assert "no cloud with an offer that fits gpt answers" in capsys.readouterr().err
+
+
+def test_a_plan_of_an_empty_file(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same words as `run` has."""
+    (rig.folder / "empty.yaml").write_text("")
+    for command in ("run", "plan"):
+        assert spotctl(rig, command, str(rig.folder / "empty.yaml")) == 2
+        assert "the file is empty (fix: a job needs at least 'run')" in capsys.readouterr().err
+
+
 def test_a_plan_that_nothing_fits(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spotd.cli.logtext import Streams, safe_line
-from spotd.cli.text import clean, money, place, places, size, span
+from spotd.cli.text import clean, money, place, places, size, span, spent
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,24 @@ def test_span(seconds: float | None, shown: str) -> None:
 )
 def test_money(usd: float | None, shown: str) -> None:
     assert money(usd) == shown
+
+
+@pytest.mark.parametrize(
+    ("usd", "cap_usd", "shown"),
+    [
+        (1.5, None, "$1.50 so far"),
+        (1.5, 2.0, "$1.50 so far; it is stopped at $2.00"),
+        (
+            0.0238,
+            0.02,
+            "$0.0238 so far: stopped at $0.0200, saving and giving back cost $0.0038 more",
+        ),
+    ],
+)
+def test_a_budget_is_where_the_job_is_stopped_not_the_most_it_costs(
+    usd: float, cap_usd: float | None, shown: str
+) -> None:
+    assert spent(usd, cap_usd, " so far") == shown
 
 
 def test_size() -> None:

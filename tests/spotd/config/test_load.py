@@ -1,5 +1,6 @@
 """The configuration: what it says, what it must not say, and how that is told."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -102,6 +103,21 @@ def test_the_checked_in_example_loads() -> None:
     assert config.known.clouds == ("aws", "gcp")
     assert config.known.routes == ("default",)
     assert config.file.limits.to_model() == Limits(8, 40_000_000)
+
+
+def test_the_example_s_comments_show_the_defaults(tmp_path: Path) -> None:
+    environ = {"STATE_DIRECTORY": "/var/lib/spotd", "RUNTIME_DIRECTORY": "/run/spotd"}
+    text = EXAMPLE.read_text()
+    said, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
+    assert count > 15
+    default, told = load(tmp_path / "a", text, environ), load(tmp_path / "b", said, environ)
+    assert facts(told) == facts(default)
+
+
+def facts(config: Config) -> tuple[object, ...]:
+    file = config.file
+    places = (config.state_dir, config.socket, config.database_url, config.deployment_store)
+    return *places, config.checkpoint_defaults, file.alerts, file.timing, file.log
 
 
 def test_a_folder_here_is_no_default_for_a_cloud_that_cannot_reach_it(file: Path) -> None:
@@ -359,7 +375,10 @@ def test_no_configuration_anywhere_shows_a_minimal_one_that_works(
     with pytest.raises(ConfigError, match="there is no configuration") as caught:
         load_config(None, {})
     assert str(tmp_path / "etc.toml") in caught.value.text
-    assert "spotctl doctor" in caught.value.try_
+    here = tmp_path / "none" / "spotd"
+    assert f"mkdir -p {here} && spotctl cloud up > {here}/config.toml" in caught.value.try_
+    assert "spotd check" in caught.value.try_
+    assert "doctor" not in caught.value.try_, "it asks a daemon"
     assert "--config" in caught.value.try_
     shown = caught.value.try_.partition("\n")[2]
     assert load(file, shown).known.clouds == ("aws", "here")

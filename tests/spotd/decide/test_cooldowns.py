@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from providers.base import CapacityType, Offer, Scope
-from spotd.decide.cooldowns import BASE_S, CAP_S, cooldown_until_us, spoiled_places
-from spotd.model import Refusal, S
+from spotd.decide.cooldowns import BASE_S, CAP_S, cooldown_until_us, refusal_of, spoiled_places
+from spotd.model import LeaveReason, Refusal, S
+from spotd.states import NodeState
+from tests.spotd.decide.build import node
 
 NOW = 1_000_000 * S
 REFUSED = "aws/us-1/us-1a/8xh100/spot"
@@ -37,15 +39,67 @@ def test_the_scope_says_what_is_spoiled(key: str, spoiled_by: set[Scope], scope:
 
 @pytest.mark.parametrize(("times", "pause_s"), [(1, 120), (2, 240), (3, 480), (9, CAP_S)])
 def test_repeats_double_it(times: int, pause_s: float) -> None:
-    again = [Refusal(REFUSED, Scope.OFFER, "Preempted", NOW - at * S) for at in range(times)]
+    base_us = int(BASE_S["Preempted"] * S)
+    again = [Refusal(REFUSED, Scope.OFFER, "Preempted", NOW - at * base_us) for at in range(times)]
     until_us, why = cooldown_until_us(offer(REFUSED), spoiled_places(again))
     assert (until_us - NOW, why) == (int(pause_s * S), "Preempted")
+
+
+def test_a_gang_that_is_taken_away_is_one_repeat() -> None:
+    """Eight machines of one offer, within seconds; and the same once more after the cooldown."""
+    first = [Refusal(REFUSED, Scope.OFFER, "Preempted", NOW - rank * S) for rank in range(8)]
+    until_us, _ = cooldown_until_us(offer(REFUSED), spoiled_places(first))
+    assert until_us - NOW == 120 * S
+    later = [Refusal(REFUSED, Scope.OFFER, "Preempted", NOW + (150 + at) * S) for at in range(8)]
+    until_us, _ = cooldown_until_us(offer(REFUSED), spoiled_places(first + later))
+    assert until_us - (NOW + 157 * S) == 240 * S
 
 
 def test_what_lies_an_hour_back_is_no_repeat() -> None:
     old = Refusal(REFUSED, Scope.OFFER, "Lost", NOW - 3600 * S)
     new = Refusal(REFUSED, Scope.OFFER, "Lost", NOW)
     assert cooldown_until_us(offer(REFUSED), spoiled_places([old, new])) == (NOW + 120 * S, "Lost")
+
+
+@pytest.mark.parametrize(
+    ("boot_timeout_s", "pauses_s"),
+    [(60.0, [120, 240, 480, 960]), (900.0, [1800, 3600, 3600]), (3600.0, [7200, 7200])],
+)
+def test_what_does_not_boot_cools_for_longer_than_it_was_waited_for_and_longer_each_time(
+    boot_timeout_s: float, pauses_s: list[int]
+) -> None:
+    """Asked for again as soon as it is free, and no better."""
+    at_us, refusals = NOW, []
+    for pause_s in pauses_s:
+        refusals.append(Refusal(REFUSED, Scope.OFFER, "BootTimeout", at_us))
+        spoiled = spoiled_places(refusals)
+        until_us, why = cooldown_until_us(offer(REFUSED), spoiled, boot_timeout_s)
+        assert ((until_us - at_us) / S, why) == (pause_s, "BootTimeout")
+        at_us = until_us + int(boot_timeout_s * S)
+
+
+L, B, R, D, T, G = NodeState
+
+
+@pytest.mark.parametrize(
+    ("state", "times", "at_us"),
+    [
+        (D, {"left_at_us": NOW}, NOW),
+        (T, {"left_at_us": NOW, "gone_at_us": NOW + 90 * S}, NOW),
+        (G, {"left_at_us": NOW, "gone_at_us": NOW + 90 * S}, NOW + 90 * S),
+        (G, {"left_at_us": NOW + S, "gone_at_us": NOW}, NOW + S),
+    ],
+)
+def test_a_cooldown_counts_from_when_the_node_left(
+    state: NodeState, times: dict[str, int], at_us: int
+) -> None:
+    left = node(state, leave_reason=LeaveReason.PREEMPTED, **times)
+    assert refusal_of(left) == Refusal(left.offer.key, Scope.OFFER, "Preempted", at_us, left.id)
+
+
+@pytest.mark.parametrize("reason", [None, LeaveReason.DONE, LeaveReason.CAPACITY])
+def test_other_ends_say_nothing_about_the_offer(reason: LeaveReason | None) -> None:
+    assert refusal_of(node(G, leave_reason=reason, gone_at_us=NOW)) is None
 
 
 def test_the_longest_of_several_counts() -> None:

@@ -16,6 +16,7 @@ from tests.spotd.decide.build import (
     by_id,
     hello,
     kinds,
+    market,
     node,
     notice,
     settle,
@@ -149,7 +150,7 @@ def test_a_rank_that_refuses_to_release_does_not_stay(failures: int, state: Node
 
 
 def test_a_failed_rank_is_kept_for_its_user_when_its_mates_leave() -> None:
-    crashed = node(R, exit_code=1, exited_at_us=NOW)
+    crashed = node(R, exit_code=1, exited_at_us=NOW - 15 * S)
     mate = node(R, rank=1)
     kept = spec(num_nodes=2, max_restarts_on_errors=0, keep_on_failure_s=600.0)
     after, _ = settle(view(crashed, mate, job={"spec": kept}))
@@ -163,10 +164,62 @@ def test_a_failed_rank_is_kept_for_its_user_when_its_mates_leave() -> None:
 
 
 def test_a_failed_rank_that_was_draining_is_kept_as_well() -> None:
-    crashed = draining(exit_code=1, exited_at_us=NOW)
-    mate = draining(rank=1)
+    paused = {"notices": (), "leave_reason": CANCELLED, "drained_at_us": NOW - 16 * S}
+    crashed = draining(exit_code=1, exited_at_us=NOW - 15 * S, **paused)
+    mate = draining(rank=1, **paused)
     kept = spec(num_nodes=2, max_restarts_on_errors=0, keep_on_failure_s=600.0)
     after, _ = settle(view(crashed, mate, job={"spec": kept}))
     for later_s in (1.0, 60.0, 120.0, 599.0):
         after, _ = settle(after, now=NOW + seconds(later_s))
     assert [by_id(after, member).state for member in (crashed, mate)] == [D, T]
+
+
+# --- a machine whose words nobody heard is not late
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"started_at_us": NOW - seconds(4000.0)},  # setup_timeout_s is 3600
+        {"chosen": False, "hello_at_us": 0, "heard_at_us": 0, "requested_at_us": NOW - 1000 * S},
+    ],
+    ids=["setup", "boot"],
+)
+def test_a_machine_that_nobody_listened_to_has_time_to_say_that_it_is_up(
+    seen: dict[str, Any],
+) -> None:
+    quiet = {"chosen": True, "hello_at_us": NOW - 4100 * S, "booted_at_us": NOW - 4200 * S}
+    silent = hello(**(quiet | {"heard_at_us": NOW - 4000 * S} | seen))
+    back = market(listening_since_us=NOW)
+    after, plan = settle(view(silent), back)
+    assert by_id(after, silent).state is B
+    assert plan.wake_at_us <= NOW + 120 * S
+    spoke = replace(silent, heard_at_us=NOW + 119 * S if silent.heard_at_us else 0)
+    after, _ = settle(view(spoke), back, now=NOW + 120 * S)
+    assert by_id(after, silent).leave_reason is LeaveReason.BOOT_TIMEOUT, "but no more than that"
+
+
+def test_a_chosen_machine_is_not_late_for_a_start_that_nobody_sent() -> None:
+    seen = {"hello_at_us": NOW - 4100 * S, "booted_at_us": NOW - 4200 * S, "heard_at_us": NOW}
+    waiting = hello(chosen=True, **seen)
+    back = market(listening_since_us=NOW)
+    after, _ = settle(view(waiting), back)
+    assert (by_id(after, waiting).state, by_id(after, waiting).effect) == (B, EffectKind.START)
+    late = NOW + seconds(START_S)
+    heard = replace(waiting, heard_at_us=late)
+    after, _ = settle(view(heard), back, now=late - 1)
+    assert by_id(after, waiting).state is B
+    after, _ = settle(view(heard), back, now=late)
+    assert by_id(after, waiting).leave_reason is LeaveReason.BOOT_TIMEOUT
+
+
+def test_a_machine_that_is_silent_during_setup_is_judged_by_its_silence() -> None:
+    """It may have done its setup: its time for that ran out while its link was down."""
+    seen = {"started_at_us": NOW - 3599 * S, "hello_at_us": NOW - 3600 * S}
+    silent = hello(chosen=True, link_down_at_us=NOW - 5 * S, heard_at_us=NOW - 5 * S, **seen)
+    after, plan = settle(view(silent), now=NOW + 2 * S)
+    assert by_id(after, silent).state is B
+    assert plan.wake_at_us > 0
+    asked = replace(silent, surveyed_at_us=NOW + 115 * S)
+    after, _ = settle(view(asked), now=NOW + 115 * S)
+    assert by_id(after, silent).leave_reason is LeaveReason.LOST

@@ -14,6 +14,7 @@ from spotd.decide.needs import (
     claim_for,
     due_at_us,
     last_start_us,
+    lost_at_us,
     may_write,
     need,
     release_deadline_us,
@@ -147,6 +148,16 @@ def test_a_boot_that_is_under_way_is_not_asked_about() -> None:
     assert needed(node(R, **QUIET, **booting)) is K.BOOT
     failed = booting | {"effect_failed_at_us": NOW}
     assert needed(node(R, **QUIET, **failed)) is K.SURVEY
+
+
+def test_a_silent_node_has_its_rest_from_when_its_cloud_was_back() -> None:
+    """What kept us from asking the cloud kept us from hearing the node, too."""
+    silent = node(R, heard_at_us=NOW - 300 * S, surveyed_at_us=NOW, claimed_at_us=0)
+    assert lost_at_us(silent, view(silent), market()) == NOW - 180 * S
+    back = market(answering_since_us={"aws": NOW - S, "gcp": NOW + 9 * S})
+    assert lost_at_us(silent, view(silent), back) == NOW - S + 30 * S
+    old = market(answering_since_us={"aws": NOW - 900 * S})
+    assert lost_at_us(silent, view(silent), old) == NOW - 180 * S
 
 
 # --- the hand-over

@@ -300,6 +300,27 @@ def test_the_budget_is_max_restarts_on_errors(failures: int, outcome: Outcome | 
     assert after.job.outcome is outcome
 
 
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ({}, "at step 10; tried again in 5 s, then 2 more"),
+        ({"failures": 2}, "at step 10; tried again in 20 s, then 0 more"),
+        ({"failures": 3}, "at step 10"),
+        ({"first_step_at_us": 0}, "at step 10"),
+        (
+            {"spec": spec(recover_on_exit_codes=(1,))},
+            "at step 10; tried again in 5 s, not counted (recover_on_exit_codes)",
+        ),
+    ],
+    ids=["first", "last", "used up", "before its first step", "free"],
+)
+def test_a_crash_promises_no_restart_that_does_not_come(job: dict[str, Any], said: str) -> None:
+    crashed = node(R, exit_code=1, exited_at_us=NOW, last_step=10)
+    _, plan = settle(view(crashed, job=job))
+    (text,) = (event.text for event in plan.events if event.kind == "crashed")
+    assert text.endswith(said)
+
+
 def test_a_listed_exit_code_is_retried_without_a_charge() -> None:
     crashed = node(R, exit_code=42, exited_at_us=NOW)
     after, _ = settle(view(crashed, job={"failures": 3, "spec": spec(recover_on_exit_codes=(42,))}))
@@ -402,6 +423,18 @@ def test_a_machine_that_never_says_hello_is_given_back() -> None:
     after, _ = settle(view(late))
     assert by_id(after, late).leave_reason is LeaveReason.BOOT_TIMEOUT
     assert "SSH refused" in by_id(after, late).leave_text
+    assert after.nodes[-1].offer == OFFERS[1], "the next one is asked of somebody else"
+
+
+@pytest.mark.parametrize("on_record", [False, True])
+def test_one_end_of_a_machine_cools_its_offer_once(on_record: bool) -> None:
+    """In the pass that decides it as in all later ones: no longer by what is on record as well."""
+    left = node(T, leave_reason=LeaveReason.LOST, left_at_us=NOW)
+    known = Refusal(left.offer.key, Scope.OFFER, "Lost", NOW, left.id)
+    refusals = (known,) if on_record else ()
+    _, plan = settle(view(left), market(OFFERS[:1], refusals=refusals))
+    assert "the only offer that fits is out" in plan.reason
+    assert "for 120 s more after Lost" in plan.reason
 
 
 def test_a_gang_leaves_together() -> None:
@@ -459,6 +492,7 @@ def test_a_rank_whose_mate_has_released_is_told_to_and_has_its_grace() -> None:
 def test_a_crash_of_several_ranks_is_charged_once() -> None:
     gang = [node(R, rank=rank, exit_code=1, exited_at_us=NOW) for rank in range(2)]
     after, _ = settle(view(*gang, job={"spec": spec(num_nodes=2)}))
+    after, _ = settle(after, now=NOW + 15 * S)
     assert after.job.failures == 1
     assert [by_id(after, member).state for member in gang] == [T, T]
 
@@ -524,6 +558,18 @@ def test_everything_cooling_waits_for_the_first_to_come_free() -> None:
     assert after.nodes == ()
     assert plan.wake_at_us == NOW + 60 * S
     assert "4 offers" in plan.reason
+
+
+def test_of_all_that_is_out_the_first_to_come_free_is_told() -> None:
+    times = (5, 1, 3)
+    spoiled = zip(OFFERS[1:], times, strict=True)
+    refusals = [Refusal(o.key, Scope.OFFER, "CapacityError", NOW + at * S) for o, at in spoiled]
+    capped = OFFERS[0]  # it will not pass by itself
+    job = {"spec": spec(max_hourly_microusd=20_000_000)}
+    dear = replace(capped, price_microusd_per_h=21_000_000)
+    _, plan = settle(view(job=job), market((dear, *OFFERS[1:]), refusals=tuple(refusals)))
+    assert f"{OFFERS[2].key}: cooling for 61 s more after CapacityError" in plan.reason
+    assert plan.wake_at_us == NOW + 61 * S
 
 
 def test_a_limit_in_the_way_waits_and_says_so() -> None:

@@ -7,9 +7,30 @@ from typing import Any
 
 import pytest
 
-from spotd.model import CheckpointSpec, Desired, EffectKind, LeaveReason, Node, Outcome, S
+from spotd.model import (
+    CheckpointSpec,
+    Desired,
+    EffectKind,
+    HeadSeen,
+    LeaveReason,
+    Node,
+    Outcome,
+    S,
+)
 from spotd.states import NodeState
-from tests.spotd.decide.build import NOW, by_id, hello, kinds, node, notice, settle, spec, view
+from tests.spotd.decide.build import (
+    NOW,
+    by_id,
+    head,
+    hello,
+    kinds,
+    market,
+    node,
+    notice,
+    settle,
+    spec,
+    view,
+)
 
 L, B, R, D, T, G = NodeState
 FINAL = {"gone_at_us": NOW, "launch_error": "no such image"}
@@ -116,7 +137,7 @@ def test_a_save_is_asked_of_rank_0_alone() -> None:
     [
         ("spotd", {"released_at_us": NOW}, LeaveReason.PREEMPTED, "saved at step 10 and released"),
         ("spotd", {}, LeaveReason.PREEMPTED, "stopped as it was told"),
-        ("none", {"released_at_us": NOW}, LeaveReason.PREEMPTED, "saved at step 10 and released"),
+        ("none", {"released_at_us": NOW}, LeaveReason.PREEMPTED, "stopped and released"),
         ("none", {"state": D, "drained_at_us": NOW}, LeaveReason.PREEMPTED, "stopped as it was"),
         ("none", {"notices": (notice(),)}, LeaveReason.PREEMPTED, "stopped as it was told"),
         ("none", {}, LeaveReason.FAILED, "the program exited with code 75"),
@@ -134,3 +155,105 @@ def test_75_without_a_stop_is_a_crash_of_a_script(
     assert settled.leave_reason is reason
     assert text in settled.leave_text
     assert after.job.failures == (reason is LeaveReason.FAILED)
+
+
+# --- a crash is charged when neither HEAD nor another machine explains it
+
+
+CRASHED = {"exit_code": 1, "exited_at_us": NOW}
+RELEASED = head(released=True, read_at_us=NOW - 9 * S)
+
+
+def test_a_crash_after_what_may_be_the_final_manifest_is_charged_when_it_was_not() -> None:
+    crashed = node(R, **CRASHED)
+    before, _ = settle(view(crashed, job={"head": RELEASED}))
+    assert (by_id(before, crashed).state, by_id(before, crashed).effect) == (
+        R,
+        EffectKind.READ_HEAD,
+    )
+    assert before.job.failures == 0
+    read = replace(RELEASED, read_at_us=NOW + S)
+    after, _ = settle(replace(before, job=replace(before.job, head=read)), now=NOW + S)
+    assert after.job.failures == 1
+    final = replace(read, final=True)
+    after, _ = settle(replace(before, job=replace(before.job, head=final)), now=NOW + S)
+    assert (after.job.outcome, after.job.failures) == (Outcome.SUCCEEDED, 0)
+    assert by_id(after, crashed).leave_reason is LeaveReason.DONE
+
+
+@pytest.mark.parametrize(
+    "said", [None, head(), replace(RELEASED, generation=7), replace(RELEASED, read_at_us=NOW)]
+)
+def test_head_is_not_read_for_a_crash_that_it_cannot_explain(said: HeadSeen | None) -> None:
+    after, _ = settle(view(node(R, **CRASHED), job={"head": said}))
+    assert after.job.failures == 1
+
+
+def test_a_final_manifest_that_is_told_of_after_the_crash_of_a_rank_is_read() -> None:
+    said = replace(RELEASED, read_at_us=NOW + S, seen_at_us=NOW + 2 * S)
+    gang = [node(R, rank=rank, **CRASHED) for rank in (0, 1)]
+    after, _ = settle(view(*gang, job=GANG | {"head": said}), now=NOW + 20 * S)
+    assert EffectKind.READ_HEAD in [n.effect for n in after.nodes]
+    assert after.job.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("mate", "reason"),
+    [
+        ({"gone_at_us": NOW}, LeaveReason.LOST),
+        ({"state": G, "leave_reason": LeaveReason.LOST}, LeaveReason.LOST),
+        ({"state": T, "leave_reason": LeaveReason.PREEMPTED}, LeaveReason.PREEMPTED),
+        ({"notices": (notice(),)}, LeaveReason.PREEMPTED),
+    ],
+    ids=["gone-now", "gone", "leaving", "noticed"],
+)
+def test_a_rank_that_fails_when_another_is_taken_away_is_not_charged(
+    mate: dict[str, Any], reason: LeaveReason
+) -> None:
+    other = node(mate.get("state", R), rank=1, **{k: v for k, v in mate.items() if k != "state"})
+    crashed = node(R, **CRASHED)
+    budget = {"spec": spec(num_nodes=2, max_restarts_on_errors=0)}
+    after, plan = settle(view(crashed, other, job=budget))
+    assert (after.job.failures, after.job.stop_text, after.job.outcome) == (0, "", None)
+    assert "crashed" not in kinds(plan)
+    left = by_id(after, crashed)
+    assert (left.state, left.leave_reason) == (T, reason)
+    assert [n.generation for n in after.nodes][-2:] == [2, 2], "replaced at once"
+
+
+@pytest.mark.parametrize(
+    "sign", [{"link_down_at_us": NOW + S}, {"heard_at_us": NOW - S}], ids=["link-down", "silent"]
+)
+def test_a_rank_that_fails_before_another_is_found_silent_is_not_charged(
+    sign: dict[str, Any],
+) -> None:
+    crashed, mate = node(R, **CRASHED), node(R, rank=1, heard_at_us=NOW)
+    before, plan = settle(view(crashed, mate, job=GANG))
+    assert before.nodes == (crashed, mate)
+    assert plan.wake_at_us == NOW + 15 * S
+    assert "other ranks" in plan.reason
+    told = replace(before, nodes=(crashed, replace(mate, **sign)))
+    after, _ = settle(told, now=NOW + 15 * S)
+    assert after.job.failures == 0
+    assert by_id(after, crashed).leave_reason is LeaveReason.LOST
+    assert [n.generation for n in after.nodes][-2:] == [2, 2]
+
+
+def test_the_crash_of_a_gang_whose_machines_are_well_is_charged() -> None:
+    crashed, mate = node(R, **CRASHED), node(R, rank=1, heard_at_us=NOW + 15 * S)
+    before, _ = settle(view(crashed, mate, job=GANG))
+    assert before.job.failures == 0
+    after, plan = settle(before, now=NOW + 15 * S)
+    assert after.job.failures == 1
+    assert "crashed" in kinds(plan)
+    free = GANG | {"spec": spec(num_nodes=2, recover_on_exit_codes=(1,))}
+    after, _ = settle(view(crashed, mate, job=free))
+    assert by_id(after, crashed).state is T, "what costs nothing need not be explained"
+
+
+def test_a_crash_that_was_heard_of_late_waits_for_the_other_ranks_to_be_heard() -> None:
+    late = {"exit_code": 1, "exited_at_us": NOW - 4000 * S}
+    gang = [node(R, **late), node(R, rank=1, heard_at_us=NOW - 4000 * S)]
+    back = market(listening_since_us=NOW)
+    before, plan = settle(view(*gang, job=GANG), back)
+    assert (before.job.failures, plan.wake_at_us) == (0, NOW + 15 * S)

@@ -38,6 +38,12 @@ def test_a_recovery_is_measured_from_the_moment_it_struck() -> None:
     assert (notice.request_s, notice.first_step_s) == (1.1, 5.0)
 
 
+def test_steps_that_a_dying_machine_had_not_reported_yet_are_lost_too() -> None:
+    """It had a report out at step 10, a step a second, and died five seconds later."""
+    later = [taking(1, "silent", 19.2), *TAKINGS[1:]]
+    assert recoveries(NODES, PROGRESS, later, METER)[0].steps_lost == 2 + 5
+
+
 def test_a_gap_may_be_shorter_than_the_recovery_because_the_old_one_trains_on() -> None:
     rows = [progress(2, 9, 24), progress(3, 19, 36)]
     (found,) = recoveries(NODES[1:3], rows, TAKINGS, METER)
@@ -139,6 +145,18 @@ def test_giving_back_is_measured_from_when_nobody_wants_the_machine(
     left = replace(NODES[0], gone_at_us=at(ended_s or 100), **fields)
     meter = [row("t1", 0, ended_s), row("stranger", 0, 50)]
     assert giving_back([left], meter, at(100)) == {"j1-g1": seconds}
+
+
+def test_of_two_machines_for_one_token_the_one_that_cost_more_counts() -> None:
+    left = replace(NODES[0], left_at_us=at(10), gone_at_us=at(100))
+    meter = [row("t1", 0, 30), row("t1", 0, 11)]
+    assert giving_back([left], meter, at(100)) == {"j1-g1": 20.0}
+
+
+def test_a_deadline_does_not_excuse_a_machine_that_was_not_left_to_save() -> None:
+    """Its notice came, and we had given it up already."""
+    left = replace(NODES[0], left_at_us=at(10), gone_at_us=at(100), notices=(notice(40),))
+    assert giving_back([left], [row("t1", 0, 15)], at(100)) == {"j1-g1": 5.0}
 
 
 def test_a_machine_that_is_wanted_is_not_given_back() -> None:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from spotd.demo.report import lines, spans, table, verdicts, write_report
+from spotd.demo.report import LOST_MAX_STEPS, lines, spans, table, verdicts, write_report
 from spotd.demo.story import Ended
 from tests.spotd.demo.story import NODES, PROGRESS, REFERENCE, at, evidence, node, progress
 
@@ -54,8 +54,22 @@ BROKEN: dict[str, dict[str, Any]] = {
         "recoveries": [replace(r, steps_lost=3) for r in evidence().recoveries]
     },
     "a machine was not replaced": {"recoveries": evidence().recoveries[:2]},
+    "a death lost more than its cadence": {
+        "recoveries": [
+            replace(evidence().recoveries[0], steps_lost=LOST_MAX_STEPS + 1),
+            *evidence().recoveries[1:],
+        ]
+    },
     "a machine leaked": {"orphan_s": 3.0},
+    "a machine was kept that nobody wanted": {"giving_back_s": {"j1-g1": 0.0, "j1-g2": 15.1}},
 }
+
+
+def test_what_a_death_may_cost_is_still_proven() -> None:
+    worst = replace(evidence().recoveries[0], steps_lost=LOST_MAX_STEPS)
+    found = evidence(recoveries=[worst, *evidence().recoveries[1:]], giving_back_s={"j1-g2": 15.0})
+    assert LOST_MAX_STEPS == 50, "four seconds between checkpoints, one between reports"
+    assert found.proven()
 
 
 @pytest.mark.parametrize("fields", BROKEN.values(), ids=list(BROKEN))
@@ -137,7 +151,7 @@ def test_the_terminal_gets_a_row_a_recovery_and_a_line_a_verdict() -> None:
     rows = [line.split() for line in console.file.getvalue().splitlines() if "aws" in line]
     assert [row[-1] for row in rows] == ["2", "0"], "steps lost, of those from and to aws"
     told = lines(evidence(orphan_s=2.5))
-    assert sum(line.startswith("✔") for line in told) == 5
+    assert sum(line.startswith("✔") for line in told) == 7
     assert any(line.startswith("✘") and "2.5 machine-seconds leaked" in line for line in told)
     assert told[-2].startswith(
         "$0.25 paid; the same training on demand: $1.00 at the prices of the"

@@ -81,6 +81,51 @@ def asking(stage: Stage) -> Asking:
     return Asking(stage)
 
 
+# --- who does not answer
+
+
+def test_a_cloud_that_fails_is_silent_since_it_was_first_asked_in_vain(stage: Stage) -> None:
+    survey, cloud = Survey(stage.store, stage.clouds, stage.clock), stage.clouds["aws"]
+    survey.survey("aws")()
+    stage.clock.sleep(100)
+    assert survey.silent(30) == {}, "nobody asked"
+    cloud.fail("list", UnknownOutcome("connection timed out"), UnknownOutcome("connection refused"))
+    for _ in range(2):
+        with pytest.raises(UnknownOutcome):
+            survey.survey("aws")
+        assert survey.silent(30) == {}, "once is no silence"
+        stage.clock.sleep(20)
+    assert survey.silent(30) == {"aws": "no answer for 40 s: connection refused"}
+    survey.survey("aws")()
+    stage.clock.sleep(100)
+    assert survey.silent(30) == {}
+
+
+def test_a_cloud_that_hangs_is_silent_too(asking: Asking, stage: Stage) -> None:
+    asked = asking.ask()
+    assert asking.cloud.begun.acquire(timeout=LIMIT_S)
+    stage.clock.sleep(31)
+    assert asking.survey.silent(30) == {"aws": "no answer for 31 s"}
+    asking.cloud.go.release()
+    asked.result(LIMIT_S)
+    assert asking.survey.silent(30) == {}
+
+
+def test_a_cloud_that_was_away_answers_since_its_first_answer(stage: Stage) -> None:
+    survey, cloud = Survey(stage.store, stage.clouds, stage.clock), stage.clouds["aws"]
+    for away_s, back in ((30, False), (31, True)):
+        cloud.fail("list", UnknownOutcome("no route to host"))
+        with pytest.raises(UnknownOutcome):
+            survey.survey("aws")
+        stage.clock.sleep(away_s)
+        assert not any(survey.answering_since().values()), "it does not, yet"
+        back_us = stage.clock.now_us() if back else 0
+        for _ in range(2):
+            survey.survey("aws")()
+            assert survey.answering_since() == {"aws": back_us, "gcp": 0}
+            stage.clock.sleep(60)  # nobody asks
+
+
 # --- who shares what
 
 
@@ -383,7 +428,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
     warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
     cloud = stage.clouds["aws"]
     monkeypatch.setattr(cloud, "notices", lambda: [warning])
-    hear_notices(stage.store, cloud, stage.clock)
+    hear_notices(stage.store, cloud, stage.clock, [])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.DRAINING
 
@@ -391,6 +436,30 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
 def test_a_queue_that_does_not_answer_is_no_warning(stage: Stage) -> None:
     trained(stage)
     stage.clouds["aws"].fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.store, stage.clouds["aws"], stage.clock)
+    hear_notices(stage.store, stage.clouds["aws"], stage.clock, [])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.RUNNING
+
+
+def test_a_warning_that_the_store_did_not_take_is_told_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue tells each once; also when it does not answer the next time."""
+    instance = trained(stage)
+    warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
+    cloud, untold = stage.clouds["aws"], list[Notice]()
+    monkeypatch.setattr(cloud, "notices", iter([[warning]]).__next__)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.store, "record_cloud_notices", away)
+        with pytest.raises(StoreUnavailableError):
+            hear_notices(stage.store, cloud, stage.clock, untold)
+    monkeypatch.undo()
+    cloud.fail("notices", ThrottledError("slow down"))
+    hear_notices(stage.store, cloud, stage.clock, untold)
+    (told_,) = stage.nodes("j1")[0].notices
+    assert told_.notice_id == "n1"
+    assert untold == []
+
+
+def away(*_: object) -> None:
+    raise StoreUnavailableError("away")

@@ -82,7 +82,11 @@ def test_a_node_is_followed_from_its_hello_to_its_end(
 
 
 @pytest.mark.req("PRE-01")
-def test_a_notice_is_in_the_store_at_once(here: Station) -> None:
+def test_a_notice_is_in_the_store_at_once(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is read: not at the next look, nor with the next heartbeat."""
+    monkeypatch.setattr(nodes, "LOOK_S", 600.0)
+    monkeypatch.setattr(nodes, "TURN_S", 600.0)
+    here.heartbeat_s = 600.0
     with serve_metadata("aws") as service:
         here.boot(watcher="aws", metadata_base=service.url)
         follower = here.follow()
@@ -91,10 +95,7 @@ def test_a_notice_is_in_the_store_at_once(here: Station) -> None:
         here.train("echo the newest output; sleep 1000")
         wait_until("it trains", lambda: "started" in here.journal())
         service.publish("preempt", here.clock.now_us() + 120_000_000)
-        wait_until("in the journal", lambda: "notice" in here.journal())
-        began_s = time.monotonic()
         wait_until("in the store", lambda: here.node.notices)
-        assert time.monotonic() - began_s < 0.3
         wait_until("the tail", lambda: b"the newest output" in here.log())
 
 
@@ -137,7 +138,8 @@ def test_another_follower_goes_on_where_the_last_one_was(
         time.sleep(0.5)
         follower.stop()
         here.followers.remove(follower)
-        assert follow_threads() == []
+        # A login that was under way goes on, and is hung up when it is through.
+        wait_until("nobody listens", lambda: not follow_threads())
     here.follow()
     wait_until("its exit", lambda: here.node.exit_code is not None)
     expected = b"".join(b"line %d\n" % number for number in range(1, 101))
@@ -148,14 +150,15 @@ def test_another_follower_goes_on_where_the_last_one_was(
 @pytest.mark.req("PRE-10")
 def test_a_machine_that_freezes_is_noticed(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its kernel answers for it: only missing heartbeats tell."""
-    monkeypatch.setattr(nodes, "SILENT_S", 1.5)
+    monkeypatch.setattr(nodes, "SILENT_S", 4.0)
+    monkeypatch.setattr(recording, "HEARD_S", 0.1)
     here.boot()
     here.follow().poke()
-    wait_until("it was heard", lambda: here.node.hello_at_us)
-    time.sleep(2)
+    hello_us = wait_until("it was heard", lambda: here.node.hello_at_us)
+    wait_until("it beats", lambda: here.node.heard_at_us > hello_us + 5_000_000)
     assert here.node.link_down_at_us == 0
     here.machine.freeze()
-    wait_until("its silence is on record", lambda: here.node.link_down_at_us, 10)
+    wait_until("its silence is on record", lambda: here.node.link_down_at_us)
     here.machine.thaw()
     wait_until("its link is up", lambda: here.node.link_down_at_us == 0)
 
@@ -279,12 +282,9 @@ def tarpits(count: int) -> Iterator[list[int]]:
             server.close()
 
 
-def test_dead_machines_do_not_hold_up_a_new_one(
-    here: Station, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_machines_do_not_hold_up_a_new_one(here: Station) -> None:
     """Twenty machines that swallow connections, tried again and again; then one boots."""
-    monkeypatch.setattr("spotd.act.ssh.CONNECT_S", 1.0)
-    monkeypatch.setattr("spotd.act.ssh.connect.__defaults__", (1.0,))
+    here.link.connect_s = 1.0
     with tarpits(20) as ports:
         view = build.placed(here.store, "j2", *dead_nodes(ports))
         now_us = here.clock.now_us()
@@ -299,7 +299,7 @@ def test_dead_machines_do_not_hold_up_a_new_one(
         follower = here.follow()
         wait_until("all were tried", lambda: len(follower._retries._failures) == 20, 60)
         # From now on a dead one takes for ever; all threads that try again are soon with one.
-        monkeypatch.setattr("spotd.act.ssh.connect.__defaults__", (600.0,))
+        here.link.connect_s = 600.0
         again = follower._opener._queues[1]
         wait_until("the dead to wait in line", again.qsize)
         here.boot()

@@ -9,7 +9,7 @@ import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ resources:
   accelerators: H100:8
 run: python train.py
 spotd:
-  checkpoint: {every_steps: 100}
+  checkpoint: {engine: spotd, every_steps: 100}
 """
 
 
@@ -134,7 +134,9 @@ class Rig:
         self.vault = Vault(b"k" * 32, self.ids.random_bytes)
         self.objects: ObjectStore = open_objects(f"file://{self.folder}/objects", {})
         self.checkpoint_store = f"file://{self.folder}/ckpt"
+        self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
+        self.silent: dict[str, str] = {}
         self.offer_them()
         self.server: Server | None = None
         self._journal: dict[str, itertools.count[int]] = {}
@@ -146,6 +148,7 @@ class Rig:
             ids=self.ids,
             vault=self.vault,
             objects=self.objects,
+            open_store=self.open_store,
             spool_dir=self.folder / "spool",
             defaults=CheckpointDefaults(store=self.checkpoint_store),
             known=Known(),
@@ -155,6 +158,7 @@ class Rig:
                 ProviderInfo("toy-gcp", "local", True),
             ],
             test_alert=self._test_alert,
+            silent=lambda: self.silent,
         )
 
     def _test_alert(self, route: str) -> Mapping[str, str]:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import uvicorn
 
+from providers.stores import open_store as open_objects
+from providers.stores.base import ObjectStore, StoreConfigError, StoreDeniedError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
 from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
@@ -23,7 +25,7 @@ from spotd.model import Event, LeaveReason, Outcome
 from spotd.serve import api, packages
 from spotd.serve.api import make_app
 from spotd.store.base import StoreError, StoreUnavailableError
-from tests.spotd.serve.rig import Rig, story
+from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig, story
 
 
 def raw(rig: Rig, verb: str, path: str, body: Any = b"") -> tuple[int, Any]:
@@ -128,7 +130,7 @@ def test_what_is_away_for_a_moment_is_asked_again(
 
 
 def test_an_upload_may_take_as_long_as_the_store_behind_the_daemon(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other replies come sooner."""
     real = rig.objects.put
@@ -138,9 +140,8 @@ def test_an_upload_may_take_as_long_as_the_store_behind_the_daemon(
         return real(key, data)
 
     monkeypatch.setattr(rig.objects, "put", put)
-    monkeypatch.setattr("spotd.cli.client.Client._request.__defaults__", (0.2,))
     digest = hashlib.sha256(b"large").hexdigest()
-    client.put_package(digest, io.BytesIO(b"large"), 5)
+    Client(rig.socket, reply_s=0.2).put_package(digest, io.BytesIO(b"large"), 5)
     assert rig.objects.get(f"packages/{digest}")[0] == b"large"
 
 
@@ -258,7 +259,37 @@ def test_logs_of_one_machine_one_attempt_one_stream(rig: Rig, client: Client) ->
     story(rig)
     assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 2})) == "step 1191 loss 1.9\n"
     assert texts(client.post("/v1/jobs/gpt/logs", {"stream": "setup"})) == "installing\n"
-    assert texts(client.post("/v1/jobs/gpt/logs", {"rank": 1})) == ""
+    assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 1, "rank": 0})).startswith("inst")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "advice"),
+    [
+        ({"generation": 9}, "job gpt has no generation 9", "--gen 1 to 2"),
+        ({"generation": 0}, "job gpt has no generation 0", "--gen 1 to 2"),
+        ({"rank": 7}, "job gpt has no machine of rank 7", "--rank 0"),
+        ({"stream": "foo"}, "there is no stream 'foo'", "setup, rank0"),
+        ({"stream": "rank1"}, "there is no stream 'rank1'", "setup, rank0"),
+    ],
+)
+def test_logs_that_cannot_be_are_an_error_that_names_what_there_is(
+    rig: Rig, client: Client, wanted: dict[str, Any], text: str, advice: str
+) -> None:
+    story(rig)
+    with pytest.raises(UserError, match=text) as caught:
+        client.post("/v1/jobs/gpt/logs", wanted)
+    assert caught.value.exit_code is ExitCode.NOT_FOUND
+    assert advice in caught.value.try_
+
+
+def test_logs_that_may_still_come_are_waited_for(rig: Rig, client: Client) -> None:
+    rig.launch(rig.submit(), SPOT, ago_s=10)
+    assert texts(client.post("/v1/jobs/gpt/logs", {"generation": 1, "stream": "rank3"})) == ""
+    with pytest.raises(UserError, match="there is no stream 'foo'"):
+        client.post("/v1/jobs/gpt/logs", {"stream": "foo"})
+    with pytest.raises(UserError, match="no generation 2") as caught:
+        client.post("/v1/jobs/gpt/logs", {"generation": 2})
+    assert "--gen 1" in caught.value.try_
 
 
 def test_any_byte_survives_and_long_logs_come_in_pieces(rig: Rig, client: Client) -> None:
@@ -382,6 +413,58 @@ def test_doctor_finds_what_is_broken(
     assert set(bad) == {"object store", "checkpoint store", "provider aws"}
     assert "the bucket is away" in bad["object store"]
     assert "credentials refused" in bad["provider aws"]
+
+
+def test_a_cloud_that_does_not_answer_is_told_by_doctor_plan_and_why(
+    rig: Rig, client: Client
+) -> None:
+    """Its offers of before are still on record, and are no sign of life."""
+    rig.submit()
+    body = {"yaml": JOB_FILE}
+    assert client.post("/v1/plan", body)["answering"] == len(OFFERS)
+    rig.silent["toy-gcp"] = "no answer for 95 s: connection refused"
+    bad = [check for check in client.get("/v1/doctor")["checks"] if not check["ok"]]
+    assert [check["name"] for check in bad] == ["provider toy-gcp"]
+    assert "no answer for 95 s: connection refused" in bad[0]["text"]
+    assert "spotctl cloud up" in bad[0]["try"]
+    planned = client.post("/v1/plan", body)
+    marked = {row["provider"]: row["silent"] for row in planned["offers"]}
+    assert marked == {"aws": "", "toy-gcp": "no answer for 95 s: connection refused"}
+    assert planned["answering"] == len(OFFERS) - 1
+    why = client.get("/v1/jobs/gpt/why")
+    assert "toy-gcp: no answer for 95 s: connection refused" in why["reasons"]
+
+
+def test_doctor_reads_the_bucket_of_checkpoints() -> None:
+    """The daemon reads HEAD there, with its own rights: a job's end is seen by nobody else."""
+    rig = Rig()
+    rig.checkpoint_store = "s3://bucket/checkpoints"
+    there: dict[str, ObjectStore] = {}
+
+    def open_store(url: str) -> ObjectStore:
+        if url not in there:
+            raise StoreConfigError("s3:// needs the package obstore")
+        return there[url]
+
+    def refused(_key: str) -> Any:
+        raise StoreDeniedError("check the keys and the policy")
+
+    def finding() -> dict[str, Any]:
+        checks = Client(rig.socket).get("/v1/doctor")["checks"]
+        [found] = [check for check in checks if check["name"] == "checkpoint store"]
+        return dict(found)
+
+    rig.open_store = open_store
+    rig.start()
+    try:
+        assert finding()["text"] == "s3:// needs the package obstore"
+        readable = there[rig.checkpoint_store] = open_objects(f"file://{rig.folder}/bucket")
+        assert finding()["ok"]
+        assert not (rig.folder / "bucket").exists(), "nothing is written"
+        readable.get = refused  # type: ignore[method-assign]
+        assert finding()["text"] == "check the keys and the policy"
+    finally:
+        rig.close()
 
 
 def test_doctor_works_without_a_database(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,26 @@ def test_on_demand_would_not_have_paid_for_recoveries() -> None:
     expected = OnDemand(int(2.25 * 5_000_000), int(2.25 * 4_000_000))
     assert on_demand(total, segments, rows, 1) == expected
     assert total.list_microusd == int(3.25 * 5_000_000)
+
+
+@pytest.mark.parametrize("ahead_h", [0.0, 0.5, -0.2, 100.0])
+@pytest.mark.parametrize("away_h", [0.0, 0.2])
+def test_a_node_may_have_any_time(ahead_h: float, away_h: float) -> None:
+    """It is ahead of us, or behind, and a report may be heard late (spotd was away): two hours of
+    steps and a start of a quarter of an hour are what they are."""
+    clock = progress(1, (1, 200), (0.25, 2.25))
+    halves = [
+        replace(clock, to_step=100, last_at_us=int(1.25 * H), at_us=int((1.25 + away_h) * H)),
+        replace(clock, from_step=101, first_at_us=int(1.25 * H)),
+    ]
+    ahead_us = int(ahead_h * H)
+    rows = [
+        replace(r, first_at_us=r.first_at_us + ahead_us, last_at_us=r.last_at_us + ahead_us)
+        for r in halves
+    ]
+    segments = [segment(0, 3)]
+    instead = on_demand(bill(segments, 3 * H), segments, rows, 1)
+    assert instead == OnDemand(11_250_000, 9_000_000)
 
 
 def test_the_published_case_comes_out_honest() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import io
+import sys
 from typing import Any
 
 import pytest
@@ -67,7 +68,8 @@ def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> Non
 @pytest.mark.parametrize(
     ("fields", "code", "text"),
     [
-        ({"yaml": ""}, ExitCode.USAGE, "yaml must be a text"),
+        ({"yaml": ""}, ExitCode.USAGE, "the file is empty"),
+        ({"yaml": 1}, ExitCode.USAGE, "yaml must be a text"),
         ({"yaml": "nmae: x\nrun: y\n"}, ExitCode.USAGE, "did you mean 'name'?"),
         ({"yaml": JOB_FILE + "secrets: {HF_TOKEN: null}\n"}, ExitCode.USAGE, "no value"),
         ({"yaml": JOB_FILE + "workdir: .\n"}, ExitCode.USAGE, "the workdir"),
@@ -84,6 +86,21 @@ def test_bad_submissions_store_nothing(
     assert text in caught.value.text
     assert caught.value.try_
     assert caught.value.exit_code is code
+    assert rig.store.jobs() == []
+
+
+def test_a_job_whose_store_the_daemon_cannot_read_is_refused(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would rent machines, and never be seen to end."""
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    text = "name: gpt\nrun: x\nspotd: {checkpoint: {store: s3://bucket/gpt}}\n"
+    with pytest.raises(UserError) as caught:
+        client.post("/v1/jobs", submission(yaml=text))
+    assert "the daemon cannot open checkpoint.store s3://bucket/gpt" in caught.value.text
+    assert "obstore" in caught.value.text
+    assert "where spotd runs" in caught.value.try_
+    assert caught.value.exit_code is ExitCode.USAGE
     assert rig.store.jobs() == []
 
 

@@ -15,8 +15,8 @@ FIRST = Span("g1 aws", "aws", 0.0, 10.0, 60.0, 70.0, checkpoints_s=(20.0, 40.0),
 SECOND = Span("g2 gcp", "gcp", 55.0, 62.0, 100.0, 100.0)
 
 
-def drawn(*spans: Span, width: int = 1000) -> ET.Element:
-    return ET.fromstring(ribbon("a job", spans, width))
+def drawn(*spans: Span) -> ET.Element:
+    return ET.fromstring(ribbon("a job", spans))
 
 
 def titles(root: ET.Element) -> list[str]:
@@ -79,7 +79,36 @@ def test_a_zombie_that_comes_back_after_the_end_is_still_in_the_picture() -> Non
     root = drawn(replace(FIRST, refused_s=200.0), SECOND)
     xs = [float(rect.get("x", 0)) for rect in root.iter(f"{NS}rect")]
     assert max(xs) < 1000
-    assert "zombie refused" in [text.text for text in root.iter(f"{NS}text")]
+    row = next(text for text in root.iter(f"{NS}text") if text.get("fill") == svg.PINK)
+    assert (row.text, row.get("text-anchor")) == ("zombie refused", "end")
+
+
+def extent(text: ET.Element) -> tuple[float, float]:
+    """Where a text begins and ends, with letters as wide as those of a wide font."""
+    width = 0.62 * float(text.get("font-size", 0)) * len(text.text or "")
+    part = {"start": 0.0, "middle": 0.5, "end": 1.0}[text.get("text-anchor", "start")]
+    begin = float(text.get("x", 0)) - part * width
+    return begin, begin + width
+
+
+@pytest.mark.parametrize("end_s", [0.5, 9.0, 100.0, 101.0, 109.0, 115.0, 130.0, 9999.0, 86_400.0])
+def test_no_label_is_cut_off(end_s: float) -> None:
+    """Whenever the zombie comes, and whenever the job ends."""
+    for refused_s in (end_s / 2, end_s * 0.9, end_s):
+        first = Span("g1 aws us-east-2a", "aws", 0.0, 0.1, 0.2, 0.3, refused_s=refused_s)
+        root = drawn(first, Span("g2", "gcp", 0.1, 0.2, end_s, end_s))
+        extents = [(text.text, *extent(text)) for text in root.iter(f"{NS}text")]
+        assert [words for words, *_ in extents].count("zombie refused") == 2, "and in the legend"
+        assert [words for words, begin, end in extents if begin < 0 or end > 1000] == []
+
+
+def test_every_mark_of_a_row_is_in_the_legend() -> None:
+    marks = replace(FIRST, died=True, notice_s=50.0, refused_s=95.0)
+    legend = {text.text for text in drawn().iter(f"{NS}text")}
+    assert legend >= {"notice", "death without notice", "zombie refused", "checkpoint"}
+    shapes = {(e.tag, e.get("fill"), e.get("stroke")) for e in drawn(marks).iter()}
+    known = {(e.tag, e.get("fill"), e.get("stroke")) for e in drawn().iter()}
+    assert {s for s in shapes - known if s[0] in (f"{NS}path", f"{NS}circle")} == set()
 
 
 def test_a_machine_that_never_trained_has_no_training() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from providers.base import Scope
+from providers.base import InstanceState, Scope
 from spotd.model import (
     Attempt,
     EffectKind,
@@ -34,6 +34,7 @@ from tests.rigs import postgres
 from tests.spotd.store.build import (
     NOW,
     commit,
+    instance,
     kinds,
     move,
     new_node,
@@ -211,6 +212,27 @@ def test_the_limit_of_spend_counts_the_current_price(store: SqlStore) -> None:
     commit(store, view(store, "b"), opening("b"))
 
 
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (Limits(max_nodes=2), "limits.max_nodes is 2 and 0 are in use"),
+        (Limits(max_microusd_per_h=25_000_000), "is 25.00, and this would make it 30.00"),
+    ],
+    ids=["nodes", "rate"],
+)
+def test_a_gang_counts_with_all_its_nodes(store: SqlStore, limits: Limits, text: str) -> None:
+    """Three machines at ten dollars, where two would fit."""
+    gang = [new_node(number=rank, rank=rank, candidate=0) for rank in range(3)]
+    waiting = submit(store, num_nodes=3)
+    store.set_limits(limits)
+    refused = store.commit(waiting, opening("j1", 1, *gang), NOW)
+    assert refused.status is CommitStatus.OVER_LIMIT
+    assert text in refused.text
+    assert (view(store).nodes, store.segments("j1")) == ((), [])
+    store.set_limits(Limits(max_nodes=3, max_microusd_per_h=30_000_000))
+    commit(store, waiting, opening("j1", 1, *gang))
+
+
 @pytest.mark.parametrize(("price", "counted"), [(16, 16), (8, 10)])
 def test_a_price_that_moved_after_the_decision_never_flatters(
     store: SqlStore, price: int, counted: int
@@ -343,8 +365,20 @@ def test_a_machine_taken_away_is_remembered_once(
     store.load_market(NOW)
     move(store, "j1-g1-0", NodeState.TERMINATING, NOW + S, leave_reason=reason)
     move(store, "j1-g1-0", NodeState.GONE, NOW + 2 * S)
-    expected = Refusal(offer().key, Scope.OFFER, code, NOW + S)
+    expected = Refusal(offer().key, Scope.OFFER, code, NOW + S, "j1-g1-0")
     assert store.load_market(NOW + 3 * S).refusals == (expected,)
+
+
+def test_what_was_taken_away_cools_from_when_it_was_gone(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched("j1-g1-0", "i-1", NOW)
+    why: dict[str, Any] = {"leave_reason": LeaveReason.PREEMPTED, "left_at_us": NOW + S}
+    move(store, "j1-g1-0", NodeState.TERMINATING, NOW + S, **why)
+    assert [r.at_us for r in store.load_market(NOW).refusals] == [NOW + S]
+    ended = instance(node(store), state=InstanceState.TERMINATED)
+    store.record_listing("aws", [ended], NOW + 90 * S, NOW + 90 * S)
+    move(store, "j1-g1-0", NodeState.GONE, NOW + 91 * S)
+    assert [r.at_us for r in store.load_market(NOW).refusals] == [NOW + 90 * S]
 
 
 def test_other_reasons_say_nothing_about_the_offer(store: SqlStore) -> None:

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,26 +103,28 @@ def _shorten_busy_timeout(store: SqlStore) -> None:
     connection.close()
 
 
-def test_a_read_only_database(tmp_path: Path) -> None:
-    make(f"sqlite:///{tmp_path}/spotd.db").close()
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder for anybody. Not one of pytest's: every run of it that begins closes them to all
+    but their owner."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_read_only_database(open_folder: Path) -> None:
+    make(f"sqlite:///{open_folder}/spotd.db").close()
     program = "import os; from tests.spotd.store.conftest import make; make('sqlite://').close()\n"
-    (tmp_path / "spotd.db").chmod(0o444)
+    (open_folder / "spotd.db").chmod(0o444)
     if os.geteuid() == 0:
         # Root may write anything: be somebody else, once everything is imported.
         program += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        _open_to_all(tmp_path)
-    program += f"make('sqlite:///{tmp_path}/spotd.db')"
+    program += f"make('sqlite:///{open_folder}/spotd.db')"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert "StoreUnavailableError" in done.stderr
     assert "cannot be opened for writing: Permission denied" in done.stderr
-
-
-def _open_to_all(folder: Path) -> None:
-    for parent in (folder, *folder.parents):
-        if parent.stat().st_mode & 0o005 != 0o005:
-            parent.chmod(parent.stat().st_mode | 0o005)
 
 
 # --- a full disk

@@ -80,6 +80,19 @@ def test_a_life_from_hello_to_release(store: SqlStore) -> None:
     assert [kind for kind in kinds(store) if kind != "pass"] == expected
 
 
+@pytest.mark.parametrize(
+    ("released", "text"),
+    [(True, "the program stopped, as asked"), (False, "the program ended with code 75")],
+)
+def test_75_is_told_as_the_stop_that_it_means(store: SqlStore, released: bool, text: str) -> None:
+    """The shell of a script that was stopped has a code of its own."""
+    placed(store)
+    entries = [("released", {"step": 0}), ("exited", {"code": 75, "ranks": {"0": 143}})]
+    store.record_journal([said(*entries[0 if released else 1 :])])
+    texts = [row.event.text for row in store.events("j1") if row.event.kind == "exited"]
+    assert texts == [text]
+
+
 def test_entries_count_once_however_often_they_arrive(store: SqlStore) -> None:
     placed(store)
     batch = said(("hello", {}), _progress(1), _progress(2), _checkpoint(2))

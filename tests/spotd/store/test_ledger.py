@@ -118,6 +118,19 @@ def test_a_machine_older_than_we_knew_is_counted_from_its_birth(store: SqlStore)
     assert _stretches(store) == [("open", 4, 0, 10_000_000)]
 
 
+@pytest.mark.parametrize("said_us", [0, NOW - 900_000, NOW], ids=["unknown", "behind", "exact"])
+def test_a_cloud_whose_clock_is_behind_ours_hides_no_time(store: SqlStore, said_us: int) -> None:
+    """We were dead for an hour, and the machine ended just then: all of it was paid for."""
+    placed(store)
+    later_us = NOW + 3600 * S
+    found = instance(node(store), launched_at_us=said_us)
+    store.record_listing("aws", [found], later_us, later_us)
+    ended = replace(found, state=InstanceState.TERMINATED)
+    store.record_listing("aws", [ended], later_us + S // 2, later_us + S // 2)
+    (row,) = store.segments()
+    assert (row.start_us, row.end_us) == (NOW, later_us + S // 2)
+
+
 def test_its_birth_is_counted_although_the_price_changed_since(store: SqlStore) -> None:
     store.record_offers("aws", [offer()], NOW)
     placed(store)

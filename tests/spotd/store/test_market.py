@@ -67,6 +67,20 @@ def test_new_offers_wake_who_waits_and_nobody_else(store: SqlStore, bell: Bell) 
     assert paused.job.desired is Desired.RUN
 
 
+def test_a_price_that_moves_wakes_who_pays_it(store: SqlStore) -> None:
+    for name, zone in (("here", "aws-1a"), ("there", "aws-1b"), ("gone", "aws-1a")):
+        placed(store, name, new_node(name, offer=offer(zone)))
+    store.record_absent("gone-g1-0", NOW)
+    names = ("here", "there", "gone")
+    for price, noted in ((10, []), (40, ["here"]), (8, ["here"])):
+        before = {name: view(store, name).job.notes for name in names}
+        store.record_offers("aws", [offer(price=price), offer("aws-1b")], NOW + price * S)
+        assert [n for n in names if view(store, n).job.notes > before[n]] == noted
+        # The higher price counts as long as it is not known whether a machine came of the request.
+        counted = max(price, 40 if price == 8 else 10) * 1_000_000
+        assert view(store, "here").nodes[0].offer.price_microusd_per_h == counted
+
+
 def test_what_is_cached_is_never_old(url: str) -> None:
     """Another daemon changes the market: the next load sees it."""
     here, there = make(url), make(url)

@@ -67,7 +67,7 @@ def test_a_refusal_is_remembered_with_its_scope(store: SqlStore) -> None:
     placed(store)
     store.record_launch_refused(NODE, "QuotaError", "no quota", Scope.REGION, NOW + S)
     assert (node(store).launch_error, node(store).launch_error_code) == ("no quota", "QuotaError")
-    expected = Refusal(offer().key, Scope.REGION, "QuotaError", NOW + S)
+    expected = Refusal(offer().key, Scope.REGION, "QuotaError", NOW + S, NODE)
     assert store.load_market(NOW + S).refusals == (expected,)
 
 
@@ -235,7 +235,7 @@ def test_a_late_failure_is_a_refusal(store: SqlStore) -> None:
     assert (now.launch_error, now.launch_error_code) == ("no capacity", "QuotaError")
     assert now.gone_at_us == NOW + S
     assert store.segments()[0].state == "void"
-    expected = Refusal(offer().key, Scope.REGION, "QuotaError", NOW + S)
+    expected = Refusal(offer().key, Scope.REGION, "QuotaError", NOW + S, NODE)
     assert store.load_market(NOW + S).refusals == (expected,)
 
 
@@ -255,7 +255,7 @@ def test_a_refusal_that_a_listing_told_of_is_not_told_twice(store: SqlStore) -> 
     failed = instance(node(store), state=InstanceState.FAILED, error_code="CapacityError")
     store.record_listing("aws", [failed], NOW + S, NOW + S)
     store.record_launch_refused(NODE, "QuotaError", "none left", Scope.REGION, NOW + 2 * S)
-    expected = Refusal(offer().key, Scope.OFFER, "CapacityError", NOW + S)
+    expected = Refusal(offer().key, Scope.OFFER, "CapacityError", NOW + S, NODE)
     assert store.load_market(NOW + 2 * S).refusals == (expected,)
     assert node(store).launch_error_code == "CapacityError"
 
@@ -276,6 +276,27 @@ def test_a_fresh_machine_may_be_missing_for_a_while(
     assert bool(node(store).gone_at_us) is gone
     listed = "running" if seen else ""
     assert node(store).cloud_state == ("absent" if gone else listed)
+
+
+@pytest.mark.parametrize(
+    ("down_s", "terminated", "gone"), [(0, False, False), (20, False, True), (0, True, True)]
+)
+def test_a_machine_whose_link_is_up_is_gone_when_we_ended_it(
+    store: SqlStore, down_s: int, terminated: bool, gone: bool
+) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_booted(NODE, NOW + S)
+    store.record_journal([said(("hello", {}), heard_at_us=NOW + 19 * S)])
+    if down_s:
+        store.record_link(NODE, NOW + down_s * S)
+    if terminated:
+        store.record_told(NODE, EffectKind.TERMINATE, NOW + 20 * S)
+    notes = _notes(store)
+    store.record_listing("aws", [], NOW + 21 * S, NOW + 22 * S)
+    assert bool(node(store).gone_at_us) is gone
+    assert node(store).surveyed_at_us == NOW + 21 * S
+    assert (_notes(store) > notes) is gone, "otherwise it is no news"
 
 
 def test_a_listing_asked_for_before_proves_nothing(store: SqlStore) -> None:

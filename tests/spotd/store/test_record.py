@@ -112,6 +112,19 @@ def test_a_duty_has_one_holder(store: SqlStore) -> None:
     assert store.take_duty("sweep", "you", NOW + 60 * S, 10 * S) == 3
 
 
+def test_the_latest_time_that_a_daemon_had_is_known(store: SqlStore) -> None:
+    """What it held and what it did must not lie in the future of the next one."""
+    assert store.newest_us() == 0
+    store.take_duty("sweep", "me", NOW + 9 * S, 3600 * S)
+    assert store.newest_us() == NOW + 9 * S, "not when the lease ends"
+    store.take_duty("prices", "you", NOW, 10 * S)  # by a clock that is behind
+    assert store.newest_us() == NOW + 9 * S
+    store.take_duty("sweep", "me", NOW + 10 * S, 0)  # let go
+    assert store.newest_us() == NOW + 10 * S
+    placed(store, "j1", new_node(effect_armed_at_us=NOW + 11 * S))
+    assert store.newest_us() == NOW + 11 * S
+
+
 def test_log_offsets(store: SqlStore) -> None:
     placed(store, "j1", new_node(number=0), replace(new_node(number=1), rank=1))
     store.record_log_offset(NODE, "rank0", 10)

@@ -19,6 +19,7 @@ from spotd.wire import (
     AgentConfig,
     Command,
     Head,
+    Heartbeat,
     JournalEntry,
     Line,
     Package,
@@ -155,6 +156,14 @@ class Node:
         reply = self.send(wire.START, self.start_document(**changes).to_data())
         assert reply.ok, reply.error
 
+    def train_and_save(self, run: str) -> None:
+        """An agent whose program has reported a step and saved: both have been measured."""
+        self.run()
+        self.start(run=run, engine="spotd")
+        self.wait_for(wire.PROGRESS)
+        assert self.send(wire.SAVE).ok
+        self.wait_for(wire.CHECKPOINT)
+
     def start_document(self, **changes: Any) -> StartDocument:
         values: dict[str, Any] = {
             "job_name": "test",
@@ -183,6 +192,15 @@ class Node:
         found = Following(self, after, logs or {})
         self.followers.append(found)
         return found
+
+    def live_on(self, seconds: float) -> None:
+        """The agent's loop has gone round for so long, by its own heartbeats."""
+        until_us = time.time_ns() // 1000 + int(seconds * 1e6)
+        follower = self.follow(after=self.journal()[-1].seq)
+        wait_until(
+            f"a heartbeat after {seconds:g} s",
+            lambda: any(beat.at_us >= until_us for beat in follower.of(Heartbeat)),
+        )
 
     # --- what it left
 

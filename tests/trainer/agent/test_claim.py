@@ -22,13 +22,13 @@ def test_the_next_generation_waits_for_the_release_and_prepares_meanwhile(node: 
         newer.run()
         newer.start(claim="after_release", claim_deadline_s=60.0, setup="echo ok", run="echo mine")
         newer.wait_for(wire.READY)
-        time.sleep(0.5)
+        newer.live_on(0.5)  # it looks every 0.05 s
         assert wire.CLAIMED not in newer.kinds()
         assert node.is_program_alive()
         node.send(wire.RELEASE)
         claimed = newer.wait_for(wire.CLAIMED)
         released = node.wait_for(wire.RELEASED)
-        assert abs(claimed.at_us - released.at_us) < 500_000
+        assert abs(claimed.at_us - released.at_us) < 10_000_000, "and not at the deadline"
         assert newer.wait_for(wire.EXITED).data["code"] == 0
     head = node.head()
     assert head is not None
@@ -130,7 +130,7 @@ def test_who_is_stopped_while_it_waits_claims_no_more(node: Node) -> None:
         node.send(wire.RELEASE)
         assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
         head = old.release()
-        time.sleep(0.5)  # it looked every 0.05 s
+        node.live_on(0.5)  # it looked every 0.05 s
         assert node.head() == head
 
 
@@ -193,7 +193,7 @@ def test_a_gang_runs_under_the_claim_of_rank_0_which_commits_when_told(node: Nod
             machine.start(num_nodes=2, run="echo rank $SKYPILOT_NODE_RANK")
             if machine is other:
                 other.wait_for(wire.READY)
-                time.sleep(0.3)
+                other.live_on(0.3)
                 assert wire.CLAIMED not in other.kinds(), "not before rank 0 owns HEAD"
         for machine in (other, node):
             assert machine.wait_for(wire.EXITED).data["code"] == 0

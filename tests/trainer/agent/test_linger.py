@@ -23,7 +23,7 @@ from trainer.agent.journal import Journal
 from trainer.agent.notices import NoWatcher
 from trainer.agent.places import write_private
 from trainer.agent.recall import Recall
-from trainer.agent.training import Site
+from trainer.agent.site import Site
 
 
 class Ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.trainer.agent.node import is_running, wait_until
 from trainer.agent.processes import (
     Process,
     descendants,
+    hold_shells,
     identify,
     is_alive,
     kill_tree,
@@ -120,6 +122,27 @@ def test_a_shell_counts_when_it_has_a_trap_or_nobody_below() -> None:
         assert names(workers(process.pid, signal.SIGTERM)) == ["alone"]
 
 
+def test_only_shells_that_leave_sigterm_to_the_system_are_held() -> None:
+    script = """
+        bash -c "trap '' TERM; sleep 1001; true" ignores &
+        bash -c "trap 'exit 3' TERM; sleep 1002; true" traps &
+        sleep 1003 | bash -c "read word; true" reads &
+        bash -c "sleep 1004; true" held &
+        wait
+    """
+    with started("bash", "-c", script) as process:
+        below = ["1001", "1002", "1003", "1004", "held", "ignores", "reads", "traps"]
+        wait_until("all are up", lambda: names(descendants(process.pid)) == below)
+        hold_shells(process.pid)
+        wait_until("it is held", lambda: "held" in names(stopped(process.pid)))
+        assert names(stopped(process.pid)) == ["held"]
+
+
+def stopped(root: int) -> list[Process]:
+    texts = {p: Path(f"/proc/{p.pid}/stat").read_text() for p in descendants(root)}
+    return [process for process, text in texts.items() if text.rpartition(")")[2].split()[0] == "T"]
+
+
 def test_a_tree_is_killed_with_what_left_it(tmp_path: Path) -> None:
     """Each process starts the next one and ends: whoever looks twice sees two different ones."""
     runner = tmp_path / "runner.py"
@@ -153,6 +176,46 @@ def test_a_session_outlives_its_leader_and_is_not_a_stranger_s() -> None:
         found = identify(process.pid)
         assert found is not None
         assert session_of(found) == process.pid
+
+
+def test_what_belongs_to_another_user_does_not_save_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As below `sudo docker run`: the rest has been stopped, and must not stay so."""
+    opened: dict[int, int] = {}
+    pidfd_open, pidfd_send, killpg = os.pidfd_open, signal.pidfd_send_signal, os.killpg
+
+    def remember(pid: int) -> int:
+        handle = pidfd_open(pid)
+        opened[handle] = pid
+        return handle
+
+    def refuse(handle: int, number: int) -> None:
+        if opened[handle] == foreign.pid:
+            raise PermissionError("not yours")
+        pidfd_send(handle, number)
+
+    def refuse_group(group: int, number: int) -> None:
+        if group == foreign.pid:
+            raise PermissionError("not yours")
+        killpg(group, number)
+
+    script = "setsid sleep 1000 & sleep 1001 & wait; true"
+    with started("bash", "-c", script) as process:
+        wait_until("both are up", lambda: names(descendants(process.pid)) == ["1000", "1001"])
+        foreign, own = sorted(descendants(process.pid), key=lambda p: names([p]))
+        monkeypatch.setattr(os, "pidfd_open", remember)
+        monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+        monkeypatch.setattr(os, "killpg", refuse_group)
+        try:
+            assert not send_signal(foreign, signal.SIGTERM)
+            kill_tree(process.pid, process.pid)
+            assert process.wait(20) == -signal.SIGKILL
+            wait_until("the rest is gone", lambda: not is_alive(own))
+            assert is_alive(foreign)
+        finally:
+            monkeypatch.undo()
+            send_signal(foreign, signal.SIGKILL)
 
 
 def test_a_script_that_is_long_gone_is_not_killed_by_its_numbers(tmp_path: Path) -> None:

@@ -74,6 +74,22 @@ def test_the_store_s_keys_are_kept_like_secrets(node: Node) -> None:
     assert holders(node.home) == []
 
 
+def test_what_is_no_secret_of_the_store_is_not_masked(node: Node) -> None:
+    node.run()
+    options = {"region": "us-east-1", "allow_http": "true", "endpoint": "http://store"}
+    node.start(
+        run='echo "compile=true zone us-east-1a"; echo "$SPOTD_STORE_OPTIONS"; exit 3',
+        store_url="s3://bucket/prefix",
+        store_options={**options, "session_token": KEY, "access_key_id": "AKIA0815"},
+        engine="spotd",
+    )
+    node.wait_for(wire.EXITED)
+    assert node.log().startswith("compile=true zone us-east-1a\n")
+    assert '"endpoint": "http://store"' in node.log()
+    assert KEY not in node.log()
+    assert "AKIA0815" not in node.log()
+
+
 def test_a_private_file_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

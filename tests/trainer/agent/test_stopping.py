@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import signal
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from spotd import wire
 from tests.rigs.metadata import serve_metadata
@@ -23,6 +26,7 @@ TORCHRUN = """
 import subprocess, sys
 found = [subprocess.Popen([sys.executable, *sys.argv[1:]]) for _ in range(2)]
 codes = [process.wait() for process in found]
+print("launcher saw", codes, flush=True)
 sys.exit(1 if any(codes) else 0)
 """
 
@@ -38,6 +42,9 @@ print("up", flush=True)
 while True:
     time.sleep(0.01)
 """
+
+
+ENDED_SHELL = 128 + signal.SIGTERM
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def test_a_script_saves_on_sigterm_and_head_is_released(node: Node, programs: Pa
     exited = node.wait_for(wire.EXITED)
     assert exited.data["code"] == wire.EXIT_RELEASED, "0 after a stop is not the job's success"
     assert "saved" in node.log()
-    assert "ended 0" in node.log(), "the shell around it was not killed"
+    assert "ended" not in node.log(), "no other line of the script is begun"
     released = node.wait_for(wire.RELEASED)
     assert released.seq < exited.seq
     head = node.head()
@@ -78,7 +85,108 @@ def test_workers_are_signalled_and_torchrun_is_not(node: Node, programs: Path) -
     assert node.send(wire.RELEASE).ok
     node.wait_for(wire.EXITED)
     assert node.log().count("saved") == 2
-    assert "launcher ended 0" in node.log(), "it saw its workers end and was not signalled"
+    assert "launcher saw [0, 0]" in node.log(), "it saw its workers end and was not signalled"
+    assert "launcher ended" not in node.log()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "{saver}\necho SECOND LINE\nsleep 1000",
+        "{saver} | tee out.txt\necho SECOND LINE",
+        "{saver} | while read -r word; do echo $word; done\necho SECOND LINE",
+        "{saver} &\nwait\necho SECOND LINE",
+        "bash nested.sh\necho SECOND LINE",
+        "timeout 1000 sh nested.sh; echo SECOND LINE",
+        "( cd . && {saver}; echo SECOND LINE )\necho THIRD LINE",
+    ],
+    ids=["lines", "tee", "filter", "background", "nested", "launcher", "subshell"],
+)
+@pytest.mark.req("PRE-05")
+def test_no_shell_begins_another_line_after_a_stop(node: Node, programs: Path, run: str) -> None:
+    """Train, then publish: a result that is half trained is not to be published."""
+    saver = f"{PYTHON} {programs}/saver.py"
+    nested = f"cat > nested.sh <<'EOF'\n{saver}\necho NESTED LINE\nsleep 1000\nEOF\n"
+    node.run()
+    node.start(run=nested + run.format(saver=saver), stop_grace_s=300.0)
+    node.wait_for_log("up")
+    assert node.send(wire.RELEASE).ok
+    assert node.wait_for(wire.EXITED).data["ranks"] == {"0": ENDED_SHELL}
+    assert re.search(r"^saved \d+", node.log(), re.MULTILINE)
+    assert "LINE" not in node.log()
+    assert node.entries(wire.DRAINING)[-1].data["plan"] == "SIGTERM, release"
+
+
+def test_a_loop_in_bash_ends_when_it_is_asked_to(node: Node) -> None:
+    """Its grace would be 300 s."""
+    example = Path(__file__).parents[3] / "examples" / "minimal.yaml"
+    node.run()
+    node.start(run=yaml.safe_load(example.read_text())["run"], stop_grace_s=300.0)
+    node.wait_for_log("step 1")
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["ranks"] == {"0": ENDED_SHELL}
+
+
+def test_a_held_shell_is_killed_after_the_grace(node: Node) -> None:
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True)"
+    node.run()
+    node.start(run=f'{PYTHON} -c "{deaf}; time.sleep(1000)"\necho LINE', stop_grace_s=1.0)
+    node.wait_for_log("up")
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["ranks"] == {"0": 137}
+    assert "LINE" not in node.log()
+
+
+def test_a_program_that_is_asked_by_the_flag_is_followed_by_no_line(node: Node) -> None:
+    node.run()
+    node.start(run=f"{WORKER}\necho SECOND LINE", engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    assert "SECOND LINE" not in node.log()
+
+
+def test_a_shell_that_ignores_sigterm_sees_to_its_own_end(node: Node, programs: Path) -> None:
+    node.run()
+    node.start(run=f"trap '' TERM\n{PYTHON} {programs}/saver.py\necho MY OWN END\nexit 6")
+    node.wait_for_log("up")
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["ranks"] == {"0": 6}
+    assert "MY OWN END" in node.log()
+
+
+def test_what_follows_the_last_step_of_all_is_run(node: Node) -> None:
+    """HEAD says that the job has finished: nobody else will run it."""
+    node.run()
+    node.start(run=f"{WORKER} --steps 20 --deaf\necho EXPORTED", engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
+    assert "EXPORTED" in node.log()
+
+
+def test_no_shell_is_ended_before_the_last_word_was_heard(node: Node) -> None:
+    """The program has ended, and its line is open still: what comes may be the final save."""
+    late = """
+import os, socket, time
+line = socket.socket(socket.AF_UNIX)
+line.connect(os.environ["SPOTD_SOCKET"])
+line.sendall(b'{"hello": {}}\\n')
+print("up", flush=True)
+while open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[0] != "T":
+    time.sleep(0.01)  # until it is held
+if os.fork():
+    os._exit(0)
+time.sleep(0.5)
+line.sendall(b'{"kind": "checkpoint", "data": {"step": 1, "final": true}}\\n')
+"""
+    (node.home / "late.py").write_text(late)
+    node.run()
+    node.start(run=f"{PYTHON} {node.home}/late.py\necho EXPORTED", engine="spotd")
+    node.wait_for_log("up")
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
+    assert "EXPORTED" in node.log()
 
 
 def test_a_shell_with_a_trap_is_asked_too(node: Node) -> None:
@@ -132,7 +240,8 @@ def test_a_launcher_s_own_exit_code_hides_nothing(node: Node, programs: Path) ->
     node.send(wire.RELEASE)
     exited = node.wait_for(wire.EXITED).data
     assert exited["code"] == wire.EXIT_RELEASED
-    assert exited["ranks"]["0"] == 1
+    assert exited["ranks"]["0"] == ENDED_SHELL
+    assert f"launcher saw [{wire.EXIT_RELEASED}, {wire.EXIT_RELEASED}]" in node.log()
 
 
 def test_a_deaf_program_gets_sigterm_then_sigkill(node: Node) -> None:

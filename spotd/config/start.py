@@ -1,0 +1,103 @@
+"""What a start needs of this version and this machine, seen beforehand: nothing is made for it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from providers.stores import open_store
+from providers.stores.base import StoreError as ObjectStoreError
+from spotd.config.checks import Finding
+from spotd.config.file import MAKES, ConfigFile, LocalProvider
+from spotd.errors import UserError
+from spotd.registry import KINDS
+from spotd.store.base import StoreError
+from spotd.store.engine import check_url
+from spotd.validation import Path as Keys
+
+if TYPE_CHECKING:
+    from spotd.config.load import Config
+
+
+def check_start(config: Config, kinds: Mapping[str, str]) -> Iterator[Finding]:
+    """What keeps `spotd run` from starting here, as this user. `kinds` is provider to kind."""
+    yield from _check_adapters(kinds)
+    yield from _check_tokens(config.file)
+    homeless = [*_check_state(config.state_dir)]
+    yield from homeless
+    if config.file.database.url or config.state_dir.is_dir():
+        yield from _check_database(config.database_url)
+    for section, given, url in (
+        ("deployment", config.file.deployment.store, config.deployment_store),
+        ("checkpoint", config.file.checkpoint.store, config.checkpoint_defaults.store),
+    ):
+        if given or (url and not homeless):  # those that are not given lie in the state folder
+            yield from _check_store((section, "store"), url, config)
+
+
+def _check_adapters(kinds: Mapping[str, str]) -> Iterator[Finding]:
+    for name, kind in kinds.items():
+        if kind in MAKES and kind not in KINDS:
+            text = f'this version of spotd has no provider of kind "{kind}" yet'
+            fix = f'use kind = "local" (`spotctl cloud up` prints it), or remove [providers.{name}]'
+            yield ("providers", name, "kind"), text, fix
+
+
+def _check_tokens(file: ConfigFile) -> Iterator[Finding]:
+    for name, entry in file.providers.items():
+        if not isinstance(entry, LocalProvider):
+            continue
+        keys, fix = ("providers", name, "token_file"), "`spotctl cloud up` prints which file it is"
+        if entry.token_file is None:
+            yield keys, "is missing, and without it the cloud takes no orders", fix
+            continue
+        try:
+            entry.token_file.read_bytes()
+        except OSError as error:
+            yield keys, f"{entry.token_file} cannot be read by {_user()}: {error.strerror}", fix
+
+
+def _check_state(folder: Path) -> Iterator[Finding]:
+    if not _writable(folder):
+        fix = "let the user that runs spotd write there, or set another one"
+        yield ("state_dir",), f"the state folder {folder} cannot be written by {_user()}", fix
+
+
+def _check_database(url: str) -> Iterator[Finding]:
+    try:
+        check_url(url)
+    except StoreError as error:
+        yield ("database", "url"), str(error), ""
+
+
+def _check_store(keys: Keys, url: str, config: Config) -> Iterator[Finding]:
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not _writable(Path(unquote(parts.path))):
+        fix = "let the user that runs spotd write there, or name another store"
+        yield keys, f"{url} cannot be written by {_user()}", fix
+        return
+    try:
+        options = config.store_options(url)
+    except UserError:
+        return  # a secret that cannot be read: told with [stores]
+    try:
+        open_store(url, options)
+    except ObjectStoreError as error:
+        yield keys, str(error), ""
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"user {os.geteuid()}"
+
+
+def _writable(folder: Path) -> bool:
+    """Whether this user may write to it, or create it."""
+    place = next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK))
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)

@@ -1,0 +1,85 @@
+"""The import contracts see what they are there for: each is broken once, in a copy of the tree."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spotd
+from tests.architecture.test_purity import PURE, offences
+
+ROOT = Path(spotd.__file__).parent.parent
+# An import where it does not belong, and the contract that forbids it.
+PLANTED = {
+    ("spotd/store/rows.py", "spotd.pool"): "the daemon and its doors above the loop",
+    ("spotd/decide/rules.py", "spotd.pool"): "the daemon and its doors above the loop",
+    ("spotd/decide/rules.py", "spotd.sdnotify"): "the daemon and its doors above the loop",
+    ("spotd/decide/cooldowns.py", "spotd.log"): "the daemon and its doors above the loop",
+    ("spotd/model.py", "spotd.errors"): "the daemon and its doors above the loop",
+    ("providers/base.py", "spotd.wire"): "providers know nothing of spotd or trainer",
+    ("providers/stores/base.py", "trainer.fence"): "providers know nothing of spotd or trainer",
+    ("spotd/act/link.py", "trainer.link"): "spotd and trainer meet at wire alone",
+    ("trainer/train.py", "spotd.vault"): "of spotd the trainer knows wire alone",
+    ("trainer/stop.py", "spotd.errors"): "of spotd the trainer knows wire alone",
+    ("providers/aws/notice.py", "providers.local.world"): "one cloud's adapter knows nothing",
+    ("trainer/link.py", "providers.local.world"): "the trainer knows nothing of the local cloud",
+}
+
+
+def lint(folder: Path) -> str:
+    """What the import linter says of the tree in `folder`, as one line."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return re.sub(r"\s+", " ", done.stdout + done.stderr)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what is linted."""
+    for package in ("spotd", "providers", "trainer", "migrations"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
+    shutil.copy(ROOT / ".importlinter", tmp_path)
+    return tmp_path
+
+
+def plant(path: Path, module: str) -> None:
+    with path.open("a") as file:
+        file.write(f"\nimport {module}\n")
+
+
+def test_an_import_where_it_does_not_belong_is_seen(tree: Path) -> None:
+    for path, module in PLANTED:
+        plant(tree / path, module)
+    said = lint(tree)
+    summary, found = said.split("Broken contracts", 1)
+    assert "0 kept" in summary
+    for (path, module), contract in PLANTED.items():
+        importer = path.removesuffix(".py").replace("/", ".")
+        assert re.search(rf"{re.escape(contract)}[^:]* BROKEN", summary), summary
+        assert f"{importer} -> {module} (l." in found, found
+
+
+def test_a_new_module_has_to_find_its_place(tree: Path) -> None:
+    (tree / "spotd" / "misplaced.py").touch()
+    assert "misplaced" in lint(tree)
+
+
+def test_chance_in_a_plan_or_a_phase_is_seen() -> None:
+    for path in (spotd_file("plan"), spotd_file("phase")):
+        assert path in PURE
+        assert offences(path.read_text() + "\nimport random\n") == ["random"]
+
+
+def spotd_file(name: str) -> Path:
+    return ROOT / "spotd" / f"{name}.py"

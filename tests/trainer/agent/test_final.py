@@ -1,0 +1,24 @@
+"""After the final manifest the job is finished, however the rest of its script ends."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from spotd import wire
+from tests.trainer.agent.node import Node
+
+WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"
+
+
+def test_a_code_after_the_final_manifest_is_a_warning(node: Node) -> None:
+    node.run()
+    wait = "until [ -e go ]; do sleep 0.02; done"
+    node.start(run=f"{WORKER} --steps 3; {wait}; echo oops; exit 4", engine="spotd")
+    assert node.wait_for(wire.CHECKPOINT).data["final"] is True
+    (node.places.workdir / "go").touch()
+    exited = node.wait_for(wire.EXITED).data
+    assert exited["code"] == wire.EXIT_FINISHED
+    assert exited["ranks"]["0"] == 4
+    assert "ended with code 4 after that" in node.wait_for(wire.WARNING).data["text"]

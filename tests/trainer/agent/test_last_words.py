@@ -1,0 +1,184 @@
+"""The end of a program and its last words come by two ways; the words come first."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotd import wire
+from spotd.wire import AgentConfig
+from tests.trainer.agent.node import Node, wait_until
+from trainer.agent import keeper
+from trainer.agent.agent import Agent
+from trainer.agent.demands import Demands
+from trainer.agent.drain import Stopping
+from trainer.agent.folders import make_folders
+from trainer.agent.journal import Journal
+from trainer.agent.notices import NoWatcher
+from trainer.agent.places import write_private
+from trainer.agent.recall import Recall
+from trainer.agent.site import Site
+from trainer.agent.worker_link import WorkerLink
+from trainer.link import Link
+
+
+class Overtaken:
+    """An agent that finds its script ended with `code`, and has not read yet what the program said
+    on its line. Its clock stands still."""
+
+    def __init__(self, node: Node, code: int, *, stopped: bool) -> None:
+        self.node = node
+        self.now = 0.0
+        places = node.places
+        make_folders(places)
+        demands = Demands(places.state)
+        demands.stopping = Stopping("released", 0.0, 9.0, gentle=True) if stopped else None
+        demands.accept(node.start_document(engine="spotd"), 0.0)
+        ended = {"code": code, "tail": "", "seconds": 1.0}
+        write_private(places.memory / "run.exit", json.dumps(ended).encode())
+        self.journal = Journal(places.journal, places.overflow, 1, now_us=lambda: 0)
+        self.site = Site(
+            config=AgentConfig("test", "job-1", 1, 0, node.token, "none"),
+            places=places,
+            journal=self.journal,
+            environ={},
+            keeper_argv=[],
+            keeper_env={},
+            log_limit_bytes=1000,
+            news=queue.SimpleQueue(),
+            ended=threading.Event(),
+            now_us=lambda: 0,
+            monotonic=lambda: self.now,
+        )
+        self._past = Recall("boot", False, frozenset({wire.CLAIMED}), (), (), (), 0)
+        self._agent = Agent(self.site, NoWatcher(), self._past)
+        self.thread = threading.Thread(target=self._agent.run)
+
+    @property
+    def lines(self) -> int:
+        return self._agent._link.connected
+
+    def say(self, *kinds: str, exit_code: int) -> None:
+        """The program's last words, of rank 0."""
+        link = Link(str(self.node.places.worker_socket), 0)
+        for kind in kinds:
+            link.send(kind, {"step": 5, "manifest": "m"})
+        link.close(exit_code=exit_code, timeout_s=20.0)
+        wait_until("the line to be known", lambda: self.lines)
+
+    def look(self) -> None:
+        """The agent sees how its script does."""
+        self._agent.greet(self._past)
+        self.thread.start()
+        self.turn()
+
+    def turn(self) -> None:
+        """The loop has gone round, and looked at everything."""
+        for _ in range(2):
+            done = threading.Event()
+            self.site.post(done.set)
+            assert done.wait(20)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """No line of a training process is heard before it is set."""
+    free, hear = threading.Event(), WorkerLink._hear
+
+    def wait_and_hear(link: WorkerLink, text: bytes) -> None:
+        assert free.wait(20)
+        hear(link, text)
+
+    monkeypatch.setattr(WorkerLink, "_hear", wait_and_hear)
+    return free
+
+
+@pytest.fixture
+def overtaken(node: Node, request: pytest.FixtureRequest) -> Iterator[Overtaken]:
+    code, stopped = request.param
+    found = Overtaken(node, code, stopped=stopped)
+    try:
+        yield found
+    finally:
+        found.site.ended.set()
+        found.thread.join(20)
+        found.journal.close()
+
+
+@pytest.mark.parametrize(
+    ("overtaken", "words", "exit_code"),
+    [
+        ((wire.EXIT_RELEASED, True), [wire.RELEASED], wire.EXIT_RELEASED),
+        ((1, True), [], wire.EXIT_RELEASED),  # torchrun says 1 whatever its workers say
+        ((1, False), [], wire.EXIT_FENCED),
+    ],
+    indirect=["overtaken"],
+    ids=["released", "released-torchrun", "fenced-torchrun"],
+)
+def test_the_end_waits_for_the_last_words(
+    overtaken: Overtaken, held: threading.Event, words: list[str], exit_code: int
+) -> None:
+    overtaken.say(*words, exit_code=exit_code)
+    overtaken.look()
+    assert wire.EXITED not in overtaken.node.kinds()
+    held.set()
+    exited = overtaken.node.wait_for(wire.EXITED)
+    assert exited.data["code"] == exit_code
+    assert exited.data["ranks"]["worker0"] == exit_code
+    said = [kind for kind in overtaken.node.kinds() if kind != wire.WARNING]
+    assert said == [*words, wire.EXITED]
+    texts = [entry.data["text"] for entry in overtaken.node.entries(wire.WARNING)]
+    assert texts == ["the node agent was started again"]
+
+
+@pytest.mark.parametrize("overtaken", [(1, False)], indirect=True)
+def test_words_that_come_while_the_agent_looks_count_too(
+    overtaken: Overtaken, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = WorkerLink.connected.fget
+    assert connected is not None
+
+    def hang_up_now(link: WorkerLink) -> int:
+        held.set()
+        wait_until("the line to end", lambda: not connected(link))
+        return 0
+
+    overtaken.say(exit_code=wire.EXIT_FENCED)
+    monkeypatch.setattr(WorkerLink, "connected", property(hang_up_now))
+    overtaken.look()
+    assert overtaken.node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FENCED
+
+
+@pytest.mark.parametrize("overtaken", [(9, False)], indirect=True)
+def test_a_line_that_stays_open_is_not_waited_for_long(
+    overtaken: Overtaken, held: threading.Event
+) -> None:
+    overtaken.say(exit_code=9)
+    overtaken.look()
+    for now, ended in ((0.9, False), (1.0, True)):
+        overtaken.now = now
+        overtaken.turn()
+        assert (wire.EXITED in overtaken.node.kinds()) is ended
+    held.set()
+    wait_until("the line to end", lambda: not overtaken.lines)
+
+
+def test_a_keeper_that_looks_too_late_still_has_the_last_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the time for late output may be over before it has looked once."""
+    monkeypatch.setattr(keeper, "_QUIET_S", -1.0)
+    order = keeper.Order([], "", {}, str(tmp_path / "log"), 1000, "", "", [])
+    with subprocess.Popen(["echo", "cannot find it"], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+        output = keeper._Output(program.stdout.fileno(), order)
+        keeper._pump_while(program, output)
+        assert output.tail() == "cannot find it\n"

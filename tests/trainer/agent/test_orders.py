@@ -1,0 +1,66 @@
+"""A keeper that dies before it starts its script: replaced, unless the job is to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spotd import wire
+from tests.trainer.agent.node import Node, is_running, wait_until
+from trainer.agent.processes import descendants
+
+
+def keeper_of(node: Node) -> int:
+    """The one that waits for its order."""
+
+    def found() -> list[int]:
+        below = [process.pid for process in descendants(node.agent_pid)]
+        lines = [(pid, Path(f"/proc/{pid}/cmdline").read_bytes()) for pid in below]
+        return [pid for pid, line in lines if line.endswith(b"\0keep\0")]
+
+    pid: int = wait_until("a keeper", found)[0]
+    return pid
+
+
+@contextmanager
+def ordered_and_frozen(node: Node) -> Iterator[int]:
+    """A keeper that was told what to run and has not begun; its id."""
+    pid = keeper_of(node)
+    os.kill(pid, signal.SIGSTOP)
+    node.start(run="echo ran; exit 3")
+    wait_until("the order", (node.places.memory / "run.ordered").exists)
+    yield pid
+
+
+def test_one_that_died_while_it_waited_is_replaced(node: Node) -> None:
+    node.run()
+    pid = keeper_of(node)
+    os.kill(pid, signal.SIGKILL)
+    wait_until("it is dead", lambda: not is_running(pid))
+    node.start(run="echo ran; exit 3")
+    assert node.wait_for(wire.EXITED).data["code"] == 3
+    assert node.log() == "ran\n"
+
+
+def test_one_that_died_with_its_order_is_replaced(node: Node) -> None:
+    node.run()
+    with ordered_and_frozen(node) as pid:
+        os.kill(pid, signal.SIGKILL)
+    assert node.wait_for(wire.EXITED).data["code"] == 3
+    assert node.log() == "ran\n"
+    assert wire.WARNING not in node.kinds()
+
+
+def test_nothing_is_begun_while_the_job_is_to_stop(node: Node) -> None:
+    node.run()
+    with ordered_and_frozen(node):
+        assert node.send(wire.STOP).ok
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    assert wire.STARTED not in node.kinds()
+    assert node.log() == ""
+    head = node.head()
+    assert head is not None
+    assert head.released

@@ -1,0 +1,248 @@
+"""What the machine refuses (room in memory, room on disk): nothing of it may end the agent."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import queue
+import shlex
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from providers.base import Notice, NoticeKind
+from spotd import wire
+from spotd.wire import AgentConfig, Command, JournalEntry, Reply
+from tests.trainer.agent.node import Node, is_running, wait_until
+from trainer.agent.agent import Agent
+from trainer.agent.control import send_command
+from trainer.agent.demands import load_demands
+from trainer.agent.folders import make_folders
+from trainer.agent.journal import Journal
+from trainer.agent.keeper import Record
+from trainer.agent.notices import NoWatcher
+from trainer.agent.places import write_private
+from trainer.agent.recall import Recall
+from trainer.agent.site import Site
+
+WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"
+
+
+def refuse(path: Path) -> Path:
+    """Nobody can write the file `path` any more, not even root, until the result is removed."""
+    blocked = path.with_name(path.name + ".new")
+    blocked.mkdir()
+    return blocked
+
+
+def test_a_stop_that_cannot_be_kept_in_memory_is_carried_out(node: Node) -> None:
+    node.run()
+    node.start(run="trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    node.wait_for_log("up")
+    pid = node.agent_pid
+    refuse(node.places.state)
+    assert node.send(wire.DRAIN, {"reason": "paused", "deadline_s": 20.0}).ok
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    assert "saved" in node.log()
+    assert (node.agent_pid, is_running(pid)) == (pid, True)
+    assert node.places.agent_log.read_text().count("cannot be kept for another agent") == 1
+
+
+def test_what_was_asked_is_kept_when_there_is_room_again(node: Node) -> None:
+    node.run()
+    node.start(run=WORKER, engine="spotd")
+    node.wait_for(wire.PROGRESS)
+    blocked = refuse(node.places.state)
+    node.send(wire.SAVE)
+    node.wait_for_log("save 1")
+    assert load_demands(node.places.state).saves == 0
+    blocked.rmdir()
+    wait_until("it is written", lambda: load_demands(node.places.state).saves == 1)
+
+
+def test_a_file_that_does_not_fit_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    write_private(tmp_path / "state.json", b"as it was")
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_private(tmp_path / "state.json", b"secret")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"as it was"]
+
+
+def test_how_a_script_ends_has_its_room_from_the_beginning(node: Node) -> None:
+    """Training may fill memory, and exit 0 must not be told as the death of its keeper."""
+    node.run()
+    node.start(run="echo up; until [ -e go ]; do sleep 0.02; done; exit 3")
+    node.wait_for(wire.STARTED)
+    exited = node.places.memory / "run.exit"
+    reserved = exited.with_name("run.exit.new").stat()
+    assert reserved.st_blocks * 512 >= 6 * 2048, "the longest tail, every byte of it escaped"
+    (node.places.workdir / "go").touch()
+    assert node.wait_for(wire.EXITED).data["code"] == 3
+    assert exited.stat().st_ino == reserved.st_ino, "the same file: nothing new was needed"
+
+
+def test_a_record_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    record = Record(tmp_path / "run.exit")
+    assert not (tmp_path / "run.exit").exists()
+    record.put({"code": 0})
+    assert json.loads((tmp_path / "run.exit").read_bytes()) == {"code": 0}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.exit"]
+
+
+def test_a_script_that_cannot_begin_is_told_and_not_tried_for_ever(node: Node) -> None:
+    node.run()
+    refuse(node.places.memory / "run.exit")
+    node.start(run="echo ran")
+    exited = node.wait_for(wire.EXITED).data
+    assert exited["code"] == 1
+    assert "should start run ends at once: see agent.log" in exited["tail"]
+    assert node.places.agent_log.read_text().count("spot-node keep: ") == 3
+    assert node.log() == ""
+    assert is_running(node.agent_pid)
+
+
+def test_an_order_that_cannot_be_written_is_tried_again(node: Node) -> None:
+    node.run()
+    blocked = refuse(node.places.memory / "run.ordered")
+    node.start(run="echo ran; exit 3")
+    log = node.places.agent_log
+    wait_until("the refusal", lambda: "run cannot be ordered" in log.read_text())
+    blocked.rmdir()
+    assert node.wait_for(wire.EXITED).data["code"] == 3
+    assert node.log() == "ran\n"
+
+
+def test_an_agent_starts_where_its_number_cannot_be_written(node: Node) -> None:
+    node.places.pid.mkdir(parents=True)
+    pid = node.run()["pid"]
+    try:
+        assert is_running(pid)
+        assert node.run() == {"started": False, "pid": pid}
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        node.places.pid.rmdir()
+
+
+def test_folders_are_made_where_their_mark_cannot_be_written(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    make_folders(node.places)
+    assert node.places.memory.is_dir()
+
+
+class Witness(Journal):
+    """Runs `look` at each entry before it is written, and keeps what was seen."""
+
+    def __init__(self, node: Node) -> None:
+        places = node.places
+        super().__init__(places.journal, places.overflow, 1, now_us=lambda: 0)
+        self.look: Any = lambda: None
+        self.seen: list[tuple[str, Any]] = []
+
+    def append(self, kind: str, data: Mapping[str, Any] | None = None) -> JournalEntry:
+        self.seen.append((kind, self.look()))
+        return super().append(kind, data)
+
+
+class Built:
+    """An agent of this process, not yet running."""
+
+    def __init__(self, node: Node) -> None:
+        self.places = node.places
+        make_folders(node.places)
+        self.journal = Witness(node)
+        self.site = Site(
+            config=AgentConfig("test", "job-1", 1, 0, node.token, "none"),
+            places=node.places,
+            journal=self.journal,
+            environ=node.env,
+            keeper_argv=[str(node.home / "missing")],
+            keeper_env={},
+            log_limit_bytes=1000,
+            news=queue.SimpleQueue(),
+            ended=threading.Event(),
+            now_us=lambda: 0,
+            monotonic=lambda: 100.0,
+        )
+        self.agent = Agent(self.site, NoWatcher(), Recall("boot", True, frozenset(), (), (), (), 0))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.agent.run)
+        thread.start()
+        try:
+            yield
+            assert thread.is_alive()
+        finally:
+            self.site.ended.set()
+            self.site.post(lambda: None)
+            thread.join(20)
+
+    def send(self, name: str, **data: object) -> Reply:
+        return send_command(self.places.control_socket, Command(name, 1, data).to_line(), 20.0)
+
+
+@pytest.fixture
+def built(node: Node) -> Built:
+    return Built(node)
+
+
+def test_an_error_of_the_machine_ends_nothing_and_is_on_record_once(
+    node: Node, built: Built
+) -> None:
+    def refused() -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with built.running():
+        built.site.post(refused)
+        built.site.post(refused)
+        assert built.send(wire.SAVE).ok
+    texts = [entry.data["text"] for entry in node.entries(wire.WARNING)]
+    assert len(texts) == 2
+    assert "No such file" in texts[0], "a keeper cannot be started ahead of time"
+    assert "no space left" in texts[1]
+
+
+def test_training_is_told_before_anything_is_written(built: Built) -> None:
+    """A disk under a checkpoint, and memory that is full, both take their time."""
+    heard: list[Any] = []
+
+    def listen() -> bool:
+        line.setblocking(False)
+        with suppress(BlockingIOError):
+            heard.append(json.loads(line.recv(4096).splitlines()[-1]))
+        return bool(heard and heard[-1]["flag"]["stop"])
+
+    with socket.socket(socket.AF_UNIX) as line, built.running():
+        line.connect(str(built.places.worker_socket))
+        line.sendall(wire.encode({"hello": {"rank": 0, "pid": 1}}))
+        heard.append(json.loads(line.recv(4096)))
+        assert not heard[0]["flag"]["stop"]
+        built.journal.look = listen
+        blocked = refuse(built.places.state)
+        assert built.send(wire.DRAIN, reason="paused").ok
+        blocked.rmdir()
+    assert (wire.DRAINING, True) in built.journal.seen
+
+
+def test_the_loop_hears_of_a_notice_before_the_disk_does(built: Built) -> None:
+    built.journal.look = built.site.news.empty
+    built.agent.on_notice(Notice("n", NoticeKind.PREEMPT, 5))
+    assert built.journal.seen == [(wire.NOTICE, False)]

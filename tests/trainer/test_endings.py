@@ -1,0 +1,106 @@
+"""The last seconds of a training process: what is in HEAD is true, whatever dies or hangs then."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from providers.stores import open_store
+from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, RELEASED
+from tests.trainer.rig import AgentEnd, Trainer
+from tests.trainer.test_checkpoint import Gate, Rig, until
+from trainer import train
+from trainer.fence import read_head
+from trainer.world import World
+
+
+def test_a_rank_that_dies_after_the_last_step_spoils_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    folder = tmp_path / "store" / ".store"
+    folder.mkdir(parents=True)
+    ranks = [
+        Trainer(tmp_path, every_steps=0, env={**world, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]
+    try:
+        with AgentEnd() as agent, (folder / "lock").open("wb") as lock:
+            first, second = (rank.start(1, agent) for rank in ranks)
+            agent.wait("progress")
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the final manifest takes its time
+            agent.wait("progress", lambda data: data["to_step"] == ranks[0].steps)
+            second.send_signal(signal.SIGKILL)
+            second.wait(20)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert first.wait(40) == EXIT_FINISHED, ranks[0].output()
+            assert agent.wait("checkpoint").data["final"] is True
+    finally:
+        for rank in ranks:
+            rank.end()
+
+
+def test_only_rank_0_knows_the_end_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("connection closed by peer")
+
+    monkeypatch.setattr(torch.distributed, "broadcast", broken)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", broken)
+    first, second = (World(rank, rank, 2, torch.device("cpu")) for rank in (0, 1))
+    assert first.announce(EXIT_FINISHED) == EXIT_FINISHED
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        second.announce(EXIT_FINISHED)
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        first.follow(5)
+    second.leave()
+
+
+@pytest.mark.parametrize(("left_s", "waited_s"), [(4.0, 3.0), (1.0, 0.5), (-1.0, -0.5)])
+def test_a_last_save_that_overruns_leaves_time_to_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_s: float, waited_s: float
+) -> None:
+    store = Gate(open_store(tmp_path.as_uri()))
+    rig = Rig(store, 1)
+    rig.save_and_wait(5)
+    store.entered.clear()
+    store.open.clear()
+    waited: list[float] = []
+    said: list[str] = []
+
+    def overrun(timeout_s: float) -> bool:
+        waited.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(rig.checkpointer, "drain", overrun)
+    monkeypatch.setattr(train, "STOP", SimpleNamespace(left_s=left_s, reason="a notice"))
+    rig.save(9, released=True)  # under way
+    assert store.entered.wait(20)
+    run: Any = SimpleNamespace(
+        checkpointer=rig.checkpointer,
+        fence=rig.fence,
+        link=SimpleNamespace(send=lambda kind, _: said.append(kind)),
+        save=lambda step, _, *, released: rig.save(step, released=released),
+        world=SimpleNamespace(announce=lambda code: code),
+    )
+    try:
+        progress: Any = SimpleNamespace(flush=lambda: None)
+        assert train.leave(run, progress, 9) == EXIT_RELEASED
+        assert waited == [waited_s]
+        assert said == [RELEASED]
+        entry = read_head(open_store(tmp_path.as_uri()), "job")
+        assert entry is not None
+        assert entry[0].released
+        assert entry[0].current is not None
+        assert entry[0].current.step == 5
+        assert not rig.checkpointer.close(), "it does not wait for a store that does not answer"
+    finally:
+        store.open.set()
+    until(rig.checkpointer.close)
+    assert rig.steps("checkpoint_failed") == []

@@ -1,0 +1,33 @@
+"""What the agent lends to its parts."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spotd.wire import AgentConfig
+from trainer.agent.journal import Journal
+from trainer.agent.places import Places
+
+
+@dataclass(frozen=True)
+class Site:
+    """One generation's agent as its parts see it: where things are, clocks, and the loop's news."""
+
+    config: AgentConfig
+    places: Places
+    journal: Journal
+    environ: Mapping[str, str]
+    keeper_argv: Sequence[str]
+    keeper_env: Mapping[str, str]
+    log_limit_bytes: int
+    news: queue.SimpleQueue[Callable[[], None]]
+    ended: threading.Event
+    now_us: Callable[[], int]
+    monotonic: Callable[[], float]
+
+    def post(self, news: Callable[[], None]) -> None:
+        """Have the agent's loop call `news`; from any thread, and from a signal handler."""
+        self.news.put(news)
