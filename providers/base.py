@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Protocol
 
 
@@ -91,7 +92,7 @@ class Offer:
     cloud: str = ""  # the make of cloud; a local cloud says which one it behaves like
     local: bool = False
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Identity of the offer in cooldowns and tokens: provider/region/zone/type/capacity."""
         place = f"{self.provider}/{self.region}/{self.zone}"

@@ -7,6 +7,7 @@ and is the same on every replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from providers.base import Offer, Scope
 from spotd.model import LeaveReason, Node, Refusal, S
@@ -64,6 +65,12 @@ def _beginning(offer_key: str, parts: int) -> str:
     return "/".join(offer_key.split("/")[:parts])
 
 
+@lru_cache(maxsize=4096)  # every offer is looked at whenever one is chosen
+def _places(offer_key: str) -> tuple[str, ...]:
+    """What a refusal may have spoiled that the offer is part of."""
+    return tuple(_beginning(offer_key, parts) for parts in _PARTS.values())
+
+
 def cooldown_until_us(
     offer: Offer, spoiled: Spoiled, boot_timeout_s: float = 0.0
 ) -> tuple[int, str]:
@@ -75,9 +82,8 @@ def cooldown_until_us(
     """
     until_us, why = 0, ""
     by_code: dict[str, list[int]] = {}
-    key = offer.key
-    for parts in _PARTS.values():
-        for refusal in spoiled.get(_beginning(key, parts), ()):
+    for place in _places(offer.key):
+        for refusal in spoiled.get(place, ()):
             by_code.setdefault(refusal.code, []).append(refusal.at_us)
     for code, times in sorted(by_code.items()):
         last_us = max(times)

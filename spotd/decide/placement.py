@@ -25,24 +25,20 @@ class Ranked:
 
 def fits(offer: Offer, want: OfferRequest) -> bool:
     """Whether the machine is what one alternative of the job asks for."""
-    accelerator = want.accelerator.lower() in ("", offer.accelerator.lower())
-    enough = (
-        offer.accelerator_count >= want.accelerator_count
-        if want.accelerator_count
-        else not want.accelerator or offer.accelerator_count > 0
-    )
-    size = offer.cpus >= want.cpus and offer.memory_gib >= want.memory_gib
-    place = want.region in ("", offer.region) and want.zone in ("", offer.zone)
-    cloud = want.cloud in ("", offer.cloud, offer.provider)
-    kind = want.instance_type in ("", offer.instance_type)
+    if offer.capacity_type not in want.capacity_types:
+        return False
+    if want.accelerator and offer.accelerator.lower() != want.accelerator.lower():
+        return False
+    least = want.accelerator_count or (1 if want.accelerator else 0)
+    if offer.accelerator_count < least:
+        return False
     return (
-        accelerator
-        and enough
-        and size
-        and place
-        and cloud
-        and kind
-        and (offer.capacity_type in want.capacity_types)
+        offer.cpus >= want.cpus
+        and offer.memory_gib >= want.memory_gib
+        and want.region in ("", offer.region)
+        and want.zone in ("", offer.zone)
+        and want.cloud in ("", offer.cloud, offer.provider)
+        and want.instance_type in ("", offer.instance_type)
     )
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +28,7 @@ T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 EXAMPLES = "sqlite:////var/lib/spotd/spotd.db or postgresql://user@host/spotd"
+LINE_S = 30.0  # for a turn to write
 TRIES = 3  # of a transaction that lost to another one
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
 _PG_OPTIONS = (
@@ -53,13 +56,29 @@ class Database:
             text = f"database.url {self.place} needs {error.name}: pip install 'spotd[postgres]'"
             raise StoreError(text) from None
         self._writer, self._reader = writer, reader
+        self._line = threading.Lock()
 
-    def write(self, work: Work[T]) -> T:
-        """`work` in one transaction, again when it lost against another one.
+    def write(self, work: Work[T], *, ahead: bool = False) -> T:
+        """`work` in one transaction, again when it lost against another one. SQLite has one writer:
+        many wait in line for it, those `ahead` do not join the line. They are the few threads that
+        everything else hangs on.
 
         Raises BrokenRuleError, StoreUnavailableError, or another StoreError; nothing was written
         then, except when the connection was lost in the commit itself.
         """
+        with nullcontext() if ahead or not self.is_sqlite else self._head_of_line():
+            return self._write(work)
+
+    @contextmanager
+    def _head_of_line(self) -> Iterator[None]:
+        if not self._line.acquire(timeout=LINE_S):
+            raise StoreUnavailableError(f"{self.place} is too busy: no turn within {LINE_S:.0f} s")
+        try:
+            yield
+        finally:
+            self._line.release()
+
+    def _write(self, work: Work[T]) -> T:
         for left in reversed(range(TRIES)):
             try:
                 with self._writer.begin() as conn:

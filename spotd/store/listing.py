@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, select, update
 
 import providers.base
 from providers.base import Instance, InstanceState, Notice, ProviderError, Scope
@@ -21,14 +21,20 @@ FRESH_S = 10.0
 
 _nodes = schema.nodes.c
 _ENDED = frozenset({InstanceState.TERMINATED, InstanceState.FAILED})
-_SEEN_COLUMNS = (
-    *("cloud_state", "surveyed_at_us", "seen_at_us", "gone_at_us", "host", "port", "ssh_user"),
-)
+_SAID = ("cloud_state", "host", "port", "ssh_user")
+_SEEN_COLUMNS = (*_SAID, "surveyed_at_us", "seen_at_us", "gone_at_us")
 _SEEN = (
     update(schema.nodes)
     .where(_nodes.id == bindparam("node"))
     .values({name: bindparam(name) for name in _SEEN_COLUMNS})
 )
+_COMPARED = select(
+    *(_nodes[name] for name in _SEEN_COLUMNS),
+    *(_nodes.id, _nodes.job_id, _nodes.token, _nodes.instance_id),
+    *(_nodes.launched_at_us, _nodes.booted_at_us, _nodes.link_down_at_us, _nodes.terminated_at_us),
+    *(_nodes.effect, _nodes.effect_armed_at_us),
+)
+_QUIET = 500  # nodes in one statement
 _ASKED = frozenset({EffectKind.SURVEY.value, EffectKind.RESOLVE.value})
 
 
@@ -55,14 +61,16 @@ class Listing:
 
 
 def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
-    """See Store.record_listing."""
-    # Looked at twice: to know which jobs to lock, and under those locks.
-    before = _active(tx.conn, said.provider)
+    """See Store.record_listing. Most of a listing is as it was last time: that costs a statement,
+    not one for each machine."""
+    before = tx.conn.execute(_active(_COMPARED, said.provider)).all()
     found = _matched(before, said.instances)
-    changed = {row.id: row.job_id for row in before if _tells(row, found.get(row.id), said)}
-    tx.touch(dict.fromkeys(changed.values(), said.at_us))
+    told = {row.id: row.job_id for row in before if _tells(row, found.get(row.id), said)}
+    tx.touch(dict.fromkeys(told.values(), said.at_us))
     seen = []
-    for row in _active(tx.conn, said.provider):
+    # Looked at twice: to know which jobs to lock, and under those locks.
+    under_locks = _active(select(schema.nodes), said.provider).where(_nodes.id.in_(sorted(told)))
+    for row in tx.conn.execute(under_locks):
         instance = found.get(row.id)
         if instance is None:
             seen.append(_unlisted(tx, row, said))
@@ -72,15 +80,26 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
             seen.append(_listed(tx, row, instance, said))
     if seen:
         tx.conn.execute(_SEEN, seen)
+    quiet = [row.id for row in before if row.id not in told]
+    _note_time(tx.conn, [name for name in quiet if name in found], said, "seen_at_us")
+    _note_time(tx.conn, quiet, said, "surveyed_at_us")
     wanted = {instance.instance_id for instance in found.values()}
     strays = [i for i in said.instances if i.instance_id not in wanted and i.state not in _ENDED]
     ledger.count_strays(tx, said.provider, strays, said.asked_at_us, said.at_us)
     return strays
 
 
-def _active(conn: Connection, provider: str) -> Sequence[Row[Any]]:
+def _active(columns: Select[Any], provider: str) -> Select[Any]:
     ours = (_nodes.provider == provider) & (_nodes.state != NodeState.GONE.value)
-    return conn.execute(select(schema.nodes).where(ours).order_by(_nodes.id)).all()
+    return columns.where(ours).order_by(_nodes.id)
+
+
+def _note_time(conn: Connection, ids: Sequence[str], said: Listing, column: str) -> None:
+    """That the cloud was asked, and said nothing new about these nodes."""
+    later = _nodes[column] < said.asked_at_us
+    statement = update(schema.nodes).values({column: said.asked_at_us}).where(later)
+    for at in range(0, len(ids), _QUIET):
+        conn.execute(statement.where(_nodes.id.in_(ids[at : at + _QUIET])))
 
 
 def _matched(rows: Sequence[Row[Any]], instances: Sequence[Instance]) -> dict[str, Instance]:
@@ -101,9 +120,25 @@ def _tells(row: Row[Any], instance: Instance | None, said: Listing) -> bool:
     if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= said.asked_at_us:
         return True
     if instance is None:
-        return said.proves_absent(row) and not row.gone_at_us
-    now = (instance.state.value, instance.host or row.host, instance.instance_id)
-    return now != (row.cloud_state, row.host, row.instance_id)
+        return said.proves_absent(row) and not (row.gone_at_us and row.cloud_state == "absent")
+    if instance.state is InstanceState.FAILED and not row.booted_at_us:
+        return not (row.gone_at_us and row.cloud_state == instance.state.value)
+    if not row.seen_at_us or row.instance_id != instance.instance_id:
+        return True
+    gone = instance.state in _ENDED
+    return gone != bool(row.gone_at_us) or _said(row, instance) != {
+        n: getattr(row, n) for n in _SAID
+    }
+
+
+def _said(row: Row[Any], instance: Instance) -> dict[str, Any]:
+    """What is known of the machine now. An ended one has no address: the last one stays."""
+    return {
+        "cloud_state": instance.state.value,
+        "host": instance.host or row.host,
+        "port": instance.port if instance.host else row.port,
+        "ssh_user": instance.ssh_user or row.ssh_user,
+    }
 
 
 def _unlisted(tx: Transaction, row: Row[Any], said: Listing) -> dict[str, Any]:
@@ -130,13 +165,10 @@ def _listed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -
         ledger.confirm(tx, row.id, at_us)  # a listing had missed it, and it lives
     return {
         "node": row.id,
-        "cloud_state": instance.state.value,
+        **_said(row, instance),
         "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
         "seen_at_us": max(row.seen_at_us, said.asked_at_us),
         "gone_at_us": gone_at_us,
-        "host": instance.host or row.host,
-        "port": instance.port if instance.host else row.port,
-        "ssh_user": instance.ssh_user or row.ssh_user,
     }
 
 

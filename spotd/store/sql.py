@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from sqlalchemy import Connection
+
 from providers.base import Instance, Notice, Offer, Scope
 from spotd.model import (
     Desired,
@@ -86,7 +88,7 @@ class SqlStore:
         self._notify = notify
         self._markets = market.Markets()
 
-    def _write(self, work: Callable[[Transaction], T]) -> T:
+    def _write(self, work: Callable[[Transaction], T], *, ahead: bool = False) -> T:
         due = False
 
         def run(conn: object) -> T:
@@ -97,7 +99,7 @@ class SqlStore:
             due = tx.due
             return result
 
-        result = self._database.write(run)
+        result = self._database.write(run, ahead=ahead)
         if due:
             self._notify()
         return result
@@ -105,7 +107,10 @@ class SqlStore:
     # --- the loop
 
     def claim(self, now_us: int, owner: str, limit: int, lease_us: int) -> list[str]:
-        return self._database.write(lambda c: jobs.claim(c, now_us, owner, limit, lease_us))
+        def work(conn: Connection) -> list[str]:
+            return jobs.claim(conn, now_us, owner, limit, lease_us)
+
+        return self._database.write(work, ahead=True)
 
     def next_wake_us(self) -> int | None:
         return self._database.read(jobs.next_wake_us)
@@ -124,7 +129,8 @@ class SqlStore:
 
     def commit_many(self, plans: Sequence[tuple[View, Plan]], now_us: int) -> list[CommitResult]:
         try:
-            return self._write(lambda tx: commit_many(tx, plans, self._markets.offers, now_us))
+            offers = self._markets.offers
+            return self._write(lambda tx: commit_many(tx, plans, offers, now_us), ahead=True)
         except (BrokenRuleError, LostRaceError, ValueError) as error:
             # One bad plan must not stop the others: each by itself then.
             if len(plans) > 1:
@@ -182,7 +188,7 @@ class SqlStore:
         self._write(lambda tx: jobs.record_head(tx, job_id, head))
 
     def record_journal(self, batches: Sequence[JournalBatch]) -> None:
-        self._write(lambda tx: journal.record_journal(tx, batches))
+        self._write(lambda tx: journal.record_journal(tx, batches), ahead=True)
 
     def record_heard(self, heard: Mapping[str, int]) -> None:
         self._write(lambda tx: nodes.record_heard(tx, dict(heard)))

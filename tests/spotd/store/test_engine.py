@@ -10,11 +10,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from spotd.model import (
     Event,
@@ -101,6 +102,44 @@ def _shorten_busy_timeout(store: SqlStore) -> None:
     connection = store._database._writer.raw_connection()
     connection.execute("PRAGMA busy_timeout=50")  # type: ignore[attr-defined]
     connection.close()
+
+
+def test_decisions_go_before_the_many_that_wait_to_write(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/spotd.db")
+    held, free, done = threading.Event(), threading.Event(), list[str]()
+
+    def hold(_conn: Connection) -> None:
+        held.set()
+        free.wait()
+
+    def write(name: str) -> None:
+        database.write(lambda _conn: done.append(name), ahead=name == "decision")
+
+    names = [*(f"outcome {number}" for number in range(8)), "decision"]
+    threads = [threading.Thread(target=database.write, args=(hold,))]
+    threads += [threading.Thread(target=write, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+        assert held.wait(10)
+        time.sleep(0.05)  # each is waiting before the next comes
+    free.set()
+    for thread in threads:
+        thread.join(10)
+    database.close()
+    assert sorted(done) == sorted(names)
+    assert done.index("decision") <= 1
+
+
+def test_a_turn_that_never_comes_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(f"sqlite:///{tmp_path}/spotd.db")
+    submit(store)
+    monkeypatch.setattr("spotd.store.engine.LINE_S", 0.05)
+    with store._database._line, pytest.raises(StoreUnavailableError, match="too busy"):
+        store.note_jobs(["j1"])
+    store.note_jobs(["j1"])
+    store.close()
 
 
 @pytest.fixture

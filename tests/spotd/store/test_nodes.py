@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
-from providers.base import InstanceState, Notice, NoticeKind, Scope
+from providers.base import Instance, InstanceState, Notice, NoticeKind, Scope
 from spotd.model import (
     EffectKind,
     HeadSeen,
@@ -194,6 +196,74 @@ def test_a_listing_updates_what_it_shows(store: SqlStore) -> None:
     commit(store, view(store), plan(ChangeNode(NODE, armed)))
     store.record_listing("aws", [found], NOW + 8 * S, NOW + 9 * S)
     assert _notes(store) == notes + 2
+
+
+def test_a_listing_without_news_costs_no_more_for_more_machines(store: SqlStore) -> None:
+    names = [f"j{number}" for number in range(12)]
+    for number, name in enumerate(names):
+        placed(store, name)
+        store.record_launched(f"{name}-g1-0", f"i-{number}", NOW)
+    found = [instance(node(store, f"{name}-g1-0"), f"i-{n}") for n, name in enumerate(names)]
+    counted: list[str] = []
+    engine = store._database._writer
+    event.listen(engine, "after_cursor_execute", lambda _c, _u, text, *_: counted.append(text))
+
+    def statements(shown: list[Instance], asked_s: int) -> int:
+        counted.clear()
+        store.record_listing("aws", shown, NOW + asked_s * S, NOW + asked_s * S)
+        return len(counted)
+
+    assert statements(found, 1) > 12  # the first time, all is news
+    quiet = statements(found, 5)
+    notes = [view(store, name).job.notes for name in names]
+    assert statements(found, 9) == quiet < 8
+    times = {
+        (node(store, f"{n}-g1-0").surveyed_at_us, node(store, f"{n}-g1-0").seen_at_us)
+        for n in names
+    }
+    assert times == {(NOW + 9 * S, NOW + 9 * S)}
+    assert [view(store, name).job.notes for name in names] == notes
+    # An answer that was asked for earlier, and comes late, takes nothing back.
+    statements(found, 7)
+    assert node(store, "j0-g1-0").seen_at_us == NOW + 9 * S
+    # One that is missing was asked about and not seen; the others are as they were.
+    store.record_listing("aws", found[1:], NOW + 20 * S, NOW + 20 * S)
+    assert (node(store, "j0-g1-0").surveyed_at_us, node(store, "j0-g1-0").seen_at_us) == (
+        NOW + 20 * S,
+        NOW + 9 * S,
+    )
+    assert node(store, "j1-g1-0").seen_at_us == NOW + 20 * S
+    assert [view(store, name).job.notes > notes[n] for n, name in enumerate(names)] == [
+        True,
+        *[False] * 11,
+    ]
+
+
+@pytest.mark.parametrize("change", [{"port": 2223}, {"ssh_user": "ubuntu"}, {"host": "127.0.0.2"}])
+def test_a_machine_with_another_address_is_news(store: SqlStore, change: dict[str, Any]) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    found = instance(node(store))
+    store.record_listing("aws", [found], NOW + S, NOW + S)
+    notes = _notes(store)
+    store.record_listing("aws", [replace(found, **change)], NOW + 2 * S, NOW + 2 * S)
+    assert {name: getattr(node(store), name) for name in change} == change
+    assert _notes(store) == notes + 1
+
+
+def test_a_machine_that_was_missed_once_and_lives_is_news(store: SqlStore) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    found = instance(node(store))
+    for shown in ([found], [], [found]):
+        store.record_listing("aws", shown, NOW + 60 * S, NOW + 60 * S)
+    store.record_listing("aws", [], NOW + 90 * S, NOW + 90 * S)
+    assert node(store).gone_at_us == NOW + 90 * S
+    store.record_listing("aws", [], NOW + 95 * S, NOW + 95 * S)
+    assert (node(store).gone_at_us, node(store).surveyed_at_us) == (NOW + 90 * S, NOW + 95 * S)
+    store.record_listing("aws", [found], NOW + 99 * S, NOW + 99 * S)
+    assert (node(store).gone_at_us, node(store).cloud_state) == (0, "running")
+    assert store.segments()[-1].state == "open"
 
 
 @pytest.mark.parametrize("state", [InstanceState.TERMINATED])
