@@ -28,7 +28,8 @@ def main(folder: Path, steps: int | None = None) -> int:
     console = Console()
     out = folder.absolute()
     _clear(out / "box")
-    signal.signal(signal.SIGTERM, _end)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal may be closed
+        signal.signal(number, _end)
     out.mkdir(parents=True, exist_ok=True)
     try:
         evidence = _run(out, console, steps or STEPS)

@@ -22,9 +22,10 @@ def no_clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise BoxError("no clouds today")
 
     monkeypatch.setattr(spotd.demo, "_run", run)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("no_clouds")
@@ -47,3 +48,23 @@ def test_what_an_earlier_demo_left_goes(tmp_path: Path, left: str) -> None:
         (tmp_path / "box" / "state").rmdir()
     assert spotd.demo.main(tmp_path) == 1
     assert not (tmp_path / "box").exists()
+
+
+@pytest.mark.usefixtures("no_clouds")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_told_to_end_or_loses_its_terminal_stops_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    ended = False
+
+    def run(*_: object) -> NoReturn:
+        nonlocal ended
+        try:
+            signal.raise_signal(number)
+            raise BoxError("went on")
+        finally:
+            ended = True
+
+    monkeypatch.setattr(spotd.demo, "_run", run)
+    assert spotd.demo.main(tmp_path) == 130
+    assert ended
