@@ -29,7 +29,8 @@ def main(folder: Path, steps: int | None = None) -> int:
     out = folder.absolute()
     _clear(out / "box")
     for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal may be closed
-        signal.signal(number, _end)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, _end)
     out.mkdir(parents=True, exist_ok=True)
     try:
         evidence = _run(out, console, steps or STEPS)

@@ -266,6 +266,21 @@ def test_a_notice_can_be_withdrawn_and_come_back(store: SqlStore) -> None:
     assert [notice.withdrawn for notice in node(store).notices] == [False]
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+@pytest.mark.parametrize("left_s", [(60.0, 30.0), (30.0, 60.0)], ids=["sooner", "later"])
+def test_of_two_deadlines_at_once_the_earlier_one_counts(
+    store: SqlStore, left_s: tuple[float, float], known: bool
+) -> None:
+    placed(store)
+    if known:
+        store.record_journal([said(_notice(120.0))])
+    batch = said(_notice(left_s[0]), _notice(left_s[1]), first=2)
+    store.record_journal([batch])
+    [notice] = node(store).notices
+    assert notice.deadline_us == AT + 30 * S
+    assert kinds(store).count("notice_heard") == 1
+
+
 @pytest.mark.parametrize("batches", [1, 2, 3], ids=["at-once", "in-two", "one-by-one"])
 def test_a_notice_that_comes_back_has_its_new_times(store: SqlStore, batches: int) -> None:
     """Its old deadline may have passed long ago."""
