@@ -96,7 +96,8 @@ class Daemon:
         socket is busy."""
         server = serve(make_app(self._backing()), self.config.socket)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._stop)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, self._stop)
         thread = threading.Thread(target=self.loop.run, name="reconcile")
         thread.start()
         try:

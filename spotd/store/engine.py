@@ -72,7 +72,8 @@ class Database:
     @contextmanager
     def _head_of_line(self) -> Iterator[None]:
         if not self._line.acquire(timeout=LINE_S):
-            raise StoreUnavailableError(f"{self.place} is too busy: no turn within {LINE_S:.0f} s")
+            text = f"{self.place} is too busy: no turn within {LINE_S:.0f} s"
+            raise StoreUnavailableError(f"{text}; check the disk with `df` and `iostat`")
         try:
             yield
         finally:

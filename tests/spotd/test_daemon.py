@@ -312,6 +312,18 @@ def test_with_every_cloud_down_it_starts_and_goes_on_when_they_come_back(folder:
         ended_cleanly(box, signal.SIGHUP)  # as when its terminal is closed
 
 
+def test_under_nohup_it_outlives_its_terminal(box: Box) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which a child inherits
+    try:
+        box.start_daemon()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert box.daemon is not None
+    box.daemon.send_signal(signal.SIGHUP)
+    ended_cleanly(box)
+    assert "SIGHUP" not in box.tail("daemon", 1000)  # what ended it is told
+
+
 def test_a_cloud_that_accepts_and_never_answers_delays_neither_start_nor_end(box: Box) -> None:
     """Calls in flight are cut off then: they are due again, as after a crash."""
     with socket.socket() as tarpit:

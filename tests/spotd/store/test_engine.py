@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from spotd.model import Event, S
@@ -104,56 +104,42 @@ def _shorten_busy_timeout(store: SqlStore) -> None:
     connection.close()
 
 
-def test_decisions_go_before_the_many_that_wait_to_write(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path}/spotd.db")
-    held, free, done = threading.Event(), threading.Event(), list[str]()
-
-    def hold(_conn: Connection) -> None:
-        held.set()
-        free.wait()
-
-    def write(name: str) -> None:
-        database.write(lambda _conn: done.append(name), ahead=name == "decision")
-
-    names = [*(f"outcome {number}" for number in range(8)), "decision"]
-    threads = [threading.Thread(target=database.write, args=(hold,))]
-    threads += [threading.Thread(target=write, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-        assert held.wait(10)
-        time.sleep(0.05)  # each is waiting before the next comes
-    free.set()
-    for thread in threads:
-        thread.join(10)
-    database.close()
-    assert sorted(done) == sorted(names)
-    assert done.index("decision") <= 1
-
-
-def test_the_follower_never_stands_in_the_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While it waits, no node is heard: not one of them, a notice neither."""
+@pytest.fixture
+def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]:
+    """A store with a placed job, in whose line somebody stands who never comes to an end."""
     store = make(f"sqlite:///{tmp_path}/spotd.db")
     placed(store)
     monkeypatch.setattr("spotd.store.engine.LINE_S", 0.05)
     with store._database._line:
-        store.record_journal([said(("warning", {"text": "x"}))])
-        store.record_heard({"j1-g1-0": NOW + 1})
-        store.record_link("j1-g1-0", NOW + 2)
-    assert node(store).link_down_at_us == NOW + 2
+        yield store
     store.close()
 
 
-def test_a_turn_that_never_comes_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decisions_never_stand_in_the_line(busy: SqlStore) -> None:
+    """Of the many that write after a storm, what is to be done next waits for none."""
+    assert busy.commit(view(busy), plan(), NOW).status is CommitStatus.DONE
+    busy.claim(NOW, "replica", 1, S)
+
+
+def test_the_follower_never_stands_in_the_line(busy: SqlStore) -> None:
+    """While it waits, no node is heard: not one of them, a notice neither."""
+    busy.record_journal([said(("warning", {"text": "x"}))])
+    busy.record_heard({"j1-g1-0": NOW + 1})
+    busy.record_link("j1-g1-0", NOW + 2)
+    assert node(busy).link_down_at_us == NOW + 2
+
+
+def test_a_turn_that_never_comes_is_an_error(busy: SqlStore) -> None:
+    with pytest.raises(StoreUnavailableError, match=r"too busy.*df"):
+        busy.note_jobs(["j1"])
+
+
+def test_who_stood_in_the_line_leaves_it(tmp_path: Path) -> None:
     store = make(f"sqlite:///{tmp_path}/spotd.db")
     submit(store)
-    monkeypatch.setattr("spotd.store.engine.LINE_S", 0.05)
-    with store._database._line, pytest.raises(StoreUnavailableError, match="too busy"):
+    for _ in range(2):
         store.note_jobs(["j1"])
-    store.note_jobs(["j1"])
+    assert not store._database._line.locked()
     store.close()
 
 
@@ -340,12 +326,14 @@ def test_a_writer_that_loses_to_another_tries_again(server: postgres.Postgres) -
     for name in ("a", "b"):
         submit(store, name)
     database = Database(url)
-    meet = threading.Barrier(2)
+    meet, over = threading.Barrier(2), threading.Event()
     tries: list[str] = []
 
     def lock(first: str, second: str) -> None:
         def work(conn: object) -> None:
             tries.append(first)
+            if tries.count(first) > 1:
+                over.wait(8)  # the other one has what it wants: not both again
             for name in (first, second):
                 statement = text("UPDATE jobs SET failures = failures + 1 WHERE id = :name")
                 conn.execute(statement, {"name": name})  # type: ignore[attr-defined]
@@ -353,6 +341,7 @@ def test_a_writer_that_loses_to_another_tries_again(server: postgres.Postgres) -
                     meet.wait(10)
 
         database.write(work)
+        over.set()
 
     threads = [threading.Thread(target=lock, args=pair) for pair in (("a", "b"), ("b", "a"))]
     for thread in threads:
@@ -392,9 +381,18 @@ def test_a_listing_takes_its_nodes_in_the_order_that_all_do(server: postgres.Pos
     with store._database._writer.begin() as other:
         other.execute(text(lock.format("j2")))
         listing.start()
-        time.sleep(0.5)  # it has come to the node that we hold
+        _wait_for_a_waiter(store)  # it has come to the node that we hold
         with pytest.raises(OperationalError, match="could not obtain lock"):
             other.execute(text(lock.format("j1")))
     listing.join(10)
     assert node(store, "j2-g1-0").port == 4444
     store.close()
+
+
+def _wait_for_a_waiter(store: SqlStore) -> None:
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    while not store._database.read(lambda conn: conn.execute(waiting).scalar_one()):
+        time.sleep(0.01)
