@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, Row, and_, select, update
+from sqlalchemy import Connection, and_, select, update
 
 from providers.base import Notice, NoticeKind
-from spotd.model import Event
+from spotd.model import Event, NoticeSeen
 from spotd.store import schema
+from spotd.store.rows import NodeRow, notice_of
 from spotd.store.transaction import Transaction
 
 _notices = schema.notices.c
+
+Key = tuple[str, str]  # node id, notice id
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Heard:
     again: bool = False  # it had been withdrawn just before
 
 
-def from_cloud(row: Row[Any], notice: Notice, at_us: int) -> Heard:
+def from_cloud(row: NodeRow, notice: Notice, at_us: int) -> Heard:
     """A notice from the cloud's own queue about the node `row`."""
     said = (notice.source, notice.text)
     return Heard(
@@ -40,34 +42,44 @@ def from_cloud(row: Row[Any], notice: Notice, at_us: int) -> Heard:
 
 
 def record(tx: Transaction, heard: Sequence[Heard]) -> None:
-    """Store what is new. A known one keeps the moment when it was first heard, and an earlier
-    deadline replaces a later one; one that had been withdrawn is as good as new."""
+    """Store what is new."""
     known = _known(tx.conn, heard)
-    fresh: dict[tuple[str, str], dict[str, Any]] = {}
+    now = dict(known)
+    texts: dict[Key, str] = {}
     for notice in heard:
         key = (notice.node_id, notice.notice_id)
-        if key in fresh and not notice.again:
-            continue
-        old = known.get(key)
-        if old is None:
-            row = {name: getattr(notice, name) for name in _STORED}
-            fresh[key] = {**row, "kind": notice.kind.value}
-            tx.event(notice.job_id, _event(notice), notice.heard_at_us)
-            continue
-        where = and_(_notices.node_id == key[0], _notices.notice_id == key[1])
-        values: dict[str, Any] = {"withdrawn": False}
-        if old.withdrawn or notice.again:
-            values |= {"heard_at_us": notice.heard_at_us, "deadline_us": notice.deadline_us}
-            tx.event(notice.job_id, _event(notice), notice.heard_at_us)
-        else:
-            deadlines = [at for at in (old.deadline_us, notice.deadline_us) if at is not None]
-            values["deadline_us"] = min(deadlines, default=None)
-        tx.conn.execute(update(schema.notices).where(where).values(**values))
+        now[key], is_news = after(now.get(key), notice)
+        texts.setdefault(key, notice.text)
+        if is_news:
+            tx.event(notice.job_id, event_of(notice), notice.heard_at_us)
+    for key in texts:
+        if key in known and now[key] != known[key]:
+            where = and_(_notices.node_id == key[0], _notices.notice_id == key[1])
+            values = {name: getattr(now[key], name) for name in _MOVING}
+            tx.conn.execute(update(schema.notices).where(where).values(**values))
+    fresh = [
+        {"node_id": key[0], "text": text, **vars(now[key]), "kind": now[key].kind.value}
+        for key, text in texts.items()
+        if key not in known
+    ]
     if fresh:
-        tx.conn.execute(schema.notices.insert(), list(fresh.values()))
+        tx.conn.execute(schema.notices.insert(), fresh)
 
 
-_STORED = ("node_id", "notice_id", "heard_at_us", "deadline_us", "source", "text")
+_MOVING = ("withdrawn", "heard_at_us", "deadline_us")
+
+
+def after(old: NoticeSeen | None, heard: Heard) -> tuple[NoticeSeen, bool]:
+    """What is known of a notice when it was heard, and whether that is news. A known one keeps the
+    moment when it was first heard, and an earlier deadline replaces a later one; one that had been
+    withdrawn is as good as new."""
+    times = (heard.heard_at_us, heard.deadline_us)
+    if old is None:
+        return NoticeSeen(heard.notice_id, heard.kind, *times, source=heard.source), True
+    if old.withdrawn or heard.again:
+        return replace(old, heard_at_us=times[0], deadline_us=times[1], withdrawn=False), True
+    deadlines = [at for at in (old.deadline_us, heard.deadline_us) if at is not None]
+    return replace(old, deadline_us=min(deadlines, default=None)), False
 
 
 def withdraw(tx: Transaction, node_id: str, notice_id: str) -> None:
@@ -76,16 +88,16 @@ def withdraw(tx: Transaction, node_id: str, notice_id: str) -> None:
     tx.conn.execute(update(schema.notices).where(where).values(withdrawn=True))
 
 
-def _known(conn: Connection, heard: Sequence[Heard]) -> dict[tuple[str, str], Row[Any]]:
+def _known(conn: Connection, heard: Sequence[Heard]) -> dict[Key, NoticeSeen]:
     keys = sorted({(notice.node_id, notice.notice_id) for notice in heard})
     if not keys:
         return {}
     nodes = sorted({node for node, _ in keys})
     rows = conn.execute(select(schema.notices).where(_notices.node_id.in_(nodes)))
-    return {(row.node_id, row.notice_id): row for row in rows}
+    return {(row.node_id, row.notice_id): notice_of(row) for row in rows}
 
 
-def _event(notice: Heard) -> Event:
+def event_of(notice: Heard) -> Event:
     words = f"{notice.kind.value} notice heard"
     if notice.deadline_us is not None:
         words += f", {(notice.deadline_us - notice.heard_at_us) / 1e6:.0f} s left"
