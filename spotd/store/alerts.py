@@ -73,7 +73,7 @@ def _keep_time(conn: Connection, now_us: int) -> None:
 
 
 def newest_us(conn: Connection) -> int:
-    """See SqlStore.newest_us. Some duty is taken every second; calls are armed in between."""
+    """See Store.newest_us. Some duty is taken every second; calls are armed in between."""
     kept = select(_counters.value).where(_counters.name == CLOCK)
     armed = select(func.max(_nodes.effect_armed_at_us)).where(_nodes.state != NodeState.GONE.value)
     found = (conn.execute(query).scalar_one_or_none() for query in (kept, armed))

@@ -266,8 +266,7 @@ class Store(Protocol):
         ...
 
     def record_heard(self, heard: Mapping[str, int]) -> None:
-        """node id -> last heard, for nodes that only sent heartbeats. Makes no job due unless the
-        node's link was recorded as down."""
+        """node id -> last heard, by heartbeats alone. Makes a job due only when a link was down."""
         ...
 
     def record_link(self, node_id: str, down_at_us: int) -> None:
@@ -300,8 +299,7 @@ class Store(Protocol):
         ...
 
     def record_cloud_notices(self, provider: str, notices: Sequence[Notice], at_us: int) -> None:
-        """Cloud-side notices, matched by instance id; the same row as the node's own when the id
-        is the same."""
+        """Cloud-side notices, by instance id; one row with the node's own notice of that id."""
         ...
 
     # --- users
@@ -360,6 +358,10 @@ class Store(Protocol):
     # --- shared duties: a lease with an epoch that every write of the duty names
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
         """The epoch, if the duty is free, ours, or its lease has run out; else None."""
+        ...
+
+    def newest_us(self) -> int:
+        """The latest time that a daemon here is known to have had; 0 in a new database."""
         ...
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]: ...

@@ -8,28 +8,25 @@ accepted whole or leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from providers.base import Offer
-from spotd.decide.apply import apply_all
-from spotd.decide.cooldowns import refusal_of
-from spotd.model import (
-    Attempt,
-    Event,
-    Node,
-    View,
-)
-from spotd.plan import (
-    JOB_DECISIONS,
-    AddNode,
-    OpenAttempt,
-    Plan,
-)
-from spotd.states import NodeState
+from spotd.model import Node, View
+from spotd.plan import JOB_DECISIONS, Plan
 from spotd.store import ledger, limits, market, schema
+from spotd.store.accepted import (
+    Change,
+    applied,
+    at_todays_price,
+    ends,
+    events_of,
+    holds_its_rank,
+    launches,
+    new_refusal,
+    seen,
+)
 from spotd.store.base import CommitResult, CommitStatus
 from spotd.store.rows import node_birth, node_decisions
 from spotd.store.transaction import Transaction
@@ -60,32 +57,6 @@ class LostRaceError(Exception):
     """A job moved between its lock and its update: cannot happen while the lock is a lock."""
 
 
-@dataclass(frozen=True)
-class _Change:
-    """A plan that is accepted: the job before and after it."""
-
-    before: View
-    after: View
-    plan: Plan
-    notes: int  # observations by now: more than the plan has seen means that the job is due again
-
-    @property
-    def added(self) -> list[Node]:
-        ids = {change.node.id for change in self.plan.changes if isinstance(change, AddNode)}
-        return [node for node in self.after.nodes if node.id in ids]
-
-    @property
-    def changed(self) -> list[tuple[Node, Node]]:
-        """(before, after) of every node that the plan changes."""
-        old = {node.id: node for node in self.before.nodes}
-        pairs = [(old[node.id], node) for node in self.after.nodes if node.id in old]
-        return [(was, now) for was, now in pairs if was != now]
-
-    @property
-    def attempts(self) -> list[Attempt]:
-        return [c.attempt for c in self.plan.changes if isinstance(c, OpenAttempt)]
-
-
 def commit_many(
     tx: Transaction,
     plans: Sequence[tuple[View, Plan]],
@@ -98,78 +69,39 @@ def commit_many(
     ids = sorted({view.job.id for view, _ in plans})
     rows = {row.id: row for row in tx.conn.execute(_LOCK, {"jobs": ids})}
     offers: Sequence[Offer] = ()
-    if any(isinstance(change, AddNode) for _, plan in plans for change in plan.changes):
+    if any(launches(plan) for _, plan in plans):
         market.hold_offers(tx)  # a price that moves now finds these nodes, or we its news
         offers = on_sale(tx.conn)
-    room = limits.Room(tx.conn, now_us)
-    accepted: list[_Change] = []
+    room = limits.Room(
+        lambda: market.held_use(tx.conn),
+        lambda job_id: ledger.spent_microusd(tx.conn, [job_id], now_us).get(job_id, 0),
+    )
+    accepted: list[Change] = []
     results = []
     for view, decided in plans:
-        plan = _at_todays_price(decided, offers)
+        plan = at_todays_price(decided, offers)
         row = rows.get(view.job.id)
         if row is None or row.version != view.job.version:
             results.append(CommitResult(CommitStatus.STALE))
             continue
-        added = [change.node for change in plan.changes if isinstance(change, AddNode)]
+        added = launches(plan)
         obstacle = room.take(view.job, added) if added else ""
         if obstacle:
             results.append(CommitResult(CommitStatus.OVER_LIMIT, text=obstacle))
             continue
-        after = _applied(view, plan)
-        accepted.append(_Change(view, after, plan, row.notes))
-        results.append(CommitResult(CommitStatus.DONE, _seen(after)))
+        after = applied(view, plan)
+        accepted.append(Change(view, after, plan, row.notes))
+        results.append(CommitResult(CommitStatus.DONE, seen(after)))
         del rows[view.job.id]  # a second plan for the same job is stale
-        _tell(tx, view, plan, row, now_us)
+        for event in events_of(plan, row.last_reason):
+            tx.event(view.job.id, event, now_us)
     if accepted:
         _write(tx, accepted, offers, now_us)
     return results
 
 
-def _at_todays_price(plan: Plan, offers: Sequence[Offer]) -> Plan:
-    """Prices may have moved since the market was loaded: what was decided on, or what is asked now,
-    whichever is higher, counts in the limits and in the ledger until the next change."""
-    now = {offer.key: offer for offer in offers}
-    changes = list(plan.changes)
-    for at, change in enumerate(changes):
-        if isinstance(change, AddNode):
-            old = change.node.offer
-            both = (old, now.get(old.key, old))
-            dearer = max(both, key=lambda offer: offer.price_microusd_per_h)
-            changes[at] = AddNode(replace(change.node, offer=dearer))
-    return replace(plan, changes=tuple(changes))
-
-
-def _applied(view: View, plan: Plan) -> View:
-    after = apply_all(view, plan.changes)
-    job = replace(
-        after.job,
-        version=view.job.version + 1,
-        wake_at_us=plan.wake_at_us,
-        notes_seen=view.job.notes,
-    )
-    return replace(after, job=job)
-
-
-def _seen(view: View) -> View:
-    """As `load_view` would show it: nodes that are gone only of the newest attempt."""
-    newest = view.job.generation
-    kept = (n for n in view.nodes if n.state is not NodeState.GONE or n.generation == newest)
-    return replace(view, nodes=tuple(kept))
-
-
-def _tell(
-    tx: Transaction, view: View, plan: Plan, row: Row[Any, Any, Any, Any], now_us: int
-) -> None:
-    job_id = view.job.id
-    for event in plan.events:
-        tx.event(job_id, event, now_us)
-    if plan.reason != row.last_reason:
-        data = {"reasons": list(plan.reasons)} if len(plan.reasons) > 1 else {}
-        tx.event(job_id, Event("pass", plan.reason, data=data), now_us)
-
-
 def _write(
-    tx: Transaction, accepted: Sequence[_Change], offers: Sequence[Offer], now_us: int
+    tx: Transaction, accepted: Sequence[Change], offers: Sequence[Offer], now_us: int
 ) -> None:
     conn = tx.conn
     attempts = [attempt for change in accepted for attempt in change.attempts]
@@ -187,10 +119,10 @@ def _write(
         tx.due = True
     ledger.begin(tx, added, offers)
     for was, now in changed:
-        if now.state is NodeState.GONE and was.state is not NodeState.GONE:
+        if ends(was, now):
             ledger.end(conn, now.id, now.gone_at_us or now_us)
-        said = refusal_of(now)
-        if said is not None and said != refusal_of(was):
+        said = new_refusal(was, now)
+        if said is not None:
             at_us = said.at_us or now_us
             market.refuse(tx, now.id, said.offer_key, said.code, said.scope, at_us)
 
@@ -198,15 +130,14 @@ def _write(
 def _update_nodes(conn: Connection, nodes: Sequence[Node]) -> None:
     if not nodes:
         return
-    rows = [{"node": node.id, **node_decisions(node)} for node in nodes]
+    ordered = sorted(nodes, key=holds_its_rank)
+    rows = [{"node": node.id, **node_decisions(node)} for node in ordered]
     values: dict[str, Any] = {name: bindparam(name) for name in rows[0] if name != "node"}
-    # Rows that stop being chosen come first: the new chosen one of a rank must find the place free.
-    rows.sort(key=lambda row: row["state"] in ("booting", "running"))
     statement = update(schema.nodes).where(_nodes.id == bindparam("node")).values(values)
     conn.execute(statement, rows)
 
 
-def _job_row(change: _Change, now_us: int) -> dict[str, Any]:
+def _job_row(change: Change, now_us: int) -> dict[str, Any]:
     job = change.after.job
     decided = {name: getattr(job, name) for name in _DECIDED}
     decided["outcome"] = None if job.outcome is None else job.outcome.value
@@ -214,6 +145,6 @@ def _job_row(change: _Change, now_us: int) -> dict[str, Any]:
         "job": job.id,
         "old_version": change.before.job.version,
         "reason": change.plan.reason,
-        "due": now_us if change.notes > job.notes_seen else job.wake_at_us,
+        "due": change.due_at_us(now_us),
         **decided,
     }

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row
-
 from providers.base import NoticeKind
 from spotd import wire
 from spotd.model import Event, HeadSeen, Job, S, Severity
-from spotd.store.codec import encode
 from spotd.store.columns import clean
 from spotd.store.notices import Heard as HeardNotice
+from spotd.store.rows import NodeRow
 from spotd.wire import JournalEntry, WireError
 
 MAX_TEXT = 4000  # of what a node says, in an event or a column
@@ -45,7 +43,7 @@ class JobFacts:
 class Heard:
     """One node while its entries are read: its journal columns, and what else they become."""
 
-    def __init__(self, row: Row[Any], facts: JobFacts) -> None:
+    def __init__(self, row: NodeRow, facts: JobFacts) -> None:
         self.row = row
         self.facts = facts
         self.columns: dict[str, Any] = {name: getattr(row, name) for name in COLUMNS}
@@ -196,7 +194,7 @@ def _progress(node: Heard, entry: JournalEntry, at_us: int) -> None:
         "at_us": at_us,
         "from_step": _int(data, "from_step"),
         "to_step": _int(data, "to_step"),
-        "losses": encode(_losses(data)),
+        "losses": _losses(data),
         "first_at_us": _int(data, "first_at_us", entry.at_us),
         "last_at_us": _int(data, "last_at_us", entry.at_us),
         "tokens": _int(data, "tokens", 0),
@@ -208,21 +206,21 @@ def _progress(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.stepped(at_us)
 
 
-def _losses(data: Any) -> list[float]:
+def _losses(data: Any) -> tuple[float, ...]:
     """NaN and infinity are losses too: that is how divergence looks."""
     losses = data.get("losses", [])
     fits = isinstance(losses, list) and len(losses) <= MAX_LOSSES
     if not fits or any(type(loss) not in (int, float) for loss in losses):
         raise WireError("field 'losses' is not a list of numbers")
     try:
-        return [float(loss) for loss in losses]
+        return tuple(float(loss) for loss in losses)
     except OverflowError as error:
         raise WireError(f"field 'losses': {error}") from None
 
 
 def _checkpoint(node: Heard, entry: JournalEntry, at_us: int) -> None:
     data = entry.data
-    row = {
+    row: dict[str, Any] = {
         "job_id": node.job.id,
         "manifest": _text(data, "manifest"),
         "generation": node.row.generation,

@@ -53,11 +53,7 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     unfinished = (_jobs.name == spec.name) & _jobs.outcome.is_(None)
     other = conn.execute(select(_jobs.id).where(unfinished)).scalar_one_or_none()
     if other is not None:
-        raise DuplicateNameError(
-            f"job {spec.name!r} is not finished yet ({other}): cancel it with "
-            f"`spotctl cancel {spec.name}`, or submit under another name",
-            other,
-        )
+        raise duplicate_name(spec.name, other)
     conn.execute(
         schema.jobs.insert().values(
             id=submission.job_id,
@@ -81,11 +77,30 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     return _known(conn, submission.job_id)
 
 
+def duplicate_name(name: str, other: str) -> DuplicateNameError:
+    """The job `other` has that name, and goes on."""
+    text = (
+        f"job {name!r} is not finished yet ({other}): cancel it with "
+        f"`spotctl cancel {name}`, or submit under another name"
+    )
+    return DuplicateNameError(text, other)
+
+
+def unknown_job(job_id: str) -> StoreError:
+    """There is no such job."""
+    return StoreError(f"there is no job {job_id!r}: see `spotctl ps --all`")
+
+
+def is_settled(job: Job, desired: Desired) -> bool:
+    """`desired` changes nothing: a finished job stays as it is, and a cancel is not taken back."""
+    return job.outcome is not None or job.desired in (desired, Desired.CANCEL)
+
+
 def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
-    """See Store.set_desired. A finished job stays as it is, and a cancel is not taken back."""
+    """See Store.set_desired."""
     tx.touch({job_id: at_us})
     job = _known(tx.conn, job_id)
-    if job.outcome is not None or job.desired in (desired, Desired.CANCEL):
+    if is_settled(job, desired):
         return job
     where = _jobs.id == job_id
     tx.conn.execute(update(schema.jobs).where(where).values(desired=desired.value))
@@ -144,7 +159,7 @@ def column(conn: Connection, job_id: str, name: str) -> Any:
     query = select(_jobs[name]).where(_jobs.id == job_id)
     row = conn.execute(query).one_or_none()
     if row is None:
-        raise StoreError(f"there is no job {job_id!r}: see `spotctl ps --all`")
+        raise unknown_job(job_id)
     return row[0]
 
 
@@ -163,5 +178,5 @@ def _one(conn: Connection, condition: Any) -> Job | None:
 def _known(conn: Connection, job_id: str) -> Job:
     job = _one(conn, _jobs.id == job_id)
     if job is None:
-        raise StoreError(f"there is no job {job_id!r}: see `spotctl ps --all`")
+        raise unknown_job(job_id)
     return job

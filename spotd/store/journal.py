@@ -40,14 +40,14 @@ def record_journal(tx: Transaction, batches: Sequence[JournalBatch]) -> None:
     jobs = _job_facts(tx.conn, sorted(set(owners.values())))
     nodes = {row.id: Heard(row, jobs[row.job_id]) for row in _rows(tx.conn, sorted(owners))}
     for batch in known:
-        _apply_batch(nodes[batch.node_id], batch)
+        apply_batch(nodes[batch.node_id], batch)
     _write(tx, list(nodes.values()), list(jobs.values()))
 
 
-def _apply_batch(node: Heard, batch: JournalBatch) -> None:
-    """Times are ours. An entry that is older than the batch's newest was heard that much earlier,
-    had we listened: so no deadline comes out too early, even when the node's clock was set in
-    between, because nothing new was written before we last heard of the node."""
+def apply_batch(node: Heard, batch: JournalBatch) -> None:
+    """Take over what a node said. Times are ours. An entry that is older than the batch's newest
+    was heard that much earlier, had we listened: so no deadline comes out too early, even when the
+    node's clock was set in between, because nothing new was written before we last heard of it."""
     last_us = max(node.columns["heard_at_us"], node.row.requested_at_us)
     newest_us = max((entry.at_us for entry in batch.entries), default=0)
     for entry in sorted(batch.entries, key=lambda item: item.seq):
@@ -123,14 +123,22 @@ def _write_checkpoints(conn: Connection, rows: Sequence[dict[str, Any]]) -> None
         conn.execute(table.insert(), list(fresh.values()))
 
 
-def _write_job(conn: Connection, facts: JobFacts) -> None:
-    values: dict[str, Any] = {}
+def job_news(facts: JobFacts) -> dict[str, Any]:
+    """The fields of the job that are others now."""
+    news: dict[str, Any] = {}
     head: HeadSeen | None = facts.job.head
     for said in facts.heads:
         head = newer_head(head, said)
     if head is not None and head != facts.job.head:
-        values |= head_columns(head)
+        news["head"] = head
     if facts.first_step_at_us and not facts.job.first_step_at_us:
-        values["first_step_at_us"] = facts.first_step_at_us
+        news["first_step_at_us"] = facts.first_step_at_us
+    return news
+
+
+def _write_job(conn: Connection, facts: JobFacts) -> None:
+    values = job_news(facts)
+    if "head" in values:
+        values |= head_columns(values.pop("head"))
     if values:
         conn.execute(update(schema.jobs).where(_jobs.id == facts.job.id).values(**values))

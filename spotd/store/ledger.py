@@ -23,6 +23,15 @@ from spotd.store.transaction import Transaction
 COMPUTE = "compute"
 UNKNOWN, OPEN, CLOSED, VOID = schema.SEGMENT_STATES
 _US_PER_H = 3_600_000_000
+_PRICE = (
+    *("rate_microusd_per_h", "list_rate_microusd_per_h", "best_on_demand_microusd_per_h"),
+    "price_source",
+)
+_AMOUNTS = _PRICE[:3]
+_END = ("state", "end_us", "cost_microusd")
+
+Columns = dict[str, Any]  # by name
+Stretch = Row[Any] | SegmentRow  # a segment as it is stored
 
 _segments = schema.segments.c
 _nodes = schema.nodes.c
@@ -54,30 +63,118 @@ def _fits(offer: Offer, other: Offer) -> bool:
     return other.cpus >= offer.cpus and other.memory_gib >= offer.memory_gib
 
 
-def begin(tx: Transaction, nodes: Sequence[Node], offers: Sequence[Offer]) -> None:
-    """Count new intents from now on."""
-    if nodes:
-        rows = [
-            _birth(node.id, node.job_id, node.requested_at_us, UNKNOWN, _price(node.offer, offers))
-            for node in nodes
-        ]
-        _insert(tx, rows)
+# --- what becomes of a stretch: columns to set, or a row to insert
 
 
-def _price(offer: Offer, offers: Sequence[Offer]) -> dict[str, Any]:
-    return {
-        "rate_microusd_per_h": offer.price_microusd_per_h,
-        "list_rate_microusd_per_h": offer.list_microusd_per_h,
-        "best_on_demand_microusd_per_h": best_on_demand(offer, offers),
-        "price_source": offer.price_source,
-    }
+def intent(node: Node, offers: Sequence[Offer]) -> Columns:
+    """The first segment of a node, as its launch is decided."""
+    price = _price_of(node.offer, best_on_demand(node.offer, offers))
+    return _birth(node.id, node.job_id, node.requested_at_us, UNKNOWN, price)
 
 
 def _birth(
     node_id: str, job_id: str, start_us: int, state: str, price: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Columns:
     birth = {"node_id": node_id, "job_id": job_id, "kind": COMPUTE, "start_us": start_us}
     return {**birth, "state": state, **price}
+
+
+def _price_of(offer: Offer, best_microusd_per_h: int) -> Columns:
+    return {
+        "rate_microusd_per_h": offer.price_microusd_per_h,
+        "list_rate_microusd_per_h": offer.list_microusd_per_h,
+        "best_on_demand_microusd_per_h": best_microusd_per_h,
+        "price_source": offer.price_source,
+    }
+
+
+def closed(row: Stretch, end_us: int) -> Columns:
+    """It ends at `end_us`, and what it has cost is known."""
+    cost = cost_microusd(row.rate_microusd_per_h, row.start_us, end_us)
+    return {"state": CLOSED, "end_us": end_us, "cost_microusd": cost}
+
+
+def voided(row: Stretch, at_us: int) -> Columns:
+    """It ends, and costs nothing."""
+    return {"state": VOID, "end_us": _end_us(row, at_us), "cost_microusd": 0}
+
+
+def ended(row: Stretch, at_us: int) -> Columns:
+    """It ends with its machine."""
+    return closed(row, _end_us(row, at_us))
+
+
+def _end_us(row: Stretch, at_us: int) -> int:
+    return max(at_us, row.start_us, 1)
+
+
+def opened(last: Stretch, launched_at_us: int) -> Columns | None:
+    """The machine of a running segment is known to exist; None when that is no news."""
+    if last.state != UNKNOWN:
+        return None
+    return {"state": OPEN, "start_us": max(launched_at_us, last.start_us)}
+
+
+def reopened(last: Stretch, launched_at_us: int) -> Columns:
+    """The segment that follows `last`, which had ended: it goes on where that one ended."""
+    start_us = launched_at_us if last.state == VOID else last.end_us
+    price = {name: getattr(last, name) for name in _PRICE}
+    return _birth(last.node_id, last.job_id, start_us, OPEN, price)
+
+
+def backdated(first: Stretch, launched_at_us: int) -> Columns | None:
+    """Its machine is older than we knew; None when it is not, or is not known at all."""
+    if first.state == UNKNOWN or launched_at_us >= first.start_us:
+        return None
+    if first.state != CLOSED:
+        return {"start_us": launched_at_us}
+    cost = cost_microusd(first.rate_microusd_per_h, launched_at_us, first.end_us)
+    return {"start_us": launched_at_us, "cost_microusd": cost}
+
+
+class Prices:
+    """What machines cost at the `offers` of today."""
+
+    def __init__(self, offers: Sequence[Offer]) -> None:
+        self._offers = offers
+        self._by_key = {offer.key: offer for offer in offers}
+        self._best: dict[tuple[object, ...], int] = {}
+
+    def of(self, offer_key: str) -> Columns | None:
+        """The price of that offer; None when it is no longer on sale."""
+        offer = self._by_key.get(offer_key)
+        if offer is None:
+            return None
+        shape = (
+            *(offer.accelerator, offer.accelerator_count, offer.cpus, offer.memory_gib),
+            offer.list_microusd_per_h,
+        )
+        if shape not in self._best:
+            self._best[shape] = best_on_demand(offer, self._offers)
+        return _price_of(offer, self._best[shape])
+
+
+def repriced(row: Stretch, price: Columns, at_us: int) -> tuple[Columns, Columns | None] | None:
+    """What a running segment becomes, and the one that follows it, if any; None when its price,
+    list price and best on-demand price are those of before. An intent whose outcome is unknown is
+    not split: it takes the higher price for the whole of its stretch."""
+    if all(price[name] == getattr(row, name) for name in _AMOUNTS):
+        return None
+    if row.state == UNKNOWN:
+        rate = max(row.rate_microusd_per_h, price["rate_microusd_per_h"])
+        return {**price, "rate_microusd_per_h": rate}, None
+    if row.start_us < at_us:
+        return closed(row, at_us), _birth(row.node_id, row.job_id, at_us, OPEN, price)
+    return price, None
+
+
+# --- the table
+
+
+def begin(tx: Transaction, nodes: Sequence[Node], offers: Sequence[Offer]) -> None:
+    """Count new intents from now on."""
+    if nodes:
+        _insert(tx, [intent(node, offers) for node in nodes])
 
 
 def _insert(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -94,47 +191,29 @@ def confirm(tx: Transaction, node_id: str, launched_at_us: int) -> None:
     goes on where the last one ended, so that no paid time is lost.
     """
     rows = _of_node(tx.conn, node_id)
-    if rows and rows[-1].end_us == 0:
-        last = rows[-1]
-        if last.state == UNKNOWN:
-            start_us = max(launched_at_us, last.start_us)
-            _set(tx.conn, last.id, state=OPEN, start_us=start_us)
-        return
-    node = tx.conn.execute(select(schema.nodes).where(_nodes.id == node_id)).one()
-    if rows:
-        last = rows[-1]
-        start_us = launched_at_us if last.state == VOID else last.end_us
-        price = {name: getattr(last, name) for name in _PRICE}
+    if not rows:
+        node = tx.conn.execute(select(schema.nodes).where(_nodes.id == node_id)).one()
+        price = {"rate_microusd_per_h": node.rate_microusd_per_h}
+        _insert(tx, [_birth(node_id, node.job_id, launched_at_us, OPEN, price)])
+    elif rows[-1].end_us:
+        _insert(tx, [reopened(rows[-1], launched_at_us)])
     else:
-        start_us, price = launched_at_us, {"rate_microusd_per_h": node.rate_microusd_per_h}
-    _insert(tx, [_birth(node_id, node.job_id, start_us, OPEN, price)])
-
-
-_PRICE = (
-    *("rate_microusd_per_h", "list_rate_microusd_per_h", "best_on_demand_microusd_per_h"),
-    "price_source",
-)
+        _set(tx.conn, rows[-1].id, opened(rows[-1], launched_at_us))
 
 
 def backdate(conn: Connection, node_id: str, launched_at_us: int) -> None:
     """The cloud says that the machine exists for longer than we knew: count from then, at the
     first price that we know of."""
     first = next((row for row in _of_node(conn, node_id) if row.state != VOID), None)
-    if first is None or first.state == UNKNOWN or launched_at_us >= first.start_us:
-        return
-    _set(conn, first.id, start_us=launched_at_us)
-    if first.state == CLOSED:
-        cost = cost_microusd(first.rate_microusd_per_h, launched_at_us, first.end_us)
-        _set(conn, first.id, cost_microusd=cost)
+    if first is not None:
+        _set(conn, first.id, backdated(first, launched_at_us))
 
 
 def end(conn: Connection, node_id: str, at_us: int) -> None:
     """The machine is gone: its running segment closes."""
     for row in _of_node(conn, node_id):
         if row.end_us == 0:
-            end_us = max(at_us, row.start_us, 1)
-            cost = cost_microusd(row.rate_microusd_per_h, row.start_us, end_us)
-            _set(conn, row.id, state=CLOSED, end_us=end_us, cost_microusd=cost)
+            _set(conn, row.id, ended(row, at_us))
 
 
 def count_strays(
@@ -152,7 +231,8 @@ def count_strays(
             end(tx.conn, row.id, at_us)
     if not alive:
         return
-    for row in tx.conn.execute(gone.where(_nodes.token.in_(sorted(alive)))).all():
+    back = gone.where(_nodes.token.in_(sorted(alive))).order_by(_nodes.id)
+    for row in tx.conn.execute(back).all():
         if asked_at_us > row.gone_at_us:
             launched_at_us = alive[row.token].launched_at_us
             confirm(tx, row.id, max(launched_at_us, row.requested_at_us))
@@ -162,7 +242,7 @@ def void(conn: Connection, node_id: str, at_us: int) -> None:
     """No machine came of the intent: its segment costs nothing."""
     for row in _of_node(conn, node_id):
         if row.end_us == 0:
-            _set(conn, row.id, state=VOID, end_us=max(at_us, row.start_us, 1), cost_microusd=0)
+            _set(conn, row.id, voided(row, at_us))
 
 
 def _of_node(conn: Connection, node_id: str) -> Sequence[Row[Any]]:
@@ -170,85 +250,51 @@ def _of_node(conn: Connection, node_id: str) -> Sequence[Row[Any]]:
     return conn.execute(query).all()
 
 
-def _set(conn: Connection, number: int, **values: object) -> None:
-    conn.execute(update(schema.segments).where(_segments.id == number).values(**values))
+def _set(conn: Connection, number: int, values: Columns | None) -> None:
+    if values:
+        conn.execute(update(schema.segments).where(_segments.id == number).values(**values))
 
 
 def reprice(tx: Transaction, offers: Sequence[Offer], at_us: int) -> None:
-    """Split running segments whose price, list price or best on-demand price is another one now.
-
-    An offer that is no longer on sale keeps its last price. An intent whose outcome is unknown is
-    not split: it takes the higher price for the whole of its stretch.
-    """
-    by_key = {offer.key: offer for offer in offers}
-    best: dict[tuple[object, ...], int] = {}
+    """Split running segments whose price is another one now. An offer that is no longer on sale
+    keeps its last price."""
+    prices = Prices(offers)
     query = (
-        select(schema.segments, _nodes.offer_key, _nodes.offer)
+        select(schema.segments, _nodes.offer_key)
         .join(schema.nodes, _nodes.id == _segments.node_id)
         .where(_segments.end_us == 0)
         .order_by(_segments.node_id)
     )
-    closed, opened, raised, rates = [], [], [], []
+    ending: list[Columns] = []
+    raised: list[Columns] = []
+    following, rates = [], []
     for row in tx.conn.execute(query):
-        offer = by_key.get(row.offer_key)
-        if offer is None:
+        price = prices.of(row.offer_key)
+        change = price and repriced(row, price, at_us)
+        if not change:
             continue
-        shape = (
-            *(offer.accelerator, offer.accelerator_count, offer.cpus, offer.memory_gib),
-            offer.list_microusd_per_h,
-        )
-        if shape not in best:
-            best[shape] = best_on_demand(offer, offers)
-        price = {**_price_of(offer), "best_on_demand_microusd_per_h": best[shape]}
-        if all(price[name] == getattr(row, name) for name in _AMOUNTS):
-            continue
-        if row.state == UNKNOWN:
-            rate = max(row.rate_microusd_per_h, offer.price_microusd_per_h)
-            raised.append({**price, "rate_microusd_per_h": rate, "segment": row.id})
-        elif row.start_us < at_us:
-            cost = cost_microusd(row.rate_microusd_per_h, row.start_us, at_us)
-            closed.append({"segment": row.id, "end_us": at_us, "cost_microusd": cost})
-            opened.append(_birth(row.node_id, row.job_id, at_us, OPEN, price))
-            rate = offer.price_microusd_per_h
-        else:
-            rate = offer.price_microusd_per_h
-            raised.append({**price, "segment": row.id})
+        becomes, follows = change
+        (ending if follows else raised).append({"segment": row.id, **becomes})
+        following += [follows] if follows else []
+        rate = (follows or becomes)["rate_microusd_per_h"]
         rates.append({"node": row.node_id, "rate_microusd_per_h": rate})
-    _write_prices(tx, closed, opened, raised, rates)
-
-
-_AMOUNTS = _PRICE[:3]
-
-
-def _price_of(offer: Offer) -> dict[str, Any]:
-    return {
-        "rate_microusd_per_h": offer.price_microusd_per_h,
-        "list_rate_microusd_per_h": offer.list_microusd_per_h,
-        "price_source": offer.price_source,
-    }
+    _write_prices(tx, ending, following, raised, rates)
 
 
 def _write_prices(
     tx: Transaction,
-    closed: list[dict[str, Any]],
-    opened: list[dict[str, Any]],
-    raised: list[dict[str, Any]],
-    rates: list[dict[str, Any]],
+    ending: list[Columns],
+    following: list[Columns],
+    raised: list[Columns],
+    rates: list[Columns],
 ) -> None:
     where = _segments.id == bindparam("segment")
-    if closed:
-        tx.conn.execute(
-            update(schema.segments)
-            .where(where)
-            .values(
-                state=CLOSED, end_us=bindparam("end_us"), cost_microusd=bindparam("cost_microusd")
-            ),
-            closed,
-        )
-        _insert(tx, opened)
-    if raised:
-        values: dict[str, Any] = {name: bindparam(name) for name in _PRICE}
-        tx.conn.execute(update(schema.segments).where(where).values(values), raised)
+    for rows, names in ((ending, _END), (raised, _PRICE)):
+        if rows:
+            values: dict[str, Any] = {name: bindparam(name) for name in names}
+            tx.conn.execute(update(schema.segments).where(where).values(values), rows)
+    if following:
+        _insert(tx, following)
     if rates:
         tx.conn.execute(
             update(schema.nodes)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from sqlalchemy import Connection
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from spotd.model import Job, Limits, Node
-from spotd.store import ledger, market, schema
+
+
+@dataclass(frozen=True)
+class Use:
+    """The limits, and how much of them is committed: the machines not gone, launching and unknown
+    ones included, and what they cost an hour."""
+
+    limits: Limits
+    nodes: int
+    microusd_per_h: int
 
 
 class Room:
     """How much may still be launched. Counts launching and unknown nodes, at their current price.
 
-    The first `take` locks the deployment's row until the transaction ends: two commits that launch
-    are checked one after the other, whatever process they are in.
+    The first `take` asks for the `use`, which keeps others from launching until the transaction
+    ends: two commits that launch are checked one after the other, whatever process they are in.
+    `spent_microusd` says what a job has cost.
     """
 
-    def __init__(self, conn: Connection, now_us: int) -> None:
-        self._conn = conn
-        self._now_us = now_us
+    def __init__(self, use: Callable[[], Use], spent_microusd: Callable[[str], int]) -> None:
+        self._use = use
+        self._spent_microusd = spent_microusd
         self._limits: Limits | None = None
         self._nodes = 0
         self._rate = 0
@@ -41,7 +50,7 @@ class Room:
             )
         most = job.spec.max_cost_microusd
         if most:
-            spent = ledger.spent_microusd(self._conn, [job.id], self._now_us).get(job.id, 0)
+            spent = self._spent_microusd(job.id)
             if spent >= most:
                 return (
                     f"{job.name} has spent ${spent / 1e6:.2f} of its max_cost_usd "
@@ -51,8 +60,7 @@ class Room:
         return ""
 
     def _load(self) -> Limits:
-        row = self._conn.execute(schema.deployment.select().with_for_update()).one()
-        use = market.committed_use(self._conn)
-        self._nodes, self._rate = use.nodes, int(use.rate)
-        self._limits = Limits(row.max_nodes, row.max_microusd_per_h)
-        return self._limits
+        use = self._use()
+        self._nodes, self._rate = use.nodes, use.microusd_per_h
+        self._limits = use.limits
+        return use.limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from providers.base import Instance, InstanceState, Notice, ProviderError, Scope
 from spotd.model import EffectKind, S
 from spotd.states import NodeState
 from spotd.store import ledger, market, nodes, notices, schema
+from spotd.store.rows import NodeRow
 from spotd.store.transaction import Transaction
 
 # A machine may be missing from listings for this long after its creation was confirmed, however
@@ -20,7 +21,7 @@ from spotd.store.transaction import Transaction
 FRESH_S = 10.0
 
 _nodes = schema.nodes.c
-_ENDED = frozenset({InstanceState.TERMINATED, InstanceState.FAILED})
+ENDED = frozenset({InstanceState.TERMINATED, InstanceState.FAILED})
 _SAID = ("cloud_state", "host", "port", "ssh_user")
 _SEEN_COLUMNS = (*_SAID, "surveyed_at_us", "seen_at_us", "gone_at_us")
 _SEEN = (
@@ -48,7 +49,7 @@ class Listing:
     at_us: int
     visibility_s: float
 
-    def proves_absent(self, row: Row[Any]) -> bool:
+    def proves_absent(self, row: NodeRow) -> bool:
         """That the machine is missing is evidence that it is gone: the cloud was asked after it
         was known to exist, and late enough for one that is fresh. Listings may be incomplete:
         however often it is missing, one that we did not end is not gone while its link is up."""
@@ -64,8 +65,8 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     """See Store.record_listing. Most of a listing is as it was last time: that costs a statement,
     not one for each machine."""
     before = tx.conn.execute(_active(_COMPARED, said.provider)).all()
-    found = _matched(before, said.instances)
-    told = {row.id: row.job_id for row in before if _tells(row, found.get(row.id), said)}
+    found = matched(before, said.instances)
+    told = {row.id: row.job_id for row in before if tells(row, found.get(row.id), said)}
     tx.touch(dict.fromkeys(told.values(), said.at_us))
     _lock(tx.conn, said.provider)
     seen = []
@@ -75,7 +76,7 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
         instance = found.get(row.id)
         if instance is None:
             seen.append(_unlisted(tx, row, said))
-        elif instance.state is InstanceState.FAILED and not row.booted_at_us:
+        elif came_to_nothing(row, instance):
             _failed(tx, row, instance, said)
         else:
             seen.append(_listed(tx, row, instance, said))
@@ -86,8 +87,7 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     seen_now = [name for name in shown if found[name].state is not InstanceState.FAILED]
     _note_time(tx.conn, seen_now, said, "seen_at_us")
     _note_time(tx.conn, quiet, said, "surveyed_at_us")
-    wanted = {instance.instance_id for instance in found.values()}
-    strays = [i for i in said.instances if i.instance_id not in wanted and i.state not in _ENDED]
+    strays = unwanted(said, found)
     ledger.count_strays(tx, said.provider, strays, said.asked_at_us, said.at_us)
     return strays
 
@@ -111,36 +111,47 @@ def _note_time(conn: Connection, ids: Sequence[str], said: Listing, column: str)
         conn.execute(statement.where(_nodes.id.in_(ids[at : at + _QUIET])))
 
 
-def _matched(rows: Sequence[Row[Any]], instances: Sequence[Instance]) -> dict[str, Instance]:
+def unwanted(said: Listing, found: Mapping[str, Instance]) -> list[Instance]:
+    """Machines that live, and that none of the nodes `found` wants."""
+    wanted = {instance.instance_id for instance in found.values()}
+    return [i for i in said.instances if i.instance_id not in wanted and i.state not in ENDED]
+
+
+def matched(rows: Sequence[NodeRow], instances: Sequence[Instance]) -> dict[str, Instance]:
     """Node id -> its instance: by instance id, else by token. Of several for one token (a cloud
     that broke its word) the one that still runs is ours; the others are nobody's."""
     by_id = {row.instance_id: row.id for row in rows if row.instance_id}
     by_token = {row.token: row.id for row in rows if not row.instance_id}
     found: dict[str, Instance] = {}
-    for instance in sorted(instances, key=lambda i: (i.state in _ENDED, i.instance_id)):
+    for instance in sorted(instances, key=lambda i: (i.state in ENDED, i.instance_id)):
         node_id = by_id.get(instance.instance_id) or by_token.get(instance.token)
         if node_id is not None:
             found.setdefault(node_id, instance)
     return found
 
 
-def _tells(row: Row[Any], instance: Instance | None, said: Listing) -> bool:
+def came_to_nothing(row: NodeRow, instance: Instance) -> bool:
+    """The cloud accepted the create and could not fulfil it."""
+    return instance.state is InstanceState.FAILED and not row.booted_at_us
+
+
+def tells(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
     """Whether the listing says something new about a node, or answers what was asked about it."""
     if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= said.asked_at_us:
         return True
     if instance is None:
         return said.proves_absent(row) and not (row.gone_at_us and row.cloud_state == "absent")
-    if instance.state is InstanceState.FAILED and not row.booted_at_us:
+    if came_to_nothing(row, instance):
         return not (row.gone_at_us and row.cloud_state == instance.state.value)
     if not row.seen_at_us or row.instance_id != instance.instance_id:
         return True
-    gone = instance.state in _ENDED
+    gone = instance.state in ENDED
     return gone != bool(row.gone_at_us) or _said(row, instance) != {
         n: getattr(row, n) for n in _SAID
     }
 
 
-def _said(row: Row[Any], instance: Instance) -> dict[str, Any]:
+def _said(row: NodeRow, instance: Instance) -> dict[str, Any]:
     """What is known of the machine now. An ended one has no address: the last one stays."""
     return {
         "cloud_state": instance.state.value,
@@ -150,13 +161,52 @@ def _said(row: Row[Any], instance: Instance) -> dict[str, Any]:
     }
 
 
-def _unlisted(tx: Transaction, row: Row[Any], said: Listing) -> dict[str, Any]:
+def unlisted(row: NodeRow, said: Listing) -> dict[str, Any]:
+    """The columns of a node that is not listed."""
     seen = {name: getattr(row, name) for name in _SEEN_COLUMNS}
     seen["surveyed_at_us"] = max(row.surveyed_at_us, said.asked_at_us)
     if said.proves_absent(row):
         seen |= {"cloud_state": "absent", "gone_at_us": row.gone_at_us or said.at_us}
-        ledger.end(tx.conn, row.id, seen["gone_at_us"])
-    return {"node": row.id, **seen}
+    return seen
+
+
+def listed(row: NodeRow, instance: Instance, said: Listing) -> dict[str, Any]:
+    """The columns of a node whose machine is listed."""
+    return {
+        **_said(row, instance),
+        "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
+        "seen_at_us": max(row.seen_at_us, said.asked_at_us),
+        "gone_at_us": (row.gone_at_us or said.at_us) if instance.state in ENDED else 0,
+    }
+
+
+def born_us(row: NodeRow, instance: Instance) -> int:
+    """Since when the machine exists. A clock behind ours, or one that tells whole seconds, says
+    before we asked: 0 is unknown."""
+    return max(instance.launched_at_us, row.requested_at_us)
+
+
+def failed(row: NodeRow, instance: Instance, said: Listing) -> dict[str, Any]:
+    """The columns of a node whose launch came to nothing: a refusal that came late."""
+    code = failure_code(instance)
+    return {
+        "cloud_state": instance.state.value,
+        "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
+        "gone_at_us": row.gone_at_us or said.at_us,
+        "launch_error": row.launch_error or instance.error or code,
+        "launch_error_code": row.launch_error_code or code,
+    }
+
+
+def failure_code(instance: Instance) -> str:
+    """The class of error that a failed create counts as."""
+    return instance.error_code or "CapacityError"
+
+
+def _unlisted(tx: Transaction, row: Row[Any], said: Listing) -> dict[str, Any]:
+    if said.proves_absent(row):
+        ledger.end(tx.conn, row.id, row.gone_at_us or said.at_us)
+    return {"node": row.id, **unlisted(row, said)}
 
 
 def _listed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -> dict[str, Any]:
@@ -164,41 +214,23 @@ def _listed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -
     if not row.instance_id:
         nodes.adopt(tx, row, instance.instance_id, at_us)
     if not row.seen_at_us:
-        # A clock behind ours, or one that tells whole seconds, says before we asked: 0 is unknown.
-        ledger.backdate(tx.conn, row.id, max(instance.launched_at_us, row.requested_at_us))
-    ended = instance.state in _ENDED
-    gone_at_us = (row.gone_at_us or at_us) if ended else 0
-    if ended:
-        ledger.end(tx.conn, row.id, gone_at_us)
+        ledger.backdate(tx.conn, row.id, born_us(row, instance))
+    if instance.state in ENDED:
+        ledger.end(tx.conn, row.id, row.gone_at_us or at_us)
     elif row.gone_at_us and row.instance_id:
         ledger.confirm(tx, row.id, at_us)  # a listing had missed it, and it lives
-    return {
-        "node": row.id,
-        **_said(row, instance),
-        "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
-        "seen_at_us": max(row.seen_at_us, said.asked_at_us),
-        "gone_at_us": gone_at_us,
-    }
+    return {"node": row.id, **listed(row, instance, said)}
 
 
 def _failed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -> None:
-    """The cloud accepted the create and could not fulfil it: a refusal that came late."""
-    code = instance.error_code or "CapacityError"
-    nodes.change(
-        tx.conn,
-        row.id,
-        cloud_state=instance.state.value,
-        surveyed_at_us=max(row.surveyed_at_us, said.asked_at_us),
-        gone_at_us=row.gone_at_us or said.at_us,
-        launch_error=row.launch_error or instance.error or code,
-        launch_error_code=row.launch_error_code or code,
-    )
+    nodes.change(tx.conn, row.id, **failed(row, instance, said))
     if not row.gone_at_us:
+        code = failure_code(instance)
         ledger.void(tx.conn, row.id, said.at_us)
-        market.refuse(tx, row.id, row.offer_key, code, _scope(code), said.at_us)
+        market.refuse(tx, row.id, row.offer_key, code, scope_of(code), said.at_us)
 
 
-def _scope(code: str) -> Scope:
+def scope_of(code: str) -> Scope:
     """How much of the market an error of that class spoils."""
     kind = getattr(providers.base, code, None)
     if isinstance(kind, type) and issubclass(kind, ProviderError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Label, Row, delete, func, select, update
 from providers.base import Offer, Scope
 from spotd.model import Desired, Limits, Market, Refusal, S
 from spotd.states import NodeState
-from spotd.store import ledger, schema
+from spotd.store import ledger, limits, schema
 from spotd.store.codec import decode_offer, encode
 from spotd.store.transaction import Transaction
 
@@ -47,6 +47,14 @@ def committed_use(conn: Connection) -> Row[Any, Any, Any, Any]:
     """(nodes, rate, market, offers): machines not gone, launching and unknown ones included, what
     they cost an hour; and the versions of what `Markets` caches."""
     return conn.execute(_USE).one()
+
+
+def held_use(conn: Connection) -> limits.Use:
+    """What the limits are held against; nobody else gets to know until this transaction ends."""
+    row = conn.execute(schema.deployment.select().with_for_update()).one()
+    use = committed_use(conn)
+    allowed = Limits(row.max_nodes, row.max_microusd_per_h)
+    return limits.Use(allowed, use.nodes, int(use.rate))
 
 
 class Markets:
@@ -93,7 +101,7 @@ def _read(conn: Connection, now_us: int) -> Market:
     newest = (
         select(schema.refusals)
         .where(_refusals.at_us > now_us - int(REMEMBERED_S * S))
-        .order_by(_refusals.at_us.desc(), _refusals.node_id)
+        .order_by(_refusals.at_us.desc(), _refusals.node_id, _refusals.code)
         .limit(MOST_REFUSALS)
     )
     refused = [
@@ -125,9 +133,7 @@ def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us
         row.key: decode_offer(row.data)
         for row in conn.execute(select(_offers.key, _offers.data).where(where))
     }
-    new: dict[str, Offer] = {}
-    for offer in sorted(offers, key=lambda item: item.price_microusd_per_h):
-        new.setdefault(offer.key, offer)  # twice the same key: the cheaper one is what we can get
+    new = on_sale(offers)
     if new == old:
         return
     # Who pays another price now may reach max_cost_usd earlier.
@@ -138,9 +144,22 @@ def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us
     if new:
         rows = [{"provider": provider, "key": k, "data": encode(o)} for k, o in new.items()]
         conn.execute(schema.offers.insert(), rows)
-    _keep_history(conn, [o for k, o in new.items() if _price(old.get(k)) != _price(o)], at_us)
+    _keep_history(conn, moved(old, new), at_us)
     ledger.reprice(tx, all_offers(conn), at_us)
     tx.offers_moved()
+
+
+def on_sale(offers: Iterable[Offer]) -> dict[str, Offer]:
+    """By key. Of two with the same key, the cheaper one is what we can get."""
+    found: dict[str, Offer] = {}
+    for offer in sorted(offers, key=lambda item: item.price_microusd_per_h):
+        found.setdefault(offer.key, offer)
+    return found
+
+
+def moved(old: Mapping[str, Offer], new: Mapping[str, Offer]) -> list[Offer]:
+    """The offers whose price or list price was another one before, or that are new."""
+    return [offer for key, offer in new.items() if _price(old.get(key)) != _price(offer)]
 
 
 def hold_offers(tx: Transaction) -> None:
@@ -154,7 +173,7 @@ def _price(offer: Offer | None) -> tuple[int, int] | None:
     return None if offer is None else (offer.price_microusd_per_h, offer.list_microusd_per_h)
 
 
-def _keep_history(conn: Connection, moved: Iterable[Offer], at_us: int) -> None:
+def _keep_history(conn: Connection, offers: Iterable[Offer], at_us: int) -> None:
     rows = [
         {
             "offer_key": offer.key,
@@ -163,7 +182,7 @@ def _keep_history(conn: Connection, moved: Iterable[Offer], at_us: int) -> None:
             "list_microusd_per_h": offer.list_microusd_per_h,
             "price_source": offer.price_source,
         }
-        for offer in moved
+        for offer in offers
     ]
     if rows:
         history = schema.price_history
@@ -212,13 +231,9 @@ def refuse(
     tx.market_moved()
 
 
-def set_limits(tx: Transaction, limits: Limits) -> None:
+def set_limits(tx: Transaction, allowed: Limits) -> None:
     """See Store.set_limits."""
     row = tx.conn.execute(schema.deployment.select().with_for_update()).one()
-    if (row.max_nodes, row.max_microusd_per_h) != (limits.max_nodes, limits.max_microusd_per_h):
-        tx.conn.execute(
-            update(schema.deployment).values(
-                max_nodes=limits.max_nodes, max_microusd_per_h=limits.max_microusd_per_h
-            )
-        )
+    if Limits(row.max_nodes, row.max_microusd_per_h) != allowed:
+        tx.conn.execute(update(schema.deployment).values(vars(allowed)))
         tx.market_moved()

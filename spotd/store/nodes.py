@@ -11,7 +11,7 @@ from providers.base import Scope
 from spotd.model import EffectKind, Node, S
 from spotd.states import NodeState
 from spotd.store import ledger, market, schema
-from spotd.store.rows import nodes_query, read_nodes
+from spotd.store.rows import NodeRow, nodes_query, read_nodes
 from spotd.store.transaction import Transaction
 
 _nodes = schema.nodes.c
@@ -36,7 +36,7 @@ _OF_JOB = nodes_query(_nodes.job_id == bindparam("job"))
 _ACTIVE = nodes_query(_NOT_GONE)
 _SOME = nodes_query(_nodes.id.in_(bindparam("nodes", expanding=True)))
 _BOOTED = select(_nodes.id, _nodes.state).where(_NOT_GONE, _nodes.booted_at_us > 0)
-_WORKED = {"effect_failures": 0, "effect_failed_at_us": 0, "effect_error": ""}
+WORKED = {"effect_failures": 0, "effect_failed_at_us": 0, "effect_error": ""}
 
 
 def _touched(tx: Transaction, node_id: str, at_us: int) -> Row[Any] | None:
@@ -63,13 +63,21 @@ def record_launched(tx: Transaction, node_id: str, instance_id: str, at_us: int)
 
 def adopt(tx: Transaction, row: Row[Any], instance_id: str, at_us: int) -> None:
     """The node `row` has a machine, however we came to know."""
-    known = {"instance_id": instance_id, "launched_at_us": row.launched_at_us or at_us}
-    # It exists after all, whatever was concluded before.
-    again = {"launch_error": "", "launch_error_code": "", "gone_at_us": 0}
-    change(tx.conn, row.id, **known, **again, **_WORKED)
-    # Of a node that is gone only a machine that nobody knew of is counted: the others have ended.
-    if row.state != NodeState.GONE.value or not row.instance_id:
+    change(tx.conn, row.id, **launched(row, instance_id, at_us))
+    if starts_to_cost(row):
         ledger.confirm(tx, row.id, at_us)
+
+
+def launched(row: NodeRow, instance_id: str, at_us: int) -> dict[str, object]:
+    """The columns of a node that has a machine: it exists, whatever was concluded before."""
+    known = {"instance_id": instance_id, "launched_at_us": row.launched_at_us or at_us}
+    again = {"launch_error": "", "launch_error_code": "", "gone_at_us": 0}
+    return {**known, **again, **WORKED}
+
+
+def starts_to_cost(row: NodeRow) -> bool:
+    """Of a node that is gone only a machine that nobody knew of is counted: others have ended."""
+    return bool(row.state != NodeState.GONE.value or not row.instance_id)
 
 
 def record_launch_refused(
@@ -80,14 +88,21 @@ def record_launch_refused(
     row = _touched(tx, node_id, at_us)
     if row is None or row.instance_id or row.gone_at_us:
         return
-    said: dict[str, object] = {"launch_error": text or code, "launch_error_code": code}
-    # Only what the first call of all was told is final: of an earlier one, whose answer was lost,
-    # a machine may have come, and a cloud may check credentials and quota before the token.
-    if row.effect_armed_at_us in (0, row.requested_at_us):
-        said["gone_at_us"] = at_us
+    said = refused(row, code, text, at_us)
+    if "gone_at_us" in said:
         ledger.void(tx.conn, node_id, at_us)
     change(tx.conn, node_id, **said)
     market.refuse(tx, node_id, row.offer_key, code, scope, at_us)
+
+
+def refused(row: NodeRow, code: str, text: str, at_us: int) -> dict[str, object]:
+    """The columns of a node whose launch was refused. Only what the first call of all was told is
+    final: of an earlier one, whose answer was lost, a machine may have come, and a cloud may check
+    credentials and quota before the token."""
+    said: dict[str, object] = {"launch_error": text or code, "launch_error_code": code}
+    if row.effect_armed_at_us in (0, row.requested_at_us):
+        said["gone_at_us"] = at_us
+    return said
 
 
 def record_absent(tx: Transaction, node_id: str, at_us: int) -> None:
@@ -121,20 +136,22 @@ def record_booted(tx: Transaction, node_id: str, at_us: int) -> None:
     """The agent was shipped and started, the first time or again."""
     row = _touched(tx, node_id, at_us)
     if row is not None:
-        change(tx.conn, node_id, booted_at_us=at_us, **_WORKED)
+        change(tx.conn, node_id, booted_at_us=at_us, **WORKED)
 
 
 def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, claim: str) -> None:
     """See Store.record_told."""
-    row = _touched(tx, node_id, at_us)
-    if row is None:
-        return
+    if _touched(tx, node_id, at_us) is not None:
+        change(tx.conn, node_id, **told(effect, at_us, claim))
+
+
+def told(effect: EffectKind, at_us: int, claim: str) -> dict[str, object]:
+    """The columns of a node that acknowledged `effect`."""
     if effect is EffectKind.START:
-        change(tx.conn, node_id, started_at_us=at_us, started_claim=claim, **_WORKED)
-    elif effect in _TOLD:
-        change(tx.conn, node_id, **{_TOLD[effect]: at_us}, **_WORKED)
-    else:
-        raise ValueError(f"{effect.value} is nothing that a node is told")
+        return {"started_at_us": at_us, "started_claim": claim, **WORKED}
+    if effect in _TOLD:
+        return {_TOLD[effect]: at_us, **WORKED}
+    raise ValueError(f"{effect.value} is nothing that a node is told")
 
 
 def record_heard(tx: Transaction, heard: dict[str, int]) -> None:

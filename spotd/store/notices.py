@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from sqlalchemy import Connection, Row, and_, select, update
+from sqlalchemy import Connection, and_, select, update
 
 from providers.base import Notice, NoticeKind
 from spotd.model import Event, NoticeSeen
 from spotd.store import schema
+from spotd.store.rows import NodeRow, notice_of
 from spotd.store.transaction import Transaction
 
 _notices = schema.notices.c
@@ -34,7 +34,7 @@ class Heard:
     again: bool = False  # it had been withdrawn just before
 
 
-def from_cloud(row: Row[Any], notice: Notice, at_us: int) -> Heard:
+def from_cloud(row: NodeRow, notice: Notice, at_us: int) -> Heard:
     """A notice from the cloud's own queue about the node `row`."""
     said = (notice.source, notice.text)
     return Heard(
@@ -49,10 +49,10 @@ def record(tx: Transaction, heard: Sequence[Heard]) -> None:
     texts: dict[Key, str] = {}
     for notice in heard:
         key = (notice.node_id, notice.notice_id)
-        now[key], is_news = _after(now.get(key), notice)
+        now[key], is_news = after(now.get(key), notice)
         texts.setdefault(key, notice.text)
         if is_news:
-            tx.event(notice.job_id, _event(notice), notice.heard_at_us)
+            tx.event(notice.job_id, event_of(notice), notice.heard_at_us)
     for key in texts:
         if key in known and now[key] != known[key]:
             where = and_(_notices.node_id == key[0], _notices.notice_id == key[1])
@@ -67,7 +67,7 @@ def record(tx: Transaction, heard: Sequence[Heard]) -> None:
         tx.conn.execute(schema.notices.insert(), fresh)
 
 
-def _after(old: NoticeSeen | None, heard: Heard) -> tuple[NoticeSeen, bool]:
+def after(old: NoticeSeen | None, heard: Heard) -> tuple[NoticeSeen, bool]:
     """What is known of a notice when it was heard, and whether that is news. A known one keeps the
     moment when it was first heard, and an earlier deadline replaces a later one; one that had been
     withdrawn is as good as new."""
@@ -92,15 +92,10 @@ def _known(conn: Connection, heard: Sequence[Heard]) -> dict[Key, NoticeSeen]:
         return {}
     nodes = sorted({node for node, _ in keys})
     rows = conn.execute(select(schema.notices).where(_notices.node_id.in_(nodes)))
-    return {(row.node_id, row.notice_id): _seen(row) for row in rows}
+    return {(row.node_id, row.notice_id): notice_of(row) for row in rows}
 
 
-def _seen(row: Row[Any]) -> NoticeSeen:
-    times = (row.heard_at_us, row.deadline_us, row.withdrawn)
-    return NoticeSeen(row.notice_id, NoticeKind(row.kind), *times, source=row.source)
-
-
-def _event(notice: Heard) -> Event:
+def event_of(notice: Heard) -> Event:
     words = f"{notice.kind.value} notice heard"
     if notice.deadline_us is not None:
         words += f", {(notice.deadline_us - notice.heard_at_us) / 1e6:.0f} s left"

@@ -29,6 +29,8 @@ from spotd.store.codec import decode_offer, decode_spec, encode
 
 _jobs, _nodes, _notices = schema.jobs.c, schema.nodes.c, schema.notices.c
 
+NodeRow = Row[Any] | Node  # what is stored of a node: its row, or the value read from it
+
 # The long texts (the YAML, the key) are read only when asked for.
 JOB_COLUMNS = [
     column for column in schema.jobs.columns if column.name not in ("spec_yaml", "job_key")
@@ -154,19 +156,17 @@ def read_nodes(
     for row in conn.execute(query, values):
         _, notices = found.setdefault(row.id, (row, []))
         if row.n_notice_id is not None:
-            notices.append(_notice_of(row))
+            notices.append(notice_of(row, "n_"))
     return [node_of(row, notices) for row, notices in found.values()]
 
 
-def _notice_of(row: Row[Any]) -> NoticeSeen:
-    return NoticeSeen(
-        notice_id=row.n_notice_id,
-        kind=NoticeKind(row.n_kind),
-        heard_at_us=row.n_heard_at_us,
-        deadline_us=row.n_deadline_us,
-        withdrawn=row.n_withdrawn,
-        source=row.n_source,
-    )
+def notice_of(row: Row[Any], prefix: str = "") -> NoticeSeen:
+    """`row` has the columns of notices, their names behind `prefix`."""
+    values = {name: getattr(row, prefix + name) for name in _NOTICE}
+    return NoticeSeen(**{**values, "kind": NoticeKind(values["kind"])})
+
+
+_NOTICE = tuple(item.name for item in fields(NoticeSeen))
 
 
 def numbers(text: str) -> tuple[float, ...]:

@@ -18,7 +18,6 @@ from spotd.model import (
     Limits,
     Market,
     Node,
-    Severity,
     Throughput,
     View,
 )
@@ -37,6 +36,7 @@ from spotd.store import (
     version,
     views,
 )
+from spotd.store.accepted import rejection
 from spotd.store.base import (
     AlertRow,
     CheckpointRow,
@@ -141,11 +141,9 @@ class SqlStore:
 
     def _reject(self, view: View, text: str, now_us: int) -> CommitResult:
         """Keep the claim, so that the plan is not tried again at once, and tell."""
-        words = f"a decision breaks an invariant and was not written; please report this: {text}"
-        key = f"{view.job.id}:plan_rejected"
-        event = Event("plan_rejected", words, severity=Severity.ERROR, alert=True, key=key)
+        event = rejection(view.job.id, text)
         self._write(lambda tx: tx.event(view.job.id, event, now_us))
-        return CommitResult(CommitStatus.REJECTED, text=words)
+        return CommitResult(CommitStatus.REJECTED, text=event.text)
 
     # --- observations
 
@@ -281,7 +279,6 @@ class SqlStore:
         return self._database.write(lambda c: alerts.take_duty(c, duty, holder, now_us, ttl_us))
 
     def newest_us(self) -> int:
-        """The latest time that a daemon here is known to have had; 0 in a new database."""
         return self._database.read(alerts.newest_us)
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:

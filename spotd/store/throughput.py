@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, case, func, select
@@ -92,7 +93,7 @@ def recent_throughput(
         times = {"since": start_us, "recent": now_us - int(window_s * S)}
         for row in conn.execute(_SUMS, times):
             spec = specs.get(row.job_id)
-            if spec is not None and spec.check_every_s == window_s and _may_be_slow(row, spec):
+            if spec is not None and spec.check_every_s == window_s and may_be_slow(row, spec):
                 suspects.append(row.job_id)
     if not suspects:
         return {}
@@ -100,7 +101,18 @@ def recent_throughput(
     return {job_id: (specs[job_id], tuple(rows[job_id])) for job_id in suspects}
 
 
-def _may_be_slow(row: Row[Any, Any, Any, Any, Any], spec: HealthSpec) -> bool:
+@dataclass(frozen=True)
+class Window:
+    """What one job reported in its newest window, and the `best` rate of any report before, in
+    tokens per second; None where there is none."""
+
+    reports: int
+    tokens: int
+    busy_s: float
+    best: float | None
+
+
+def may_be_slow(row: Row[Any, Any, Any, Any, Any] | Window, spec: HealthSpec) -> bool:
     """The newest window is bad by the most generous baseline: the best rate of any report."""
     if row.best is None:
         return False

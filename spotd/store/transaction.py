@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, case, select, update
@@ -26,6 +27,48 @@ _TOUCH = (
         ),
     )
 )
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A message of the outbox that is not delivered yet."""
+
+    id: int
+    at_us: int
+
+
+@dataclass
+class Alert:
+    """A message that is new in the outbox."""
+
+    route: str
+    job_id: str
+    event: Event
+    at_us: int
+    repeats: int = 1
+
+
+def coalesced(
+    alerts: Iterable[tuple[str, Event, int]],
+    routes: Mapping[str, tuple[str, ...]],
+    waiting: Mapping[tuple[str, str], Waiting],
+) -> tuple[list[Alert], dict[int, int]]:
+    """What becomes of some alerts, each (job id, event, time): the new messages, and how often a
+    `waiting` one, by route and key, has happened again. `routes` are those of jobs."""
+    fresh: list[Alert] = []
+    repeats: dict[int, int] = {}
+    newest: dict[tuple[str, str], Waiting | Alert] = dict(waiting)
+    for job_id, event, at_us in alerts:
+        for route in routes.get(job_id, (DEFAULT_ROUTE,)):
+            known = newest.get((route, event.key)) if event.key else None
+            if known is None or at_us - known.at_us >= COALESCE_S * S:
+                alert = newest[route, event.key] = Alert(route, job_id, event, at_us)
+                fresh.append(alert)
+            elif isinstance(known, Alert):
+                known.repeats += 1
+            else:
+                repeats[known.id] = repeats.get(known.id, 0) + 1
+    return fresh, repeats
 
 
 _ADD = (
@@ -89,7 +132,10 @@ class Transaction:
     def _flush_rows(self) -> None:
         number = self.take_ids(len(self._events) + len(self._progress))
         if self._progress:
-            rows = [{"id": number + at, **row} for at, row in enumerate(self._progress)]
+            rows = [
+                {"id": number + at, **row, "losses": encode(row["losses"])}
+                for at, row in enumerate(self._progress)
+            ]
             self.conn.execute(schema.progress.insert(), rows)
             number += len(rows)
         if self._events:
@@ -103,20 +149,7 @@ class Transaction:
         """One outbox row per route of the event's job, or one more repeat of a waiting row."""
         routes = self._routes({job_id for job_id, _, _ in alerts if job_id})
         waiting = self._waiting([event.key for _, event, _ in alerts if event.key])
-        fresh: list[dict[str, Any]] = []
-        repeats: dict[int, int] = {}
-        for job_id, event, at_us in alerts:
-            for route in routes.get(job_id, (DEFAULT_ROUTE,)):
-                row = waiting.get((route, event.key)) if event.key else None
-                if row is not None and at_us - row["at_us"] < COALESCE_S * S:
-                    if "id" in row:
-                        repeats[row["id"]] = repeats.get(row["id"], 0) + 1
-                    else:
-                        row["repeats"] += 1
-                    continue
-                row = _alert_row(route, job_id, event, at_us)
-                fresh.append(row)
-                waiting[route, event.key] = row
+        fresh, repeats = coalesced(alerts, routes, waiting)
         for number, count in sorted(repeats.items()):
             where = _alerts.c.id == number
             self.conn.execute(
@@ -124,14 +157,14 @@ class Transaction:
             )
         if fresh:
             first = self.take_ids(len(fresh))
-            rows = [{"id": first + at, **row} for at, row in enumerate(fresh)]
+            rows = [{"id": first + at, **_alert_row(row)} for at, row in enumerate(fresh)]
             self.conn.execute(_alerts.insert(), rows)
 
     def _routes(self, jobs: Iterable[str]) -> dict[str, tuple[str, ...]]:
         query = select(_jobs.c.id, _jobs.c.spec).where(_jobs.c.id.in_(sorted(jobs)))
         return {row.id: decode_spec(row.spec).alerts for row in self.conn.execute(query)}
 
-    def _waiting(self, keys: Iterable[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    def _waiting(self, keys: Iterable[str]) -> dict[tuple[str, str], Waiting]:
         wanted = sorted(set(keys))
         if not wanted:
             return {}
@@ -141,8 +174,8 @@ class Transaction:
             .order_by(_alerts.c.id)
             .with_for_update()
         )
-        rows = self.conn.execute(query).mappings()
-        return {(row["route"], row["key"]): dict(row) for row in rows}
+        rows = self.conn.execute(query)
+        return {(row.route, row.key): Waiting(row.id, row.at_us) for row in rows}
 
 
 def _event_row(number: int, job_id: str, event: Event, at_us: int) -> dict[str, Any]:
@@ -160,13 +193,13 @@ def _event_row(number: int, job_id: str, event: Event, at_us: int) -> dict[str, 
     }
 
 
-def _alert_row(route: str, job_id: str, event: Event, at_us: int) -> dict[str, Any]:
+def _alert_row(alert: Alert) -> dict[str, Any]:
     return {
-        "route": route,
-        "key": event.key,
-        "at_us": at_us,
-        "job_id": job_id or None,
-        "event": encode(event),
-        "repeats": 1,
-        "next_at_us": at_us,
+        "route": alert.route,
+        "key": alert.event.key,
+        "at_us": alert.at_us,
+        "job_id": alert.job_id or None,
+        "event": encode(alert.event),
+        "repeats": alert.repeats,
+        "next_at_us": alert.at_us,
     }

@@ -24,8 +24,7 @@ from spotd.plan import (
     Plan,
 )
 from spotd.states import NodeState
-from spotd.store.base import CommitStatus, JournalBatch, Submission
-from spotd.store.sql import SqlStore
+from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
 from spotd.wire import JournalEntry
 
 NOW = 1_000_000 * S
@@ -81,13 +80,13 @@ def submission(job_id: str = "j1", **fields: Any) -> Submission:
     return replace(base, **fields)
 
 
-def submit(store: SqlStore, job_id: str = "j1", at_us: int = NOW, **fields: Any) -> View:
+def submit(store: Store, job_id: str = "j1", at_us: int = NOW, **fields: Any) -> View:
     """A new job's view; `fields` are the spec's."""
     store.submit(submission(job_id, spec=spec(job_id, **fields)), at_us)
     return view(store, job_id)
 
 
-def view(store: SqlStore, job_id: str = "j1", now_us: int = NOW) -> View:
+def view(store: Store, job_id: str = "j1", now_us: int = NOW) -> View:
     found = store.load_view(job_id, now_us)
     assert found is not None
     return found
@@ -123,7 +122,7 @@ def opening(job_id: str = "j1", generation: int = 1, *nodes: Node) -> Plan:
     )
 
 
-def commit(store: SqlStore, before: View, decided: Plan, now_us: int = NOW) -> View:
+def commit(store: Store, before: View, decided: Plan, now_us: int = NOW) -> View:
     """Commit what must be accepted."""
     result = store.commit(before, decided, now_us)
     assert result.status is CommitStatus.DONE, result
@@ -131,19 +130,19 @@ def commit(store: SqlStore, before: View, decided: Plan, now_us: int = NOW) -> V
     return result.view
 
 
-def placed(store: SqlStore, job_id: str = "j1", *nodes: Node, **fields: Any) -> View:
+def placed(store: Store, job_id: str = "j1", *nodes: Node, **fields: Any) -> View:
     """A submitted job whose first attempt is open."""
     return commit(store, submit(store, job_id, **fields), opening(job_id, 1, *nodes))
 
 
-def move(store: SqlStore, node_id: str, state: NodeState, now_us: int = NOW, **fields: Any) -> View:
+def move(store: Store, node_id: str, state: NodeState, now_us: int = NOW, **fields: Any) -> View:
     """Decide a node's state."""
     job_id = node_id.split("-", maxsplit=1)[0]
     change = ChangeNode(node_id, {"state": state, **fields})
     return commit(store, view(store, job_id, now_us), plan(change), now_us)
 
 
-def node(store: SqlStore, node_id: str = "j1-g1-0") -> Node:
+def node(store: Store, node_id: str = "j1-g1-0") -> Node:
     """One node as stored."""
     job_id = node_id.split("-", maxsplit=1)[0]
     return next(n for n in store.job_nodes(job_id) if n.id == node_id)
@@ -179,5 +178,5 @@ def said(
     return JournalBatch(node_id, journal, heard_at_us)
 
 
-def kinds(store: SqlStore, job_id: str | None = "j1") -> list[str]:
+def kinds(store: Store, job_id: str | None = "j1") -> list[str]:
     return [row.event.kind for row in store.events(job_id)]

@@ -1,4 +1,8 @@
-"""Every test of this folder that asks for `url` or `store` runs on SQLite and on PostgreSQL."""
+"""Every test of this folder that asks for `store` runs on each of the three stores.
+
+Tests that open a database themselves, look into one, or let several processes or threads share one
+ask for `url` or `sql_store`: they run on SQLite and on PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from spotd.store.base import Store
 from spotd.store.sql import SqlStore, open_store
 from tests.rigs import postgres
+from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell
 
 DEPLOYMENT = "d0"
@@ -30,13 +36,17 @@ def make(url: str, bell: Bell | None = None) -> SqlStore:
     )
 
 
+def _database(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    if kind == "sqlite":
+        return f"sqlite:///{folder}/spotd.db"
+    running: postgres.Postgres = request.getfixturevalue("server")
+    return running.url(running.create("ready"))
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of the test's own."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/spotd.db"
-    running: postgres.Postgres = request.getfixturevalue("server")
-    return running.url(running.create("ready"))
+    return _database(request.param, request, tmp_path)
 
 
 @pytest.fixture
@@ -46,8 +56,20 @@ def bell() -> Bell:
 
 
 @pytest.fixture
-def store(url: str, bell: Bell) -> Iterator[SqlStore]:
-    """An open, empty store."""
+def sql_store(url: str, bell: Bell) -> Iterator[SqlStore]:
+    """An open, empty store in the database at `url`."""
     opened = make(url, bell)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, bell: Bell) -> Iterator[Store]:
+    """An open, empty store, of which nothing is known but that it is one."""
+    opened: Store
+    if request.param == "memory":
+        opened = MemoryStore(DEPLOYMENT, bell)
+    else:
+        opened = make(_database(request.param, request, tmp_path), bell)
     yield opened
     opened.close()

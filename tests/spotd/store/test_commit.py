@@ -28,8 +28,7 @@ from spotd.plan import (
 )
 from spotd.states import IllegalTransitionError, NodeState
 from spotd.store import ledger
-from spotd.store.base import CommitResult, CommitStatus
-from spotd.store.sql import SqlStore
+from spotd.store.base import CommitResult, CommitStatus, Store
 from tests.rigs import postgres
 from tests.spotd.store.build import (
     NOW,
@@ -49,7 +48,7 @@ from tests.spotd.store.build import (
 from tests.spotd.store.conftest import make
 
 
-def test_the_result_is_what_is_loaded_next(store: SqlStore) -> None:
+def test_the_result_is_what_is_loaded_next(store: Store) -> None:
     before = submit(store)
     effect = {"effect": EffectKind.LAUNCH, "effect_armed_at_us": NOW, "effect_due_at_us": NOW + 5}
     first = opening("j1", 1, replace(new_node(), **effect))  # type: ignore[arg-type]
@@ -75,7 +74,7 @@ def test_exactly_one_of_two_commits_wins(url: str) -> None:
         start = threading.Barrier(2)
         results: list[CommitResult] = []
 
-        def decide(store: SqlStore, start: threading.Barrier, turn: int) -> None:
+        def decide(store: Store, start: threading.Barrier, turn: int) -> None:
             decided = plan(ChangeJob({"failures": turn}))
             before = seen  # noqa: B023 - joined below
             start.wait()
@@ -92,7 +91,7 @@ def test_exactly_one_of_two_commits_wins(url: str) -> None:
         store.close()
 
 
-def test_a_stale_plan_leaves_no_trace(store: SqlStore) -> None:
+def test_a_stale_plan_leaves_no_trace(store: Store) -> None:
     seen = submit(store)
     commit(store, seen, plan())
     before, events = view(store), kinds(store)
@@ -104,7 +103,7 @@ def test_a_stale_plan_leaves_no_trace(store: SqlStore) -> None:
     assert store.due_alerts(NOW, 10) == []
 
 
-def test_many_plans_in_one_transaction_each_stand_alone(store: SqlStore) -> None:
+def test_many_plans_in_one_transaction_each_stand_alone(store: Store) -> None:
     views = {number: submit(store, f"j{number}") for number in range(4)}
     commit(store, views[1], plan())
     batch = [(views[number], opening(f"j{number}")) for number in range(4)]
@@ -116,7 +115,7 @@ def test_many_plans_in_one_transaction_each_stand_alone(store: SqlStore) -> None
     assert store.load_views([f"j{n}" for n in range(4)], NOW)["j2"] == view(store, "j2")
 
 
-def test_one_bad_plan_does_not_harm_the_others(store: SqlStore) -> None:
+def test_one_bad_plan_does_not_harm_the_others(store: Store) -> None:
     good, bad = submit(store, "good"), submit(store, "bad")
     taken = replace(new_node("bad"), token="t-good-g1-0")
     batch = [(bad, opening("bad", 1, taken)), (good, opening("good"))]
@@ -127,7 +126,7 @@ def test_one_bad_plan_does_not_harm_the_others(store: SqlStore) -> None:
     assert (told.kind, told.severity) == ("plan_rejected", Severity.ERROR)
 
 
-def test_two_chosen_nodes_of_one_rank_are_impossible(store: SqlStore) -> None:
+def test_two_chosen_nodes_of_one_rank_are_impossible(store: Store) -> None:
     placed(store, "j1", new_node(number=0), new_node(number=1))
     both = plan(
         *(ChangeNode(f"j1-g1-{n}", {"state": NodeState.BOOTING, "chosen": True}) for n in (0, 1))
@@ -154,13 +153,13 @@ def test_two_chosen_nodes_of_one_rank_are_impossible(store: SqlStore) -> None:
         plan(AddNode(new_node(number=0))),  # a node id twice
     ],
 )
-def test_the_schema_holds_the_invariants(store: SqlStore, broken: Plan) -> None:
+def test_the_schema_holds_the_invariants(store: Store, broken: Plan) -> None:
     before = placed(store)
     assert store.commit(before, broken, NOW).status is CommitStatus.REJECTED
     assert view(store) == before
 
 
-def test_a_plan_that_is_no_plan_is_a_bug_and_raises(store: SqlStore) -> None:
+def test_a_plan_that_is_no_plan_is_a_bug_and_raises(store: Store) -> None:
     before = placed(store)
     running = plan(ChangeNode("j1-g1-0", {"state": NodeState.RUNNING}))
     with pytest.raises(IllegalTransitionError):
@@ -170,7 +169,7 @@ def test_a_plan_that_is_no_plan_is_a_bug_and_raises(store: SqlStore) -> None:
     assert view(store) == before
 
 
-def test_a_commit_never_writes_what_was_observed(store: SqlStore) -> None:
+def test_a_commit_never_writes_what_was_observed(store: Store) -> None:
     before = placed(store)
     store.record_launched("j1-g1-0", "i-1", NOW + S)
     commit(store, before, plan(ChangeNode("j1-g1-0", {"kept_until_us": 5})))
@@ -181,7 +180,7 @@ def test_a_commit_never_writes_what_was_observed(store: SqlStore) -> None:
 # --- limits
 
 
-def test_the_limit_of_nodes_counts_everything_not_gone(store: SqlStore) -> None:
+def test_the_limit_of_nodes_counts_everything_not_gone(store: Store) -> None:
     store.set_limits(Limits(max_nodes=2))
     placed(store, "a")
     placed(store, "b")
@@ -196,7 +195,7 @@ def test_the_limit_of_nodes_counts_everything_not_gone(store: SqlStore) -> None:
     commit(store, waiting, opening("c"))
 
 
-def test_the_limit_of_spend_counts_the_current_price(store: SqlStore) -> None:
+def test_the_limit_of_spend_counts_the_current_price(store: Store) -> None:
     store.set_limits(Limits(max_microusd_per_h=25_000_000))
     store.record_offers("aws", [offer()], NOW)
     placed(store, "a")
@@ -220,7 +219,7 @@ def test_the_limit_of_spend_counts_the_current_price(store: SqlStore) -> None:
     ],
     ids=["nodes", "rate"],
 )
-def test_a_gang_counts_with_all_its_nodes(store: SqlStore, limits: Limits, text: str) -> None:
+def test_a_gang_counts_with_all_its_nodes(store: Store, limits: Limits, text: str) -> None:
     """Three machines at ten dollars, where two would fit."""
     gang = [new_node(number=rank, rank=rank, candidate=0) for rank in range(3)]
     waiting = submit(store, num_nodes=3)
@@ -235,7 +234,7 @@ def test_a_gang_counts_with_all_its_nodes(store: SqlStore, limits: Limits, text:
 
 @pytest.mark.parametrize(("price", "counted"), [(16, 16), (8, 10)])
 def test_a_price_that_moved_after_the_decision_never_flatters(
-    store: SqlStore, price: int, counted: int
+    store: Store, price: int, counted: int
 ) -> None:
     store.record_offers("aws", [offer()], NOW)
     seen = submit(store)
@@ -280,7 +279,7 @@ def test_a_price_that_moves_while_a_launch_is_committed_is_not_missed(
     pricing.close()
 
 
-def test_a_job_past_its_cost_launches_nothing(store: SqlStore) -> None:
+def test_a_job_past_its_cost_launches_nothing(store: Store) -> None:
     placed(store, max_cost_microusd=20_000_000)
     later = NOW + 2 * 3600 * S
     seen = view(store, now_us=later)
@@ -290,7 +289,7 @@ def test_a_job_past_its_cost_launches_nothing(store: SqlStore) -> None:
     assert "spent $20.00 of its max_cost_usd 20.00" in refused.text
 
 
-def test_plans_of_one_batch_share_the_room(store: SqlStore) -> None:
+def test_plans_of_one_batch_share_the_room(store: Store) -> None:
     store.set_limits(Limits(max_nodes=2))
     batch = [(submit(store, name), opening(name)) for name in ("a", "b", "c")]
     statuses = [result.status.value for result in store.commit_many(batch, NOW)]
@@ -330,7 +329,7 @@ def test_the_limit_holds_when_two_commit_at_once(url: str) -> None:
 # --- the record
 
 
-def test_the_pass_is_told_when_its_reason_changes(store: SqlStore) -> None:
+def test_the_pass_is_told_when_its_reason_changes(store: Store) -> None:
     seen = submit(store)
     for reason in ("waiting", "waiting", "asking", "waiting"):
         commit(store, seen, plan(reason=reason, reasons=(reason, "and more")))
@@ -341,7 +340,7 @@ def test_the_pass_is_told_when_its_reason_changes(store: SqlStore) -> None:
     assert [row.id for row in store.events("j1", after_id=rows[0].id)] == [r.id for r in rows[1:]]
 
 
-def test_events_are_read_back_whole(store: SqlStore) -> None:
+def test_events_are_read_back_whole(store: Store) -> None:
     event = Event(
         "lost", "gone ☹", "j1-g1-0", Severity.WARNING, alert=True, key="k", data={"a": [1, None]}
     )
@@ -359,7 +358,7 @@ def test_events_are_read_back_whole(store: SqlStore) -> None:
     ],
 )
 def test_a_machine_taken_away_is_remembered_once(
-    store: SqlStore, reason: LeaveReason, code: str
+    store: Store, reason: LeaveReason, code: str
 ) -> None:
     placed(store)
     store.load_market(NOW)
@@ -369,7 +368,7 @@ def test_a_machine_taken_away_is_remembered_once(
     assert store.load_market(NOW + 3 * S).refusals == (expected,)
 
 
-def test_what_was_taken_away_cools_from_when_it_was_gone(store: SqlStore) -> None:
+def test_what_was_taken_away_cools_from_when_it_was_gone(store: Store) -> None:
     placed(store)
     store.record_launched("j1-g1-0", "i-1", NOW)
     why: dict[str, Any] = {"leave_reason": LeaveReason.PREEMPTED, "left_at_us": NOW + S}
@@ -381,7 +380,7 @@ def test_what_was_taken_away_cools_from_when_it_was_gone(store: SqlStore) -> Non
     assert [r.at_us for r in store.load_market(NOW).refusals] == [NOW + 90 * S]
 
 
-def test_other_reasons_say_nothing_about_the_offer(store: SqlStore) -> None:
+def test_other_reasons_say_nothing_about_the_offer(store: Store) -> None:
     placed(store)
     move(store, "j1-g1-0", NodeState.TERMINATING, leave_reason=LeaveReason.CANCELLED)
     assert store.load_market(NOW).refusals == ()

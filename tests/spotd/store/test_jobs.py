@@ -19,16 +19,15 @@ from spotd.model import (
 from spotd.plan import (
     ChangeJob,
 )
-from spotd.store.base import DuplicateNameError, StoreError
+from spotd.store.base import DuplicateNameError, Store, StoreError
 from spotd.store.codec import CodecError, decode, encode
-from spotd.store.sql import SqlStore
 from tests.spotd.store.build import NOW, Bell, commit, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
 
 LEASE = 30 * S
 
 
-def test_a_job_is_read_back_as_it_was_submitted(store: SqlStore) -> None:
+def test_a_job_is_read_back_as_it_was_submitted(store: Store) -> None:
     rich = spec(
         envs={"A": "1", "ünï": "☃"},
         secrets=("TOKEN",),
@@ -66,14 +65,14 @@ def test_the_codec_is_strict() -> None:
             decode(JobSpec, broken)
 
 
-def test_the_same_request_again_returns_the_first_job(store: SqlStore) -> None:
+def test_the_same_request_again_returns_the_first_job(store: Store) -> None:
     first = store.submit(submission("j1", name="a", request_id="r1"), NOW)
     again = store.submit(submission("j2", name="b", request_id="r1"), NOW + 1)
     assert again.id == first.id
     assert len(store.jobs()) == 1
 
 
-def test_a_name_is_unique_among_unfinished_jobs(store: SqlStore) -> None:
+def test_a_name_is_unique_among_unfinished_jobs(store: Store) -> None:
     before = submit(store, "j1")
     with pytest.raises(DuplicateNameError, match="not finished yet") as caught:
         store.submit(submission("j2", name="j1"), NOW)
@@ -108,7 +107,7 @@ def test_many_threads_submit_one_name_and_one_wins(url: str) -> None:
         opened.close()
 
 
-def test_due_jobs_are_claimed_once_oldest_first(store: SqlStore) -> None:
+def test_due_jobs_are_claimed_once_oldest_first(store: Store) -> None:
     for number in (3, 1, 2):
         submit(store, f"j{number}", at_us=NOW + number)
     now_us = NOW + 10
@@ -119,7 +118,7 @@ def test_due_jobs_are_claimed_once_oldest_first(store: SqlStore) -> None:
     assert set(store.claim(now_us + LEASE, "me", 9, LEASE)) == {"j1", "j2", "j3"}
 
 
-def test_a_commit_ends_the_claim_and_sets_the_timer(store: SqlStore) -> None:
+def test_a_commit_ends_the_claim_and_sets_the_timer(store: Store) -> None:
     before = submit(store)
     assert store.claim(NOW, "me", 1, LEASE) == ["j1"]
     commit(store, before, plan(wake_at_us=NOW + 7 * S))
@@ -128,9 +127,7 @@ def test_a_commit_ends_the_claim_and_sets_the_timer(store: SqlStore) -> None:
     assert store.claim(NOW + 7 * S, "me", 1, LEASE) == ["j1"]
 
 
-def test_what_is_observed_during_a_pass_makes_the_job_due_again(
-    store: SqlStore, bell: Bell
-) -> None:
+def test_what_is_observed_during_a_pass_makes_the_job_due_again(store: Store, bell: Bell) -> None:
     before = submit(store)
     store.claim(NOW, "me", 1, LEASE)
     store.set_desired("j1", Desired.PAUSE, "alice", NOW + 1)
@@ -167,7 +164,7 @@ def test_two_daemons_claim_disjoint_jobs(url: str) -> None:
         opened.close()
 
 
-def test_desired_of_a_job(store: SqlStore) -> None:
+def test_desired_of_a_job(store: Store) -> None:
     before = submit(store)
     assert store.set_desired("j1", Desired.PAUSE, "alice", NOW).desired is Desired.PAUSE
     assert store.set_desired("j1", Desired.RUN, "alice", NOW).desired is Desired.RUN
@@ -178,7 +175,7 @@ def test_desired_of_a_job(store: SqlStore) -> None:
         store.set_desired("nope", Desired.RUN, "alice", NOW)
 
 
-def test_a_finished_job_stays_finished(store: SqlStore) -> None:
+def test_a_finished_job_stays_finished(store: Store) -> None:
     before = submit(store)
     ended = {"outcome": Outcome.SUCCEEDED, "outcome_text": "done", "finished_at_us": NOW}
     after = commit(store, before, plan(ChangeJob(ended)))
@@ -186,7 +183,7 @@ def test_a_finished_job_stays_finished(store: SqlStore) -> None:
     assert store.set_desired("j1", Desired.CANCEL, "alice", NOW).desired is Desired.RUN
 
 
-def test_unknown_ids_are_clear(store: SqlStore) -> None:
+def test_unknown_ids_are_clear(store: Store) -> None:
     assert store.load_view("nope", NOW) is None
     assert store.find_job("nope") is None
     assert store.job_nodes("nope") == []

@@ -16,9 +16,8 @@ from spotd import wire
 from spotd.decide.health import slow
 from spotd.model import CheckpointSpec, HeadSeen, HealthSpec, NoticeSeen, S, Throughput
 from spotd.states import NodeState
-from spotd.store.base import JournalBatch
+from spotd.store.base import JournalBatch, Store
 from spotd.store.entries import APPLY
-from spotd.store.sql import SqlStore
 from spotd.wire import JournalEntry
 from tests.spotd.store.build import (
     NOW,
@@ -53,7 +52,7 @@ def test_every_kind_of_the_wire_has_a_meaning() -> None:
     assert APPLY.keys() == wire.JOURNAL_KINDS
 
 
-def test_a_life_from_hello_to_release(store: SqlStore) -> None:
+def test_a_life_from_hello_to_release(store: Store) -> None:
     placed(store)
     batch = said(
         ("hello", {"agent": "1", "wire": 1}),
@@ -84,7 +83,7 @@ def test_a_life_from_hello_to_release(store: SqlStore) -> None:
     ("released", "text"),
     [(True, "the program stopped, as asked"), (False, "the program ended with code 75")],
 )
-def test_75_is_told_as_the_stop_that_it_means(store: SqlStore, released: bool, text: str) -> None:
+def test_75_is_told_as_the_stop_that_it_means(store: Store, released: bool, text: str) -> None:
     """The shell of a script that was stopped has a code of its own."""
     placed(store)
     entries = [("released", {"step": 0}), ("exited", {"code": 75, "ranks": {"0": 143}})]
@@ -93,7 +92,7 @@ def test_75_is_told_as_the_stop_that_it_means(store: SqlStore, released: bool, t
     assert texts == [text]
 
 
-def test_entries_count_once_however_often_they_arrive(store: SqlStore) -> None:
+def test_entries_count_once_however_often_they_arrive(store: Store) -> None:
     placed(store)
     batch = said(("hello", {}), _progress(1), _progress(2), _checkpoint(2))
     again = said(_progress(2), _checkpoint(2), _progress(3), first=3)
@@ -110,7 +109,7 @@ def test_two_daemons_that_follow_one_node_record_it_once(url: str) -> None:
     batches = [said(_progress(n), first=n, heard_at_us=AT + n) for n in range(1, 31)]
     start = threading.Barrier(2)
 
-    def follow(store: SqlStore) -> None:
+    def follow(store: Store) -> None:
         start.wait()
         for batch in batches:
             store.record_journal([batch])
@@ -125,7 +124,7 @@ def test_two_daemons_that_follow_one_node_record_it_once(url: str) -> None:
         store.close()
 
 
-def test_steps_alone_make_nobody_decide(store: SqlStore, bell: Bell) -> None:
+def test_steps_alone_make_nobody_decide(store: Store, bell: Bell) -> None:
     placed(store)
     store.record_journal([said(_progress(1))])
     notes, rings = view(store).job.notes, bell.rings
@@ -136,7 +135,7 @@ def test_steps_alone_make_nobody_decide(store: SqlStore, bell: Bell) -> None:
     assert (view(store).job.notes, bell.rings) == (notes + 1, rings + 1)
 
 
-def test_an_entry_after_a_lost_link_makes_the_job_due(store: SqlStore) -> None:
+def test_an_entry_after_a_lost_link_makes_the_job_due(store: Store) -> None:
     placed(store)
     store.record_journal([said(_progress(1))])
     store.record_link(NODE, AT + S)
@@ -145,7 +144,7 @@ def test_an_entry_after_a_lost_link_makes_the_job_due(store: SqlStore) -> None:
     assert (view(store).job.notes, node(store).link_down_at_us) == (notes + 1, 0)
 
 
-def test_a_script_without_our_engine_trains_when_it_runs(store: SqlStore) -> None:
+def test_a_script_without_our_engine_trains_when_it_runs(store: Store) -> None:
     for name, engine in (("ours", "spotd"), ("any", "none")):
         placed(store, name, checkpoint=CheckpointSpec("file:///c", engine=engine))
         store.record_journal([said(("started", {}), node_id=f"{name}-g1-0")])
@@ -154,7 +153,7 @@ def test_a_script_without_our_engine_trains_when_it_runs(store: SqlStore) -> Non
     assert view(store, "any").job.first_step_at_us == AT
 
 
-def test_throughput_of_the_newest_attempt_that_chose_alone(store: SqlStore) -> None:
+def test_throughput_of_the_newest_attempt_that_chose_alone(store: Store) -> None:
     placed(store)
     move(store, NODE, NodeState.BOOTING, chosen=True)
     store.record_journal([said(_progress(1), _progress(2))])
@@ -168,7 +167,7 @@ def test_throughput_of_the_newest_attempt_that_chose_alone(store: SqlStore) -> N
     assert view(store, now_us=AT).throughput == ()
 
 
-def test_a_view_looks_back_as_far_as_its_checks_need(store: SqlStore) -> None:
+def test_a_view_looks_back_as_far_as_its_checks_need(store: Store) -> None:
     patient = HealthSpec(checks=10, check_every_s=60.0)
     placed(store, health=patient)
     move(store, NODE, NodeState.BOOTING, chosen=True)
@@ -178,7 +177,7 @@ def test_a_view_looks_back_as_far_as_its_checks_need(store: SqlStore) -> None:
 
 
 @pytest.mark.req("HLT-03")
-def test_the_check_of_all_jobs_brings_those_that_may_be_slow(store: SqlStore) -> None:
+def test_the_check_of_all_jobs_brings_those_that_may_be_slow(store: Store) -> None:
     """Four minutes at full speed; then half of it, nothing at all, a long save, and the same."""
     names = ("halved", "silent", "saving", "steady", "booting")
     for name in names:
@@ -222,7 +221,7 @@ def _notice(left_s: float | None, notice_id: str = "n1") -> tuple[str, dict[str,
     return "notice", data
 
 
-def test_a_notice_has_its_deadline_on_our_clock(store: SqlStore) -> None:
+def test_a_notice_has_its_deadline_on_our_clock(store: Store) -> None:
     placed(store)
     store.record_journal([said(_notice(120.0), _notice(None, "n2"), _notice(-3.0, "n3"))])
     preempt = (NoticeKind.PREEMPT, AT)
@@ -233,7 +232,7 @@ def test_a_notice_has_its_deadline_on_our_clock(store: SqlStore) -> None:
     )
 
 
-def test_a_notice_heard_late_keeps_its_deadline(store: SqlStore) -> None:
+def test_a_notice_heard_late_keeps_its_deadline(store: Store) -> None:
     """We were away for a minute: the node's own clock says how old the notice is."""
     placed(store)
     entries = (
@@ -245,7 +244,7 @@ def test_a_notice_heard_late_keeps_its_deadline(store: SqlStore) -> None:
     assert (notice.heard_at_us, notice.deadline_us) == (AT - 50 * S, AT + 70 * S)
 
 
-def test_a_clock_that_is_set_between_entries_shortens_no_deadline(store: SqlStore) -> None:
+def test_a_clock_that_is_set_between_entries_shortens_no_deadline(store: Store) -> None:
     placed(store)
     store.record_heard({NODE: AT - 2 * S})
     entries = (
@@ -257,7 +256,7 @@ def test_a_clock_that_is_set_between_entries_shortens_no_deadline(store: SqlStor
     assert notice.deadline_us == AT - 2 * S + 120 * S
 
 
-def test_a_notice_can_be_withdrawn_and_come_back(store: SqlStore) -> None:
+def test_a_notice_can_be_withdrawn_and_come_back(store: Store) -> None:
     placed(store)
     withdrawn = ("notice_withdrawn", {"notice_id": "n1"})
     store.record_journal([said(_notice(60.0), withdrawn)])
@@ -269,7 +268,7 @@ def test_a_notice_can_be_withdrawn_and_come_back(store: SqlStore) -> None:
 @pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
 @pytest.mark.parametrize("left_s", [(60.0, 30.0), (30.0, 60.0)], ids=["sooner", "later"])
 def test_of_two_deadlines_at_once_the_earlier_one_counts(
-    store: SqlStore, left_s: tuple[float, float], known: bool
+    store: Store, left_s: tuple[float, float], known: bool
 ) -> None:
     placed(store)
     if known:
@@ -282,7 +281,7 @@ def test_of_two_deadlines_at_once_the_earlier_one_counts(
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3], ids=["at-once", "in-two", "one-by-one"])
-def test_a_notice_that_comes_back_has_its_new_times(store: SqlStore, batches: int) -> None:
+def test_a_notice_that_comes_back_has_its_new_times(store: Store, batches: int) -> None:
     """Its old deadline may have passed long ago."""
     placed(store)
     withdrawn = ("notice_withdrawn", {"notice_id": "n1"})
@@ -304,7 +303,7 @@ def test_a_notice_that_comes_back_has_its_new_times(store: SqlStore, batches: in
 # --- HEAD and checkpoints
 
 
-def test_a_node_cannot_make_its_job_final(store: SqlStore) -> None:
+def test_a_node_cannot_make_its_job_final(store: Store) -> None:
     placed(store)
     store.record_journal([said(_checkpoint(9, final=True, released=True))])
     head = view(store).job.head
@@ -313,7 +312,7 @@ def test_a_node_cannot_make_its_job_final(store: SqlStore) -> None:
     assert store.checkpoints("j1")[0].final
 
 
-def test_an_older_generation_does_not_move_head(store: SqlStore) -> None:
+def test_an_older_generation_does_not_move_head(store: Store) -> None:
     before = placed(store)
     commit(store, before, opening("j1", 2))
     newer = said(("claimed", {"step": 5, "manifest": "m5"}), node_id="j1-g2-0", generation=2)
@@ -323,14 +322,14 @@ def test_an_older_generation_does_not_move_head(store: SqlStore) -> None:
     assert len(store.checkpoints("j1")) == 1  # on record all the same
 
 
-def test_every_rank_may_report_the_same_checkpoint(store: SqlStore) -> None:
+def test_every_rank_may_report_the_same_checkpoint(store: Store) -> None:
     placed(store, "j1", new_node(number=0), replace(new_node(number=1), rank=1))
     store.record_journal([said(_checkpoint(3)), said(_checkpoint(3), node_id="j1-g1-1")])
     store.record_journal([said(_checkpoint(3), _checkpoint(4), node_id="j1-g1-1", first=2)])
     assert [row.step for row in store.checkpoints("j1")] == [3, 4]
 
 
-def test_losses_are_kept_to_the_last_bit(store: SqlStore) -> None:
+def test_losses_are_kept_to_the_last_bit(store: Store) -> None:
     placed(store)
     losses = [0.1, 1 / 3, 5e-324, math.inf, math.nan, 7]
     store.record_journal([said(_progress(6, from_step=1, losses=losses))])
@@ -354,7 +353,7 @@ def test_losses_are_kept_to_the_last_bit(store: SqlStore) -> None:
         ("warning", {"text": "clock \x00skew"}, False, "clock skew"),
     ],
 )
-def test_events(store: SqlStore, kind: str, data: dict[str, Any], alert: bool, words: str) -> None:
+def test_events(store: Store, kind: str, data: dict[str, Any], alert: bool, words: str) -> None:
     placed(store)
     store.record_journal([said((kind, data))])
     row = store.events("j1")[-1]
@@ -363,7 +362,7 @@ def test_events(store: SqlStore, kind: str, data: dict[str, Any], alert: bool, w
     assert len(store.due_alerts(AT, 10)) == int(alert)
 
 
-def test_a_failed_setup(store: SqlStore) -> None:
+def test_a_failed_setup(store: Store) -> None:
     placed(store)
     store.record_journal([said(("setup", {"status": "failed", "code": 1, "tail": "oops"}))])
     assert (node(store).setup_failed, node(store).exit_tail) == (True, "oops")
@@ -392,7 +391,7 @@ def test_a_failed_setup(store: SqlStore) -> None:
     ],
 )
 def test_garbage_becomes_a_warning_and_stops_nobody(
-    store: SqlStore, kind: str, data: dict[str, Any]
+    store: Store, kind: str, data: dict[str, Any]
 ) -> None:
     placed(store)
     store.record_journal([said((kind, data), ("ready", {}))])
@@ -402,7 +401,7 @@ def test_garbage_becomes_a_warning_and_stops_nobody(
     assert kind in warnings[0]
 
 
-def test_entries_of_another_generation_or_an_unknown_node(store: SqlStore) -> None:
+def test_entries_of_another_generation_or_an_unknown_node(store: Store) -> None:
     placed(store)
     store.record_journal(
         [said(("ready", {}), node_id="nope"), said(("ready", {}), generation=9), said()]
@@ -439,7 +438,7 @@ _NAMES = sorted(
     )
 )
 def test_nothing_that_a_node_says_raises(
-    fuzzed: SqlStore, entries: list[tuple[int, int, str, dict[str, Any]]]
+    fuzzed: Store, entries: list[tuple[int, int, str, dict[str, Any]]]
 ) -> None:
     journal = tuple(JournalEntry(seq, at, 1, kind, data) for seq, at, kind, data in entries)
     fuzzed.record_journal([JournalBatch(NODE, journal, AT)])
@@ -447,6 +446,6 @@ def test_nothing_that_a_node_says_raises(
 
 
 @pytest.fixture
-def fuzzed(store: SqlStore) -> SqlStore:
+def fuzzed(store: Store) -> Store:
     placed(store)
     return store

@@ -13,12 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from providers.base import CapacityType, InstanceState, Offer, Scope
 from spotd.model import S
 from spotd.states import NodeState
-from spotd.store.base import SegmentRow
+from spotd.store.base import SegmentRow, Store
 from spotd.store.ledger import best_on_demand, cost_microusd
-from spotd.store.sql import SqlStore
+from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import (
     HOUR,
     NOW,
+    Bell,
     instance,
     move,
     new_node,
@@ -27,12 +28,12 @@ from tests.spotd.store.build import (
     placed,
     view,
 )
-from tests.spotd.store.conftest import make
+from tests.spotd.store.conftest import DEPLOYMENT, make
 
 NODE = "j1-g1-0"
 
 
-def _stretches(store: SqlStore) -> list[tuple[str, int, int, int]]:
+def _stretches(store: Store) -> list[tuple[str, int, int, int]]:
     """(state, start, end, rate), times in seconds since NOW."""
     return [
         (
@@ -62,9 +63,7 @@ def test_money_is_rounded_once_half_up() -> None:
         (24, 16_000_000, 384_000_000),
     ],
 )
-def test_cost_is_hours_times_the_nodes_rate(
-    store: SqlStore, hours: int, rate: int, cost: int
-) -> None:
+def test_cost_is_hours_times_the_nodes_rate(store: Store, hours: int, rate: int, cost: int) -> None:
     placed(store, "j1", new_node(offer=offer(price_microusd_per_h=rate)))
     store.record_launched(NODE, "i-1", NOW)
     assert view(store, now_us=NOW + hours * HOUR).spent_microusd == cost
@@ -73,7 +72,7 @@ def test_cost_is_hours_times_the_nodes_rate(
     assert view(store, now_us=NOW + 9999 * HOUR).spent_microusd == cost
 
 
-def test_an_intent_counts_from_its_start_until_its_outcome_is_known(store: SqlStore) -> None:
+def test_an_intent_counts_from_its_start_until_its_outcome_is_known(store: Store) -> None:
     placed(store)
     assert _stretches(store) == [("unknown", 0, 0, 10_000_000)]
     assert view(store, now_us=NOW + HOUR).spent_microusd == 10_000_000
@@ -82,7 +81,7 @@ def test_an_intent_counts_from_its_start_until_its_outcome_is_known(store: SqlSt
     assert view(store, now_us=NOW + 3 * S + HOUR).spent_microusd == 10_000_000
 
 
-def test_a_refused_or_absent_intent_costs_nothing(store: SqlStore) -> None:
+def test_a_refused_or_absent_intent_costs_nothing(store: Store) -> None:
     placed(store, "j1", new_node(number=0), new_node(number=1))
     store.record_launch_refused(NODE, "CapacityError", "none left", Scope.OFFER, NOW + S)
     store.record_absent("j1-g1-1", NOW + 2 * S)
@@ -90,7 +89,7 @@ def test_a_refused_or_absent_intent_costs_nothing(store: SqlStore) -> None:
     assert view(store, now_us=NOW + HOUR).spent_microusd == 0
 
 
-def test_a_machine_that_appears_after_all_is_counted(store: SqlStore) -> None:
+def test_a_machine_that_appears_after_all_is_counted(store: Store) -> None:
     placed(store)
     store.record_absent(NODE, NOW + 2 * S)
     store.record_launched(NODE, "i-1", NOW + 5 * S)
@@ -98,7 +97,7 @@ def test_a_machine_that_appears_after_all_is_counted(store: SqlStore) -> None:
     assert _stretches(store) == [("void", 0, 2, 10_000_000), ("open", 5, 0, 10_000_000)]
 
 
-def test_a_machine_that_one_listing_missed_is_counted_without_a_gap(store: SqlStore) -> None:
+def test_a_machine_that_one_listing_missed_is_counted_without_a_gap(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     found = instance(node(store))
@@ -110,7 +109,7 @@ def test_a_machine_that_one_listing_missed_is_counted_without_a_gap(store: SqlSt
     assert _stretches(store)[1:] == [("open", 31, 0, 10_000_000)]
 
 
-def test_a_machine_older_than_we_knew_is_counted_from_its_birth(store: SqlStore) -> None:
+def test_a_machine_older_than_we_knew_is_counted_from_its_birth(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW + 9 * S)
     found = instance(node(store), launched_at_us=NOW + 4 * S)
@@ -119,7 +118,7 @@ def test_a_machine_older_than_we_knew_is_counted_from_its_birth(store: SqlStore)
 
 
 @pytest.mark.parametrize("said_us", [0, NOW - 900_000, NOW], ids=["unknown", "behind", "exact"])
-def test_a_cloud_whose_clock_is_behind_ours_hides_no_time(store: SqlStore, said_us: int) -> None:
+def test_a_cloud_whose_clock_is_behind_ours_hides_no_time(store: Store, said_us: int) -> None:
     """We were dead for an hour, and the machine ended just then: all of it was paid for."""
     placed(store)
     later_us = NOW + 3600 * S
@@ -131,7 +130,7 @@ def test_a_cloud_whose_clock_is_behind_ours_hides_no_time(store: SqlStore, said_
     assert (row.start_us, row.end_us) == (NOW, later_us + S // 2)
 
 
-def test_its_birth_is_counted_although_the_price_changed_since(store: SqlStore) -> None:
+def test_its_birth_is_counted_although_the_price_changed_since(store: Store) -> None:
     store.record_offers("aws", [offer()], NOW)
     placed(store)
     store.record_launched(NODE, "i-1", NOW + 9 * S)
@@ -143,7 +142,7 @@ def test_its_birth_is_counted_although_the_price_changed_since(store: SqlStore) 
     assert view(store, now_us=NOW + 15 * S + HOUR).spent_microusd == spent
 
 
-def test_a_machine_whose_node_is_gone_costs_until_it_is_ended(store: SqlStore) -> None:
+def test_a_machine_whose_node_is_gone_costs_until_it_is_ended(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     alive = instance(node(store))
@@ -160,9 +159,7 @@ def test_a_machine_whose_node_is_gone_costs_until_it_is_ended(store: SqlStore) -
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["listed", "told-late"])
-def test_a_machine_that_appears_when_its_node_is_gone_is_counted(
-    store: SqlStore, told: bool
-) -> None:
+def test_a_machine_that_appears_when_its_node_is_gone_is_counted(store: Store, told: bool) -> None:
     placed(store)
     store.record_absent(NODE, NOW + 2 * S)
     move(store, NODE, NodeState.GONE, NOW + 3 * S)
@@ -178,7 +175,7 @@ def test_a_machine_that_appears_when_its_node_is_gone_is_counted(
     assert _stretches(store)[1:] == [("closed", 5, 80, 10_000_000)]
 
 
-def test_a_price_change_splits_what_runs(store: SqlStore) -> None:
+def test_a_price_change_splits_what_runs(store: Store) -> None:
     store.record_offers("aws", [offer()], NOW)
     placed(store, "j1", new_node(number=0), new_node(number=1))
     store.record_launched(NODE, "i-1", NOW)
@@ -193,7 +190,7 @@ def test_a_price_change_splits_what_runs(store: SqlStore) -> None:
     assert by_node["j1-g1-1"] == [("unknown", 12_000_000)]  # the worst case, for all of it
 
 
-def test_the_best_on_demand_price_anywhere(store: SqlStore) -> None:
+def test_the_best_on_demand_price_anywhere(store: Store) -> None:
     on_demand = {"capacity_type": CapacityType.ON_DEMAND}
     gcp = offer("gcp-1a", 25, **on_demand)
     smaller = offer("gcp-1b", 3, accelerator_count=4, **on_demand)
@@ -225,7 +222,7 @@ def test_machines_without_accelerators_are_compared_by_size() -> None:
     assert best_on_demand(ours, []) == 0
 
 
-def test_a_node_that_is_decided_gone_stops_costing(store: SqlStore) -> None:
+def test_a_node_that_is_decided_gone_stops_costing(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     move(store, NODE, NodeState.TERMINATING, NOW + HOUR)
@@ -242,11 +239,14 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = make("sqlite://")
+        self.store = self.open()
         self.store.record_offers("aws", [offer()], NOW)
         placed(self.store)
         self.now_us = NOW
         self.alive = False  # for all we know
+
+    def open(self) -> Store:
+        return make("sqlite://")
 
     def teardown(self) -> None:
         self.store.close()
@@ -309,8 +309,16 @@ def _cost(segment: SegmentRow, now_us: int) -> int:
     return cost_microusd(segment.rate_microusd_per_h, segment.start_us, end_us)
 
 
+class InMemory(Ledger):
+    """The same for the simulator's store."""
+
+    def open(self) -> Store:
+        return MemoryStore(DEPLOYMENT, Bell())
+
+
 TestLedger = Ledger.TestCase
-TestLedger.settings = settings(
+TestInMemory = InMemory.TestCase
+TestLedger.settings = TestInMemory.settings = settings(
     max_examples=25,
     stateful_step_count=15,
     deadline=None,

@@ -15,13 +15,14 @@ from spotd.plan import (
     ChangeJob,
 )
 from spotd.store import schema
+from spotd.store.base import Store
 from spotd.store.engine import Database
 from spotd.store.sql import SqlStore
 from tests.spotd.store.build import NOW, Bell, commit, new_node, offer, placed, plan, submit, view
 from tests.spotd.store.conftest import make
 
 
-def test_offers_are_replaced_per_provider(store: SqlStore) -> None:
+def test_offers_are_replaced_per_provider(store: Store) -> None:
     aws = [offer("aws-1a", 10), offer("aws-1b", 11)]
     store.record_offers("aws", aws, NOW)
     store.record_offers("gcp", [offer("gcp-1a", 9)], NOW)
@@ -32,14 +33,14 @@ def test_offers_are_replaced_per_provider(store: SqlStore) -> None:
     assert store.load_market(NOW).offers == (offer("aws-1b", 5),)
 
 
-def test_an_offer_named_twice_counts_at_its_lower_price(store: SqlStore) -> None:
+def test_an_offer_named_twice_counts_at_its_lower_price(store: Store) -> None:
     store.record_offers("aws", [offer(price=12), offer(price=7)], NOW)
     assert store.load_market(NOW).offers == (offer(price=7),)
 
 
-def test_history_is_kept_where_a_price_moved(store: SqlStore, url: str) -> None:
+def test_history_is_kept_where_a_price_moved(sql_store: SqlStore, url: str) -> None:
     for at_us, price in enumerate((10, 10, 12, 12, 10), start=NOW):
-        store.record_offers("aws", [offer(price=price), offer("aws-1b", 3)], at_us)
+        sql_store.record_offers("aws", [offer(price=price), offer("aws-1b", 3)], at_us)
     table = schema.price_history.c
     query = select(table.offer_key, table.at_us, table.price_microusd_per_h).order_by(table.at_us)
     database = Database(url)
@@ -50,7 +51,7 @@ def test_history_is_kept_where_a_price_moved(store: SqlStore, url: str) -> None:
     assert sum(key == offer("aws-1b").key for key, _, _ in rows) == 1
 
 
-def test_new_offers_wake_who_waits_and_nobody_else(store: SqlStore, bell: Bell) -> None:
+def test_new_offers_wake_who_waits_and_nobody_else(store: Store, bell: Bell) -> None:
     waiting, paused, done = (submit(store, name) for name in ("waiting", "paused", "done"))
     placed(store, "placed")
     store.set_desired("paused", Desired.PAUSE, "alice", NOW)
@@ -67,7 +68,7 @@ def test_new_offers_wake_who_waits_and_nobody_else(store: SqlStore, bell: Bell) 
     assert paused.job.desired is Desired.RUN
 
 
-def test_a_price_that_moves_wakes_who_pays_it(store: SqlStore) -> None:
+def test_a_price_that_moves_wakes_who_pays_it(store: Store) -> None:
     for name, zone in (("here", "aws-1a"), ("there", "aws-1b"), ("gone", "aws-1a")):
         placed(store, name, new_node(name, offer=offer(zone)))
     store.record_absent("gone-g1-0", NOW)
@@ -103,14 +104,14 @@ def test_what_is_cached_is_never_old(url: str) -> None:
     there.close()
 
 
-def test_committed_use_is_read_fresh(store: SqlStore) -> None:
+def test_committed_use_is_read_fresh(store: Store) -> None:
     assert (store.load_market(NOW).nodes, store.load_market(NOW).microusd_per_h) == (0, 0)
     placed(store, "j1", new_node(number=0), new_node(number=1, offer=offer("aws-1b", 7)))
     market = store.load_market(NOW)
     assert (market.nodes, market.microusd_per_h) == (2, 17_000_000)
 
 
-def test_old_refusals_say_nothing_any_more(store: SqlStore) -> None:
+def test_old_refusals_say_nothing_any_more(store: Store) -> None:
     placed(store)
     store.record_launch_refused("j1-g1-0", "CapacityError", "none", Scope.ZONE, NOW)
     store.record_provider("x", "y", NOW)  # reads the market again

@@ -19,6 +19,7 @@ from spotd.plan import (
     ChangeNode,
 )
 from spotd.states import NodeState
+from spotd.store.base import Store
 from spotd.store.sql import SqlStore
 from tests.spotd.store.build import (
     NOW,
@@ -40,11 +41,11 @@ from tests.spotd.store.build import (
 NODE = "j1-g1-0"
 
 
-def _notes(store: SqlStore) -> int:
+def _notes(store: Store) -> int:
     return view(store).job.notes
 
 
-def test_outcomes_of_calls(store: SqlStore) -> None:
+def test_outcomes_of_calls(store: Store) -> None:
     placed(store)
     notes = _notes(store)
     store.record_launched(NODE, "i-1", NOW + 1)
@@ -65,7 +66,7 @@ def test_outcomes_of_calls(store: SqlStore) -> None:
         store.record_told(NODE, EffectKind.BOOT, NOW)
 
 
-def test_a_refusal_is_remembered_with_its_scope(store: SqlStore) -> None:
+def test_a_refusal_is_remembered_with_its_scope(store: Store) -> None:
     placed(store)
     store.record_launch_refused(NODE, "QuotaError", "no quota", Scope.REGION, NOW + S)
     assert (node(store).launch_error, node(store).launch_error_code) == ("no quota", "QuotaError")
@@ -73,7 +74,7 @@ def test_a_refusal_is_remembered_with_its_scope(store: SqlStore) -> None:
     assert store.load_market(NOW + S).refusals == (expected,)
 
 
-def test_a_late_refusal_does_not_unmake_a_machine(store: SqlStore) -> None:
+def test_a_late_refusal_does_not_unmake_a_machine(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     store.record_launch_refused(NODE, "CapacityError", "none", Scope.OFFER, NOW + S)
@@ -82,7 +83,7 @@ def test_a_late_refusal_does_not_unmake_a_machine(store: SqlStore) -> None:
     assert store.segments()[0].state == "open"
 
 
-def test_failures_count_in_a_row_and_per_effect(store: SqlStore) -> None:
+def test_failures_count_in_a_row_and_per_effect(store: Store) -> None:
     placed(store)
 
     def arm(effect: EffectKind) -> None:
@@ -103,7 +104,7 @@ def test_failures_count_in_a_row_and_per_effect(store: SqlStore) -> None:
 
 
 def test_a_failure_counts_from_the_end_of_the_pause_that_the_cloud_asked_for(
-    store: SqlStore,
+    store: Store,
 ) -> None:
     placed(store)
     armed = {"effect": EffectKind.SURVEY, "effect_armed_at_us": NOW}
@@ -116,7 +117,7 @@ def test_a_failure_counts_from_the_end_of_the_pause_that_the_cloud_asked_for(
     assert node(store).effect_failed_at_us == 0
 
 
-def test_unknown_nodes_are_passed_over(store: SqlStore, bell: Bell) -> None:
+def test_unknown_nodes_are_passed_over(store: Store, bell: Bell) -> None:
     rings = bell.rings
     store.record_launched("nope", "i", NOW)
     store.record_booted("nope", NOW)
@@ -133,7 +134,7 @@ def test_unknown_nodes_are_passed_over(store: SqlStore, bell: Bell) -> None:
 # --- the link
 
 
-def test_heartbeats_make_nobody_decide(store: SqlStore, bell: Bell) -> None:
+def test_heartbeats_make_nobody_decide(store: Store, bell: Bell) -> None:
     placed(store)
     notes, rings = _notes(store), bell.rings
     store.record_heard({NODE: NOW + 5 * S})
@@ -142,7 +143,7 @@ def test_heartbeats_make_nobody_decide(store: SqlStore, bell: Bell) -> None:
     assert (_notes(store), bell.rings) == (notes, rings)
 
 
-def test_a_lost_link_and_its_return_make_the_job_due(store: SqlStore, bell: Bell) -> None:
+def test_a_lost_link_and_its_return_make_the_job_due(store: Store, bell: Bell) -> None:
     placed(store)
     notes = _notes(store)
     store.record_link(NODE, NOW + S)
@@ -158,7 +159,7 @@ def test_a_lost_link_and_its_return_make_the_job_due(store: SqlStore, bell: Bell
     assert (node(store).link_down_at_us, _notes(store)) == (0, notes + 4)
 
 
-def test_the_silent_are_noted(store: SqlStore) -> None:
+def test_the_silent_are_noted(store: Store) -> None:
     names = ("heard", "silent", "unbooted", "exited", "leaving")
     for name in names:
         placed(store, name)
@@ -178,7 +179,7 @@ def test_the_silent_are_noted(store: SqlStore) -> None:
 # --- listings
 
 
-def test_a_listing_updates_what_it_shows(store: SqlStore) -> None:
+def test_a_listing_updates_what_it_shows(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     notes = _notes(store)
@@ -198,49 +199,49 @@ def test_a_listing_updates_what_it_shows(store: SqlStore) -> None:
     assert _notes(store) == notes + 2
 
 
-def test_a_listing_without_news_costs_no_more_for_more_machines(store: SqlStore) -> None:
+def test_a_listing_without_news_costs_no_more_for_more_machines(sql_store: SqlStore) -> None:
     names = [f"j{number}" for number in range(12)]
     for number, name in enumerate(names):
-        placed(store, name)
-        store.record_launched(f"{name}-g1-0", f"i-{number}", NOW)
-    found = [instance(node(store, f"{name}-g1-0"), f"i-{n}") for n, name in enumerate(names)]
+        placed(sql_store, name)
+        sql_store.record_launched(f"{name}-g1-0", f"i-{number}", NOW)
+    found = [instance(node(sql_store, f"{name}-g1-0"), f"i-{n}") for n, name in enumerate(names)]
     counted: list[str] = []
-    engine = store._database._writer
+    engine = sql_store._database._writer
     event.listen(engine, "after_cursor_execute", lambda _c, _u, text, *_: counted.append(text))
 
     def statements(shown: list[Instance], asked_s: int) -> int:
         counted.clear()
-        store.record_listing("aws", shown, NOW + asked_s * S, NOW + asked_s * S)
+        sql_store.record_listing("aws", shown, NOW + asked_s * S, NOW + asked_s * S)
         return len(counted)
 
     assert statements(found, 1) > 12  # the first time, all is news
     quiet = statements(found, 5)
-    notes = [view(store, name).job.notes for name in names]
+    notes = [view(sql_store, name).job.notes for name in names]
     assert statements(found, 9) == quiet < 8
     times = {
-        (node(store, f"{n}-g1-0").surveyed_at_us, node(store, f"{n}-g1-0").seen_at_us)
+        (node(sql_store, f"{n}-g1-0").surveyed_at_us, node(sql_store, f"{n}-g1-0").seen_at_us)
         for n in names
     }
     assert times == {(NOW + 9 * S, NOW + 9 * S)}
-    assert [view(store, name).job.notes for name in names] == notes
+    assert [view(sql_store, name).job.notes for name in names] == notes
     # An answer that was asked for earlier, and comes late, takes nothing back.
     statements(found, 7)
-    assert node(store, "j0-g1-0").seen_at_us == NOW + 9 * S
+    assert node(sql_store, "j0-g1-0").seen_at_us == NOW + 9 * S
     # One that is missing was asked about and not seen; the others are as they were.
-    store.record_listing("aws", found[1:], NOW + 20 * S, NOW + 20 * S)
-    assert (node(store, "j0-g1-0").surveyed_at_us, node(store, "j0-g1-0").seen_at_us) == (
+    sql_store.record_listing("aws", found[1:], NOW + 20 * S, NOW + 20 * S)
+    assert (node(sql_store, "j0-g1-0").surveyed_at_us, node(sql_store, "j0-g1-0").seen_at_us) == (
         NOW + 20 * S,
         NOW + 9 * S,
     )
-    assert node(store, "j1-g1-0").seen_at_us == NOW + 20 * S
-    assert [view(store, name).job.notes > notes[n] for n, name in enumerate(names)] == [
+    assert node(sql_store, "j1-g1-0").seen_at_us == NOW + 20 * S
+    assert [view(sql_store, name).job.notes > notes[n] for n, name in enumerate(names)] == [
         True,
         *[False] * 11,
     ]
 
 
 @pytest.mark.parametrize("change", [{"port": 2223}, {"ssh_user": "ubuntu"}, {"host": "127.0.0.2"}])
-def test_a_machine_with_another_address_is_news(store: SqlStore, change: dict[str, Any]) -> None:
+def test_a_machine_with_another_address_is_news(store: Store, change: dict[str, Any]) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     found = instance(node(store))
@@ -251,7 +252,7 @@ def test_a_machine_with_another_address_is_news(store: SqlStore, change: dict[st
     assert _notes(store) == notes + 1
 
 
-def test_a_machine_that_was_missed_once_and_lives_is_news(store: SqlStore) -> None:
+def test_a_machine_that_was_missed_once_and_lives_is_news(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     found = instance(node(store))
@@ -267,7 +268,7 @@ def test_a_machine_that_was_missed_once_and_lives_is_news(store: SqlStore) -> No
 
 
 @pytest.mark.parametrize("state", [InstanceState.TERMINATED])
-def test_a_terminated_machine_is_gone(store: SqlStore, state: InstanceState) -> None:
+def test_a_terminated_machine_is_gone(store: Store, state: InstanceState) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     found = instance(node(store), state=state)
@@ -277,14 +278,14 @@ def test_a_terminated_machine_is_gone(store: SqlStore, state: InstanceState) -> 
     assert node(store).gone_at_us == NOW + 2 * S
 
 
-def test_a_lost_reply_is_made_good_by_the_token(store: SqlStore) -> None:
+def test_a_lost_reply_is_made_good_by_the_token(store: Store) -> None:
     placed(store)
     store.record_listing("aws", [instance(node(store), "i-7")], NOW + S, NOW + 2 * S)
     assert (node(store).instance_id, node(store).launched_at_us) == ("i-7", NOW + 2 * S)
     assert store.segments()[0].state == "open"
 
 
-def test_of_two_machines_for_one_token_one_is_an_orphan(store: SqlStore) -> None:
+def test_of_two_machines_for_one_token_one_is_an_orphan(store: Store) -> None:
     placed(store)
     dead = instance(node(store), "i-0", state=InstanceState.TERMINATED)
     mine, other = instance(node(store), "i-1"), instance(node(store), "i-2")
@@ -293,7 +294,7 @@ def test_of_two_machines_for_one_token_one_is_an_orphan(store: SqlStore) -> None
     assert store.record_listing("aws", [other, mine], NOW + 2 * S, NOW + 2 * S) == [other]
 
 
-def test_a_late_failure_is_a_refusal(store: SqlStore) -> None:
+def test_a_late_failure_is_a_refusal(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     failed = instance(
@@ -309,7 +310,7 @@ def test_a_late_failure_is_a_refusal(store: SqlStore) -> None:
     assert store.load_market(NOW + S).refusals == (expected,)
 
 
-def test_a_create_that_failed_was_never_seen_alive(store: SqlStore) -> None:
+def test_a_create_that_failed_was_never_seen_alive(store: Store) -> None:
     placed(store)
     failed = instance(node(store), state=InstanceState.FAILED, error_code="CapacityError")
     for turn in (1, 2):
@@ -322,7 +323,7 @@ def test_a_create_that_failed_was_never_seen_alive(store: SqlStore) -> None:
     assert segment.start_us == NOW + S
 
 
-def test_a_machine_that_ran_was_no_refusal_and_is_paid_for(store: SqlStore) -> None:
+def test_a_machine_that_ran_was_no_refusal_and_is_paid_for(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     store.record_booted(NODE, NOW + S)
@@ -333,7 +334,7 @@ def test_a_machine_that_ran_was_no_refusal_and_is_paid_for(store: SqlStore) -> N
     assert store.load_market(NOW + 9 * S).refusals == ()
 
 
-def test_a_refusal_that_a_listing_told_of_is_not_told_twice(store: SqlStore) -> None:
+def test_a_refusal_that_a_listing_told_of_is_not_told_twice(store: Store) -> None:
     placed(store)
     failed = instance(node(store), state=InstanceState.FAILED, error_code="CapacityError")
     store.record_listing("aws", [failed], NOW + S, NOW + S)
@@ -349,7 +350,7 @@ def test_a_refusal_that_a_listing_told_of_is_not_told_twice(store: SqlStore) -> 
     [(-1, 0, False), (0, 0, False), (9, 0, False), (11, 0, True), (29, 30, False), (31, 30, True)],
 )
 def test_a_fresh_machine_may_be_missing_for_a_while(
-    store: SqlStore, asked_s: int, visibility_s: float, gone: bool, seen: bool
+    store: Store, asked_s: int, visibility_s: float, gone: bool, seen: bool
 ) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
@@ -365,7 +366,7 @@ def test_a_fresh_machine_may_be_missing_for_a_while(
     ("down_s", "terminated", "gone"), [(0, False, False), (20, False, True), (0, True, True)]
 )
 def test_a_machine_whose_link_is_up_is_gone_when_we_ended_it(
-    store: SqlStore, down_s: int, terminated: bool, gone: bool
+    store: Store, down_s: int, terminated: bool, gone: bool
 ) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
@@ -382,7 +383,7 @@ def test_a_machine_whose_link_is_up_is_gone_when_we_ended_it(
     assert (_notes(store) > notes) is gone, "otherwise it is no news"
 
 
-def test_a_listing_asked_for_before_proves_nothing(store: SqlStore) -> None:
+def test_a_listing_asked_for_before_proves_nothing(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     store.record_listing("aws", [instance(node(store))], NOW + 25 * S, NOW + 26 * S)
@@ -394,14 +395,14 @@ def test_a_listing_asked_for_before_proves_nothing(store: SqlStore) -> None:
     assert node(store).gone_at_us == NOW + 29 * S
 
 
-def test_a_launch_in_flight_is_not_judged(store: SqlStore) -> None:
+def test_a_launch_in_flight_is_not_judged(store: Store) -> None:
     placed(store)
     store.record_listing("aws", [], NOW + 60 * S, NOW + 60 * S)
     now = node(store)
     assert (now.gone_at_us, now.cloud_state, now.surveyed_at_us) == (0, "", NOW + 60 * S)
 
 
-def test_orphans(store: SqlStore) -> None:
+def test_orphans(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     mine = instance(node(store))
@@ -415,14 +416,14 @@ def test_orphans(store: SqlStore) -> None:
     assert store.record_listing("aws", [mine], NOW + 3 * S, NOW + 3 * S) == [mine]
 
 
-def test_one_clouds_listing_says_nothing_about_another(store: SqlStore) -> None:
+def test_one_clouds_listing_says_nothing_about_another(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     store.record_listing("gcp", [], NOW + 60 * S, NOW + 60 * S)
     assert node(store).gone_at_us == 0
 
 
-def test_cloud_notices_are_matched_by_instance(store: SqlStore) -> None:
+def test_cloud_notices_are_matched_by_instance(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     mine = Notice("n1", NoticeKind.PREEMPT, NOW + 120 * S, "queue", "i-1")
@@ -446,7 +447,7 @@ def _head(generation: int, step: int, at_us: int, **fields: object) -> HeadSeen:
     return replace(base, **fields)  # type: ignore[arg-type]
 
 
-def test_a_reading_that_finds_nothing_new_is_no_sign_of_life(store: SqlStore) -> None:
+def test_a_reading_that_finds_nothing_new_is_no_sign_of_life(store: Store) -> None:
     submit(store)
     store.record_head("j1", _head(1, 5, NOW, read_at_us=NOW))
     store.record_head("j1", _head(1, 5, NOW + S, read_at_us=NOW + S))
@@ -457,7 +458,7 @@ def test_a_reading_that_finds_nothing_new_is_no_sign_of_life(store: SqlStore) ->
     assert view(store).job.head == _head(1, 6, NOW + 2 * S, read_at_us=NOW + 2 * S)
 
 
-def test_head_never_goes_back(store: SqlStore) -> None:
+def test_head_never_goes_back(store: Store) -> None:
     submit(store)
     store.record_head("j1", _head(2, 9, NOW))
     for older in (_head(1, 20, NOW + S), _head(2, 8, NOW + S)):
@@ -472,14 +473,14 @@ def test_head_never_goes_back(store: SqlStore) -> None:
     assert view(store).job.head == _head(3, 9, NOW + 2 * S)
 
 
-def test_candidates_of_one_attempt_are_all_seen(store: SqlStore) -> None:
+def test_candidates_of_one_attempt_are_all_seen(store: Store) -> None:
     placed(store, "j1", new_node(number=1), new_node(number=0))
     assert [n.id for n in view(store).nodes] == ["j1-g1-0", "j1-g1-1"]
     assert store.active_nodes() == store.job_nodes("j1")
 
 
 def test_booted_nodes_are_those_whose_agent_was_started_and_that_are_not_gone(
-    store: SqlStore,
+    store: Store,
 ) -> None:
     for name in ("fresh", "booted", "ending", "over"):
         placed(store, name, new_node(name))
@@ -491,7 +492,7 @@ def test_booted_nodes_are_those_whose_agent_was_started_and_that_are_not_gone(
     assert found == {"booted-g1-0": NodeState.LAUNCHING, "ending-g1-0": NodeState.TERMINATING}
 
 
-def test_nodes_are_found_by_their_ids(store: SqlStore) -> None:
+def test_nodes_are_found_by_their_ids(store: Store) -> None:
     placed(store, "j1", new_node(number=1), new_node(number=0))
     found = store.find_nodes(["j1-g1-1", "j1-g1-0", "jnone-g1-0"])
     assert found == store.job_nodes("j1")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spotd.model import Event, S, Severity
-from spotd.store.sql import SqlStore
+from spotd.store.base import Store
 from tests.spotd.store.build import NOW, commit, new_node, placed, plan, said, submit, view
 
 NODE = "j1-g1-0"
@@ -17,7 +17,7 @@ def _alert(key: str = "k", text: str = "gone") -> Event:
     return Event("lost", text, severity=Severity.WARNING, alert=True, key=key)
 
 
-def test_an_alert_goes_to_every_route_of_its_job(store: SqlStore) -> None:
+def test_an_alert_goes_to_every_route_of_its_job(store: Store) -> None:
     before = submit(store, alerts=("ops", "ml"))
     commit(store, before, plan(events=(_alert(), Event("quiet", "no alert"))))
     rows = store.due_alerts(NOW, 10)
@@ -28,19 +28,19 @@ def test_an_alert_goes_to_every_route_of_its_job(store: SqlStore) -> None:
     assert len(store.due_alerts(NOW, 1)) == 1
 
 
-def test_a_job_without_routes_tells_nobody(store: SqlStore) -> None:
+def test_a_job_without_routes_tells_nobody(store: Store) -> None:
     commit(store, submit(store, alerts=()), plan(events=(_alert(),)))
     assert store.due_alerts(NOW, 10) == []
 
 
-def test_the_deployments_own_alerts_go_to_the_default_route(store: SqlStore) -> None:
+def test_the_deployments_own_alerts_go_to_the_default_route(store: Store) -> None:
     store.add_event("", _alert(), NOW)
     store.add_event("a job that never was", _alert("other"), NOW)
     assert [(row.route, row.job_id) for row in store.due_alerts(NOW, 9)] == [("default", "")] * 2
     assert [row.job_id for row in store.events(None)] == ["", ""]
 
 
-def test_a_storm_coalesces(store: SqlStore) -> None:
+def test_a_storm_coalesces(store: Store) -> None:
     submit(store)
     for turn in range(5):
         store.add_event("j1", _alert(text=f"turn {turn}"), NOW + turn * S)
@@ -63,7 +63,7 @@ def test_a_storm_coalesces(store: SqlStore) -> None:
     assert [(row.repeats, row.at_us) for row in left] == [(1, NOW + 63 * S)]
 
 
-def test_delivery_is_tried_again_until_it_is_marked(store: SqlStore) -> None:
+def test_delivery_is_tried_again_until_it_is_marked(store: Store) -> None:
     submit(store)
     store.add_event("j1", _alert(), NOW)
     epoch = store.take_duty("alerts", "me", NOW, 60 * S)
@@ -80,7 +80,7 @@ def test_delivery_is_tried_again_until_it_is_marked(store: SqlStore) -> None:
     assert store.due_alerts(NOW + 99 * S, 9) == []
 
 
-def test_what_is_repeated_while_its_message_is_on_its_way_is_told_as_well(store: SqlStore) -> None:
+def test_what_is_repeated_while_its_message_is_on_its_way_is_told_as_well(store: Store) -> None:
     submit(store)
     epoch = store.take_duty("alerts", "me", NOW, 60 * S)
     assert epoch is not None
@@ -101,7 +101,7 @@ def test_what_is_repeated_while_its_message_is_on_its_way_is_told_as_well(store:
     assert store.due_alerts(NOW + 99 * S, 9) == []
 
 
-def test_a_duty_has_one_holder(store: SqlStore) -> None:
+def test_a_duty_has_one_holder(store: Store) -> None:
     assert store.take_duty("sweep", "me", NOW, 10 * S) == 1
     assert store.take_duty("sweep", "you", NOW + 9 * S, 10 * S) is None
     assert store.take_duty("sweep", "me", NOW + 9 * S, 10 * S) == 1
@@ -112,7 +112,7 @@ def test_a_duty_has_one_holder(store: SqlStore) -> None:
     assert store.take_duty("sweep", "you", NOW + 60 * S, 10 * S) == 3
 
 
-def test_the_latest_time_that_a_daemon_had_is_known(store: SqlStore) -> None:
+def test_the_latest_time_that_a_daemon_had_is_known(store: Store) -> None:
     """What it held and what it did must not lie in the future of the next one."""
     assert store.newest_us() == 0
     store.take_duty("sweep", "me", NOW + 9 * S, 3600 * S)
@@ -125,7 +125,7 @@ def test_the_latest_time_that_a_daemon_had_is_known(store: SqlStore) -> None:
     assert store.newest_us() == NOW + 11 * S
 
 
-def test_log_offsets(store: SqlStore) -> None:
+def test_log_offsets(store: Store) -> None:
     placed(store, "j1", new_node(number=0), replace(new_node(number=1), rank=1))
     store.record_log_offset(NODE, "rank0", 10)
     store.record_log_offset(NODE, "rank0", 30)
@@ -134,7 +134,7 @@ def test_log_offsets(store: SqlStore) -> None:
     assert store.log_offsets("j1") == {(1, 0, "rank0"): 30, (1, 1, "setup"): 5}
 
 
-def test_pruning_drops_what_is_old_and_nothing_else(store: SqlStore) -> None:
+def test_pruning_drops_what_is_old_and_nothing_else(store: Store) -> None:
     placed(store)
     store.add_event("j1", _alert("sent"), NOW)
     store.add_event("j1", _alert("waiting"), NOW)
@@ -157,7 +157,7 @@ def test_pruning_drops_what_is_old_and_nothing_else(store: SqlStore) -> None:
     assert [row.event.kind for row in store.events("j1")] == ["late"]
 
 
-def test_pruning_goes_in_steps(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_goes_in_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spotd.store.record.PRUNE_ROWS", 10)
     submit(store)
     for turn in range(35):
@@ -166,7 +166,7 @@ def test_pruning_goes_in_steps(store: SqlStore, monkeypatch: pytest.MonkeyPatch)
     assert [row.event.text for row in store.events("j1")] == ["33", "34"]
 
 
-def test_text_that_no_database_can_store_is_cleaned(store: SqlStore) -> None:
+def test_text_that_no_database_can_store_is_cleaned(store: Store) -> None:
     placed(store)
     store.add_event("j1", Event("x", "a\x00b\ud800c ☃", data={"k": "\x00"}), NOW)
     assert store.events("j1")[-1].event.text == "ab?c ☃"

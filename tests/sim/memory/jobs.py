@@ -1,0 +1,108 @@
+"""Jobs: submitted and steered by users, claimed by the loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spotd.model import Desired, HeadSeen, Job
+from spotd.store.base import Submission
+from spotd.store.codec import decode_spec, encode
+from spotd.store.columns import clean
+from spotd.store.engine import BrokenRuleError
+from spotd.store.jobs import duplicate_name, is_settled, newer_head, unknown_job
+from tests.sim.memory.tables import Tables
+from tests.sim.memory.transaction import Transaction
+
+
+def claim(tx: Transaction, now_us: int, limit: int, lease_us: int) -> list[str]:
+    """See Store.claim."""
+    tables = tx.tables
+    due = sorted(
+        (at_us, job_id)
+        for job_id, at_us in tables.due.items()
+        if at_us <= now_us and tables.claims.get(job_id, 0) <= now_us
+    )
+    taken = [job_id for _, job_id in due[:limit]]
+    for job_id in taken:
+        tx.put(tables.claims, job_id, now_us + lease_us)
+    return taken
+
+
+def next_wake_us(tables: Tables) -> int | None:
+    """See Store.next_wake_us. A claimed job is due again when its claim has run out."""
+    moments = (max(at_us, tables.claims.get(job, 0)) for job, at_us in tables.due.items())
+    return min(moments, default=None)
+
+
+def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
+    """See Store.submit."""
+    tables, job_id = tx.tables, submission.job_id
+    if submission.request_id in tables.requests:
+        return tables.jobs[tables.requests[submission.request_id]]
+    spec = decode_spec(encode(submission.spec))  # as a database gives it back
+    other = tables.unfinished.get(spec.name)
+    if other is not None:
+        raise duplicate_name(spec.name, other)
+    if job_id in tables.jobs:
+        raise BrokenRuleError(f"there is a job {job_id} already")
+    job = Job(job_id, spec.name, spec, Desired.RUN, 0, at_us)
+    tx.put(tables.jobs, job_id, job)
+    kept = replace(submission, secrets=dict(sorted(submission.secrets.items())))
+    tx.put(tables.submissions, job_id, kept)
+    tx.put(tables.unfinished, spec.name, job_id)
+    if submission.request_id:
+        tx.put(tables.requests, submission.request_id, job_id)
+    tx.touch({job_id: at_us})
+    return tables.jobs[job_id]
+
+
+def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> Job:
+    """See Store.set_desired."""
+    tx.touch({job_id: at_us})
+    job = known(tx.tables, job_id)
+    if not is_settled(job, desired):
+        tx.change_job(job, desired=desired)
+    return tx.tables.jobs[job_id]
+
+
+def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:
+    """See Store.record_head."""
+    tx.touch({job_id: head.read_at_us or head.seen_at_us})
+    job = tx.tables.jobs.get(job_id)
+    if job is not None:
+        merged = newer_head(job.head, head)
+        tx.change_job(job, head=replace(merged, manifest=clean(merged.manifest)))
+
+
+def jobs(tables: Tables, finished: bool) -> list[Job]:
+    """Oldest first."""
+    found = [job for job in tables.jobs.values() if finished or job.outcome is None]
+    return sorted(found, key=lambda job: (job.created_at_us, job.id))
+
+
+def find_job(tables: Tables, name_or_id: str) -> Job | None:
+    """See Store.find_job."""
+    if name_or_id in tables.jobs:
+        return tables.jobs[name_or_id]
+    named = [job for job in tables.jobs.values() if job.name == name_or_id]
+    return max(named, key=lambda job: (job.created_at_us, job.id), default=None)
+
+
+def known(tables: Tables, job_id: str) -> Job:
+    """Raises StoreError for a job that does not exist."""
+    job = tables.jobs.get(job_id)
+    if job is None:
+        raise unknown_job(job_id)
+    return job
+
+
+def submission_of(tables: Tables, job_id: str) -> Submission:
+    """Raises StoreError for a job that does not exist."""
+    known(tables, job_id)
+    return tables.submissions[job_id]
+
+
+def secrets(tables: Tables, job_id: str) -> dict[str, bytes]:
+    """Name -> ciphertext."""
+    submission = tables.submissions.get(job_id)
+    return {} if submission is None else dict(submission.secrets)

@@ -1,0 +1,52 @@
+"""Journal entries become fields of nodes, rows and events, each exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spotd.store.base import CheckpointRow, JournalBatch
+from spotd.store.entries import Heard, JobFacts
+from spotd.store.journal import apply_batch, job_news
+from tests.sim.memory import notices
+from tests.sim.memory.transaction import Transaction
+
+
+def record_journal(tx: Transaction, batches: Sequence[JournalBatch]) -> None:
+    """See Store.record_journal."""
+    tables = tx.tables
+    known = [batch for batch in batches if batch.node_id in tables.nodes]
+    rows = [tables.nodes[node_id] for node_id in sorted({batch.node_id for batch in known})]
+    jobs = {row.job_id: JobFacts(tables.jobs[row.job_id]) for row in rows}
+    nodes = {row.id: Heard(row, jobs[row.job_id]) for row in rows}
+    for batch in known:
+        apply_batch(nodes[batch.node_id], batch)
+    _write(tx, list(nodes.values()), list(jobs.values()))
+
+
+def _write(tx: Transaction, nodes: Sequence[Heard], jobs: Sequence[JobFacts]) -> None:
+    tables = tx.tables
+    tx.touch({node.job.id: node.heard_at_us for node in nodes if node.due})
+    for node in nodes:
+        tx.change_node(tables.nodes[node.row.id], **node.columns)
+        for event, at_us in node.events:
+            tx.event(node.job.id, event, at_us)
+        for row in node.progress:
+            tx.progress(row)
+    notices.record(tx, [notice for node in nodes for notice in node.notices])
+    for node in nodes:
+        for notice_id in node.withdrawn:
+            notices.withdraw(tx, node.row.id, notice_id)
+        for row in node.checkpoints:
+            _add_checkpoint(tx, row)
+    for facts in jobs:
+        news = job_news(facts)
+        if news:
+            tx.change_job(tables.jobs[facts.job.id], **news)
+
+
+def _add_checkpoint(tx: Transaction, row: dict[str, Any]) -> None:
+    """Every rank of a gang may report the same one: the first report counts."""
+    key = (row["job_id"], row["manifest"])
+    if key not in tx.tables.checkpoints:
+        tx.put(tx.tables.checkpoints, key, CheckpointRow(**row))

@@ -1,0 +1,91 @@
+"""A cloud's complete listing, compared with the nodes that we think we have there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from providers.base import Instance, InstanceState, Notice
+from spotd.model import Node, Refusal
+from spotd.store import listing
+from spotd.store.listing import ENDED, Listing
+from spotd.store.notices import from_cloud
+from tests.sim.memory import ledger, market, nodes, notices
+from tests.sim.memory.transaction import Transaction
+
+
+def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
+    """See Store.record_listing."""
+    active = (tx.tables.nodes[node_id] for node_id in sorted(tx.tables.active))
+    before = [node for node in active if node.offer.provider == said.provider]
+    found = listing.matched(before, said.instances)
+    told = [node for node in before if listing.tells(node, found.get(node.id), said)]
+    tx.touch(dict.fromkeys((node.job_id for node in told), said.at_us))
+    news = {node.id for node in told}
+    for node in before:
+        instance = found.get(node.id)
+        if node.id not in news:
+            shown = instance is not None and instance.state is not InstanceState.FAILED
+            _note_time(tx, node, said.asked_at_us, shown=shown)
+        elif instance is None:
+            _unlisted(tx, node, said)
+        elif listing.came_to_nothing(node, instance):
+            _failed(tx, node, instance, said)
+        else:
+            _listed(tx, node, instance, said)
+    strays = listing.unwanted(said, found)
+    ledger.count_strays(tx, said.provider, strays, said.asked_at_us, said.at_us)
+    return strays
+
+
+def _note_time(tx: Transaction, node: Node, asked_at_us: int, *, shown: bool) -> None:
+    """That the cloud was asked, and said nothing new about this node."""
+    times = {"surveyed_at_us": max(node.surveyed_at_us, asked_at_us)}
+    if shown:
+        times["seen_at_us"] = max(node.seen_at_us, asked_at_us)
+    tx.change_node(node, **times)
+
+
+def _unlisted(tx: Transaction, node: Node, said: Listing) -> None:
+    if said.proves_absent(node):
+        ledger.end(tx, node.id, node.gone_at_us or said.at_us)
+    tx.change_node(node, **listing.unlisted(node, said))
+
+
+def _listed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> None:
+    adopted = node
+    if not node.instance_id:
+        adopted = nodes.adopt(tx, node, instance.instance_id, said.at_us)
+    if not node.seen_at_us:
+        ledger.backdate(tx, node.id, listing.born_us(node, instance))
+    if instance.state in ENDED:
+        ledger.end(tx, node.id, node.gone_at_us or said.at_us)
+    elif node.gone_at_us and node.instance_id:
+        ledger.confirm(tx, node.id, said.at_us)  # a listing had missed it, and it lives
+    tx.change_node(adopted, **listing.listed(node, instance, said))
+
+
+def _failed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> None:
+    """The cloud accepted the create and could not fulfil it: a refusal that came late."""
+    tx.change_node(node, **listing.failed(node, instance, said))
+    if not node.gone_at_us:
+        code = listing.failure_code(instance)
+        ledger.void(tx, node.id, said.at_us)
+        scope = listing.scope_of(code)
+        market.refuse(tx, Refusal(node.offer.key, scope, code, said.at_us, node.id))
+
+
+def record_cloud_notices(
+    tx: Transaction, provider: str, warnings: Sequence[Notice], at_us: int
+) -> None:
+    """See Store.record_cloud_notices. Notices about machines that are not ours are passed over."""
+    ids = {notice.instance_id for notice in warnings if notice.instance_id}
+    if not ids:
+        return
+    ours = {
+        node.instance_id: node
+        for node in tx.tables.nodes.values()
+        if node.instance_id in ids and node.offer.provider == provider
+    }
+    known = [(ours[n.instance_id], n) for n in warnings if n.instance_id in ours]
+    tx.touch(dict.fromkeys((node.job_id for node, _ in known), at_us))
+    notices.record(tx, [from_cloud(node, notice, at_us) for node, notice in known])

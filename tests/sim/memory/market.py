@@ -1,0 +1,112 @@
+"""Offers, refusals and limits: what the market is known to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from providers.base import Offer
+from spotd.model import Desired, Limits, Market, Refusal, S
+from spotd.states import NodeState
+from spotd.store.columns import clean
+from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, moved
+from spotd.store.market import on_sale as by_key
+from tests.sim.memory import ledger, views
+from tests.sim.memory.tables import Tables, changed
+from tests.sim.memory.transaction import Transaction
+
+
+def committed_use(tables: Tables) -> tuple[int, int]:
+    """Machines not gone, launching and unknown ones included, and what they cost an hour."""
+    rates = [tables.nodes[node_id].offer.price_microusd_per_h for node_id in tables.active]
+    return len(rates), sum(rates)
+
+
+def on_sale(tables: Tables) -> tuple[Offer, ...]:
+    """Everything on sale, in a fixed order; the same object until something changes."""
+    if tables.on_sale is None:
+        by_provider = sorted(tables.offers.items())
+        found = (offers[key] for _, offers in by_provider for key in sorted(offers))
+        tables.on_sale = tuple(found)
+    return tables.on_sale
+
+
+def load_market(tables: Tables, now_us: int) -> Market:
+    """See Store.load_market. What is remembered is looked up again only when it changed."""
+    if tables.market is None:
+        tables.market = _read(tables, now_us)
+    nodes, rate = committed_use(tables)
+    return changed(tables.market, offers=on_sale(tables), nodes=nodes, microusd_per_h=rate)
+
+
+def _read(tables: Tables, now_us: int) -> Market:
+    """Everything but offers and use."""
+    since_us = now_us - int(REMEMBERED_S * S)
+    recent = [refusal for refusal in tables.refusals.values() if refusal.at_us > since_us]
+    recent.sort(key=lambda refusal: (-refusal.at_us, refusal.node_id, refusal.code))
+    return Market(
+        offers=(),
+        refusals=tuple(reversed(recent[:MOST_REFUSALS])),
+        limits=tables.limits,
+        disabled={name: why for name, why in tables.providers.items() if why},
+        deployment=tables.deployment,
+    )
+
+
+def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us: int) -> None:
+    """See Store.record_offers. An unchanged list changes nothing and wakes nobody."""
+    tables = tx.tables
+    old, new = tables.offers.get(provider, {}), by_key(offers)
+    if new == old:
+        return
+    paying = ledger.repriced_jobs(tables, provider, new)
+    tx.touch(dict.fromkeys([*_waiting_jobs(tables), *paying], at_us))
+    tx.put(tables.offers, provider, new)
+    for offer in moved(old, new):
+        tx.put(tables.price_history, (offer.key, at_us), offer)
+    tables.on_sale = None
+    ledger.reprice(tx, on_sale(tables), at_us)
+
+
+def _waiting_jobs(tables: Tables) -> list[str]:
+    """Wanted jobs without a machine."""
+    return [
+        job_id
+        for job_id in tables.unfinished.values()
+        if tables.jobs[job_id].desired is Desired.RUN and not _has_machine(tables, job_id)
+    ]
+
+
+def _has_machine(tables: Tables, job_id: str) -> bool:
+    return any(node.state is not NodeState.GONE for node in views.shown_nodes(tables, job_id))
+
+
+def record_provider(tx: Transaction, provider: str, disabled: str, at_us: int) -> None:
+    """See Store.record_provider."""
+    known = tx.tables.providers.get(provider)
+    if known == disabled:
+        return
+    tx.put(tx.tables.providers, provider, clean(disabled))
+    if known is not None or disabled:
+        tx.touch(dict.fromkeys(_waiting_jobs(tx.tables), at_us))
+        tx.market_moved()
+
+
+def refuse(tx: Transaction, said: Refusal) -> None:
+    """Remember why an offer is not to be tried; once per node and code."""
+    tx.put(tx.tables.refusals, (said.node_id, said.code), said)
+    tx.market_moved()
+
+
+def set_limits(tx: Transaction, limits: Limits) -> None:
+    """See Store.set_limits."""
+    if tx.tables.limits != limits:
+        tx.put(vars(tx.tables), "limits", limits)
+        tx.market_moved()
+
+
+def keep_key_check(tx: Transaction, check: bytes) -> bytes:
+    """See Store.keep_key_check."""
+    kept = tx.tables.key_check
+    if kept is None:
+        tx.put(vars(tx.tables), "key_check", check)
+    return check if kept is None else kept

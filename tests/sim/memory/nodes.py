@@ -1,0 +1,146 @@
+"""What effects learned about nodes: one call, one outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from providers.base import Scope
+from spotd.model import EffectKind, Node, Refusal, S
+from spotd.states import NodeState
+from spotd.store.nodes import WORKED, launched, refused, starts_to_cost, told
+from tests.sim.memory import ledger, market
+from tests.sim.memory.tables import Failures, Tables
+from tests.sim.memory.transaction import Transaction, counted_failures
+
+_LEAVING = frozenset({NodeState.TERMINATING, NodeState.GONE})
+
+
+def _touched(tx: Transaction, node_id: str, at_us: int) -> Node | None:
+    """The node, its job noted; None for an id that nobody knows."""
+    node = tx.tables.nodes.get(node_id)
+    if node is not None:
+        tx.touch({node.job_id: at_us})
+    return node
+
+
+def _worked(tx: Transaction, node: Node, **fields: object) -> Node:
+    """A call for the node went well: its failures are forgotten."""
+    tx.drop(tx.tables.failures, node.id)
+    return tx.change_node(node, **{**fields, **WORKED})
+
+
+def record_launched(tx: Transaction, node_id: str, instance_id: str, at_us: int) -> None:
+    """See Store.record_launched; the first report counts."""
+    node = _touched(tx, node_id, at_us)
+    if node is not None:
+        adopt(tx, node, instance_id, at_us)
+
+
+def adopt(tx: Transaction, node: Node, instance_id: str, at_us: int) -> Node:
+    """The node has a machine, however we came to know."""
+    if starts_to_cost(node):
+        ledger.confirm(tx, node.id, at_us)
+    return _worked(tx, node, **launched(node, instance_id, at_us))
+
+
+def record_launch_refused(
+    tx: Transaction, node_id: str, code: str, text: str, scope: Scope, at_us: int
+) -> None:
+    """See Store.record_launch_refused. A machine that is known already is not refused, and a
+    refusal that a listing told of is not told twice."""
+    node = _touched(tx, node_id, at_us)
+    if node is None or node.instance_id or node.gone_at_us:
+        return
+    said = refused(node, code, text, at_us)
+    if "gone_at_us" in said:
+        ledger.void(tx, node_id, at_us)
+    tx.change_node(node, **said)
+    market.refuse(tx, Refusal(node.offer.key, scope, code, at_us, node_id))
+
+
+def record_absent(tx: Transaction, node_id: str, at_us: int) -> None:
+    """See Store.record_absent. A machine that is known already is not absent."""
+    node = _touched(tx, node_id, at_us)
+    if node is not None and not node.instance_id:
+        tx.change_node(node, cloud_state="absent", gone_at_us=node.gone_at_us or at_us)
+        ledger.void(tx, node_id, at_us)
+
+
+def record_effect_failed(
+    tx: Transaction, node_id: str, effect: EffectKind, text: str, at_us: int, pause_s: float
+) -> None:
+    """Counts failures in a row of the same effect. One that the cloud wants us to wait after counts
+    from the end of that pause."""
+    node = _touched(tx, node_id, at_us)
+    if node is not None:
+        before = tx.tables.failures.get(node_id)
+        count = before.count + 1 if before is not None and before.effect is effect else 1
+        failures = Failures(effect, count, at_us + int(pause_s * S))
+        tx.put(tx.tables.failures, node_id, failures)
+        tx.change_node(node, effect_error=text, **counted_failures(node, failures))
+
+
+def record_booted(tx: Transaction, node_id: str, at_us: int) -> None:
+    """The agent was shipped and started, the first time or again."""
+    node = _touched(tx, node_id, at_us)
+    if node is not None:
+        _worked(tx, node, booted_at_us=at_us)
+
+
+def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, claim: str) -> None:
+    """See Store.record_told."""
+    node = _touched(tx, node_id, at_us)
+    if node is not None:
+        _worked(tx, node, **told(effect, at_us, claim))
+
+
+def record_heard(tx: Transaction, heard: Mapping[str, int]) -> None:
+    """See Store.record_heard."""
+    known = (tx.tables.nodes.get(node_id) for node_id in sorted(heard))
+    nodes = [node for node in known if node is not None]
+    tx.touch({node.job_id: heard[node.id] for node in nodes if node.link_down_at_us > 0})
+    for node in nodes:
+        at_us = max(node.heard_at_us, heard[node.id])
+        tx.change_node(node, heard_at_us=at_us, link_down_at_us=0)
+
+
+def record_link(tx: Transaction, node_id: str, down_at_us: int) -> None:
+    """See Store.record_link; the first loss counts until the link is up again."""
+    node = tx.tables.nodes.get(node_id)
+    if node is not None and (node.link_down_at_us > 0) != (down_at_us > 0):
+        tx.touch({node.job_id: down_at_us})
+        tx.change_node(node, link_down_at_us=down_at_us)
+
+
+def note_silent(tx: Transaction, before_us: int) -> None:
+    """See Store.note_silent."""
+    nodes = (tx.tables.nodes[node_id] for node_id in tx.tables.active)
+    silent = (node for node in nodes if _is_silent(node, before_us))
+    tx.touch(dict.fromkeys((node.job_id for node in silent), before_us))
+
+
+def _is_silent(node: Node, before_us: int) -> bool:
+    if node.state in _LEAVING or node.exit_code is not None:
+        return False
+    return 0 < node.booted_at_us < before_us and node.heard_at_us < before_us
+
+
+def job_nodes(tables: Tables, job_id: str) -> list[Node]:
+    """See Store.job_nodes."""
+    return [tables.nodes[node_id] for node_id in tables.nodes_of.get(job_id, ())]
+
+
+def active_nodes(tables: Tables) -> list[Node]:
+    """See Store.active_nodes."""
+    return tables.by_age(tables.active)
+
+
+def booted_nodes(tables: Tables) -> dict[str, NodeState]:
+    """See Store.booted_nodes."""
+    nodes = (tables.nodes[node_id] for node_id in tables.active)
+    return {node.id: node.state for node in nodes if node.booted_at_us > 0}
+
+
+def find_nodes(tables: Tables, node_ids: Sequence[str]) -> list[Node]:
+    """See Store.find_nodes."""
+    return tables.by_age(wanted for wanted in dict.fromkeys(node_ids) if wanted in tables.nodes)

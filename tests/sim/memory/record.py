@@ -1,0 +1,77 @@
+"""The record: events, checkpoints, progress and log offsets, and how old ones are dropped."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import islice
+
+from spotd.model import Event
+from spotd.store.base import CheckpointRow, EventRow, ProgressRow
+from tests.sim.memory.tables import Tables
+from tests.sim.memory.transaction import Transaction
+
+
+def add_event(tx: Transaction, job_id: str, event: Event, at_us: int) -> None:
+    """See Store.add_event. A job that is not known leaves it to the deployment."""
+    tx.event(job_id if job_id in tx.tables.jobs else "", event, at_us)
+
+
+def events(tables: Tables, job_id: str | None, after_id: int, limit: int) -> list[EventRow]:
+    """See Store.events: oldest first."""
+    first = bisect_right(tables.events, after_id, key=lambda row: row.id)
+    rows = islice(tables.events, first, None)
+    return list(islice((row for row in rows if job_id in (None, row.job_id)), limit))
+
+
+def checkpoints(tables: Tables, job_id: str) -> list[CheckpointRow]:
+    """Oldest first."""
+    rows = [row for row in tables.checkpoints.values() if row.job_id == job_id]
+    return sorted(rows, key=lambda row: (row.committed_at_us, row.generation, row.step))
+
+
+def progress(tables: Tables, job_id: str, after: int) -> list[ProgressRow]:
+    """See Store.progress."""
+    rows = tables.progress.get(job_id, [])
+    return rows[bisect_right(rows, after, key=lambda row: row.id) :]
+
+
+def log_offsets(tables: Tables, job_id: str) -> dict[tuple[int, int, str], int]:
+    """See Store.log_offsets. The furthest of one generation and rank counts."""
+    found: dict[tuple[int, int, str], int] = {}
+    for (node_id, stream), offset in tables.log_offsets.items():
+        node = tables.nodes[node_id]
+        if node.job_id == job_id:
+            key = (node.generation, node.rank, stream)
+            found[key] = max(found.get(key, 0), offset)
+    return found
+
+
+def record_log_offset(tx: Transaction, node_id: str, stream: str, offset: int) -> None:
+    """See Store.record_log_offset; never goes back, and a node nobody knows is passed over."""
+    known = tx.tables.log_offsets.get((node_id, stream))
+    if node_id in tx.tables.nodes and (known is None or known < offset):
+        tx.put(tx.tables.log_offsets, (node_id, stream), offset)
+
+
+def prune(tx: Transaction, before_us: int) -> int:
+    """See Store.prune."""
+    tables = tx.tables
+    kept = [row for row in tables.events if row.at_us >= before_us]
+    deleted = len(tables.events) - len(kept)
+    tx.put(vars(tables), "events", kept)
+    for job_id, rows in tables.progress.items():
+        left = [row for row in rows if row.at_us >= before_us]
+        deleted += len(rows) - len(left)
+        tx.put(tables.progress, job_id, left)
+    for key, reports in tables.reports.items():
+        tx.put(tables.reports, key, [row for row in reports if row.at_us >= before_us])
+    messages = [number for number, row in tables.delivered.items() if row.sent_at_us < before_us]
+    for number in messages:
+        tx.drop(tables.delivered, number)
+    prices = [key for key in tables.price_history if key[1] < before_us]
+    for price in prices:
+        tx.drop(tables.price_history, price)
+    refusals = [key for key, row in tables.refusals.items() if row.at_us < before_us]
+    for refusal in refusals:
+        tx.drop(tables.refusals, refusal)
+    return deleted + len(messages) + len(prices) + len(refusals)

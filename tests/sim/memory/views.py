@@ -1,0 +1,83 @@
+"""A job as decisions see it, put together from what is kept ready."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from spotd.model import HealthSpec, Node, S, Throughput, View
+from spotd.states import NodeState
+from spotd.store.accepted import shown
+from spotd.store.throughput import Window, may_be_slow, since_us
+from tests.sim.memory import ledger
+from tests.sim.memory.tables import Tables
+
+
+def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
+    """See Store.load_views."""
+    jobs = [tables.jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in tables.jobs]
+    start_us = since_us((job.spec.health for job in jobs), now_us)
+    return {
+        job.id: View(
+            job=job,
+            attempts=tables.attempts.get(job.id, ()),
+            nodes=shown_nodes(tables, job.id),
+            throughput=reported(tables, job.id, start_us),
+            spent_microusd=ledger.spent_microusd(tables, job.id, now_us),
+            loaded_at_us=now_us,
+        )
+        for job in jobs
+    }
+
+
+def shown_nodes(tables: Tables, job_id: str) -> tuple[Node, ...]:
+    """The nodes that decisions look at, oldest first; the same object until one changes."""
+    found = tables.shown.get(job_id)
+    if found is None:
+        nodes = (tables.nodes[node_id] for node_id in tables.nodes_of.get(job_id, ()))
+        found = tables.shown[job_id] = shown(nodes, tables.jobs[job_id].generation)
+    return found
+
+
+def reported(tables: Tables, job_id: str, start_us: int) -> tuple[Throughput, ...]:
+    """What the newest attempt that chose its machines reported since `start_us`, oldest first."""
+    reports = tables.reports.get((job_id, _chosen(tables, job_id)))
+    if not reports:
+        return ()
+    return tuple(reports[bisect_right(reports, start_us, key=lambda report: report.at_us) :])
+
+
+def _chosen(tables: Tables, job_id: str) -> int:
+    """The newest generation that chose a machine; -1 where none did."""
+    found = tables.chosen.get(job_id)
+    if found is None:
+        nodes = (tables.nodes[node_id] for node_id in tables.nodes_of.get(job_id, ()))
+        found = max((node.generation for node in nodes if node.chosen), default=-1)
+        tables.chosen[job_id] = found
+    return found
+
+
+def recent_throughput(
+    tables: Tables, now_us: int
+) -> dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]:
+    """See Store.recent_throughput."""
+    specs = {
+        job_id: tables.jobs[job_id].spec.health
+        for job_id in sorted(tables.unfinished.values())
+        if any(node.state is NodeState.RUNNING for node in shown_nodes(tables, job_id))
+    }
+    start_us = since_us(specs.values(), now_us)
+    found = {}
+    for job_id, spec in specs.items():
+        reports = reported(tables, job_id, start_us)
+        if may_be_slow(_window(reports, now_us - int(spec.check_every_s * S)), spec):
+            found[job_id] = (spec, reports)
+    return found
+
+
+def _window(reports: Sequence[Throughput], since_us: int) -> Window:
+    """The reports after `since_us`, added up, and the best rate of those before."""
+    at = bisect_right(reports, since_us, key=lambda report: report.at_us)
+    before, new = reports[:at], reports[at:]
+    best = max((r.tokens / r.busy_s for r in before if r.busy_s > 0), default=None)
+    return Window(len(new), sum(r.tokens for r in new), sum(r.busy_s for r in new), best)

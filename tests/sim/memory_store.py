@@ -1,0 +1,303 @@
+"""MemoryStore: the store in plain Python, for simulations that make a thousand passes a second.
+
+It keeps the contract of `spotd.store.base` to the letter: `SqlStore` and it share the rules, and
+the same tests run on both. One thread, no clock, no randomness; nothing survives the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
+
+from providers.base import Instance, Notice, Offer, Scope
+from spotd.model import (
+    Desired,
+    EffectKind,
+    Event,
+    HeadSeen,
+    HealthSpec,
+    Job,
+    Limits,
+    Market,
+    Node,
+    Throughput,
+    View,
+)
+from spotd.plan import Plan
+from spotd.states import NodeState
+from spotd.store.accepted import rejection
+from spotd.store.base import (
+    AlertRow,
+    CheckpointRow,
+    CommitResult,
+    CommitStatus,
+    EventRow,
+    JournalBatch,
+    ProgressRow,
+    SegmentRow,
+    Store,
+    StoreUnavailableError,
+    Submission,
+)
+from spotd.store.engine import BrokenRuleError
+from spotd.store.listing import Listing
+from tests.sim.memory import (
+    alerts,
+    commit,
+    jobs,
+    journal,
+    listing,
+    market,
+    nodes,
+    record,
+    views,
+)
+from tests.sim.memory import ledger as segment_rows
+from tests.sim.memory.tables import Tables
+from tests.sim.memory.transaction import Transaction
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class MemoryStore:
+    """See `spotd.store.base.Store`. `notify` is called after every transaction that made a job due.
+
+    While `away` is true every method but `close` raises StoreUnavailableError.
+    """
+
+    def __init__(self, deployment: str, notify: Callable[[], None]) -> None:
+        self.away = False
+        self._notify = notify
+        self._tables = Tables(deployment)
+
+    def snapshot(self) -> Tables:
+        """Everything as it is now, for `restore`. What is in it is not to be changed."""
+        return self._tables.copy()
+
+    def restore(self, snapshot: Tables) -> None:
+        """Everything is as it was then, however often."""
+        self._tables = snapshot.copy()
+
+    def _write(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """`work` in one transaction: all of it, or nothing when it raises."""
+        tx = Transaction(self._here())
+        try:
+            result = work(tx, *args, **kwargs)
+            tx.flush()
+        except BaseException:
+            tx.undo()
+            raise
+        if tx.due:
+            self._notify()
+        return result
+
+    def _here(self) -> Tables:
+        if self.away:
+            raise StoreUnavailableError("the database does not answer: it is away")
+        return self._tables
+
+    # --- the loop
+
+    def claim(self, now_us: int, owner: str, limit: int, lease_us: int) -> list[str]:
+        return self._write(jobs.claim, now_us, limit, lease_us)
+
+    def next_wake_us(self) -> int | None:
+        return jobs.next_wake_us(self._here())
+
+    def load_view(self, job_id: str, now_us: int) -> View | None:
+        return self.load_views([job_id], now_us).get(job_id)
+
+    def load_views(self, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
+        return views.load_views(self._here(), job_ids, now_us)
+
+    def load_market(self, now_us: int) -> Market:
+        return market.load_market(self._here(), now_us)
+
+    def commit(self, view: View, plan: Plan, now_us: int) -> CommitResult:
+        return self.commit_many([(view, plan)], now_us)[0]
+
+    def commit_many(self, plans: Sequence[tuple[View, Plan]], now_us: int) -> list[CommitResult]:
+        try:
+            return self._write(commit.commit_many, plans, now_us)
+        except (BrokenRuleError, ValueError) as error:
+            # One bad plan must not stop the others: each by itself then.
+            if len(plans) > 1:
+                return [self.commit(view, plan, now_us) for view, plan in plans]
+            if isinstance(error, ValueError):
+                raise
+            return [self._reject(plans[0][0], str(error), now_us)]
+
+    def _reject(self, view: View, text: str, now_us: int) -> CommitResult:
+        """Keep the claim, so that the plan is not tried again at once, and tell."""
+        event = rejection(view.job.id, text)
+        self._write(Transaction.event, view.job.id, event, now_us)
+        return CommitResult(CommitStatus.REJECTED, text=event.text)
+
+    # --- observations
+
+    def record_launched(self, node_id: str, instance_id: str, at_us: int) -> None:
+        self._write(nodes.record_launched, node_id, instance_id, at_us)
+
+    def record_launch_refused(
+        self, node_id: str, code: str, text: str, scope: Scope, at_us: int
+    ) -> None:
+        self._write(nodes.record_launch_refused, node_id, code, text, scope, at_us)
+
+    def record_absent(self, node_id: str, at_us: int) -> None:
+        self._write(nodes.record_absent, node_id, at_us)
+
+    def record_listing(
+        self,
+        provider: str,
+        instances: Sequence[Instance],
+        asked_at_us: int,
+        at_us: int,
+        visibility_s: float = 0.0,
+    ) -> list[Instance]:
+        said = Listing(provider, instances, asked_at_us, at_us, visibility_s)
+        return self._write(listing.record_listing, said)
+
+    def record_effect_failed(
+        self, node_id: str, effect: EffectKind, text: str, at_us: int, pause_s: float = 0.0
+    ) -> None:
+        self._write(nodes.record_effect_failed, node_id, effect, text, at_us, pause_s)
+
+    def record_booted(self, node_id: str, at_us: int) -> None:
+        self._write(nodes.record_booted, node_id, at_us)
+
+    def record_told(self, node_id: str, effect: EffectKind, at_us: int, claim: str = "") -> None:
+        self._write(nodes.record_told, node_id, effect, at_us, claim)
+
+    def record_head(self, job_id: str, head: HeadSeen) -> None:
+        self._write(jobs.record_head, job_id, head)
+
+    def record_journal(self, batches: Sequence[JournalBatch]) -> None:
+        self._write(journal.record_journal, batches)
+
+    def record_heard(self, heard: Mapping[str, int]) -> None:
+        self._write(nodes.record_heard, heard)
+
+    def record_link(self, node_id: str, down_at_us: int) -> None:
+        self._write(nodes.record_link, node_id, down_at_us)
+
+    def record_offers(self, provider: str, offers: Sequence[Offer], at_us: int) -> None:
+        self._write(market.record_offers, provider, offers, at_us)
+
+    def record_provider(self, provider: str, disabled: str, at_us: int) -> None:
+        self._write(market.record_provider, provider, disabled, at_us)
+
+    def record_cloud_notices(self, provider: str, notices: Sequence[Notice], at_us: int) -> None:
+        self._write(listing.record_cloud_notices, provider, notices, at_us)
+
+    def note_jobs(self, job_ids: Sequence[str]) -> None:
+        self._write(Transaction.touch, dict.fromkeys(job_ids, 0))
+
+    def note_silent(self, before_us: int) -> None:
+        self._write(nodes.note_silent, before_us)
+
+    def recent_throughput(
+        self, now_us: int
+    ) -> dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]:
+        return views.recent_throughput(self._here(), now_us)
+
+    # --- users
+
+    def submit(self, submission: Submission, at_us: int) -> Job:
+        return self._write(jobs.submit, submission, at_us)
+
+    def set_desired(self, job_id: str, desired: Desired, actor: str, at_us: int) -> Job:
+        return self._write(jobs.set_desired, job_id, desired, at_us)
+
+    # --- what the outside may read
+
+    def jobs(self, finished: bool = True) -> list[Job]:
+        return jobs.jobs(self._here(), finished)
+
+    def find_job(self, name_or_id: str) -> Job | None:
+        return jobs.find_job(self._here(), name_or_id)
+
+    def job_nodes(self, job_id: str) -> list[Node]:
+        return nodes.job_nodes(self._here(), job_id)
+
+    def active_nodes(self) -> list[Node]:
+        return nodes.active_nodes(self._here())
+
+    def booted_nodes(self) -> dict[str, NodeState]:
+        return nodes.booted_nodes(self._here())
+
+    def find_nodes(self, node_ids: Sequence[str]) -> list[Node]:
+        return nodes.find_nodes(self._here(), node_ids)
+
+    def events(self, job_id: str | None, after_id: int = 0, limit: int = 500) -> list[EventRow]:
+        return record.events(self._here(), job_id, after_id, limit)
+
+    def segments(self, job_id: str | None = None) -> list[SegmentRow]:
+        return segment_rows.segments(self._here(), job_id)
+
+    def checkpoints(self, job_id: str) -> list[CheckpointRow]:
+        return record.checkpoints(self._here(), job_id)
+
+    def progress(self, job_id: str, after: int = 0) -> list[ProgressRow]:
+        return record.progress(self._here(), job_id, after)
+
+    def spec_yaml(self, job_id: str) -> str:
+        return jobs.submission_of(self._here(), job_id).spec_yaml
+
+    def job_key(self, job_id: str) -> bytes:
+        return jobs.submission_of(self._here(), job_id).job_key
+
+    def secrets(self, job_id: str) -> dict[str, bytes]:
+        return jobs.secrets(self._here(), job_id)
+
+    def log_offsets(self, job_id: str) -> dict[tuple[int, int, str], int]:
+        return record.log_offsets(self._here(), job_id)
+
+    def record_log_offset(self, node_id: str, stream: str, offset: int) -> None:
+        self._write(record.record_log_offset, node_id, stream, offset)
+
+    # --- duties
+
+    def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
+        return self._write(alerts.take_duty, duty, holder, now_us, ttl_us)
+
+    def newest_us(self) -> int:
+        return alerts.newest_us(self._here())
+
+    def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:
+        return alerts.due_alerts(self._here(), now_us, limit)
+
+    def mark_alerts(
+        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+    ) -> bool:
+        return self._write(alerts.mark_alerts, epoch, rows, sent_at_us, next_at_us, error)
+
+    def add_event(self, job_id: str, event: Event, at_us: int) -> None:
+        self._write(record.add_event, job_id, event, at_us)
+
+    def prune(self, before_us: int) -> int:
+        return self._write(record.prune, before_us)
+
+    # --- the deployment
+
+    def deployment(self) -> str:
+        return self._here().deployment
+
+    def key_check(self) -> bytes | None:
+        return self._here().key_check
+
+    def keep_key_check(self, check: bytes) -> bytes:
+        return self._write(market.keep_key_check, check)
+
+    def set_limits(self, limits: Limits) -> None:
+        self._write(market.set_limits, limits)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _keeps_the_contract(store: MemoryStore) -> None:
+    """For the type checker alone: MemoryStore is a Store."""
+    _: Store = store

@@ -1,0 +1,105 @@
+"""The memory store against SQLite: the same calls, in any order, have the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from spotd.model import (
+    S,
+)
+from spotd.store.base import (
+    AlertRow,
+    CheckpointRow,
+    CommitResult,
+    CommitStatus,
+    EventRow,
+    Store,
+    StoreError,
+)
+from spotd.store.engine import BrokenRuleError
+from spotd.store.sql import SqlStore
+from tests.sim.chance import JOBS, Call, Chance
+from tests.sim.memory_store import MemoryStore
+from tests.spotd.store.build import Bell
+from tests.spotd.store.conftest import DEPLOYMENT, make
+
+STEPS = 150
+
+
+def _known(value: object) -> object:
+    """Without the words of a database for what it refuses."""
+    if isinstance(value, list):
+        return [_known(item) for item in value]
+    if isinstance(value, CommitResult) and value.status is CommitStatus.REJECTED:
+        return value.status
+    if isinstance(value, EventRow | AlertRow) and value.event.kind == "plan_rejected":
+        return replace(value, event=replace(value.event, text=""))
+    return value
+
+
+READS: dict[str, Callable[[Store, int], object]] = {
+    "views": lambda store, now_us: store.load_views([*JOBS, "nobody"], now_us),
+    "market": lambda store, now_us: store.load_market(now_us),
+    "jobs": lambda store, _: [store.jobs(), store.jobs(finished=False), store.find_job("name1")],
+    "nodes": lambda store, _: [store.job_nodes(job) for job in JOBS],
+    "found": lambda store, _: store.find_nodes(["j0-g1-0", "j1-g1-1", "j0-g1-0", "x"]),
+    "active": lambda store, _: (store.active_nodes(), store.booted_nodes()),
+    "events": lambda store, _: [*store.events(None, 3, 9999), *store.events("j0", 0, 5)],
+    "segments": lambda store, _: (store.segments(), store.segments("j1")),
+    "checkpoints": lambda store, _: [_by_manifest(store, job) for job in JOBS],
+    "progress": lambda store, _: [store.progress(job, 5) for job in JOBS],
+    "offsets": lambda store, _: [store.log_offsets(job) for job in JOBS],
+    "alerts": lambda store, now_us: store.due_alerts(now_us + 3600 * S, 99),
+    "times": lambda store, _: (store.next_wake_us(), store.newest_us()),
+    "throughput": lambda store, now_us: store.recent_throughput(now_us),
+    "rest": lambda store, _: [store.deployment(), store.key_check(), store.secrets("j0")],
+}
+
+
+def _by_manifest(store: Store, job_id: str) -> list[CheckpointRow]:
+    """Of the same moment, generation and step, none comes first."""
+    rows = store.checkpoints(job_id)
+    assert rows == sorted(rows, key=lambda row: (row.committed_at_us, row.generation, row.step))
+    return sorted(rows, key=lambda row: row.manifest)
+
+
+@pytest.fixture
+def sql() -> Iterator[SqlStore]:
+    """A database of the test's own."""
+    opened = make("sqlite://", Bell())
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_same_calls_have_the_same_results(sql: SqlStore, seed: int) -> None:
+    memory = MemoryStore(DEPLOYMENT, Bell())
+    chance = Chance(memory, seed)
+    for step in range(STEPS):
+        call = chance.call()
+        # What was refused is looked up when the market is loaded, and then kept: in both at once.
+        assert sql.load_market(chance.now_us) == memory.load_market(chance.now_us)
+        assert _told(sql, call) == _told(memory, call), call
+        if step % 3 == 0:
+            _compare(sql, memory, chance.now_us)
+    _compare(sql, memory, chance.now_us)
+    assert len(memory.segments()) > 3, "nothing much happened"
+
+
+def _told(store: Store, call: Call) -> object:
+    """What came of it."""
+    name, *args = call
+    try:
+        return _known(getattr(store, name)(*args))
+    except (StoreError, ValueError) as error:
+        wordless = isinstance(error, ValueError | BrokenRuleError)
+        return type(error), "" if wordless else str(error)
+
+
+def _compare(sql: Store, memory: Store, now_us: int) -> None:
+    """Everything that can be read."""
+    for name, read in READS.items():
+        assert _known(read(memory, now_us)) == _known(read(sql, now_us)), name
