@@ -40,7 +40,7 @@ class Faults:
     def stream(self, name: str) -> Random:
         """The random numbers of that name; the same for the same seed, whatever else is drawn."""
         if name not in self._streams:
-            self._streams[name] = Random(f"{self._seed}/{name}")  # noqa: S311 - a simulation
+            self._streams[name] = Random(f"{self._seed}/{name}")
         return self._streams[name]
 
     def on(self, name: str) -> bool:
@@ -67,7 +67,7 @@ class Faults:
 
 def draw(seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
     """A seed's swarm: about half of the faults, each at a strength that spans two decades."""
-    random = Random(f"{seed}/swarm")  # noqa: S311 - a simulation
+    random = Random(f"{seed}/swarm")
     chosen = {}
     for name in sorted(faults):
         on, strength = random.random() < 0.5, faults[name].most * 10 ** random.uniform(-2, 0)

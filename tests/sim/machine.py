@@ -14,13 +14,13 @@ from providers.base import Notice
 from providers.stores.base import StoreError
 from spotd import wire
 from spotd.wire import AgentConfig, Command, Heartbeat, JournalEntry, Manifest, Reply, parse_start
-from trainer.agent.dangers import Dangers
-from trainer.agent.drain import Policy, policy_of
-from trainer.fence import Fence, FencedError, HeadLostError
 from tests.sim.faults import Faults
 from tests.sim.kernel import Kernel, Process
 from tests.sim.objects import BucketClient
 from tests.sim.threads import Event
+from trainer.agent.dangers import Dangers
+from trainer.agent.drain import Policy, policy_of
+from trainer.fence import Fence, FencedError, HeadLostError
 
 STEP_S = 10.0
 SETUP_S = (5.0, 60.0)
@@ -228,10 +228,11 @@ class SimAgent:
             data |= {"remaining_s": left_s, "source": notice.source, "text": notice.text}
             self.say(wire.NOTICE, data)
             danger, trainer = self._dangers.meet(notice), self._trainer
-            if danger is not None and danger.deadline is not None and trainer is not None:
-                if trainer.policy().fits_snapshot(self._monotonic(), danger.deadline):
-                    trainer.save_wanted = True
-                    trainer.poke.set()
+            if danger is None or danger.deadline is None or trainer is None:
+                continue
+            if trainer.policy().fits_snapshot(self._monotonic(), danger.deadline):
+                trainer.save_wanted = True
+                trainer.poke.set()
 
     def _consider(self) -> None:
         if self._trainer is None:

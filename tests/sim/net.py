@@ -49,8 +49,8 @@ class Net:
         came within `limit_s`.
 
         `errors` are those that the other side may answer with; any other is a bug of the
-        simulation, and ends it. `kind` is whose faults these are: `<kind>_request_lost`, `<kind>_reply_lost`,
-        `<kind>_slow`. Nothing passes while not `reachable`.
+        simulation, and ends it. `kind` is whose faults these are: `<kind>_request_lost`,
+        `<kind>_reply_lost`, `<kind>_slow`. Nothing passes while not `reachable`.
         """
         kernel, faults = self._kernel, self._faults
         self._boundary(f"before {what}")

@@ -46,7 +46,8 @@ def test_a_killed_process_does_nothing_more_and_unwinds() -> None:
 
     kernel.spawn(process, lambda: work("first"))
     kernel.spawn(other, lambda: work("other"))
-    kernel.after(1, lambda: (kernel.spawn(process, never), kernel.kill(process)) and None)
+    kernel.after(1, lambda: kernel.spawn(process, never))
+    kernel.after(1, lambda: kernel.kill(process))
     _run(kernel, 10)
     assert said == ["first unwound", "other worked", "other unwound"]
 

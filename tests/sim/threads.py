@@ -140,6 +140,9 @@ class Queue(Generic[T]):
         self._items.append(item)
         self._waiters.wake()
 
+    def qsize(self) -> int:
+        return len(self._items)
+
     def get(self) -> T:
         self._waiters.wait(lambda: bool(self._items), None)
         return self._items.popleft()

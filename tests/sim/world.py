@@ -1,0 +1,103 @@
+"""One simulated deployment: clouds, machines, a bucket, jobs, and the daemons that keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from providers.base import OfferRequest
+from spotd.model import CheckpointSpec, HealthSpec, JobSpec, Timing
+from spotd.store.base import Store, Submission
+from tests.sim.cloud import Rented, SimCloud, Zone
+from tests.sim.daemon import Outside, SimDaemon
+from tests.sim.faults import Faults
+from tests.sim.kernel import Kernel
+from tests.sim.machine import SimMachine
+from tests.sim.net import Net
+from tests.sim.objects import Bucket, BucketClient
+
+CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
+REGIONS, ZONES = 2, 2
+BUCKET = "s3://bucket/ckpt"
+
+
+class SimWorld:
+    """Everything of one run but its faults over time and its oracles."""
+
+    def __init__(self, kernel: Kernel, faults: Faults, store: Store, daemons: int = 1) -> None:
+        self.kernel = kernel
+        self.faults = faults
+        self.store = store
+        self.bucket = Bucket(BUCKET)
+        self.steps: dict[str, int] = {}  # job id -> its last step
+        self.machines: dict[str, SimMachine] = {}
+        self.clouds: Mapping[str, SimCloud] = {
+            name: SimCloud(
+                kernel, faults, name, self._zones(name), self._machine, notice_s
+            )
+            for name, notice_s in CLOUDS.items()
+        }
+        outside = Outside(
+            kernel,
+            faults,
+            store,
+            self.clouds,
+            self.bucket,
+            self.machines.get,
+            {},
+            Timing(),
+            self.boundary,
+        )
+        self.daemons = [SimDaemon(outside, f"box{number}") for number in range(daemons)]
+
+    def boundary(self, daemon: SimDaemon, what: str) -> None:
+        """Where `daemon` stands; what happens there is the run's to say."""
+
+    def notify(self) -> None:
+        """The store says that a job became due."""
+        for daemon in self.daemons:
+            daemon.poke()
+
+    def submit(self, name: str, steps: int, **spec: object) -> str:
+        """A job of so many steps; its id."""
+        job_id = f"j{len(self.steps):09d}"
+        self.steps[job_id] = steps
+        fields: dict[str, object] = {
+            "name": name,
+            "run": "python train.py",
+            "alternatives": (OfferRequest(accelerator="H100", accelerator_count=8),),
+            "checkpoint": CheckpointSpec(store=BUCKET, engine="spotd", every_s=600.0),
+            "progress_every_s": 120.0,
+            "health": HealthSpec(check_every_s=300.0),
+            **spec,
+        }
+        job = JobSpec(**fields)  # type: ignore[arg-type]
+        submission = Submission(job_id, job, f"name: {name}\n", "alice", "", b"key")
+        self.store.submit(submission, self.kernel.now_us)
+        return job_id
+
+    def _zones(self, cloud: str) -> list[Zone]:
+        random = self.faults.stream(f"market/{cloud}")
+        return [
+            Zone(
+                provider=cloud,
+                region=f"{cloud}-{region}",
+                name=f"{cloud}-{region}{letter}",
+                spot_microusd_per_h=random.randrange(15_000_000, 45_000_000, 10_000),
+                room=random.randint(1, 6),
+            )
+            for region in range(REGIONS)
+            for letter in "abcdef"[:ZONES]
+        ]
+
+    def _machine(self, rented: Rented) -> SimMachine:
+        machine = SimMachine(
+            self.kernel, self.faults, rented.id, self._open_store, self.steps.__getitem__
+        )
+        self.machines[rented.id] = machine
+        return machine
+
+    def _open_store(self, _url: str, machine: SimMachine) -> BucketClient:
+        net = Net(self.kernel, self.faults, lambda _what: None)
+        return BucketClient(self.bucket, net, lambda: machine.reachable)
+
+
