@@ -123,20 +123,33 @@ class CloudClient:
 class StoreClient:
     """The store as one daemon sees it: writes are boundaries, and their outcome may be lost."""
 
-    def __init__(self, store: Store, boundary: Callable[[str], None], faults: Faults) -> None:
+    def __init__(
+        self,
+        store: Store,
+        boundary: Callable[[str], None],
+        faults: Faults,
+        away: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._boundary = boundary
         self._faults = faults
+        self._away = away
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
-        found = method if name in _READS else partial(self._write, name, method)
+        call = self._read if name in _READS else partial(self._write, name)
+        found = partial(call, method)
         self.__dict__[name] = found
         return found
 
+    def _read(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        if self._away():
+            raise StoreUnavailableError("the database does not answer")
+        return method(*args, **more)
+
     def _write(self, name: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
         self._boundary(f"before {name}")
-        result = method(*args, **more)
+        result = self._read(method, *args, **more)
         if self._faults.strikes("commit_unknown"):
             raise StoreUnavailableError("the connection was lost at COMMIT")
         self._boundary(f"after {name}")
@@ -156,6 +169,7 @@ class Outside:
     routes: Mapping[str, Route]
     timing: Timing
     boundary: Callable[[SimDaemon, str], None]
+    store_away: Callable[[], bool]
 
 
 class SimDaemon:
@@ -176,6 +190,11 @@ class SimDaemon:
         self._pokes = []
         self._outside.kernel.spawn(self.process, self._main)
 
+    def start_again(self) -> None:
+        """What systemd does, if it has not done so already."""
+        if not self.process.alive:
+            self.start()
+
     def poke(self) -> None:
         """Something was recorded that makes a job due."""
         if self.process.alive:
@@ -186,7 +205,7 @@ class SimDaemon:
         out = self._outside
         boundary = partial(out.boundary, self)
         net = Net(out.kernel, out.faults, boundary)
-        store: Any = StoreClient(out.store, boundary, out.faults)
+        store: Any = StoreClient(out.store, boundary, out.faults, out.store_away)
         providers: Any = {name: CloudClient(cloud, net) for name, cloud in out.clouds.items()}
         objects = BucketClient(out.bucket, net, lambda: True)
         link: Any = SimLink(out.kernel, net, out.machine_at)
@@ -290,4 +309,3 @@ def on_kernel(kernel: Kernel) -> Iterator[None]:
         put("spotd.loop", "LONGEST_WAIT_S", 15.0)
         put("spotd.act.effects", "host_key", lambda _keys, token: KeyPair("private", token))
         yield
-

@@ -28,12 +28,11 @@ class SimWorld:
         self.faults = faults
         self.store = store
         self.bucket = Bucket(BUCKET)
+        self.store_away = False
         self.steps: dict[str, int] = {}  # job id -> its last step
         self.machines: dict[str, SimMachine] = {}
         self.clouds: Mapping[str, SimCloud] = {
-            name: SimCloud(
-                kernel, faults, name, self._zones(name), self._machine, notice_s
-            )
+            name: SimCloud(kernel, faults, name, self._zones(name), self._machine, notice_s)
             for name, notice_s in CLOUDS.items()
         }
         outside = Outside(
@@ -46,11 +45,16 @@ class SimWorld:
             {},
             Timing(),
             self.boundary,
+            lambda: self.store_away,
         )
         self.daemons = [SimDaemon(outside, f"box{number}") for number in range(daemons)]
 
     def boundary(self, daemon: SimDaemon, what: str) -> None:
-        """Where `daemon` stands; what happens there is the run's to say."""
+        """Where `daemon` stands: it may die there."""
+        if self.faults.strikes("boundary_crash"):
+            pause_s = self.faults.stream("boundary_crash").uniform(1, 120)
+            self.kernel.after(pause_s, daemon.start_again)
+            self.kernel.kill(daemon.process)
 
     def notify(self) -> None:
         """The store says that a job became due."""
@@ -99,5 +103,3 @@ class SimWorld:
     def _open_store(self, _url: str, machine: SimMachine) -> BucketClient:
         net = Net(self.kernel, self.faults, lambda _what: None)
         return BucketClient(self.bucket, net, lambda: machine.reachable)
-
-
