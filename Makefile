@@ -39,7 +39,7 @@ format: $(READY) ## let ruff write the files as they should be
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## the figures of docs/measurements.md (takes about half an hour)
+bench: $(READY) ## the figures of docs/measurements.md (takes about 40 minutes)
 	$(BIN)/python bench/recovery.py --json bench/out/recovery.json
 	$(BIN)/python bench/control_plane.py --json bench/out/control_plane.json
 

@@ -43,7 +43,7 @@ def main(folder: Path, steps: int | None = None) -> int:
     console.print(table(evidence.recoveries))
     for line in lines(evidence):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    console.print(f"report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
     return 0 if evidence.proven() else 1
 
 

@@ -67,8 +67,9 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     found = _matched(before, said.instances)
     told = {row.id: row.job_id for row in before if _tells(row, found.get(row.id), said)}
     tx.touch(dict.fromkeys(told.values(), said.at_us))
+    _lock(tx.conn, said.provider)
     seen = []
-    # Looked at twice: to know which jobs to lock, and under those locks.
+    # Looked at twice: to know what to lock, and under those locks.
     under_locks = _active(select(schema.nodes), said.provider).where(_nodes.id.in_(sorted(told)))
     for row in tx.conn.execute(under_locks):
         instance = found.get(row.id)
@@ -81,7 +82,9 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     if seen:
         tx.conn.execute(_SEEN, seen)
     quiet = [row.id for row in before if row.id not in told]
-    _note_time(tx.conn, [name for name in quiet if name in found], said, "seen_at_us")
+    shown = [name for name in quiet if name in found]
+    seen_now = [name for name in shown if found[name].state is not InstanceState.FAILED]
+    _note_time(tx.conn, seen_now, said, "seen_at_us")
     _note_time(tx.conn, quiet, said, "surveyed_at_us")
     wanted = {instance.instance_id for instance in found.values()}
     strays = [i for i in said.instances if i.instance_id not in wanted and i.state not in _ENDED]
@@ -92,6 +95,12 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
 def _active(columns: Select[Any], provider: str) -> Select[Any]:
     ours = (_nodes.provider == provider) & (_nodes.state != NodeState.GONE.value)
     return columns.where(ours).order_by(_nodes.id)
+
+
+def _lock(conn: Connection, provider: str) -> None:
+    """In the order in which everybody does: what follows writes some of them first."""
+    rows = _active(select(_nodes.id), provider).with_for_update(key_share=True)
+    conn.execute(rows).all()
 
 
 def _note_time(conn: Connection, ids: Sequence[str], said: Listing, column: str) -> None:

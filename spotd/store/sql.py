@@ -191,10 +191,10 @@ class SqlStore:
         self._write(lambda tx: journal.record_journal(tx, batches), ahead=True)
 
     def record_heard(self, heard: Mapping[str, int]) -> None:
-        self._write(lambda tx: nodes.record_heard(tx, dict(heard)))
+        self._write(lambda tx: nodes.record_heard(tx, dict(heard)), ahead=True)
 
     def record_link(self, node_id: str, down_at_us: int) -> None:
-        self._write(lambda tx: nodes.record_link(tx, node_id, down_at_us))
+        self._write(lambda tx: nodes.record_link(tx, node_id, down_at_us), ahead=True)
 
     def record_offers(self, provider: str, offers: Sequence[Offer], at_us: int) -> None:
         self._write(lambda tx: market.record_offers(tx, provider, offers, at_us))

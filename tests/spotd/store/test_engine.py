@@ -12,14 +12,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
 
-from spotd.model import (
-    Event,
-)
+from spotd.model import Event, S
 from spotd.plan import (
     ChangeJob,
 )
@@ -27,7 +27,7 @@ from spotd.store.base import CommitStatus, StoreError, StoreUnavailableError
 from spotd.store.engine import Database
 from spotd.store.sql import SqlStore
 from tests.rigs import postgres
-from tests.spotd.store.build import NOW, opening, plan, submit, view
+from tests.spotd.store.build import NOW, instance, node, opening, placed, plan, said, submit, view
 from tests.spotd.store.conftest import make
 
 
@@ -128,6 +128,21 @@ def test_decisions_go_before_the_many_that_wait_to_write(tmp_path: Path) -> None
     database.close()
     assert sorted(done) == sorted(names)
     assert done.index("decision") <= 1
+
+
+def test_the_follower_never_stands_in_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits, no node is heard: not one of them, a notice neither."""
+    store = make(f"sqlite:///{tmp_path}/spotd.db")
+    placed(store)
+    monkeypatch.setattr("spotd.store.engine.LINE_S", 0.05)
+    with store._database._line:
+        store.record_journal([said(("warning", {"text": "x"}))])
+        store.record_heard({"j1-g1-0": NOW + 1})
+        store.record_link("j1-g1-0", NOW + 2)
+    assert node(store).link_down_at_us == NOW + 2
+    store.close()
 
 
 def test_a_turn_that_never_comes_is_an_error(
@@ -358,4 +373,28 @@ def test_a_store_in_memory_is_a_whole_store() -> None:
     submit(store)
     assert store.commit(view(store), opening(), NOW).status is CommitStatus.DONE
     assert len(store.active_nodes()) == 1
+    store.close()
+
+
+def test_a_listing_takes_its_nodes_in_the_order_that_all_do(server: postgres.Postgres) -> None:
+    """Else it and the signs of life of the same nodes wait for each other."""
+    store = make(server.url(server.create("ready")))
+    for name in ("j1", "j2"):
+        placed(store, name)
+        store.record_launched(f"{name}-g1-0", f"i-{name}", NOW)
+    old = [instance(node(store, f"{name}-g1-0"), f"i-{name}") for name in ("j1", "j2")]
+    store.record_listing("aws", old, NOW + S, NOW + S)
+    news = [old[0], replace(old[1], port=4444)]
+    lock = "SELECT id FROM nodes WHERE id = '{}-g1-0' FOR UPDATE NOWAIT"
+    listing = threading.Thread(
+        target=store.record_listing, args=("aws", news, NOW + 9 * S, NOW + 9 * S)
+    )
+    with store._database._writer.begin() as other:
+        other.execute(text(lock.format("j2")))
+        listing.start()
+        time.sleep(0.5)  # it has come to the node that we hold
+        with pytest.raises(OperationalError, match="could not obtain lock"):
+            other.execute(text(lock.format("j1")))
+    listing.join(10)
+    assert node(store, "j2-g1-0").port == 4444
     store.close()

@@ -309,6 +309,19 @@ def test_a_late_failure_is_a_refusal(store: SqlStore) -> None:
     assert store.load_market(NOW + S).refusals == (expected,)
 
 
+def test_a_create_that_failed_was_never_seen_alive(store: SqlStore) -> None:
+    placed(store)
+    failed = instance(node(store), state=InstanceState.FAILED, error_code="CapacityError")
+    for turn in (1, 2):
+        store.record_listing("aws", [failed], NOW + turn * S, NOW + turn * S)
+    assert node(store).seen_at_us == 0
+    # The cloud takes it back: what it cost counts from its launch, not from when we heard.
+    lives = instance(node(store), launched_at_us=NOW + S)
+    store.record_listing("aws", [lives], NOW + 30 * S, NOW + 30 * S)
+    [segment] = [row for row in store.segments() if row.state == "open"]
+    assert segment.start_us == NOW + S
+
+
 def test_a_machine_that_ran_was_no_refusal_and_is_paid_for(store: SqlStore) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
