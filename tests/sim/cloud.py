@@ -124,6 +124,8 @@ class SimCloud:
         self.calls: list[tuple[int, str, str]] = []  # (when, verb, token or id): every mutation
         self.out = False  # the whole cloud answers nothing
         self.rejects_credentials = False
+        self.created: Callable[[Rented], None] = lambda _rented: None
+        self.told_to_end: Callable[[Rented], None] = lambda _rented: None
         self._kernel = kernel
         self._faults = faults
         self._random = faults.stream(f"cloud/{name}")
@@ -178,6 +180,7 @@ class SimCloud:
         self.rented[rented.id] = rented
         self._by_token[request.token, request.region] = rented
         zone.room -= spot
+        self.created(rented)
         if self._faults.strikes("cloud_late_failure"):
             rented.error_code = "CapacityError"
             self._kernel.after(5, lambda: self.end(rented, "the create failed"))
@@ -195,6 +198,7 @@ class SimCloud:
         rented = self.rented.get(instance_id)
         if rented is None or not rented.alive:
             return
+        self.told_to_end(rented)
         if self._faults.strikes("terminate_ignored"):
             return  # accepted, and the machine stays: it has to be asked again
         rented.ending_us = rented.ending_us or self._kernel.now_us

@@ -195,6 +195,10 @@ class SimDaemon:
         if not self.process.alive:
             self.start()
 
+    def awake(self, now_us: int) -> bool:
+        """Whether it lives and is not frozen."""
+        return self.process.alive and self.process.frozen_until_us <= now_us
+
     def poke(self) -> None:
         """Something was recorded that makes a job due."""
         if self.process.alive:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from providers.base import Notice
+from providers.base import Notice, NoticeKind
 from providers.stores.base import StoreError
 from spotd import wire
 from spotd.wire import AgentConfig, Command, Heartbeat, JournalEntry, Manifest, Reply, parse_start
@@ -57,6 +57,7 @@ class SimMachine:
         self.process = Process(name, alive=False)
         self.cut = False  # off the network, in both directions
         self.metadata_up = True
+        self.was_warned = False  # of its end, ever
         self.agent: SimAgent | None = None
         self.notices: dict[str, Notice] = {}
         self.open_store = open_store
@@ -80,6 +81,7 @@ class SimMachine:
     def warn(self, notice: Notice) -> None:
         """The metadata service says so from now on; the agent hears it when it polls."""
         self.notices[notice.notice_id] = notice
+        self.was_warned = self.was_warned or notice.kind is not NoticeKind.REBALANCE
 
     def withdraw(self, notice_id: str) -> None:
         self.notices.pop(notice_id, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from providers.base import OfferRequest
-from spotd.model import CheckpointSpec, HealthSpec, JobSpec, Timing
+from spotd.model import CheckpointSpec, HealthSpec, JobSpec, Node, Timing
 from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import Outside, SimDaemon
@@ -30,6 +30,7 @@ class SimWorld:
         self.bucket = Bucket(BUCKET)
         self.store_away = False
         self.steps: dict[str, int] = {}  # job id -> its last step
+        self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
         self.clouds: Mapping[str, SimCloud] = {
             name: SimCloud(kernel, faults, name, self._zones(name), self._machine, notice_s)
@@ -74,10 +75,34 @@ class SimWorld:
             "health": HealthSpec(check_every_s=300.0),
             **spec,
         }
-        job = JobSpec(**fields)  # type: ignore[arg-type]
+        job = self.specs[job_id] = JobSpec(**fields)  # type: ignore[arg-type]
         submission = Submission(job_id, job, f"name: {name}\n", "alice", "", b"key")
         self.store.submit(submission, self.kernel.now_us)
         return job_id
+
+    # --- for the oracles
+
+    def spec(self, job_id: str) -> JobSpec:
+        return self.specs[job_id]
+
+    def node_of(self, token: str) -> Node | None:
+        """The node that was to have this machine, as the store has it now."""
+        return next((node for node in self._nodes() if node.token == token), None)
+
+    def _nodes(self) -> list[Node]:
+        return [node for job_id in self.steps for node in self.store.job_nodes(job_id)]
+
+    def may_fail(self, job_id: str) -> bool:
+        """Whether a failure of this job would be its own program's."""
+        return self.faults.fired["trainer_crash"] > 0
+
+    def quiet_for_s(self, _seconds: float) -> bool:
+        """Whether nothing has kept daemon and machines apart for so long."""
+        return False
+
+    def excused_s(self, _rented: Rented) -> float:
+        """How much longer than others this orphan may live."""
+        return 0.0
 
     def _zones(self, cloud: str) -> list[Zone]:
         random = self.faults.stream(f"market/{cloud}")
