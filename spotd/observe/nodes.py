@@ -7,8 +7,6 @@ from the last entry on record, so that nothing is lost and nothing counts twice.
 
 from __future__ import annotations
 
-import os
-import selectors
 import threading
 from collections.abc import Callable
 
@@ -23,6 +21,7 @@ from spotd.observe.opening import Followed, Opener
 from spotd.observe.output import Output
 from spotd.observe.recording import Recorder
 from spotd.observe.retries import Retries
+from spotd.observe.waiting import SystemWaiting, Waiting
 from spotd.states import NodeState
 from spotd.store.base import Store, StoreError
 from spotd.vault import JobKeys
@@ -55,16 +54,15 @@ class Follower:
         objects: ObjectStore,
         clock: Clock,
         listened: Callable[[], None] = lambda: None,
+        waiting: Waiting[Followed] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._listened = listened
         self._output = Output(store, objects, clock)
         self._recorder = Recorder(store, clock)
-        self._selector = selectors.DefaultSelector()
-        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._opener = Opener(store, link, keys, clock, self._nudge)
-        self._lock = threading.Lock()  # of the pipe's end: who nudges may be late
+        self._waiting = waiting or SystemWaiting()
+        self._opener = Opener(store, link, keys, clock, self._waiting.nudge)
         self._stopping = threading.Event()
         self._poked = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower")
@@ -83,40 +81,26 @@ class Follower:
         self._more = False  # some node had more to say than was read
 
     def start(self) -> None:
-        self._selector.register(self._wake_r, selectors.EVENT_READ, None)
         self._thread.start()
 
     def poke(self) -> None:
         """There may be a node to follow, or one to leave: look soon."""
         self._poked.set()
-        self._nudge()
+        self._waiting.nudge()
 
     def stop(self) -> None:
         """Leave every node; they go on without us."""
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._nudge()
+        self._waiting.nudge()
         if self._thread.is_alive():
             self._thread.join()
         self._opener.stop()
         for followed in self._followed.values():
             followed.close()
         self._output.close()
-        self._selector.close()
-        with self._lock:
-            for descriptor in (self._wake_r, self._wake_w):
-                os.close(descriptor)
-            self._wake_w = -1
-
-    def _nudge(self) -> None:
-        with self._lock:
-            if self._wake_w < 0:
-                return
-            try:
-                os.write(self._wake_w, b"x")
-            except BlockingIOError:
-                return  # the pipe is full of nudges already
+        self._waiting.close()
 
     # --- the loop
 
@@ -137,11 +121,8 @@ class Follower:
         self._record()
         wait_s = self._look_when_due()
         self._gather()
-        for key, _ in self._selector.select(timeout=wait_s):
-            if key.data is None:
-                _drain(self._wake_r)
-            else:
-                self._read(key.data)
+        for followed in self._waiting.wait(wait_s):
+            self._read(followed)
         self._adopt()
         self._record()
         self._judge_silence()
@@ -217,13 +198,13 @@ class Follower:
             followed.heard_s = self._clock.monotonic_s()
             self._followed[node_id] = followed
             self._output.begin(followed.node, followed.offsets)
-            self._selector.register(followed.descriptor, selectors.EVENT_READ, followed)
+            self._waiting.watch(followed.descriptor, followed)
 
     def _leave(self, followed: Followed) -> None:
         """Stop following; what was said is still in `_talked`."""
         node_id = followed.node.id
         del self._followed[node_id]
-        self._selector.unregister(followed.descriptor)
+        self._waiting.forget(followed.descriptor)
         if followed.channel.exit_status == NO_BUNDLE:
             self._unshipped.add(node_id)
         followed.close()
@@ -308,11 +289,3 @@ class Follower:
             elif now_s - followed.heard_s > SILENT_S:
                 log.info("silent", node=followed.node.id)
                 self._lose(followed)
-
-
-def _drain(descriptor: int) -> None:
-    try:
-        while os.read(descriptor, 4096):
-            pass
-    except BlockingIOError:
-        return

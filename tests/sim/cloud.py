@@ -1,0 +1,282 @@
+"""A simulated cloud: machines, tokens, a listing that lags, capacity and prices that walk.
+
+It is the witness of a run: whatever the daemon believes, `machines` and the seconds that each was
+alive are what would have been paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from providers.base import (
+    AuthError,
+    CapacityError,
+    CapacityType,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchRequest,
+    Notice,
+    NoticeKind,
+    Offer,
+    QuotaError,
+    RejectedError,
+    ThrottledError,
+)
+from tests.sim.faults import Faults
+from tests.sim.kernel import Kernel
+
+FORGOTTEN_S = 600.0  # a terminated machine is listed for that long
+TYPE = "8xh100"
+LIST_PRICE = 98_000_000  # micro-USD an hour, of an 8xH100 on demand
+LAUNCH_S = (20.0, 120.0)  # from create to a machine that answers
+
+
+class Machine(Protocol):
+    """What runs on an instance, from the moment that it is switched on."""
+
+    def power_on(self) -> None: ...
+
+    def power_off(self) -> None: ...
+
+    def warn(self, notice: Notice) -> None: ...
+
+    def withdraw(self, notice_id: str) -> None: ...
+
+
+@dataclass(eq=False)
+class Rented:
+    """One instance, alive from `created_us` to `ended_us` (0: still)."""
+
+    id: str
+    request: LaunchRequest
+    provider: str
+    price_microusd_per_h: int
+    created_us: int
+    visible_us: int
+    machine: Machine
+    ended_us: int = 0
+    ended_by: str = ""
+    ending_us: int = 0  # a terminate was accepted
+    error_code: str = ""
+    notices: dict[str, Notice] = field(default_factory=dict)
+
+    @property
+    def token(self) -> str:
+        return self.request.token
+
+    @property
+    def alive(self) -> bool:
+        return not self.ended_us
+
+
+@dataclass
+class Zone:
+    """One place, with an offer for each way of selling."""
+
+    provider: str
+    region: str
+    name: str
+    spot_microusd_per_h: int
+    room: int  # machines that can still be had
+    on_sale: bool = True
+
+    def offers(self) -> Iterator[Offer]:
+        for kind, price in (
+            (CapacityType.SPOT, self.spot_microusd_per_h),
+            (CapacityType.ON_DEMAND, LIST_PRICE),
+        ):
+            if self.on_sale or kind is CapacityType.ON_DEMAND:
+                yield Offer(
+                    provider=self.provider,
+                    region=self.region,
+                    zone=self.name,
+                    instance_type=TYPE,
+                    capacity_type=kind,
+                    price_microusd_per_h=price,
+                    list_microusd_per_h=LIST_PRICE,
+                    accelerator="H100",
+                    accelerator_count=8,
+                    cpus=192.0,
+                    memory_gib=2048.0,
+                    cloud=self.provider,
+                )
+
+
+class SimCloud:
+    """The cloud's own side: what it does when a request arrives."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        faults: Faults,
+        name: str,
+        zones: list[Zone],
+        make_machine: Callable[[Rented], Machine],
+        notice_s: float,
+    ) -> None:
+        self.name = name
+        self.zones = {zone.name: zone for zone in zones}
+        self.notice_s = notice_s
+        self.rented: dict[str, Rented] = {}
+        self.calls: list[tuple[int, str, str]] = []  # (when, verb, token or id): every mutation
+        self.out = False  # the whole cloud answers nothing
+        self.rejects_credentials = False
+        self.created: Callable[[Rented], None] = lambda _rented: None
+        self.told_to_end: Callable[[Rented], None] = lambda _rented: None
+        self._kernel = kernel
+        self._faults = faults
+        self._random = faults.stream(f"cloud/{name}")
+        self._make_machine = make_machine
+        self._by_token: dict[tuple[str, str], Rented] = {}
+
+    # --- the five verbs
+
+    def offers(self) -> list[Offer]:
+        self._admit()
+        return [offer for zone in self.zones.values() for offer in zone.offers()]
+
+    def launch(self, request: LaunchRequest) -> Launched:
+        """Idempotent on the token in its region, as the real ones are: one request, one machine,
+        also long after that machine has ended."""
+        self._admit()
+        self.calls.append((self._kernel.now_us, "launch", request.token))
+        known = self._by_token.get((request.token, request.region))
+        if known is not None:
+            if known.request != request:
+                raise RejectedError("the same token with other parameters")
+            return Launched(known.id)
+        zone = self.zones.get(request.zone)
+        if zone is None:
+            raise RejectedError(f"no zone {request.zone}")
+        spot = request.capacity_type is CapacityType.SPOT
+        if spot and (zone.room <= 0 or not zone.on_sale):
+            raise CapacityError(f"no capacity in {zone.name}")
+        if self._faults.strikes("cloud_capacity"):
+            raise CapacityError(f"no capacity in {zone.name} just now")
+        if self._faults.strikes("cloud_quota"):
+            raise QuotaError("quota exceeded")
+        return Launched(self._create(request, zone, spot=spot).id)
+
+    def _create(self, request: LaunchRequest, zone: Zone, *, spot: bool) -> Rented:
+        now_us = self._kernel.now_us
+        lag_s = (
+            self._faults.stream("cloud_lag").uniform(1, 20)
+            if self._faults.strikes("cloud_lag")
+            else 0
+        )
+        rented = Rented(
+            id=f"i-{self.name}-{len(self.rented):05d}",
+            request=request,
+            provider=self.name,
+            price_microusd_per_h=zone.spot_microusd_per_h if spot else LIST_PRICE,
+            created_us=now_us,
+            visible_us=now_us + int(lag_s * 1e6),
+            machine=None,  # type: ignore[arg-type]
+        )
+        rented.machine = self._make_machine(rented)
+        self.rented[rented.id] = rented
+        self._by_token[request.token, request.region] = rented
+        zone.room -= spot
+        self.created(rented)
+        if self._faults.strikes("cloud_late_failure"):
+            rented.error_code = "CapacityError"
+            self._kernel.after(5, lambda: self.end(rented, "the create failed"))
+        elif self._faults.strikes("boot_never"):
+            pass
+        else:
+            slow = self._faults.strikes("boot_slow")
+            boot_s = self._random.uniform(*LAUNCH_S) * (10 if slow else 1)
+            self._kernel.after(boot_s, lambda: rented.alive and rented.machine.power_on())
+        return rented
+
+    def terminate(self, instance_id: str) -> None:
+        self._admit()
+        self.calls.append((self._kernel.now_us, "terminate", instance_id))
+        rented = self.rented.get(instance_id)
+        if rented is None or not rented.alive:
+            return
+        self.told_to_end(rented)
+        if self._faults.strikes("terminate_ignored"):
+            return  # accepted, and the machine stays: it has to be asked again
+        rented.ending_us = rented.ending_us or self._kernel.now_us
+        self._kernel.after(self._random.uniform(1, 30), lambda: self.end(rented, "terminated"))
+
+    def list(self) -> list[Instance]:
+        self._admit()
+        now_us = self._kernel.now_us
+        shown = [
+            rented
+            for rented in self.rented.values()
+            if rented.visible_us <= now_us
+            and (rented.alive or now_us - rented.ended_us < FORGOTTEN_S * 1e6)
+        ]
+        if self._faults.on("list_misses"):
+            shown = [r for r in shown if not self._faults.strikes("list_misses")]
+        return [self._shown(rented) for rented in shown]
+
+    def notices(self) -> list[Notice]:
+        self._admit()
+        return []  # the metadata service tells; a queue is part of the real adapters
+
+    def _admit(self) -> None:
+        if self.rejects_credentials:
+            raise AuthError("the credentials have expired")
+        if self._faults.strikes("cloud_throttle"):
+            wait_s = self._faults.stream("cloud_throttle").uniform(1, 30)
+            raise ThrottledError("too many requests", retry_after_s=wait_s)
+
+    def _shown(self, rented: Rented) -> Instance:
+        request = rented.request
+        if rented.alive:
+            state = InstanceState.STOPPING if rented.ending_us else InstanceState.RUNNING
+        else:
+            state = InstanceState.FAILED if rented.error_code else InstanceState.TERMINATED
+        return Instance(
+            instance_id=rented.id,
+            token=rented.token,
+            tags=request.tags,
+            state=state,
+            region=request.region,
+            zone=request.zone,
+            instance_type=request.instance_type,
+            capacity_type=request.capacity_type,
+            host=rented.id,
+            ssh_user=request.ssh_user,
+            host_public_key=request.host_public_key,
+            launched_at_us=rented.created_us,
+            error_code=rented.error_code,
+        )
+
+    # --- what the cloud does by itself
+
+    def end(self, rented: Rented, why: str) -> None:
+        """The machine is gone, and costs nothing from now on."""
+        if not rented.alive:
+            return
+        rented.ended_us, rented.ended_by = self._kernel.now_us, why
+        rented.machine.power_off()
+        if rented.request.capacity_type is CapacityType.SPOT:
+            self.zones[rented.request.zone].room += 1
+
+    def preempt(self, rented: Rented) -> None:
+        """Warn, and take it when the time is over."""
+        deadline_us = self._kernel.now_us + int(self.notice_s * 1e6)
+        notice = Notice(f"{rented.id}-preempt", NoticeKind.PREEMPT, deadline_us, "imds", rented.id)
+        rented.notices[notice.notice_id] = notice
+        rented.machine.warn(notice)
+        self._kernel.at(deadline_us, lambda: self._take(rented, notice.notice_id))
+
+    def _take(self, rented: Rented, notice_id: str) -> None:
+        if notice_id in rented.notices:
+            self.end(rented, "preempted")
+
+    def withdraw(self, rented: Rented, notice_id: str) -> None:
+        """The machine stays after all."""
+        if rented.notices.pop(notice_id, None) is not None:
+            rented.machine.withdraw(notice_id)
+
+    def alive(self) -> list[Rented]:
+        return [rented for rented in self.rented.values() if rented.alive]

@@ -1,0 +1,315 @@
+"""One daemon of a run: the real loop, pool, duties, follower, survey and delivery, on a `Kernel`.
+
+What is replaced lies outside: the operating system's threads, the clouds, SSH, the bucket, Slack.
+Every write to the store and every call to the outside is a boundary, at which the process may
+die, freeze, or be overtaken by another daemon.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from providers.base import (
+    Instance,
+    Launched,
+    LaunchRequest,
+    Notice,
+    Offer,
+    OfferRequest,
+    Pending,
+    ProviderError,
+    UnknownOutcome,
+)
+from spotd.act.alerts import Delivery, Route
+from spotd.act.effects import World
+from spotd.clock import Listening
+from spotd.duties import Duties, Schedule
+from spotd.loop import Loop, run_effect
+from spotd.model import Timing
+from spotd.observe.clouds import Survey
+from spotd.observe.nodes import Follower
+from spotd.pool import Pool
+from spotd.store.base import Store, StoreUnavailableError
+from spotd.vault import JobKeys, KeyPair
+from tests.sim.cloud import SimCloud
+from tests.sim.faults import Faults
+from tests.sim.kernel import Kernel, Process
+from tests.sim.link import SimLink, SimWaiting
+from tests.sim.machine import SimMachine
+from tests.sim.net import Net
+from tests.sim.objects import Bucket, BucketClient
+from tests.sim.threads import Queue, Threading, ThreadPoolExecutor
+
+T = TypeVar("T")
+
+CALL_S = 10.0  # by the provider port's contract, and what adapters allow themselves
+SCHEDULE = Schedule(
+    survey_s=30.0, offers_s=300.0, notices_s=3600.0, alerts_s=10.0, silence_s=10.0, prune_s=86_400.0
+)
+KEYS = JobKeys(KeyPair("private", "public"), b"seed")
+# Reads that nobody else can see: no boundary, and no time.
+_READS = frozenset(
+    {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
+    | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
+    | {"jobs", "find_job", "deployment", "newest_us"}
+)
+
+
+class SimClock:
+    """One box's clock. `ahead_us` is how wrong its wall clock is; monotonic time is right."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.ahead_us = 0
+        self._kernel = kernel
+        self._last_us = 0
+
+    def now_us(self) -> int:
+        self._last_us = max(self._last_us, self._kernel.now_us + self.ahead_us)
+        return self._last_us
+
+    def monotonic_s(self) -> float:
+        return self._kernel.now_us / 1e6
+
+    def sleep(self, seconds: float) -> None:
+        self._kernel.sleep(seconds)
+
+
+class CloudClient:
+    """`Provider` for one process, over a network."""
+
+    local = False
+    visibility_s = 30.0
+
+    def __init__(self, cloud: SimCloud, net: Net) -> None:
+        self.name = cloud.name
+        self.watcher = "aws"
+        self._cloud = cloud
+        self._net = net
+
+    def offers(self, request: OfferRequest) -> Sequence[Offer]:
+        return self._call("offers", self._cloud.offers)
+
+    def launch(self, request: LaunchRequest) -> Launched | Pending:
+        return self._call("launch", lambda: self._cloud.launch(request))
+
+    def terminate(self, instance_id: str) -> None:
+        self._call("terminate", lambda: self._cloud.terminate(instance_id))
+
+    def list(self) -> Sequence[Instance]:
+        return self._call("list", self._cloud.list)
+
+    def notices(self) -> Sequence[Notice]:
+        return self._call("notices", self._cloud.notices)
+
+    def _call(self, what: str, act: Callable[[], T]) -> T:
+        return self._net.call(
+            f"{self.name} {what}",
+            "cloud",
+            act,
+            limit_s=CALL_S,
+            lost=UnknownOutcome,
+            errors=ProviderError,
+            reachable=lambda: not self._cloud.out,
+        )
+
+
+class StoreClient:
+    """The store as one daemon sees it: writes are boundaries, and their outcome may be lost."""
+
+    def __init__(
+        self,
+        store: Store,
+        boundary: Callable[[str], None],
+        faults: Faults,
+        away: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._boundary = boundary
+        self._faults = faults
+        self._away = away
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        call = self._read if name in _READS else partial(self._write, name)
+        found = partial(call, method)
+        self.__dict__[name] = found
+        return found
+
+    def _read(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        if self._away():
+            raise StoreUnavailableError("the database does not answer")
+        return method(*args, **more)
+
+    def _write(self, name: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        self._boundary(f"before {name}")
+        result = self._read(method, *args, **more)
+        if self._faults.strikes("commit_unknown"):
+            raise StoreUnavailableError("the connection was lost at COMMIT")
+        self._boundary(f"after {name}")
+        return result
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What every daemon of a run shares."""
+
+    kernel: Kernel
+    faults: Faults
+    store: Store
+    clouds: Mapping[str, SimCloud]
+    bucket: Bucket
+    machine_at: Callable[[str], SimMachine | None]
+    routes: Mapping[str, Route]
+    timing: Timing
+    boundary: Callable[[SimDaemon, str], None]
+    store_away: Callable[[], bool]
+
+
+class SimDaemon:
+    """A control box and the daemon on it, which may be killed and started again."""
+
+    def __init__(self, outside: Outside, name: str) -> None:
+        self.name = name
+        self.clock = SimClock(outside.kernel)
+        self.process = Process(name, alive=False)
+        self.starts = 0
+        self._outside = outside
+        self._pokes: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin a new life; nothing is remembered but what is in the store."""
+        self.starts += 1
+        self.process = Process(f"{self.name}/{self.starts}")
+        self._pokes = []
+        self._outside.kernel.spawn(self.process, self._main)
+
+    def start_again(self) -> None:
+        """What systemd does, if it has not done so already."""
+        if not self.process.alive:
+            self.start()
+
+    def awake(self, now_us: int) -> bool:
+        """Whether it lives and is not frozen."""
+        return self.process.alive and self.process.frozen_until_us <= now_us
+
+    def poke(self) -> None:
+        """Something was recorded that makes a job due."""
+        if self.process.alive:
+            for poke in self._pokes:
+                poke()
+
+    def _main(self) -> None:
+        out = self._outside
+        boundary = partial(out.boundary, self)
+        net = Net(out.kernel, out.faults, boundary)
+        store: Any = StoreClient(out.store, boundary, out.faults, out.store_away)
+        providers: Any = {name: CloudClient(cloud, net) for name, cloud in out.clouds.items()}
+        objects = BucketClient(out.bucket, net, lambda: True)
+        link: Any = SimLink(out.kernel, net, out.machine_at)
+        clock, listening = self.clock, Listening(self.clock)
+        owner = self.process.name
+        survey = Survey(store, providers, clock)
+        world = World(
+            store=store,
+            providers=providers,
+            link=link,
+            packages=objects,
+            clock=clock,
+            deployment=out.store.deployment(),
+            survey=survey.survey,
+            keys=lambda _job: KEYS,
+            secrets=lambda _job: {},
+            open_store=lambda _url: objects,
+            store_options=lambda _url: {},
+            started_at_us=clock.now_us(),
+            listening_since=listening.since_us,
+            answering_since=survey.answering_since,
+        )
+        pool = Pool(providers, partial(run_effect, world))
+        loop = Loop(world, out.timing, owner, pool.submit, lambda: None)
+        waiting: Any = SimWaiting(out.kernel)
+        follower = Follower(
+            store, link, lambda _job: KEYS, objects, clock, listening.listened, waiting
+        )
+        delivery = Delivery(store, out.routes, clock)
+        duties = Duties(
+            store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
+        )
+        self._pokes = [loop.poke, follower.poke]
+        out.kernel.spawn(self.process, loop.run)
+        duties.start()
+        follower.start()
+
+
+class _Scheduler:
+    """In place of APScheduler: each job at its interval, one run of it at a time."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._jobs: list[tuple[Callable[[], None], float, bool]] = []
+        self.running = False
+
+    def add_job(
+        self, run: Callable[[], None], _trigger: str, seconds: float, **more: object
+    ) -> None:
+        self._jobs.append((run, seconds, "next_run_time" in more))
+
+    def start(self) -> None:
+        self.running = True
+        process = self._kernel.task().process
+        for number, (run, seconds, at_once) in enumerate(self._jobs):
+            first_s = 0.0 if at_once else seconds * (number + 1) / (len(self._jobs) + 1)
+            self._kernel.spawn(process, partial(self._repeat, run, seconds, first_s))
+
+    def _repeat(self, run: Callable[[], None], seconds: float, first_s: float) -> None:
+        self._kernel.sleep(first_s)
+        while True:
+            run()
+            self._kernel.sleep(seconds)
+
+    def shutdown(self, wait: bool = True) -> None:
+        self.running = False
+
+
+# What stands in for what, by module of the daemon and of the trainer.
+_THREADED = (
+    *("spotd.loop", "spotd.pool", "spotd.duties", "spotd.act.alerts", "spotd.observe.clouds"),
+    *("spotd.observe.nodes", "spotd.observe.opening", "spotd.observe.output", "trainer.fence"),
+)
+
+
+@contextmanager
+def on_kernel(kernel: Kernel) -> Iterator[None]:
+    """While it lasts, the daemon's modules have threads, queues and pools of `kernel`."""
+    threading = Threading(kernel)
+    queues = SimpleNamespace(SimpleQueue=lambda: Queue(kernel), Queue=lambda: Queue(kernel))
+
+    def executor(workers: int = 1, thread_name_prefix: str = "") -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(kernel, kernel.task().process, workers)
+
+    with ExitStack() as stack:
+
+        def put(module: str, name: str, what: object) -> None:
+            stack.enter_context(patch.object(importlib.import_module(module), name, what))
+
+        for module in _THREADED:
+            put(module, "threading", threading)
+        for module in ("spotd.observe.opening", "spotd.observe.output"):
+            put(module, "queue", queues)
+        put("spotd.pool", "ThreadPoolExecutor", executor)
+        put("spotd.duties", "ThreadPoolExecutor", lambda _workers: None)
+        put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel))
+        put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
+        put("spotd.observe.nodes", "TURN_S", 5.0)
+        put("spotd.observe.nodes", "LOOK_S", 10.0)
+        put("spotd.observe.nodes", "SILENT_S", 15.0)
+        put("spotd.loop", "LONGEST_WAIT_S", 15.0)
+        put("spotd.act.effects", "host_key", lambda _keys, token: KeyPair("private", token))
+        yield

@@ -1,0 +1,393 @@
+"""A simulated machine: power, network, disk, the agent's journal, and a trainer that really fences.
+
+The agent is a model of `trainer/agent` that speaks the real wire format; when to stop is decided by
+the agent's own policy code, and who may write by the trainer's own `Fence`. A step costs time and
+nothing else; what a checkpoint holds is the number of its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from providers.base import Notice, NoticeKind
+from providers.stores.base import StoreError
+from spotd import wire
+from spotd.wire import AgentConfig, Command, Heartbeat, JournalEntry, Manifest, Reply, parse_start
+from tests.sim.faults import Faults
+from tests.sim.kernel import Kernel, Process
+from tests.sim.objects import BucketClient
+from tests.sim.threads import Event
+from trainer.agent.dangers import Dangers
+from trainer.agent.drain import Policy, policy_of
+from trainer.fence import Fence, FencedError, HeadLostError
+
+STEP_S = 10.0
+SETUP_S = (5.0, 60.0)
+SAVE_S = (2.0, 10.0)  # to write the shards, before the manifest
+POLL_S = 1.0  # of the metadata service, and of HEAD before a claim
+HEARTBEAT_S = 5.0
+RETRY_S = 5.0  # after the store did not answer
+DIED = 1  # exit code of a program that crashed
+
+
+class Listener(Protocol):
+    """One open follow stream."""
+
+    def hear(self, line: bytes) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+
+class SimMachine:
+    """One machine, from power on to power off."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        faults: Faults,
+        name: str,
+        open_store: Callable[[str, SimMachine], BucketClient],
+        steps_of: Callable[[str], int],
+    ) -> None:
+        self.kernel = kernel
+        self.faults = faults
+        self.name = name
+        self.random = faults.stream(f"machine/{name}")
+        self.process = Process(name, alive=False)
+        self.cut = False  # off the network, in both directions
+        self.metadata_up = True
+        self.was_warned = False  # of its end, ever
+        self.agent: SimAgent | None = None
+        self.notices: dict[str, Notice] = {}
+        self.open_store = open_store
+        self.steps_of = steps_of
+
+    @property
+    def reachable(self) -> bool:
+        """Whether packets get in and out. A frozen machine answers nobody."""
+        frozen = self.process.frozen_until_us > self.kernel.now_us
+        return self.process.alive and not self.cut and not frozen
+
+    def power_on(self) -> None:
+        self.process.alive = True
+
+    def power_off(self) -> None:
+        if self.agent is not None:
+            self.agent.fall_silent()
+        if self.process.alive:
+            self.kernel.kill(self.process)
+
+    def warn(self, notice: Notice) -> None:
+        """The metadata service says so from now on; the agent hears it when it polls."""
+        self.notices[notice.notice_id] = notice
+        self.was_warned = self.was_warned or notice.kind is not NoticeKind.REBALANCE
+
+    def withdraw(self, notice_id: str) -> None:
+        self.notices.pop(notice_id, None)
+
+    def boot(self, config: AgentConfig) -> None:
+        """Start the agent; harmless when it runs."""
+        if self.agent is None:
+            self.agent = SimAgent(self, config)
+        self.agent.begin()
+
+
+class SimAgent:
+    """The agent of one node, with its journal, which survives the agent's own death."""
+
+    def __init__(self, machine: SimMachine, config: AgentConfig) -> None:
+        self.config = config
+        self.journal: list[JournalEntry] = []
+        self.step = 0
+        self.running = False
+        self._machine = machine
+        self._kernel = machine.kernel
+        self._listeners: list[Listener] = []
+        self._dangers = Dangers(self._monotonic, self._now_us)
+        self._met: set[str] = set()
+        self._trainer: Trainer | None = None
+        self._turn = 0  # tells the tasks of an agent that died from those of the next one
+
+    def begin(self) -> None:
+        """Greet once, and go on where an agent before left off."""
+        if self.running:
+            return
+        self.running = True
+        self._turn += 1
+        turn = self._turn
+        if not self.journal:
+            self.say(wire.HELLO, {"boot_id": self._machine.name, "wire": wire.WIRE_VERSION})
+        else:
+            self.say(wire.WARNING, {"text": "the node agent was started again"})
+        self._kernel.spawn(self._machine.process, lambda: self._watch(turn))
+
+    def die(self) -> None:
+        """The agent's process ends; training goes on without it."""
+        self.running = False
+        self.fall_silent()
+
+    def fall_silent(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener.hang_up()
+
+    # --- towards the daemon
+
+    def follow(self, after: int, listener: Listener) -> None:
+        """Say what is in the journal behind entry `after`, and everything that comes."""
+        self._listeners.append(listener)
+        for entry in self.journal[after:]:
+            listener.hear(entry.to_line())
+        self._beat()
+
+    def leave(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def say(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Journal a fact, and tell who follows."""
+        seq = len(self.journal) + 1
+        entry = JournalEntry(seq, self._now_us(), self.config.generation, kind, data)
+        self.journal.append(entry)
+        for listener in list(self._listeners):
+            listener.hear(entry.to_line())
+
+    def _beat(self) -> None:
+        beat = Heartbeat(len(self.journal), self._now_us(), self.config.generation, self.step)
+        for listener in list(self._listeners):
+            listener.hear(beat.to_line())
+
+    def obey(self, command: Command) -> Reply:
+        """One command, with the agent's own rules: other generations are refused."""
+        if not self.running:
+            return Reply(False, "no agent runs here")
+        if command.generation != self.config.generation:
+            return Reply(False, f"this agent serves generation {self.config.generation}")
+        match command.name:
+            case wire.START:
+                self._start(command)
+            case wire.SAVE:
+                if self._trainer is not None:
+                    self._trainer.save_wanted = True
+                    self._trainer.poke.set()
+            case wire.RELEASE | wire.DRAIN:
+                self._stop(f"{command.name} was asked")
+            case _:
+                return Reply(False, f"unknown command {command.name}")
+        return Reply(True)
+
+    def _start(self, command: Command) -> None:
+        start = parse_start(command.data)
+        left_us = self._kernel.now_us + int(start.claim_deadline_s * 1e6)
+        if self._trainer is None:
+            self._trainer = Trainer(self._machine, self, start)
+            self._trainer.claim_by(start.claim, left_us)
+            self._kernel.spawn(self._machine.process, self._trainer.run)
+        else:
+            self._trainer.claim_by(start.claim, left_us)
+
+    def _stop(self, reason: str) -> None:
+        trainer = self._trainer
+        if trainer is None or trainer.stop_wanted or trainer.ended:
+            return
+        self.say(wire.DRAINING, {"reason": reason, "plan": "save, release", "deadline_s": 0.0})
+        trainer.stop_wanted = True
+        trainer.poke.set()
+
+    # --- notices
+
+    def _watch(self, turn: int) -> None:
+        """Poll the metadata service and beat, for as long as this agent lives."""
+        beat_at_us = 0
+        up = True
+        while self.running and self._turn == turn:
+            if self._kernel.now_us >= beat_at_us:
+                beat_at_us = self._kernel.now_us + int(HEARTBEAT_S * 1e6)
+                self._beat()
+            if self._machine.metadata_up != up:
+                up = self._machine.metadata_up
+                self.say(wire.METADATA, {"up": up, "error": "" if up else "no answer"})
+            if up:
+                self._compare()
+            self._consider()
+            self._kernel.sleep(POLL_S if self._met else HEARTBEAT_S / 2)
+
+    def _compare(self) -> None:
+        """What is said now against what was said before: a notice that is missing is withdrawn."""
+        for notice_id in sorted(self._met - self._machine.notices.keys()):
+            self._met.discard(notice_id)
+            self._dangers.withdraw(notice_id)
+            self.say(wire.NOTICE_WITHDRAWN, {"notice_id": notice_id})
+        for notice in list(self._machine.notices.values()):
+            if notice.notice_id in self._met:
+                continue
+            self._met.add(notice.notice_id)
+            left_s = None
+            if notice.deadline_us is not None:
+                left_s = max(notice.deadline_us - self._kernel.now_us, 0) / 1e6
+            data = {"notice_id": notice.notice_id, "kind": notice.kind.value}
+            data |= {"remaining_s": left_s, "source": notice.source, "text": notice.text}
+            self.say(wire.NOTICE, data)
+            danger, trainer = self._dangers.meet(notice), self._trainer
+            if danger is None or danger.deadline is None or trainer is None:
+                continue
+            if trainer.policy().fits_snapshot(self._monotonic(), danger.deadline):
+                trainer.save_wanted = True
+                trainer.poke.set()
+
+    def _consider(self) -> None:
+        if self._trainer is None:
+            return
+        danger = self._dangers.due(self._trainer.policy(), self._monotonic())
+        if danger is not None:
+            self._stop(f"{danger.reason}: the latest safe moment")
+
+    def _monotonic(self) -> float:
+        return self._kernel.now_us / 1e6
+
+    def _now_us(self) -> int:
+        return self._kernel.now_us
+
+
+class Trainer:
+    """The training program: claims, trains, saves, releases."""
+
+    def __init__(self, machine: SimMachine, agent: SimAgent, start: wire.StartDocument) -> None:
+        self.poke = Event(machine.kernel)
+        self.save_wanted = False
+        self.stop_wanted = False
+        self.ended = False
+        self._machine = machine
+        self._kernel = machine.kernel
+        self._agent = agent
+        self._start = start
+        self._random = machine.random
+        self._claim = start.claim
+        self._claim_us = 0
+        self._saves_s = 0.0
+        self._step = 0
+        self._told_step = 0  # progress was told up to here
+        self._told_us = 0
+
+    def claim_by(self, claim: str, deadline_us: int) -> None:
+        """When HEAD may be taken; a later command may only advance it."""
+        if self._claim_us == 0 or claim == wire.CLAIM_NOW:
+            self._claim, self._claim_us = claim, deadline_us
+
+    def policy(self) -> Policy:
+        return policy_of(self._start, self._saves_s or SAVE_S[1], STEP_S)
+
+    def run(self) -> None:
+        """To the end of the program; its last words are its exit code."""
+        try:
+            code = self._live()
+        except FencedError:
+            code = wire.EXIT_FENCED
+        except HeadLostError as error:
+            self._agent.say(wire.WARNING, {"text": str(error)})
+            code = DIED
+        self.ended = True
+        self._agent.say(wire.EXITED, {"code": code, "ranks": {"0": code}, "tail": ""})
+
+    def _live(self) -> int:
+        self._kernel.sleep(self._random.uniform(*SETUP_S))
+        self._agent.say(wire.STARTED, {"pids": [1]})
+        config = self._agent.config
+        store = self._machine.open_store(self._start.store_url, self._machine)
+        fence = Fence(
+            store,
+            config.job_id,
+            config.generation,
+            config.token,
+            known_generation=self._start.head_generation,
+            make_nonce=lambda: f"{self._random.getrandbits(64):016x}",
+            sleep=self._kernel.sleep,
+        )
+        self._agent.say(wire.READY, {})
+        fence.wait_claimable(self._claim_of, POLL_S, self._nap, lambda: self._kernel.now_us / 1e6)
+        if self.stop_wanted:
+            return wire.EXIT_RELEASED
+        head = self._insist(fence.claim)
+        self._step = self._told_step = head.current.step if head.current else 0
+        manifest = head.current.manifest if head.current else ""
+        self._agent.say(wire.CLAIMED, {"step": self._step, "manifest": manifest})
+        if head.final:
+            return wire.EXIT_FINISHED
+        return self._train(fence)
+
+    def _claim_of(self) -> tuple[str, float]:
+        if self.stop_wanted:
+            return wire.CLAIM_NOW, 0.0
+        return self._claim, (self._claim_us - self._kernel.now_us) / 1e6
+
+    def _nap(self, seconds: float) -> None:
+        self.poke.wait(seconds)
+        self.poke.clear()
+
+    def _insist(self, act: Callable[[], Any]) -> Any:
+        """Until the store answers: a fence's call may always be made again."""
+        while True:
+            try:
+                return act()
+            except (FencedError, HeadLostError):
+                raise
+            except StoreError:
+                self._kernel.sleep(RETRY_S)
+
+    def _train(self, fence: Fence) -> int:
+        last = self._machine.steps_of(self._agent.config.job_id)
+        kernel, every_s = self._kernel, self._start.every_s
+        saved_us = self._told_us = kernel.now_us
+        while True:
+            due_us = min(
+                saved_us + int(every_s * 1e6),
+                self._told_us + int(self._start.progress_every_s * 1e6),
+                kernel.now_us + int((last - self._step) * STEP_S * 1e6),
+            )
+            self._train_until(max(due_us, kernel.now_us + int(STEP_S * 1e6)), last)
+            if self._machine.faults.strikes("trainer_crash"):
+                return DIED
+            self._tell()
+            final, stop = self._step >= last, self.stop_wanted
+            if final or stop or self.save_wanted or kernel.now_us >= saved_us + int(every_s * 1e6):
+                trigger = "final" if final else "stop" if stop else "cadence"
+                self._save(fence, trigger, final=final, released=stop)
+                saved_us, self.save_wanted = kernel.now_us, False
+            if final:
+                return wire.EXIT_FINISHED
+            if stop:
+                self._agent.say(wire.RELEASED, {"step": self._step, "manifest": ""})
+                return wire.EXIT_RELEASED
+
+    def _train_until(self, at_us: int, last: int) -> None:
+        """Whole steps; whoever pokes is heard at the end of the step under way."""
+        began_us = self._kernel.now_us
+        while self._kernel.now_us < at_us and not (self.stop_wanted or self.save_wanted):
+            self._nap((at_us - self._kernel.now_us) / 1e6)
+        steps = -((began_us - self._kernel.now_us) // int(STEP_S * 1e6))
+        self._kernel.sleep(max(0.0, steps * STEP_S - (self._kernel.now_us - began_us) / 1e6))
+        self._step = self._agent.step = min(self._step + steps, last)
+
+    def _tell(self) -> None:
+        steps = self._step - self._told_step
+        if steps <= 0:
+            return
+        data = {"from_step": self._told_step + 1, "to_step": self._step, "losses": [1.0]}
+        data |= {"first_at_us": self._told_us, "last_at_us": self._kernel.now_us}
+        data |= {"tokens": 1000 * steps, "busy_s": steps * STEP_S}
+        self._agent.say(wire.PROGRESS, data)
+        self._told_step, self._told_us = self._step, self._kernel.now_us
+
+    def _save(self, fence: Fence, trigger: str, *, final: bool, released: bool) -> None:
+        config = self._agent.config
+        began_us = self._kernel.now_us
+        self._kernel.sleep(self._random.uniform(*SAVE_S))
+        manifest = Manifest(config.job_id, config.generation, self._step, began_us, 1, final=final)
+        head = self._insist(lambda: fence.commit(manifest, released=released or final))
+        took_s = (self._kernel.now_us - began_us) / 1e6
+        self._saves_s = max(self._saves_s, min(took_s, 60.0))
+        data = {"step": self._step, "manifest": head.current.manifest, "bytes": 0}
+        data |= {"digest": head.current.digest, "stage_s": 0.0, "write_s": took_s}
+        data |= {"trigger": trigger, "released": head.released, "final": final}
+        self._agent.say(wire.CHECKPOINT, data)
