@@ -45,6 +45,7 @@ class SimChannel:
     """
 
     def __init__(self, kernel: Kernel, machine: SimMachine, agent: SimAgent, number: int) -> None:
+        self._reader = kernel.task().process
         self.closed = False
         self.eof_received = False
         self.exit_status = -1
@@ -61,6 +62,9 @@ class SimChannel:
     # --- the agent's end
 
     def hear(self, line: bytes) -> None:
+        if not self._reader.alive:
+            self.close()  # its kernel says so
+            return
         self._sent.append(line)
         if not self._pumping:
             self._pumping = True

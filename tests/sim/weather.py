@@ -219,8 +219,7 @@ def _daemon(world: SimWorld, random: Random) -> SimDaemon | None:
 def _daemon_dies(world: SimWorld, random: Random) -> bool:
     daemon = _daemon(world, random)
     if daemon is not None:
-        world.kernel.kill(daemon.process)
-        world.kernel.after(random.uniform(1, 600), daemon.start_again)
+        world.crash(daemon, random.uniform(1, 600))
     return daemon is not None
 
 
