@@ -69,13 +69,10 @@ def run(case: Case, open_store: Open, spoil: Spoil = lambda _world: None) -> Res
     faults = Faults(case.seed, strengths)
     result = Result(case, enabled=frozenset(strengths))
     with on_kernel(kernel):
-        holder: list[SimWorld] = []
-        store = open_store(lambda: kernel.now_us, lambda: holder[0].notify())
-        world = SimWorld(kernel, faults, store, profile.daemons)
-        holder.append(world)
+        world = SimWorld(kernel, faults, profile.daemons)
+        world.store = store = open_store(lambda: kernel.now_us, world.notify)
         spoil(world)
         oracles = Oracles(world)
-        oracles.attach()
         weather = Weather(world)
         Users(world, profile.jobs).begin(case.hours * STORM_PART * 0.8)
         weather.begin()
@@ -91,6 +88,7 @@ def run(case: Case, open_store: Open, spoil: Spoil = lambda _world: None) -> Res
             store.close()
     result.fired, result.trace = faults.fired, world.trace()
     result.counts = world.counts()
-    result.counts["orphan_s"] = int(oracles.orphan_s)
+    result.counts["steps_lost"] = oracles.bucket.steps_lost.total()
+    result.counts["orphan_s"] = int(oracles.waste.orphan_s)
     result.took_s = time.process_time() - began_s
     return result

@@ -1,4 +1,4 @@
-"""The three stores that a run may stand on; one contract suite holds all of them to the same word."""
+"""The three stores that a run may stand on; one contract suite holds all to the same word."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ class Users:
             progress_every_s=120.0,
             health=HealthSpec(check_every_s=300.0),
             max_hourly_microusd=random.choice((0, 0, 30_000_000)),
+            max_cost_microusd=random.choice((0, 0, 0, 20_000_000)),
         )
         if random.random() < 0.15:
             self._later(job_id, Desired.CANCEL, left_s * 0.3)

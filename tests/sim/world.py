@@ -6,15 +6,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
-from spotd.model import Desired, JobSpec, Node, Timing
-from spotd.store.base import Store, StoreError, Submission
+from spotd.model import Desired, JobSpec, Node, Timing, View
+from spotd.plan import Plan
+from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
-from tests.sim.daemon import Outside, SimDaemon
+from tests.sim.daemon import SimDaemon
 from tests.sim.faults import Faults
 from tests.sim.kernel import EPOCH_US, Kernel
-from tests.sim.machine import SimMachine
+from tests.sim.machine import SimMachine, Watch
 from tests.sim.net import Net
 from tests.sim.objects import Bucket, BucketClient
+from tests.sim.people import People
 
 CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
 REGIONS, ZONES = 2, 2
@@ -24,12 +26,17 @@ BUCKET = "s3://bucket/ckpt"
 class SimWorld:
     """Everything of one run but its faults over time and its oracles."""
 
-    def __init__(self, kernel: Kernel, faults: Faults, store: Store, daemons: int = 1) -> None:
+    def __init__(self, kernel: Kernel, faults: Faults, daemons: int = 1) -> None:
         self.kernel = kernel
         self.faults = faults
-        self.store = store
+        self.store: Store
         self.bucket = Bucket(BUCKET)
+        self.people = People(kernel, faults)
+        self.timing = Timing()
         self.store_away = False
+        self.poisoned: set[str] = set()  # jobs that nothing can be decided about
+        self.watch: Watch
+        self.on_committed: Callable[[View, Plan, int], None]
         self.steps: dict[str, int] = {}  # job id -> its last step
         self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
@@ -40,19 +47,7 @@ class SimWorld:
             name: SimCloud(kernel, faults, name, self._zones(name), self._machine, notice_s)
             for name, notice_s in CLOUDS.items()
         }
-        outside = Outside(
-            kernel,
-            faults,
-            store,
-            self.clouds,
-            self.bucket,
-            self.machines.get,
-            {},
-            Timing(),
-            self.boundary,
-            lambda: self.store_away,
-        )
-        self.daemons = [SimDaemon(outside, f"box{number}") for number in range(daemons)]
+        self.daemons = [SimDaemon(self, f"box{number}") for number in range(daemons)]
 
     def boundary(self, daemon: SimDaemon, what: str) -> None:
         """Where `daemon` stands: it may die there."""
@@ -138,18 +133,6 @@ class SimWorld:
     def _nodes(self) -> list[Node]:
         return [node for job_id in self.steps for node in self.store.job_nodes(job_id)]
 
-    def may_fail(self, job_id: str) -> bool:
-        """Whether a failure of this job would be its own program's."""
-        return self.faults.fired["trainer_crash"] > 0
-
-    def quiet_for_s(self, _seconds: float) -> bool:
-        """Whether nothing has kept daemon and machines apart for so long."""
-        return False
-
-    def excused_s(self, _rented: Rented) -> float:
-        """How much longer than others this orphan may live."""
-        return 0.0
-
     def _zones(self, cloud: str) -> list[Zone]:
         random = self.faults.stream(f"market/{cloud}")
         return [
@@ -166,7 +149,12 @@ class SimWorld:
 
     def _machine(self, rented: Rented) -> SimMachine:
         machine = SimMachine(
-            self.kernel, self.faults, rented.id, self._open_store, self.steps.__getitem__
+            self.kernel,
+            self.faults,
+            rented.id,
+            self._open_store,
+            self.steps.__getitem__,
+            self.watch,
         )
         self.machines[rented.id] = machine
         return machine
