@@ -28,11 +28,11 @@ ENOUGH = 40  # runs from which on a fault that never fired is a mistake
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     if args.zoo:
-        from tests.sim.zoo import report as zoo  # noqa: PLC0415 - needs every part of the daemon
+        from tests.sim.zoo import report as zoo
 
         return zoo.main(args.json)
     if args.sweep:
-        from tests.sim import sweep  # noqa: PLC0415
+        from tests.sim import sweep
 
         return sweep.main(args.sweep, args.json)
     return _batch(args)
