@@ -50,8 +50,15 @@ from tests.sim.threads import Queue, Threading, ThreadPoolExecutor
 T = TypeVar("T")
 
 CALL_S = 10.0  # by the provider port's contract, and what adapters allow themselves
+# Slower than in production, and the waits below: a simulated hour is to cost little.
 SCHEDULE = Schedule(
-    survey_s=30.0, offers_s=300.0, notices_s=3600.0, alerts_s=10.0, silence_s=10.0, prune_s=86_400.0
+    survey_s=30.0,
+    offers_s=300.0,
+    notices_s=3600.0,
+    alerts_s=20.0,
+    silence_s=20.0,
+    health_s=60.0,
+    prune_s=86_400.0,
 )
 KEYS = JobKeys(KeyPair("private", "public"), b"seed")
 # Reads that nobody else can see: no boundary, and no time.
@@ -159,7 +166,7 @@ class StoreClient:
         result = self._read(method, *args, **more)
         if self._outside.faults.strikes("commit_unknown"):
             raise StoreUnavailableError("the connection was lost at COMMIT")
-        self._boundary(f"after {name}")
+        self._boundary(f"after {name if result or name != 'claim' else 'a look'}")
         return result
 
 
@@ -346,9 +353,9 @@ def on_kernel(kernel: Kernel) -> Iterator[None]:
         put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel))
         put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.observe.nodes", "TURN_S", 5.0)
-        put("spotd.observe.nodes", "LOOK_S", 10.0)
+        put("spotd.observe.nodes", "LOOK_S", 15.0)
         put("spotd.observe.nodes", "SILENT_S", 15.0)
         put("spotd.observe.nodes", "STALL_S", 12.0)
-        put("spotd.loop", "LONGEST_WAIT_S", 15.0)
+        put("spotd.loop", "LONGEST_WAIT_S", 30.0)
         put("spotd.act.effects", "host_key", lambda _keys, token: KeyPair("private", token))
         yield

@@ -20,6 +20,7 @@ from tests.sim.faults import Faults
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.oracles import Oracles, Violation, ViolationError
 from tests.sim.profiles import PROFILES
+from tests.sim.scenarios import SCENARIOS
 from tests.sim.tiers import Open
 from tests.sim.users import Users
 from tests.sim.weather import FAULTS, Weather
@@ -27,17 +28,21 @@ from tests.sim.world import SimWorld
 
 STORM_PART = 0.6  # of a run; the rest is calm
 HOUR_US = 3_600_000_000
+MINUTE_US = 60_000_000
 
 
 @dataclass(frozen=True)
 class Case:
-    """What makes a run what it is. `off` are faults that shrinking took away."""
+    """What makes a run what it is. `off` are faults that shrinking took away. With a `scenario`
+    there are no other users, and the daemon dies once, at boundary `die_at` (0: never)."""
 
     seed: int
     profile: str = "swarm"
     tier: str = "memory"
     hours: float = 8.0
     off: frozenset[str] = frozenset()
+    scenario: str = ""
+    die_at: int = 0
 
     @property
     def command(self) -> str:
@@ -76,12 +81,15 @@ def run(case: Case, open_store: Open) -> Result:
             stack.enter_context(_poisoned(world))
         oracles = Oracles(world)
         weather = Weather(world)
-        Users(world, profile).begin(case.hours * STORM_PART * 0.8)
         weather.begin()
         try:
-            kernel.run(EPOCH_US + int(case.hours * STORM_PART * HOUR_US))
-            weather.clear_up()
-            kernel.run(EPOCH_US + int(case.hours * HOUR_US))
+            if case.scenario:
+                _tell(world, case)
+            else:
+                Users(world, profile).begin(case.hours * STORM_PART * 0.8)
+                kernel.run(EPOCH_US + int(case.hours * STORM_PART * HOUR_US))
+                weather.clear_up()
+                kernel.run(EPOCH_US + int(case.hours * HOUR_US))
             oracles.judge_end()
         except ViolationError as error:
             result.violation = error.violation
@@ -94,6 +102,17 @@ def run(case: Case, open_store: Open) -> Result:
     result.counts["orphan_s"] = int(oracles.waste.orphan_s)
     result.took_s = time.process_time() - began_s
     return result
+
+
+def _tell(world: SimWorld, case: Case) -> None:
+    """Play the scenario until nothing costs money any more, and a little longer."""
+    world.die_at = case.die_at
+    SCENARIOS[case.scenario](world)
+    for _ in range(int(case.hours * 60)):
+        world.kernel.run(world.kernel.now_us + MINUTE_US)
+        if world.done():
+            break
+    world.kernel.run(world.kernel.now_us + 2 * MINUTE_US)
 
 
 def _poisoned(world: SimWorld) -> AbstractContextManager[object]:

@@ -39,7 +39,7 @@ class Users:
             ),
             progress_every_s=120.0,
             health=HealthSpec(check_every_s=300.0),
-            max_hourly_microusd=random.choice((0, 0, 18_000_000)),
+            max_hourly_microusd=random.choice((0, 0, 16_500_000)),
             max_cost_microusd=random.choice(self._profile.budgets_microusd),
         )
         if self._profile.poison and number == 0:

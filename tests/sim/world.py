@@ -20,6 +20,12 @@ from tests.sim.people import People
 
 CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
 REGIONS, ZONES = 2, 2
+DEAD_S = 30.0  # from a death in a sweep to the next start
+# Writes that are made all the time, and change nothing that a later daemon would do.
+IDLE = (
+    *("before claim", "after a look", "take_duty", "record_heard", "note_silent"),
+    *("record_offers", "record_provider"),
+)
 BUCKET = "s3://bucket/ckpt"
 
 
@@ -41,6 +47,8 @@ class SimWorld:
         self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
         self.crashes = 0  # of daemons
+        self.boundaries = 0  # that a daemon came past
+        self.die_at = 0  # which of them one does not survive
         self._digest = blake2b(digest_size=16)
         self._told: deque[str] = deque(maxlen=200)
         self.clouds: Mapping[str, SimCloud] = {
@@ -52,6 +60,10 @@ class SimWorld:
     def boundary(self, daemon: SimDaemon, what: str) -> None:
         """Where `daemon` stands: it may die there."""
         self.tell(f"{daemon.process.name} {what}")
+        if not what.endswith(IDLE):
+            self.boundaries += 1
+            if self.boundaries == self.die_at:
+                self.crash(daemon, DEAD_S)
         if self.faults.strikes("boundary_crash"):
             pause_s = self.faults.stream("boundary_crash").uniform(1, 120)
             self.crash(daemon, pause_s)
@@ -85,6 +97,11 @@ class SimWorld:
         for daemon in self.daemons:
             if task is None or task.process is daemon.process:
                 daemon.poke()
+
+    def done(self) -> bool:
+        """Nothing is left to do, and nothing costs money."""
+        living = any(cloud.alive() for cloud in self.clouds.values())
+        return not living and all(job.outcome is not None for job in self.store.jobs())
 
     # --- its users
 
@@ -121,6 +138,7 @@ class SimWorld:
         return Counter(
             events=self.kernel.events,
             crashes=self.crashes,
+            boundaries=self.boundaries,
             machines=len(rented),
             preemptions=sum(one.ended_by == "preempted" for one in rented),
         )

@@ -37,8 +37,12 @@ class Oracle:
         self.world = world
 
     def fail(self, invariant: str, text: str) -> NoReturn:
+        """Raises ViolationError. Where the daemon itself stands in between and takes that for one
+        of its own troubles, it comes out of the event all the same."""
         at_s = (self.world.kernel.now_us - EPOCH_US) / S
-        raise ViolationError(Violation(invariant, at_s, text))
+        error = ViolationError(Violation(invariant, at_s, text))
+        self.world.kernel.fail(error)
+        raise error
 
     def everybody_up(self, rented: Rented) -> bool:
         """Whether somebody could do something about this machine now: a daemon that runs, a store
