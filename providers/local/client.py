@@ -65,7 +65,7 @@ class Client:
             connection.close()
         try:
             document = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise NoAnswer(f"{method} {path}: the answer ({status}) is no JSON: {raw[:80]!r}")
