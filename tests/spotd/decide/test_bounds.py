@@ -1,0 +1,125 @@
+"""When exactly: the moment itself, and the one beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spotd.decide.arming import arm
+from spotd.decide.cooldowns import cooldown_until_us, refusal_of, spoiled_places
+from spotd.decide.draft import Draft
+from spotd.decide.health import baseline_tokens_per_s
+from spotd.decide.leaving import taking_away
+from spotd.decide.needs import lost_at_us
+from spotd.decide.placement import fits, rank
+from spotd.model import (
+    EffectKind,
+    LeaveReason,
+    Node,
+    Refusal,
+    S,
+    Scope,
+    Throughput,
+)
+from spotd.states import NodeState
+from tests.spotd.decide.build import (
+    NOW,
+    OFFERS,
+    head,
+    market,
+    node,
+    notice,
+    spec,
+    view,
+)
+
+L, R = NodeState.LAUNCHING, NodeState.RUNNING
+D, T, G = NodeState.DRAINING, NodeState.TERMINATING, NodeState.GONE
+READ, SAVE = EffectKind.READ_HEAD, EffectKind.SAVE
+EXITED = NOW - 10 * S
+DONE: dict[str, Any] = {"exit_code": 0, "exited_at_us": EXITED}
+NONE = replace(spec().checkpoint, engine="none")
+SCRIPTS: dict[str, Any] = {"spec": spec(num_nodes=2, checkpoint=NONE)}
+
+
+def draft(*nodes: Node, now: int = NOW, **fields: Any) -> Draft:
+    return Draft(view(*nodes, **fields), market(), now)
+
+
+# --- silence
+
+
+@pytest.mark.parametrize(
+    ("claimed", "read_us", "answering_us", "lost_us"),
+    [
+        (True, NOW - 200 * S, 0, NOW - 80 * S),
+        (True, NOW, 0, NOW + 30 * S),  # it has the rest of its time after the last look at HEAD
+        (False, NOW, 0, NOW - 80 * S),  # what never had HEAD is not to be seen there
+        (True, NOW - 200 * S, NOW + S, NOW + 31 * S),
+    ],
+)
+def test_when_a_silent_node_may_be_given_up(
+    claimed: bool, read_us: int, answering_us: int, lost_us: int
+) -> None:
+    claimed_us = NOW - 400 * S if claimed else 0
+    silent = node(R, heard_at_us=NOW - 200 * S, claimed_at_us=claimed_us)
+    seen = view(silent, job={"head": head(read_at_us=read_us, seen_at_us=0)})
+    answered = market(answering_since_us={"aws": answering_us} if answering_us else {})
+    assert lost_at_us(silent, seen, answered) == lost_us
+
+
+# --- terminating
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "looked_s", "again_s"),
+    [(1.0, 0.6, 0.5), (1.9, 0.1, 0.5), (2.0, 0.1, 5.0), (30.0, 0.5, 5.0)],
+)
+def test_a_terminated_machine_is_looked_at_again(
+    ended_s: float, looked_s: float, again_s: float
+) -> None:
+    """While it is fresh, soon: most clouds list it as ended at once."""
+    ended_us, looked_us = NOW - int(ended_s * S), NOW - int(looked_s * S)
+    d = draft(node(T, terminated_at_us=ended_us, surveyed_at_us=looked_us))
+    arm(d)
+    assert (d.plan().wake_at_us - NOW) / S == again_s
+
+
+# --- the market
+
+
+def test_of_several_notices_the_earliest_counts_and_none_is_earlier_than_now() -> None:
+    late, soon = notice(90.0), notice(30.0, notice_id="n2")
+    unknown = notice(deadline_us=None, notice_id="n3")
+    assert taking_away(node(R, notices=(late, soon))) == soon
+    assert taking_away(node(R, notices=(soon, late))) == soon
+    assert taking_away(node(R, notices=(soon, unknown))) == unknown
+
+
+def test_one_accelerator_is_enough_where_no_number_is_asked_for() -> None:
+    want = replace(spec().alternatives[0], accelerator_count=0)
+    assert fits(replace(OFFERS[0], accelerator_count=1), want)
+    assert not fits(replace(OFFERS[0], accelerator_count=0), want)
+
+
+def test_what_did_not_boot_is_out_for_as_long_as_this_job_would_wait_for_it() -> None:
+    failed = Refusal(OFFERS[0].key, Scope.OFFER, "BootTimeout", NOW)
+    ranked = rank(spec(boot_timeout_s=900.0), market(OFFERS[:1], refusals=(failed,)), NOW)
+    assert ranked[0].until_us == NOW + 1800 * S
+    until_us, _ = cooldown_until_us(OFFERS[0], spoiled_places([failed]))
+    assert until_us == NOW + 60 * S, "nobody waits"
+
+
+def test_a_node_says_nothing_of_its_offer_before_it_leaves() -> None:
+    assert refusal_of(node(R)) is None
+    told = refusal_of(node(G, leave_reason=LeaveReason.LOST, left_at_us=0, gone_at_us=0))
+    assert told is not None
+    assert told.at_us == 0
+
+
+def test_the_baseline_reaches_up_to_its_horizon() -> None:
+    samples = [Throughput(1, NOW - at, 0, 1000, 10.0) for at in (3, 2, 1, 0)]
+    assert baseline_tokens_per_s(samples, NOW) == 100.0
+    assert baseline_tokens_per_s(samples, NOW - 1) == 0.0, "too little of it"

@@ -1,0 +1,98 @@
+"""Limits of money and time, to the micro-dollar, and what an ended job keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spotd.decide.draft import Draft
+from spotd.decide.ending import clean_up, obey_limits
+from spotd.model import (
+    Desired,
+    EffectKind,
+    LeaveReason,
+    Node,
+    Outcome,
+    S,
+)
+from spotd.states import NodeState
+from tests.spotd.decide.build import (
+    NOW,
+    market,
+    node,
+    settle,
+    spec,
+    view,
+)
+
+L, R = NodeState.LAUNCHING, NodeState.RUNNING
+D, T, G = NodeState.DRAINING, NodeState.TERMINATING, NodeState.GONE
+READ, SAVE = EffectKind.READ_HEAD, EffectKind.SAVE
+EXITED = NOW - 10 * S
+DONE: dict[str, Any] = {"exit_code": 0, "exited_at_us": EXITED}
+NONE = replace(spec().checkpoint, engine="none")
+SCRIPTS: dict[str, Any] = {"spec": spec(num_nodes=2, checkpoint=NONE)}
+
+
+def draft(*nodes: Node, now: int = NOW, **fields: Any) -> Draft:
+    return Draft(view(*nodes, **fields), market(), now)
+
+
+@pytest.mark.parametrize(("left", "stopped"), [(1, False), (0, True), (-1, True)])
+def test_the_last_micro_dollar_may_be_spent(left: int, stopped: bool) -> None:
+    d = draft(node(R), job={"spec": spec(max_cost_microusd=1000 + left)}, spent_microusd=1000)
+    obey_limits(d)
+    assert bool(d.job.stop_text) is stopped
+    assert (d.plan().wake_at_us > NOW) is not stopped
+
+
+def test_what_was_spent_since_the_view_was_loaded_counts() -> None:
+    """A quarter of an hour at ten dollars; a view from the future counts for nothing."""
+    job = {"spec": spec(max_cost_microusd=10_000_000)}
+    d = draft(node(R), job=job, spent_microusd=1_000_000, loaded_at_us=NOW - 900 * S)
+    obey_limits(d)
+    assert d.plan().wake_at_us == NOW + 2340 * S, "6.50 dollars more"
+    d = draft(node(R), job=job, spent_microusd=0, loaded_at_us=NOW + 900 * S)
+    obey_limits(d)
+    assert d.plan().wake_at_us == NOW + 3600 * S
+
+
+@pytest.mark.parametrize("job", [{"outcome": Outcome.FAILED}, {"stop_text": "cancelled"}])
+def test_what_has_ended_or_stops_has_no_limits(job: dict[str, Any]) -> None:
+    d = draft(node(R), job={"spec": spec(max_duration_s=1.0)} | job)
+    obey_limits(d)
+    assert d.job.stop_text == job.get("stop_text", "")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (Outcome.SUCCEEDED, LeaveReason.DONE),
+        (Outcome.FAILED, LeaveReason.CANCELLED),
+        (Outcome.CANCELLED, LeaveReason.CANCELLED),
+    ],
+)
+def test_what_an_ended_job_gives_back_is_done_only_when_it_succeeded(
+    outcome: Outcome, reason: LeaveReason
+) -> None:
+    d = draft(node(R), job={"outcome": outcome, "outcome_text": "over"})
+    clean_up(d)
+    assert d.nodes[0].leave_reason is reason
+
+
+@pytest.mark.parametrize(("until_us", "state"), [(NOW + 1, R), (NOW, T)])
+def test_a_machine_is_kept_until_its_time_and_no_longer(until_us: int, state: NodeState) -> None:
+    failed = node(R, exit_code=1, exited_at_us=EXITED, kept_until_us=until_us)
+    job = {"outcome": Outcome.FAILED, "outcome_text": "over"}
+    after, _ = settle(view(failed, job=job))
+    assert after.nodes[0].state is state
+    after, _ = settle(view(failed, job=job | {"desired": Desired.CANCEL}))
+    assert after.nodes[0].state is T
+
+
+def test_a_time_that_has_passed_is_looked_at_at_once_and_not_in_the_past() -> None:
+    d = draft()
+    d.wake(NOW - S)
+    assert d.plan().wake_at_us == NOW + 1
