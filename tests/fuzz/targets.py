@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from providers.aws import notice as aws
 from providers.azure import notice as azure
 from providers.base import MetadataError, OfferRequest, ProviderError
+from providers.exchange import Heard
 from providers.gcp import notice as gcp
 from providers.linklocal import Answer
 from providers.local import client
@@ -202,35 +203,6 @@ def watch_metadata(data: bytes) -> None:
                         assert notice.deadline_us is None or abs(notice.deadline_us) < 1 << 63
 
 
-class _Response:
-    def __init__(self, answer: Answer) -> None:
-        self.status = answer.status
-        self._answer = answer
-
-    def read(self) -> bytes:
-        return self._answer.body
-
-    def getheaders(self) -> list[tuple[str, str]]:
-        names = {"x-aws-ec2-metadata-token-ttl-seconds": "X-Visibility-S"}
-        return [(names.get(key, key), value) for key, value in self._answer.headers.items()]
-
-
-class _Connection:
-    """Of `http.client`, as far as the local cloud's client uses it."""
-
-    answers: Iterator[Answer]
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.sock = self
-
-    def _nothing(self, *_: object, **__: object) -> None: ...
-
-    connect = setsockopt = request = close = _nothing
-
-    def getresponse(self) -> _Response:
-        return _Response(next(self.answers))
-
-
 @cache
 def _token() -> Path:
     path = Path(tempfile.mkdtemp(dir=_memory()), "token")
@@ -240,7 +212,6 @@ def _token() -> Path:
 
 def ask_cloud(data: bytes) -> None:
     """What a cloud answers to each verb: a result, or an error of the port."""
-    connection = type("Fed", (_Connection,), {"answers": _answers(data)})
     calls: tuple[Callable[[LocalCloud], object], ...] = (
         lambda cloud: cloud.offers(OfferRequest()),
         lambda cloud: cloud.list(),
@@ -248,7 +219,14 @@ def ask_cloud(data: bytes) -> None:
         lambda cloud: cloud.terminate("i-1"),
         lambda cloud: cloud.notices(),
     )
-    with patch.object(client.http.client, "HTTPConnection", connection):
+    answers = _answers(data)
+
+    def exchange(*_: object, **__: object) -> Heard:
+        answer = next(answers)
+        told = next(iter(answer.headers.values()), "5")
+        return Heard(answer.status, {"X-Visibility-S": told}, answer.body)
+
+    with patch.object(client, "exchange", exchange):
         for call in calls:
             cloud = LocalCloud("aws", "http://127.0.0.1:1", "aws", "d0", token_file=_token())
             with contextlib.suppress(ProviderError):
