@@ -62,6 +62,7 @@ mutants: $(READY) ## change spotd/decide here and there, see the tests notice; r
 	@$(BIN)/pip install -q -c constraints.txt -e '.[mutants]'
 	@nice -n 15 $(BIN)/mutmut run --max-children 1
 	@$(BIN)/mutmut results
+	@$(BIN)/python -m tests.mutants
 
 lock: $(READY) ## write constraints.txt from what is installed now
 	@$(BIN)/pip install -q -c constraints.txt -e '.[audit,fuzz,mutants]'

@@ -15,7 +15,6 @@ from spotd.decide.leaving import taking_away
 from spotd.decide.needs import lost_at_us
 from spotd.decide.placement import fits, rank
 from spotd.model import (
-    EffectKind,
     LeaveReason,
     Node,
     Refusal,
@@ -35,17 +34,12 @@ from tests.spotd.decide.build import (
     view,
 )
 
-L, R = NodeState.LAUNCHING, NodeState.RUNNING
-D, T, G = NodeState.DRAINING, NodeState.TERMINATING, NodeState.GONE
-READ, SAVE = EffectKind.READ_HEAD, EffectKind.SAVE
-EXITED = NOW - 10 * S
-DONE: dict[str, Any] = {"exit_code": 0, "exited_at_us": EXITED}
-NONE = replace(spec().checkpoint, engine="none")
-SCRIPTS: dict[str, Any] = {"spec": spec(num_nodes=2, checkpoint=NONE)}
+R = NodeState.RUNNING
+T, G = NodeState.TERMINATING, NodeState.GONE
 
 
-def draft(*nodes: Node, now: int = NOW, **fields: Any) -> Draft:
-    return Draft(view(*nodes, **fields), market(), now)
+def draft(*nodes: Node, **fields: Any) -> Draft:
+    return Draft(view(*nodes, **fields), market(), NOW)
 
 
 # --- silence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from spotd.decide.draft import Draft
 from spotd.decide.ending import clean_up, obey_limits
 from spotd.model import (
     Desired,
-    EffectKind,
     LeaveReason,
     Node,
     Outcome,
@@ -27,17 +25,14 @@ from tests.spotd.decide.build import (
     view,
 )
 
-L, R = NodeState.LAUNCHING, NodeState.RUNNING
-D, T, G = NodeState.DRAINING, NodeState.TERMINATING, NodeState.GONE
-READ, SAVE = EffectKind.READ_HEAD, EffectKind.SAVE
+R = NodeState.RUNNING
+T = NodeState.TERMINATING
 EXITED = NOW - 10 * S
 DONE: dict[str, Any] = {"exit_code": 0, "exited_at_us": EXITED}
-NONE = replace(spec().checkpoint, engine="none")
-SCRIPTS: dict[str, Any] = {"spec": spec(num_nodes=2, checkpoint=NONE)}
 
 
-def draft(*nodes: Node, now: int = NOW, **fields: Any) -> Draft:
-    return Draft(view(*nodes, **fields), market(), now)
+def draft(*nodes: Node, **fields: Any) -> Draft:
+    return Draft(view(*nodes, **fields), market(), NOW)
 
 
 @pytest.mark.parametrize(("left", "stopped"), [(1, False), (0, True), (-1, True)])

@@ -28,7 +28,7 @@ from tests.spotd.decide.build import (
     view,
 )
 
-L, R = NodeState.LAUNCHING, NodeState.RUNNING
+R = NodeState.RUNNING
 D, T, G = NodeState.DRAINING, NodeState.TERMINATING, NodeState.GONE
 READ, SAVE = EffectKind.READ_HEAD, EffectKind.SAVE
 EXITED = NOW - 10 * S
@@ -37,8 +37,8 @@ NONE = replace(spec().checkpoint, engine="none")
 SCRIPTS: dict[str, Any] = {"spec": spec(num_nodes=2, checkpoint=NONE)}
 
 
-def draft(*nodes: Node, now: int = NOW, **fields: Any) -> Draft:
-    return Draft(view(*nodes, **fields), market(), now)
+def draft(*nodes: Node, **fields: Any) -> Draft:
+    return Draft(view(*nodes, **fields), market(), NOW)
 
 
 # --- exit 0
