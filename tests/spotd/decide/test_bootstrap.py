@@ -73,5 +73,5 @@ def test_a_job_without_a_head_has_had_no_generation() -> None:
 
 @pytest.mark.parametrize("data", [{"node_ips": ["10.0.0.1"]}, {"claim_deadline_s": 0}])
 def test_a_start_without_what_it_carries_is_a_bug(data: dict[str, object]) -> None:
-    with pytest.raises(TypeError, match="a START effect carries node_ips and claim_deadline_s"):
+    with pytest.raises(TypeError, match=r"^a START effect carries node_ips and claim_deadline_s$"):
         started(**data)

@@ -12,9 +12,10 @@ from spotd.decide.cooldowns import cooldown_until_us, refusal_of, spoiled_places
 from spotd.decide.draft import Draft
 from spotd.decide.health import baseline_tokens_per_s
 from spotd.decide.leaving import taking_away
-from spotd.decide.needs import lost_at_us
+from spotd.decide.needs import due_at_us, lost_at_us
 from spotd.decide.placement import fits, rank
 from spotd.model import (
+    EffectKind,
     LeaveReason,
     Node,
     Refusal,
@@ -79,6 +80,18 @@ def test_a_terminated_machine_is_looked_at_again(
     d = draft(node(T, terminated_at_us=ended_us, surveyed_at_us=looked_us))
     arm(d)
     assert (d.plan().wake_at_us - NOW) / S == again_s
+
+
+@pytest.mark.parametrize(("read_us", "due_us"), [(NOW - S, NOW), (NOW - S - 1, NOW + 19 * S)])
+def test_a_reading_that_is_done_can_be_made_again_at_once(read_us: int, due_us: int) -> None:
+    armed = {
+        "effect": EffectKind.READ_HEAD,
+        "effect_armed_at_us": NOW - S,
+        "effect_due_at_us": NOW + 19 * S,
+    }
+    asked = node(R, **armed)
+    seen = view(asked, job={"head": head(read_at_us=read_us)})
+    assert due_at_us(asked, seen, market(), EffectKind.READ_HEAD, NOW) == due_us
 
 
 # --- the market

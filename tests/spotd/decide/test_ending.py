@@ -8,6 +8,8 @@ import pytest
 
 from spotd.decide.draft import Draft
 from spotd.decide.ending import clean_up, obey_limits
+from spotd.decide.leaving import drain_noticed
+from spotd.decide.settling import settle_exits
 from spotd.model import (
     Desired,
     LeaveReason,
@@ -25,8 +27,7 @@ from tests.spotd.decide.build import (
     view,
 )
 
-R = NodeState.RUNNING
-T = NodeState.TERMINATING
+R, D, T = NodeState.RUNNING, NodeState.DRAINING, NodeState.TERMINATING
 EXITED = NOW - 10 * S
 DONE: dict[str, Any] = {"exit_code": 0, "exited_at_us": EXITED}
 
@@ -85,6 +86,29 @@ def test_a_machine_is_kept_until_its_time_and_no_longer(until_us: int, state: No
     assert after.nodes[0].state is state
     after, _ = settle(view(failed, job=job | {"desired": Desired.CANCEL}))
     assert after.nodes[0].state is T
+
+
+@pytest.mark.parametrize(("until_us", "state"), [(NOW + 1, D), (NOW, T)])
+def test_a_drain_of_a_kept_machine_is_cut_short_when_it_is_kept_no_longer(
+    until_us: int, state: NodeState
+) -> None:
+    late = node(
+        D,
+        leave_reason=LeaveReason.CANCELLED,
+        drained_at_us=NOW - 9000 * S,
+        kept_until_us=until_us,
+    )
+    d = draft(late)
+    drain_noticed(d)
+    assert d.nodes[0].state is state
+
+
+@pytest.mark.parametrize(("until_us", "state"), [(NOW + 1, R), (NOW, T)])
+def test_a_failed_machine_is_kept_to_the_moment(until_us: int, state: NodeState) -> None:
+    failed = node(R, exit_code=1, exited_at_us=EXITED, kept_until_us=until_us)
+    d = draft(failed, job={"stop_text": "used up"})
+    settle_exits(d)
+    assert d.nodes[0].state is state
 
 
 def test_a_time_that_has_passed_is_looked_at_at_once_and_not_in_the_past() -> None:

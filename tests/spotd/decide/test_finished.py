@@ -24,6 +24,7 @@ from tests.spotd.decide.build import (
     hello,
     market,
     node,
+    settle,
     spec,
     view,
 )
@@ -114,6 +115,22 @@ def test_rank_0_of_a_gang_of_scripts_is_told_and_head_read_then(
     both = view(first, second, job=SCRIPTS | {"head": seen})
     assert need(first, both, market(), now) is wanted
     assert need(second, both, market(), now) is None, "rank 0 speaks for both"
+
+
+def test_scripts_that_ended_before_they_were_seen_to_train_have_finished_too() -> None:
+    ended = {"chosen": True, "started_at_us": NOW - 20 * S, **DONE}
+    first, second = hello(**ended), hello(rank=1, **ended)
+    both = view(first, second, job=SCRIPTS)
+    assert need(first, both, market(), NOW) is SAVE
+    told = replace(first, told_save_at_us=NOW)
+    both = view(told, second, job=SCRIPTS | {"head": head(read_at_us=NOW, seen_at_us=0)})
+    assert need(told, both, market(), NOW + S) is None
+    assert need(told, both, market(), NOW + 5 * S) is READ
+
+
+def test_a_reading_of_the_very_moment_of_the_exit_counts() -> None:
+    after, _ = settle(view(node(R, **DONE), job={"head": head(read_at_us=EXITED)}))
+    assert after.job.failures == 1
 
 
 # --- a create in doubt

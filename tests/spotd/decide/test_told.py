@@ -178,6 +178,9 @@ STORIES: dict[str, tuple[View, Market]] = {
     "silent and its cloud too": told(
         node(R, heard_at_us=NOW - 200 * S, surveyed_at_us=NOW - 300 * S)
     ),
+    "silent and its store too": told(
+        node(R, **SILENT), job={"head": head(read_at_us=NOW - 300 * S, seen_at_us=NOW - 400 * S)}
+    ),
     "heard again": told(node(R, leave_text="silent, and its cloud does not answer")),
     "not up in time": told(node(B, host="h", requested_at_us=NOW - 900 * S, booted_at_us=0)),
     "not set up in time": told(
@@ -201,6 +204,9 @@ STORIES: dict[str, tuple[View, Market]] = {
     ),
     "crashed with a listed code": told(
         node(R, **CRASH), job={"spec": spec(recover_on_exit_codes=(1,))}
+    ),
+    "crashed with a listed code, after others": told(
+        node(R, **CRASH), job={"spec": spec(recover_on_exit_codes=(1,)), "failures": 3}
     ),
     "crashed and kept": told(node(R, **CRASH), job={**keep(600.0), "failures": 3}),
     "crashed in a gang": told(node(R, **CRASH), node(R, rank=1), job=GANG),
@@ -236,11 +242,17 @@ STORIES: dict[str, tuple[View, Market]] = {
     "exit 0, head never read": told(
         node(R, exit_code=0, exited_at_us=NOW - 700 * S, effect_error="denied")
     ),
+    "exit 0, head never read, and no error": told(node(R, exit_code=0, exited_at_us=NOW - 600 * S)),
     "exit 0, head not final": told(node(R, **DONE), job={"head": head(read_at_us=NOW)}),
     "scripts ended": told(node(R, **DONE), node(R, rank=1, **DONE), job=SCRIPTS),
     "scripts ended, head cannot be told": told(
         node(R, exit_code=0, exited_at_us=NOW - 90 * S, effect_error="denied"),
         node(R, rank=1, exit_code=0, exited_at_us=NOW - 80 * S),
+        job=SCRIPTS,
+    ),
+    "scripts ended, head not told for a minute": told(
+        node(R, exit_code=0, exited_at_us=NOW - 90 * S),
+        node(R, rank=1, exit_code=0, exited_at_us=NOW - 60 * S),
         job=SCRIPTS,
     ),
     "succeeded": told(node(R, **DONE), job={"head": head(final=True, step=500, read_at_us=NOW)}),
