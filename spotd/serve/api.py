@@ -174,11 +174,12 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 def _refusal(request: Request, error: Exception) -> ApiError:
+    path = request.scope["path"]  # its `url` cannot be made of every query
     match error:
         case ApiError():
             return error
         case HTTPException():
-            text = f"{request.method} {request.url.path}: {error.detail}"
+            text = f"{request.method} {path}: {error.detail}"
             return ApiError(error.status_code, "no_route", text, "a spotctl of the same version")
         case UserError():
             return ApiError(500, "internal", error.text, error.try_)
@@ -187,5 +188,5 @@ def _refusal(request: Request, error: Exception) -> ApiError:
         case StoreError() | ObjectsError():
             return ApiError(500, "unavailable", str(error), "spotctl doctor")
         case _:
-            text = f"the daemon failed on {request.method} {request.url.path}"
+            text = f"the daemon failed on {request.method} {path}"
             return ApiError(500, "internal", text, "the daemon's log: journalctl -u spotd")
