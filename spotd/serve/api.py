@@ -65,7 +65,9 @@ def make_app(backing: Backing, extra: tuple[BaseRoute, ...] = ()) -> Starlette:
         *extra,
     ]
     kinds = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+    app.router.redirect_slashes = False  # a path that is not there is refused like any other
+    return app
 
 
 async def _description(_request: Request) -> Response:
