@@ -10,9 +10,9 @@ import pytest
 from spotd.decide.arming import arm
 from spotd.decide.cooldowns import cooldown_until_us, refusal_of, spoiled_places
 from spotd.decide.draft import Draft
-from spotd.decide.health import baseline_tokens_per_s
+from spotd.decide.health import baseline_tokens_per_s, slow
 from spotd.decide.leaving import taking_away
-from spotd.decide.needs import due_at_us, lost_at_us
+from spotd.decide.needs import due_at_us, lost_at_us, need
 from spotd.decide.placement import fits, rank
 from spotd.model import (
     EffectKind,
@@ -94,6 +94,61 @@ def test_a_reading_that_is_done_can_be_made_again_at_once(read_us: int, due_us: 
     assert due_at_us(asked, seen, market(), EffectKind.READ_HEAD, NOW) == due_us
 
 
+def test_a_reading_of_head_under_way_is_waited_for() -> None:
+    """The cloud is asked about a suspect when that is over."""
+    asked = node(
+        R,
+        heard_at_us=NOW - 100 * S,
+        effect=EffectKind.READ_HEAD,
+        effect_armed_at_us=NOW - S,
+        effect_due_at_us=NOW + 19 * S,
+    )
+    assert need(asked, view(asked), market(), NOW) is EffectKind.READ_HEAD
+    over = replace(asked, effect_due_at_us=NOW)
+    assert need(over, view(over), market(), NOW) is EffectKind.SURVEY
+
+
+@pytest.mark.parametrize(("failed_us", "due_us"), [(NOW - S, NOW), (NOW - S - 1, NOW + 19 * S)])
+def test_a_failure_is_of_the_call_that_was_armed_before_it(failed_us: int, due_us: int) -> None:
+    """In the same microsecond as well; its pause of a quarter of a second is over."""
+    tried = node(
+        R,
+        effect=EffectKind.SAVE,
+        effect_armed_at_us=NOW - S,
+        effect_due_at_us=NOW + 19 * S,
+        effect_failed_at_us=failed_us,
+        effect_failures=1,
+    )
+    assert due_at_us(tried, view(tried), market(), EffectKind.SAVE, NOW) == due_us
+
+
+# --- health
+
+
+def reported(ago_s: float, rate: float) -> Throughput:
+    return Throughput(1, NOW - int(ago_s * S), 0, int(rate * 10), 10.0)
+
+
+def windows(rate: float) -> list[Throughput]:
+    """One report in the middle of each of the four windows."""
+    return [reported(ago_s, rate) for ago_s in (105, 75, 45, 15)]
+
+
+BEFORE = [reported(ago_s, 100.0) for ago_s in (160, 150, 140, 130)]
+
+
+def test_a_window_ends_with_its_end_and_begins_after_its_beginning() -> None:
+    health = spec().health
+    assert slow([*BEFORE, *windows(10.0)], health, NOW)
+    assert slow([*BEFORE, reported(120, 1e6), *windows(10.0)], health, NOW), "before the windows"
+    assert not slow([*BEFORE, *windows(10.0), reported(0, 1e6)], health, NOW), "in the last one"
+
+
+def test_what_is_slow_now_is_no_measure_of_itself() -> None:
+    now_slow = [reported(ago_s, 59.0) for ago_s in range(1, 120, 5)]
+    assert slow([*BEFORE, *now_slow], spec().health, NOW)
+
+
 # --- the market
 
 
@@ -117,6 +172,15 @@ def test_what_did_not_boot_is_out_for_as_long_as_this_job_would_wait_for_it() ->
     assert ranked[0].until_us == NOW + 1800 * S
     until_us, _ = cooldown_until_us(OFFERS[0], spoiled_places([failed]))
     assert until_us == NOW + 60 * S, "nobody waits"
+
+
+def test_what_failed_long_before_is_another_story() -> None:
+    """Three first pauses, when those are long."""
+    key, boot = OFFERS[0].key, "BootTimeout"
+    for ago_s, pause_s in ((5000, 3600), (5500, 1800)):
+        both = [Refusal(key, Scope.OFFER, boot, NOW - at * S) for at in (ago_s, 0)]
+        until_us, _ = cooldown_until_us(OFFERS[0], spoiled_places(both), 900.0)
+        assert (until_us - NOW) / S == pause_s
 
 
 def test_a_node_says_nothing_of_its_offer_before_it_leaves() -> None:

@@ -117,9 +117,15 @@ def test_rank_0_of_a_gang_of_scripts_is_told_and_head_read_then(
     assert need(second, both, market(), now) is None, "rank 0 speaks for both"
 
 
-def test_scripts_that_ended_before_they_were_seen_to_train_have_finished_too() -> None:
+@pytest.mark.parametrize("state", [NodeState.BOOTING, D])
+def test_scripts_that_ended_have_finished_in_whichever_state(state: NodeState) -> None:
+    """Before they were seen to train, or while they were to stop."""
     ended = {"chosen": True, "started_at_us": NOW - 20 * S, **DONE}
-    first, second = hello(**ended), hello(rank=1, **ended)
+    if state is D:
+        ended |= {"leave_reason": LeaveReason.PREEMPTED, "told_release_at_us": NOW - S}
+    else:
+        ended |= {"host": "h", "booted_at_us": NOW - 30 * S, "hello_at_us": NOW - 29 * S}
+    first, second = node(state, **ended), node(state, rank=1, **ended)
     both = view(first, second, job=SCRIPTS)
     assert need(first, both, market(), NOW) is SAVE
     told = replace(first, told_save_at_us=NOW)

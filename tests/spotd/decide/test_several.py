@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from providers.base import Scope
 from spotd.decide.draft import Draft
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, withdraw
 from spotd.decide.needs import claim_for, need, predecessors, replacement_ready
 from spotd.decide.placement import rank
 from spotd.decide.settling import settle_exits, settle_observed
-from spotd.model import EffectKind, LeaveReason, Node, S, View
+from spotd.model import EffectKind, LeaveReason, Node, Refusal, S, View
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
@@ -122,12 +123,17 @@ def test_one_that_left_or_speaks_keeps_no_other_from_being_given_up() -> None:
     "first",
     [
         node(R),
-        hello(chosen=True, started_at_us=NOW - S, ready_at_us=NOW),
+        hello(
+            chosen=True,
+            hello_at_us=NOW - 9000 * S,
+            started_at_us=NOW - 8000 * S,
+            ready_at_us=NOW - 7000 * S,
+        ),
         hello(chosen=True, started_at_us=NOW - S, heard_at_us=NOW - 60 * S),
         node(L),
         node(B, kept_until_us=NOW + S, requested_at_us=NOW - 9000 * S),
     ],
-    ids=["trains", "is ready", "is silent", "has time", "is kept"],
+    ids=["trains", "waits for head", "is silent", "has time", "is kept"],
 )
 def test_one_that_is_not_late_keeps_no_other_from_being_given_back(first: Node) -> None:
     late = node(B, generation=2, requested_at_us=NOW - 9000 * S)
@@ -168,6 +174,20 @@ def test_nobody_is_chosen_beside_a_gang_that_trains(desired: NodeState) -> None:
     fresh = hello(generation=2, offer=OFFERS[1])
     after, _ = settle(view(old, fresh))
     assert not by_id(after, fresh).chosen
+
+
+def test_what_is_taken_away_is_not_asked_for_whatever_it_leaves_for() -> None:
+    """It was to stop, and is wanted again: its reason says nothing about its offer."""
+    stopping = node(D, leave_reason=LeaveReason.CANCELLED, drained_at_us=NOW, notices=(notice(),))
+    after, _ = settle(view(stopping))
+    assert after.nodes[1].offer == OFFERS[1]
+
+
+def test_what_one_machine_says_of_its_offer_hides_no_other_refusal() -> None:
+    lost = node(R, gone_at_us=NOW)
+    full = Refusal(OFFERS[1].key, Scope.OFFER, "CapacityError", NOW - S)
+    after, _ = settle(view(lost), market(refusals=(full,)))
+    assert after.nodes[1].offer == OFFERS[2]
 
 
 # --- ranks of one gang
@@ -219,6 +239,49 @@ def test_a_rank_saves_when_its_mate_has_released_and_left(
     still = node(D, rank=1, leave_reason=PREEMPTED, drained_at_us=NOW - S, **told)
     after, _ = settle(view(left, still, job=grace), market())
     assert by_id(after, still).state is state
+
+
+def test_half_a_gang_is_none() -> None:
+    """Where one leaves, all have left before anybody is asked for; the rule holds by itself too."""
+    after, _ = settle(view(node(R), job=TWO))
+    assert [n.generation for n in after.nodes] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "mate",
+    [
+        node(T, rank=1, leave_reason=LOST, terminated_at_us=NOW),
+        node(D, rank=1, leave_reason=LeaveReason.CANCELLED, heard_at_us=NOW - 20 * S),
+    ],
+    ids=["left", "fell silent"],
+)
+def test_a_rank_that_broke_with_its_mate_leaves_for_what_it_was_leaving_for(mate: Node) -> None:
+    broken = node(
+        D,
+        leave_reason=LeaveReason.CANCELLED,
+        drained_at_us=NOW - 30 * S,
+        exit_code=1,
+        exited_at_us=NOW - 30 * S,
+    )
+    after, plan = settle(view(broken, mate, job=TWO))
+    assert by_id(after, broken).state is T
+    assert by_id(after, broken).leave_reason is LeaveReason.CANCELLED
+    assert "crashed" not in kinds(plan)
+
+
+def test_a_crash_while_it_drains_is_a_crash() -> None:
+    crashed = node(D, leave_reason=PREEMPTED, notices=(notice(),), exit_code=1, exited_at_us=NOW)
+    after, _ = settle(view(crashed))
+    assert (after.job.failures, after.nodes[0].leave_reason) == (1, LeaveReason.FAILED)
+
+
+@pytest.mark.parametrize(("engine", "wanted"), [("none", EffectKind.SAVE), ("spotd", None)])
+def test_every_rank_of_scripts_is_told_to_save(engine: str, wanted: EffectKind | None) -> None:
+    """The ranks of our engine save together: rank 0 is told."""
+    checkpoint = replace(spec().checkpoint, engine=engine)
+    job = {"spec": spec(num_nodes=2, checkpoint=checkpoint), "save_wanted_at_us": NOW}
+    mate = node(R, rank=1)
+    assert need(mate, view(node(R), mate, job=job), market(), NOW) is wanted
 
 
 def test_a_rank_that_its_user_looks_at_keeps_no_mate() -> None:

@@ -68,6 +68,10 @@ STORIES: dict[str, tuple[View, Market]] = {
     ),
     "gang": told(job=GANG),
     "again after a loss": told(node(G, chosen=True, **LEFT, gone_at_us=NOW - 5 * S)),
+    "again after the one that trained, not its rival": told(
+        node(G, chosen=True, **LEFT, gone_at_us=NOW - 5 * S),
+        node(G, candidate=1, leave_reason=LeaveReason.HEDGE_LOST, left_at_us=NOW - S),
+    ),
     "nothing fits": told(market_=market(offers=())),
     "the only one is out": told(market_=market(offers=OFFERS[:1], refusals=OUT[:1])),
     "all are out": told(market_=market(refusals=OUT)),
@@ -121,6 +125,7 @@ STORIES: dict[str, tuple[View, Market]] = {
         )
     ),
     "training": told(node(R)),
+    "training beside a machine that comes up": told(node(R), hello(generation=2, offer=OFFERS[1])),
     "slow": told(node(R), throughput=SLOW),
     # taken away
     "noticed": told(node(R, notices=(notice(90.0),))),
