@@ -14,6 +14,7 @@ from spotd.decide.health import baseline_tokens_per_s, slow
 from spotd.decide.leaving import taking_away
 from spotd.decide.needs import due_at_us, lost_at_us, need
 from spotd.decide.placement import fits, rank
+from spotd.decide.saving import save_when_slow
 from spotd.model import (
     EffectKind,
     LeaveReason,
@@ -142,6 +143,15 @@ def test_a_window_ends_with_its_end_and_begins_after_its_beginning() -> None:
     assert slow([*BEFORE, *windows(10.0)], health, NOW)
     assert slow([*BEFORE, reported(120, 1e6), *windows(10.0)], health, NOW), "before the windows"
     assert not slow([*BEFORE, *windows(10.0), reported(0, 1e6)], health, NOW), "in the last one"
+
+
+@pytest.mark.parametrize(("ago_us", "saved"), [(120 * S, True), (120 * S - 1, False)])
+def test_slow_training_is_saved_again_after_a_round(ago_us: int, saved: bool) -> None:
+    asked = {"save_wanted_at_us": NOW - ago_us}
+    seen = view(node(NodeState.RUNNING), job=asked, throughput=(*BEFORE, *windows(10.0)))
+    d = Draft(seen, market(), NOW)
+    save_when_slow(d)
+    assert (d.job.save_wanted_at_us == NOW) is saved
 
 
 def test_what_is_slow_now_is_no_measure_of_itself() -> None:

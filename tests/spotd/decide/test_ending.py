@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spotd.decide.draft import Draft
-from spotd.decide.ending import clean_up, obey_limits
-from spotd.decide.leaving import drain_noticed
+from spotd.decide.ending import clean_up, obey_limits, stop_wanted
+from spotd.decide.leaving import drain_noticed, keep_gang
 from spotd.decide.settling import settle_exits
 from spotd.model import (
     Desired,
@@ -20,6 +21,7 @@ from spotd.model import (
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
+    hello,
     market,
     node,
     settle,
@@ -109,6 +111,27 @@ def test_a_failed_machine_is_kept_to_the_moment(until_us: int, state: NodeState)
     d = draft(failed, job={"stop_text": "used up"})
     settle_exits(d)
     assert d.nodes[0].state is state
+
+
+@pytest.mark.parametrize(("until_us", "kept"), [(NOW + 1, True), (NOW, False)])
+def test_every_rule_keeps_a_machine_to_the_same_moment(until_us: int, kept: bool) -> None:
+    trains = node(R, kept_until_us=until_us)
+    boots = hello(generation=2, kept_until_us=until_us)
+    d = draft(trains, boots, job={"desired": Desired.PAUSE})
+    stop_wanted(d)
+    assert [n.state for n in d.nodes] == ([R, boots.state] if kept else [D, T])
+    d = draft(trains, job={"outcome": Outcome.FAILED, "outcome_text": "over"})
+    clean_up(d)
+    assert (d.nodes[0].state is R) is kept
+    mates = [node(T, leave_reason=LeaveReason.LOST), replace(trains, id="mate", rank=1)]
+    d = draft(*mates, job={"spec": spec(num_nodes=2)})
+    keep_gang(d)
+    assert (d.nodes[1].state is R) is kept
+
+
+def test_who_has_nothing_to_say_says_so() -> None:
+    assert draft().plan().reason == "nothing to do"
+    assert draft().plan().reasons == ()
 
 
 def test_a_time_that_has_passed_is_looked_at_at_once_and_not_in_the_past() -> None:

@@ -234,6 +234,12 @@ STORIES: dict[str, tuple[View, Market]] = {
         hello(chosen=True, started_at_us=NOW - S, setup_failed=True), job=keep(60.0)
     ),
     "fenced": told(node(D, **LEFT, exit_code=76, exited_at_us=NOW)),
+    "fenced while it trains": told(node(R, exit_code=76, exited_at_us=NOW)),
+    "a rank that was to stop, when its mate is taken away": told(
+        node(T, leave_reason=PREEMPTED, terminated_at_us=NOW),
+        node(D, rank=1, leave_reason=CANCELLED, left_at_us=NOW - 5 * S, drained_at_us=NOW - 5 * S),
+        job=GANG,
+    ),
     "saved and released": told(
         node(D, **LEFT, **SAVED), job={"head": head(released=True, step=120)}
     ),
