@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import cache
@@ -32,6 +33,10 @@ from providers.local.cloud import LocalCloud
 from providers.stores.base import NotFoundError
 from providers.stores.local import LocalStore
 from spotd import wire
+from spotd.act import link
+from spotd.act.effects import LinkError
+from spotd.act.ssh import Result
+from spotd.cli.client import Client
 from spotd.config.load import ConfigError, load_config
 from spotd.errors import UserError
 from spotd.model import JobSpec, S
@@ -45,6 +50,8 @@ from tests.spotd.decide import build
 from tests.spotd.serve.rig import Rig, story
 from tests.spotd.store.build import NOW, placed
 from tests.spotd.store.conftest import make
+from trainer.agent.follow import FollowError, read_request
+from trainer.link import Link
 from trainer.shards import (
     CorruptError,
     Layout,
@@ -73,6 +80,26 @@ def read_wire(data: bytes) -> None:
     for read in READERS:
         with contextlib.suppress(wire.WireError, json.JSONDecodeError, UnicodeDecodeError):
             read(data)
+
+
+def hear_peer(data: bytes) -> None:
+    """What the other end of a link says: a node that was told something to the daemon, a daemon to
+    spotctl, the agent to the program that trains, whoever follows to the agent."""
+    with contextlib.suppress(LinkError):
+        link._check(Result(0, data, b""), "what was said")
+    for status in (200, 400, 503):
+        try:
+            Client(Path("/run/spotd.sock"))._check(status, data)
+        except UserError as error:
+            _says(error)
+    with contextlib.suppress(ConnectionResetError), contextlib.closing(Link("", 0)) as worker:
+        worker._hear(data + b"\n")
+    reader, writer = os.pipe()
+    os.write(writer, data[:4096].replace(b"\n", b" ") + b"\n")
+    os.close(writer)
+    with contextlib.suppress(FollowError):
+        read_request(reader)
+    os.close(reader)
 
 
 PIECE = Piece("w", "float32", (1,), 0, 4)
@@ -284,6 +311,7 @@ def ask_api(data: bytes) -> None:
 TARGETS: dict[str, Target] = {
     "wire": read_wire,
     "journal": follow_journal,
+    "peer": hear_peer,
     "job": read_job,
     "config": read_config,
     "checkpoint": restore,
