@@ -116,17 +116,18 @@ class Client:
     def _check(self, status: int, data: bytes) -> dict[str, Any]:
         try:
             value = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
-        if not isinstance(value, dict):
+        error = value.get("error", {}) if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(error, dict):
             raise UserError(
                 f"what answers on {self._where} is not spotd (HTTP {status})",
                 "check --socket and --host",
             )
         if status >= 400:
-            error = value.get("error", {})
-            code = EXIT_CODES.get(error.get("code", ""), ExitCode.FAILURE)
-            text, advice = error.get("text", f"HTTP {status}"), error.get("try", "spotctl doctor")
+            code = EXIT_CODES.get(str(error.get("code", "")), ExitCode.FAILURE)
+            text = str(error.get("text", f"HTTP {status}"))
+            advice = str(error.get("try", "spotctl doctor"))
             if status == _UNAVAILABLE:
                 raise UnavailableError(text, advice, code)
             raise UserError(text, advice, code)

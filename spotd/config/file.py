@@ -185,7 +185,9 @@ class TimingSection(Section):
     offers_every_s: Seconds = Field(default=60.0, description="Between price refreshes")
     alerts_every_s: Seconds = Field(default=1.0, description="Between looks into the outbox")
     prune_every_s: Seconds = 3600.0
-    keep_history_days: float = Field(default=90.0, gt=0, description="Events and progress")
+    keep_history_days: float = Field(
+        default=90.0, gt=0, le=36_500, description="Events and progress"
+    )
 
     def to_model(self) -> Timing:
         return Timing(

@@ -116,8 +116,8 @@ def load_config(
     config = Config(
         path=path,
         file=file,
-        state_dir=(file.state_dir or paths.state_dir(environ)).expanduser().absolute(),
-        socket=(file.socket or paths.daemon_socket(environ)).expanduser().absolute(),
+        state_dir=_expand("state_dir", file.state_dir or paths.state_dir(environ), problems),
+        socket=_expand("socket", file.socket or paths.daemon_socket(environ), problems),
         environ=environ,
     )
     for keys, text, fix in itertools.chain(
@@ -163,8 +163,19 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         title = f"cannot read the configuration {path}: {error.strerror}"
         raise ConfigError(title, [], advice) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise _error(path, [Problem("", "not TOML for spotd: too deep")]) from None
+    except ValueError as error:  # of which those for TOML and UTF-8 are kinds
         raise _error(path, [Problem("", f"not TOML: {error}")]) from None
+
+
+def _expand(key: str, path: Path, problems: list[tuple[Keys, Problem]]) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        fix = "write the whole path, from /"
+        problems.append(((key,), Problem(key, f"{path}: nobody has that home folder", fix)))
+        return Path("/")
 
 
 def _overrides(environ: Mapping[str, str], problems: list[tuple[Keys, Problem]]) -> dict[str, Any]:

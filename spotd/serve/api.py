@@ -20,6 +20,7 @@ from providers.stores.base import StoreUnavailableError as ObjectsUnavailableErr
 from spotd.errors import UserError
 from spotd.serve import access, costs, explain, health, jobs, logs, packages, record
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
+from spotd.serve.openapi import describe
 from spotd.store.base import StoreError, StoreUnavailableError
 
 MAX_BODY_BYTES = 4 << 20
@@ -60,10 +61,19 @@ def make_app(backing: Backing, extra: tuple[BaseRoute, ...] = ()) -> Starlette:
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
         Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
+        Route("/v1/openapi.json", _description, methods=["GET"]),
         *extra,
     ]
     kinds = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+    app.router.redirect_slashes = False  # a path that is not there is refused like any other
+    return app
+
+
+async def _description(_request: Request) -> Response:
+    """What the API can be asked, as OpenAPI."""
+    packages_ = ("GET", "/v1/packages/{digest}", packages.has_package)
+    return JSONResponse(describe((*PLAIN, *WAITING, packages_)))
 
 
 def _plain(backing: Backing, function: Plain) -> Callable[[Request], Awaitable[Response]]:
@@ -94,7 +104,7 @@ def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
         digest = request.path_params["digest"]
         if request.method == "PUT":
             length = request.headers.get("content-length", "")
-            size = int(length) if length.isdecimal() else None
+            size = int(length) if length.isdecimal() and len(length) < 20 else None
             try:
                 new = await packages.receive_package(backing, digest, size, request.stream())
             except ClientDisconnect:
@@ -166,11 +176,12 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 def _refusal(request: Request, error: Exception) -> ApiError:
+    path = request.scope["path"]  # its `url` cannot be made of every query
     match error:
         case ApiError():
             return error
         case HTTPException():
-            text = f"{request.method} {request.url.path}: {error.detail}"
+            text = f"{request.method} {path}: {error.detail}"
             return ApiError(error.status_code, "no_route", text, "a spotctl of the same version")
         case UserError():
             return ApiError(500, "internal", error.text, error.try_)
@@ -179,5 +190,5 @@ def _refusal(request: Request, error: Exception) -> ApiError:
         case StoreError() | ObjectsError():
             return ApiError(500, "unavailable", str(error), "spotctl doctor")
         case _:
-            text = f"the daemon failed on {request.method} {request.url.path}"
+            text = f"the daemon failed on {request.method} {path}"
             return ApiError(500, "internal", text, "the daemon's log: journalctl -u spotd")

@@ -15,6 +15,7 @@ from spotd.clock import Clock, Ids
 from spotd.model import Job, Market
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
+from spotd.store.columns import clean
 from spotd.vault import Vault
 
 API_VERSION = "spotd/v1"
@@ -93,7 +94,7 @@ class Call:
         value = self.query.get(name, self.body.get(name, default))
         try:
             return max(low, min(high, int(value)))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise bad_input(
                 f"{name} must be a whole number, not {value!r}", f"leave {name} out"
             ) from None
@@ -101,16 +102,22 @@ class Call:
     def text(self, name: str) -> str:
         """A string of the body. Raises ApiError (bad input)."""
         value = self.body.get(name, "")
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not _storable(value):
             raise bad_input(f"{name} must be a text", "use a spotctl of the daemon's version")
         return value
 
     def texts(self, name: str) -> dict[str, str]:
         """A map of strings of the body. Raises ApiError (bad input)."""
         value = self.body.get(name) or {}
-        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        pairs = value.items() if isinstance(value, dict) else [("", None)]
+        if not all(isinstance(v, str) and _storable(v) and _storable(k) for k, v in pairs):
             raise bad_input(f"{name} must map names to texts", f"quote the values of {name}")
-        return value
+        return dict(pairs)
+
+
+def _storable(text: str) -> bool:
+    """JSON may hold what no text is: NUL, and halves of characters."""
+    return clean(text) == text
 
 
 class ApiError(Exception):

@@ -33,10 +33,12 @@ from spotd.wire.documents import (
     parse_start,
 )
 from spotd.wire.fields import (
+    MAX_NUMBER,
     WireError,
     encode,
     read_field,
     read_object,
+    shown,
 )
 from spotd.wire.lines import (
     CHECKPOINT,
@@ -97,6 +99,7 @@ __all__ = [
     "HELLO",
     "JOURNAL_KINDS",
     "MAX_LINE_BYTES",
+    "MAX_NUMBER",
     "METADATA",
     "NOTICE",
     "NOTICE_WITHDRAWN",
@@ -139,4 +142,5 @@ __all__ = [
     "read_field",
     "read_object",
     "sha256",
+    "shown",
 ]

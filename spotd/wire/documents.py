@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import read_field, read_number
+from spotd.wire.fields import read_count, read_field, read_list, read_number, read_texts
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
     return AgentConfig(
         deployment=read_field(data, "deployment", str),
         job_id=read_field(data, "job_id", str),
-        generation=read_field(data, "generation", int),
-        rank=read_field(data, "rank", int),
+        generation=read_count(data, "generation"),
+        rank=read_count(data, "rank"),
         token=read_field(data, "token", str),
         watcher=read_field(data, "watcher", str),
         metadata_base=read_field(data, "metadata_base", str),
@@ -97,7 +97,9 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
     texts = {
         name: read_field(data, name, str) for name in ("job_name", "setup", "run", "store_url")
     }
-    maps = {name: read_field(data, name, dict) for name in ("envs", "secrets", "store_options")}
+    maps: dict[str, Any] = {
+        name: read_texts(data, name) for name in ("envs", "secrets", "store_options")
+    }
     packages = tuple(
         Package(read_field(item, "digest", str), read_field(item, "target", str))
         for item in read_field(data, "packages", list)
@@ -106,16 +108,16 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         **texts,
         **maps,
         packages=packages,
-        num_nodes=read_field(data, "num_nodes", int),
-        node_ips=tuple(read_field(data, "node_ips", list)),
-        accelerators_per_node=read_field(data, "accelerators_per_node", int),
+        num_nodes=read_count(data, "num_nodes"),
+        node_ips=tuple(read_list(data, "node_ips", str)),
+        accelerators_per_node=read_count(data, "accelerators_per_node"),
         engine=read_field(data, "engine", str),
         claim=read_field(data, "claim", str),
         claim_deadline_s=read_number(data, "claim_deadline_s"),
-        every_steps=read_field(data, "every_steps", int),
+        every_steps=read_count(data, "every_steps"),
         every_s=read_number(data, "every_s"),
-        keep=read_field(data, "keep", int),
+        keep=read_count(data, "keep"),
         stop_grace_s=read_number(data, "stop_grace_s"),
         progress_every_s=read_number(data, "progress_every_s"),
-        head_generation=read_field(data, "head_generation", int),
+        head_generation=read_count(data, "head_generation"),
     )

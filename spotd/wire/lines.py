@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import WireError, encode, read_field, read_object
+from spotd.wire.fields import WireError, encode, read_count, read_field, read_object
 
 WIRE_VERSION = 1
 MAX_LINE_BYTES = 1 << 20
@@ -109,26 +109,26 @@ def parse_line(line: bytes) -> Line:
         body = read_field(value, "journal", dict)
         kind = read_field(body, "kind", str)
         return JournalEntry(
-            seq=read_field(body, "seq", int),
-            at_us=read_field(body, "at_us", int),
-            generation=read_field(body, "generation", int),
+            seq=read_count(body, "seq"),
+            at_us=read_count(body, "at_us"),
+            generation=read_count(body, "generation"),
             kind=kind,
             data=read_field(body, "data", dict),
         )
     if "heartbeat" in value:
         body = read_field(value, "heartbeat", dict)
         return Heartbeat(
-            seq=read_field(body, "seq", int),
-            at_us=read_field(body, "at_us", int),
-            generation=read_field(body, "generation", int),
-            step=read_field(body, "step", int),
+            seq=read_count(body, "seq"),
+            at_us=read_count(body, "at_us"),
+            generation=read_count(body, "generation"),
+            step=read_count(body, "step"),
         )
     if "log" in value:
         body = read_field(value, "log", dict)
         return LogChunk(
-            generation=read_field(body, "generation", int),
+            generation=read_count(body, "generation"),
             stream=read_field(body, "stream", str),
-            offset=read_field(body, "offset", int),
+            offset=read_count(body, "offset"),
             text=read_field(body, "text", str),
         )
     raise WireError("neither journal, heartbeat nor log")
@@ -151,8 +151,8 @@ def parse_command(line: bytes) -> Command:
     body = read_field(read_object(line), "command", dict)
     name = read_field(body, "name", str)
     if name not in COMMANDS:
-        raise WireError(f"unknown command {name!r}")
-    return Command(name, read_field(body, "generation", int), read_field(body, "data", dict))
+        raise WireError(f"unknown command {name[:60]!r}")
+    return Command(name, read_count(body, "generation"), read_field(body, "data", dict))
 
 
 @dataclass(frozen=True)

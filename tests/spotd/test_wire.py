@@ -104,3 +104,19 @@ def test_a_member_that_is_no_object_is_told(member: str) -> None:
     value = {"manifest": {**DOCUMENTS["manifest"][0]["manifest"], member: [1]}}
     with pytest.raises(wire.WireError, match=r"1 is not an object with a field"):
         wire.parse_manifest(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("number", [-1, 2**53 + 1, 10**400])
+def test_what_counts_something_is_a_count(number: int) -> None:
+    """A database would not take it, and what is compared with it would never be reached."""
+    head = {**DOCUMENTS["head"][0]["head"], "generation": number}
+    with pytest.raises(wire.WireError, match="generation"):
+        wire.parse_head(json.dumps({"head": head}).encode())
+
+
+def test_an_error_shows_the_beginning_of_what_is_wrong() -> None:
+    """However deep: the text of it is made where less of the stack is left."""
+    deep = "[" * 900 + "]" * 900
+    with pytest.raises(wire.WireError) as caught:
+        wire.parse_reply(f'{{"reply": {{"ok": {deep}}}}}'.encode())
+    assert len(str(caught.value)) < 300

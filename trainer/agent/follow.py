@@ -209,7 +209,7 @@ def read_request(stdin: int) -> dict[str, int]:
     try:
         logs: Any = json.loads(line)["logs"]
         return {str(name): int(offset) for name, offset in logs.items()}
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         raise FollowError('the first line of stdin is not like {"logs": {"rank0": 0}}') from None
 
 

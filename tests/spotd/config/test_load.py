@@ -405,3 +405,19 @@ def test_what_is_no_toml_is_refused_with_its_place(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not TOML"):
         load_config(file, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = " + "[" * 3000, "too deep"),
+        ("[limits]\nmax_nodes = " + "9" * 5000, "not TOML"),
+        ('state_dir = "~nobody-of-that-name/x"', "nobody has that home folder"),
+        ('socket = "~nobody-of-that-name/x"', "nobody has that home folder"),
+        ("[timing]\nkeep_history_days = inf", "keep_history_days"),
+        ('[limits]\nmax_usd_per_hour = "1e999999"', "limits.max_usd_per_hour"),
+    ],
+)
+def test_what_nobody_writes_is_refused_as_well(file: Path, text: str, told: str) -> None:
+    environ = {"HOME": str(file.parent)}
+    assert any(told in problem for problem in refused(file, f"{text}\n{LOCAL}", environ))
