@@ -28,6 +28,13 @@ test: $(READY) ## lint, then every test
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/pytest -n 4 --dist loadgroup
 
+sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug found
+	$(BIN)/python -m tests.sim --seeds 500
+	$(BIN)/python -m tests.sim --seeds 40 --tier sqlite
+	$(BIN)/python -m tests.sim --seeds 10 --tier postgresql --profile two
+	$(BIN)/python -m tests.sim --sweep preempted
+	$(BIN)/python -m tests.sim --zoo
+
 lint: $(READY) ## format, lint, types, import rules, the agent's Python version
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

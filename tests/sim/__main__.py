@@ -91,6 +91,7 @@ def _print_json(total: Sum, wall_s: float) -> None:
         "fired": dict(total.fired),
         "enabled": dict(total.enabled),
         "vacuous": total.vacuous,
+        "trace": total.trace,
         "violations": [
             {
                 "seed": result.case.seed,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from tests.sim.quiet import quiet
 from tests.sim.run import Case, Result, run
@@ -27,6 +28,7 @@ class Sum:
     enabled: Counter[str] = field(default_factory=Counter)  # fault -> runs that could meet it
     fired: Counter[str] = field(default_factory=Counter)
     violations: list[Result] = field(default_factory=list)
+    trace: str = ""  # a digest of all runs' own
 
     def add(self, result: Result) -> None:
         self.runs += 1
@@ -35,6 +37,7 @@ class Sum:
         self.counts += result.counts
         self.enabled.update(result.enabled)
         self.fired += result.fired
+        self.trace = blake2b((self.trace + result.trace).encode(), digest_size=16).hexdigest()
         if result.violation is not None:
             self.violations.append(result)
 
