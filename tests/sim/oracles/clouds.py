@@ -64,9 +64,9 @@ class CloudOracle(Oracle):
     def _told_to_end(self, rented: Rented) -> None:
         """Somebody ends a machine: that has to be what the record says, and with reason."""
         node = self.world.node_of(rented.token)
-        if node is None or node.state is NodeState.GONE:
+        if node is None:
             return  # an orphan: L1 wants it ended
-        if node.state is not NodeState.TERMINATING:
+        if node.state not in (NodeState.TERMINATING, NodeState.GONE):
             self.fail("G1", f"{node.id} is {node.state.value} and was ended")
         self._judge_reason(rented, node)
 
@@ -75,8 +75,8 @@ class CloudOracle(Oracle):
         program said, and for nothing else."""
         machine = self.world.machines[rented.id]
         if node.leave_reason is LeaveReason.LOST:
-            spoke_s = (self.world.kernel.now_us - machine.mute_us) / S
+            spoke_s = ((node.gone_at_us or node.left_at_us) - machine.mute_us) / S
             if machine.speaks and spoke_s > SPEAKS_S:
-                self.fail("D1", f"{node.id} is ended as lost, and has spoken for {spoke_s:.0f} s")
+                self.fail("D1", f"{node.id} is ended as lost, and had spoken for {spoke_s:.0f} s")
         if node.leave_reason is LeaveReason.PREEMPTED and not machine.was_warned:
             self.fail("D1", f"{node.id} was ended as preempted, and had no notice")
