@@ -41,6 +41,9 @@ class Survey:
 
     Who asks while a listing is on its way shares the *next* one: only a listing that was asked for
     afterwards says anything about what the asker just did.
+
+    What a listing says is an observation with a time of its own: any daemon may record one, and a
+    newer one is not undone by it. To end what nobody wants is a duty, and its holder's alone.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Survey:
         clock: Clock,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        self._store = store
         self._lanes = {
             name: _Lane(_Listing(store, provider, clock), patience_s)
             for name, provider in providers.items()
@@ -57,7 +61,14 @@ class Survey:
 
     def survey(self, provider: str) -> Record:
         """List `provider`; the result records it (once, whoever calls it). Raises ProviderError."""
-        return self._lanes[provider].ask()
+        return self._lanes[provider].ask().observe
+
+    def sweep(self, provider: str, store: Store) -> None:
+        """List `provider`, record it, and end its orphans; `store` is fenced for the duty. Raises
+        ProviderError and StoreError."""
+        lane = self._lanes[provider]
+        orphans = lane.ask().record(store)
+        lane.listing.end(orphans, store)
 
     def silent(self, longer_than_s: float) -> dict[str, str]:
         """Providers that we have asked in vain for longer than that many seconds, and what to say
@@ -74,18 +85,56 @@ class Survey:
         return {name: lane.answering_since_us() for name, lane in self._lanes.items()}
 
 
+class Answer:
+    """One listing, asked for at `asked_at_us`."""
+
+    def __init__(
+        self,
+        store: Store,
+        provider: Provider,
+        clock: Clock,
+        instances: Sequence[Instance],
+        asked_at_us: int,
+    ) -> None:
+        self._store = store
+        self._provider = provider
+        self._clock = clock
+        self._instances = instances
+        self._asked_at_us = asked_at_us
+        self._lock = threading.Lock()
+        self._orphans: Sequence[Instance] | None = None
+
+    def observe(self) -> None:
+        """Record it, as whoever happened to ask. Raises StoreError."""
+        self.record(self._store)
+
+    def record(self, store: Store) -> Sequence[Instance]:
+        """Record it by `store`, once, whoever calls; the instances that no node wants. Raises
+        StoreError."""
+        with self._lock:
+            if self._orphans is None:
+                self._orphans = store.record_listing(
+                    self._provider.name,
+                    self._instances,
+                    self._asked_at_us,
+                    self._clock.now_us(),
+                    self._provider.visibility_s,
+                )
+            return self._orphans
+
+
 class _Lane:
     """Numbers the listings of one provider, so that each asker waits for the right one."""
 
     def __init__(self, listing: _Listing, patience_s: float) -> None:
-        self._listing = listing
+        self.listing = listing
         self._patience_s = patience_s
         self._changed = threading.Condition()
         self._begun = 0
         self._ended = 0
-        self._outcome: Record | BaseException | None = None  # of the listing `_ended`
+        self._outcome: Answer | BaseException | None = None  # of the listing `_ended`
 
-    def ask(self) -> Record:
+    def ask(self) -> Answer:
         """The outcome of a listing that begins after this call. Whoever finds nobody listing does
         it, for all who wait; nobody lists twice for the others' sake."""
         with self._changed:
@@ -99,7 +148,7 @@ class _Lane:
                 return _told(self._outcome)
             self._begun += 1
         try:
-            outcome: Record | BaseException = self._listing.take()
+            outcome: Answer | BaseException = self.listing.take()
         except BaseException as error:  # noqa: BLE001 - it reaches every asker, us included
             outcome = error
         with self._changed:
@@ -109,14 +158,14 @@ class _Lane:
 
     def silence(self) -> tuple[float, str]:
         """See _Listing.silence."""
-        return self._listing.silence()
+        return self.listing.silence()
 
     def answering_since_us(self) -> int:
         """See Survey.answering_since."""
-        return self._listing.answering_since_us
+        return self.listing.answering_since_us
 
 
-def _told(outcome: Record | BaseException | None) -> Record:
+def _told(outcome: Answer | BaseException | None) -> Answer:
     if isinstance(outcome, BaseException):
         raise outcome
     if outcome is None:
@@ -131,7 +180,7 @@ class _Listing:
         self._store = store
         self._provider = provider
         self._clock = clock
-        self._lock = threading.Lock()  # listings may be recorded side by side
+        self._lock = threading.Lock()
         self._since_us: dict[str, int] = {}  # orphan -> first seen as one
         self._ending_us: dict[str, int] = {}  # orphan -> last told to end
         self._reported: set[str] = set()
@@ -139,9 +188,8 @@ class _Listing:
         self._unanswered = (0, "")  # since when (us; 0: it answers), and the last error
         self.answering_since_us = 0  # when it last answered after it was away
 
-    def take(self) -> Record:
-        """Ask now. A listing that fails is nothing; one that succeeds is recorded by the result,
-        once. Raises ProviderError."""
+    def take(self) -> Answer:
+        """Ask now. A listing that fails is nothing. Raises ProviderError."""
         asked_at_us = self._clock.now_us()
         since_us, error = self._unanswered
         self._unanswered = (since_us or asked_at_us, error)
@@ -153,29 +201,26 @@ class _Listing:
         if since_us and self._clock.now_us() - since_us > AWAY_S * S:
             self.answering_since_us = self._clock.now_us()
         self._unanswered = (0, "")
-        once = threading.Lock()
-        done = False
-
-        def record() -> None:
-            nonlocal done
-            with once:
-                if done:
-                    return
-                now_us = self._clock.now_us()
-                lag_s = self._provider.visibility_s
-                orphans = self._store.record_listing(
-                    self._provider.name, instances, asked_at_us, now_us, lag_s
-                )
-                done = True
-            self._end(self._overdue(orphans, now_us))
-
-        return record
+        return Answer(self._store, self._provider, self._clock, instances, asked_at_us)
 
     def silence(self) -> tuple[float, str]:
         """For how many seconds the cloud was asked in vain, and its last error; 0 when it answers.
         A call that hangs is asked in vain as well."""
         since_us, error = self._unanswered
         return ((self._clock.now_us() - since_us) / S if since_us else 0.0), error
+
+    def end(self, orphans: Sequence[Instance], store: Store) -> None:
+        """End those that are overdue, and tell. Raises StoreError; LostDutyError before anything is
+        ended for a duty that is not ours any more."""
+        overdue = self._overdue(orphans, self._clock.now_us())
+        try:
+            self._end(overdue, store)
+        except StoreError:
+            with self._lock:
+                for orphan in overdue:
+                    if orphan.instance_id not in self._reported:
+                        self._ending_us.pop(orphan.instance_id, None)
+            raise
 
     def _overdue(self, orphans: Sequence[Instance], now_us: int) -> list[Instance]:
         """Those that no node has wanted for the grace, and that were not told to end just now."""
@@ -195,12 +240,13 @@ class _Listing:
             self._ending_us |= {orphan.instance_id: now_us for orphan in overdue}
             return overdue
 
-    def _end(self, overdue: Sequence[Instance]) -> None:
+    def _end(self, overdue: Sequence[Instance], store: Store) -> None:
         """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
         keeps neither the others nor the listing from their turn."""
         name = self._provider.name
         for orphan in overdue:
             instance_id = orphan.instance_id
+            store.hold_duty(self._clock.now_us())
             log.warning("orphan", provider=name, instance=instance_id)
             try:
                 self._provider.terminate(instance_id)
@@ -215,9 +261,9 @@ class _Listing:
                 if instance_id not in self._reported:
                     self._reported.add(instance_id)
                     self._untold.append((orphan.tags.get("spotd-job", ""), event))
-        self._tell()
+        self._tell(store)
 
-    def _tell(self) -> None:
+    def _tell(self, store: Store) -> None:
         """Put on record what was ended; what the store does not take is told with the next listing:
         nobody else knows of it. Raises StoreError."""
         while self._untold:
@@ -225,7 +271,7 @@ class _Listing:
                 untold, self._untold = self._untold[:1], self._untold[1:]
             try:
                 for job_id, event in untold:
-                    self._store.add_event(job_id, event, self._clock.now_us())
+                    store.add_event(job_id, event, self._clock.now_us())
             except StoreError:
                 with self._lock:
                     self._untold = untold + self._untold
@@ -233,7 +279,8 @@ class _Listing:
 
 
 def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:
-    """Ask for everything on sale and record it. Failures are logged and leave the old offers."""
+    """Ask for everything on sale and record it. Failures are logged and leave the old offers.
+    Raises StoreError."""
     try:
         offers = provider.offers(OfferRequest())
     except AuthError as error:
@@ -249,6 +296,7 @@ def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:
 def hear_notices(store: Store, provider: Provider, clock: Clock, untold: list[Notice]) -> None:
     """Ask the cloud's own queue of notices and record them. The queue tells each of them once:
     `untold` keeps, from call to call, those that the store did not take. Raises StoreError."""
+    store.hold_duty(clock.now_us())  # another daemon would not be told them any more
     try:
         untold.extend(provider.notices())
     except ProviderError as error:

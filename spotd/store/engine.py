@@ -108,6 +108,15 @@ class Database:
         self._writer.dispose()
 
 
+def file_of(url: str) -> Path | None:
+    """The file that the database at `url` is; None for a server's, and for one in memory. Raises
+    StoreError."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(str(parsed.database)).absolute()
+
+
 def check_url(url: str) -> None:
     """Whether it can be a database's, as far as can be told without making one or asking a server.
     Raises StoreError."""

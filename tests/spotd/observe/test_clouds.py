@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
-from spotd.model import Event
+from spotd.model import Event, S
 from spotd.observe.clouds import (
     ORPHAN_GRACE_S,
     REPEAT_S,
@@ -29,7 +30,8 @@ from spotd.observe.clouds import (
     refresh_offers,
 )
 from spotd.states import NodeState
-from spotd.store.base import StoreUnavailableError
+from spotd.store.base import LostDutyError, StoreUnavailableError
+from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, ToyCloud, job_keys
 from tests.spotd.store import build
 
@@ -275,7 +277,7 @@ def plant(stage: Stage, token: str = "t-nobody", job: str = "jold") -> str:
 
 def look(stage: Stage, after_s: float = 0.0) -> None:
     stage.clock.sleep(after_s)
-    stage.survey.survey("aws")()
+    stage.survey.sweep("aws", stage.duty("survey:aws"))
 
 
 def told(stage: Stage) -> list[Event]:
@@ -337,6 +339,37 @@ def test_one_that_cannot_be_ended_breaks_nothing_and_is_tried_again(stage: Stage
     assert len(told(stage)) == 3
 
 
+def test_who_asks_for_a_listing_out_of_turn_ends_nothing(stage: Stage) -> None:
+    """To end orphans is a duty, and an effect may look on any replica."""
+    orphan = plant(stage)
+    for _ in range(2):
+        stage.survey.survey("aws")()
+        stage.clock.sleep(ORPHAN_GRACE_S)
+    assert stage.alive() == [orphan]
+
+
+def test_who_was_overtaken_after_the_listing_ends_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still between what it recorded and what it was about to do."""
+    orphan = plant(stage)
+    look(stage)
+    stage.clock.sleep(ORPHAN_GRACE_S)
+    store, record = stage.duty("survey:aws"), SqlStore.record_listing
+
+    def stand_still(*arguments: Any) -> object:
+        found = record(*arguments)
+        stage.clock.sleep(30)
+        assert stage.store.take_duty("survey:aws", "you", stage.clock.now_us(), 20 * S) == 2
+        return found
+
+    monkeypatch.setattr(SqlStore, "record_listing", stand_still)
+    with pytest.raises(LostDutyError):
+        stage.survey.sweep("aws", store)
+    assert stage.alive() == [orphan]
+    assert told(stage) == []
+
+
 def test_a_store_that_is_away_loses_no_orphans_story(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +380,7 @@ def test_a_store_that_is_away_loses_no_orphans_story(
     def away(*_: object) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(stage.store, "add_event", away)
+    monkeypatch.setattr(SqlStore, "add_event", away)
     with pytest.raises(StoreUnavailableError):
         look(stage, ORPHAN_GRACE_S)
     assert stage.alive() == []
@@ -380,9 +413,9 @@ def test_listings_recorded_side_by_side_end_an_orphan_once(stage: Stage) -> None
     plant(stage)
     look(stage)
     stage.clock.sleep(ORPHAN_GRACE_S)
-    records = [stage.survey.survey("aws") for _ in range(8)]
+    store = stage.duty("survey:aws")
     with ThreadPoolExecutor(8) as threads:
-        for done in [threads.submit(record) for record in records]:
+        for done in [threads.submit(stage.survey.sweep, "aws", store) for _ in range(8)]:
             done.result(LIMIT_S)
     assert stage.clouds["aws"].calls["terminate"] == 1
     assert len(told(stage)) == 1
@@ -428,7 +461,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
     warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
     cloud = stage.clouds["aws"]
     monkeypatch.setattr(cloud, "notices", lambda: [warning])
-    hear_notices(stage.store, cloud, stage.clock, [])
+    hear_notices(stage.duty("notices:aws"), cloud, stage.clock, [])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.DRAINING
 
@@ -436,7 +469,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
 def test_a_queue_that_does_not_answer_is_no_warning(stage: Stage) -> None:
     trained(stage)
     stage.clouds["aws"].fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.store, stage.clouds["aws"], stage.clock, [])
+    hear_notices(stage.duty("notices:aws"), stage.clouds["aws"], stage.clock, [])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.RUNNING
 
@@ -450,12 +483,12 @@ def test_a_warning_that_the_store_did_not_take_is_told_again(
     cloud, untold = stage.clouds["aws"], list[Notice]()
     monkeypatch.setattr(cloud, "notices", iter([[warning]]).__next__)
     with monkeypatch.context() as patch:
-        patch.setattr(stage.store, "record_cloud_notices", away)
+        patch.setattr(SqlStore, "record_cloud_notices", away)
         with pytest.raises(StoreUnavailableError):
-            hear_notices(stage.store, cloud, stage.clock, untold)
+            hear_notices(stage.duty("notices:aws"), cloud, stage.clock, untold)
     monkeypatch.undo()
     cloud.fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.store, cloud, stage.clock, untold)
+    hear_notices(stage.duty("notices:aws"), cloud, stage.clock, untold)
     (told_,) = stage.nodes("j1")[0].notices
     assert told_.notice_id == "n1"
     assert untold == []
