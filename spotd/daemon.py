@@ -279,6 +279,8 @@ def _schedule(config: Config) -> Schedule:
         alerts_s=timing.alerts_every_s,
         prune_s=timing.prune_every_s,
         keep_s=timing.keep_history_days * 86_400,
+        lease_s=timing.lease_s,
+        renew_s=timing.lease_s / 4,
     )
 
 

@@ -32,8 +32,8 @@ OWN = "_own"  # (no name of a provider) the line of duties that ask no cloud
 OWN_THREADS = 4
 LEASES = "_leases"  # the line of their renewal: it waits for nothing else
 CLOUD_THREADS = 2  # of each cloud: one that hangs keeps its own duties waiting, and no others
-# Without a renewal for so long, a replica counts as dead. Three renewals may fail in a row, and a
-# takeover comes well within the 45 s that we promise.
+# Without a renewal for so long, a replica counts as dead (`timing.lease_s`). Three renewals may
+# fail in a row, and a takeover comes well within the 45 s that we promise.
 LEASE_S = 20.0
 RENEW_S = 5.0
 SET_BACK_S = 1.0  # a wall clock that lost more than this was set, not steered
