@@ -7,13 +7,12 @@ ask for a listing out of turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from providers.base import (
     AuthError,
-    Instance,
     Notice,
     OfferRequest,
     Provider,
@@ -21,15 +20,13 @@ from providers.base import (
     UnknownOutcome,
 )
 from spotd.clock import Clock
-from spotd.model import Event, S, Severity
-from spotd.store.base import Store, StoreError
+from spotd.decide.sweeping import Held
+from spotd.model import S
+from spotd.observe.sweep import Sweep
+from spotd.store.base import Store
 
 log = structlog.get_logger(__name__)
 
-# An instance that no node wants is ended only when it was seen so for this long: a create whose
-# record is on its way must not be taken for an orphan.
-ORPHAN_GRACE_S = 60.0
-REPEAT_S = 60.0  # between terminates of an orphan that is still listed
 PATIENCE_S = 30.0  # how long who shares a listing waits for it
 AWAY_S = 30.0  # a cloud that has not answered for longer was away: so were its nodes, to us
 
@@ -68,6 +65,10 @@ class Survey:
             for name, (silence_s, error) in silences.items()
             if silence_s > longer_than_s
         }
+
+    def held(self) -> list[Held]:
+        """The machines that no node wants and that are not ended, as last seen."""
+        return [held for lane in self._lanes.values() for held in lane.held()]
 
     def answering_since(self) -> dict[str, int]:
         """When each provider that was away answered again, us; 0 for one that never was."""
@@ -111,6 +112,10 @@ class _Lane:
         """See _Listing.silence."""
         return self._listing.silence()
 
+    def held(self) -> list[Held]:
+        """See Survey.held."""
+        return self._listing.sweep.held()
+
     def answering_since_us(self) -> int:
         """See Survey.answering_since."""
         return self._listing.answering_since_us
@@ -125,17 +130,17 @@ def _told(outcome: Record | BaseException | None) -> Record:
 
 
 class _Listing:
-    """Takes the listings of one provider and ends its orphans."""
+    """Takes the listings of one provider, and has them swept.
+
+    The cloud is asked first and the record read after that: what the record knows by then includes
+    whoever was launched while the answer was on its way.
+    """
 
     def __init__(self, store: Store, provider: Provider, clock: Clock) -> None:
         self._store = store
         self._provider = provider
         self._clock = clock
-        self._lock = threading.Lock()  # listings may be recorded side by side
-        self._since_us: dict[str, int] = {}  # orphan -> first seen as one
-        self._ending_us: dict[str, int] = {}  # orphan -> last told to end
-        self._reported: set[str] = set()
-        self._untold: list[tuple[str, Event]] = []  # by job, oldest first
+        self.sweep = Sweep(store, provider, clock)
         self._unanswered = (0, "")  # since when (us; 0: it answers), and the last error
         self.answering_since_us = 0  # when it last answered after it was away
 
@@ -167,7 +172,7 @@ class _Listing:
                     self._provider.name, instances, asked_at_us, now_us, lag_s
                 )
                 done = True
-            self._end(self._overdue(orphans, now_us))
+            self.sweep.run(instances, orphans, now_us)
 
         return record
 
@@ -176,60 +181,6 @@ class _Listing:
         A call that hangs is asked in vain as well."""
         since_us, error = self._unanswered
         return ((self._clock.now_us() - since_us) / S if since_us else 0.0), error
-
-    def _overdue(self, orphans: Sequence[Instance], now_us: int) -> list[Instance]:
-        """Those that no node has wanted for the grace, and that were not told to end just now."""
-        ids = {orphan.instance_id for orphan in orphans}
-        with self._lock:
-            self._since_us = {i: at for i, at in self._since_us.items() if i in ids}
-            self._ending_us = {i: at for i, at in self._ending_us.items() if i in ids}
-            self._reported &= ids
-            for instance_id in ids:
-                self._since_us.setdefault(instance_id, now_us)
-            overdue = [
-                orphan
-                for orphan in orphans
-                if now_us - self._since_us[orphan.instance_id] >= ORPHAN_GRACE_S * S
-                and now_us - self._ending_us.get(orphan.instance_id, 0) >= REPEAT_S * S
-            ]
-            self._ending_us |= {orphan.instance_id: now_us for orphan in overdue}
-            return overdue
-
-    def _end(self, overdue: Sequence[Instance]) -> None:
-        """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
-        keeps neither the others nor the listing from their turn."""
-        name = self._provider.name
-        for orphan in overdue:
-            instance_id = orphan.instance_id
-            log.warning("orphan", provider=name, instance=instance_id)
-            try:
-                self._provider.terminate(instance_id)
-            except ProviderError as error:
-                log.warning("orphan not ended", instance=instance_id, error=str(error))
-                with self._lock:
-                    self._ending_us.pop(instance_id, None)
-                continue
-            text = f"{instance_id} in {name}/{orphan.zone} belongs to no job: terminated"
-            event = Event("orphan", text, severity=Severity.WARNING, alert=True)
-            with self._lock:
-                if instance_id not in self._reported:
-                    self._reported.add(instance_id)
-                    self._untold.append((orphan.tags.get("spotd-job", ""), event))
-        self._tell()
-
-    def _tell(self) -> None:
-        """Put on record what was ended; what the store does not take is told with the next listing:
-        nobody else knows of it. Raises StoreError."""
-        while self._untold:
-            with self._lock:
-                untold, self._untold = self._untold[:1], self._untold[1:]
-            try:
-                for job_id, event in untold:
-                    self._store.add_event(job_id, event, self._clock.now_us())
-            except StoreError:
-                with self._lock:
-                    self._untold = untold + self._untold
-                raise
 
 
 def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:

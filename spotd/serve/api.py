@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from providers.stores.base import StoreError as ObjectsError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
 from spotd.errors import UserError
-from spotd.serve import access, costs, explain, health, jobs, logs, packages, record
+from spotd.serve import access, costs, explain, health, jobs, logs, orphans, packages, record
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
 from spotd.store.base import StoreError, StoreUnavailableError
 
@@ -37,6 +37,8 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("POST", "/v1/jobs", jobs.submit_job),
     ("POST", "/v1/plan", explain.plan),
     ("GET", "/v1/nodes", jobs.list_nodes),
+    ("GET", "/v1/orphans", orphans.list_orphans),
+    ("POST", "/v1/orphans/end", orphans.end_orphans),
     ("GET", "/v1/costs", costs.all_costs),
     ("GET", "/v1/jobs/{job}", jobs.show_job),
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),

@@ -29,6 +29,7 @@ from spotd.model import (
 )
 from spotd.plan import Plan
 from spotd.states import NodeState
+from spotd.store.leaks import LeakRecords
 from spotd.wire import JournalEntry
 
 
@@ -177,7 +178,7 @@ class Submission:
     secrets: Mapping[str, bytes] = field(default_factory=dict)
 
 
-class Store(Protocol):
+class Store(LeakRecords, Protocol):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop
@@ -396,5 +397,4 @@ class Store(Protocol):
         ...
 
     def set_limits(self, limits: Limits) -> None: ...
-
     def close(self) -> None: ...

@@ -58,7 +58,7 @@ KEYS = JobKeys(KeyPair("private", "public"), b"seed")
 _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
-    | {"jobs", "find_job", "deployment", "newest_us"}
+    | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
 )
 
 
@@ -282,6 +282,7 @@ class _Scheduler:
 _THREADED = (
     *("spotd.loop", "spotd.pool", "spotd.duties", "spotd.act.alerts", "spotd.observe.clouds"),
     *("spotd.observe.nodes", "spotd.observe.opening", "spotd.observe.output", "trainer.fence"),
+    "spotd.observe.sweep",
 )
 
 

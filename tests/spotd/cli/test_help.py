@@ -21,7 +21,14 @@ from tests.spotd.serve.rig import Rig, story
 
 EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
-LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
+LINES = sorted(ENTRIES) + [
+    "alerts test",
+    "orphans end",
+    "cloud up",
+    "cloud status",
+    "cloud preempt",
+    "cloud down",
+]
 
 
 @pytest.mark.req("UX-01")
