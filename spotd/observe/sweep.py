@@ -71,6 +71,7 @@ class Sweep:
             deployment=self._store.deployment(),
             generations={i: job.generation for i, job in jobs.items() if job and job.id == i},
             released_at_us=self._store.orphans_released_us(),
+            quarantine=self._store.quarantine(),
         )
 
     def _overdue(

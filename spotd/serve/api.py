@@ -18,7 +18,18 @@ from starlette.routing import BaseRoute, Route
 from providers.stores.base import StoreError as ObjectsError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
 from spotd.errors import UserError
-from spotd.serve import access, costs, explain, health, jobs, logs, orphans, packages, record
+from spotd.serve import (
+    access,
+    costs,
+    explain,
+    health,
+    jobs,
+    logs,
+    orphans,
+    packages,
+    quarantine,
+    record,
+)
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
 from spotd.store.base import StoreError, StoreUnavailableError
 
@@ -33,6 +44,8 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/health", health.health),
     ("GET", "/v1/doctor", health.doctor),
     ("POST", "/v1/alerts/test", health.test_alert),
+    ("GET", "/v1/quarantine", quarantine.show_quarantine),
+    ("POST", "/v1/quarantine/release", quarantine.release_quarantine),
     ("GET", "/v1/jobs", jobs.list_jobs),
     ("POST", "/v1/jobs", jobs.submit_job),
     ("POST", "/v1/plan", explain.plan),

@@ -31,6 +31,7 @@ from spotd.store import (
     listing,
     market,
     nodes,
+    quarantine,
     record,
     strays,
     throughput,
@@ -323,6 +324,12 @@ class SqlStore:
 
     def keep_key_check(self, check: bytes) -> bytes:
         return self._database.write(lambda c: version.keep_key_check(c, check))
+
+    def quarantine(self) -> str:
+        return str(self._database.read(lambda c: c.execute(quarantine.REASON).scalar_one()))
+
+    def set_quarantine(self, reason: str, at_us: int) -> None:
+        self._write(lambda tx: quarantine.set_quarantine(tx, reason, at_us))
 
     def set_limits(self, limits: Limits) -> None:
         self._write(lambda tx: market.set_limits(tx, limits))

@@ -344,5 +344,6 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     lambda c: ("note_silent", c.now_us - 30 * S): 2,
     lambda c: ("record_log_offset", c.node().id, "rank0", c.random.randint(0, 99)): 2,
     lambda c: ("keep_key_check", c.random.choice((b"a", b"b"))): 1,
+    lambda c: ("set_quarantine", c.random.choice(("", c.text())), c.moment()): 1,
     lambda c: ("prune", c.now_us - c.random.choice((0, 300, 900)) * S): 1,
 }

@@ -303,6 +303,12 @@ class MemoryStore:
     def keep_key_check(self, check: bytes) -> bytes:
         return self._write(market.keep_key_check, check)
 
+    def quarantine(self) -> str:
+        return self._here().quarantine
+
+    def set_quarantine(self, reason: str, at_us: int) -> None:
+        self._write(market.set_quarantine, reason, at_us)
+
     def set_limits(self, limits: Limits) -> None:
         self._write(market.set_limits, limits)
 

@@ -55,8 +55,12 @@ READS: dict[str, Callable[[Store, int], object]] = {
     "alerts": lambda store, now_us: store.due_alerts(now_us + 3600 * S, 99),
     "times": lambda store, _: (store.next_wake_us(), store.newest_us()),
     "throughput": lambda store, now_us: store.recent_throughput(now_us),
-    "rest": lambda store, _: [store.deployment(), store.key_check(), store.secrets("j0")],
+    "rest": lambda store, _: _deployment(store),
 }
+
+
+def _deployment(store: Store) -> list[object]:
+    return [store.deployment(), store.key_check(), store.quarantine(), store.secrets("j0")]
 
 
 def _by_manifest(store: Store, job_id: str) -> list[CheckpointRow]:

@@ -88,6 +88,7 @@ class Tables:
     deployment: str
     limits: Limits = field(default_factory=Limits)
     key_check: bytes | None = None
+    quarantine: str = ""
     counters: dict[str, int] = field(default_factory=lambda: {"ids": 0, "clock": 0})
 
     jobs: dict[str, Job] = field(default_factory=dict)

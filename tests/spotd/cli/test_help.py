@@ -21,14 +21,8 @@ from tests.spotd.serve.rig import Rig, story
 
 EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
-LINES = sorted(ENTRIES) + [
-    "alerts test",
-    "orphans end",
-    "cloud up",
-    "cloud status",
-    "cloud preempt",
-    "cloud down",
-]
+LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
+LINES += ["orphans end", "quarantine status", "quarantine release"]
 
 
 @pytest.mark.req("UX-01")
@@ -61,7 +55,12 @@ def test_every_command_has_help_with_an_example(
     assert f"Usage: spotctl {line}" in text
     assert f"\n    spotctl {line}" in text, "an example"
     assert "-h, --help" in text
-    if line not in ("alerts", "cloud", "demo"):  # groups, and one that writes a report.json
+    if line not in (
+        "alerts",
+        "cloud",
+        "quarantine",
+        "demo",
+    ):  # groups, and one that writes a report.json
         assert "-o, --output" in text
 
 

@@ -255,6 +255,20 @@ def test_a_crowd_of_orphans_is_held(stage: Stage) -> None:
     assert stage.survey.held() == []
 
 
+def test_in_a_quarantine_nothing_is_ended(stage: Stage) -> None:
+    """Not even what the record itself says is over, and not what was released before."""
+    [orphan] = orphaned(stage, "old")
+    stage.store.release_orphans(stage.clock.now_us())
+    stage.store.set_quarantine("restored from a backup", stage.clock.now_us())
+    look(stage)
+    look(stage, GRACE_S)
+    assert stage.alive() == [orphan]
+    assert "in quarantine: restored from a backup" in told(stage, "orphan_held")[0].text
+    stage.store.set_quarantine("", stage.clock.now_us())
+    look(stage)
+    assert stage.alive() == []
+
+
 def test_another_deployments_machine_is_never_touched(stage: Stage) -> None:
     """Not even where an adapter lists it by mistake, and a person has released everything."""
     foreign = plant(stage, **{"spotd-deployment": "d-other"})
