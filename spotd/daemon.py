@@ -204,6 +204,7 @@ class Daemon:
             providers_info=self._providers_info,
             test_alert=self.delivery.test,
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
+            held=self.survey.held,
         )
 
     def _providers_info(self) -> list[ProviderInfo]:

@@ -21,15 +21,13 @@ from providers.base import (
     UnknownOutcome,
 )
 from spotd.clock import Clock
-from spotd.model import Event, S, Severity
-from spotd.store.base import Store, StoreError
+from spotd.decide.sweeping import Held
+from spotd.model import S
+from spotd.observe.sweep import Sweep
+from spotd.store.base import Store
 
 log = structlog.get_logger(__name__)
 
-# An instance that no node wants is ended only when it was seen so for this long: a create whose
-# record is on its way must not be taken for an orphan.
-ORPHAN_GRACE_S = 60.0
-REPEAT_S = 60.0  # between terminates of an orphan that is still listed
 PATIENCE_S = 30.0  # how long who shares a listing waits for it
 AWAY_S = 30.0  # a cloud that has not answered for longer was away: so were its nodes, to us
 
@@ -67,8 +65,9 @@ class Survey:
         """List `provider`, record it, and end its orphans; `store` is fenced for the duty. Raises
         ProviderError and StoreError."""
         lane = self._lanes[provider]
-        orphans = lane.ask().record(store)
-        lane.listing.end(orphans, store)
+        answer = lane.ask()
+        orphans = answer.record(store)
+        lane.listing.sweep.run(store, answer.instances, orphans)
 
     def silent(self, longer_than_s: float) -> dict[str, str]:
         """Providers that we have asked in vain for longer than that many seconds, and what to say
@@ -79,6 +78,10 @@ class Survey:
             for name, (silence_s, error) in silences.items()
             if silence_s > longer_than_s
         }
+
+    def held(self) -> list[Held]:
+        """The machines that no node wants and that are not ended, as last seen."""
+        return [held for lane in self._lanes.values() for held in lane.held()]
 
     def answering_since(self) -> dict[str, int]:
         """When each provider that was away answered again, us; 0 for one that never was."""
@@ -99,7 +102,7 @@ class Answer:
         self._store = store
         self._provider = provider
         self._clock = clock
-        self._instances = instances
+        self.instances = instances
         self._asked_at_us = asked_at_us
         self._lock = threading.Lock()
         self._orphans: Sequence[Instance] | None = None
@@ -115,7 +118,7 @@ class Answer:
             if self._orphans is None:
                 self._orphans = store.record_listing(
                     self._provider.name,
-                    self._instances,
+                    self.instances,
                     self._asked_at_us,
                     self._clock.now_us(),
                     self._provider.visibility_s,
@@ -160,6 +163,10 @@ class _Lane:
         """See _Listing.silence."""
         return self.listing.silence()
 
+    def held(self) -> list[Held]:
+        """See Survey.held."""
+        return self.listing.sweep.held()
+
     def answering_since_us(self) -> int:
         """See Survey.answering_since."""
         return self.listing.answering_since_us
@@ -174,17 +181,17 @@ def _told(outcome: Answer | BaseException | None) -> Answer:
 
 
 class _Listing:
-    """Takes the listings of one provider and ends its orphans."""
+    """Takes the listings of one provider, and has them swept.
+
+    The cloud is asked first and the record read after that: what the record knows by then includes
+    whoever was launched while the answer was on its way.
+    """
 
     def __init__(self, store: Store, provider: Provider, clock: Clock) -> None:
         self._store = store
         self._provider = provider
         self._clock = clock
-        self._lock = threading.Lock()
-        self._since_us: dict[str, int] = {}  # orphan -> first seen as one
-        self._ending_us: dict[str, int] = {}  # orphan -> last told to end
-        self._reported: set[str] = set()
-        self._untold: list[tuple[str, Event]] = []  # by job, oldest first
+        self.sweep = Sweep(provider, clock)
         self._unanswered = (0, "")  # since when (us; 0: it answers), and the last error
         self.answering_since_us = 0  # when it last answered after it was away
 
@@ -208,74 +215,6 @@ class _Listing:
         A call that hangs is asked in vain as well."""
         since_us, error = self._unanswered
         return ((self._clock.now_us() - since_us) / S if since_us else 0.0), error
-
-    def end(self, orphans: Sequence[Instance], store: Store) -> None:
-        """End those that are overdue, and tell. Raises StoreError; LostDutyError before anything is
-        ended for a duty that is not ours any more."""
-        overdue = self._overdue(orphans, self._clock.now_us())
-        try:
-            self._end(overdue, store)
-        except StoreError:
-            with self._lock:
-                for orphan in overdue:
-                    if orphan.instance_id not in self._reported:
-                        self._ending_us.pop(orphan.instance_id, None)
-            raise
-
-    def _overdue(self, orphans: Sequence[Instance], now_us: int) -> list[Instance]:
-        """Those that no node has wanted for the grace, and that were not told to end just now."""
-        ids = {orphan.instance_id for orphan in orphans}
-        with self._lock:
-            self._since_us = {i: at for i, at in self._since_us.items() if i in ids}
-            self._ending_us = {i: at for i, at in self._ending_us.items() if i in ids}
-            self._reported &= ids
-            for instance_id in ids:
-                self._since_us.setdefault(instance_id, now_us)
-            overdue = [
-                orphan
-                for orphan in orphans
-                if now_us - self._since_us[orphan.instance_id] >= ORPHAN_GRACE_S * S
-                and now_us - self._ending_us.get(orphan.instance_id, 0) >= REPEAT_S * S
-            ]
-            self._ending_us |= {orphan.instance_id: now_us for orphan in overdue}
-            return overdue
-
-    def _end(self, overdue: Sequence[Instance], store: Store) -> None:
-        """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
-        keeps neither the others nor the listing from their turn."""
-        name = self._provider.name
-        for orphan in overdue:
-            instance_id = orphan.instance_id
-            store.hold_duty(self._clock.now_us())
-            log.warning("orphan", provider=name, instance=instance_id)
-            try:
-                self._provider.terminate(instance_id)
-            except ProviderError as error:
-                log.warning("orphan not ended", instance=instance_id, error=str(error))
-                with self._lock:
-                    self._ending_us.pop(instance_id, None)
-                continue
-            text = f"{instance_id} in {name}/{orphan.zone} belongs to no job: terminated"
-            event = Event("orphan", text, severity=Severity.WARNING, alert=True)
-            with self._lock:
-                if instance_id not in self._reported:
-                    self._reported.add(instance_id)
-                    self._untold.append((orphan.tags.get("spotd-job", ""), event))
-        self._tell(store)
-
-    def _tell(self, store: Store) -> None:
-        """Put on record what was ended; what the store does not take is told with the next listing:
-        nobody else knows of it. Raises StoreError."""
-        while self._untold:
-            with self._lock:
-                untold, self._untold = self._untold[:1], self._untold[1:]
-            try:
-                for job_id, event in untold:
-                    store.add_event(job_id, event, self._clock.now_us())
-            except StoreError:
-                with self._lock:
-                    self._untold = untold + self._untold
-                raise
 
 
 def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from providers.stores.base import ObjectStore
 from spotd.clock import Clock, Ids
+from spotd.decide.sweeping import Held
 from spotd.model import Job, Market
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
@@ -46,7 +47,8 @@ class Backing:
     `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
     store; `spool_dir` takes an upload until its digest is known; `test_alert(route)` sends a test
     message ("" means to every route) and returns route -> "" or what went wrong; `silent` are the
-    clouds that do not answer, provider -> what is known of it.
+    clouds that do not answer, provider -> what is known of it; `held` are the machines that no job
+    wants and that are not ended.
     """
 
     store: Store
@@ -62,6 +64,7 @@ class Backing:
     providers_info: Callable[[], Sequence[ProviderInfo]]
     test_alert: Callable[[str], Mapping[str, str]]
     silent: Callable[[], Mapping[str, str]] = dict
+    held: Callable[[], Sequence[Held]] = tuple
 
 
 @dataclass(frozen=True)

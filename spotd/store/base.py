@@ -26,6 +26,7 @@ from spotd.model import (
 )
 from spotd.plan import Plan
 from spotd.states import NodeState
+from spotd.store.leaks import LeakRecords
 from spotd.store.shapes import (
     AlertRow,
     CheckpointRow,
@@ -81,7 +82,7 @@ class DuplicateNameError(StoreError):
         self.job_id = job_id
 
 
-class Store(Protocol):
+class Store(LeakRecords, Protocol):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop
@@ -318,5 +319,4 @@ class Store(Protocol):
         ...
 
     def set_limits(self, limits: Limits) -> None: ...
-
     def close(self) -> None: ...

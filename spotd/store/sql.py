@@ -34,6 +34,7 @@ from spotd.store import (
     nodes,
     quarantine,
     record,
+    strays,
     throughput,
     version,
     views,
@@ -330,6 +331,17 @@ class SqlStore:
             some = self._write(lambda tx: record.prune_some(tx.conn, before_us))
             deleted += some
         return deleted
+
+    # --- machines that nobody wants
+
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
+        return self._database.read(lambda c: strays.asked_for(c, provider, instances))
+
+    def release_orphans(self, at_us: int) -> None:
+        self._database.write(lambda c: strays.release(c, at_us))
+
+    def orphans_released_us(self) -> int:
+        return self._database.read(strays.released_us)
 
     # --- the deployment
 

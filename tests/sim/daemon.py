@@ -65,7 +65,8 @@ KEYS = JobKeys(KeyPair("private", "public"), b"seed")
 _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
-    | {"jobs", "find_job", "deployment", "newest_us", "hold_duty", "quarantine"}
+    | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
+    | {"quarantine", "hold_duty"}
 )
 
 
@@ -294,6 +295,7 @@ class _Scheduler:
 _THREADED = (
     *("spotd.loop", "spotd.pool", "spotd.duties", "spotd.act.alerts", "spotd.observe.clouds"),
     *("spotd.observe.nodes", "spotd.observe.opening", "spotd.observe.output", "trainer.fence"),
+    "spotd.observe.sweep",
 )
 
 

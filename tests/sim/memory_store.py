@@ -52,6 +52,7 @@ from tests.sim.memory import (
     market,
     nodes,
     record,
+    strays,
     views,
 )
 from tests.sim.memory import ledger as segment_rows
@@ -288,6 +289,17 @@ class MemoryStore:
 
     def prune(self, before_us: int) -> int:
         return self._write(record.prune, before_us)
+
+    # --- machines that nobody wants
+
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
+        return strays.asked_for(self._here(), provider, instances)
+
+    def release_orphans(self, at_us: int) -> None:
+        self._write(strays.release, at_us)
+
+    def orphans_released_us(self) -> int:
+        return strays.released_us(self._here())
 
     # --- the deployment
 

@@ -22,7 +22,7 @@ from tests.spotd.serve.rig import Rig, story
 EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
-LINES += ["quarantine status", "quarantine release"]
+LINES += ["orphans end", "quarantine status", "quarantine release"]
 
 
 @pytest.mark.req("UX-01")

@@ -17,6 +17,7 @@ from typing import Any
 from providers.base import CapacityType, Instance, InstanceState, Offer
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
+from spotd.decide.sweeping import Fate, Held
 from spotd.model import (
     Attempt,
     Event,
@@ -137,6 +138,7 @@ class Rig:
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
+        self.held: list[Held] = []
         self.offer_them()
         self.server: Server | None = None
         self._journal: dict[str, itertools.count[int]] = {}
@@ -159,7 +161,25 @@ class Rig:
             ],
             test_alert=self._test_alert,
             silent=lambda: self.silent,
+            held=lambda: self.held,
         )
+
+    def hold(self, ident: str, ago_s: float, why: str, fate: Fate = Fate.HOLD) -> Held:
+        """The sweep found a machine that no job wants, and keeps it."""
+        tags = {"spotd-deployment": "d0", "spotd-job": "jold", "spotd-generation": "3"}
+        instance = Instance(
+            instance_id=ident,
+            token=f"t-{ident}",
+            tags=tags,
+            state=InstanceState.RUNNING,
+            region=SPOT.region,
+            zone=SPOT.zone,
+            instance_type=SPOT.instance_type,
+            capacity_type=SPOT.capacity_type,
+            launched_at_us=self.ago(ago_s),
+        )
+        self.held.append(Held("aws", instance, self.ago(ago_s / 2), fate, why))
+        return self.held[-1]
 
     def _test_alert(self, route: str) -> Mapping[str, str]:
         return {name: error for name, error in self.alerts.items() if route in ("", name)}
