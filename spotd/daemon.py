@@ -42,6 +42,7 @@ from spotd.sdnotify import notify
 from spotd.serve.api import make_app
 from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
+from spotd.store.backup import back_up
 from spotd.store.base import Store
 from spotd.store.engine import file_of
 from spotd.store.sql import open_store
@@ -67,7 +68,7 @@ class Daemon:
         # A queue, because a signal handler may put to it whatever was interrupted.
         self._fed_s = -WATCHDOG_EVERY_S
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._locks = [_hold_folder(_make_folder(config.state_dir))]
+        self._locks = [_hold_folder(make_folder(config.state_dir))]
         file = file_of(config.database_url)
         if file is not None:
             self._locks.append(hold_database(file))
@@ -202,6 +203,7 @@ class Daemon:
             known=self.config.known,
             market=lambda _now_us: market_now(self.world, self.timing),
             providers_info=self._providers_info,
+            back_up=partial(back_up, self.config.database_url),
             test_alert=self.delivery.test,
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
             held=self.survey.held,
@@ -215,7 +217,7 @@ class Daemon:
         ]
 
 
-def _make_folder(path: Path) -> Path:
+def make_folder(path: Path) -> Path:
     """The state folder, for its owner alone. Raises UserError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

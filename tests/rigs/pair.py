@@ -133,6 +133,19 @@ class Pair:
             *(f"two machines in {g}" for g in {*generations} if generations.count(g) > 1),
         ]
 
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """What goes wrong in the block comes with what both daemons and the database say."""
+        try:
+            yield
+        except BaseException:
+            query = "SELECT application_name, state, wait_event, query FROM pg_stat_activity"
+            print(*self.server.execute(query, self.database), sep="\n")
+            print("duties:", self.holders())
+            for twin in self.twins:
+                print(f"--- {twin.box} {sorted(twin.pids)}\n{twin.tail('daemon', 60)}")
+            raise
+
 
 def machines(cloud: Box, job_id: str) -> list[dict[str, Any]]:
     """The job's rows on the cloud's own meter."""

@@ -36,6 +36,8 @@ def cloud() -> Iterator[Box]:
 
 @pytest.fixture
 def pair(cloud: Box) -> Iterator[Pair]:
+    for name in ("pids", "finish"):
+        (cloud.folder / name).unlink(missing_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name,
         postgres.running() as server,
@@ -110,13 +112,15 @@ def come_back(pair: Pair, twin: Twin, how: str) -> None:
 @pytest.mark.req("RPV-09")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("how", HURTS)
-def test_the_other_goes_on_and_who_comes_back_changes_nothing(
-    pair: Pair, how: str, tmp_path: Path
-) -> None:
+def test_the_other_goes_on_and_who_comes_back_changes_nothing(pair: Pair, how: str) -> None:
+    with pair.explaining():
+        take_over(pair, how)
+
+
+def take_over(pair: Pair, how: str) -> None:
+    """One box is hurt while the job's machine is taken away, and comes back."""
     holder, other = pair.twins
     wait_for("one to hold every duty", lambda: pair.holds_all(holder), LIMIT_S)
-    (pair.cloud.folder / "pids").unlink(missing_ok=True)
-    (pair.cloud.folder / "finish").unlink(missing_ok=True)
     job_id = holder.submit(script(pair.cloud.folder), f"r-{how}")
     first = started(pair, 1)
     wait_for("offers to move", lambda: moved(pair, holder, 3), LIMIT_S)
@@ -136,12 +140,12 @@ def test_the_other_goes_on_and_who_comes_back_changes_nothing(
     (pair.cloud.folder / "finish").touch()
     holder.wait_phase(job_id, {"succeeded"}, LIMIT_S)
     assert other.job(job_id)["generation"] == 2
-    wait_for(
-        "no machine to be left",
-        lambda: all(row["ended_at_us"] for row in machines(pair.cloud, job_id)),
-        LIMIT_S,
-    )
+    wait_for("no machine to be left", lambda: all_ended(pair, job_id), LIMIT_S)
     assert pair.doubles(job_id) == []
     assert len(machines(pair.cloud, job_id)) == 2
     for twin in pair.twins:
         assert "Traceback" not in twin.tail("daemon", 1000)
+
+
+def all_ended(pair: Pair, job_id: str) -> bool:
+    return all(row["ended_at_us"] for row in machines(pair.cloud, job_id))
