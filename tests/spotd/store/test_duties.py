@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from providers.base import Notice, NoticeKind
 from spotd.model import Event, S
 from spotd.states import NodeState
-from spotd.store.base import LostDutyError, Store
+from spotd.store import engine
+from spotd.store.base import LostDutyError, Store, StoreUnavailableError
 from spotd.store.duties import MARGIN_S
 from spotd.store.sql import SqlStore
 from tests.rigs import postgres
@@ -199,6 +202,38 @@ def test_a_takeover_waits_for_a_write_that_is_under_way(server: postgres.Postgre
         slow.note_jobs(["j1"])
     mine.close()
     yours.close()
+
+
+def test_a_client_that_froze_in_the_middle_of_a_statement_holds_up_nobody_for_long(
+    server: postgres.Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server waits for the rest, with locks, and does not count as idle."""
+    monkeypatch.setattr(engine, "STUCK_S", 0.5)
+    database = server.create("ready")
+    store = make(server.url(database))
+    at_work(store)
+    frozen = psycopg.connect(f"host={server.folder} user=spotd dbname={database}")
+    frozen.pgconn.enter_pipeline_mode()
+    for statement in (b"BEGIN", b"UPDATE jobs SET notes = notes"):
+        frozen.pgconn.send_query_params(statement, None)
+    frozen.pgconn.send_flush_request()
+    frozen.pgconn.flush()  # and the end of it is never sent
+    query = (
+        f"SELECT 1 FROM pg_locks JOIN pg_stat_activity a USING (pid) WHERE a.datname = '{database}'"
+    )
+    while not server.execute(
+        f"{query} AND mode = 'RowExclusiveLock' AND wait_event = 'ClientRead'"
+    ):
+        time.sleep(0.01)
+    end_s = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            store.note_jobs(["j1"])
+            break
+        except StoreUnavailableError:
+            assert time.monotonic() < end_s, "its locks are held for ever"
+    frozen.close()
+    store.close()
 
 
 def test_who_alone_has_the_database_lets_go_for_the_dead(sql_store: SqlStore) -> None:
