@@ -112,14 +112,20 @@ def heard(box: Box, jobs: Sequence[str]) -> None:
 
 def agents(box: Box, digest: str) -> list[int]:
     """Processes of this box's machines that run the agent of that bundle."""
-    folder = str(box.folder).encode()
+    wanted = (str(box.folder), f"{digest}.pyz", "keep")
     return [
         pid
         for pid in carrying("SPOTD_LOCAL_INSTANCE")
-        if digest.encode() in (line := Path(f"/proc/{pid}/cmdline").read_bytes())
-        and folder in line
-        and line.split(b"\0")[-2] == b"keep"
+        if all(word in words_of(pid) for word in wanted)
     ]
+
+
+def words_of(pid: int) -> str:
+    """Its command line; "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def output(box: Box, job_id: str) -> str:

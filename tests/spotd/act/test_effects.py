@@ -337,33 +337,6 @@ def test_head_is_read_as_it_is(called: Called) -> None:
     assert head.read_at_us == stage.clock.now_us()
 
 
-def test_a_head_that_is_ahead_of_the_record_tells_that_the_database_is_old(called: Called) -> None:
-    """It was restored from a backup, however: what it does not know is not to be ended."""
-    stage = called.stage
-    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
-    called.make(K.READ_HEAD)
-    assert stage.store.quarantine() == ""
-    key = wire.head_key("j1")
-    data, version = stage.commits.get(key)
-    head = replace(wire.parse_head(data), generation=7)
-    stage.commits.put_if(key, head.to_bytes(), version)
-    called.make(K.READ_HEAD)
-    assert "is of generation 7, and the record of the job ends at 1" in stage.store.quarantine()
-
-
-def test_a_head_that_moved_on_while_we_stood_still_tells_nothing(called: Called) -> None:
-    """The call was armed for generation 1; meanwhile another daemon decided about the next."""
-    stage = called.stage
-    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
-    (node,) = stage.nodes("j1")
-    effect = Effect(K.READ_HEAD, node, stage.job(), stage.clock.now_us() + 60 * S)
-    stage.strike(node)
-    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING)[-1:] and s.job().generation == 2)
-    stage.run(lambda s: s.job().head.generation == 2)
-    call(effect, stage.world)()
-    assert stage.store.quarantine() == ""
-
-
 def test_a_head_that_is_damaged_decides_nothing(called: Called) -> None:
     stage = called.stage
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
