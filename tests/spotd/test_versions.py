@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,12 @@ def output(box: Box, job_id: str) -> str:
     return text
 
 
+def last_line(box: Box, job_id: str) -> str:
+    """How many steps its program says that it made; "" while that is on its way."""
+    found = re.findall(r"^steps (\d+)$", output(box, job_id), re.MULTILINE)
+    return str(found[0]) if found else ""
+
+
 @pytest.mark.req("UX-04")
 @pytest.mark.timeout(600)
 def test_upgraded_and_taken_back_under_jobs_that_run(box: Versions) -> None:
@@ -177,8 +184,8 @@ def test_upgraded_and_taken_back_under_jobs_that_run(box: Versions) -> None:
         job = box.job(job_id)
         assert (job["generation"], job["failures"]) == (1, 0)
         assert len(machines(box, job_id)) == 1
+        total = wait_for("its last line", partial(last_line, box, job_id), LIMIT_S)
         said = output(box, job_id)
-        [total] = re.findall(r"^steps (\d+)$", said, re.MULTILINE)
         steps = [int(step) for step in re.findall(r"^step (\d+)$", said, re.MULTILINE)]
         assert steps == list(range(1, int(total) + 1))
     assert "Traceback" not in box.tail("daemon", 5000)
