@@ -75,7 +75,7 @@ class JournalEntry:
     wire: int = WIRE_VERSION
 
     def to_line(self) -> bytes:
-        return encode({"journal": asdict(self)})
+        return encode({"journal": vars(self)})
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Heartbeat:
     step: int
 
     def to_line(self) -> bytes:
-        return encode({"heartbeat": asdict(self)})
+        return encode({"heartbeat": vars(self)})
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class LogChunk:
     text: str  # latin-1 view of the bytes, so that any output survives JSON
 
     def to_line(self) -> bytes:
-        return encode({"log": asdict(self)})
+        return encode({"log": vars(self)})
 
 
 Line = JournalEntry | Heartbeat | LogChunk
