@@ -78,21 +78,21 @@ def living(cloud: Box, job_id: str) -> list[dict[str, Any]]:
 def test_the_backup_of_a_box_that_burned_down_goes_on_with_its_jobs(
     folder: Path, cloud: Box, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    burned = make_box(folder / "a", cloud)
-    burned.start_daemon()
-    kept, kept_pid = submit(burned, folder, "kept")
-    ended, _ = submit(burned, folder, "ended")
-    backup = folder / "spotd.backup"
-    assert spotctl(["--socket", str(burned.socket_path), "db", "backup", str(backup)]) == 0
-    key = shutil.copy2(burned.folder / "state" / "spotd-key", folder / "key")
+    with make_box(folder / "a", cloud) as burned:
+        burned.start_daemon()
+        kept, kept_pid = submit(burned, folder, "kept")
+        ended, _ = submit(burned, folder, "ended")
+        backup = folder / "spotd.backup"
+        assert spotctl(["--socket", str(burned.socket_path), "db", "backup", str(backup)]) == 0
+        key = shutil.copy2(burned.folder / "state" / "spotd-key", folder / "key")
 
-    # Life goes on: one job ends, and another one comes, of which the backup knows nothing.
-    (folder / "ended.finish").touch()
-    burned.wait_phase(ended, {"succeeded"}, LIMIT_S)
-    wait_for("its machine's end", lambda: not living(cloud, ended), LIMIT_S)
-    unknown, unknown_pid = submit(burned, folder, "unknown")
-    burned.kill_daemon()
-    shutil.rmtree(burned.folder / "state")  # checkpoints are kept elsewhere, as in a bucket
+        # Life goes on: one job ends, and another one comes, of which the backup knows nothing.
+        (folder / "ended.finish").touch()
+        burned.wait_phase(ended, {"succeeded"}, LIMIT_S)
+        wait_for("its machine's end", lambda: not living(cloud, ended), LIMIT_S)
+        unknown, unknown_pid = submit(burned, folder, "unknown")
+        burned.kill_daemon()
+        shutil.rmtree(burned.folder / "state")  # checkpoints are kept elsewhere, as in a bucket
 
     began_s = time.monotonic()
     fresh = make_box(folder / "b", cloud)
