@@ -12,13 +12,25 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from providers.stores.base import StoreError as ObjectsError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
 from spotd.errors import UserError
-from spotd.serve import access, costs, explain, health, jobs, logs, packages, record
+from spotd.serve import (
+    access,
+    backup,
+    costs,
+    explain,
+    health,
+    jobs,
+    logs,
+    orphans,
+    packages,
+    quarantine,
+    record,
+)
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
 from spotd.serve.openapi import describe
 from spotd.store.base import StoreError, StoreUnavailableError
@@ -34,10 +46,14 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/health", health.health),
     ("GET", "/v1/doctor", health.doctor),
     ("POST", "/v1/alerts/test", health.test_alert),
+    ("GET", "/v1/quarantine", quarantine.show_quarantine),
+    ("POST", "/v1/quarantine/release", quarantine.release_quarantine),
     ("GET", "/v1/jobs", jobs.list_jobs),
     ("POST", "/v1/jobs", jobs.submit_job),
     ("POST", "/v1/plan", explain.plan),
     ("GET", "/v1/nodes", jobs.list_nodes),
+    ("GET", "/v1/orphans", orphans.list_orphans),
+    ("POST", "/v1/orphans/end", orphans.end_orphans),
     ("GET", "/v1/costs", costs.all_costs),
     ("GET", "/v1/jobs/{job}", jobs.show_job),
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
@@ -60,6 +76,7 @@ def make_app(backing: Backing, extra: tuple[BaseRoute, ...] = ()) -> Starlette:
     routes: list[BaseRoute] = [
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
+        Route("/v1/db/backup", _backup(backing), methods=["GET"]),
         Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
         Route("/v1/openapi.json", _description, methods=["GET"]),
         *extra,
@@ -114,6 +131,16 @@ def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
         if not await run_in_threadpool(packages.has_package, backing.objects, digest):
             raise not_found(f"package {digest[:12]} was not uploaded", "PUT it")
         return _answer({"kind": "Package", "digest": digest, "new": False})
+
+    return endpoint
+
+
+def _backup(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        call = await _read_call(backing, request)
+        copy = await run_in_threadpool(backup.copy_database, call)
+        media = "application/octet-stream"
+        return StreamingResponse(copy.chunks(), headers=copy.headers, media_type=media)
 
     return endpoint
 

@@ -36,6 +36,7 @@ def doctor(call: Call) -> dict[str, Any]:
         _tried("object store", lambda: _check_objects(backing.objects, backing.ids)),
         *_check_checkpoints(backing),
         *_check_market(backing, call.now_us),
+        *_check_quarantine(backing),
     ]
     items = [
         {"name": check.name, "ok": check.ok, "text": check.text, "try": check.try_}
@@ -92,6 +93,16 @@ def _check_market(backing: Backing, now_us: int) -> list[Check]:
     except StoreError as error:
         return [Check("limits", False, str(error), "see the database settings in config.toml")]
     return [Check("limits", True, _check_limits(market)), *_check_providers(backing, market)]
+
+
+def _check_quarantine(backing: Backing) -> list[Check]:
+    """Told while it lasts."""
+    try:
+        reason = backing.store.quarantine()
+    except StoreError:
+        return []  # told with the database
+    advice = "look at what the clouds list, then: spotctl quarantine release"
+    return [Check("quarantine", False, reason, advice)] if reason else []
 
 
 def _check_limits(market: Market) -> str:

@@ -8,8 +8,6 @@ transaction; none calls out. All times are microseconds given by the caller, who
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Protocol
 
 from providers.base import Instance, Notice, Offer, Scope
@@ -20,7 +18,6 @@ from spotd.model import (
     HeadSeen,
     HealthSpec,
     Job,
-    JobSpec,
     Limits,
     Market,
     Node,
@@ -29,7 +26,36 @@ from spotd.model import (
 )
 from spotd.plan import Plan
 from spotd.states import NodeState
-from spotd.wire import JournalEntry
+from spotd.store.leaks import LeakRecords
+from spotd.store.shapes import (
+    AlertRow,
+    CheckpointRow,
+    CommitResult,
+    CommitStatus,
+    EventRow,
+    JournalBatch,
+    ProgressRow,
+    SegmentRow,
+    Submission,
+)
+
+__all__ = [
+    "AlertRow",
+    "CheckpointRow",
+    "CommitResult",
+    "CommitStatus",
+    "DuplicateNameError",
+    "EventRow",
+    "JournalBatch",
+    "LostDutyError",
+    "ProgressRow",
+    "SchemaVersionError",
+    "SegmentRow",
+    "Store",
+    "StoreError",
+    "StoreUnavailableError",
+    "Submission",
+]
 
 
 class StoreError(Exception):
@@ -44,6 +70,10 @@ class SchemaVersionError(StoreError):
     """The database's schema is not this program's; the text says what to do."""
 
 
+class LostDutyError(StoreError):
+    """A duty's lease is another daemon's now, or about to be: nothing was written."""
+
+
 class DuplicateNameError(StoreError):
     """A job of that name is not finished yet; `job_id` names it."""
 
@@ -52,132 +82,7 @@ class DuplicateNameError(StoreError):
         self.job_id = job_id
 
 
-class CommitStatus(str, Enum):
-    """What became of a plan."""
-
-    DONE = "done"
-    STALE = "stale"  # somebody decided first
-    OVER_LIMIT = "over_limit"  # the intent to launch would break a limit; nothing was written
-    REJECTED = "rejected"  # an invariant of the schema forbids it: a bug, on record as an event
-
-
-@dataclass(frozen=True)
-class CommitResult:
-    """`view` is the job after the commit (only with DONE); `text` says what was in the way: which
-    limit, or which invariant of the schema."""
-
-    status: CommitStatus
-    view: View | None = None
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class JournalBatch:
-    """What one node said: entries in order, possibly some already recorded. Idempotent by `seq`."""
-
-    node_id: str
-    entries: tuple[JournalEntry, ...]
-    heard_at_us: int
-
-
-@dataclass(frozen=True)
-class EventRow:
-    """One stored event."""
-
-    id: int
-    at_us: int
-    job_id: str
-    event: Event
-
-
-@dataclass(frozen=True)
-class AlertRow:
-    """One undelivered message of the outbox. `repeats` counts coalesced ones (1 = just itself)."""
-
-    id: int
-    route: str
-    at_us: int
-    job_id: str
-    job_name: str
-    event: Event
-    repeats: int
-    tries: int
-
-
-@dataclass(frozen=True)
-class SegmentRow:
-    """One stretch of one node at one price. `end_us` 0 while it runs.
-
-    `state` is "unknown" (launch in flight: counted from its intent at its worst case), "open",
-    "closed", or "void" (no instance came of it: costs nothing).
-    """
-
-    node_id: str
-    job_id: str
-    kind: str
-    start_us: int
-    end_us: int
-    rate_microusd_per_h: int
-    list_rate_microusd_per_h: int
-    best_on_demand_microusd_per_h: int
-    price_source: str
-    state: str
-
-
-@dataclass(frozen=True)
-class CheckpointRow:
-    """One committed checkpoint as reported by its node."""
-
-    job_id: str
-    generation: int
-    step: int
-    manifest: str
-    bytes: int
-    trigger: str
-    released: bool
-    final: bool
-    committed_at_us: int
-    stage_s: float
-    write_s: float
-
-
-@dataclass(frozen=True)
-class ProgressRow:
-    """One reported stretch of steps; `losses` has one float a step from `from_step` (or thinned).
-
-    `first_at_us` and `last_at_us` are the node's clock, `at_us` is ours when it was reported.
-    `id` grows with every row of the store: where to go on reading.
-    """
-
-    generation: int
-    from_step: int
-    to_step: int
-    losses: tuple[float, ...]
-    first_at_us: int
-    last_at_us: int
-    tokens: int
-    busy_s: float
-    id: int = 0
-    at_us: int = 0
-
-
-@dataclass(frozen=True)
-class Submission:
-    """A job to be stored with everything that later effects need, in one transaction.
-
-    `secrets` and `job_key` are ciphertexts already. `request_id` makes a repeat return the first.
-    """
-
-    job_id: str
-    spec: JobSpec
-    spec_yaml: str
-    user: str
-    request_id: str
-    job_key: bytes
-    secrets: Mapping[str, bytes] = field(default_factory=dict)
-
-
-class Store(Protocol):
+class Store(LeakRecords, Protocol):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop
@@ -355,9 +260,20 @@ class Store(Protocol):
 
     def record_log_offset(self, node_id: str, stream: str, offset: int) -> None: ...
 
-    # --- shared duties: a lease with an epoch that every write of the duty names
+    # --- shared duties: a lease with an epoch that every write of the duty is held against
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-        """The epoch, if the duty is free, ours, or its lease has run out; else None."""
+        """The epoch, if the duty is free, ours, or its lease has run out; else None. Taken for no
+        time it is let go. A takeover waits for writes that are under way."""
+        ...
+
+    def fenced(self, duty: str, epoch: int) -> Store:
+        """This store for the holder of a duty: every write raises LostDutyError, and writes
+        nothing, when the duty's epoch is another one."""
+        ...
+
+    def hold_duty(self, now_us: int) -> None:
+        """Of a fenced store: raises LostDutyError unless the lease is that of its epoch, and for
+        some seconds more. To be asked right before what no transaction can take back."""
         ...
 
     def newest_us(self) -> int:
@@ -367,11 +283,10 @@ class Store(Protocol):
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]: ...
 
     def mark_alerts(
-        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
-    ) -> bool:
+        self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+    ) -> None:
         """Delivered as `rows` say (`sent_at_us` > 0; what was repeated since stays to be told), or
-        to be tried again at `next_at_us`. False when `epoch` is no longer that of the duty
-        "alerts": nothing was written."""
+        to be tried again at `next_at_us`."""
         ...
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:
@@ -395,6 +310,13 @@ class Store(Protocol):
         """Make `check` the `key_check` if there is none yet; the one that counts."""
         ...
 
-    def set_limits(self, limits: Limits) -> None: ...
+    def quarantine(self) -> str:
+        """Why no machine is ended for being unknown to this database; "" when it may be."""
+        ...
 
+    def set_quarantine(self, reason: str, at_us: int) -> None:
+        """Begin the quarantine (alerts), or end it (""). While it lasts its first reason stays."""
+        ...
+
+    def set_limits(self, limits: Limits) -> None: ...
     def close(self) -> None: ...

@@ -29,7 +29,7 @@ from spotd.states import NodeState
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 
 metadata = MetaData(
     naming_convention={
@@ -52,6 +52,7 @@ deployment = Table(
     big("max_nodes"),
     big("max_microusd_per_h"),
     Column("key_check", LargeBinary),
+    words("quarantine"),
     CheckConstraint("id = 1", name="single"),
 )
 

@@ -85,9 +85,12 @@ def shrink(result: Result) -> Result:
     assert result.violation is not None
     wanted, tier = result.violation.invariant, result.case.tier
     with TIERS[tier]() as open_store:
-        for name in sorted(result.enabled, key=lambda name: result.fired[name]):
-            less = replace(result.case, off=result.case.off | {name})
-            again = run(less, open_store)
-            if again.violation is not None and again.violation.invariant == wanted:
-                result = again
+        before = None
+        while before != result.enabled:
+            before = result.enabled
+            for name in sorted(before, key=lambda name: result.fired[name]):
+                less = replace(result.case, off=result.case.off | {name})
+                again = run(less, open_store)
+                if again.violation is not None and again.violation.invariant == wanted:
+                    result = again
     return result

@@ -59,13 +59,16 @@ SCHEDULE = Schedule(
     silence_s=20.0,
     health_s=60.0,
     prune_s=86_400.0,
+    lease_s=90.0,
+    renew_s=30.0,
 )
 KEYS = JobKeys(KeyPair("private", "public"), b"seed")
 # Reads that nobody else can see: no boundary, and no time.
 _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
-    | {"jobs", "find_job", "deployment", "newest_us"}
+    | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
+    | {"quarantine", "hold_duty"}
 )
 
 
@@ -125,12 +128,20 @@ class CloudClient:
 class StoreClient:
     """The store as one daemon sees it: writes are boundaries, and their outcome may be lost."""
 
-    def __init__(self, outside: Outside, boundary: Callable[[str], None]) -> None:
+    def __init__(
+        self, outside: Outside, boundary: Callable[[str], None], fenced: Store | None = None
+    ) -> None:
         self._outside = outside
         self._boundary = boundary
+        self._store = fenced or outside.store
+
+    def fenced(self, duty: str, epoch: int) -> StoreClient:
+        """See Store.fenced."""
+        fenced = self._outside.store.fenced(duty, epoch)
+        return StoreClient(self._outside, self._boundary, fenced)
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._outside.store, name)
+        method = getattr(self._store, name)
         call = self._read if name in _READS else partial(self._write, name)
         found = partial(call, method)
         self.__dict__[name] = found
@@ -283,7 +294,7 @@ class SimDaemon:
         follower = Follower(
             store, link, lambda _job: KEYS, objects, clock, listening.listened, waiting
         )
-        delivery = Delivery(store, {"default": out.people}, clock)
+        delivery = Delivery({"default": out.people}, clock)
         duties = Duties(
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
@@ -327,6 +338,7 @@ class _Scheduler:
 _THREADED = (
     *("spotd.loop", "spotd.pool", "spotd.duties", "spotd.act.alerts", "spotd.observe.clouds"),
     *("spotd.observe.nodes", "spotd.observe.opening", "spotd.observe.output", "trainer.fence"),
+    "spotd.observe.sweep",
 )
 
 

@@ -13,7 +13,7 @@ import spotd.decide.placing
 from providers.base import CapacityError, Launched, LaunchRequest, Offer, UnknownOutcome
 from spotd.act.effects import launch_request
 from spotd.model import EffectKind, LeaveReason, Node
-from spotd.observe.clouds import Survey
+from spotd.observe.sweep import Sweep
 from spotd.plan import Effect, Plan
 from spotd.states import NodeState
 from tests.sim.daemon import KEYS, CloudClient, StoreClient
@@ -56,12 +56,7 @@ def _create_then_record(stack: ExitStack) -> None:
 
 def no_sweep(stack: ExitStack) -> None:
     """Switch the sweep off: it would clear up behind other layers."""
-    put(stack, _listing(), "_overdue", lambda *_: [])
-
-
-def _listing() -> type:
-    found: type = Survey.__init__.__globals__["_Listing"]
-    return found
+    put(stack, Sweep, "_overdue", lambda *_: [])
 
 
 def _unknown_given_up(stack: ExitStack) -> None:

@@ -68,11 +68,9 @@ def _exit_code_is_success(stack: ExitStack) -> None:
 
 def _alert_marked_first(stack: ExitStack) -> None:
     def due(self: StoreClient, now_us: int, limit: int) -> Any:
-        store = self._outside.store
-        rows = store.due_alerts(now_us, limit)
-        epoch = store.take_duty("alerts", self._outside.daemons[0].process.name, now_us, 30_000_000)
-        if rows and epoch is not None:
-            store.mark_alerts(epoch, rows, now_us, 0, "")
+        rows = self._store.due_alerts(now_us, limit)
+        if rows:
+            self._store.mark_alerts(rows, now_us, 0, "")
         return rows
 
     put(stack, StoreClient, "due_alerts", due)

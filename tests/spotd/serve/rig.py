@@ -11,12 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState, Offer
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
+from spotd.decide.sweeping import Fate, Held
 from spotd.model import (
     Attempt,
     Event,
@@ -38,6 +40,7 @@ from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.spec import CheckpointDefaults, Known, load
 from spotd.states import NodeState
+from spotd.store.backup import back_up
 from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
 from spotd.store.sql import open_store
 from spotd.vault import JobKeys, Vault, seal_job_keys, seal_secrets
@@ -137,6 +140,7 @@ class Rig:
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
+        self.held: list[Held] = []
         self.offer_them()
         self.server: Server | None = None
         self._journal: dict[str, itertools.count[int]] = {}
@@ -157,9 +161,28 @@ class Rig:
                 ProviderInfo("aws", "aws", False),
                 ProviderInfo("toy-gcp", "local", True),
             ],
+            back_up=partial(back_up, f"sqlite:///{self.folder / 'db.sqlite'}"),
             test_alert=self._test_alert,
             silent=lambda: self.silent,
+            held=lambda: self.held,
         )
+
+    def hold(self, ident: str, ago_s: float, why: str, fate: Fate = Fate.HOLD) -> Held:
+        """The sweep found a machine that no job wants, and keeps it."""
+        tags = {"spotd-deployment": "d0", "spotd-job": "jold", "spotd-generation": "3"}
+        instance = Instance(
+            instance_id=ident,
+            token=f"t-{ident}",
+            tags=tags,
+            state=InstanceState.RUNNING,
+            region=SPOT.region,
+            zone=SPOT.zone,
+            instance_type=SPOT.instance_type,
+            capacity_type=SPOT.capacity_type,
+            launched_at_us=self.ago(ago_s),
+        )
+        self.held.append(Held("aws", instance, self.ago(ago_s / 2), fate, why))
+        return self.held[-1]
 
     def _test_alert(self, route: str) -> Mapping[str, str]:
         return {name: error for name, error in self.alerts.items() if route in ("", name)}

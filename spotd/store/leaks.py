@@ -1,0 +1,25 @@
+"""The part of the store's contract that keeps machines from outliving their purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from providers.base import Instance
+
+
+class LeakRecords(Protocol):
+    """A part of `spotd.store.base.Store`."""
+
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
+        """Ids of those instances that a node, gone or not, stands or stood for: it has their token
+        or their id."""
+        ...
+
+    def release_orphans(self, at_us: int) -> None:
+        """A person said that machines launched until `at_us` that no node wants may be ended."""
+        ...
+
+    def orphans_released_us(self) -> int:
+        """The latest of these times; 0 when nobody ever said so."""
+        ...

@@ -1,0 +1,44 @@
+"""Machines that no node wants: whether one ever did, and what a person said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, case, or_, select, update
+
+from providers.base import Instance
+from spotd.store import schema
+
+RELEASED = "orphans_released"  # the counter that keeps the time
+
+_counters, _nodes = schema.counters.c, schema.nodes.c
+_SOME = 500  # instances in one statement
+
+
+def asked_for(conn: Connection, provider: str, instances: Sequence[Instance]) -> set[str]:
+    """See LeakRecords.asked_for."""
+    found: set[str] = set()
+    for at in range(0, len(instances), _SOME):
+        some = instances[at : at + _SOME]
+        tokens = sorted({i.token for i in some if i.token})
+        ids = sorted({i.instance_id for i in some})
+        same = or_(_nodes.token.in_(tokens), _nodes.instance_id.in_(ids))
+        query = select(_nodes.token, _nodes.instance_id).where(_nodes.provider == provider, same)
+        rows = conn.execute(query).all()
+        known = {row.token for row in rows}, {row.instance_id for row in rows}
+        found |= {i.instance_id for i in some if i.token in known[0] or i.instance_id in known[1]}
+    return found
+
+
+def release(conn: Connection, at_us: int) -> None:
+    """See LeakRecords.release_orphans."""
+    where = _counters.name == RELEASED
+    later = case((_counters.value > at_us, _counters.value), else_=at_us)
+    if not conn.execute(update(schema.counters).where(where).values(value=later)).rowcount:
+        conn.execute(schema.counters.insert().values(name=RELEASED, value=at_us))
+
+
+def released_us(conn: Connection) -> int:
+    """See LeakRecords.orphans_released_us."""
+    query = select(_counters.value).where(_counters.name == RELEASED)
+    return int(conn.execute(query).scalar_one_or_none() or 0)

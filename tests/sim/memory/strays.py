@@ -1,0 +1,28 @@
+"""Machines that no node wants: whether one ever did, and what a person said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from providers.base import Instance
+from spotd.store.strays import RELEASED
+from tests.sim.memory.tables import Tables
+from tests.sim.memory.transaction import Transaction
+
+
+def asked_for(tables: Tables, provider: str, instances: Sequence[Instance]) -> set[str]:
+    """See LeakRecords.asked_for."""
+    nodes = [node for node in tables.nodes.values() if node.offer.provider == provider]
+    tokens = {node.token for node in nodes}
+    ids = {node.instance_id for node in nodes if node.instance_id}
+    return {i.instance_id for i in instances if i.token in tokens or i.instance_id in ids}
+
+
+def release(tx: Transaction, at_us: int) -> None:
+    """See LeakRecords.release_orphans."""
+    tx.put(tx.tables.counters, RELEASED, max(released_us(tx.tables), at_us))
+
+
+def released_us(tables: Tables) -> int:
+    """See LeakRecords.orphans_released_us."""
+    return tables.counters.get(RELEASED, 0)

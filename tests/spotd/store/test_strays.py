@@ -1,0 +1,38 @@
+"""Machines that no node wants: who asked for them, and what a person said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spotd.model import S
+from spotd.states import NodeState
+from spotd.store.base import Store
+from tests.spotd.store.build import NOW, instance, move, node, placed
+
+NODE = "j1-g1-0"
+
+
+def test_who_asked_for_a_machine(store: Store) -> None:
+    """By token or by id, whatever became of the node since; another cloud's ids say nothing."""
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    mine = instance(node(store))
+    renamed = replace(mine, token="")
+    twin = replace(mine, instance_id="i-2")
+    stranger = replace(mine, instance_id="i-9", token="t-unknown")
+    nameless = replace(mine, instance_id="i-8", token="")
+    everybody = [mine, twin, stranger, nameless]
+    assert store.asked_for("aws", everybody) == {"i-1", "i-2"}
+    assert store.asked_for("aws", [renamed]) == {"i-1"}
+    assert store.asked_for("gcp", everybody) == set()
+    assert store.asked_for("aws", []) == set()
+    move(store, NODE, NodeState.TERMINATING)
+    move(store, NODE, NodeState.GONE)
+    assert store.asked_for("aws", everybody) == {"i-1", "i-2"}
+
+
+def test_orphans_are_released_by_the_latest_word(store: Store) -> None:
+    assert store.orphans_released_us() == 0
+    store.release_orphans(NOW)
+    store.release_orphans(NOW - S)
+    assert store.orphans_released_us() == NOW
