@@ -1,4 +1,4 @@
-"""The adapter: the five verbs of the port, spoken to a local cloud."""
+"""The adapter: the six verbs of the port, spoken to a local cloud."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class LocalCloud:
     """
 
     local = True
+    limits_life = True
 
     def __init__(
         self,
@@ -87,6 +88,11 @@ class LocalCloud:
         self._queue, rows = answer["queue"], answer["notices"]
         self._last_notice = max((row["seq"] for row in rows), default=self._last_notice)
         return [_notice(row) for row in rows]
+
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        """Move the expiry on; an unknown id is success."""
+        body = {"instance_id": instance_id, "expires_at_s": expires_at_us // 1_000_000}
+        self._call("POST", "renew", body=body)
 
     def _queued(self, after: int) -> dict[str, Any]:
         query = {"deployment": self._deployment, "after": after}

@@ -16,6 +16,10 @@ class LeakRecords(Protocol):
         or their id."""
         ...
 
+    def record_renewed(self, node_id: str, until_us: int) -> None:
+        """The cloud moved the node's expiry on to `until_us`. Makes no job due."""
+        ...
+
     def release_orphans(self, at_us: int) -> None:
         """A person said that machines launched until `at_us` that no node wants may be ended."""
         ...

@@ -308,6 +308,9 @@ class SqlStore:
     def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
         return self._database.read(lambda c: strays.asked_for(c, provider, instances))
 
+    def record_renewed(self, node_id: str, until_us: int) -> None:
+        self._database.write(lambda c: strays.record_renewed(c, node_id, until_us))
+
     def release_orphans(self, at_us: int) -> None:
         self._database.write(lambda c: strays.release(c, at_us))
 

@@ -1,4 +1,5 @@
-"""Machines that no node wants: whether one ever did, and what a person said about them."""
+"""What keeps machines from leaking: who asked for one, until when it may go on without us, and what
+a person said about those that nobody wants."""
 
 from __future__ import annotations
 
@@ -28,6 +29,12 @@ def asked_for(conn: Connection, provider: str, instances: Sequence[Instance]) ->
         known = {row.token for row in rows}, {row.instance_id for row in rows}
         found |= {i.instance_id for i in some if i.token in known[0] or i.instance_id in known[1]}
     return found
+
+
+def record_renewed(conn: Connection, node_id: str, until_us: int) -> None:
+    """See LeakRecords.record_renewed."""
+    earlier = (_nodes.id == node_id) & (_nodes.renewed_until_us < until_us)
+    conn.execute(update(schema.nodes).where(earlier).values(renewed_until_us=until_us))
 
 
 def release(conn: Connection, at_us: int) -> None:

@@ -18,6 +18,13 @@ def asked_for(tables: Tables, provider: str, instances: Sequence[Instance]) -> s
     return {i.instance_id for i in instances if i.token in tokens or i.instance_id in ids}
 
 
+def record_renewed(tx: Transaction, node_id: str, until_us: int) -> None:
+    """See LeakRecords.record_renewed."""
+    node = tx.tables.nodes.get(node_id)
+    if node is not None and node.renewed_until_us < until_us:
+        tx.change_node(node, renewed_until_us=until_us)
+
+
 def release(tx: Transaction, at_us: int) -> None:
     """See LeakRecords.release_orphans."""
     tx.put(tx.tables.counters, RELEASED, max(released_us(tx.tables), at_us))

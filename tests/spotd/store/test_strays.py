@@ -7,7 +7,7 @@ from dataclasses import replace
 from spotd.model import S
 from spotd.states import NodeState
 from spotd.store.base import Store
-from tests.spotd.store.build import NOW, instance, move, node, placed
+from tests.spotd.store.build import NOW, instance, move, node, placed, view
 
 NODE = "j1-g1-0"
 
@@ -29,6 +29,16 @@ def test_who_asked_for_a_machine(store: Store) -> None:
     move(store, NODE, NodeState.TERMINATING)
     move(store, NODE, NodeState.GONE)
     assert store.asked_for("aws", everybody) == {"i-1", "i-2"}
+
+
+def test_a_renewal_is_kept_and_an_older_one_changes_nothing(store: Store) -> None:
+    placed(store)
+    notes = view(store).job.notes
+    store.record_renewed(NODE, NOW + 2 * S)
+    store.record_renewed(NODE, NOW + S)
+    store.record_renewed("nobody", NOW)
+    assert node(store).renewed_until_us == NOW + 2 * S
+    assert view(store).job.notes == notes, "no reason to decide anything"
 
 
 def test_orphans_are_released_by_the_latest_word(store: Store) -> None:

@@ -1,0 +1,28 @@
+"""Until when each machine may go on without us.
+
+Revision: 0004
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+TIMES = ("expires_at_us", "renewed_until_us")
+
+
+def upgrade() -> None:
+    for name in TIMES:
+        column = sa.Column(name, sa.BigInteger(), nullable=False, server_default=sa.text("0"))
+        op.add_column("nodes", column)
+
+
+def downgrade() -> None:
+    with op.batch_alter_table("nodes") as table:
+        for name in TIMES:
+            table.drop_column(name)
