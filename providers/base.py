@@ -254,6 +254,8 @@ class Provider(Protocol):
         watcher: which `providers.<watcher>.notice` its nodes run ("aws", "gcp", "azure").
         visibility_s: how long a fresh create may stay invisible to `list()`.
         limits_life: `LaunchRequest.max_run_s` is kept by the cloud itself.
+        power_off: what a machine runs, as the user that it was launched with, to switch itself off
+            and stop costing; empty where a machine that is off is still paid for.
     """
 
     name: str
@@ -261,6 +263,7 @@ class Provider(Protocol):
     watcher: str
     visibility_s: float
     limits_life: bool
+    power_off: tuple[str, ...]
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
         """What fits `request` and is on sale now, with prices."""

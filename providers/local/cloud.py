@@ -24,6 +24,7 @@ from providers.base import (
 from providers.local.access import NoTokenError
 from providers.local.client import Client, NoAnswer
 from providers.local.codes import ERRORS, THROTTLED
+from providers.local.power import POWER_OFF
 
 DEPLOYMENT_TAG = "spotd-deployment"  # as in admission.py, which is the other side of the wire
 
@@ -37,6 +38,7 @@ class LocalCloud:
 
     local = True
     limits_life = True
+    power_off = (POWER_OFF,)  # a program of the machine's own: never this computer's
 
     def __init__(
         self,

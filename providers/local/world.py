@@ -290,6 +290,8 @@ class World:
                     machine.booted_at_us = at_us
                 case {"event": "exec", "at_us": int(at_us)}:
                     machine.first_exec_at_us = at_us
+                case {"event": "powered_off"} if machine.state is InstanceState.RUNNING:
+                    self.end(machine, "powered_off", "the machine was switched off from inside")
                 case {"event": "gone"} if machine.state is InstanceState.RUNNING:
                     self.end(machine, "crashed", "the machine died by itself")
         self.listener(machine, event)

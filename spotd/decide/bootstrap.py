@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spotd.model import (
-    Job,
-    Node,
-)
+from spotd.decide.expiry import expires_us
+from spotd.model import Job, Node, S
 from spotd.plan import (
     Effect,
 )
 from spotd.wire import AgentConfig, Package, StartDocument
 
 
-def agent_config(deployment: str, node: Node, watcher: str) -> AgentConfig:
+def agent_config(
+    deployment: str, node: Node, watcher: str, power_off: tuple[str, ...], now_us: int
+) -> AgentConfig:
     """What `spot-node run` gets. The metadata service is the cloud's own unless the node's
     environment names another (SPOTD_METADATA_BASE, as local machines do)."""
-    return AgentConfig(deployment, node.job_id, node.generation, node.rank, node.token, watcher)
+    timed = node.expires_at_us > 0
+    return AgentConfig(
+        *(deployment, node.job_id, node.generation, node.rank, node.token, watcher),
+        unattended_s=(node.expires_at_us - node.requested_at_us) / S if timed else 0.0,
+        left_s=max(0.0, (expires_us(node) - now_us) / S) if timed else 0.0,
+        power_off=power_off,
+    )
 
 
 def start_document(

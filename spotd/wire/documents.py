@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import read_field, read_number
+from spotd.wire.fields import WireError, read_field, read_number
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,9 @@ class AgentConfig:
     """What `spot-node run` is started with (JSON on stdin of the boot command).
 
     `watcher` names `providers.<watcher>.notice`; `metadata_base` replaces the link-local address
-    where the machine has another one (empty: the cloud's own).
+    where the machine has another one (empty: the cloud's own). `unattended_s` is how long the
+    machine may go on without a control box (0: for ever), `left_s` what is left of that now, and
+    `power_off` the command that switches it off then (empty: there is none).
     """
 
     deployment: str
@@ -25,6 +27,9 @@ class AgentConfig:
     watcher: str
     metadata_base: str = ""
     heartbeat_s: float = 2.0
+    unattended_s: float = 0.0
+    left_s: float = 0.0
+    power_off: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,7 +46,22 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
         watcher=read_field(data, "watcher", str),
         metadata_base=read_field(data, "metadata_base", str),
         heartbeat_s=read_number(data, "heartbeat_s"),
+        **_parse_end(data),
     )
+
+
+def _parse_end(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest fields: a box that does not know them gives its machines no time."""
+    if "unattended_s" not in data:
+        return {}
+    power_off = read_field(data, "power_off", list)
+    if not all(isinstance(word, str) for word in power_off):
+        raise WireError(f"field 'power_off' is {power_off!r}")
+    return {
+        "unattended_s": read_number(data, "unattended_s"),
+        "left_s": read_number(data, "left_s"),
+        "power_off": tuple(power_off),
+    }
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
-from spotd.wire.fields import WireError, encode, read_field, read_object
+from spotd.wire.fields import WireError, encode, read_field, read_number, read_object
 
 WIRE_VERSION = 1
 MAX_LINE_BYTES = 1 << 20
@@ -97,6 +98,25 @@ class LogChunk:
 
     def to_line(self) -> bytes:
         return encode({"log": asdict(self)})
+
+
+@dataclass(frozen=True)
+class Here:
+    """The daemon's only word on the follow stream: it is there, and the machine may go on for
+    `left_s` without hearing it again. A node that does not know it reads over it."""
+
+    left_s: float
+
+    def to_line(self) -> bytes:
+        return encode({"here": asdict(self)})
+
+
+def parse_here(line: bytes) -> Here:
+    """Raises WireError."""
+    left_s = read_number(read_field(read_object(line), "here", dict), "left_s")
+    if not isfinite(left_s):
+        raise WireError(f"field 'left_s' is {left_s!r}")
+    return Here(left_s)
 
 
 Line = JournalEntry | Heartbeat | LogChunk

@@ -88,6 +88,7 @@ class CloudClient:
     local = False
     visibility_s = 30.0
     limits_life = True
+    power_off = ()
 
     def __init__(self, cloud: SimCloud, net: Net) -> None:
         self.name = cloud.name

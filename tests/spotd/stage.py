@@ -195,6 +195,7 @@ class ToyCloud:
     local = False
     watcher = "aws"
     limits_life = True
+    power_off = ()
     visibility_s = 0.0
 
     def __init__(

@@ -1,7 +1,8 @@
 """The agent's own socket: commands come in, heartbeats go out to whoever follows.
 
 A connection says one line: a command (wire.py), which gets one reply; `{"watch": {"after": N}}`,
-which gets a line per heartbeat and per journal entry until it is closed; or `{"wake": {}}`.
+which gets a line per heartbeat and per journal entry until it is closed, and may say `here`, as the
+daemon does; or `{"wake": {}}`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from spotd.wire import Command, Reply, WireError, encode, parse_command, parse_reply
+from spotd.wire import Command, Reply, WireError, encode, parse_command, parse_here, parse_reply
 from trainer.agent.sockets import Connection, Listener
 
 
@@ -27,10 +29,12 @@ class Control:
         command: Callable[[Command], Reply],
         watched_after: Callable[[int], None],
         wake: Callable[[], None],
+        here: Callable[[float], None],
     ) -> None:
         self._command = command
         self._watched_after = watched_after
         self._wake = wake
+        self._here = here
         self._watchers: set[Connection] = set()
         self._lock = threading.Lock()
         self._socket = Listener(path, self._serve)
@@ -77,7 +81,9 @@ class Control:
         with self._lock:
             self._watchers.add(connection)
         try:
-            connection.read_line()  # nothing more is said: this waits for the end
+            while line := connection.read_line():  # its end is the end
+                with suppress(WireError):
+                    self._here(parse_here(line).left_s)
         finally:
             with self._lock:
                 self._watchers.discard(connection)

@@ -13,6 +13,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,7 +102,7 @@ class Follower:
                 sources: list[int | socket.socket] = [stdin]
                 sources += [] if self._agent is None else [self._agent]
                 ready = select.select(sources, [], [], BUSY_S if busy else IDLE_S)[0]
-                if stdin in ready and not os.read(stdin, 1 << 16):
+                if stdin in ready and not self._hand_on(os.read(stdin, 1 << 16)):
                     return
                 if self._agent in ready and not self._listen():
                     self._tell_journal()
@@ -149,6 +150,14 @@ class Follower:
             seq, at_us, step = beat["seq"], beat["at_us"], beat["step"]
             self._out(Heartbeat(seq, at_us, self._generation, step).to_line())
         return True
+
+    def _hand_on(self, data: bytes) -> bool:
+        """What the daemon says is for the agent, word for word; False at its end. What an agent
+        that is not there misses, it is told again."""
+        if data and self._agent is not None:
+            with suppress(OSError):
+                self._agent.sendall(data)
+        return bool(data)
 
     def _hang_up(self) -> None:
         if self._agent is not None:

@@ -24,6 +24,7 @@ from typing import Any
 from providers.base import NoticeWatcher
 from spotd.wire import AgentConfig
 from trainer.agent.agent import Agent
+from trainer.agent.deadman import power_off
 from trainer.agent.folders import make_folders
 from trainer.agent.journal import Journal
 from trainer.agent.notices import NoWatcher
@@ -194,6 +195,8 @@ def serve(
     ready()
     agent.run()
     journal.close()
+    if agent.deadman.abandoned:
+        power_off(config.power_off, environ)
 
 
 def _now_us() -> int:
