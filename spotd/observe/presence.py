@@ -28,7 +28,7 @@ class Presence:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._due_s: dict[str, float] = {}
+        self._told: dict[str, tuple[Followed, float]] = {}  # by node: when its next word is due
         self._looked_s = -LEAST_S
 
     def tell(self, followed: Iterable[Followed]) -> None:
@@ -39,13 +39,14 @@ class Presence:
             return
         self._looked_s = now_s
         present = {one.node.id: one for one in followed}
-        self._due_s = {i: due_s for i, due_s in self._due_s.items() if i in present}
-        due = [node_id for node_id in present if self._due_s.get(node_id, now_s) <= now_s]
+        # Who was lost and is followed anew has not been told.
+        self._told = {i: told for i, told in self._told.items() if present.get(i) is told[0]}
+        due = [i for i in present if i not in self._told or self._told[i][1] <= now_s]
         if not due:
             return
         now_us = self._clock.now_us()
         for node in self._store.find_nodes(due):
-            self._due_s[node.id] = now_s + _pause_s(node)
+            self._told[node.id] = present[node.id], now_s + _pause_s(node)
             if expires_us(node):
                 _say(present[node.id], Here((expires_us(node) - now_us) / S))
 
