@@ -15,8 +15,9 @@ class AgentConfig:
 
     `watcher` names `providers.<watcher>.notice`; `metadata_base` replaces the link-local address
     where the machine has another one (empty: the cloud's own). `unattended_s` is how long the
-    machine may go on without a control box (0: for ever), `left_s` what is left of that now, and
-    `power_off` the command that switches it off then (empty: there is none).
+    machine may go on without a control box (0: for ever), `left_s` what is left of that now,
+    `life_s` when the cloud ends it in any case (0: never), and `power_off` the command that
+    switches it off (empty: there is none).
     """
 
     deployment: str
@@ -29,6 +30,7 @@ class AgentConfig:
     heartbeat_s: float = 2.0
     unattended_s: float = 0.0
     left_s: float = 0.0
+    life_s: float = 0.0
     power_off: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def _parse_end(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "unattended_s": read_number(data, "unattended_s"),
         "left_s": read_number(data, "left_s"),
+        "life_s": read_number(data, "life_s"),
         "power_off": tuple(power_off),
     }
 

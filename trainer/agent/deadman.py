@@ -34,6 +34,8 @@ class Deadman:
         self._heard_at = now
         # A box whose database was restored may know an expiry of long ago.
         self._until = now + max(config.left_s, self._idle_s)
+        # The cloud's own limit cannot be moved, whoever speaks to us.
+        self._life_until = now + config.life_s if config.life_s else float("inf")
         self._fired = False  # it was time: what runs was asked to stop
         self.abandoned = False  # and now the machine is to be switched off
 
@@ -52,7 +54,7 @@ class Deadman:
     @property
     def deadline(self) -> float:
         """When all must be saved and released."""
-        return self._until - SLACK_SHARE * self._time_s
+        return min(self._until, self._life_until) - SLACK_SHARE * self._time_s
 
     def due(self, policy: Policy, now: float, *, idle: bool) -> bool:
         """It is time to stop, and to switch the machine off after that."""
@@ -74,6 +76,8 @@ class Deadman:
 
     def reason(self, now: float) -> str:
         """Why it stops."""
+        if self._life_until < self._until:
+            return "the cloud ends this machine, however long it was renewed"
         return f"the control box was not heard of for {(now - self._heard_at) / 3600:.3g} h"
 
 

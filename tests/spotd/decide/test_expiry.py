@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from spotd.decide.bootstrap import agent_config
 from spotd.decide.expiry import (
     LIFE_LIMIT_S,
     expiry_tags,
@@ -21,6 +24,14 @@ from tests.spotd.decide.build import NOW
 
 HOUR = 3600 * S
 DAY = Timing(unattended_s=86_400.0)
+
+
+class Cloud:
+    """What a provider says about its machines."""
+
+    watcher = "aws"
+    limits_life = True
+    power_off = ("off",)
 
 
 def test_a_machine_is_asked_for_with_its_whole_time() -> None:
@@ -75,3 +86,19 @@ def test_a_limit_that_cannot_be_moved_is_longer_than_those_that_can() -> None:
             NodeState.LAUNCHING, requested_at_us=NOW, expires_at_us=NOW + hours * HOUR
         )
         assert life_limit_s(node) >= max(LIFE_LIMIT_S, 2 * hours * 3600)
+
+
+def test_what_an_agent_is_told_of_its_time() -> None:
+    """As its tag says, whenever it is started; the cloud's own limit only where there is one."""
+    node = build.node(NodeState.BOOTING, requested_at_us=NOW - HOUR, expires_at_us=NOW + 23 * HOUR)
+    cloud = Cloud()
+    config = agent_config("d", node, cloud, NOW)  # type: ignore[arg-type]
+    assert (config.unattended_s, config.left_s) == (86_400, 23 * 3600)
+    assert (config.life_s, config.power_off) == (LIFE_LIMIT_S - 3600, ("off",))
+    cloud.limits_life = False
+    renewed = replace(node, renewed_until_us=NOW + 24 * HOUR)
+    config = agent_config("d", renewed, cloud, NOW)  # type: ignore[arg-type]
+    assert (config.left_s, config.life_s) == (24 * 3600, 0)
+    older = replace(node, expires_at_us=0, renewed_until_us=NOW + HOUR)
+    config = agent_config("d", older, Cloud(), NOW)  # type: ignore[arg-type]
+    assert (config.unattended_s, config.life_s) == (0, 0), "asked for before there were expiries"

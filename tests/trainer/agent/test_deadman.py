@@ -65,6 +65,20 @@ def test_a_box_that_cannot_renew_the_expiry_does_not_save_the_machine_from_it() 
     assert found.due(SCRIPT, DAY_S, idle=False)
 
 
+def test_a_cloud_that_ends_the_machine_in_any_case_finds_it_saved() -> None:
+    """Its limit counts from the start of the machine, and no word moves it."""
+    config = AgentConfig(
+        "d", "j", 1, 0, "t", "none", unattended_s=DAY_S, left_s=DAY_S, life_s=3 * DAY_S
+    )
+    found = Deadman(config, 0.0)
+    for hour in range(1, 71):
+        found.hear(DAY_S, hour * HOUR_S)
+        assert not found.due(SCRIPT, hour * HOUR_S, idle=False)
+    found.hear(DAY_S, 71 * HOUR_S)
+    assert found.due(SCRIPT, 3 * DAY_S - DAY_S * SLACK_SHARE - SCRIPT.wanted_s, idle=False)
+    assert "the cloud ends this machine" in found.reason(71 * HOUR_S)
+
+
 def test_no_word_takes_time_away() -> None:
     """A box whose database was restored knows an expiry of yesterday."""
     found = deadman()
