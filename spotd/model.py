@@ -232,6 +232,8 @@ class Node:
     exited_at_us: int = 0
     exit_tail: str = ""
     setup_failed: bool = False
+    wiped_at_us: int = 0  # its disks, after the program had ended
+    wiped_text: str = ""
     terminated_at_us: int = 0  # the cloud accepted a terminate
     renewed_until_us: int = 0  # what its expiry tag was moved on to
     gone_at_us: int = 0  # the cloud stopped listing it, says terminated, or refused it for good

@@ -1,4 +1,4 @@
-"""Until when each machine may go on without us.
+"""Until when each machine may go on without us, and what became of its disks.
 
 Revision: 0004
 """
@@ -13,16 +13,18 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-TIMES = ("expires_at_us", "renewed_until_us")
+TIMES = ("expires_at_us", "renewed_until_us", "wiped_at_us")
 
 
 def upgrade() -> None:
     for name in TIMES:
         column = sa.Column(name, sa.BigInteger(), nullable=False, server_default=sa.text("0"))
         op.add_column("nodes", column)
+    text = sa.Column("wiped_text", sa.Text(), nullable=False, server_default=sa.text("''"))
+    op.add_column("nodes", text)
 
 
 def downgrade() -> None:
     with op.batch_alter_table("nodes") as table:
-        for name in TIMES:
+        for name in (*TIMES, "wiped_text"):
             table.drop_column(name)

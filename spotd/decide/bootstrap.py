@@ -25,6 +25,7 @@ def agent_config(deployment: str, node: Node, provider: Provider, now_us: int) -
         left_s=max(0.0, (expires_us(node) - now_us) / S) if timed else 0.0,
         life_s=max(1.0, limit_s - age_s) if limit_s else 0.0,
         power_off=provider.power_off,
+        wipe=True,
     )
 
 

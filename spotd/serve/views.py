@@ -155,6 +155,8 @@ def node_data(node: Node) -> dict[str, Any]:
         "released_at": iso(node.released_at_us),
         "exited_at": iso(node.exited_at_us),
         "gone_at": iso(node.gone_at_us),
+        "wiped_at": iso(node.wiped_at_us),
+        "wiped": node.wiped_text,
         "exit_code": node.exit_code,
         "exit_tail": node.exit_tail,
         "leave_reason": node.leave_reason.value if node.leave_reason else None,

@@ -17,7 +17,7 @@ class AgentConfig:
     where the machine has another one (empty: the cloud's own). `unattended_s` is how long the
     machine may go on without a control box (0: for ever), `left_s` what is left of that now,
     `life_s` when the cloud ends it in any case (0: never), and `power_off` the command that
-    switches it off (empty: there is none).
+    switches it off (empty: there is none). `wipe`: the disks are wiped at the end.
     """
 
     deployment: str
@@ -32,6 +32,7 @@ class AgentConfig:
     left_s: float = 0.0
     life_s: float = 0.0
     power_off: tuple[str, ...] = ()
+    wipe: bool = False
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,6 +65,7 @@ def _parse_end(data: Mapping[str, Any]) -> dict[str, Any]:
         "left_s": read_number(data, "left_s"),
         "life_s": read_number(data, "life_s"),
         "power_off": tuple(power_off),
+        "wipe": read_field(data, "wipe", bool),
     }
 
 

@@ -37,11 +37,13 @@ METADATA = "metadata"  # up: bool, error
 DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
 RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
 EXITED = "exited"  # code (0, 75, 76, else crashed), ranks: {rank: code}, tail: last output lines
+WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
 WARNING = "warning"  # text
 
 JOURNAL_KINDS = frozenset(
     {HELLO, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
-    | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WARNING}
+    | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
+    | {WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.

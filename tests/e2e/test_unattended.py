@@ -57,6 +57,10 @@ def node_of(box: Box, job_id: str) -> Node:
     return node
 
 
+def wipes(box: Box, job_id: str) -> list[str]:
+    return [event["text"] for event in box.events(job_id) if event["kind"] == "wipe"]
+
+
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
 def test_a_run_without_its_box_saves_ends_and_goes_on_when_the_box_is_back(
@@ -89,3 +93,6 @@ def test_a_run_without_its_box_saves_ends_and_goes_on_when_the_box_is_back(
     assert int(saved.read_text()) == STEPS
     assert len(machines(box)) == 2
     wait_for("nothing to be left", lambda: all(m["ended_at_us"] for m in machines(box)), LIMIT_S)
+    wait_for("a word about every disk", lambda: len(wipes(box, job_id)) == 2, LIMIT_S)
+    first, _ = wipes(box, job_id)
+    assert "not wiped, as far as we know: lost" in first, "nobody was there to hear of it"

@@ -110,6 +110,6 @@ def test_a_member_that_is_no_object_is_told(member: str) -> None:
 def test_a_box_that_gives_no_time_is_understood() -> None:
     """One of the version before: its nodes go on for ever."""
     data = CONFIG.to_data()
-    for name in ("unattended_s", "left_s", "life_s", "power_off"):
+    for name in ("unattended_s", "left_s", "life_s", "power_off", "wipe"):
         del data[name]
     assert wire.parse_agent_config(data).unattended_s == 0

@@ -19,7 +19,8 @@ from trainer.agent.dangers import Danger, Dangers
 from trainer.agent.deadman import Deadman
 from trainer.agent.demands import load_demands
 from trainer.agent.drain import Step, Stopping
-from trainer.agent.notices import NoticeBook, acknowledge, watch
+from trainer.agent.leaving import let_go
+from trainer.agent.notices import NoticeBook, watch
 from trainer.agent.pace import Pace
 from trainer.agent.places import in_memory
 from trainer.agent.recall import Recall, describe_agent
@@ -159,13 +160,8 @@ class Agent:
         return self._leave_at is not None and now >= self._leave_at
 
     def _let_go(self) -> None:
-        """All is saved and released: the cloud need not wait, once our last lines are out."""
-        if self._training.code != wire.EXIT_RELEASED:
-            return
         notices = [danger.notice for danger in self._dangers]
-        threading.Thread(
-            target=acknowledge, args=(self._watcher, notices, self._site.ended), daemon=True
-        ).start()
+        let_go(self._site, self._watcher, self._training.code, notices)
 
     # --- stopping
 

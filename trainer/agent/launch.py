@@ -32,6 +32,7 @@ from trainer.agent.places import NodeError, Places, find_places
 from trainer.agent.recall import read_boot_id, recall
 from trainer.agent.site import Site
 from trainer.agent.streams import LIMIT_BYTES
+from trainer.agent.wipe import wipe
 
 START_TIMEOUT_S = 20.0
 _PEER = struct.Struct("3i")  # pid, uid, gid
@@ -196,6 +197,7 @@ def serve(
     agent.run()
     journal.close()
     if agent.deadman.abandoned:
+        wipe(places)
         power_off(config.power_off, environ)
 
 

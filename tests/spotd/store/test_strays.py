@@ -7,7 +7,7 @@ from dataclasses import replace
 from spotd.model import S
 from spotd.states import NodeState
 from spotd.store.base import Store
-from tests.spotd.store.build import NOW, instance, move, node, placed, view
+from tests.spotd.store.build import NOW, instance, move, node, placed, said, view
 
 NODE = "j1-g1-0"
 
@@ -39,6 +39,15 @@ def test_a_renewal_is_kept_and_an_older_one_changes_nothing(store: Store) -> Non
     store.record_renewed("nobody", NOW)
     assert node(store).renewed_until_us == NOW + 2 * S
     assert view(store).job.notes == notes, "no reason to decide anything"
+
+
+def test_what_became_of_the_disks_is_kept(store: Store) -> None:
+    placed(store)
+    done = {"what": ["workdir", "packages"], "how": "removed", "left_mounts": ["/b"], "failed": 1}
+    store.record_journal([said(("exited", {"code": 0}), ("wiped", done), heard_at_us=NOW + S)])
+    now = node(store)
+    assert (now.wiped_at_us, now.wiped_text) == (NOW + S, "workdir, packages removed, 2 left")
+    assert now.exit_code == 0
 
 
 def test_orphans_are_released_by_the_latest_word(store: Store) -> None:

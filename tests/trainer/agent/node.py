@@ -61,6 +61,7 @@ class Node:
     heartbeat_s: float = 0.2
     unattended_s: float = 0.0
     power_off: tuple[str, ...] = ()
+    wipe: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     token: str = "token-1"
     followers: list[Following] = field(default_factory=list)
@@ -129,6 +130,7 @@ class Node:
             unattended_s=self.unattended_s,
             left_s=self.unattended_s,
             power_off=self.power_off,
+            wipe=self.wipe,
         )
         done = self.call("run", stdin=wire.encode(config.to_data()))
         assert done.returncode == 0, done.stderr.decode()
