@@ -1,4 +1,4 @@
-"""`spotd`: run the daemon, look at its configuration, bring its database up to date."""
+"""`spotd`: run the daemon, look at its configuration, look after its database."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import Exit
 
 from spotd.cli.main import run_app
+from spotd.cli.render import Output, emit
+from spotd.clock import SystemClock
 from spotd.config import load_config
-from spotd.daemon import run_daemon
+from spotd.daemon import make_folder, run_daemon
+from spotd.store.backup import back_up, restore
 from spotd.store.base import StoreError
 from spotd.store.version import upgrade as upgrade_database
 
@@ -50,6 +53,12 @@ ConfigOption = Annotated[
 ]
 
 
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", metavar="FORM", help="table or json.")
+]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE")]
+
+
 @app.command()
 def run(config: ConfigOption = None) -> None:
     """Run the daemon until SIGTERM.
@@ -74,16 +83,61 @@ def check(config: ConfigOption = None) -> None:
 
 
 @db.command()
-def upgrade(config: ConfigOption = None) -> None:
-    """Bring the database to this program's schema.
+def upgrade(config: ConfigOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Bring the database to this program's schema. Make a backup before.
 
     \b
     Example:
       systemctl stop spotd && spotd db upgrade && systemctl start spotd
     """
+    before, after = upgrade_database(load_config(config).database_url)
+    data = {"kind": "Upgrade", "before": before, "after": after}
+    _emit(data, output, "the database is up to date")
+
+
+@db.command()
+def backup(
+    file: FileArgument, config: ConfigOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Copy the database into a new file, whether the daemon runs or not.
+
+    The master key is not in it: keep `spotd-key` somewhere else, and safe. Through a running
+    daemon, from another machine too: `spotctl db backup`.
+
+    \b
+    Example:
+      spotd db backup /var/backups/spotd.backup
+    """
+    back_up(load_config(config).database_url, file, SystemClock().now_us())
+    size = file.stat().st_size
+    data = {"kind": "Backup", "file": str(file), "bytes": size}
+    _emit(data, output, f"{file}: {size} bytes, checked")
+
+
+@db.command("restore")
+def restore_(
+    file: FileArgument, config: ConfigOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Make a backup the database, where there is none; it is then in quarantine.
+
+    While that lasts no machine is ended for being unknown, so what was launched since the backup
+    lives on and is told. Restore the master key (`spotd-key` in the state folder) as well. When the
+    daemon runs again, look at `spotctl orphans`, then: spotctl quarantine release.
+
+    \b
+    Example:
+      spotd db restore /var/backups/spotd.backup && systemctl start spotd
+    """
     found = load_config(config)
-    upgrade_database(found.database_url)
-    typer.echo("the database is up to date")
+    if not found.file.database.url:
+        make_folder(found.state_dir)
+    reason = restore(found.database_url, file, SystemClock().now_us())
+    data = {"kind": "Restore", "file": str(file), "quarantine": reason}
+    _emit(data, output, f"restored; in quarantine: {reason}")
+
+
+def _emit(data: dict[str, Any], output: Output, text: str) -> None:
+    emit({"apiVersion": "spotd/v1", **data}, output, lambda: typer.echo(text), "kind")
 
 
 def main(arguments: Sequence[str]) -> int:

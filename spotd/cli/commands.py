@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "doctor": Entry("doctor", "doctor", "Check everything that spotd needs."),
         "alerts": Entry("alerts", "app", "Test the alert routes."),
         "quarantine": Entry("quarantine", "app", "Hold back the end of unknown machines, or not."),
+        "db": Entry("db", "app", "Copy the database while the daemon goes on."),
         "cloud": Entry("cloud", "app", "Run a small cloud on this machine, for trying and tests."),
         "demo": Entry("demo", "demo", "Watch a real job survive three preemptions."),
     },

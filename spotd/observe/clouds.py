@@ -7,12 +7,13 @@ ask for a listing out of turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
 from providers.base import (
     AuthError,
+    Instance,
     Notice,
     OfferRequest,
     Provider,
@@ -38,6 +39,9 @@ class Survey:
 
     Who asks while a listing is on its way shares the *next* one: only a listing that was asked for
     afterwards says anything about what the asker just did.
+
+    What a listing says is an observation with a time of its own: any daemon may record one, and a
+    newer one is not undone by it. To end what nobody wants is a duty, and its holder's alone.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Survey:
         clock: Clock,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        self._store = store
         self._lanes = {
             name: _Lane(_Listing(store, provider, clock), patience_s)
             for name, provider in providers.items()
@@ -54,7 +59,15 @@ class Survey:
 
     def survey(self, provider: str) -> Record:
         """List `provider`; the result records it (once, whoever calls it). Raises ProviderError."""
-        return self._lanes[provider].ask()
+        return self._lanes[provider].ask().observe
+
+    def sweep(self, provider: str, store: Store) -> None:
+        """List `provider`, record it, and end its orphans; `store` is fenced for the duty. Raises
+        ProviderError and StoreError."""
+        lane = self._lanes[provider]
+        answer = lane.ask()
+        orphans = answer.record(store)
+        lane.listing.sweep.run(store, answer.instances, orphans)
 
     def silent(self, longer_than_s: float) -> dict[str, str]:
         """Providers that we have asked in vain for longer than that many seconds, and what to say
@@ -75,18 +88,56 @@ class Survey:
         return {name: lane.answering_since_us() for name, lane in self._lanes.items()}
 
 
+class Answer:
+    """One listing, asked for at `asked_at_us`."""
+
+    def __init__(
+        self,
+        store: Store,
+        provider: Provider,
+        clock: Clock,
+        instances: Sequence[Instance],
+        asked_at_us: int,
+    ) -> None:
+        self._store = store
+        self._provider = provider
+        self._clock = clock
+        self.instances = instances
+        self._asked_at_us = asked_at_us
+        self._lock = threading.Lock()
+        self._orphans: Sequence[Instance] | None = None
+
+    def observe(self) -> None:
+        """Record it, as whoever happened to ask. Raises StoreError."""
+        self.record(self._store)
+
+    def record(self, store: Store) -> Sequence[Instance]:
+        """Record it by `store`, once, whoever calls; the instances that no node wants. Raises
+        StoreError."""
+        with self._lock:
+            if self._orphans is None:
+                self._orphans = store.record_listing(
+                    self._provider.name,
+                    self.instances,
+                    self._asked_at_us,
+                    self._clock.now_us(),
+                    self._provider.visibility_s,
+                )
+            return self._orphans
+
+
 class _Lane:
     """Numbers the listings of one provider, so that each asker waits for the right one."""
 
     def __init__(self, listing: _Listing, patience_s: float) -> None:
-        self._listing = listing
+        self.listing = listing
         self._patience_s = patience_s
         self._changed = threading.Condition()
         self._begun = 0
         self._ended = 0
-        self._outcome: Record | BaseException | None = None  # of the listing `_ended`
+        self._outcome: Answer | BaseException | None = None  # of the listing `_ended`
 
-    def ask(self) -> Record:
+    def ask(self) -> Answer:
         """The outcome of a listing that begins after this call. Whoever finds nobody listing does
         it, for all who wait; nobody lists twice for the others' sake."""
         with self._changed:
@@ -100,7 +151,7 @@ class _Lane:
                 return _told(self._outcome)
             self._begun += 1
         try:
-            outcome: Record | BaseException = self._listing.take()
+            outcome: Answer | BaseException = self.listing.take()
         except BaseException as error:  # noqa: BLE001 - it reaches every asker, us included
             outcome = error
         with self._changed:
@@ -110,18 +161,18 @@ class _Lane:
 
     def silence(self) -> tuple[float, str]:
         """See _Listing.silence."""
-        return self._listing.silence()
+        return self.listing.silence()
 
     def held(self) -> list[Held]:
         """See Survey.held."""
-        return self._listing.sweep.held()
+        return self.listing.sweep.held()
 
     def answering_since_us(self) -> int:
         """See Survey.answering_since."""
-        return self._listing.answering_since_us
+        return self.listing.answering_since_us
 
 
-def _told(outcome: Record | BaseException | None) -> Record:
+def _told(outcome: Answer | BaseException | None) -> Answer:
     if isinstance(outcome, BaseException):
         raise outcome
     if outcome is None:
@@ -140,13 +191,12 @@ class _Listing:
         self._store = store
         self._provider = provider
         self._clock = clock
-        self.sweep = Sweep(store, provider, clock)
+        self.sweep = Sweep(provider, clock)
         self._unanswered = (0, "")  # since when (us; 0: it answers), and the last error
         self.answering_since_us = 0  # when it last answered after it was away
 
-    def take(self) -> Record:
-        """Ask now. A listing that fails is nothing; one that succeeds is recorded by the result,
-        once. Raises ProviderError."""
+    def take(self) -> Answer:
+        """Ask now. A listing that fails is nothing. Raises ProviderError."""
         asked_at_us = self._clock.now_us()
         since_us, error = self._unanswered
         self._unanswered = (since_us or asked_at_us, error)
@@ -158,23 +208,7 @@ class _Listing:
         if since_us and self._clock.now_us() - since_us > AWAY_S * S:
             self.answering_since_us = self._clock.now_us()
         self._unanswered = (0, "")
-        once = threading.Lock()
-        done = False
-
-        def record() -> None:
-            nonlocal done
-            with once:
-                if done:
-                    return
-                now_us = self._clock.now_us()
-                lag_s = self._provider.visibility_s
-                orphans = self._store.record_listing(
-                    self._provider.name, instances, asked_at_us, now_us, lag_s
-                )
-                done = True
-            self.sweep.run(instances, orphans, now_us)
-
-        return record
+        return Answer(self._store, self._provider, self._clock, instances, asked_at_us)
 
     def silence(self) -> tuple[float, str]:
         """For how many seconds the cloud was asked in vain, and its last error; 0 when it answers.
@@ -184,7 +218,8 @@ class _Listing:
 
 
 def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:
-    """Ask for everything on sale and record it. Failures are logged and leave the old offers."""
+    """Ask for everything on sale and record it. Failures are logged and leave the old offers.
+    Raises StoreError."""
     try:
         offers = provider.offers(OfferRequest())
     except AuthError as error:
@@ -200,6 +235,7 @@ def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:
 def hear_notices(store: Store, provider: Provider, clock: Clock, untold: list[Notice]) -> None:
     """Ask the cloud's own queue of notices and record them. The queue tells each of them once:
     `untold` keeps, from call to call, those that the store did not take. Raises StoreError."""
+    store.hold_duty(clock.now_us())  # another daemon would not be told them any more
     try:
         untold.extend(provider.notices())
     except ProviderError as error:

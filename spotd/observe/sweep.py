@@ -21,10 +21,9 @@ _LIVING = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPING)
 
 
 class Sweep:
-    """Sweeps the listings of one provider; safe for listings that are recorded side by side."""
+    """Sweeps the listings of one provider: a duty, done with its holder's fenced store."""
 
-    def __init__(self, store: Store, provider: Provider, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, provider: Provider, clock: Clock) -> None:
         self._provider = provider
         self._clock = clock
         self._lock = threading.Lock()
@@ -35,12 +34,14 @@ class Sweep:
         self._paged: set[str] = set()  # held, and a person was told
         self._untold: list[tuple[str, Event]] = []  # by job, oldest first
 
-    def run(self, listed: Sequence[Instance], orphans: Sequence[Instance], now_us: int) -> None:
-        """Judge the `orphans` of a listing. Raises StoreError."""
-        verdicts = self._judge(listed, orphans, now_us)
-        self._end(self._overdue(orphans, verdicts, now_us))
+    def run(self, store: Store, listed: Sequence[Instance], orphans: Sequence[Instance]) -> None:
+        """Judge the `orphans` of a listing. Raises StoreError; LostDutyError before anything is
+        ended for a duty that is not ours any more."""
+        now_us = self._clock.now_us()
+        verdicts = self._judge(store, listed, orphans, now_us)
+        self._end(store, self._overdue(orphans, verdicts, now_us))
         self._page(orphans, verdicts)
-        self._tell()
+        self._tell(store)
 
     def held(self) -> list[Held]:
         """Those of the last listing, longest held first."""
@@ -48,7 +49,7 @@ class Sweep:
             return sorted(self._held.values(), key=lambda held: held.since_us)
 
     def _judge(
-        self, listed: Sequence[Instance], orphans: Sequence[Instance], now_us: int
+        self, store: Store, listed: Sequence[Instance], orphans: Sequence[Instance], now_us: int
     ) -> dict[str, Verdict]:
         ids = {orphan.instance_id for orphan in orphans}
         with self._lock:
@@ -58,21 +59,10 @@ class Sweep:
             since_us = dict(self._since_us)
         if not orphans:
             return {}
-        known = self._store.asked_for(self._provider.name, orphans)
+        known = store.asked_for(self._provider.name, orphans)
         strays = [_stray(o, o.instance_id in known, since_us[o.instance_id]) for o in orphans]
         fleet = sum(instance.state in _LIVING for instance in listed)
-        return judge(strays, fleet, self._record(strays), now_us)
-
-    def _record(self, strays: Sequence[Stray]) -> Record:
-        """What the database says of itself, and of the jobs that unknown machines name."""
-        named = {stray.job_id for stray in strays if not stray.known}
-        jobs = {job_id: self._store.find_job(job_id) for job_id in named if job_id}
-        return Record(
-            deployment=self._store.deployment(),
-            generations={i: job.generation for i, job in jobs.items() if job and job.id == i},
-            released_at_us=self._store.orphans_released_us(),
-            quarantine=self._store.quarantine(),
-        )
+        return judge(strays, fleet, _record(store, strays), now_us)
 
     def _overdue(
         self, orphans: Sequence[Instance], verdicts: Mapping[str, Verdict], now_us: int
@@ -90,12 +80,19 @@ class Sweep:
             self._ending_us |= {orphan.instance_id: now_us for orphan in overdue}
             return overdue
 
-    def _end(self, overdue: Sequence[Instance]) -> None:
+    def _end(self, store: Store, overdue: Sequence[Instance]) -> None:
         """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
         keeps neither the others nor the listing from their turn."""
         name = self._provider.name
-        for orphan in overdue:
+        for at, orphan in enumerate(overdue):
             instance_id = orphan.instance_id
+            try:
+                store.hold_duty(self._clock.now_us())
+            except StoreError:
+                with self._lock:
+                    for spared in overdue[at:]:
+                        self._ending_us.pop(spared.instance_id, None)
+                raise
             log.warning("orphan", provider=name, instance=instance_id)
             try:
                 self._provider.terminate(instance_id)
@@ -132,7 +129,7 @@ class Sweep:
             if news:
                 self._untold.append(("", held_event(name, news)))
 
-    def _tell(self) -> None:
+    def _tell(self, store: Store) -> None:
         """Put on record what was ended; what the store does not take is told with the next listing:
         nobody else knows of it. Raises StoreError."""
         while self._untold:
@@ -140,7 +137,7 @@ class Sweep:
                 untold, self._untold = self._untold[:1], self._untold[1:]
             try:
                 for job_id, event in untold:
-                    self._store.add_event(job_id, event, self._clock.now_us())
+                    store.add_event(job_id, event, self._clock.now_us())
             except StoreError:
                 with self._lock:
                     self._untold = untold + self._untold
@@ -160,6 +157,18 @@ def held_event(provider: str, news: Sequence[Held]) -> Event:
     )
     data = {"instances": ids}
     return Event("orphan_held", text, severity=Severity.ERROR, alert=True, data=data)
+
+
+def _record(store: Store, strays: Sequence[Stray]) -> Record:
+    """What the database says of itself, and of the jobs that unknown machines name."""
+    named = {stray.job_id for stray in strays if not stray.known}
+    jobs = {job_id: store.find_job(job_id) for job_id in named if job_id}
+    return Record(
+        deployment=store.deployment(),
+        generations={i: job.generation for i, job in jobs.items() if job and job.id == i},
+        released_at_us=store.orphans_released_us(),
+        quarantine=store.quarantine(),
+    )
 
 
 def _stray(instance: Instance, known: bool, since_us: int) -> Stray:

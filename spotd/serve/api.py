@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from providers.stores.base import StoreError as ObjectsError
@@ -20,6 +20,7 @@ from providers.stores.base import StoreUnavailableError as ObjectsUnavailableErr
 from spotd.errors import UserError
 from spotd.serve import (
     access,
+    backup,
     costs,
     explain,
     health,
@@ -74,6 +75,7 @@ def make_app(backing: Backing, extra: tuple[BaseRoute, ...] = ()) -> Starlette:
     routes: list[BaseRoute] = [
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
+        Route("/v1/db/backup", _backup(backing), methods=["GET"]),
         Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
         *extra,
     ]
@@ -119,6 +121,16 @@ def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
         if not await run_in_threadpool(packages.has_package, backing.objects, digest):
             raise not_found(f"package {digest[:12]} was not uploaded", "PUT it")
         return _answer({"kind": "Package", "digest": digest, "new": False})
+
+    return endpoint
+
+
+def _backup(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        call = await _read_call(backing, request)
+        copy = await run_in_threadpool(backup.copy_database, call)
+        media = "application/octet-stream"
+        return StreamingResponse(copy.chunks(), headers=copy.headers, media_type=media)
 
     return endpoint
 

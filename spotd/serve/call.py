@@ -45,10 +45,10 @@ class Backing:
     """What the daemon lends to its doors.
 
     `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
-    store; `spool_dir` takes an upload until its digest is known; `test_alert(route)` sends a test
-    message ("" means to every route) and returns route -> "" or what went wrong; `silent` are the
-    clouds that do not answer, provider -> what is known of it; `held` are the machines that no job
-    wants and that are not ended.
+    store; `spool_dir` takes an upload until its digest is known; `back_up(file, now_us)` copies the
+    database into a new file; `test_alert(route)` sends a test message ("" means to every route) and
+    returns route -> "" or what went wrong; `silent` are the clouds that do not answer, provider ->
+    what is known of it; `held` are the machines that no job wants and that are not ended.
     """
 
     store: Store
@@ -62,6 +62,7 @@ class Backing:
     known: Known
     market: Callable[[int], Market]
     providers_info: Callable[[], Sequence[ProviderInfo]]
+    back_up: Callable[[Path, int], None]
     test_alert: Callable[[str], Mapping[str, str]]
     silent: Callable[[], Mapping[str, str]] = dict
     held: Callable[[], Sequence[Held]] = tuple

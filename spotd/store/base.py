@@ -47,6 +47,7 @@ __all__ = [
     "DuplicateNameError",
     "EventRow",
     "JournalBatch",
+    "LostDutyError",
     "ProgressRow",
     "SchemaVersionError",
     "SegmentRow",
@@ -67,6 +68,10 @@ class StoreUnavailableError(StoreError):
 
 class SchemaVersionError(StoreError):
     """The database's schema is not this program's; the text says what to do."""
+
+
+class LostDutyError(StoreError):
+    """A duty's lease is another daemon's now, or about to be: nothing was written."""
 
 
 class DuplicateNameError(StoreError):
@@ -255,9 +260,20 @@ class Store(LeakRecords, Protocol):
 
     def record_log_offset(self, node_id: str, stream: str, offset: int) -> None: ...
 
-    # --- shared duties: a lease with an epoch that every write of the duty names
+    # --- shared duties: a lease with an epoch that every write of the duty is held against
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-        """The epoch, if the duty is free, ours, or its lease has run out; else None."""
+        """The epoch, if the duty is free, ours, or its lease has run out; else None. Taken for no
+        time it is let go. A takeover waits for writes that are under way."""
+        ...
+
+    def fenced(self, duty: str, epoch: int) -> Store:
+        """This store for the holder of a duty: every write raises LostDutyError, and writes
+        nothing, when the duty's epoch is another one."""
+        ...
+
+    def hold_duty(self, now_us: int) -> None:
+        """Of a fenced store: raises LostDutyError unless the lease is that of its epoch, and for
+        some seconds more. To be asked right before what no transaction can take back."""
         ...
 
     def newest_us(self) -> int:
@@ -267,11 +283,10 @@ class Store(LeakRecords, Protocol):
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]: ...
 
     def mark_alerts(
-        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
-    ) -> bool:
+        self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+    ) -> None:
         """Delivered as `rows` say (`sent_at_us` > 0; what was repeated since stays to be told), or
-        to be tried again at `next_at_us`. False when `epoch` is no longer that of the duty
-        "alerts": nothing was written."""
+        to be tried again at `next_at_us`."""
         ...
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:

@@ -25,6 +25,7 @@ from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store import (
     alerts,
+    duties,
     jobs,
     journal,
     ledger,
@@ -84,11 +85,19 @@ def open_store(
 class SqlStore:
     """See `spotd.store.base.Store`; made by `open_store`. Safe to share between threads."""
 
-    def __init__(self, database: Database, deployment: str, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        deployment: str,
+        notify: Callable[[], None],
+        markets: market.Markets | None = None,
+        fence: duties.Fence | None = None,
+    ) -> None:
         self._database = database
         self._deployment = deployment
         self._notify = notify
-        self._markets = market.Markets()
+        self._markets = markets or market.Markets()
+        self._fence = fence
 
     def _write(self, work: Callable[[Transaction], T], *, ahead: bool = False) -> T:
         due = False
@@ -96,6 +105,8 @@ class SqlStore:
         def run(conn: object) -> T:
             nonlocal due
             tx = Transaction(conn)  # type: ignore[arg-type]
+            if self._fence is not None:
+                duties.hold(tx.conn, self._fence)
             result = work(tx)
             tx.flush()
             due = tx.due
@@ -278,28 +289,46 @@ class SqlStore:
     # --- duties
 
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-        return self._database.write(lambda c: alerts.take_duty(c, duty, holder, now_us, ttl_us))
+        def work(conn: Connection) -> int | None:
+            return duties.take_duty(conn, duty, holder, now_us, ttl_us)
+
+        try:
+            return self._database.write(work)
+        except BrokenRuleError:
+            return self._database.write(work)  # two asked first, at the same moment
+
+    def fenced(self, duty: str, epoch: int) -> SqlStore:
+        fence = duties.Fence(duty, epoch)
+        return SqlStore(self._database, self._deployment, self._notify, self._markets, fence)
+
+    def hold_duty(self, now_us: int) -> None:
+        fence = self._fence
+        if fence is None:
+            raise ValueError("no duty belongs to this store")
+        self._database.read(lambda c: duties.check(c, fence, now_us))
+
+    def free_duties(self) -> None:
+        """Let go of every duty, for holders that are known to be dead."""
+        self._database.write(duties.free_all)
 
     def newest_us(self) -> int:
-        return self._database.read(alerts.newest_us)
+        return self._database.read(duties.newest_us)
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:
         return self._database.read(lambda c: alerts.due_alerts(c, now_us, limit))
 
     def mark_alerts(
-        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
-    ) -> bool:
-        return self._write(
-            lambda tx: alerts.mark_alerts(tx, epoch, rows, sent_at_us, next_at_us, error)
-        )
+        self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+    ) -> None:
+        self._write(lambda tx: alerts.mark_alerts(tx, rows, sent_at_us, next_at_us, error))
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:
         self._write(lambda tx: record.add_event(tx, job_id, event, at_us))
 
     def prune(self, before_us: int) -> int:
-        deleted = some = self._database.write(lambda c: record.prune_some(c, before_us))
+        deleted = some = self._write(lambda tx: record.prune_some(tx.conn, before_us))
         while some:
-            some = self._database.write(lambda c: record.prune_some(c, before_us))
+            some = self._write(lambda tx: record.prune_some(tx.conn, before_us))
             deleted += some
         return deleted
 
@@ -309,7 +338,7 @@ class SqlStore:
         return self._database.read(lambda c: strays.asked_for(c, provider, instances))
 
     def record_renewed(self, node_id: str, until_us: int) -> None:
-        self._database.write(lambda c: strays.record_renewed(c, node_id, until_us))
+        self._write(lambda tx: strays.record_renewed(tx.conn, node_id, until_us))
 
     def release_orphans(self, at_us: int) -> None:
         self._database.write(lambda c: strays.release(c, at_us))

@@ -20,9 +20,9 @@ def prepare(database: Database, name: Callable[[], str], now: Callable[[], int])
 
     Raises SchemaVersionError for a schema that is older or newer than this program's.
     """
-    if database.read(_revision) is None:
+    if database.read(revision_of) is None:
         database.write(_create)
-    found = database.read(_revision)
+    found = database.read(revision_of)
     if found != HEAD:
         raise SchemaVersionError(_advice(database.place, found or ""))
     return database.read(_deployment) or database.write(lambda conn: _name(conn, name(), now()))
@@ -35,7 +35,7 @@ def upgrade(url: str) -> tuple[str, str]:
     """
     database = Database(url)
     try:
-        before = database.read(_revision)
+        before = database.read(revision_of)
         if before is not None and before not in schema.REVISIONS:
             raise SchemaVersionError(_advice(database.place, before))
         if before != HEAD:
@@ -57,7 +57,7 @@ def _advice(place: str, found: str) -> str:
     )
 
 
-def _revision(conn: Connection) -> str | None:
+def revision_of(conn: Connection) -> str | None:
     """The schema's revision; None for an empty database."""
     tables = inspect(conn).get_table_names()
     if not tables:
@@ -78,7 +78,7 @@ def _lock(conn: Connection) -> None:
 
 def _create(conn: Connection) -> None:
     _lock(conn)
-    if _revision(conn) is not None:
+    if revision_of(conn) is not None:
         return  # another process was faster
     schema.metadata.create_all(conn)
     counters = [{"name": name, "value": 0} for name in ("ids", "market", "offers")]

@@ -51,7 +51,14 @@ T = TypeVar("T")
 
 CALL_S = 10.0  # by the provider port's contract, and what adapters allow themselves
 SCHEDULE = Schedule(
-    survey_s=30.0, offers_s=300.0, notices_s=3600.0, alerts_s=10.0, silence_s=10.0, prune_s=86_400.0
+    survey_s=30.0,
+    offers_s=300.0,
+    notices_s=3600.0,
+    alerts_s=10.0,
+    silence_s=10.0,
+    prune_s=86_400.0,
+    lease_s=90.0,
+    renew_s=30.0,
 )
 KEYS = JobKeys(KeyPair("private", "public"), b"seed")
 # Reads that nobody else can see: no boundary, and no time.
@@ -59,7 +66,7 @@ _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
     | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
-    | {"quarantine"}
+    | {"quarantine", "hold_duty"}
 )
 
 
@@ -140,6 +147,11 @@ class StoreClient:
         self._boundary = boundary
         self._faults = faults
         self._away = away
+
+    def fenced(self, duty: str, epoch: int) -> StoreClient:
+        """See Store.fenced."""
+        fenced = self._store.fenced(duty, epoch)
+        return StoreClient(fenced, self._boundary, self._faults, self._away)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -244,7 +256,7 @@ class SimDaemon:
         follower = Follower(
             store, link, lambda _job: KEYS, objects, clock, listening.listened, waiting
         )
-        delivery = Delivery(store, out.routes, clock)
+        delivery = Delivery(out.routes, clock)
         duties = Duties(
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )

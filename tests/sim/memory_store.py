@@ -39,11 +39,13 @@ from spotd.store.base import (
     StoreUnavailableError,
     Submission,
 )
+from spotd.store.duties import Fence
 from spotd.store.engine import BrokenRuleError
 from spotd.store.listing import Listing
 from tests.sim.memory import (
     alerts,
     commit,
+    duties,
     jobs,
     journal,
     listing,
@@ -262,18 +264,25 @@ class MemoryStore:
     # --- duties
 
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-        return self._write(alerts.take_duty, duty, holder, now_us, ttl_us)
+        return self._write(duties.take_duty, duty, holder, now_us, ttl_us)
+
+    def fenced(self, duty: str, epoch: int) -> MemoryStore:
+        return _Fenced(self, Fence(duty, epoch))
+
+    def hold_duty(self, now_us: int) -> None:
+        self._here()
+        raise ValueError("no duty belongs to this store")
 
     def newest_us(self) -> int:
-        return alerts.newest_us(self._here())
+        return duties.newest_us(self._here())
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:
         return alerts.due_alerts(self._here(), now_us, limit)
 
     def mark_alerts(
-        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
-    ) -> bool:
-        return self._write(alerts.mark_alerts, epoch, rows, sent_at_us, next_at_us, error)
+        self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+    ) -> None:
+        self._write(alerts.mark_alerts, rows, sent_at_us, next_at_us, error)
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:
         self._write(record.add_event, job_id, event, at_us)
@@ -317,6 +326,27 @@ class MemoryStore:
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+class _Fenced(MemoryStore):
+    """The store of a holder: each write is held against its fence."""
+
+    def __init__(self, whole: MemoryStore, fence: Fence) -> None:
+        self._whole = whole
+        self._fence = fence
+        self._notify = whole._notify
+
+    def _here(self) -> Tables:
+        return self._whole._here()
+
+    def _write(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        duties.hold(self._here(), self._fence)
+        return super()._write(work, *args, **kwargs)
+
+    def hold_duty(self, now_us: int) -> None:
+        duties.check(self._here(), self._fence, now_us)
 
 
 def _keeps_the_contract(store: MemoryStore) -> None:

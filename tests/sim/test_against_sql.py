@@ -21,7 +21,7 @@ from spotd.store.base import (
 )
 from spotd.store.engine import BrokenRuleError
 from spotd.store.sql import SqlStore
-from tests.sim.chance import JOBS, Call, Chance
+from tests.sim.chance import JOBS, Call, Chance, perform
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import Bell
 from tests.spotd.store.conftest import DEPLOYMENT, make
@@ -95,9 +95,8 @@ def test_the_same_calls_have_the_same_results(sql: SqlStore, seed: int) -> None:
 
 def _told(store: Store, call: Call) -> object:
     """What came of it."""
-    name, *args = call
     try:
-        return _known(getattr(store, name)(*args))
+        return _known(perform(store, call))
     except (StoreError, ValueError) as error:
         wordless = isinstance(error, ValueError | BrokenRuleError)
         return type(error), "" if wordless else str(error)

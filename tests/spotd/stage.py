@@ -443,9 +443,15 @@ class Stage:
             self.store.note_silent(now_us - int(self.timing.suspect_after_s * S))
             for name in self.clouds:
                 try:
-                    self.survey.survey(name)()
+                    self.survey.sweep(name, self.duty(f"survey:{name}"))
                 except ProviderError:
                     continue
+
+    def duty(self, name: str) -> SqlStore:
+        """The store of who holds that duty: we do, from now on."""
+        epoch = self.store.take_duty(name, "stage", self.clock.now_us(), 20 * S)
+        assert epoch is not None
+        return self.store.fenced(name, epoch)
 
     def follow(self) -> None:
         """The follower's part: new lines of every journal, once each."""

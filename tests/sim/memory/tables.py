@@ -23,6 +23,7 @@ from spotd.model import (
     Throughput,
 )
 from spotd.store.base import CheckpointRow, EventRow, ProgressRow, SegmentRow, Submission
+from spotd.store.duties import Lease
 
 T = TypeVar("T")
 
@@ -72,15 +73,6 @@ class Message:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Duty:
-    """Who holds a duty, and until when."""
-
-    holder: str
-    epoch: int
-    until_us: int
-
-
 @dataclass
 class Tables:
     """All of it. Keys are ids of jobs or nodes where nothing else is said."""
@@ -113,7 +105,7 @@ class Tables:
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)  # job, manifest
     outbox: dict[int, Message] = field(default_factory=dict)
     delivered: dict[int, Message] = field(default_factory=dict)
-    duties: dict[str, Duty] = field(default_factory=dict)
+    duties: dict[str, Lease] = field(default_factory=dict)
 
     # --- found again
     requests: dict[str, str] = field(default_factory=dict)  # request id -> job

@@ -22,7 +22,7 @@ from tests.spotd.serve.rig import Rig, story
 EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
-LINES += ["orphans end", "quarantine status", "quarantine release"]
+LINES += ["orphans end", "quarantine status", "quarantine release", "db backup"]
 
 
 @pytest.mark.req("UX-01")
@@ -55,12 +55,7 @@ def test_every_command_has_help_with_an_example(
     assert f"Usage: spotctl {line}" in text
     assert f"\n    spotctl {line}" in text, "an example"
     assert "-h, --help" in text
-    if line not in (
-        "alerts",
-        "cloud",
-        "quarantine",
-        "demo",
-    ):  # groups, and one that writes a report.json
+    if line not in {"alerts", "cloud", "quarantine", "db", "demo"}:  # groups, and a report.json
         assert "-o, --output" in text
 
 

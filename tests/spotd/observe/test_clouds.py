@@ -19,6 +19,7 @@ from providers.base import (
 from spotd.observe.clouds import Survey, hear_notices, refresh_offers
 from spotd.states import NodeState
 from spotd.store.base import StoreUnavailableError
+from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, ToyCloud
 from tests.spotd.store import build
 
@@ -276,7 +277,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
     warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
     cloud = stage.clouds["aws"]
     monkeypatch.setattr(cloud, "notices", lambda: [warning])
-    hear_notices(stage.store, cloud, stage.clock, [])
+    hear_notices(stage.duty("notices:aws"), cloud, stage.clock, [])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.DRAINING
 
@@ -284,7 +285,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
 def test_a_queue_that_does_not_answer_is_no_warning(stage: Stage) -> None:
     trained(stage)
     stage.clouds["aws"].fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.store, stage.clouds["aws"], stage.clock, [])
+    hear_notices(stage.duty("notices:aws"), stage.clouds["aws"], stage.clock, [])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.RUNNING
 
@@ -298,12 +299,12 @@ def test_a_warning_that_the_store_did_not_take_is_told_again(
     cloud, untold = stage.clouds["aws"], list[Notice]()
     monkeypatch.setattr(cloud, "notices", iter([[warning]]).__next__)
     with monkeypatch.context() as patch:
-        patch.setattr(stage.store, "record_cloud_notices", away)
+        patch.setattr(SqlStore, "record_cloud_notices", away)
         with pytest.raises(StoreUnavailableError):
-            hear_notices(stage.store, cloud, stage.clock, untold)
+            hear_notices(stage.duty("notices:aws"), cloud, stage.clock, untold)
     monkeypatch.undo()
     cloud.fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.store, cloud, stage.clock, untold)
+    hear_notices(stage.duty("notices:aws"), cloud, stage.clock, untold)
     (told_,) = stage.nodes("j1")[0].notices
     assert told_.notice_id == "n1"
     assert untold == []

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from providers.base import InstanceState, LaunchRequest, ProviderError
 from spotd.decide.sweeping import GRACE_S, Fate
-from spotd.model import Event
+from spotd.model import Event, S
 from spotd.observe.clouds import Survey
 from spotd.observe.sweep import REPEAT_S
 from spotd.states import NodeState
-from spotd.store.base import StoreUnavailableError
+from spotd.store.base import LostDutyError, StoreUnavailableError
+from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, job_keys
 from tests.spotd.store import build
 
@@ -73,7 +75,7 @@ def plant(stage: Stage, token: str = "t-nobody", **tags: str) -> str:
 
 def look(stage: Stage, after_s: float = 0.0) -> None:
     stage.clock.sleep(after_s)
-    stage.survey.survey("aws")()
+    stage.survey.sweep("aws", stage.duty("survey:aws"))
 
 
 def told(stage: Stage, kind: str = "orphan") -> list[Event]:
@@ -137,7 +139,7 @@ def test_a_store_that_is_away_loses_no_orphans_story(
     def away(*_: object) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(stage.store, "add_event", away)
+    monkeypatch.setattr(SqlStore, "add_event", away)
     with pytest.raises(StoreUnavailableError):
         look(stage, GRACE_S)
     assert stage.alive() == []
@@ -146,6 +148,41 @@ def test_a_store_that_is_away_loses_no_orphans_story(
     assert sorted(event.text.split()[0] for event in told(stage)) == sorted(orphans)
     look(stage, 10)
     assert len(told(stage)) == 2
+
+
+def test_who_asks_for_a_listing_out_of_turn_ends_nothing(stage: Stage) -> None:
+    """To end orphans is a duty, and an effect may look on any replica."""
+    [orphan] = orphaned(stage, "old")
+    for _ in range(2):
+        stage.survey.survey("aws")()
+        stage.clock.sleep(GRACE_S)
+    assert orphan in stage.alive()
+
+
+def test_who_was_overtaken_after_the_listing_ends_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still between what it recorded and what it was about to do."""
+    [orphan] = orphaned(stage, "old")
+    look(stage)
+    stage.clock.sleep(GRACE_S)
+    store, record = stage.duty("survey:aws"), SqlStore.record_listing
+
+    def stand_still(*arguments: Any) -> object:
+        found = record(*arguments)
+        stage.clock.sleep(30)
+        assert stage.store.take_duty("survey:aws", "you", stage.clock.now_us(), 20 * S) == 2
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlStore, "record_listing", stand_still)
+        with pytest.raises(LostDutyError):
+            stage.survey.sweep("aws", store)
+    assert orphan in stage.alive()
+    assert told(stage) == []
+    stage.clock.sleep(30)
+    look(stage)
+    assert orphan not in stage.alive(), "it is tried at once by who has the duty again"
 
 
 def test_one_that_dies_slowly_is_told_again_but_its_story_only_once(stage: Stage) -> None:
@@ -167,9 +204,9 @@ def test_listings_recorded_side_by_side_end_an_orphan_once(stage: Stage) -> None
     before = stage.clouds["aws"].calls["terminate"]
     look(stage)
     stage.clock.sleep(GRACE_S)
-    records = [stage.survey.survey("aws") for _ in range(8)]
+    store = stage.duty("survey:aws")
     with ThreadPoolExecutor(8) as threads:
-        for done in [threads.submit(record) for record in records]:
+        for done in [threads.submit(stage.survey.sweep, "aws", store) for _ in range(8)]:
             done.result(LIMIT_S)
     assert stage.clouds["aws"].calls["terminate"] == before + 1
     assert len(told(stage)) == 1
@@ -183,8 +220,8 @@ def test_the_cloud_is_asked_before_the_record(
     cloud = stage.clouds["aws"]
     for what, name in (
         (cloud, "list"),
-        (stage.store, "record_listing"),
-        (stage.store, "asked_for"),
+        (SqlStore, "record_listing"),
+        (SqlStore, "asked_for"),
     ):
         real = getattr(what, name)
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.spec import CheckpointDefaults, Known, load
 from spotd.states import NodeState
+from spotd.store.backup import back_up
 from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
 from spotd.store.sql import open_store
 from spotd.vault import JobKeys, Vault, seal_job_keys, seal_secrets
@@ -159,6 +161,7 @@ class Rig:
                 ProviderInfo("aws", "aws", False),
                 ProviderInfo("toy-gcp", "local", True),
             ],
+            back_up=partial(back_up, f"sqlite:///{self.folder / 'db.sqlite'}"),
             test_alert=self._test_alert,
             silent=lambda: self.silent,
             held=lambda: self.held,
