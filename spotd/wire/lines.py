@@ -73,7 +73,7 @@ class JournalEntry:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_line(self) -> bytes:
-        return encode({"journal": asdict(self)})
+        return encode({"journal": vars(self)})
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Heartbeat:
     step: int
 
     def to_line(self) -> bytes:
-        return encode({"heartbeat": asdict(self)})
+        return encode({"heartbeat": vars(self)})
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class LogChunk:
     text: str  # latin-1 view of the bytes, so that any output survives JSON
 
     def to_line(self) -> bytes:
-        return encode({"log": asdict(self)})
+        return encode({"log": vars(self)})
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from providers.base import (
     Notice,
     NoticeKind,
     Offer,
+    PriceError,
     QuotaError,
     RejectedError,
     ThrottledError,
@@ -61,6 +62,7 @@ class Rented:
     ended_us: int = 0
     ended_by: str = ""
     ending_us: int = 0  # a terminate was accepted
+    ignored: int = 0  # terminates that were accepted and not followed
     error_code: str = ""
     expires_at_us: int = 0  # as it was last renewed; 0: never
     notices: dict[str, Notice] = field(default_factory=dict)
@@ -68,6 +70,10 @@ class Rented:
     @property
     def token(self) -> str:
         return self.request.token
+
+    @property
+    def job_id(self) -> str:
+        return self.request.tags["spotd-job"]
 
     @property
     def alive(self) -> bool:
@@ -126,13 +132,17 @@ class SimCloud:
         self.calls: list[tuple[int, str, str]] = []  # (when, verb, token or id): every mutation
         self.out = False  # the whole cloud answers nothing
         self.rejects_credentials = False
-        self.created: Callable[[Rented], None] = lambda _rented: None
+        self._hear_created: list[Callable[[Rented], None]] = []
         self.told_to_end: Callable[[Rented], None] = lambda _rented: None
         self._kernel = kernel
         self._faults = faults
         self._random = faults.stream(f"cloud/{name}")
         self._make_machine = make_machine
         self._by_token: dict[tuple[str, str], Rented] = {}
+
+    def hear_created(self, hear: Callable[[Rented], None]) -> None:
+        """Have it called for every machine, at the moment when it begins to cost."""
+        self._hear_created.append(hear)
 
     # --- the six verbs
 
@@ -154,6 +164,9 @@ class SimCloud:
         if zone is None:
             raise RejectedError(f"no zone {request.zone}")
         spot = request.capacity_type is CapacityType.SPOT
+        cap = request.max_price_microusd_per_h
+        if spot and cap and zone.spot_microusd_per_h > cap:
+            raise PriceError(f"{zone.name} costs more than the request allows")
         if spot and (zone.room <= 0 or not zone.on_sale):
             raise CapacityError(f"no capacity in {zone.name}")
         if self._faults.strikes("cloud_capacity"):
@@ -182,7 +195,8 @@ class SimCloud:
         self.rented[rented.id] = rented
         self._by_token[request.token, request.region] = rented
         zone.room -= spot
-        self.created(rented)
+        for hear in self._hear_created:
+            hear(rented)
         if request.max_run_s:
             self._kernel.after(request.max_run_s, lambda: self.end(rented, "max_run"))
         if self._faults.strikes("cloud_late_failure"):
@@ -204,6 +218,7 @@ class SimCloud:
             return
         self.told_to_end(rented)
         if self._faults.strikes("terminate_ignored"):
+            rented.ignored += 1
             return  # accepted, and the machine stays: it has to be asked again
         rented.ending_us = rented.ending_us or self._kernel.now_us
         self._kernel.after(self._random.uniform(1, 30), lambda: self.end(rented, "terminated"))

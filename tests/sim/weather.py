@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from providers.base import CapacityType, Notice, NoticeKind
+from spotd.clock import BELIEF_S
 from tests.sim.cloud import Rented, SimCloud
 from tests.sim.daemon import SimDaemon
 from tests.sim.faults import Fault
@@ -219,8 +220,7 @@ def _daemon(world: SimWorld, random: Random) -> SimDaemon | None:
 def _daemon_dies(world: SimWorld, random: Random) -> bool:
     daemon = _daemon(world, random)
     if daemon is not None:
-        world.kernel.kill(daemon.process)
-        world.kernel.after(random.uniform(1, 600), daemon.start_again)
+        world.crash(daemon, random.uniform(1, 600))
     return daemon is not None
 
 
@@ -234,7 +234,9 @@ def _daemon_freezes(world: SimWorld, random: Random) -> bool:
 def _clock_jumps(world: SimWorld, random: Random) -> bool:
     daemon = _daemon(world, random)
     if daemon is not None:
-        daemon.clock.ahead_us = int(random.uniform(-7200, 7200) * 1e6)
+        daemon.ahead_us = int(random.uniform(-7200, 7200) * 1e6)
+        after_s = random.uniform(1, 0.9 * BELIEF_S)  # until a time server sets it right
+        world.kernel.after(after_s, lambda: setattr(daemon, "ahead_us", 0))
     return daemon is not None
 
 
@@ -299,6 +301,9 @@ def _catalogue() -> dict[str, Fault]:
         Fault("objects_reply_lost", 0.1, (65,), "a write that arrives, and its answer does not"),
         Fault("objects_slow", 0.05, (64, 65), "a write that takes effect after we gave up"),
         Fault("trainer_crash", 0.01, (70,), "the training program crashes"),
+        Fault("chat_down", 0.9, (74,), "the chat refuses a message"),
+        Fault("chat_hangs", 0.2, (74,), "the chat takes two minutes"),
+        Fault("chat_reply_lost", 0.5, (5, 74), "the chat took it, and did not say so"),
     )
     return {row.name: row for row in rows}
 

@@ -1,0 +1,59 @@
+"""L2, X1, B2, D1, G1: every machine that is made or ended, at the moment when it is."""
+
+from __future__ import annotations
+
+from providers.base import CapacityType
+from spotd.model import LeaveReason, Node
+from spotd.states import NodeState
+from tests.sim.cloud import Rented
+from tests.sim.oracles.base import Oracle, S
+from tests.sim.world import SimWorld
+
+FRESH_S = 8.0  # heard so recently, a node is not lost: the follower's own limit is longer
+
+
+class CloudOracle(Oracle):
+    """Hears of every mutation of a cloud."""
+
+    def __init__(self, world: SimWorld) -> None:
+        super().__init__(world)
+        for cloud in world.clouds.values():
+            cloud.hear_created(self._created)
+            cloud.told_to_end = self._told_to_end
+
+    def _created(self, rented: Rented) -> None:
+        twins = [
+            other
+            for cloud in self.world.clouds.values()
+            for other in cloud.alive()
+            if other.token == rented.token
+        ]
+        if len(twins) > 1:
+            self.fail("L2", f"two machines live for {rented.token}")
+        node = self.world.node_of(rented.token)
+        if node is None:
+            self.fail("X1", f"{rented.id} was created without an intent on record")
+        cap = self.world.spec(node.job_id).max_hourly_microusd
+        spot = rented.request.capacity_type is CapacityType.SPOT
+        if cap and spot and rented.price_microusd_per_h > cap:
+            self.fail("B2", f"{rented.id} costs more than its job allows")
+
+    def _told_to_end(self, rented: Rented) -> None:
+        """Somebody ends a machine: that has to be what the record says, and with reason."""
+        node = self.world.node_of(rented.token)
+        if node is None or node.state is NodeState.GONE:
+            return  # an orphan: L1 wants it ended
+        if node.state is not NodeState.TERMINATING:
+            self.fail("G1", f"{node.id} is {node.state.value} and was ended")
+        self._judge_reason(rented, node)
+
+    def _judge_reason(self, rented: Rented, node: Node) -> None:
+        """A machine that trains and can be heard is ended for what its user, its cloud or its own
+        program said, and for nothing else."""
+        machine = self.world.machines[rented.id]
+        if node.leave_reason is LeaveReason.LOST:
+            ago_s = (node.left_at_us - machine.heard_us) / S
+            if machine.heard_us and 0 <= ago_s < FRESH_S:
+                self.fail("D1", f"{node.id} was given up as lost {ago_s:.1f} s after it spoke")
+        if node.leave_reason is LeaveReason.PREEMPTED and not machine.was_warned:
+            self.fail("D1", f"{node.id} was ended as preempted, and had no notice")
