@@ -60,7 +60,7 @@ class Sweep:
         if not orphans:
             return {}
         known = store.asked_for(self._provider.name, orphans)
-        strays = [_stray(o, o.instance_id in known, since_us[o.instance_id]) for o in orphans]
+        strays = [_stray(o, known.get(o.instance_id), since_us[o.instance_id]) for o in orphans]
         fleet = sum(instance.state in _LIVING for instance in listed)
         return judge(strays, fleet, _record(store, strays), now_us)
 
@@ -69,8 +69,14 @@ class Sweep:
     ) -> list[Instance]:
         """Those to be ended that were not told to end just now."""
         with self._lock:
-            self._ending_us = {i: at for i, at in self._ending_us.items() if i in verdicts}
-            self._reported &= verdicts.keys()
+            # Listings recorded side by side come in any order: one that no longer has an orphan
+            # must not make another one, taken earlier, forget that it was told to end.
+            self._ending_us = {
+                i: at
+                for i, at in self._ending_us.items()
+                if i in verdicts or now_us - at < REPEAT_S * S
+            }
+            self._reported &= verdicts.keys() | self._ending_us.keys()
             overdue = [
                 orphan
                 for orphan in orphans
@@ -171,14 +177,16 @@ def _record(store: Store, strays: Sequence[Stray]) -> Record:
     )
 
 
-def _stray(instance: Instance, known: bool, since_us: int) -> Stray:
+def _stray(instance: Instance, gone_us: int | None, seen_us: int) -> Stray:
+    """`gone_us` is when its node was gone (0: it is not), None when it never had one. A row that is
+    gone counts from then: a daemon that dies again and again forgets whom it saw."""
     tags = instance.tags
     generation = tags.get("spotd-generation", "")
     return Stray(
         instance_id=instance.instance_id,
         deployment=tags.get("spotd-deployment", ""),
-        known=known,
-        since_us=since_us,
+        known=gone_us is not None,
+        since_us=min(gone_us or seen_us, seen_us),
         launched_at_us=instance.launched_at_us,
         ending=instance.state is InstanceState.STOPPING,
         job_id=tags.get("spotd-job", ""),

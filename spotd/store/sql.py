@@ -334,7 +334,7 @@ class SqlStore:
 
     # --- machines that nobody wants
 
-    def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
         return self._database.read(lambda c: strays.asked_for(c, provider, instances))
 
     def record_renewed(self, node_id: str, until_us: int) -> None:

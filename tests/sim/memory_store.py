@@ -292,7 +292,7 @@ class MemoryStore:
 
     # --- machines that nobody wants
 
-    def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
         return strays.asked_for(self._here(), provider, instances)
 
     def record_renewed(self, node_id: str, until_us: int) -> None:

@@ -22,13 +22,14 @@ def test_who_asked_for_a_machine(store: Store) -> None:
     stranger = replace(mine, instance_id="i-9", token="t-unknown")
     nameless = replace(mine, instance_id="i-8", token="")
     everybody = [mine, twin, stranger, nameless]
-    assert store.asked_for("aws", everybody) == {"i-1", "i-2"}
-    assert store.asked_for("aws", [renamed]) == {"i-1"}
-    assert store.asked_for("gcp", everybody) == set()
-    assert store.asked_for("aws", []) == set()
+    assert store.asked_for("aws", everybody) == {"i-1": 0, "i-2": 0}
+    assert store.asked_for("aws", [renamed]) == {"i-1": 0}
+    assert store.asked_for("gcp", everybody) == {}
+    assert store.asked_for("aws", []) == {}
     move(store, NODE, NodeState.TERMINATING)
+    store.record_listing("aws", [], NOW + 30 * S, NOW + 30 * S)
     move(store, NODE, NodeState.GONE)
-    assert store.asked_for("aws", everybody) == {"i-1", "i-2"}
+    assert store.asked_for("aws", everybody) == {"i-1": NOW + 30 * S, "i-2": NOW + 30 * S}
 
 
 def test_a_renewal_is_kept_and_an_older_one_changes_nothing(store: Store) -> None:
