@@ -162,7 +162,8 @@ def held_event(provider: str, news: Sequence[Held]) -> Event:
         "and end them with `spotctl orphans end`"
     )
     data = {"instances": ids}
-    return Event("orphan_held", text, severity=Severity.ERROR, alert=True, data=data)
+    key = f"orphan_held/{provider}"  # a daemon that starts again and again is one message
+    return Event("orphan_held", text, severity=Severity.ERROR, alert=True, key=key, data=data)
 
 
 def _record(store: Store, strays: Sequence[Stray]) -> Record:
