@@ -16,6 +16,7 @@ from spotd.store.base import Store, StoreError
 log = structlog.get_logger(__name__)
 
 REPEAT_S = 60.0  # between terminates of an orphan that is still listed
+FRESH_S = 600.0  # what was held longer ago than this is known to nobody here
 NAMED = 5  # machines that one message names
 _LIVING = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPING)
 
@@ -31,6 +32,7 @@ class Sweep:
         self._ending_us: dict[str, int] = {}  # orphan -> last told to end
         self._reported: set[str] = set()
         self._held: dict[str, Held] = {}
+        self._swept_s = 0.0  # when that was known, monotonic
         self._paged: set[str] = set()  # held, and a person was told
         self._untold: list[tuple[str, Event]] = []  # by job, oldest first
 
@@ -44,8 +46,11 @@ class Sweep:
         self._tell(store)
 
     def held(self) -> list[Held]:
-        """Those of the last listing, longest held first."""
+        """Those of the last listing, longest held first; none when that is long ago: another box
+        has the duty, or the cloud is away."""
         with self._lock:
+            if self._clock.monotonic_s() - self._swept_s > FRESH_S:
+                return []
             return sorted(self._held.values(), key=lambda held: held.since_us)
 
     def _judge(
@@ -118,6 +123,7 @@ class Sweep:
         """Tell of what is held, once for all that a listing shows at once."""
         name, kept = self._provider.name, (Fate.HOLD, Fate.FOREIGN)
         with self._lock:
+            self._swept_s = self._clock.monotonic_s()
             self._held = {
                 orphan.instance_id: Held(
                     name,

@@ -12,7 +12,7 @@ import pytest
 from providers.base import InstanceState, LaunchRequest, ProviderError
 from spotd.decide.sweeping import GRACE_S, Fate
 from spotd.model import Event, S
-from spotd.observe.sweep import REPEAT_S, Sweep
+from spotd.observe.sweep import FRESH_S, REPEAT_S, Sweep
 from spotd.states import NodeState
 from spotd.store.base import LostDutyError, StoreUnavailableError
 from spotd.store.sql import SqlStore
@@ -268,6 +268,16 @@ def test_a_machine_that_no_row_ever_asked_for_is_held_and_a_person_told_once(sta
         assert word in event.text
     (held,) = stage.survey.held()
     assert (held.instance.instance_id, held.fate) == (stranger, Fate.HOLD)
+
+
+def test_what_another_box_sweeps_now_is_not_shown_as_it_was(stage: Stage) -> None:
+    plant(stage)
+    look(stage)
+    assert stage.survey.held()
+    stage.clock.sleep(FRESH_S + 1)
+    assert stage.survey.held() == []
+    look(stage)
+    assert stage.survey.held()
 
 
 def test_a_machine_of_a_generation_that_was_never_decided_is_held(stage: Stage) -> None:
