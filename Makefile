@@ -39,9 +39,10 @@ format: $(READY) ## let ruff write the files as they should be
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## the figures of docs/measurements.md (takes about 40 minutes)
+bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python bench/recovery.py --json bench/out/recovery.json
 	$(BIN)/python bench/control_plane.py --json bench/out/control_plane.json
+	$(BIN)/python -m bench.takeover --json bench/out/takeover.json
 
 soak: $(READY) ## kill everything 20 times each; resumable
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +17,11 @@ from spotd.cli.render import Output, emit
 from spotd.clock import SystemClock
 from spotd.config import load_config
 from spotd.daemon import make_folder, run_daemon
+from spotd.lock import hold_database
 from spotd.store.backup import back_up, restore
 from spotd.store.base import StoreError
+from spotd.store.engine import file_of
+from spotd.store.version import downgrade as downgrade_database
 from spotd.store.version import upgrade as upgrade_database
 
 app = typer.Typer(
@@ -90,9 +94,33 @@ def upgrade(config: ConfigOption = None, output: OutputOption = Output.TABLE) ->
     Example:
       systemctl stop spotd && spotd db upgrade && systemctl start spotd
     """
-    before, after = upgrade_database(load_config(config).database_url)
+    url = load_config(config).database_url
+    with _alone(url):
+        before, after = upgrade_database(url)
     data = {"kind": "Upgrade", "before": before, "after": after}
-    _emit(data, output, "the database is up to date")
+    _emit(data, output, f"the database is up to date: schema {after}")
+
+
+@db.command()
+def downgrade(
+    revision: Annotated[str, typer.Argument(metavar="SCHEMA")],
+    config: ConfigOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Bring the database back to the schema of an older spotd, before that one is installed again.
+
+    What only newer ones know is lost: make a backup before. The older one names the schema that it
+    needs when it refuses to start.
+
+    \b
+    Example:
+      systemctl stop spotd && spotd db downgrade 0002
+    """
+    url = load_config(config).database_url
+    with _alone(url):
+        before, after = downgrade_database(url, revision)
+    data = {"kind": "Downgrade", "before": before, "after": after}
+    _emit(data, output, f"the database has schema {after}")
 
 
 @db.command()
@@ -134,6 +162,14 @@ def restore_(
     reason = restore(found.database_url, file, SystemClock().now_us())
     data = {"kind": "Restore", "file": str(file), "quarantine": reason}
     _emit(data, output, f"restored; in quarantine: {reason}")
+
+
+@contextmanager
+def _alone(url: str) -> Iterator[None]:
+    """While no daemon has the file open, where it is one. Raises UserError."""
+    file = file_of(url)
+    with closing(hold_database(file)) if file is not None and file.exists() else nullcontext():
+        yield
 
 
 def _emit(data: dict[str, Any], output: Output, text: str) -> None:

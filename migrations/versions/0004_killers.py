@@ -25,6 +25,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("nodes") as table:
-        for name in (*TIMES, "wiped_text"):
-            table.drop_column(name)
+    # Not in a batch: SQLite would make the table anew, which others refer to.
+    for name in (*TIMES, "wiped_text"):
+        op.drop_column("nodes", name)

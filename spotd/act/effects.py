@@ -33,7 +33,7 @@ from spotd.decide.bootstrap import agent_config, start_document
 from spotd.decide.expiry import expiry_tags, life_limit_s
 from spotd.decide.needs import CALL_DEADLINE_S, claim_for
 from spotd.errors import UserError
-from spotd.model import EffectKind, HeadSeen, Node, S, View
+from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
 from spotd.plan import Effect
 from spotd.store.base import Store
 from spotd.vault import JobKeys, host_key
@@ -288,7 +288,20 @@ def _read_head(effect: Effect, world: World) -> Record:
         seen_at_us=read_at_us,
         read_at_us=read_at_us,
     )
-    return lambda: world.store.record_head(job.id, seen)
+    return partial(_record_head, world, job, seen)
+
+
+def _record_head(world: World, job: Job, seen: HeadSeen) -> None:
+    """A generation is on record before anything is done for it: HEAD that is ahead of the record,
+    as it is after HEAD was read, tells that the record is older than what goes on."""
+    world.store.record_head(job.id, seen)
+    now = world.store.find_job(job.id)
+    if now is not None and seen.generation > now.generation:
+        text = (
+            f"HEAD of {job.name} is of generation {seen.generation}, and the record of the job "
+            f"ends at {now.generation}: the database is older than the fleet"
+        )
+        world.store.set_quarantine(text, seen.read_at_us)
 
 
 def _terminate(effect: Effect, world: World) -> Record:

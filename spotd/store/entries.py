@@ -132,7 +132,7 @@ def _flag(data: Any, name: str) -> bool:
 
 def _hello(node: Heard, entry: JournalEntry, at_us: int) -> None:
     spoken = _int(entry.data, "wire", wire.WIRE_VERSION)
-    if spoken != wire.WIRE_VERSION:
+    if spoken not in wire.SPOKEN:
         text = f"the node speaks version {spoken} of the wire, this spotd {wire.WIRE_VERSION}"
         node.say(Event("wire", text, severity=Severity.WARNING), at_us)
     node.first("hello_at_us", at_us)

@@ -45,6 +45,28 @@ def upgrade(url: str) -> tuple[str, str]:
         database.close()
 
 
+def downgrade(url: str, revision: str) -> tuple[str, str]:
+    """Bring the database at `url` back to an older schema of ours, for the older spotd that has it;
+    (revision before, revision after). What only newer ones know is lost. One transaction; raises
+    StoreError."""
+    database = Database(url)
+    try:
+        before = database.read(revision_of)
+        if before not in schema.REVISIONS:
+            raise SchemaVersionError(_advice(database.place, before or ""))
+        older = schema.REVISIONS[: schema.REVISIONS.index(before) + 1]
+        if revision not in older:
+            raise SchemaVersionError(
+                f"the database {database.place} has schema {before}, and {revision!r} is none "
+                f"before it: name one of {', '.join(older)}"
+            )
+        if revision != before:
+            database.write(lambda conn: _migrate(conn, revision))
+        return before, revision
+    finally:
+        database.close()
+
+
 def _advice(place: str, found: str) -> str:
     if found in schema.REVISIONS:
         return (
@@ -92,7 +114,7 @@ def _create(conn: Connection) -> None:
     conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
 
 
-def _migrate(conn: Connection) -> None:
+def _migrate(conn: Connection, older: str = "") -> None:
     # Imported here: the daemon itself never needs alembic.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -103,7 +125,10 @@ def _migrate(conn: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn
-    command.upgrade(config, "head")
+    if older:
+        command.downgrade(config, older)
+    else:
+        command.upgrade(config, "head")
 
 
 def _deployment(conn: Connection) -> str | None:

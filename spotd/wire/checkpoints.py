@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spotd.wire.fields import encode, read_field, read_object
-from spotd.wire.lines import WIRE_VERSION
+
+VERSION = 1  # of these documents
 
 
 def head_key(job_id: str) -> str:
@@ -52,7 +53,7 @@ class Head:
     final: bool = False
 
     def to_bytes(self) -> bytes:
-        return encode({"head": asdict(self), "version": WIRE_VERSION})
+        return encode({"head": asdict(self), "version": VERSION})
 
 
 def _ref(value: Any) -> HeadRef:
@@ -122,7 +123,7 @@ class Manifest:
     final: bool = False
 
     def to_bytes(self) -> bytes:
-        return encode({"manifest": asdict(self), "version": WIRE_VERSION})
+        return encode({"manifest": asdict(self), "version": VERSION})
 
 
 def parse_manifest(data: bytes) -> Manifest:

@@ -9,7 +9,11 @@ from typing import Any
 
 from spotd.wire.fields import WireError, encode, read_field, read_number, read_object
 
-WIRE_VERSION = 1
+# Lines and commands say which version of this page they were written by; of version 1 they did not.
+# From one version to the next it only grows: a daemon drives the agents that the one before it
+# started, and after it was taken back, those that the one after it did.
+WIRE_VERSION = 2
+SPOKEN = range(WIRE_VERSION - 1, WIRE_VERSION + 2)
 MAX_LINE_BYTES = 1 << 20
 
 # Exit codes of training (75 is EX_TEMPFAIL of sysexits.h).
@@ -71,6 +75,7 @@ class JournalEntry:
     generation: int
     kind: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    wire: int = WIRE_VERSION
 
     def to_line(self) -> bytes:
         return encode({"journal": vars(self)})
@@ -136,6 +141,7 @@ def parse_line(line: bytes) -> Line:
             generation=read_field(body, "generation", int),
             kind=kind,
             data=read_field(body, "data", dict),
+            wire=_version(body),
         )
     if "heartbeat" in value:
         body = read_field(value, "heartbeat", dict)
@@ -163,18 +169,28 @@ class Command:
     name: str
     generation: int
     data: Mapping[str, Any] = field(default_factory=dict)
+    wire: int = WIRE_VERSION
 
     def to_line(self) -> bytes:
         return encode({"command": asdict(self)})
 
 
 def parse_command(line: bytes) -> Command:
-    """Raises WireError, also for a command that this version does not know."""
+    """Raises WireError, also for a command that this version does not know, and for one of a daemon
+    that is too far from it to be understood."""
     body = read_field(read_object(line), "command", dict)
+    version = _version(body)
+    if version not in SPOKEN:
+        raise WireError(f"it is of version {version}, this agent speaks {WIRE_VERSION}")
     name = read_field(body, "name", str)
     if name not in COMMANDS:
         raise WireError(f"unknown command {name!r}")
-    return Command(name, read_field(body, "generation", int), read_field(body, "data", dict))
+    data = read_field(body, "data", dict)
+    return Command(name, read_field(body, "generation", int), data, version)
+
+
+def _version(body: Mapping[str, Any]) -> int:
+    return int(read_field(body, "wire", int)) if "wire" in body else 1
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class StoreClient:
     ) -> None:
         self._outside = outside
         self._boundary = boundary
-        self._store = outside.store if fenced is None else fenced
+        self._store = fenced or outside.store
 
     def fenced(self, duty: str, epoch: int) -> StoreClient:
         """See Store.fenced."""

@@ -89,8 +89,6 @@ class SimChannel:
             self._arrived += b"".join(self._sent)
             self._sent.clear()
             self.eof_received = self._over
-            if self._reader.frozen_until_us <= self._kernel.now_us:
-                self._machine.heard_us = self._kernel.now_us
             self.on_ready()
             return
         now_us = self._kernel.now_us

@@ -69,7 +69,7 @@ class SimMachine:
         self.cut = False  # off the network, in both directions
         self.metadata_up = True
         self.was_warned = False  # of its end, ever
-        self.heard_us = 0  # when a daemon last received something from it
+        self.mute_us = 0  # when it last could not be heard, as far as anybody looked
         self.agent: SimAgent | None = None
         self.notices: dict[str, Notice] = {}
         self.open_store = open_store
@@ -81,6 +81,18 @@ class SimMachine:
         """Whether packets get in and out. A frozen machine answers nobody."""
         frozen = self.process.frozen_until_us > self.kernel.now_us
         return self.process.alive and not self.cut and not frozen
+
+    @property
+    def speaks(self) -> bool:
+        """Whether who listens can hear it."""
+        return self.reachable and self.agent is not None and self.agent.running
+
+    @property
+    def stays(self) -> bool:
+        """Whether nothing says that it goes, it could tell us so, and its training goes on."""
+        goes = any(n.kind is not NoticeKind.REBALANCE for n in self.notices.values())
+        heard = self.reachable and self.metadata_up and self.agent is not None
+        return heard and not goes and self.agent is not None and self.agent.trains
 
     def power_on(self) -> None:
         self.process.alive = True
@@ -144,6 +156,13 @@ class SimAgent:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.hang_up()
+
+    @property
+    def trains(self) -> bool:
+        """Whether agent and program run, and nobody has asked it to stop."""
+        trainer = self._trainer
+        alive = self.running and trainer is not None
+        return alive and trainer is not None and not (trainer.stop_wanted or trainer.ended)
 
     # --- towards the daemon
 
@@ -367,6 +386,8 @@ class Trainer:
             self._train_until(max(due_us, kernel.now_us + int(STEP_S * 1e6)), last)
             if self._machine.faults.strikes("trainer_crash"):
                 return DIED
+            if self._machine.faults.strikes("trainer_lies"):
+                return wire.EXIT_FINISHED
             self._tell()
             final, stop = self._step >= last, self.stop_wanted
             if final or stop or self.save_wanted or kernel.now_us >= saved_us + int(every_s * 1e6):

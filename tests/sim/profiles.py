@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from random import Random
 
 from tests.sim.faults import Fault, draw
 
@@ -19,14 +18,12 @@ class Profile:
     jobs: int = 3
     forced: Mapping[str, float] = field(default_factory=dict)
     only: bool = False
+    budgets_microusd: tuple[int, ...] = (0, 0, 0, 20_000_000)  # one of them for each job; 0: none
+    poison: bool = False  # nothing can be decided about the first job
 
     def draw(self, seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
         """The strengths of one seed."""
         return {**({} if self.only else draw(seed, faults)), **self.forced}
-
-    def random(self, seed: int) -> Random:
-        """For what is not a fault."""
-        return Random(f"{seed}/profile")
 
 
 PROFILES = {
@@ -41,4 +38,7 @@ PROFILES = {
         "creates whose answer is lost, and a daemon that dies",
         forced={"cloud_reply_lost": 0.3, "daemon_dies": 6.0, "boundary_crash": 0.02},
     ),
+    "stubborn": Profile("machines that stay when told to end", forced={"terminate_ignored": 0.6}),
+    "poor": Profile("jobs that may not cost much", budgets_microusd=(5_000_000, 20_000_000)),
+    "poison": Profile("a job that nothing can be decided about", poison=True),
 }

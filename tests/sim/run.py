@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
+import spotd.reconcile
+from spotd.model import Market, View
+from spotd.plan import Plan
 from tests.sim.daemon import on_kernel
 from tests.sim.faults import Faults
 from tests.sim.kernel import EPOCH_US, Kernel
@@ -57,10 +61,7 @@ class Result:
     took_s: float = 0.0
 
 
-Spoil = Callable[[SimWorld], None]  # plants a bug in a world that is about to begin
-
-
-def run(case: Case, open_store: Open, spoil: Spoil = lambda _world: None) -> Result:
+def run(case: Case, open_store: Open) -> Result:
     """Play the case to its end or to its first violation."""
     began_s = time.process_time()
     profile = PROFILES[case.profile]
@@ -68,13 +69,14 @@ def run(case: Case, open_store: Open, spoil: Spoil = lambda _world: None) -> Res
     kernel = Kernel()
     faults = Faults(case.seed, strengths)
     result = Result(case, enabled=frozenset(strengths))
-    with on_kernel(kernel):
+    with on_kernel(kernel), ExitStack() as stack:
         world = SimWorld(kernel, faults, profile.daemons)
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
-        spoil(world)
+        if profile.poison:
+            stack.enter_context(_poisoned(world))
         oracles = Oracles(world)
         weather = Weather(world)
-        Users(world, profile.jobs).begin(case.hours * STORM_PART * 0.8)
+        Users(world, profile).begin(case.hours * STORM_PART * 0.8)
         weather.begin()
         try:
             kernel.run(EPOCH_US + int(case.hours * STORM_PART * HOUR_US))
@@ -92,3 +94,15 @@ def run(case: Case, open_store: Open, spoil: Spoil = lambda _world: None) -> Res
     result.counts["orphan_s"] = int(oracles.waste.orphan_s)
     result.took_s = time.process_time() - began_s
     return result
+
+
+def _poisoned(world: SimWorld) -> AbstractContextManager[object]:
+    """A bug that only some jobs meet: every decision about them fails."""
+    decide = spotd.reconcile.decide
+
+    def fails(view: View, market: Market, now_us: int) -> Plan:
+        if view.job.id in world.poisoned:
+            raise ZeroDivisionError("a bug that only this job meets")
+        return decide(view, market, now_us)
+
+    return patch.object(spotd.reconcile, "decide", fails)

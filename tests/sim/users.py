@@ -6,21 +6,22 @@ from functools import partial
 
 from providers.base import OfferRequest
 from spotd.model import CheckpointSpec, Desired, HealthSpec
+from tests.sim.profiles import Profile
 from tests.sim.world import BUCKET, SimWorld
 
 ANYWHERE = OfferRequest(accelerator="H100", accelerator_count=8)
 
 
 class Users:
-    """Submits `jobs` jobs over the first hours; some are paused, resumed or cancelled later."""
+    """Submits the profile's jobs over the first hours; some are paused or cancelled later."""
 
-    def __init__(self, world: SimWorld, jobs: int) -> None:
+    def __init__(self, world: SimWorld, profile: Profile) -> None:
         self._world = world
-        self._jobs = jobs
+        self._profile = profile
         self._random = world.faults.stream("users")
 
     def begin(self, hours: float) -> None:
-        for number in range(self._jobs):
+        for number in range(self._profile.jobs):
             after_s = 0.0 if number == 0 else self._random.uniform(0.0, hours * 3600 / 2)
             self._world.kernel.after(after_s, partial(self._submit, number, hours * 3600))
 
@@ -38,9 +39,11 @@ class Users:
             ),
             progress_every_s=120.0,
             health=HealthSpec(check_every_s=300.0),
-            max_hourly_microusd=random.choice((0, 0, 30_000_000)),
-            max_cost_microusd=random.choice((0, 0, 0, 20_000_000)),
+            max_hourly_microusd=random.choice((0, 0, 18_000_000)),
+            max_cost_microusd=random.choice(self._profile.budgets_microusd),
         )
+        if self._profile.poison and number == 0:
+            world.poisoned.add(job_id)
         if random.random() < 0.15:
             self._later(job_id, Desired.CANCEL, left_s * 0.3)
         elif random.random() < 0.15:

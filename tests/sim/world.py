@@ -55,6 +55,8 @@ class SimWorld:
         if self.faults.strikes("boundary_crash"):
             pause_s = self.faults.stream("boundary_crash").uniform(1, 120)
             self.crash(daemon, pause_s)
+        if self.faults.strikes("boundary_stall"):
+            self.kernel.sleep(self.faults.stream("boundary_stall").uniform(0.01, 60))
 
     def crash(self, daemon: SimDaemon, pause_s: float) -> None:
         """kill -9, and a start later. Raises Killed where the daemon itself stands there."""
@@ -125,6 +127,11 @@ class SimWorld:
 
     def spec(self, job_id: str) -> JobSpec:
         return self.specs[job_id]
+
+    def rented(self, instance_id: str) -> Rented:
+        """That machine, of whichever cloud."""
+        books = (cloud.rented.get(instance_id) for cloud in self.clouds.values())
+        return next(found for found in books if found is not None)
 
     def node_of(self, token: str) -> Node | None:
         """The node that was to have this machine, as the store has it now."""

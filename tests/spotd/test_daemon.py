@@ -268,31 +268,6 @@ def test_what_a_daemon_whose_clock_was_ahead_held_binds_nobody(box: Box) -> None
     assert re.search(r'clock is behind the records.*"seconds": 3[56]\d\d', told), told
 
 
-def test_a_second_daemon_on_the_same_state_is_refused(box: Box) -> None:
-    box.start_daemon()
-    (box.folder / "linked.db").symlink_to(box.folder / "state" / "spotd.db")
-    for state, sock, file, text in (
-        ("state", "s", "state/spotd.db", "another spotd runs on"),
-        ("other", "s", "fresh.db", "another process serves"),
-        ("other", "s2", "state/spotd.db", "another spotd uses the database"),
-        ("other", "s2", "linked.db", "on PostgreSQL alone"),
-    ):
-        config = box.folder / "second.toml"
-        written = box.config_path.read_text()
-        written = written.replace(f"{box.folder}/state", f"{box.folder}/{state}")
-        written = written.replace(f'"{box.socket_path}"', f'"{box.folder}/{sock}"')
-        database = f'[database]\nurl = "sqlite:///{box.folder}/{file}"\n'
-        config.write_text(written + database)
-        command = [sys.executable, "-m", "spotd.command", "run", "--config", str(config)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 1
-        assert text in done.stderr
-        assert "try: " in done.stderr
-        assert "Traceback" not in done.stderr
-    assert box.client.get("/v1/health"), "the first one is as well as before"
-    ended_cleanly(box, signal.SIGINT)
-
-
 def test_a_database_without_its_master_key_is_refused(box: Box) -> None:
     """With a fresh key every job's keys would fail to open, and healthy nodes be given up."""
     box.start_daemon()

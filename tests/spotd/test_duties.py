@@ -169,6 +169,24 @@ def test_a_store_that_is_away_is_waited_for(stage: Stage, monkeypatch: pytest.Mo
             wait_until(lambda: office.delivered)
 
 
+def test_a_lease_that_is_locked_keeps_no_other_from_its_renewal(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long write of that duty is under way."""
+    take, tried = stage.store.take_duty, []
+
+    def locked(duty: str, *rest: Any) -> object:
+        tried.append(duty)
+        if duty == "offers:aws":
+            raise StoreUnavailableError("another process holds it locked")
+        return take(duty, *rest)
+
+    monkeypatch.setattr(stage.store, "take_duty", locked)
+    with at_work(Office(stage, replace(NEVER, alerts_s=0.05))) as office:
+        wait_until(lambda: office.delivered)
+        assert tried.index("offers:aws") < tried.index("alerts")
+
+
 class WallClock(datetime):
     """What APScheduler reads, and the duties with it; set back by a number of seconds."""
 

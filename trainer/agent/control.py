@@ -1,8 +1,8 @@
 """The agent's own socket: commands come in, heartbeats go out to whoever follows.
 
 A connection says one line: a command (wire.py), which gets one reply; `{"watch": {"after": N}}`,
-which gets a line per heartbeat and per journal entry until it is closed, and may say `here`, as the
-daemon does; or `{"wake": {}}`.
+which gets a line per heartbeat and per journal entry until it is closed; `{"wake": {}}`; or `here`,
+as the daemon says it.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ class Control:
         request = _parse(line)
         if "wake" in request:
             self._wake()
+        elif "here" in request:
+            with suppress(WireError):
+                self._here(parse_here(line).left_s)
         elif "watch" in request:
             self._watch(connection, request["watch"])
         else:
@@ -81,9 +84,7 @@ class Control:
         with self._lock:
             self._watchers.add(connection)
         try:
-            while line := connection.read_line():  # its end is the end
-                with suppress(WireError):
-                    self._here(parse_here(line).left_s)
+            connection.read_line()  # nothing more is said: this waits for the end
         finally:
             with self._lock:
                 self._watchers.discard(connection)

@@ -19,7 +19,7 @@ from typing import Any
 
 from providers.base import NoticeKind
 from spotd import wire
-from spotd.wire import Heartbeat, LogChunk, encode
+from spotd.wire import MAX_LINE_BYTES, Heartbeat, LogChunk, encode
 from trainer.agent.journal import JournalReader
 from trainer.agent.places import NodeError, Places
 from trainer.agent.streams import LogReader
@@ -87,6 +87,7 @@ class Follower:
         self._monotonic = monotonic
         self._agent: socket.socket | None = None
         self._heard = b""
+        self._said = b""  # by the daemon, of a line that has not ended yet
 
     def run(self, stdin: int) -> None:
         """Until stdin is at its end, the agent ends or is not there, or `out` raises
@@ -152,11 +153,15 @@ class Follower:
         return True
 
     def _hand_on(self, data: bytes) -> bool:
-        """What the daemon says is for the agent, word for word; False at its end. What an agent
-        that is not there misses, it is told again."""
-        if data and self._agent is not None:
-            with suppress(OSError):
-                self._agent.sendall(data)
+        """What the daemon says is for the agent, word for word; False at its end. Each on a line of
+        its own: to an agent of the version before, a watcher that speaks has ended. What one that
+        is not there misses, it is told again."""
+        *lines, self._said = (self._said + data)[-MAX_LINE_BYTES:].split(b"\n")
+        for line in lines:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+                agent.settimeout(IDLE_S)
+                agent.connect(str(self._places.control_socket))
+                agent.sendall(line + b"\n")
         return bool(data)
 
     def _hang_up(self) -> None:

@@ -37,6 +37,7 @@ class Oracles:
         if not self._world.store_away:
             nodes = self._world.store.active_nodes()
             self.record.look(nodes)
+            self.clouds.look(nodes, LOOK_S)
             self.waste.look(nodes, LOOK_S)
         self.money.look(LOOK_S)
 

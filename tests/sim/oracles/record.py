@@ -81,7 +81,7 @@ class RecordOracle(Oracle):
         spent = self._money.spent_microusd(job_id, self.world.kernel.now_us)
         unknown = sum(count for name, count in fired.items() if name.startswith("cloud_"))
         over = limit > 0 and (spent > limit / 2 or unknown > 0)
-        return over or fired["trainer_crash"] > 0
+        return over or fired["trainer_crash"] + fired["trainer_lies"] > 0
 
     def _judge_success(self, job_id: str) -> None:
         head = self._bucket.heads.get(job_id)
