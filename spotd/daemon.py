@@ -62,7 +62,7 @@ class Daemon:
         self.clock = SystemClock()
         self.listening = Listening(self.clock)
         self.ids = RandomIds()
-        self.timing = config.file.timing.to_model()
+        self.timing = config.timing
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
         # A queue, because a signal handler may put to it whatever was interrupted.
@@ -280,6 +280,7 @@ def _schedule(config: Config) -> Schedule:
         survey_s=timing.survey_every_s,
         offers_s=timing.offers_every_s,
         alerts_s=timing.alerts_every_s,
+        expiry_s=min(max(config.timing.unattended_s / 96, 1.0), Schedule.expiry_s),
         prune_s=timing.prune_every_s,
         keep_s=timing.keep_history_days * 86_400,
         lease_s=timing.lease_s,

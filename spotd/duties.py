@@ -20,6 +20,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from providers.base import Notice, Provider, ProviderError
+from spotd.act.renewal import renew_expiries
 from spotd.clock import Clock
 from spotd.decide.health import slow
 from spotd.model import S, Timing
@@ -51,6 +52,7 @@ class Schedule:
     alerts_s: float = 1.0
     silence_s: float = 5.0
     health_s: float = 30.0
+    expiry_s: float = 300.0  # between looks at whose expiry is to be moved on
     prune_s: float = 3600.0
     keep_s: float = 90 * 86_400.0  # history older than this is pruned
     lease_s: float = LEASE_S
@@ -86,6 +88,7 @@ class Duties:
         self._names: list[str] = []
         self._epochs: dict[str, int] = {}  # of the duties that we hold, as far as we know
         self._untold: dict[str, list[Notice]] = {name: [] for name in providers}
+        self._paged: dict[str, set[str]] = {name: set() for name in providers}
         lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
         self._scheduler = BackgroundScheduler(
             executors={
@@ -104,6 +107,7 @@ class Duties:
         for name, done in asked.items():
             self._every(s.survey_s, f"survey:{name}", partial(self._survey.sweep, name), name)
             self._every(s.offers_s, f"offers:{name}", partial(self._offers, name), name, done)
+            self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
             self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
@@ -221,6 +225,10 @@ class Duties:
 
     def _notices(self, name: str, store: Store) -> None:
         hear_notices(store, self._providers[name], self._clock, self._untold[name])
+
+    def _move_on(self, name: str, store: Store) -> None:
+        provider, paged = self._providers[name], self._paged[name]
+        renew_expiries(store, provider, self._clock, self._timing, paged)
 
     def _note_silent(self, store: Store) -> None:
         """Jobs whose nodes were not heard are due; the rules judge."""

@@ -1,4 +1,4 @@
-"""The adapter: the five verbs of the port, spoken to a local cloud."""
+"""The adapter: the six verbs of the port, spoken to a local cloud."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from providers.local.answers import (
 )
 from providers.local.client import Client, NoAnswer
 from providers.local.codes import ERRORS, THROTTLED
+from providers.local.power import POWER_OFF
 
 DEPLOYMENT_TAG = "spotd-deployment"  # as in admission.py, which is the other side of the wire
 
@@ -42,6 +43,8 @@ class LocalCloud:
     """
 
     local = True
+    limits_life = True
+    power_off = (POWER_OFF,)  # a program of the machine's own: never this computer's
 
     def __init__(
         self,
@@ -93,6 +96,11 @@ class LocalCloud:
         self._queue = queue
         self._last_notice = max((seq for seq, _ in rows), default=self._last_notice)
         return [notice for _, notice in rows]
+
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        """Move the expiry on; an unknown id is success."""
+        body = {"instance_id": instance_id, "expires_at_s": expires_at_us // 1_000_000}
+        self._call("POST", "renew", body=body)
 
     def _queued(self, after: int) -> tuple[str, Sequence[tuple[int, Notice]]]:
         query = {"deployment": self._deployment, "after": after}

@@ -68,6 +68,10 @@ _WORDS = {
         "Ended nothing: nobody knows whether they train.",
         "Look at `spotctl orphans`; end them with `spotctl orphans end`.",
     ),
+    "not_renewed": (
+        "Tries again every few minutes.",
+        "Look after that cloud's credentials: `spotctl doctor`.",
+    ),
     "stranded": (
         "Asks no more of that cloud, and cannot end machines there.",
         "Put its section back and restart spotd, until `spotctl nodes` shows none there.",

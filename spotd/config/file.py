@@ -165,6 +165,11 @@ class LimitsSection(Section):
 
     max_nodes: Annotated[int, BeforeValidator(_no_switch), Field(ge=1)] | None = None
     max_usd_per_hour: Usd | None = Field(default=None, description="Micro-USD once read")
+    unattended_h: Annotated[
+        float,
+        BeforeValidator(_no_switch),
+        Field(gt=0, le=720, description="How long machines go on without a daemon, hours"),
+    ] = Timing.unattended_s / 3600
 
     def to_model(self) -> Limits:
         return Limits(self.max_nodes or 0, self.max_usd_per_hour or 0)

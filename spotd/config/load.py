@@ -23,6 +23,7 @@ from spotd.config.checks import (
 from spotd.config.file import MINIMAL, ConfigFile, LocalProvider, SlackRoute
 from spotd.config.start import check_start
 from spotd.errors import InputError, Problem, suggest
+from spotd.model import Timing
 from spotd.spec import CheckpointDefaults, Known
 from spotd.validation import Path as Keys
 from spotd.validation import key_text, validate_partly
@@ -61,6 +62,12 @@ class Config:
         local = all(isinstance(provider, LocalProvider) for provider in providers)
         store = (self.state_dir / "checkpoints").as_uri() if local else ""
         return CheckpointDefaults(section.store or store, section.every, section.keep)
+
+    @property
+    def timing(self) -> Timing:
+        """How patient the daemon is, and how long machines go on without it."""
+        unattended_s = self.file.limits.unattended_h * 3600
+        return replace(self.file.timing.to_model(), unattended_s=unattended_s)
 
     @property
     def known(self) -> Known:

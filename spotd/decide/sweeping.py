@@ -36,7 +36,7 @@ class Stray:
     instance_id: str
     deployment: str
     known: bool
-    since_us: int  # when it was first seen as nobody's
+    since_us: int  # when it was first seen as nobody's, or its node was gone
     launched_at_us: int = 0  # 0: the cloud does not say
     ending: bool = False
     job_id: str = ""

@@ -16,6 +16,7 @@ from spotd.store.base import Store, StoreError
 log = structlog.get_logger(__name__)
 
 REPEAT_S = 60.0  # between terminates of an orphan that is still listed
+FRESH_S = 600.0  # what was held longer ago than this is known to nobody here
 NAMED = 5  # machines that one message names
 _LIVING = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPING)
 
@@ -31,6 +32,7 @@ class Sweep:
         self._ending_us: dict[str, int] = {}  # orphan -> last told to end
         self._reported: set[str] = set()
         self._held: dict[str, Held] = {}
+        self._swept_s = 0.0  # when that was known, monotonic
         self._paged: set[str] = set()  # held, and a person was told
         self._untold: list[tuple[str, Event]] = []  # by job, oldest first
 
@@ -44,8 +46,11 @@ class Sweep:
         self._tell(store)
 
     def held(self) -> list[Held]:
-        """Those of the last listing, longest held first."""
+        """Those of the last listing, longest held first; none when that is long ago: another box
+        has the duty, or the cloud is away."""
         with self._lock:
+            if self._clock.monotonic_s() - self._swept_s > FRESH_S:
+                return []
             return sorted(self._held.values(), key=lambda held: held.since_us)
 
     def _judge(
@@ -60,7 +65,7 @@ class Sweep:
         if not orphans:
             return {}
         known = store.asked_for(self._provider.name, orphans)
-        strays = [_stray(o, o.instance_id in known, since_us[o.instance_id]) for o in orphans]
+        strays = [_stray(o, known.get(o.instance_id), since_us[o.instance_id]) for o in orphans]
         fleet = sum(instance.state in _LIVING for instance in listed)
         return judge(strays, fleet, _record(store, strays), now_us)
 
@@ -69,8 +74,14 @@ class Sweep:
     ) -> list[Instance]:
         """Those to be ended that were not told to end just now."""
         with self._lock:
-            self._ending_us = {i: at for i, at in self._ending_us.items() if i in verdicts}
-            self._reported &= verdicts.keys()
+            # Listings recorded side by side come in any order: one that no longer has an orphan
+            # must not make another one, taken earlier, forget that it was told to end.
+            self._ending_us = {
+                i: at
+                for i, at in self._ending_us.items()
+                if i in verdicts or now_us - at < REPEAT_S * S
+            }
+            self._reported &= verdicts.keys() | self._ending_us.keys()
             overdue = [
                 orphan
                 for orphan in orphans
@@ -112,6 +123,7 @@ class Sweep:
         """Tell of what is held, once for all that a listing shows at once."""
         name, kept = self._provider.name, (Fate.HOLD, Fate.FOREIGN)
         with self._lock:
+            self._swept_s = self._clock.monotonic_s()
             self._held = {
                 orphan.instance_id: Held(
                     name,
@@ -156,7 +168,8 @@ def held_event(provider: str, news: Sequence[Held]) -> Event:
         "and end them with `spotctl orphans end`"
     )
     data = {"instances": ids}
-    return Event("orphan_held", text, severity=Severity.ERROR, alert=True, data=data)
+    key = f"orphan_held/{provider}"  # a daemon that starts again and again is one message
+    return Event("orphan_held", text, severity=Severity.ERROR, alert=True, key=key, data=data)
 
 
 def _record(store: Store, strays: Sequence[Stray]) -> Record:
@@ -171,14 +184,16 @@ def _record(store: Store, strays: Sequence[Stray]) -> Record:
     )
 
 
-def _stray(instance: Instance, known: bool, since_us: int) -> Stray:
+def _stray(instance: Instance, gone_us: int | None, seen_us: int) -> Stray:
+    """`gone_us` is when its node was gone (0: it is not), None when it never had one. A row that is
+    gone counts from then: a daemon that dies again and again forgets whom it saw."""
     tags = instance.tags
     generation = tags.get("spotd-generation", "")
     return Stray(
         instance_id=instance.instance_id,
         deployment=tags.get("spotd-deployment", ""),
-        known=known,
-        since_us=since_us,
+        known=gone_us is not None,
+        since_us=min(gone_us or seen_us, seen_us),
         launched_at_us=instance.launched_at_us,
         ending=instance.state is InstanceState.STOPPING,
         job_id=tags.get("spotd-job", ""),

@@ -6,7 +6,7 @@ WireError, before anything of the entry is taken over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ MAX_AGE_S = 30 * 86_400.0  # no notice or duration is longer
 COLUMNS = (
     *("hello_at_us", "ready_at_us", "claimed_at_us", "first_step_at_us", "last_step"),
     *("heard_at_us", "link_down_at_us", "released_at_us", "exit_code", "exited_at_us"),
-    *("exit_tail", "setup_failed", "journal_seq"),
+    *("exit_tail", "setup_failed", "journal_seq", "wiped_at_us", "wiped_text"),
 )
 
 
@@ -333,6 +333,21 @@ def _warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
 
 
+def _wiped(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    what = [str(name)[:40] for name in _items(entry.data, "what")]
+    left = len(_items(entry.data, "left_mounts")) + (_int_or_none(entry.data, "failed") or 0)
+    text = f"{', '.join(what[:8])} {_text(entry.data, 'how', 'removed')[:40]}"
+    text += f", {left} left" if left else ""
+    node.columns |= {"wiped_at_us": at_us, "wiped_text": text}
+
+
+def _items(data: Mapping[str, Any], name: str) -> list[Any]:
+    found = data.get(name, [])
+    if not isinstance(found, list):
+        raise WireError(f"field {name!r} is {found!r}")
+    return found
+
+
 APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.HELLO: _hello,
     wire.SETUP: _setup,
@@ -349,5 +364,6 @@ APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.DRAINING: _draining,
     wire.RELEASED: _released,
     wire.EXITED: _exited,
+    wire.WIPED: _wiped,
     wire.WARNING: _warning,
 }

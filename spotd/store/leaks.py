@@ -11,9 +11,13 @@ from providers.base import Instance
 class LeakRecords(Protocol):
     """A part of `spotd.store.base.Store`."""
 
-    def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
-        """Ids of those instances that a node, gone or not, stands or stood for: it has their token
-        or their id."""
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+        """Those instances, by id, that a node stands or stood for (it has their token or their id),
+        and when that node was gone; 0 for one that is not."""
+        ...
+
+    def record_renewed(self, node_id: str, until_us: int) -> None:
+        """The cloud moved the node's expiry on to `until_us`. Makes no job due."""
         ...
 
     def release_orphans(self, at_us: int) -> None:

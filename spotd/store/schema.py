@@ -29,7 +29,7 @@ from spotd.states import NodeState
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 
 metadata = MetaData(
     naming_convention={
@@ -41,7 +41,6 @@ metadata = MetaData(
 )
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
-
 
 deployment = Table(
     "deployment",
@@ -151,7 +150,7 @@ nodes = Table(
     key("offer"),
     key("offer_key"),
     key("provider"),
-    big("requested_at_us"),
+    *(big("requested_at_us"), big("expires_at_us")),
     # --- decisions
     key("state"),
     flag("chosen"),
@@ -183,7 +182,7 @@ nodes = Table(
     big("told_drain_at_us"),
     big("told_save_at_us"),
     big("terminated_at_us"),
-    big("gone_at_us"),
+    *(big("renewed_until_us"), big("gone_at_us")),
     words("effect_failed_kind"),
     big("effect_failed_at_us"),
     count("effect_failures"),
@@ -201,6 +200,7 @@ nodes = Table(
     big("exited_at_us"),
     words("exit_tail"),
     flag("setup_failed"),
+    *(big("wiped_at_us"), words("wiped_text")),
     big("journal_seq"),
     UniqueConstraint("token"),
     ForeignKeyConstraint(["job_id", "generation"], ["attempts.job_id", "attempts.generation"]),

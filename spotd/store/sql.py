@@ -334,8 +334,11 @@ class SqlStore:
 
     # --- machines that nobody wants
 
-    def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
         return self._database.read(lambda c: strays.asked_for(c, provider, instances))
+
+    def record_renewed(self, node_id: str, until_us: int) -> None:
+        self._write(lambda tx: strays.record_renewed(tx.conn, node_id, until_us))
 
     def release_orphans(self, at_us: int) -> None:
         self._database.write(lambda c: strays.release(c, at_us))

@@ -1,12 +1,16 @@
-"""Machines that no node wants: whether one ever did, and what a person said about them."""
+"""What keeps machines from leaking: who asked for one, until when it may go on without us, and what
+a person said about those that nobody wants."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, case, or_, select, update
+from sqlalchemy import Connection, Row, case, or_, select, update
 
 from providers.base import Instance
+from spotd.model import Node
+from spotd.states import NodeState
 from spotd.store import schema
 
 RELEASED = "orphans_released"  # the counter that keeps the time
@@ -15,19 +19,34 @@ _counters, _nodes = schema.counters.c, schema.nodes.c
 _SOME = 500  # instances in one statement
 
 
-def asked_for(conn: Connection, provider: str, instances: Sequence[Instance]) -> set[str]:
+def asked_for(conn: Connection, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
     """See LeakRecords.asked_for."""
-    found: set[str] = set()
+    found: dict[str, int] = {}
     for at in range(0, len(instances), _SOME):
         some = instances[at : at + _SOME]
         tokens = sorted({i.token for i in some if i.token})
         ids = sorted({i.instance_id for i in some})
         same = or_(_nodes.token.in_(tokens), _nodes.instance_id.in_(ids))
-        query = select(_nodes.token, _nodes.instance_id).where(_nodes.provider == provider, same)
-        rows = conn.execute(query).all()
-        known = {row.token for row in rows}, {row.instance_id for row in rows}
-        found |= {i.instance_id for i in some if i.token in known[0] or i.instance_id in known[1]}
+        columns = _nodes.token, _nodes.instance_id, _nodes.state, _nodes.gone_at_us
+        query = select(*columns).where(_nodes.provider == provider, same)
+        rows: list[Any] = list(conn.execute(query))
+        found |= matched(rows, some)
     return found
+
+
+def matched(rows: Iterable[Row[Any] | Node], instances: Sequence[Instance]) -> dict[str, int]:
+    """Which instances are those of `rows`, and when those were gone."""
+    found = [(row, row.gone_at_us if row.state == NodeState.GONE.value else 0) for row in rows]
+    by_id = {row.instance_id: at_us for row, at_us in found if row.instance_id}
+    by_token = {row.token: at_us for row, at_us in found}
+    times = {i.instance_id: by_id.get(i.instance_id, by_token.get(i.token)) for i in instances}
+    return {instance_id: at_us for instance_id, at_us in times.items() if at_us is not None}
+
+
+def record_renewed(conn: Connection, node_id: str, until_us: int) -> None:
+    """See LeakRecords.record_renewed."""
+    earlier = (_nodes.id == node_id) & (_nodes.renewed_until_us < until_us)
+    conn.execute(update(schema.nodes).where(earlier).values(renewed_until_us=until_us))
 
 
 def release(conn: Connection, at_us: int) -> None:

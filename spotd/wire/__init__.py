@@ -4,7 +4,7 @@ Standard library only and Python >= 3.10: this file travels to the node inside t
 Three things are spoken:
 
 * the **follow stream** (node -> daemon, one SSH channel): JSON lines, each an object with exactly
-  one of the keys `journal`, `heartbeat` or `log`;
+  one of the keys `journal`, `heartbeat` or `log`; the daemon says `here` on it, and nothing else;
 * **commands** (daemon -> node): a JSON object on the stdin of `spot-node send`, one JSON reply;
 * **checkpoint documents** in the job's authority store: `HEAD` and the manifests.
 
@@ -71,14 +71,17 @@ from spotd.wire.lines import (
     STARTED,
     STOP,
     WARNING,
+    WIPED,
     WIRE_VERSION,
     Command,
     Heartbeat,
+    Here,
     JournalEntry,
     Line,
     LogChunk,
     Reply,
     parse_command,
+    parse_here,
     parse_line,
     parse_reply,
 )
@@ -115,12 +118,14 @@ __all__ = [
     "STARTED",
     "STOP",
     "WARNING",
+    "WIPED",
     "WIRE_VERSION",
     "AgentConfig",
     "Command",
     "Head",
     "HeadRef",
     "Heartbeat",
+    "Here",
     "JournalEntry",
     "Line",
     "LogChunk",
@@ -137,6 +142,7 @@ __all__ = [
     "parse_agent_config",
     "parse_command",
     "parse_head",
+    "parse_here",
     "parse_line",
     "parse_manifest",
     "parse_reply",

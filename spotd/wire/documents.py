@@ -14,7 +14,10 @@ class AgentConfig:
     """What `spot-node run` is started with (JSON on stdin of the boot command).
 
     `watcher` names `providers.<watcher>.notice`; `metadata_base` replaces the link-local address
-    where the machine has another one (empty: the cloud's own).
+    where the machine has another one (empty: the cloud's own). `unattended_s` is how long the
+    machine may go on without a control box (0: for ever), `left_s` what is left of that now,
+    `life_s` when the cloud ends it in any case (0: never), and `power_off` the command that
+    switches it off (empty: there is none). `wipe`: the disks are wiped at the end.
     """
 
     deployment: str
@@ -25,6 +28,11 @@ class AgentConfig:
     watcher: str
     metadata_base: str = ""
     heartbeat_s: float = 2.0
+    unattended_s: float = 0.0
+    left_s: float = 0.0
+    life_s: float = 0.0
+    power_off: tuple[str, ...] = ()
+    wipe: bool = False
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,7 +49,21 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
         watcher=read_field(data, "watcher", str),
         metadata_base=read_field(data, "metadata_base", str),
         heartbeat_s=read_number(data, "heartbeat_s"),
+        **_parse_end(data),
     )
+
+
+def _parse_end(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest fields: a box that does not know them gives its machines no time."""
+    if "unattended_s" not in data:
+        return {}
+    return {
+        "unattended_s": read_number(data, "unattended_s"),
+        "left_s": read_number(data, "left_s"),
+        "life_s": read_number(data, "life_s"),
+        "power_off": tuple(read_list(data, "power_off", str)),
+        "wipe": read_field(data, "wipe", bool),
+    }
 
 
 @dataclass(frozen=True)

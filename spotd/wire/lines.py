@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import WireError, encode, read_count, read_field, read_object
+from spotd.wire.fields import (
+    WireError,
+    encode,
+    read_count,
+    read_field,
+    read_number,
+    read_object,
+)
 
 # Lines and commands say which version of this page they were written by; of version 1 they did not.
 # From one version to the next it only grows: a daemon drives the agents that the one before it
@@ -40,11 +47,13 @@ METADATA = "metadata"  # up: bool, error
 DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
 RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
 EXITED = "exited"  # code (0, 75, 76, else crashed), ranks: {rank: code}, tail: last output lines
+WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
 WARNING = "warning"  # text
 
 JOURNAL_KINDS = frozenset(
     {HELLO, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
-    | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WARNING}
+    | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
+    | {WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.
@@ -102,6 +111,22 @@ class LogChunk:
 
     def to_line(self) -> bytes:
         return encode({"log": vars(self)})
+
+
+@dataclass(frozen=True)
+class Here:
+    """The daemon's only word on the follow stream: it is there, and the machine may go on for
+    `left_s` without hearing it again. A node that does not know it reads over it."""
+
+    left_s: float
+
+    def to_line(self) -> bytes:
+        return encode({"here": asdict(self)})
+
+
+def parse_here(line: bytes) -> Here:
+    """Raises WireError."""
+    return Here(read_number(read_field(read_object(line), "here", dict), "left_s"))
 
 
 Line = JournalEntry | Heartbeat | LogChunk

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from providers.base import (
+    EXPIRES_TAG,
     AuthError,
     CapacityError,
     CapacityType,
@@ -63,6 +64,7 @@ class Rented:
     ending_us: int = 0  # a terminate was accepted
     ignored: int = 0  # terminates that were accepted and not followed
     error_code: str = ""
+    expires_at_us: int = 0  # as it was last renewed; 0: never
     notices: dict[str, Notice] = field(default_factory=dict)
 
     @property
@@ -142,7 +144,7 @@ class SimCloud:
         """Have it called for every machine, at the moment when it begins to cost."""
         self._hear_created.append(hear)
 
-    # --- the five verbs
+    # --- the six verbs
 
     def offers(self) -> list[Offer]:
         self._admit()
@@ -195,6 +197,8 @@ class SimCloud:
         zone.room -= spot
         for hear in self._hear_created:
             hear(rented)
+        if request.max_run_s:
+            self._kernel.after(request.max_run_s, lambda: self.end(rented, "max_run"))
         if self._faults.strikes("cloud_late_failure"):
             rented.error_code = "CapacityError"
             self._kernel.after(5, lambda: self.end(rented, "the create failed"))
@@ -236,6 +240,13 @@ class SimCloud:
         self._admit()
         return []  # the metadata service tells; a queue is part of the real adapters
 
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        self._admit()
+        self.calls.append((self._kernel.now_us, "renew", instance_id))
+        rented = self.rented.get(instance_id)
+        if rented is not None and rented.alive:
+            rented.expires_at_us = max(rented.expires_at_us, expires_at_us)
+
     def _admit(self) -> None:
         if self.rejects_credentials:
             raise AuthError("the credentials have expired")
@@ -244,7 +255,9 @@ class SimCloud:
             raise ThrottledError("too many requests", retry_after_s=wait_s)
 
     def _shown(self, rented: Rented) -> Instance:
-        request = rented.request
+        request, tags = rented.request, dict(rented.request.tags)
+        if rented.expires_at_us:
+            tags[EXPIRES_TAG] = str(rented.expires_at_us // 1_000_000)
         if rented.alive:
             state = InstanceState.STOPPING if rented.ending_us else InstanceState.RUNNING
         else:
@@ -252,7 +265,7 @@ class SimCloud:
         return Instance(
             instance_id=rented.id,
             token=rented.token,
-            tags=request.tags,
+            tags=tags,
             state=state,
             region=request.region,
             zone=request.zone,

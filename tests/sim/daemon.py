@@ -91,6 +91,8 @@ class CloudClient:
 
     local = False
     visibility_s = 30.0
+    limits_life = True
+    power_off = ()
 
     def __init__(self, cloud: SimCloud, net: Net) -> None:
         self.name = cloud.name
@@ -112,6 +114,9 @@ class CloudClient:
 
     def notices(self) -> Sequence[Notice]:
         return self._call("notices", self._cloud.notices)
+
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        self._call("renew", lambda: self._cloud.renew(instance_id, expires_at_us))
 
     def _call(self, what: str, act: Callable[[], T]) -> T:
         return self._net.call(

@@ -292,8 +292,11 @@ class MemoryStore:
 
     # --- machines that nobody wants
 
-    def asked_for(self, provider: str, instances: Sequence[Instance]) -> set[str]:
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
         return strays.asked_for(self._here(), provider, instances)
+
+    def record_renewed(self, node_id: str, until_us: int) -> None:
+        self._write(strays.record_renewed, node_id, until_us)
 
     def release_orphans(self, at_us: int) -> None:
         self._write(strays.release, at_us)

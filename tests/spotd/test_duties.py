@@ -95,8 +95,12 @@ def test_prices_are_known_before_the_first_decision(stage: Stage) -> None:
 
 def test_every_duty_is_done_again_and_again(stage: Stage) -> None:
     often = replace(NEVER, survey_s=0.1, offers_s=0.1, notices_s=0.1, alerts_s=0.1, prune_s=0.1)
-    with at_work(Office(stage, often)) as office:
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    with at_work(Office(stage, replace(often, expiry_s=0.1))) as office:
         wait_until(lambda: len(office.delivered) >= 2)
+        wait_until(lambda: calls(stage, "renew"))
         for verb in ("list", "offers", "notices"):
             wait_until(lambda verb=verb: calls(stage, verb) >= 4)
 

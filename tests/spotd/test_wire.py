@@ -42,7 +42,7 @@ START = wire.StartDocument(
     stop_grace_s=5.0,
     progress_every_s=1.0,
 )
-CONFIG = wire.AgentConfig("d0", "j1", 1, 0, "t-1", "none")
+CONFIG = wire.AgentConfig("d0", "j1", 1, 0, "t-1", "none", power_off=("off", "now"))
 
 
 def lines(parse: Callable[[bytes], object]) -> Callable[[Any], object]:
@@ -65,6 +65,7 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     ),
     "manifest": (json.loads(MANIFEST.to_bytes()), lines(wire.parse_manifest)),
     "start": (json.loads(json.dumps(START.to_data())), wire.parse_start),
+    "here": (json.loads(wire.Here(60.0).to_line()), lines(wire.parse_here)),
     "config": (json.loads(json.dumps(CONFIG.to_data())), wire.parse_agent_config),
 }
 SURPRISES = (None, True, -1, 10**400, 1e308, float("nan"), "", "x", [], [1], [[]], {}, {"a": 1})
@@ -120,3 +121,11 @@ def test_an_error_shows_the_beginning_of_what_is_wrong() -> None:
     with pytest.raises(wire.WireError) as caught:
         wire.parse_reply(f'{{"reply": {{"ok": {deep}}}}}'.encode())
     assert len(str(caught.value)) < 300
+
+
+def test_a_box_that_gives_no_time_is_understood() -> None:
+    """One of the version before: its nodes go on for ever."""
+    data = CONFIG.to_data()
+    for name in ("unattended_s", "left_s", "life_s", "power_off", "wipe"):
+        del data[name]
+    assert wire.parse_agent_config(data).unattended_s == 0

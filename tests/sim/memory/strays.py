@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from providers.base import Instance
-from spotd.store.strays import RELEASED
+from spotd.store.strays import RELEASED, matched
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
-def asked_for(tables: Tables, provider: str, instances: Sequence[Instance]) -> set[str]:
+def asked_for(tables: Tables, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
     """See LeakRecords.asked_for."""
     nodes = [node for node in tables.nodes.values() if node.offer.provider == provider]
-    tokens = {node.token for node in nodes}
-    ids = {node.instance_id for node in nodes if node.instance_id}
-    return {i.instance_id for i in instances if i.token in tokens or i.instance_id in ids}
+    return matched(nodes, instances)
+
+
+def record_renewed(tx: Transaction, node_id: str, until_us: int) -> None:
+    """See LeakRecords.record_renewed."""
+    node = tx.tables.nodes.get(node_id)
+    if node is not None and node.renewed_until_us < until_us:
+        tx.change_node(node, renewed_until_us=until_us)
 
 
 def release(tx: Transaction, at_us: int) -> None:

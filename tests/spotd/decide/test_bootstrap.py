@@ -21,6 +21,16 @@ SPEC = spec(
     stop_grace_s=10.0,
     progress_every_s=11.0,
 )
+
+
+class Cloud:
+    """As much of a provider as is asked for."""
+
+    watcher = "aws"
+    limits_life = True
+    power_off = ("off",)
+
+
 DATA = {"claim": "after_release", "claim_deadline_s": 12.0, "node_ips": ("10.0.0.1", "10.0.0.2")}
 
 
@@ -32,8 +42,10 @@ def started(**data: object) -> StartDocument:
 
 
 def test_an_agent_knows_which_node_it_is() -> None:
-    told = agent_config("d0", node(generation=3, rank=1), "aws")
-    assert told == AgentConfig("d0", "j0", 3, 1, "t-3-0-1", "aws")
+    """And where it cannot be told when to end, it is not."""
+    told = agent_config("d0", node(generation=3, rank=1), Cloud(), NOW)  # type: ignore[arg-type]
+    expected = AgentConfig("d0", "j0", 3, 1, "t-3-0-1", "aws", power_off=("off",), wipe=True)
+    assert told == expected
     assert parse_agent_config(told.to_data()) == told
 
 

@@ -12,8 +12,7 @@ import pytest
 from providers.base import InstanceState, LaunchRequest, ProviderError
 from spotd.decide.sweeping import GRACE_S, Fate
 from spotd.model import Event, S
-from spotd.observe.clouds import Survey
-from spotd.observe.sweep import REPEAT_S
+from spotd.observe.sweep import FRESH_S, REPEAT_S, Sweep
 from spotd.states import NodeState
 from spotd.store.base import LostDutyError, StoreUnavailableError
 from spotd.store.sql import SqlStore
@@ -88,15 +87,12 @@ def told(stage: Stage, kind: str = "orphan") -> list[Event]:
 @pytest.mark.req("RPV-10")
 def test_an_orphan_is_ended_after_its_grace_with_an_alert(stage: Stage) -> None:
     [orphan] = orphaned(stage, "old")
-    wanted = trained(stage)
-    revive(stage, orphan)  # hours have passed for the story of the other job
-    stage.survey = Survey(stage.store, stage.clouds, stage.clock)
-    look(stage)
-    look(stage, GRACE_S - 1)
-    assert sorted(stage.alive()) == sorted([wanted, orphan])
+    gone_us = stage.nodes("old")[0].gone_at_us
+    look(stage, GRACE_S - 1 - (stage.clock.now_us() - gone_us) / 1e6)
+    assert stage.alive() == [orphan]
     assert told(stage) == []
     look(stage, 1)
-    assert stage.alive() == [wanted], "what a node wants is left alone"
+    assert stage.alive() == []
     (event,) = told(stage)
     assert event.alert
     assert orphan in event.text
@@ -104,9 +100,31 @@ def test_an_orphan_is_ended_after_its_grace_with_an_alert(stage: Stage) -> None:
     assert [row.job_id for row in stage.store.events("old") if row.event == event] == ["old"]
 
 
-def test_the_grace_begins_anew_when_it_was_not_seen(stage: Stage) -> None:
+def test_what_a_node_wants_is_left_alone(stage: Stage) -> None:
+    wanted = trained(stage)
+    for _ in range(3):
+        look(stage, GRACE_S)
+    assert stage.alive() == [wanted]
+    assert stage.survey.held() == []
+
+
+def test_a_daemon_that_dies_again_and_again_lets_no_orphan_live_longer(stage: Stage) -> None:
+    """Its node is gone on record: that, and not who saw it since when, begins the grace."""
     [orphan] = orphaned(stage, "old")
+    gone_us = stage.nodes("old")[0].gone_at_us
+    while stage.clock.now_us() < gone_us + int((GRACE_S - 1) * 1e6):
+        look(stage)
+        assert stage.alive() == [orphan]
+        stage.restart()
+    look(stage, 2)
+    assert stage.alive() == []
+
+
+def test_the_grace_begins_anew_when_it_was_not_seen(stage: Stage) -> None:
+    """Of one that no row asked for; that of the others begins with the end of their node."""
+    orphan = plant(stage)
     cloud = stage.clouds["aws"]
+    stage.store.release_orphans(stage.clock.now_us())
     look(stage)
     hidden = cloud.machines.pop(orphan)
     look(stage, 30)
@@ -252,6 +270,16 @@ def test_a_machine_that_no_row_ever_asked_for_is_held_and_a_person_told_once(sta
     assert (held.instance.instance_id, held.fate) == (stranger, Fate.HOLD)
 
 
+def test_what_another_box_sweeps_now_is_not_shown_as_it_was(stage: Stage) -> None:
+    plant(stage)
+    look(stage)
+    assert stage.survey.held()
+    stage.clock.sleep(FRESH_S + 1)
+    assert stage.survey.held() == []
+    look(stage)
+    assert stage.survey.held()
+
+
 def test_a_machine_of_a_generation_that_was_never_decided_is_held(stage: Stage) -> None:
     """The database was restored from a backup: the fleet is newer, and trains."""
     trained(stage)
@@ -317,3 +345,17 @@ def test_another_deployments_machine_is_never_touched(stage: Stage) -> None:
     look(stage, GRACE_S)
     assert stage.alive() == [foreign, nobodys]
     assert {held.fate for held in stage.survey.held()} == {Fate.FOREIGN}
+
+
+def test_a_listing_that_comes_late_ends_nobody_twice(stage: Stage) -> None:
+    """It was taken before the orphan ended, and is recorded after one that was taken later."""
+    [orphan] = orphaned(stage, "old")
+    stage.clock.sleep(GRACE_S)
+    cloud, store = stage.clouds["aws"], stage.duty("survey:aws")
+    stale = [cloud.machines[orphan].instance]
+    before = cloud.calls["terminate"]
+    sweep = Sweep(cloud, stage.clock)
+    for listed in (stale, [], stale):
+        sweep.run(store, listed, listed)
+    assert cloud.calls["terminate"] == before + 1
+    assert len(told(stage)) == 1
