@@ -214,6 +214,9 @@ class Outside(Protocol):
     def people(self) -> Route: ...
 
     @property
+    def daemons(self) -> Sequence[SimDaemon]: ...
+
+    @property
     def timing(self) -> Timing: ...
 
     def boundary(self, daemon: SimDaemon, what: str) -> None:
@@ -274,6 +277,8 @@ class SimDaemon:
         link: Any = SimLink(out.kernel, net, out.machines.get)
         clock = SimClock(out.kernel, lambda: self.ahead_us)
         clock.not_before(self._newest_us() + 1)
+        if len(out.daemons) == 1:
+            out.store.free_duties()  # as on SQLite: nobody else has the file open
         listening = Listening(clock)
         owner = self.process.name
         survey = Survey(store, providers, clock)

@@ -273,6 +273,10 @@ class MemoryStore:
         self._here()
         raise ValueError("no duty belongs to this store")
 
+    def free_duties(self) -> None:
+        """See SqlStore.free_duties."""
+        self._write(duties.free_all)
+
     def newest_us(self) -> int:
         return duties.newest_us(self._here())
 

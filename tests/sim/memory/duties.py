@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spotd.model import S
 from spotd.store.duties import CLOCK, MARGIN_S, Fence, asked
 from tests.sim.memory.tables import Tables
@@ -16,6 +18,12 @@ def take_duty(tx: Transaction, duty: str, holder: str, now_us: int, ttl_us: int)
         tx.put(tables.counters, CLOCK, max(tables.counters[CLOCK], now_us))
     tx.put(tables.duties, duty, after)
     return after.epoch if has else None
+
+
+def free_all(tx: Transaction) -> None:
+    """See SqlStore.free_duties."""
+    for duty, lease in list(tx.tables.duties.items()):
+        tx.put(tx.tables.duties, duty, replace(lease, holder="", until_us=0))
 
 
 def hold(tables: Tables, fence: Fence) -> None:

@@ -19,6 +19,7 @@ from spotd.store.base import LostDutyError, Store, StoreUnavailableError
 from spotd.store.duties import MARGIN_S
 from spotd.store.sql import SqlStore
 from tests.rigs import postgres
+from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, instance, move, node, offer, placed
 from tests.spotd.store.conftest import make
 
@@ -236,12 +237,14 @@ def test_a_client_that_froze_in_the_middle_of_a_statement_holds_up_nobody_for_lo
     store.close()
 
 
-def test_who_alone_has_the_database_lets_go_for_the_dead(sql_store: SqlStore) -> None:
-    sql_store.take_duty("duty", "the dead", NOW, 3600 * S)
-    sql_store.free_duties()
-    assert sql_store.take_duty("duty", "me", NOW, TTL_US) == 2
+def test_who_alone_has_the_database_lets_go_for_the_dead(
+    store: SqlStore | MemoryStore,
+) -> None:
+    store.take_duty("duty", "the dead", NOW, 3600 * S)
+    store.free_duties()
+    assert store.take_duty("duty", "me", NOW, TTL_US) == 2
     with pytest.raises(LostDutyError):
-        sql_store.fenced("duty", 1).note_jobs([])
+        store.fenced("duty", 1).note_jobs([])
 
 
 # --- a listing that was recorded out of turn, by whoever asked
