@@ -31,8 +31,13 @@ PROFILES = {
     "calm": Profile("nothing fails but the market", only=True),
     "two": Profile("two daemons on one database", daemons=2, forced={"daemon_freezes": 4.0}),
     "zombies": Profile(
-        "machines that freeze or are cut off and come back",
-        forced={"machine_freezes": 6.0, "machine_cut": 6.0},
+        "machines that freeze, stay when told to end, and come back to write",
+        forced={
+            "machine_freezes": 6.0,
+            "machine_cut": 6.0,
+            "terminate_ignored": 0.7,
+            "objects_slow": 0.1,
+        },
     ),
     "unknown": Profile(
         "creates whose answer is lost, and a daemon that dies",

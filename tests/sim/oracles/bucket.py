@@ -70,6 +70,10 @@ class BucketOracle(Oracle):
         """A new generation resumes at `step`: what lies between there and what was computed before
         is lost. What its predecessors' `every_s` allows is the most that may be."""
         job_id = trainer.job_id
+        current = self.heads[job_id].current
+        committed = current.step if current else 0
+        if step < committed:
+            self.fail("C1", f"{job_id}: resumes at step {step}, and {committed} was committed")
         lost = max(self.reached[job_id] - step, 0)
         self.steps_lost[job_id] += lost
         most = int((self.world.spec(job_id).checkpoint.every_s + SLACK_S) / STEP_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from spotd.store.base import Store, StoreError
 from spotd.store.engine import Database
 from spotd.store.sql import SqlStore
 from spotd.store.transaction import Transaction
+from spotd.store.version import downgrade
 from tests.rigs import postgres
 from tests.spotd.store.build import NOW, kinds, placed, submission, submit
 from tests.spotd.store.conftest import make
@@ -215,10 +215,7 @@ def test_the_backup_of_an_older_schema_is_upgraded(tmp_path: Path, file: Path) -
     """A backup is made before an upgrade, and may be needed after one."""
     old = f"sqlite:///{tmp_path}/old.db"
     make(old).close()
-    with sqlite3.connect(tmp_path / "old.db") as database:
-        database.execute("ALTER TABLE deployment DROP COLUMN quarantine")
-        database.execute("UPDATE alembic_version SET version_num = '0002'")
-    database.close()
+    downgrade(old, "0002")
     back_up(old, file, NOW)
     fresh = f"sqlite:///{tmp_path}/fresh.db"
     assert restore(fresh, file, NOW) == "this database was restored from spotd.backup"
