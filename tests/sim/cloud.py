@@ -55,7 +55,7 @@ class Rented:
     id: str
     request: LaunchRequest
     provider: str
-    price_microusd_per_h: int
+    prices: list[tuple[int, int]]  # (since when, micro-USD an hour), oldest first
     created_us: int
     visible_us: int
     machine: Machine
@@ -74,6 +74,15 @@ class Rented:
     @property
     def job_id(self) -> str:
         return self.request.tags["spotd-job"]
+
+    def cost_microusd(self, until_us: int) -> int:
+        """What it has cost until then: a spot machine costs what its place costs at each moment."""
+        end_us = min(self.ended_us or until_us, until_us)
+        ends = [*(since_us for since_us, _ in self.prices[1:]), end_us]
+        return sum(
+            max(min(to_us, end_us) - since_us, 0) * price // 3_600_000_000
+            for (since_us, price), to_us in zip(self.prices, ends, strict=True)
+        )
 
     @property
     def alive(self) -> bool:
@@ -186,7 +195,7 @@ class SimCloud:
             id=f"i-{self.name}-{len(self.rented):05d}",
             request=request,
             provider=self.name,
-            price_microusd_per_h=zone.spot_microusd_per_h if spot else LIST_PRICE,
+            prices=[(now_us, zone.spot_microusd_per_h if spot else LIST_PRICE)],
             created_us=now_us,
             visible_us=now_us + int(lag_s * 1e6),
             machine=None,  # type: ignore[arg-type]
@@ -279,6 +288,14 @@ class SimCloud:
         )
 
     # --- what the cloud does by itself
+
+    def reprice(self, zone: Zone, microusd_per_h: int) -> None:
+        """A place costs something else from now on, for who is there too."""
+        zone.spot_microusd_per_h = microusd_per_h
+        for rented in self.alive():
+            request = rented.request
+            if request.zone == zone.name and request.capacity_type is CapacityType.SPOT:
+                rented.prices.append((self._kernel.now_us, microusd_per_h))
 
     def end(self, rented: Rented, why: str) -> None:
         """The machine is gone, and costs nothing from now on."""

@@ -41,7 +41,7 @@ class Weather:
             cloud.out = cloud.rejects_credentials = False
             for zone in cloud.zones.values():
                 zone.on_sale, zone.room = True, max(zone.room, 4)
-                zone.spot_microusd_per_h = min(zone.spot_microusd_per_h, CALM_MICROUSD_PER_H)
+                cloud.reprice(zone, min(zone.spot_microusd_per_h, CALM_MICROUSD_PER_H))
         for machine in world.machines.values():
             machine.cut, machine.metadata_up = False, True
         for daemon in world.daemons:
@@ -70,7 +70,7 @@ class Weather:
             random = self._faults.stream(f"market/{cloud.name}")
             for zone in cloud.zones.values():
                 price = zone.spot_microusd_per_h * random.uniform(0.93, 1.08)
-                zone.spot_microusd_per_h = int(min(max(price, 12_000_000), 60_000_000))
+                cloud.reprice(zone, int(min(max(price, 12_000_000), 60_000_000)))
                 zone.room = min(max(zone.room + random.choice((-1, 0, 0, 1)), 0), 6)
         self._kernel.after(PRICE_EVERY_S, self._walk)
 

@@ -40,7 +40,7 @@ class CloudOracle(Oracle):
             self.fail("X1", f"{rented.id} was created without an intent on record")
         cap = self.world.spec(node.job_id).max_hourly_microusd
         spot = rented.request.capacity_type is CapacityType.SPOT
-        if cap and spot and rented.price_microusd_per_h > cap:
+        if cap and spot and rented.prices[0][1] > cap:
             self.fail("B2", f"{rented.id} costs more than its job allows")
 
     def look(self, nodes: Iterable[Node], passed_s: float) -> None:
