@@ -91,6 +91,14 @@ def test_it_agrees_with_the_program() -> None:
     assert unit["LoadCredential"].split(":")[0] == KEY_NAME
 
 
+def test_it_waits_for_the_time_to_be_right() -> None:
+    """A clock that is set ahead while spotd runs is doubted, one that was wrong before is not."""
+    lines = UNIT.read_text().splitlines()
+    for key in ("After", "Wants"):
+        [value] = [line for line in lines if line.startswith(f"{key}=")]
+        assert "time-sync.target" in value.split("=")[1].split()
+
+
 def test_it_is_started_again_however_often_it_ends() -> None:
     """A database that is away ends every start at once: after a limit nobody would try again."""
     assert service()["Restart"] == "always"
