@@ -56,11 +56,12 @@ def test_verify_would_say_something(installed: Path) -> None:
 
 
 def test_it_is_locked_up_well(installed: Path) -> None:
-    done = analyze("security", "--offline=true", "--threshold=15", "--no-pager", str(installed))
+    """An exposure of 1.2 at most: what is left is the network and the names of users."""
+    done = analyze("security", "--offline=true", "--threshold=12", "--no-pager", str(installed))
     assert done.returncode == 0, done.stdout[-500:]
     weaker = installed.read_text().replace("DynamicUser=yes", "")
     installed.write_text(weaker.replace("CapabilityBoundingSet=", ""))
-    done = analyze("security", "--offline=true", "--threshold=15", "--no-pager", str(installed))
+    done = analyze("security", "--offline=true", "--threshold=12", "--no-pager", str(installed))
     assert done.returncode != 0, "the threshold is one"
 
 

@@ -1,0 +1,170 @@
+"""The unit under a real systemd, in a container of this machine: one boot for all tests.
+
+Each test leaves spotd running. What the unit says by itself, tests/spotd/test_systemd.py looks at.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spotd.errors import ExitCode
+from tests.rigs.nspawn import CHECKOUT, Container, booted
+from tests.rigs.station import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("nspawn")]
+
+UNIT = "spotd.service"
+SOCKET = "/run/spotd/spotd.sock"
+WEBHOOK = "https://hooks.slack.com/services/T0/B0/canary-in-a-credential"
+CONFIG = """\
+[providers.here]
+kind = "local"
+url = "http://127.0.0.1:8700"
+personality = "aws"
+token_file = "/etc/spotd/token"
+
+[alerts.routes.team]
+kind = "slack"
+url_credential = "slack"
+"""
+# As `systemctl edit spotd` would write it. A watchdog of a minute is too long for a test.
+DROP_IN = """\
+[Service]
+WatchdogSec=5
+LoadCredential=slack:/etc/spotd/slack
+"""
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    """A control box with spotd installed as the head of the unit tells."""
+    files = tmp_path_factory.mktemp("nspawn") / "files"
+    unit = files / "etc/systemd/system" / UNIT
+    unit.parent.mkdir(parents=True)
+    unit.write_text((CHECKOUT / "systemd" / UNIT).read_text())
+    with booted(files) as machine:
+        install(machine)
+        yield machine
+
+
+def install(machine: Container) -> None:
+    machine.run("useradd", "--system", "--user-group", "--no-create-home", "spotd")
+    for name in ("alice", "mallory"):
+        machine.run("useradd", "--user-group", "--no-create-home", name)
+    machine.run("usermod", "-aG", "spotd", "alice")
+    machine.write("/etc/spotd/config.toml", CONFIG)
+    machine.write("/etc/spotd/token", "token")
+    machine.write("/etc/spotd/key", secrets.token_hex(32), "0600")
+    machine.write("/etc/spotd/slack", WEBHOOK, "0600")
+    machine.write(f"/etc/systemd/system/{UNIT}.d/test.conf", DROP_IN)
+    machine.run("systemctl", "daemon-reload")
+
+
+@pytest.fixture
+def spotd(box: Container) -> Container:
+    """The box with spotd up: `systemctl start` of what runs already does nothing."""
+    box.run("systemctl", "start", UNIT)
+    return box
+
+
+def main_pid(box: Container) -> str:
+    return box.show(UNIT, "MainPID")
+
+
+def started_again(box: Container, before: str) -> Callable[[], bool]:
+    """Whether another process than `before` is up and has said that it is ready."""
+
+    def look() -> bool:
+        return box.show(UNIT, "ActiveState") == "active" and main_pid(box) not in ("0", before)
+
+    return look
+
+
+def ctl(box: Container, user: str, *words: str) -> tuple[int, str]:
+    """Exit code and output of spotctl as `user`."""
+    done = box.run("/opt/spotd/bin/spotctl", *words, user=user, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_it_is_ready_when_its_start_is_over(box: Container) -> None:
+    done = box.run("systemctl", "start", UNIT, check=False)
+    assert done.returncode == 0, box.journal(UNIT)
+    code, said = ctl(box, "alice", "ps")
+    assert code == 0, said
+    assert box.show(UNIT, "StatusErrno") == "0"
+    assert box.show(UNIT, "NRestarts") == "0"
+
+
+def test_its_socket_is_for_its_group_alone(spotd: Container) -> None:
+    mode = "%a %U:%G"
+    assert spotd.run("stat", "-c", mode, SOCKET).stdout.split() == ["660", "spotd:spotd"]
+    folders = spotd.run("stat", "-c", mode, "/run/spotd", "/var/lib/private/spotd").stdout
+    assert folders.splitlines() == ["750 spotd:spotd", "700 spotd:spotd"]
+    code, said = ctl(spotd, "mallory", "ps")
+    assert code == ExitCode.AUTH, said
+    assert "usermod -aG spotd" in said
+
+
+def test_its_secrets_come_as_credentials(spotd: Container) -> None:
+    """The files belong to root, spotd cannot open them, and no other key was made."""
+    pid = main_pid(spotd)
+    for name in ("key", "slack"):
+        done = spotd.run("cat", f"/etc/spotd/{name}", user="spotd", check=False)
+        assert "Permission denied" in done.stderr
+    held = spotd.run("ls", f"/proc/{pid}/root/run/credentials/{UNIT}").stdout.split()
+    assert held == ["slack", "spotd-key"]
+    assert "spotd-key" not in spotd.run("ls", "/var/lib/private/spotd").stdout
+    environ = spotd.run("cat", f"/proc/{pid}/environ", f"/proc/{pid}/cmdline").stdout
+    assert "canary" not in environ + spotd.journal(UNIT)
+
+
+def test_it_runs_locked_up(spotd: Container) -> None:
+    """The kernel's own words about the process, not the unit's."""
+    words = spotd.run("cat", f"/proc/{main_pid(spotd)}/status").stdout.splitlines()
+    status = dict(line.split(":\t", 1) for line in words)
+    assert {status[f"Cap{name}"] for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert "0" not in status["Uid"].split()
+
+
+def test_a_hung_one_is_killed_and_started_again(spotd: Container) -> None:
+    pid, restarts = main_pid(spotd), int(spotd.show(UNIT, "NRestarts"))
+    spotd.run("kill", "-STOP", pid)
+    wait_until("the watchdog bites", started_again(spotd, pid))
+    assert int(spotd.show(UNIT, "NRestarts")) == restarts + 1
+    assert "Watchdog timeout" in spotd.journal(UNIT)
+    assert ctl(spotd, "alice", "ps")[0] == 0
+
+
+def test_a_crashed_one_is_started_again(spotd: Container) -> None:
+    pid, restarts = main_pid(spotd), int(spotd.show(UNIT, "NRestarts"))
+    spotd.run("kill", "-KILL", pid)
+    wait_until("it is up again", started_again(spotd, pid))
+    assert int(spotd.show(UNIT, "NRestarts")) == restarts + 1
+    assert ctl(spotd, "alice", "ps")[0] == 0
+
+
+def test_there_is_no_reload_and_systemd_says_so(spotd: Container) -> None:
+    """A restart is the reload: it touches no trainer."""
+    pid = main_pid(spotd)
+    done = spotd.run("systemctl", "reload", UNIT, check=False)
+    assert done.returncode != 0
+    assert "not applicable" in done.stderr
+    assert main_pid(spotd) == pid
+    spotd.run("systemctl", "reload-or-restart", UNIT)
+    assert main_pid(spotd) != pid
+    assert ctl(spotd, "alice", "ps")[0] == 0
+
+
+def test_it_stops_by_itself_when_it_is_told(spotd: Container) -> None:
+    spotd.run("systemctl", "stop", UNIT)
+    assert spotd.show(UNIT, "Result") == "success"
+    assert spotd.show(UNIT, "ExecMainStatus") == "0"
+    assert "stopped" in spotd.journal(UNIT)
+    assert spotd.run("ls", "/run/spotd", check=False).returncode != 0
+    assert ctl(spotd, "alice", "ps")[0] == ExitCode.UNREACHABLE
+    spotd.run("systemctl", "start", UNIT)
+    assert ctl(spotd, "alice", "ps")[0] == 0
