@@ -28,6 +28,8 @@ from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store.shapes import (
     AlertRow,
+    AuditOutcome,
+    AuditRow,
     CheckpointRow,
     CommitResult,
     CommitStatus,
@@ -40,6 +42,8 @@ from spotd.store.shapes import (
 
 __all__ = [
     "AlertRow",
+    "AuditOutcome",
+    "AuditRow",
     "CheckpointRow",
     "CommitResult",
     "CommitStatus",
@@ -278,7 +282,17 @@ class Store(Protocol):
         ...
 
     def prune(self, before_us: int) -> int:
-        """Delete events, progress and delivered alerts of before; returns the number of rows."""
+        """Delete events, progress and delivered alerts of before; returns the number of rows. The
+        audit stays."""
+        ...
+
+    # --- people
+    def add_audit(self, row: AuditRow) -> None:
+        """Add a line to the audit; nothing ever changes or deletes one. `row.id` is chosen here."""
+        ...
+
+    def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
+        """Lines of the audit since a moment, after an id, oldest first."""
         ...
 
     # --- the deployment

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
@@ -26,19 +25,11 @@ from sqlalchemy import (
 from providers.base import NoticeKind, Scope
 from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
 from spotd.states import NodeState
-from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
+from spotd.store.access_schema import audit as audit
+from spotd.store.columns import big, count, flag, job, key, metadata, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002")
-
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-    }
-)
+REVISIONS = ("0001", "0002", "9001")
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 

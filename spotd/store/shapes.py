@@ -10,6 +10,32 @@ from spotd.model import Event, JobSpec, View
 from spotd.wire import JournalEntry
 
 
+class AuditOutcome(str, Enum):
+    """What became of a request. Each that changes something is on record twice: before it is tried,
+    and when it is over."""
+
+    ASKED = "asked"
+    DONE = "done"
+    REFUSED = "refused"  # not allowed, not possible, or wrong
+    FAILED = "failed"  # by a fault of ours or of something that we need
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One line of the record of who did what. `uid` -1 is none, as of "spotd" itself; rows of one
+    `request` belong together."""
+
+    at_us: int
+    uid: int
+    user: str
+    action: str
+    target: str
+    outcome: AuditOutcome
+    text: str = ""
+    request: str = ""
+    id: int = 0
+
+
 class CommitStatus(str, Enum):
     """What became of a plan."""
 

@@ -25,6 +25,7 @@ from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store import (
     alerts,
+    audit,
     jobs,
     journal,
     ledger,
@@ -39,6 +40,7 @@ from spotd.store import (
 from spotd.store.accepted import rejection
 from spotd.store.base import (
     AlertRow,
+    AuditRow,
     CheckpointRow,
     CommitResult,
     CommitStatus,
@@ -300,6 +302,14 @@ class SqlStore:
             some = self._database.write(lambda c: record.prune_some(c, before_us))
             deleted += some
         return deleted
+
+    # --- people
+
+    def add_audit(self, row: AuditRow) -> None:
+        self._write(lambda tx: audit.add_audit(tx, row))
+
+    def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
+        return self._database.read(lambda c: audit.audit(c, since_us, after_id, limit))
 
     # --- the deployment
 

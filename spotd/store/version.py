@@ -81,8 +81,7 @@ def _create(conn: Connection) -> None:
     if _revision(conn) is not None:
         return  # another process was faster
     schema.metadata.create_all(conn)
-    counters = [{"name": name, "value": 0} for name in ("ids", "market", "offers")]
-    conn.execute(schema.counters.insert(), counters)
+    _add_counters(conn)
     conn.execute(
         text(
             "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
@@ -90,6 +89,14 @@ def _create(conn: Connection) -> None:
         )
     )
     conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+
+
+def _add_counters(conn: Connection) -> None:
+    """Those that are not there yet: an empty database may be brought here by migrations as well."""
+    known = set(conn.execute(select(schema.counters.c.name)).scalars())
+    rows = [{"name": name, "value": 0} for name in ("ids", "market", "offers") if name not in known]
+    if rows:
+        conn.execute(schema.counters.insert(), rows)
 
 
 def _migrate(conn: Connection) -> None:
@@ -104,6 +111,7 @@ def _migrate(conn: Connection) -> None:
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn
     command.upgrade(config, "head")
+    _add_counters(conn)
 
 
 def _deployment(conn: Connection) -> str | None:

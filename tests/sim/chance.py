@@ -36,7 +36,7 @@ from spotd.model import (
 )
 from spotd.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.states import NodeState
-from spotd.store.base import Store
+from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.wire import JOURNAL_KINDS
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell, instance, new_node, offer, said, spec, submission
@@ -316,6 +316,11 @@ def _refusal(c: Chance) -> Call:
     return "record_launch_refused", c.node().id, code, c.text(), scope, c.moment()
 
 
+def _audited(c: Chance) -> AuditRow:
+    outcome = c.random.choice(list(AuditOutcome))
+    return AuditRow(c.moment(), 1000, "alice", "cancel", c.job(), outcome, c.text())
+
+
 MAKERS: dict[Callable[[Chance], Call], int] = {
     _submit: 6,
     _commit_decided: 12,
@@ -343,6 +348,7 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     lambda c: ("note_jobs", [c.job(), c.job()]): 2,
     lambda c: ("note_silent", c.now_us - 30 * S): 2,
     lambda c: ("record_log_offset", c.node().id, "rank0", c.random.randint(0, 99)): 2,
+    lambda c: ("add_audit", _audited(c)): 2,
     lambda c: ("keep_key_check", c.random.choice((b"a", b"b"))): 1,
     lambda c: ("prune", c.now_us - c.random.choice((0, 300, 900)) * S): 1,
 }

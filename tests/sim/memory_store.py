@@ -28,6 +28,7 @@ from spotd.states import NodeState
 from spotd.store.accepted import rejection
 from spotd.store.base import (
     AlertRow,
+    AuditRow,
     CheckpointRow,
     CommitResult,
     CommitStatus,
@@ -49,6 +50,7 @@ from tests.sim.memory import (
     listing,
     market,
     nodes,
+    people,
     record,
     views,
 )
@@ -279,6 +281,14 @@ class MemoryStore:
 
     def prune(self, before_us: int) -> int:
         return self._write(record.prune, before_us)
+
+    # --- people
+
+    def add_audit(self, row: AuditRow) -> None:
+        self._write(people.add_audit, row)
+
+    def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
+        return people.audit(self._here(), since_us, after_id, limit)
 
     # --- the deployment
 

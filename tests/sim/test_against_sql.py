@@ -55,6 +55,7 @@ READS: dict[str, Callable[[Store, int], object]] = {
     "alerts": lambda store, now_us: store.due_alerts(now_us + 3600 * S, 99),
     "times": lambda store, _: (store.next_wake_us(), store.newest_us()),
     "throughput": lambda store, now_us: store.recent_throughput(now_us),
+    "audit": lambda store, now_us: (store.audit(0), store.audit(now_us - 60 * S, 9, 3)),
     "rest": lambda store, _: [store.deployment(), store.key_check(), store.secrets("j0")],
 }
 

@@ -22,7 +22,7 @@ from spotd.model import (
     Refusal,
     Throughput,
 )
-from spotd.store.base import CheckpointRow, EventRow, ProgressRow, SegmentRow, Submission
+from spotd.store.base import AuditRow, CheckpointRow, EventRow, ProgressRow, SegmentRow, Submission
 
 T = TypeVar("T")
 
@@ -107,6 +107,7 @@ class Tables:
     refusals: dict[tuple[str, str], Refusal] = field(default_factory=dict)  # by node and code
     providers: dict[str, str] = field(default_factory=dict)  # why each is out of use, or ""
 
+    audit: list[AuditRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     progress: dict[str, list[ProgressRow]] = field(default_factory=dict)
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)  # job, manifest

@@ -16,13 +16,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 import migrations
+from spotd.model import Event
 from spotd.store import schema
 from spotd.store.base import SchemaVersionError, StoreError
 from spotd.store.engine import Database
 from spotd.store.sql import open_store, upgrade
 from spotd.store.version import HEAD
 from tests.rigs import postgres
-from tests.spotd.store.build import submit, view
+from tests.spotd.store.build import NOW, submit, view
 from tests.spotd.store.conftest import make
 
 _PG_OBJECTS = """
@@ -99,6 +100,7 @@ def test_an_upgraded_database_opens_and_works(empty_url: str) -> None:
     assert upgrade(empty_url) == (HEAD, HEAD)
     store = make(empty_url)
     submit(store)
+    store.add_event("j1", Event("x", "it can tell"), NOW)
     assert store.deployment() == "d0"
     store.close()
 

@@ -1,0 +1,54 @@
+"""The tables about people: who did what.
+
+The record of that is append-only: triggers on either database refuse to change or delete a row,
+whoever asks, so that not even a bug of spotd rewrites it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import DDL, BigInteger, Column, Index, Table, event, text
+
+from spotd.store.columns import big, key, metadata, one_of, words
+from spotd.store.shapes import AuditOutcome
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    big("at_us"),
+    Column("uid", BigInteger, nullable=False, server_default=text("-1")),
+    words("user_name"),
+    key("action"),
+    words("target"),
+    key("outcome"),
+    words("text"),
+    words("request"),
+    one_of("outcome", AuditOutcome),
+)
+Index("ix_audit_at", audit.c.at_us)
+
+_SQLITE = """
+CREATE TRIGGER audit_append_only_{verb} BEFORE {verb} ON audit
+BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END
+"""
+_POSTGRESQL = (
+    """
+    CREATE FUNCTION audit_append_only() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'the audit is append-only'; END $$
+    """,
+    """
+    CREATE TRIGGER audit_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION audit_append_only()
+    """,
+)
+APPEND_ONLY = {
+    "sqlite": tuple(_SQLITE.format(verb=verb) for verb in ("UPDATE", "DELETE")),
+    "postgresql": _POSTGRESQL,
+}
+
+for _dialect, _statements in APPEND_ONLY.items():
+    for _statement in _statements:
+        _made = DDL(_statement.replace("%", "%%")).execute_if(dialect=_dialect)
+        event.listen(audit, "after_create", _made)
+_gone = DDL("DROP FUNCTION IF EXISTS audit_append_only() CASCADE")
+event.listen(audit, "before_drop", _gone.execute_if(dialect="postgresql"))
