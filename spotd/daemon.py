@@ -40,6 +40,7 @@ from spotd.registry import build_provider
 from spotd.routes import routes_of
 from spotd.sdnotify import notify
 from spotd.serve.api import make_app
+from spotd.serve.authority import Authority
 from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.store.base import Store
@@ -94,7 +95,9 @@ class Daemon:
     def run(self) -> None:
         """Until SIGTERM, SIGINT or SIGHUP (the terminal was closed). Raises UserError when the
         socket is busy."""
-        server = serve(make_app(self._backing()), self.config.socket)
+        access = self.config.file.access
+        app = make_app(self._backing(), Authority(access.admins, access.viewers))
+        server = serve(app, self.config.socket)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
                 signal.signal(number, self._stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pwd
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import anyio
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -18,8 +18,10 @@ from starlette.routing import BaseRoute, Route
 from providers.stores.base import StoreError as ObjectsError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
 from spotd.errors import UserError
-from spotd.serve import access, costs, explain, health, jobs, logs, packages, record
+from spotd.serve import access, audit, costs, explain, health, jobs, logs, packages, record
+from spotd.serve.authority import Authority
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
+from spotd.serve.guard import Guard
 from spotd.store.base import StoreError, StoreUnavailableError
 
 MAX_BODY_BYTES = 4 << 20
@@ -32,6 +34,7 @@ Waiting = Callable[[Call], tuple[dict[str, Any], bool]]
 PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/health", health.health),
     ("GET", "/v1/doctor", health.doctor),
+    ("GET", "/v1/audit", audit.read_audit),
     ("POST", "/v1/alerts/test", health.test_alert),
     ("GET", "/v1/jobs", jobs.list_jobs),
     ("POST", "/v1/jobs", jobs.submit_job),
@@ -54,16 +57,17 @@ WAITING: tuple[tuple[str, str, Waiting], ...] = (
 )
 
 
-def make_app(backing: Backing, extra: tuple[BaseRoute, ...] = ()) -> Starlette:
-    """The whole door. `extra` routes (dashboard, metrics) come after those of the API."""
+def make_app(backing: Backing, authority: Authority) -> Starlette:
+    """The whole door. A route that no rule of `authority` knows is a ValueError."""
     routes: list[BaseRoute] = [
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
         Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
-        *extra,
     ]
+    guard = Middleware(Guard, backing, authority, routes, _failed)
     kinds = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
-    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+    handlers = dict.fromkeys(kinds, _failed)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
 
 
 def _plain(backing: Backing, function: Plain) -> Callable[[Request], Awaitable[Response]]:
@@ -109,14 +113,12 @@ def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _read_call(backing: Backing, request: Request) -> Call:
-    server = request.scope.get("server")
     return Call(
         backing=backing,
         path=request.path_params,
         query=dict(request.query_params),
         body=await _read_body(request),
-        actor=_actor(request),
-        private=server is not None and server[1] is None,  # ASGI: no port on a unix socket
+        actor=request.state.peer.name,
     )
 
 
@@ -140,18 +142,6 @@ async def _read_body(request: Request) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_input("the request body is not a JSON object", "use the daemon's own spotctl")
     return value
-
-
-def _actor(request: Request) -> str:
-    """The user name of the process at the other end of the socket; see `server.PeerProtocol`."""
-    client = request.client
-    if client is None or not client.host.startswith("uid:"):
-        return ""
-    uid = int(client.host.removeprefix("uid:"))
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return client.host
 
 
 def _answer(data: dict[str, Any], status: int = 200) -> Response:

@@ -66,15 +66,14 @@ class Backing:
 
 @dataclass(frozen=True)
 class Call:
-    """One request. `actor` is the user at the other end of the socket as the kernel names it;
-    `private` is true on the unix socket, where secrets may be handed out."""
+    """One request that was let in. `actor` is the user at the other end of the socket as the kernel
+    names it."""
 
     backing: Backing
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     actor: str = ""
-    private: bool = False
 
     @property
     def now_us(self) -> int:

@@ -6,7 +6,7 @@ whoever asks, so that not even a bug of spotd rewrites it.
 
 from __future__ import annotations
 
-from sqlalchemy import DDL, BigInteger, Column, Index, Table, event, text
+from sqlalchemy import BigInteger, Column, Connection, Index, Table, event, text
 
 from spotd.store.columns import big, key, metadata, one_of, words
 from spotd.store.shapes import AuditOutcome
@@ -46,9 +46,16 @@ APPEND_ONLY = {
     "postgresql": _POSTGRESQL,
 }
 
-for _dialect, _statements in APPEND_ONLY.items():
-    for _statement in _statements:
-        _made = DDL(_statement.replace("%", "%%")).execute_if(dialect=_dialect)
-        event.listen(audit, "after_create", _made)
-_gone = DDL("DROP FUNCTION IF EXISTS audit_append_only() CASCADE")
-event.listen(audit, "before_drop", _gone.execute_if(dialect="postgresql"))
+
+def _make_append_only(_table: Table, conn: Connection, **_: object) -> None:
+    for statement in APPEND_ONLY[conn.dialect.name]:
+        conn.execute(text(statement))
+
+
+def _drop_function(_table: Table, conn: Connection, **_: object) -> None:
+    if conn.dialect.name == "postgresql":
+        conn.execute(text("DROP FUNCTION IF EXISTS audit_append_only() CASCADE"))
+
+
+event.listen(audit, "after_create", _make_append_only)
+event.listen(audit, "before_drop", _drop_function)

@@ -25,11 +25,14 @@ from sqlalchemy import (
 from providers.base import NoticeKind, Scope
 from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
 from spotd.states import NodeState
-from spotd.store.access_schema import audit as audit
-from spotd.store.columns import big, count, flag, job, key, metadata, one_of, real, where, words
+from spotd.store import access_schema, columns
+from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
 REVISIONS = ("0001", "0002", "9001")
+
+metadata = columns.metadata
+audit = access_schema.audit
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 

@@ -5,6 +5,7 @@ Each test leaves spotd running. What the unit says by itself, tests/spotd/test_s
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Iterator
 
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("nspawn")]
 UNIT = "spotd.service"
 SOCKET = "/run/spotd/spotd.sock"
 WEBHOOK = "https://hooks.slack.com/services/T0/B0/canary-in-a-credential"
+USERS = {"alice": "spotd,spotd-admin", "viola": "spotd", "mallory": "", "otto": "spotd-admin"}
 CONFIG = """\
 [providers.here]
 kind = "local"
@@ -52,9 +54,9 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
 
 def install(machine: Container) -> None:
     machine.run("useradd", "--system", "--user-group", "--no-create-home", "spotd")
-    for name in ("alice", "mallory"):
-        machine.run("useradd", "--user-group", "--no-create-home", name)
-    machine.run("usermod", "-aG", "spotd", "alice")
+    machine.run("groupadd", "--system", "spotd-admin")
+    for name, groups in USERS.items():
+        machine.run("useradd", "--user-group", "--no-create-home", "-G", groups, name)
     machine.write("/etc/spotd/config.toml", CONFIG)
     machine.write("/etc/spotd/token", "token")
     machine.write("/etc/spotd/key", secrets.token_hex(32), "0600")
@@ -103,9 +105,33 @@ def test_its_socket_is_for_its_group_alone(spotd: Container) -> None:
     assert spotd.run("stat", "-c", mode, SOCKET).stdout.split() == ["660", "spotd:spotd"]
     folders = spotd.run("stat", "-c", mode, "/run/spotd", "/var/lib/private/spotd").stdout
     assert folders.splitlines() == ["750 spotd:spotd", "700 spotd:spotd"]
-    code, said = ctl(spotd, "mallory", "ps")
+    for stranger in ("mallory", "otto"):
+        code, said = ctl(spotd, stranger, "ps")
+        assert code == ExitCode.AUTH, said
+        assert "usermod -aG spotd" in said
+
+
+def test_who_looks_and_who_changes_things_are_two_groups(spotd: Container) -> None:
+    """As the kernel names them through the socket, and on record."""
+    spotd.write("/opt/job.yaml", "name: nightly\nresources: {cpus: 1+}\nrun: 'true'\n")
+    run = ("run", "/opt/job.yaml", "--detach")
+    code, said = ctl(spotd, "viola", *run)
     assert code == ExitCode.AUTH, said
-    assert "usermod -aG spotd" in said
+    assert "viola may look but not change anything" in said
+    assert ctl(spotd, "alice", *run)[0] == 0
+    assert "nightly" in ctl(spotd, "viola", "ps")[1]
+    assert ctl(spotd, "alice", "cancel", "nightly")[0] == 0
+    code, said = ctl(spotd, "viola", "audit", "-o", "json")
+    items = [(item["user"], item["action"], item["outcome"]) for item in json.loads(said)["items"]]
+    assert items == [
+        ("viola", "run", "refused"),
+        ("alice", "run", "done"),
+        ("alice", "cancel", "done"),
+    ]
+    # A group that is left counts at once, without a new login.
+    spotd.run("gpasswd", "-d", "alice", "spotd-admin")
+    assert ctl(spotd, "alice", *run)[0] == ExitCode.AUTH
+    spotd.run("gpasswd", "-a", "alice", "spotd-admin")
 
 
 def test_its_secrets_come_as_credentials(spotd: Container) -> None:

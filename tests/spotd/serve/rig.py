@@ -34,6 +34,7 @@ from spotd.plan import (
     Plan,
 )
 from spotd.serve.api import make_app
+from spotd.serve.authority import Authority
 from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.spec import CheckpointDefaults, Known, load
@@ -137,6 +138,7 @@ class Rig:
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
+        self.authority = Authority()
         self.offer_them()
         self.server: Server | None = None
         self._journal: dict[str, itertools.count[int]] = {}
@@ -165,7 +167,7 @@ class Rig:
         return {name: error for name, error in self.alerts.items() if route in ("", name)}
 
     def start(self) -> Rig:
-        self.server = serve(make_app(self.backing()), self.socket)
+        self.server = serve(make_app(self.backing(), self.authority), self.socket)
         return self
 
     def stop(self) -> None:
