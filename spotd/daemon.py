@@ -26,6 +26,7 @@ from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.effects import World
 from spotd.act.link import SshLink
+from spotd.act.secrets import open_job_secrets
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
 from spotd.duties import Duties, Schedule
@@ -45,7 +46,7 @@ from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.store.base import Store
 from spotd.store.sql import open_store
-from spotd.vault import JobKeys, open_job_keys, open_secrets, unlock
+from spotd.vault import JobKeys, open_job_keys, rotate, unlock
 
 log = structlog.get_logger(__name__)
 
@@ -148,7 +149,7 @@ class Daemon:
         return open_job_keys(self.vault, job_id, self.store.job_key(job_id))
 
     def _secrets(self, job_id: str) -> Mapping[str, str]:
-        return open_secrets(self.vault, job_id, self.store.secrets(job_id))
+        return open_job_secrets(self.store, self.vault, job_id)
 
     def _open_store(self, url: str) -> ObjectStore:
         return open_objects(url, self.config.store_options(url))
@@ -199,8 +200,13 @@ class Daemon:
             market=lambda _now_us: market_now(self.world, self.timing),
             providers_info=self._providers_info,
             test_alert=self.delivery.test,
+            rotate_key=self._rotate_key,
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
         )
+
+    def _rotate_key(self) -> None:
+        config = self.config
+        rotate(self.store, self.vault, config.state_dir, config.environ, self.ids.random_bytes)
 
     def _providers_info(self) -> list[ProviderInfo]:
         kinds = self.config.file.providers

@@ -45,8 +45,9 @@ class Backing:
 
     `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
     store; `spool_dir` takes an upload until its digest is known; `test_alert(route)` sends a test
-    message ("" means to every route) and returns route -> "" or what went wrong; `silent` are the
-    clouds that do not answer, provider -> what is known of it.
+    message ("" means to every route) and returns route -> "" or what went wrong; `rotate_key()` has
+    the next master key take over, or raises VaultError; `silent` are the clouds that do not
+    answer, provider -> what is known of it.
     """
 
     store: Store
@@ -61,6 +62,7 @@ class Backing:
     market: Callable[[int], Market]
     providers_info: Callable[[], Sequence[ProviderInfo]]
     test_alert: Callable[[str], Mapping[str, str]]
+    rotate_key: Callable[[], None]
     silent: Callable[[], Mapping[str, str]] = dict
 
 

@@ -1,12 +1,12 @@
-"""The tables about people: who did what.
+"""The tables about people: who did what, and which secrets they had spotd keep.
 
-The record of that is append-only: triggers on either database refuse to change or delete a row,
-whoever asks, so that not even a bug of spotd rewrites it.
+The record of who did what is append-only: triggers on either database refuse to change or delete a
+row, whoever asks, so that not even a bug of spotd rewrites it.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Connection, Index, Table, event, text
+from sqlalchemy import BigInteger, Column, Connection, Index, LargeBinary, Table, Text, event, text
 
 from spotd.store.columns import big, key, metadata, one_of, words
 from spotd.store.shapes import AuditOutcome
@@ -26,6 +26,15 @@ audit = Table(
     one_of("outcome", AuditOutcome),
 )
 Index("ix_audit_at", audit.c.at_us)
+
+kept_secrets = Table(
+    "kept_secrets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+    big("set_at_us"),
+    words("set_by"),
+)
 
 _SQLITE = """
 CREATE TRIGGER audit_append_only_{verb} BEFORE {verb} ON audit

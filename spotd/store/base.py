@@ -7,10 +7,11 @@ transaction; none calls out. All times are microseconds given by the caller, who
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from providers.base import Instance, Notice, Offer, Scope
+from spotd.masterkey import KeyState, SealedValue
 from spotd.model import (
     Desired,
     EffectKind,
@@ -36,6 +37,7 @@ from spotd.store.shapes import (
     EventRow,
     JournalBatch,
     ProgressRow,
+    SecretRow,
     SegmentRow,
     Submission,
 )
@@ -50,9 +52,13 @@ __all__ = [
     "DuplicateNameError",
     "EventRow",
     "JournalBatch",
+    "KeyState",
     "ProgressRow",
     "SchemaVersionError",
+    "SealedValue",
+    "SecretRow",
     "SegmentRow",
+    "StaleKeyError",
     "Store",
     "StoreError",
     "StoreUnavailableError",
@@ -70,6 +76,10 @@ class StoreUnavailableError(StoreError):
 
 class SchemaVersionError(StoreError):
     """The database's schema is not this program's; the text says what to do."""
+
+
+class StaleKeyError(StoreError):
+    """What was to be stored is sealed with a master key that another has taken over from."""
 
 
 class DuplicateNameError(StoreError):
@@ -207,7 +217,8 @@ class Store(Protocol):
 
     # --- users
     def submit(self, submission: Submission, at_us: int) -> Job:
-        """Raises DuplicateNameError. The same `request_id` again returns the first job."""
+        """Raises DuplicateNameError, StaleKeyError. The same `request_id` again returns the first
+        job."""
         ...
 
     def set_desired(self, job_id: str, desired: Desired, actor: str, at_us: int) -> Job: ...
@@ -300,12 +311,34 @@ class Store(Protocol):
         """The id this database was created with; part of every token and tag."""
         ...
 
-    def key_check(self) -> bytes | None:
-        """What only this deployment's master key opens; None when it never had a key."""
+    def key_state(self) -> KeyState: ...
+
+    def keep_key_check(self, check: bytes) -> KeyState:
+        """Make `check` that of the master key if there is none yet; the one that counts."""
         ...
 
-    def keep_key_check(self, check: bytes) -> bytes:
-        """Make `check` the `key_check` if there is none yet; the one that counts."""
+    def rotate_key(
+        self, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
+    ) -> KeyState:
+        """Replace every sealed value by what `reseal` makes of it, and the check: all or nothing.
+        Raises StaleKeyError when `epoch` is not the present one."""
+        ...
+
+    # --- secrets that the deployment keeps, as ciphertexts
+    def kept_secrets(self) -> list[SecretRow]:
+        """By name."""
+        ...
+
+    def kept_secret_values(self, names: Collection[str]) -> dict[str, bytes]:
+        """Those of these names that there are."""
+        ...
+
+    def keep_secret(self, row: SecretRow, value: bytes, key_epoch: int) -> None:
+        """New, or instead of what had that name. Raises StaleKeyError."""
+        ...
+
+    def drop_secret(self, name: str) -> bool:
+        """False when there was none of that name."""
         ...
 
     def set_limits(self, limits: Limits) -> None: ...

@@ -29,10 +29,11 @@ from spotd.store import access_schema, columns
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "9001")
+REVISIONS = ("0001", "0002", "9001", "9002")
 
 metadata = columns.metadata
 audit = access_schema.audit
+kept_secrets = access_schema.kept_secrets
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
@@ -46,6 +47,7 @@ deployment = Table(
     big("max_nodes"),
     big("max_microusd_per_h"),
     Column("key_check", LargeBinary),
+    big("key_epoch"),
     CheckConstraint("id = 1", name="single"),
 )
 

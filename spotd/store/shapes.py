@@ -146,10 +146,20 @@ class ProgressRow:
 
 
 @dataclass(frozen=True)
+class SecretRow:
+    """A secret that the deployment keeps, without its value."""
+
+    name: str
+    set_at_us: int
+    set_by: str
+
+
+@dataclass(frozen=True)
 class Submission:
     """A job to be stored with everything that later effects need, in one transaction.
 
-    `secrets` and `job_key` are ciphertexts already. `request_id` makes a repeat return the first.
+    `secrets` and `job_key` are ciphertexts already, sealed with the master key of `key_epoch`.
+    `request_id` makes a repeat return the first.
     """
 
     job_id: str
@@ -159,3 +169,4 @@ class Submission:
     request_id: str
     job_key: bytes
     secrets: Mapping[str, bytes] = field(default_factory=dict)
+    key_epoch: int = 0

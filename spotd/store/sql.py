@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -33,8 +33,8 @@ from spotd.store import (
     market,
     nodes,
     record,
+    sealed,
     throughput,
-    version,
     views,
 )
 from spotd.store.accepted import rejection
@@ -46,7 +46,10 @@ from spotd.store.base import (
     CommitStatus,
     EventRow,
     JournalBatch,
+    KeyState,
     ProgressRow,
+    SealedValue,
+    SecretRow,
     SegmentRow,
     Submission,
 )
@@ -316,11 +319,28 @@ class SqlStore:
     def deployment(self) -> str:
         return self._deployment
 
-    def key_check(self) -> bytes | None:
-        return self._database.read(version.key_check)
+    def key_state(self) -> KeyState:
+        return self._database.read(sealed.key_state)
 
-    def keep_key_check(self, check: bytes) -> bytes:
-        return self._database.write(lambda c: version.keep_key_check(c, check))
+    def keep_key_check(self, check: bytes) -> KeyState:
+        return self._database.write(lambda c: sealed.keep_key_check(c, check))
+
+    def rotate_key(
+        self, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
+    ) -> KeyState:
+        return self._database.write(lambda c: sealed.rotate_key(c, epoch, check, reseal))
+
+    def kept_secrets(self) -> list[SecretRow]:
+        return self._database.read(sealed.kept_secrets)
+
+    def kept_secret_values(self, names: Collection[str]) -> dict[str, bytes]:
+        return self._database.read(lambda c: sealed.kept_secret_values(c, names))
+
+    def keep_secret(self, row: SecretRow, value: bytes, key_epoch: int) -> None:
+        self._database.write(lambda c: sealed.keep_secret(c, row, value, key_epoch))
+
+    def drop_secret(self, name: str) -> bool:
+        return self._database.write(lambda c: sealed.drop_secret(c, name))
 
     def set_limits(self, limits: Limits) -> None:
         self._write(lambda tx: market.set_limits(tx, limits))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, select, text, update
+from sqlalchemy import Connection, inspect, select, text
 
 from spotd.store import schema
 from spotd.store.base import SchemaVersionError, StoreError
@@ -127,17 +127,3 @@ def _name(conn: Connection, name: str, now_us: int) -> str:
         conn.execute(schema.deployment.insert().values(**row))
         found = name
     return found
-
-
-def key_check(conn: Connection) -> bytes | None:
-    """See Store.key_check."""
-    found: bytes | None = conn.execute(select(schema.deployment.c.key_check)).scalar_one()
-    return found
-
-
-def keep_key_check(conn: Connection, check: bytes) -> bytes:
-    """See Store.keep_key_check."""
-    table = schema.deployment
-    conn.execute(update(table).where(table.c.key_check.is_(None)).values(key_check=check))
-    kept: bytes = conn.execute(select(table.c.key_check)).scalar_one()
-    return kept

@@ -36,7 +36,7 @@ from spotd.model import (
 )
 from spotd.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.states import NodeState
-from spotd.store.base import AuditOutcome, AuditRow, Store
+from spotd.store.base import AuditOutcome, AuditRow, SecretRow, Store
 from spotd.wire import JOURNAL_KINDS
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell, instance, new_node, offer, said, spec, submission
@@ -89,6 +89,10 @@ class Chance:
     def moment(self) -> int:
         return self.now_us - self.random.choice((0, 0, 0, S, 30 * S))
 
+    def epoch(self) -> int:
+        """Of the master key; now and then one that is not in force."""
+        return self.store.key_state().epoch + (self.random.random() < 0.1)
+
     def text(self) -> str:
         return self.random.choice(("", "plain", "odd \x00 and ☃ \ud800"))
 
@@ -132,6 +136,7 @@ def _submit(c: Chance) -> Call:
     )
     request = c.random.choice(("", "", f"r{c.submitted - 1}", f"r{c.submitted}"))
     new = submission(c.random.choice(JOBS), spec=made, request_id=request, secrets={"B": b"2"})
+    new = replace(new, key_epoch=c.epoch())
     return "submit", new, c.moment()
 
 
@@ -350,5 +355,8 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     lambda c: ("record_log_offset", c.node().id, "rank0", c.random.randint(0, 99)): 2,
     lambda c: ("add_audit", _audited(c)): 2,
     lambda c: ("keep_key_check", c.random.choice((b"a", b"b"))): 1,
+    lambda c: ("rotate_key", c.epoch(), b"c", lambda item: b"new " + item.value): 1,
+    lambda c: ("keep_secret", SecretRow(c.random.choice("AB"), 5, "ada"), b"v", c.epoch()): 2,
+    lambda c: ("drop_secret", c.random.choice("AB")): 1,
     lambda c: ("prune", c.now_us - c.random.choice((0, 300, 900)) * S): 1,
 }

@@ -6,7 +6,7 @@ the same tests run on both. One thread, no clock, no randomness; nothing survive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from providers.base import Instance, Notice, Offer, Scope
@@ -34,7 +34,10 @@ from spotd.store.base import (
     CommitStatus,
     EventRow,
     JournalBatch,
+    KeyState,
     ProgressRow,
+    SealedValue,
+    SecretRow,
     SegmentRow,
     Store,
     StoreUnavailableError,
@@ -52,6 +55,7 @@ from tests.sim.memory import (
     nodes,
     people,
     record,
+    sealed,
     views,
 )
 from tests.sim.memory import ledger as segment_rows
@@ -295,11 +299,28 @@ class MemoryStore:
     def deployment(self) -> str:
         return self._here().deployment
 
-    def key_check(self) -> bytes | None:
-        return self._here().key_check
+    def key_state(self) -> KeyState:
+        return self._here().key
 
-    def keep_key_check(self, check: bytes) -> bytes:
-        return self._write(market.keep_key_check, check)
+    def keep_key_check(self, check: bytes) -> KeyState:
+        return self._write(sealed.keep_key_check, check)
+
+    def rotate_key(
+        self, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
+    ) -> KeyState:
+        return self._write(sealed.rotate_key, epoch, check, reseal)
+
+    def kept_secrets(self) -> list[SecretRow]:
+        return sealed.kept_secrets(self._here())
+
+    def kept_secret_values(self, names: Collection[str]) -> dict[str, bytes]:
+        return sealed.kept_secret_values(self._here(), names)
+
+    def keep_secret(self, row: SecretRow, value: bytes, key_epoch: int) -> None:
+        self._write(sealed.keep_secret, row, value, key_epoch)
+
+    def drop_secret(self, name: str) -> bool:
+        return self._write(sealed.drop_secret, name)
 
     def set_limits(self, limits: Limits) -> None:
         self._write(market.set_limits, limits)

@@ -26,7 +26,7 @@ from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import Bell
 from tests.spotd.store.conftest import DEPLOYMENT, make
 
-STEPS = 150
+STEPS = 170
 
 
 def _known(value: object) -> object:
@@ -56,8 +56,13 @@ READS: dict[str, Callable[[Store, int], object]] = {
     "times": lambda store, _: (store.next_wake_us(), store.newest_us()),
     "throughput": lambda store, now_us: store.recent_throughput(now_us),
     "audit": lambda store, now_us: (store.audit(0), store.audit(now_us - 60 * S, 9, 3)),
-    "rest": lambda store, _: [store.deployment(), store.key_check(), store.secrets("j0")],
+    "rest": lambda store, _: [store.deployment(), store.key_state(), _sealed(store)],
 }
+
+
+def _sealed(store: Store) -> list[object]:
+    jobs = [[store.job_key(job.id), store.secrets(job.id)] for job in store.jobs()]
+    return [*jobs, store.kept_secrets(), store.kept_secret_values(["A", "B", "C"])]
 
 
 def _by_manifest(store: Store, job_id: str) -> list[CheckpointRow]:

@@ -102,11 +102,3 @@ def set_limits(tx: Transaction, limits: Limits) -> None:
     if tx.tables.limits != limits:
         tx.put(vars(tx.tables), "limits", limits)
         tx.market_moved()
-
-
-def keep_key_check(tx: Transaction, check: bytes) -> bytes:
-    """See Store.keep_key_check."""
-    kept = tx.tables.key_check
-    if kept is None:
-        tx.put(vars(tx.tables), "key_check", check)
-    return check if kept is None else kept

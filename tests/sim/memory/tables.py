@@ -22,7 +22,16 @@ from spotd.model import (
     Refusal,
     Throughput,
 )
-from spotd.store.base import AuditRow, CheckpointRow, EventRow, ProgressRow, SegmentRow, Submission
+from spotd.store.base import (
+    AuditRow,
+    CheckpointRow,
+    EventRow,
+    KeyState,
+    ProgressRow,
+    SecretRow,
+    SegmentRow,
+    Submission,
+)
 
 T = TypeVar("T")
 
@@ -87,7 +96,8 @@ class Tables:
 
     deployment: str
     limits: Limits = field(default_factory=Limits)
-    key_check: bytes | None = None
+    key: KeyState = field(default_factory=lambda: KeyState(None, 0))
+    kept_secrets: dict[str, tuple[SecretRow, bytes]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=lambda: {"ids": 0, "clock": 0})
 
     jobs: dict[str, Job] = field(default_factory=dict)

@@ -41,7 +41,7 @@ from spotd.spec import CheckpointDefaults, Known, load
 from spotd.states import NodeState
 from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
 from spotd.store.sql import open_store
-from spotd.vault import JobKeys, Vault, seal_job_keys, seal_secrets
+from spotd.vault import JobKeys, rotate, seal_job_keys, seal_secrets, unlock
 from spotd.wire import JournalEntry
 
 SPOT = Offer(
@@ -132,7 +132,9 @@ class Rig:
             notify=lambda: None,
             deployment_factory=lambda: "d0",
         )
-        self.vault = Vault(b"k" * 32, self.ids.random_bytes)
+        (self.folder / "spotd-key").write_bytes(b"k" * 32)
+        (self.folder / "spotd-key").chmod(0o600)
+        self.vault = unlock(self.store, self.folder, {}, self.ids.random_bytes)
         self.objects: ObjectStore = open_objects(f"file://{self.folder}/objects", {})
         self.checkpoint_store = f"file://{self.folder}/ckpt"
         self.open_store: Callable[[str], ObjectStore] = open_objects
@@ -160,6 +162,9 @@ class Rig:
                 ProviderInfo("toy-gcp", "local", True),
             ],
             test_alert=self._test_alert,
+            rotate_key=lambda: rotate(
+                self.store, self.vault, self.folder, {}, self.ids.random_bytes
+            ),
             silent=lambda: self.silent,
         )
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 import migrations
 from spotd.model import Event
 from spotd.store import schema
-from spotd.store.base import SchemaVersionError, StoreError
+from spotd.store.base import KeyState, SchemaVersionError, StoreError
 from spotd.store.engine import Database
 from spotd.store.sql import open_store, upgrade
 from spotd.store.version import HEAD
@@ -116,9 +116,9 @@ def test_the_deployment_keeps_the_id_it_was_created_with(url: str) -> None:
 
 def test_the_first_check_of_a_master_key_is_the_one_that_counts(url: str) -> None:
     store, again = make(url), make(url)
-    assert store.key_check() is None
-    assert store.keep_key_check(b"first") == b"first"
-    assert again.keep_key_check(b"second") == b"first" == again.key_check()
+    assert store.key_state() == KeyState(None, 0)
+    assert store.keep_key_check(b"first") == KeyState(b"first", 0)
+    assert again.keep_key_check(b"second") == KeyState(b"first", 0) == again.key_state()
     store.close()
     again.close()
 

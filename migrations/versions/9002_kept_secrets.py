@@ -1,0 +1,31 @@
+"""Secrets that the deployment keeps, and the number of the master key in force.
+
+Revision: 9002
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "9002"
+down_revision = "9001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    epoch = sa.Column("key_epoch", sa.BigInteger(), nullable=False, server_default=sa.text("0"))
+    op.add_column("deployment", epoch)
+    op.create_table(
+        "kept_secrets",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("value", sa.LargeBinary(), nullable=False),
+        sa.Column("set_at_us", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
+        sa.Column("set_by", sa.Text(), nullable=False, server_default=sa.text("''")),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_kept_secrets")),
+    )
+
+
+def downgrade() -> None:
+    raise NotImplementedError("go back by restoring the copy that was made before the upgrade")
