@@ -18,6 +18,7 @@ from typing import IO
 import structlog
 
 from providers.base import Provider
+from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
@@ -29,6 +30,7 @@ from spotd.act.link import SshLink
 from spotd.act.secrets import open_job_secrets
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
+from spotd.config.policies import policy_facts
 from spotd.duties import Duties, Schedule
 from spotd.errors import ExitCode, UserError
 from spotd.loop import Loop, run_effect
@@ -201,12 +203,21 @@ class Daemon:
             providers_info=self._providers_info,
             test_alert=self.delivery.test,
             rotate_key=self._rotate_key,
+            policy_facts=self._policy_facts,
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
         )
 
     def _rotate_key(self) -> None:
         config = self.config
         rotate(self.store, self.vault, config.state_dir, config.environ, self.ids.random_bytes)
+
+    def _policy_facts(self, cloud: str) -> PolicyFacts | None:
+        offers = self.store.load_market(self.clock.now_us()).offers
+
+        def regions_of(provider: str) -> list[str]:
+            return sorted({offer.region for offer in offers if offer.provider == provider})
+
+        return policy_facts(self.config, self.store.deployment(), cloud, regions_of)
 
     def _providers_info(self) -> list[ProviderInfo]:
         kinds = self.config.file.providers

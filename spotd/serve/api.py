@@ -18,7 +18,19 @@ from starlette.routing import BaseRoute, Route
 from providers.stores.base import StoreError as ObjectsError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
 from spotd.errors import UserError
-from spotd.serve import access, audit, costs, explain, health, jobs, kept, logs, packages, record
+from spotd.serve import (
+    access,
+    audit,
+    costs,
+    explain,
+    health,
+    jobs,
+    kept,
+    logs,
+    packages,
+    policy,
+    record,
+)
 from spotd.serve.authority import Authority
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
 from spotd.serve.guard import Guard
@@ -34,6 +46,7 @@ Waiting = Callable[[Call], tuple[dict[str, Any], bool]]
 PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/health", health.health),
     ("GET", "/v1/doctor", health.doctor),
+    ("GET", "/v1/policy/{cloud}", policy.read_policy),
     ("GET", "/v1/audit", audit.read_audit),
     ("GET", "/v1/secrets", kept.list_secrets),
     ("POST", "/v1/secrets/{name}", kept.set_secret),

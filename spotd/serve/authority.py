@@ -41,6 +41,7 @@ _READ = Rule(Need.READ)
 RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/health"): _READ,
     ("GET", "/v1/doctor"): _READ,
+    ("GET", "/v1/policy/{cloud}"): _READ,
     ("GET", "/v1/audit"): _READ,
     ("GET", "/v1/secrets"): _READ,
     ("POST", "/v1/secrets/{name}"): _change("secret set"),

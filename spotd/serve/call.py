@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from providers.policy import PolicyFacts
 from providers.stores.base import ObjectStore
 from spotd.clock import Clock, Ids
 from spotd.model import Job, Market
@@ -46,8 +47,9 @@ class Backing:
     `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
     store; `spool_dir` takes an upload until its digest is known; `test_alert(route)` sends a test
     message ("" means to every route) and returns route -> "" or what went wrong; `rotate_key()` has
-    the next master key take over, or raises VaultError; `silent` are the clouds that do not
-    answer, provider -> what is known of it.
+    the next master key take over, or raises VaultError; `policy_facts(cloud)` is None
+    when no such cloud is configured; `silent` are the clouds that do not answer, provider -> what
+    is known of it.
     """
 
     store: Store
@@ -63,6 +65,7 @@ class Backing:
     providers_info: Callable[[], Sequence[ProviderInfo]]
     test_alert: Callable[[str], Mapping[str, str]]
     rotate_key: Callable[[], None]
+    policy_facts: Callable[[str], PolicyFacts | None]
     silent: Callable[[], Mapping[str, str]] = dict
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState, Offer
+from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd.model import (
@@ -141,6 +142,8 @@ class Rig:
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
         self.authority = Authority()
+        stores = ("s3://ours/packages", "s3://ours/runs")
+        self.facts = {"aws": PolicyFacts("d0", ("us-east-1",), *stores)}
         self.offer_them()
         self.server: Server | None = None
         self._journal: dict[str, itertools.count[int]] = {}
@@ -162,6 +165,7 @@ class Rig:
                 ProviderInfo("toy-gcp", "local", True),
             ],
             test_alert=self._test_alert,
+            policy_facts=self.facts.get,
             rotate_key=lambda: rotate(
                 self.store, self.vault, self.folder, {}, self.ids.random_bytes
             ),
