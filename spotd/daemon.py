@@ -28,6 +28,7 @@ from spotd.act.bundle import build_bundle
 from spotd.act.effects import World
 from spotd.act.link import SshLink
 from spotd.act.secrets import open_job_secrets
+from spotd.act.visitors import Visitors
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
 from spotd.config.policies import policy_facts
@@ -53,6 +54,7 @@ from spotd.vault import JobKeys, open_job_keys, rotate, unlock
 log = structlog.get_logger(__name__)
 
 WATCHDOG_EVERY_S = 1.0  # the unit allows a minute
+PUT_OUT_EVERY_S = 10.0  # machines that did not answer when a user was disabled are asked again
 PATIENCE_S = 3.0  # with each kind of thing that is under way when we stop
 
 
@@ -85,6 +87,8 @@ class Daemon:
         self.objects = _open_objects(config)
         self.survey = Survey(self.store, self.providers, self.clock)
         self.link = SshLink(build_bundle())
+        self.visitors = Visitors(self.store, self.link, self.keys, self.clock)
+        self.authority = Authority(config.file.access.admins, config.file.access.viewers)
         self.world = self._world()
         self.pool = Pool(self.providers, partial(run_effect, self.world))
         self.loop = Loop(self.world, self.timing, self.owner, self.pool.submit, self._progressed)
@@ -93,14 +97,13 @@ class Daemon:
         )
         self.delivery = Delivery(self.store, routes_of(config), self.clock)
         self.duties = self._duties()
+        self.duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         self._hints = [self.loop.poke, self.follower.poke]
 
     def run(self) -> None:
         """Until SIGTERM, SIGINT or SIGHUP (the terminal was closed). Raises UserError when the
         socket is busy."""
-        access = self.config.file.access
-        app = make_app(self._backing(), Authority(access.admins, access.viewers))
-        server = serve(app, self.config.socket)
+        server = serve(make_app(self._backing(), self.authority), self.config.socket)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
                 signal.signal(number, self._stop)
@@ -203,6 +206,9 @@ class Daemon:
             providers_info=self._providers_info,
             test_alert=self.delivery.test,
             rotate_key=self._rotate_key,
+            admit=self.visitors.admit,
+            put_out=self.visitors.put_out,
+            is_trusted=self.authority.trusted.__contains__,
             policy_facts=self._policy_facts,
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
         )

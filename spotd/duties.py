@@ -68,6 +68,7 @@ class Duties:
         self._holder = holder
         self._timing = timing
         self._schedule = schedule
+        self._more: list[tuple[float, str, Callable[[], object]]] = []
         self._changed = threading.Condition()
         self._stopping = False
         self._running = 0
@@ -92,11 +93,17 @@ class Duties:
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
         self._every(s.health_s, "health", self._note_slow)
+        for seconds, duty, run in self._more:
+            self._every(seconds, duty, partial(_without_epoch, run))
         self._every(s.prune_s, "prune", self._prune)
         self._scheduler.start()
         end_s = time.monotonic() + FIRST_OFFERS_S
         for done in asked.values():
             done.wait(max(end_s - time.monotonic(), 0.0))
+
+    def add(self, seconds: float, duty: str, run: Callable[[], object]) -> None:
+        """One more duty, before the start: `run()` each `seconds`, by one replica."""
+        self._more.append((seconds, duty, run))
 
     def notice_clock(self) -> None:
         """To be called again and again, from outside of the schedule: that goes by the wall clock,
@@ -202,6 +209,10 @@ class Duties:
     def _prune(self, _epoch: int) -> None:
         rows = self._store.prune(self._clock.now_us() - int(self._schedule.keep_s * S))
         log.info("pruned", rows=rows)
+
+
+def _without_epoch(run: Callable[[], object], _epoch: int) -> None:
+    run()
 
 
 def _wall_s() -> float:

@@ -201,6 +201,11 @@ class KeyPair:
     public: str
 
 
+def make_key_pair(random_bytes: RandomBytes) -> KeyPair:
+    """A new one."""
+    return _key_pair(random_bytes(32), random_bytes(4))
+
+
 @dataclass(frozen=True)
 class JobKeys:
     """The user key of one job, and the seed that its nodes' host keys come from."""
@@ -210,7 +215,7 @@ class JobKeys:
 
     @classmethod
     def create(cls, random_bytes: RandomBytes) -> JobKeys:
-        return cls(_key_pair(random_bytes(32), random_bytes(4)), random_bytes(32))
+        return cls(make_key_pair(random_bytes), random_bytes(32))
 
     def pack(self) -> bytes:
         """Bytes to be sealed."""

@@ -30,6 +30,7 @@ from spotd.serve import (
     packages,
     policy,
     record,
+    users,
 )
 from spotd.serve.authority import Authority
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
@@ -52,6 +53,9 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("POST", "/v1/secrets/{name}", kept.set_secret),
     ("DELETE", "/v1/secrets/{name}", kept.remove_secret),
     ("POST", "/v1/key/rotate", kept.rotate_key),
+    ("GET", "/v1/users", users.list_users),
+    ("POST", "/v1/users/{name}/disable", users.disable_user),
+    ("POST", "/v1/users/{name}/enable", users.enable_user),
     ("POST", "/v1/alerts/test", health.test_alert),
     ("GET", "/v1/jobs", jobs.list_jobs),
     ("POST", "/v1/jobs", jobs.submit_job),

@@ -13,7 +13,7 @@ from typing import Any
 from providers.policy import PolicyFacts
 from providers.stores.base import ObjectStore
 from spotd.clock import Clock, Ids
-from spotd.model import Job, Market
+from spotd.model import Job, Market, Node
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
 from spotd.vault import Vault
@@ -47,9 +47,11 @@ class Backing:
     `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
     store; `spool_dir` takes an upload until its digest is known; `test_alert(route)` sends a test
     message ("" means to every route) and returns route -> "" or what went wrong; `rotate_key()` has
-    the next master key take over, or raises VaultError; `policy_facts(cloud)` is None
-    when no such cloud is configured; `silent` are the clouds that do not answer, provider -> what
-    is known of it.
+    the next master key take over, or raises VaultError; `admit(node, user, public key)` lets
+    a user in to a machine (LinkError), `put_out()` has those that are disabled put out, node id ->
+    "" or why not; `is_trusted(uid)` is true of those who are never shut out; `policy_facts(cloud)`
+    is None when no such cloud is configured; `silent` are the clouds that do not answer, provider
+    -> what is known of it.
     """
 
     store: Store
@@ -66,6 +68,9 @@ class Backing:
     test_alert: Callable[[str], Mapping[str, str]]
     rotate_key: Callable[[], None]
     policy_facts: Callable[[str], PolicyFacts | None]
+    admit: Callable[[Node, str, str], None]
+    put_out: Callable[[], Mapping[str, str]]
+    is_trusted: Callable[[int], bool]
     silent: Callable[[], Mapping[str, str]] = dict
 
 

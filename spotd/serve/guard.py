@@ -94,6 +94,7 @@ class Guard:
         """Raises ApiError, which is on record then."""
         peer = _peer(scope)
         try:
+            self._check_enabled(peer)
             self._authority.check(peer, rule.need)
         except ApiError as error:
             action = rule.action or f"{scope['method']} {scope['path']}"[:MAX_TEXT]
@@ -101,6 +102,14 @@ class Guard:
             self._write(replace(row, text=error.text))
             raise
         return peer
+
+    def _check_enabled(self, peer: Peer) -> None:
+        """Raises ApiError for one who is shut out, by name or by number."""
+        if peer.uid in self._authority.trusted:
+            return
+        for row in self._backing.store.disabled_users():
+            if peer.name == row.name or peer.uid == row.uid:
+                raise ApiError(403, "auth", f"{peer.name} is disabled", "ask who runs spotd")
 
     def _write(self, row: AuditRow) -> None:
         backing = self._backing

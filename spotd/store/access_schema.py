@@ -1,4 +1,5 @@
-"""The tables about people: who did what, and which secrets they had spotd keep.
+"""The tables about people: who did what, which secrets they had spotd keep, who is shut out, and
+whom machines let in.
 
 The record of who did what is append-only: triggers on either database refuse to change or delete a
 row, whoever asks, so that not even a bug of spotd rewrites it.
@@ -6,7 +7,19 @@ row, whoever asks, so that not even a bug of spotd rewrites it.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Connection, Index, LargeBinary, Table, Text, event, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    event,
+    text,
+)
 
 from spotd.store.columns import big, key, metadata, one_of, words
 from spotd.store.shapes import AuditOutcome
@@ -35,6 +48,28 @@ kept_secrets = Table(
     big("set_at_us"),
     words("set_by"),
 )
+
+disabled_users = Table(
+    "disabled_users",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("uid", BigInteger, nullable=False, server_default=text("-1")),
+    big("disabled_at_us"),
+    words("disabled_by"),
+    words("successor"),
+)
+
+# Whose key a machine was given; 0 as long as it may still be there.
+admissions = Table(
+    "admissions",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
+    key("user_name"),
+    big("admitted_at_us"),
+    big("dismissed_at_us"),
+    PrimaryKeyConstraint("node_id", "user_name"),
+)
+Index("ix_admissions_user", admissions.c.user_name)
 
 _SQLITE = """
 CREATE TRIGGER audit_append_only_{verb} BEFORE {verb} ON audit

@@ -34,6 +34,7 @@ from spotd.store.shapes import (
     CheckpointRow,
     CommitResult,
     CommitStatus,
+    DisabledUser,
     EventRow,
     JournalBatch,
     ProgressRow,
@@ -49,6 +50,7 @@ __all__ = [
     "CheckpointRow",
     "CommitResult",
     "CommitStatus",
+    "DisabledUser",
     "DuplicateNameError",
     "EventRow",
     "JournalBatch",
@@ -304,6 +306,35 @@ class Store(Protocol):
 
     def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
         """Lines of the audit since a moment, after an id, oldest first."""
+        ...
+
+    def job_owners(self) -> dict[str, str]:
+        """Id -> user of every job that is not finished."""
+        ...
+
+    def disabled_users(self) -> list[DisabledUser]:
+        """By name."""
+        ...
+
+    def disable_user(self, row: DisabledUser) -> list[str]:
+        """Shut a user out, and make the unfinished jobs those of the successor, if there is one.
+        The ids of these jobs; each has an event that says so."""
+        ...
+
+    def enable_user(self, name: str) -> bool:
+        """False when the user was not shut out."""
+        ...
+
+    def add_admission(self, node_id: str, user: str, at_us: int) -> None:
+        """A machine is to be given a key of a user; told before it is."""
+        ...
+
+    def shut_out(self) -> list[tuple[str, str]]:
+        """(node id, user) where the machine is not gone and may have a key of a disabled user."""
+        ...
+
+    def record_dismissed(self, node_id: str, user: str, at_us: int) -> None:
+        """The machine has no key of the user any more, of those it was given until `at_us`."""
         ...
 
     # --- the deployment

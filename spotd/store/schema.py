@@ -29,11 +29,12 @@ from spotd.store import access_schema, columns
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "9001", "9002")
+REVISIONS = ("0001", "0002", "9001", "9002", "9003")
 
 metadata = columns.metadata
 audit = access_schema.audit
 kept_secrets = access_schema.kept_secrets
+disabled_users, admissions = access_schema.disabled_users, access_schema.admissions
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 

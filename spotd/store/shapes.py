@@ -155,6 +155,17 @@ class SecretRow:
 
 
 @dataclass(frozen=True)
+class DisabledUser:
+    """One who is shut out. `uid` -1 is not known; `successor` got the jobs."""
+
+    name: str
+    uid: int
+    disabled_at_us: int
+    disabled_by: str
+    successor: str = ""
+
+
+@dataclass(frozen=True)
 class Submission:
     """A job to be stored with everything that later effects need, in one transaction.
 

@@ -32,6 +32,7 @@ from spotd.store import (
     listing,
     market,
     nodes,
+    people,
     record,
     sealed,
     throughput,
@@ -44,6 +45,7 @@ from spotd.store.base import (
     CheckpointRow,
     CommitResult,
     CommitStatus,
+    DisabledUser,
     EventRow,
     JournalBatch,
     KeyState,
@@ -313,6 +315,27 @@ class SqlStore:
 
     def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
         return self._database.read(lambda c: audit.audit(c, since_us, after_id, limit))
+
+    def job_owners(self) -> dict[str, str]:
+        return self._database.read(people.job_owners)
+
+    def disabled_users(self) -> list[DisabledUser]:
+        return self._database.read(people.disabled_users)
+
+    def disable_user(self, row: DisabledUser) -> list[str]:
+        return self._write(lambda tx: people.disable_user(tx, row))
+
+    def enable_user(self, name: str) -> bool:
+        return self._write(lambda tx: people.enable_user(tx, name))
+
+    def add_admission(self, node_id: str, user: str, at_us: int) -> None:
+        self._write(lambda tx: people.add_admission(tx, node_id, user, at_us))
+
+    def shut_out(self) -> list[tuple[str, str]]:
+        return self._database.read(people.shut_out)
+
+    def record_dismissed(self, node_id: str, user: str, at_us: int) -> None:
+        self._write(lambda tx: people.record_dismissed(tx, node_id, user, at_us))
 
     # --- the deployment
 

@@ -36,7 +36,7 @@ from spotd.model import (
 )
 from spotd.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.states import NodeState
-from spotd.store.base import AuditOutcome, AuditRow, SecretRow, Store
+from spotd.store.base import AuditOutcome, AuditRow, DisabledUser, SecretRow, Store
 from spotd.wire import JOURNAL_KINDS
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell, instance, new_node, offer, said, spec, submission
@@ -326,6 +326,11 @@ def _audited(c: Chance) -> AuditRow:
     return AuditRow(c.moment(), 1000, "alice", "cancel", c.job(), outcome, c.text())
 
 
+def _shut_out(c: Chance) -> DisabledUser:
+    user, successor = c.random.sample(("alice", "bob", ""), 2)
+    return DisabledUser(user or "carol", 1000, c.moment(), "root", successor)
+
+
 MAKERS: dict[Callable[[Chance], Call], int] = {
     _submit: 6,
     _commit_decided: 12,
@@ -357,6 +362,10 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     lambda c: ("keep_key_check", c.random.choice((b"a", b"b"))): 1,
     lambda c: ("rotate_key", c.epoch(), b"c", lambda item: b"new " + item.value): 1,
     lambda c: ("keep_secret", SecretRow(c.random.choice("AB"), 5, "ada"), b"v", c.epoch()): 2,
+    lambda c: ("disable_user", _shut_out(c)): 1,
+    lambda c: ("enable_user", c.random.choice(("alice", "bob"))): 1,
+    lambda c: ("add_admission", c.node().id, c.random.choice(("alice", "bob")), c.moment()): 1,
+    lambda c: ("record_dismissed", c.node().id, c.random.choice(("alice", "bob")), c.moment()): 1,
     lambda c: ("drop_secret", c.random.choice("AB")): 1,
     lambda c: ("prune", c.now_us - c.random.choice((0, 300, 900)) * S): 1,
 }

@@ -32,6 +32,7 @@ from spotd.store.base import (
     CheckpointRow,
     CommitResult,
     CommitStatus,
+    DisabledUser,
     EventRow,
     JournalBatch,
     KeyState,
@@ -293,6 +294,27 @@ class MemoryStore:
 
     def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
         return people.audit(self._here(), since_us, after_id, limit)
+
+    def job_owners(self) -> dict[str, str]:
+        return people.job_owners(self._here())
+
+    def disabled_users(self) -> list[DisabledUser]:
+        return people.disabled_users(self._here())
+
+    def disable_user(self, row: DisabledUser) -> list[str]:
+        return self._write(people.disable_user, row)
+
+    def enable_user(self, name: str) -> bool:
+        return self._write(people.enable_user, name)
+
+    def add_admission(self, node_id: str, user: str, at_us: int) -> None:
+        self._write(people.add_admission, node_id, user, at_us)
+
+    def shut_out(self) -> list[tuple[str, str]]:
+        return people.shut_out(self._here())
+
+    def record_dismissed(self, node_id: str, user: str, at_us: int) -> None:
+        self._write(people.record_dismissed, node_id, user, at_us)
 
     # --- the deployment
 

@@ -56,6 +56,7 @@ READS: dict[str, Callable[[Store, int], object]] = {
     "times": lambda store, _: (store.next_wake_us(), store.newest_us()),
     "throughput": lambda store, now_us: store.recent_throughput(now_us),
     "audit": lambda store, now_us: (store.audit(0), store.audit(now_us - 60 * S, 9, 3)),
+    "people": lambda store, _: [store.job_owners(), store.disabled_users(), store.shut_out()],
     "rest": lambda store, _: [store.deployment(), store.key_state(), _sealed(store)],
 }
 

@@ -25,6 +25,7 @@ from spotd.model import (
 from spotd.store.base import (
     AuditRow,
     CheckpointRow,
+    DisabledUser,
     EventRow,
     KeyState,
     ProgressRow,
@@ -98,6 +99,8 @@ class Tables:
     limits: Limits = field(default_factory=Limits)
     key: KeyState = field(default_factory=lambda: KeyState(None, 0))
     kept_secrets: dict[str, tuple[SecretRow, bytes]] = field(default_factory=dict)
+    disabled: dict[str, DisabledUser] = field(default_factory=dict)
+    admissions: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # node, user
     counters: dict[str, int] = field(default_factory=lambda: {"ids": 0, "clock": 0})
 
     jobs: dict[str, Job] = field(default_factory=dict)

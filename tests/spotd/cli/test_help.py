@@ -18,6 +18,7 @@ from providers.local.scenario import DEFAULT
 from providers.local.scenario_file import load as load_scenario
 from spotd.cli.commands import ENTRIES
 from spotd.masterkey import NEXT_KEY_NAME
+from spotd.store.base import DisabledUser
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import Rig, story
 
@@ -25,6 +26,7 @@ EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
+LINES += ["user ls", "user disable", "user enable"]
 
 
 @pytest.mark.req("UX-01")
@@ -62,6 +64,7 @@ def test_every_command_has_help_with_an_example(
         "cloud",
         "demo",
         "secret",
+        "user",
     ):  # groups, and one that writes a report.json
         assert "-o, --output" in text
 
@@ -109,6 +112,9 @@ def test_the_examples_run(
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
         assert spotctl(rig, "secret", "set", "HF_TOKEN") == 0
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
+    if words[0] == "user":
+        monkeypatch.setattr("spotd.serve.users._uid", lambda name: 7000 + len(name))
+        rig.store.disable_user(DisabledUser("mallory", -1, 1, "ada"))
     code = spotctl(rig, *words)
     assert code == {"wait": 7, "ssh": 7}.get(words[0], 0) or "running" in words
 

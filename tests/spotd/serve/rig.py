@@ -18,6 +18,8 @@ from providers.base import CapacityType, Instance, InstanceState, Offer
 from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
+from spotd.act.effects import LinkError
+from spotd.act.visitors import Visitors
 from spotd.model import (
     Attempt,
     Event,
@@ -118,6 +120,26 @@ class StoppedClock:
         time.sleep(seconds)
 
 
+class Hosts:
+    """Machines that let users in: (node id, user) -> public keys. `away` ones do not answer."""
+
+    def __init__(self) -> None:
+        self.inside: dict[tuple[str, str], list[str]] = {}
+        self.away: set[str] = set()
+
+    def admit(self, node: Node, _: JobKeys, user: str, public_key: str, __: float) -> None:
+        self._check(node)
+        self.inside.setdefault((node.id, user), []).append(public_key)
+
+    def dismiss(self, node: Node, _: JobKeys, user: str, __: float) -> None:
+        self._check(node)
+        self.inside.pop((node.id, user), None)
+
+    def _check(self, node: Node) -> None:
+        if node.id in self.away:
+            raise LinkError("the machine does not answer")
+
+
 class Rig:
     """One daemon's API. `alerts` answers test messages; `close` ends everything."""
 
@@ -142,6 +164,10 @@ class Rig:
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
         self.authority = Authority()
+        self.hosts = Hosts()
+        self.visitors = Visitors(
+            self.store, self.hosts, lambda _job: JobKeys.create(bytes), self.clock
+        )
         stores = ("s3://ours/packages", "s3://ours/runs")
         self.facts = {"aws": PolicyFacts("d0", ("us-east-1",), *stores)}
         self.offer_them()
@@ -166,6 +192,9 @@ class Rig:
             ],
             test_alert=self._test_alert,
             policy_facts=self.facts.get,
+            admit=self.visitors.admit,
+            put_out=self.visitors.put_out,
+            is_trusted=lambda uid: uid in self.authority.trusted,
             rotate_key=lambda: rotate(
                 self.store, self.vault, self.folder, {}, self.ids.random_bytes
             ),
