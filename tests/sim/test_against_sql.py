@@ -26,7 +26,7 @@ from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import Bell
 from tests.spotd.store.conftest import DEPLOYMENT, make
 
-STEPS = 170
+STEPS = 220
 
 
 def _known(value: object) -> object:
