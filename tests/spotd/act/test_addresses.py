@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import http.server
 import ipaddress
 import json
@@ -100,7 +100,7 @@ def test_slacks_own_hosts_are_public_and_others_are_as_the_configuration_says(
 def relay(folder: Path, name: str) -> Iterator[tuple[int, list[Any]]]:
     """An https server that proves to be `name`; its port, and what it was told."""
     key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     certificate = (
         x509.CertificateBuilder()
@@ -108,8 +108,8 @@ def relay(folder: Path, name: str) -> Iterator[tuple[int, list[Any]]]:
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
