@@ -91,6 +91,13 @@ def ctl(box: Container, user: str, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def good(box: Container, user: str, *words: str) -> str:
+    """The output of a command that succeeds; else what the daemon has to say of it."""
+    code, said = ctl(box, user, *words)
+    assert code == 0, said + box.journal(UNIT)[-4000:]
+    return said
+
+
 def test_it_is_ready_when_its_start_is_over(box: Container) -> None:
     done = box.run("systemctl", "start", UNIT, check=False)
     assert done.returncode == 0, box.journal(UNIT)
@@ -118,9 +125,9 @@ def test_who_looks_and_who_changes_things_are_two_groups(spotd: Container) -> No
     code, said = ctl(spotd, "viola", *run)
     assert code == ExitCode.AUTH, said
     assert "viola may look but not change anything" in said
-    assert ctl(spotd, "alice", *run)[0] == 0
+    good(spotd, "alice", *run)
     assert "nightly" in ctl(spotd, "viola", "ps")[1]
-    assert ctl(spotd, "alice", "cancel", "nightly")[0] == 0
+    good(spotd, "alice", "cancel", "nightly")
     code, said = ctl(spotd, "viola", "audit", "-o", "json")
     items = [(item["user"], item["action"], item["outcome"]) for item in json.loads(said)["items"]]
     assert items == [
@@ -134,6 +141,19 @@ def test_who_looks_and_who_changes_things_are_two_groups(spotd: Container) -> No
     spotd.run("gpasswd", "-a", "alice", "spotd-admin")
 
 
+def test_a_disabled_user_is_out_at_once(spotd: Container) -> None:
+    """By the uid that the kernel names, whatever groups it has; and root alone may do it here."""
+    good(spotd, "alice", "ps")
+    assert ctl(spotd, "viola", "user", "disable", "alice")[0] == ExitCode.AUTH
+    good(spotd, "root", "user", "disable", "alice")
+    code, said = ctl(spotd, "alice", "ps")
+    assert code == ExitCode.AUTH
+    assert "alice is disabled" in said
+    good(spotd, "viola", "ps")
+    good(spotd, "root", "user", "enable", "alice")
+    good(spotd, "alice", "ps")
+
+
 def test_its_secrets_come_as_credentials(spotd: Container) -> None:
     """The files belong to root, spotd cannot open them, and no other key was made."""
     pid = main_pid(spotd)
@@ -145,6 +165,27 @@ def test_its_secrets_come_as_credentials(spotd: Container) -> None:
     assert "spotd-key" not in spotd.run("ls", "/var/lib/private/spotd").stdout
     environ = spotd.run("cat", f"/proc/{pid}/environ", f"/proc/{pid}/cmdline").stdout
     assert "canary" not in environ + spotd.journal(UNIT)
+
+
+def test_its_master_key_is_changed_under_it(spotd: Container) -> None:
+    """As docs/security.md tells: the next key is a credential too, and then becomes the key."""
+    spotd.write("/opt/token", "a secret")
+    keep = ("sh", "-c", "/opt/spotd/bin/spotctl secret set A < /opt/token")
+    spotd.run(*keep, user="alice")
+    spotd.write("/etc/spotd/key-next", secrets.token_hex(32), "0600")
+    extra = "[Service]\nLoadCredential=spotd-key-next:/etc/spotd/key-next\n"
+    spotd.write(f"/etc/systemd/system/{UNIT}.d/next.conf", extra)
+    spotd.run("systemctl", "daemon-reload")
+    spotd.run("systemctl", "restart", UNIT)
+    good(spotd, "alice", "secret", "rotate")
+    # It goes on with either name of it, and the old key does not open the database any more.
+    spotd.run("systemctl", "restart", UNIT)
+    spotd.run("cp", "/etc/spotd/key", "/etc/spotd/key-old")
+    spotd.run("mv", "/etc/spotd/key-next", "/etc/spotd/key")
+    spotd.run("rm", f"/etc/systemd/system/{UNIT}.d/next.conf")
+    spotd.run("systemctl", "daemon-reload")
+    spotd.run("systemctl", "restart", UNIT)
+    assert good(spotd, "alice", "secret", "ls").count("alice") == 1
 
 
 def test_it_runs_locked_up(spotd: Container) -> None:
@@ -162,7 +203,7 @@ def test_a_hung_one_is_killed_and_started_again(spotd: Container) -> None:
     wait_until("the watchdog bites", started_again(spotd, pid))
     assert int(spotd.show(UNIT, "NRestarts")) == restarts + 1
     assert "Watchdog timeout" in spotd.journal(UNIT)
-    assert ctl(spotd, "alice", "ps")[0] == 0
+    good(spotd, "alice", "ps")
 
 
 def test_a_crashed_one_is_started_again(spotd: Container) -> None:
@@ -170,7 +211,7 @@ def test_a_crashed_one_is_started_again(spotd: Container) -> None:
     spotd.run("kill", "-KILL", pid)
     wait_until("it is up again", started_again(spotd, pid))
     assert int(spotd.show(UNIT, "NRestarts")) == restarts + 1
-    assert ctl(spotd, "alice", "ps")[0] == 0
+    good(spotd, "alice", "ps")
 
 
 def test_there_is_no_reload_and_systemd_says_so(spotd: Container) -> None:
@@ -182,7 +223,7 @@ def test_there_is_no_reload_and_systemd_says_so(spotd: Container) -> None:
     assert main_pid(spotd) == pid
     spotd.run("systemctl", "reload-or-restart", UNIT)
     assert main_pid(spotd) != pid
-    assert ctl(spotd, "alice", "ps")[0] == 0
+    good(spotd, "alice", "ps")
 
 
 def test_it_stops_by_itself_when_it_is_told(spotd: Container) -> None:
@@ -193,4 +234,4 @@ def test_it_stops_by_itself_when_it_is_told(spotd: Container) -> None:
     assert spotd.run("ls", "/run/spotd", check=False).returncode != 0
     assert ctl(spotd, "alice", "ps")[0] == ExitCode.UNREACHABLE
     spotd.run("systemctl", "start", UNIT)
-    assert ctl(spotd, "alice", "ps")[0] == 0
+    good(spotd, "alice", "ps")
