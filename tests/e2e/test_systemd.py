@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from spotd.daemon import WATCHDOG_EVERY_S
 from spotd.errors import ExitCode
+from spotd.loop import LONGEST_WAIT_S
 from tests.rigs.nspawn import CHECKOUT, Container, booted
 from tests.rigs.station import wait_until
 
@@ -32,10 +34,12 @@ token_file = "/etc/spotd/token"
 kind = "slack"
 url_credential = "slack"
 """
-# As `systemctl edit spotd` would write it. A watchdog of a minute is too long for a test.
-DROP_IN = """\
+# As `systemctl edit spotd` would write it. A watchdog of a minute is too long for a test; an idle
+# daemon is silent for half of this.
+WATCHDOG_S = 2 * (WATCHDOG_EVERY_S + LONGEST_WAIT_S)
+DROP_IN = f"""\
 [Service]
-WatchdogSec=5
+WatchdogSec={WATCHDOG_S}
 LoadCredential=slack:/etc/spotd/slack
 """
 
@@ -227,6 +231,7 @@ def test_there_is_no_reload_and_systemd_says_so(spotd: Container) -> None:
 
 
 def test_it_stops_by_itself_when_it_is_told(spotd: Container) -> None:
+    assert spotd.journal(UNIT).count("Watchdog timeout") == 1, "of the one that was hung alone"
     spotd.run("systemctl", "stop", UNIT)
     assert spotd.show(UNIT, "Result") == "success"
     assert spotd.show(UNIT, "ExecMainStatus") == "0"
