@@ -61,4 +61,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("go back by restoring the copy that was made before the upgrade")
+    op.drop_table("audit")  # its triggers go with it
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP FUNCTION audit_append_only()")

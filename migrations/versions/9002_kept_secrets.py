@@ -28,4 +28,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("go back by restoring the copy that was made before the upgrade")
+    op.drop_table("kept_secrets")
+    with op.batch_alter_table("deployment") as table:
+        table.drop_column("key_epoch")

@@ -45,4 +45,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("go back by restoring the copy that was made before the upgrade")
+    op.drop_table("admissions")
+    op.drop_table("disabled_users")
