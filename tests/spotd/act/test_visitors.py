@@ -5,7 +5,7 @@ On the real OpenSSH server, and on that of a local cloud's machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from spotd.act.bundle import build_bundle
 from spotd.act.effects import LinkError
 from spotd.act.link import SshLink
-from spotd.act.ssh import SshAuthRefusedError, connect
+from spotd.act.ssh import Connection, SshAuthRefusedError, connect
 from spotd.model import Node
 from spotd.vault import KeyPair, make_key_pair
 from tests.rigs import openssh, sshd
@@ -23,6 +23,7 @@ from tests.rigs.station import wait_until
 from tests.spotd.store.build import new_node
 
 LIMIT_S = 60.0
+Login = Callable[[openssh.Machine, KeyPair], Connection]
 LINK = SshLink(build_bundle())
 
 
@@ -44,6 +45,21 @@ def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[openssh.Ma
             yield local  # type: ignore[misc]
 
 
+@pytest.fixture
+def login() -> Iterator[Login]:
+    """Logs in; ends every login with the test."""
+    made: list[Connection] = []
+
+    def log_in(machine: openssh.Machine, key: KeyPair) -> Connection:
+        made.append(connect(machine.address, key.private, LIMIT_S))
+        return made[-1]
+
+    yield log_in
+    for connection in made:
+        connection.close()
+        connection.transport.join(LIMIT_S)
+
+
 def node_of(machine: openssh.Machine) -> Node:
     address = machine.address
     where = {"host": address.host, "port": address.port, "ssh_user": address.user}
@@ -62,45 +78,46 @@ def lines(machine: openssh.Machine) -> list[str]:
     return (machine.home / ".ssh" / "authorized_keys").read_text().splitlines()
 
 
-def test_who_is_dismissed_is_out_at_once_and_stays_out(there: openssh.Machine) -> None:
+def test_who_is_dismissed_is_out_at_once_and_stays_out(
+    there: openssh.Machine, login: Login
+) -> None:
     with pytest.raises(SshAuthRefusedError):
-        connect(there.address, ALICE.private, LIMIT_S)
+        login(there, ALICE)
     admit(there, "alice", ALICE)
     admit(there, "bob", BOB)
-    busy = connect(there.address, ALICE.private, LIMIT_S)
+    busy = login(there, ALICE)
     assert busy.run("echo $HOME").status == 0
     busy.open_channel("sleep 4321", LIMIT_S)
-    idle = connect(there.address, ALICE.private, LIMIT_S)  # could open a shell at any time
+    idle = login(there, ALICE)  # could open a shell at any time
     dismiss(there, "alice")
     wait_until("both connections to end", lambda: not busy.open and not idle.open, LIMIT_S)
     with pytest.raises(SshAuthRefusedError):
-        connect(there.address, ALICE.private, LIMIT_S)
+        login(there, ALICE)
     # Others, and the daemon itself, get in as before.
-    connect(there.address, BOB.private, LIMIT_S).close()
+    login(there, BOB)
     dismiss(there, "alice")
     admit(there, "alice", ALICE)
-    connect(there.address, ALICE.private, LIMIT_S).close()
+    login(there, ALICE)
 
 
-def test_what_a_dismissed_user_runs_on_a_real_machine_ends(tmp_path: Path) -> None:
+def test_what_a_dismissed_user_runs_on_a_real_machine_ends(tmp_path: Path, login: Login) -> None:
     with openssh.machine(tmp_path) as machine:
         admit(machine, "alice", ALICE)
-        login = connect(machine.address, ALICE.private, LIMIT_S)
-        login.open_channel("sleep 4321", LIMIT_S)
+        alice = login(machine, ALICE)
+        alice.open_channel("sleep 4321", LIMIT_S)
         wait_until("it to run", lambda: "sleep 4321" in machine.commands(), LIMIT_S)
         dismiss(machine, "alice")
         wait_until("it to end", lambda: "sleep 4321" not in machine.commands(), LIMIT_S)
         assert any("[listener]" in words for words in machine.commands())
 
 
-def test_a_login_forwards_nothing(tmp_path: Path) -> None:
+def test_a_login_forwards_nothing(tmp_path: Path, login: Login) -> None:
     with openssh.machine(tmp_path) as machine:
         admit(machine, "alice", ALICE)
-        login = connect(machine.address, ALICE.private, LIMIT_S)
+        alice = login(machine, ALICE)
         where = ("127.0.0.1", machine.port)
         with pytest.raises(paramiko.ChannelException):
-            login.transport.open_channel("direct-tcpip", where, where, timeout=LIMIT_S)
-        login.close()
+            alice.transport.open_channel("direct-tcpip", where, where, timeout=LIMIT_S)
 
 
 def test_keys_of_a_user_do_not_pile_up(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ class Rig:
         )
         (self.folder / "spotd-key").write_bytes(b"k" * 32)
         (self.folder / "spotd-key").chmod(0o600)
+        unlock(self.store, self.folder, {}, bytes)
         self.vault = unlock(self.store, self.folder, {}, self.ids.random_bytes)
         self.objects: ObjectStore = open_objects(f"file://{self.folder}/objects", {})
         self.checkpoint_store = f"file://{self.folder}/ckpt"
@@ -192,14 +193,20 @@ class Rig:
             ],
             test_alert=self._test_alert,
             policy_facts=self.facts.get,
-            admit=self.visitors.admit,
-            put_out=self.visitors.put_out,
+            admit=self._admit,
+            put_out=self._put_out,
             is_trusted=lambda uid: uid in self.authority.trusted,
             rotate_key=lambda: rotate(
                 self.store, self.vault, self.folder, {}, self.ids.random_bytes
             ),
             silent=lambda: self.silent,
         )
+
+    def _admit(self, node: Node, user: str, public_key: str) -> None:
+        self.visitors.admit(node, user, public_key)
+
+    def _put_out(self) -> Mapping[str, str]:
+        return self.visitors.put_out()
 
     def _test_alert(self, route: str) -> Mapping[str, str]:
         return {name: error for name, error in self.alerts.items() if route in ("", name)}
