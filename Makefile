@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint format bench requirements soak clean lock
+.PHONY: help demo test lint format bench requirements soak fuzz audit mutants clean lock
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -28,6 +28,13 @@ test: $(READY) ## lint, then every test
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/pytest -n 4 --dist loadgroup
 
+sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug found
+	$(BIN)/python -m tests.sim --seeds 500
+	$(BIN)/python -m tests.sim --seeds 40 --tier sqlite
+	$(BIN)/python -m tests.sim --seeds 10 --tier postgresql --profile two
+	$(BIN)/python -m tests.sim --sweep preempted
+	$(BIN)/python -m tests.sim --zoo
+
 lint: $(READY) ## format, lint, types, import rules, the agent's Python version
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -39,9 +46,10 @@ format: $(READY) ## let ruff write the files as they should be
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## the figures of docs/measurements.md (takes about 40 minutes)
+bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python bench/recovery.py --json bench/out/recovery.json
 	$(BIN)/python bench/control_plane.py --json bench/out/control_plane.json
+	$(BIN)/python -m bench.takeover --json bench/out/takeover.json
 
 soak: $(READY) ## kill everything 20 times each; resumable
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json
@@ -49,9 +57,25 @@ soak: $(READY) ## kill everything 20 times each; resumable
 requirements: $(READY) ## each numbered requirement, the tests that show it, and whether they pass
 	@$(BIN)/python -m tests.requirements
 
+SECONDS_EACH ?= 60
+fuzz: $(READY) ## what parses outside bytes, by a coverage-guided fuzzer: SECONDS_EACH=60
+	@$(BIN)/pip install -q -c constraints.txt -e '.[fuzz]'
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS_EACH)
+
+audit: $(READY) ## known vulnerabilities of what constraints.txt pins; fails if it audited nothing
+	@$(BIN)/pip install -q -c constraints.txt -e '.[audit]'
+	@$(BIN)/python -m tests.audit
+
+mutants: $(READY) ## change spotd/decide here and there, see the tests notice; resumable (docs/mutants.md)
+	@$(BIN)/pip install -q -c constraints.txt -e '.[mutants]'
+	@nice -n 15 $(BIN)/mutmut run --max-children 1
+	@$(BIN)/mutmut results
+	@$(BIN)/python -m tests.mutants
+
 lock: $(READY) ## write constraints.txt from what is installed now
+	@$(BIN)/pip install -q -c constraints.txt -e '.[audit,fuzz,mutants]'
 	$(BIN)/pip freeze --exclude-editable | grep -viE '^(torch|nvidia|triton|setuptools|pip)\b' > constraints.txt
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) build dist *.egg-info demo bench/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info demo bench/out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,4 +20,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("go back by restoring the copy that was made before the upgrade")
+    ${downgrades if downgrades else "pass"}

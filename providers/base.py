@@ -1,8 +1,9 @@
 """The provider port: what spotd asks of a cloud, and the closed set of errors it understands.
 
-Standard library only, because the node agent ships this file too. A provider answers five verbs
-(`offers`, `launch`, `terminate`, `list`, `notices`); everything a vendor can say is translated into
-the types below by the adapter, so that nothing outside `providers/<cloud>/` knows a vendor.
+Standard library only, because the node agent ships this file too. A provider answers six verbs
+(`offers`, `launch`, `terminate`, `list`, `notices`, `renew`); everything a vendor can say is
+translated into the types below by the adapter, so that nothing outside `providers/<cloud>/` knows a
+vendor.
 
 Money is integer micro-USD, time is integer microseconds since the epoch (UTC) unless a name says
 otherwise.
@@ -15,6 +16,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Protocol
+
+# Tags that spot-reaper reads, both in whole seconds: when whoever finds a machine may end it (unix
+# time; moved on by `renew`), and after how long without a renewal that is.
+EXPIRES_TAG = "spotd-expires"
+UNATTENDED_TAG = "spotd-unattended-s"
 
 
 class CapacityType(str, Enum):
@@ -101,7 +107,11 @@ class Offer:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """A complete, byte-exact create request. The same token must always carry the same request."""
+    """A complete, byte-exact create request. The same token must always carry the same request.
+
+    `max_run_s` is the cloud's own limit on the machine's life, counted from its start and never
+    moved again; 0, and clouds without such a limit, have none.
+    """
 
     token: str
     name: str
@@ -153,6 +163,16 @@ class Instance:
     launched_at_us: int = 0
     error: str = ""  # vendor text of a failed create or of an end not of our making
     error_code: str = ""  # one of the error class names below, for a failed create
+
+    @property
+    def expires_at_us(self) -> int:
+        """What its expiry tag says; 0 when it has none that can be read."""
+        return _seconds(self.tags.get(EXPIRES_TAG, "")) * 1_000_000
+
+
+def _seconds(text: str) -> int:
+    """Whole seconds; 0 for anything else. Nothing on earth is due in a number of 13 digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 13 else 0
 
 
 @dataclass(frozen=True)
@@ -233,12 +253,17 @@ class Provider(Protocol):
         local: machines are processes on this box; shown to users wherever the name is shown.
         watcher: which `providers.<watcher>.notice` its nodes run ("aws", "gcp", "azure").
         visibility_s: how long a fresh create may stay invisible to `list()`.
+        limits_life: `LaunchRequest.max_run_s` is kept by the cloud itself.
+        power_off: what a machine runs, as the user that it was launched with, to switch itself off
+            and stop costing; empty where a machine that is off is still paid for.
     """
 
     name: str
     local: bool
     watcher: str
     visibility_s: float
+    limits_life: bool
+    power_off: tuple[str, ...]
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
         """What fits `request` and is on sale now, with prices."""
@@ -258,6 +283,11 @@ class Provider(Protocol):
 
     def notices(self) -> Sequence[Notice]:
         """Cloud-side warnings since the last call; may always be empty."""
+        ...
+
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        """Move a machine's expiry tag on. Never back, so that a caller who was asleep takes nothing
+        from a later one; an unknown id, and a machine that ends or has ended, are success."""
         ...
 
 

@@ -1,7 +1,7 @@
 """One HTTP exchange with a metadata service on the machine's link-local address.
 
 Standard library only, and never through a proxy: the metadata service answers this machine alone,
-and a proxy would ask it about another one. `http.client` knows nothing of the proxy variables.
+and a proxy would ask it about another one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from providers.base import MetadataError
+from providers.exchange import exchange
 
 _BODY_LIMIT_BYTES = 1 << 20
 
@@ -38,21 +39,25 @@ def ask(
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
 ) -> Answer:
-    """Send one request to `base_url + path`. Raises MetadataError when no sensible answer came."""
+    """Send one request to `base_url + path`. Raises MetadataError when no sensible answer came in
+    `timeout_s`."""
     parts = urlsplit(base_url)
     if parts.scheme != "http" or not parts.hostname:
         raise MetadataError(f"metadata address {base_url!r} is not http://host[:port]")
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout_s)
     try:
-        connection.request(method, parts.path.rstrip("/") + path, body, dict(headers or {}))
-        response = connection.getresponse()
-        content = response.read(_BODY_LIMIT_BYTES)
-        found = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, found, content)
+        heard = exchange(
+            (parts.hostname, parts.port or 80),
+            method,
+            parts.path.rstrip("/") + path,
+            timeout_s=timeout_s,
+            limit_bytes=_BODY_LIMIT_BYTES,
+            headers=headers or {},
+            body=body,
+        )
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise MetadataError(f"{method} {base_url}{path}: {error or type(error).__name__}") from None
-    finally:
-        connection.close()
+    found = {name.lower(): value for name, value in heard.headers.items()}
+    return Answer(heard.status, found, heard.body)
 
 
 def refuse(answer: Answer, path: str) -> MetadataError:

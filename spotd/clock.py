@@ -6,8 +6,15 @@ import base64
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
+STEP_S = 5.0  # a wall clock that gains more than this at once was set, not steered
+BELIEF_S = 600.0  # how long it has to stay ahead: time servers correct each other sooner
 GAP_S = 5.0  # who listens comes back many times a second; after longer than this, nobody did
 _JOB_ID_BYTES = 6  # 48 random bits, of which nine characters show 45
 
@@ -26,21 +33,52 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
-class SystemClock:
-    """The clock of this machine. Where it is set back, ours goes on by the monotonic clock: what
-    was done a moment ago must not lie in the future."""
+def _wall_ns() -> int:
+    return time.time_ns()
 
-    def __init__(self) -> None:
+
+def _ticks_ns() -> int:
+    """Counts on while the machine is suspended, which CLOCK_MONOTONIC does not: nodes cost then."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.monotonic_ns()
+
+
+class SystemClock:
+    """The clock of this machine, and what is to be believed of it.
+
+    Where it is set back, ours goes on by the ticks: what was done a moment ago must not lie in the
+    future. Where it is set ahead, ours goes on by the ticks too, for `BELIEF_S`: an hour that did
+    not pass would be billed, and would end whatever waits. A clock that is still ahead then is
+    right: the whole machine had stood still, and has paid for that time.
+    """
+
+    def __init__(
+        self, wall_ns: Callable[[], int] = _wall_ns, ticks_ns: Callable[[], int] = _ticks_ns
+    ) -> None:
         self._lock = threading.Lock()
-        self._now_us = 0
-        self._ticks_us = time.monotonic_ns() // 1_000
+        self._wall_ns, self._read_ticks_ns = wall_ns, ticks_ns
+        self._now_us = wall_ns() // 1_000
+        self._ticks_us = ticks_ns() // 1_000
+        self._doubted_us = 0  # since which tick the wall clock is too far ahead; 0: it is not
 
     def now_us(self) -> int:
         with self._lock:
-            ticks_us = time.monotonic_ns() // 1_000
-            passed_us = ticks_us - self._ticks_us
-            self._now_us = max(time.time_ns() // 1_000, self._now_us + passed_us)
-            self._ticks_us = ticks_us
+            ticks_us = self._read_ticks_ns() // 1_000
+            passed_us, self._ticks_us = ticks_us - self._ticks_us, ticks_us
+            self._now_us += passed_us
+            ahead_us = self._wall_ns() // 1_000 - self._now_us
+            if ahead_us <= STEP_S * 1e6:
+                self._doubted_us = 0
+                self._now_us += max(ahead_us, 0)
+            elif not self._doubted_us:
+                self._doubted_us = ticks_us
+                text = "this machine's clock was set ahead: not believed until it stays so"
+                log.warning(text, seconds=round(ahead_us / 1e6, 1), believed_after_s=BELIEF_S)
+            elif ticks_us - self._doubted_us > BELIEF_S * 1e6:
+                self._doubted_us = 0
+                self._now_us += ahead_us
+                log.warning("the clock is believed now", seconds=round(ahead_us / 1e6, 1))
             return self._now_us
 
     def not_before(self, at_us: int) -> int:

@@ -1,20 +1,27 @@
-"""`spotd`: run the daemon, look at its configuration, bring its database up to date."""
+"""`spotd`: run the daemon, look at its configuration, look after its database."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import Exit
 
 from spotd.cli.main import run_app
+from spotd.cli.render import Output, emit
+from spotd.clock import SystemClock
 from spotd.config import load_config
-from spotd.daemon import run_daemon
+from spotd.daemon import make_folder, run_daemon
+from spotd.lock import hold_database
+from spotd.store.backup import back_up, restore
 from spotd.store.base import StoreError
+from spotd.store.engine import file_of
+from spotd.store.version import downgrade as downgrade_database
 from spotd.store.version import upgrade as upgrade_database
 
 app = typer.Typer(
@@ -50,6 +57,12 @@ ConfigOption = Annotated[
 ]
 
 
+OutputOption = Annotated[
+    Output, typer.Option("-o", "--output", metavar="FORM", help="table or json.")
+]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE")]
+
+
 @app.command()
 def run(config: ConfigOption = None) -> None:
     """Run the daemon until SIGTERM.
@@ -74,16 +87,93 @@ def check(config: ConfigOption = None) -> None:
 
 
 @db.command()
-def upgrade(config: ConfigOption = None) -> None:
-    """Bring the database to this program's schema.
+def upgrade(config: ConfigOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Bring the database to this program's schema. Make a backup before.
 
     \b
     Example:
       systemctl stop spotd && spotd db upgrade && systemctl start spotd
     """
+    url = load_config(config).database_url
+    with _alone(url):
+        before, after = upgrade_database(url)
+    data = {"kind": "Upgrade", "before": before, "after": after}
+    _emit(data, output, f"the database is up to date: schema {after}")
+
+
+@db.command()
+def downgrade(
+    revision: Annotated[str, typer.Argument(metavar="SCHEMA")],
+    config: ConfigOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Bring the database back to the schema of an older spotd, before that one is installed again.
+
+    What only newer ones know is lost: make a backup before. The older one names the schema that it
+    needs when it refuses to start.
+
+    \b
+    Example:
+      systemctl stop spotd && spotd db downgrade 0002
+    """
+    url = load_config(config).database_url
+    with _alone(url):
+        before, after = downgrade_database(url, revision)
+    data = {"kind": "Downgrade", "before": before, "after": after}
+    _emit(data, output, f"the database has schema {after}")
+
+
+@db.command()
+def backup(
+    file: FileArgument, config: ConfigOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Copy the database into a new file, whether the daemon runs or not.
+
+    The master key is not in it: keep `spotd-key` somewhere else, and safe. Through a running
+    daemon, from another machine too: `spotctl db backup`.
+
+    \b
+    Example:
+      spotd db backup /var/backups/spotd.backup
+    """
+    back_up(load_config(config).database_url, file, SystemClock().now_us())
+    size = file.stat().st_size
+    data = {"kind": "Backup", "file": str(file), "bytes": size}
+    _emit(data, output, f"{file}: {size} bytes, checked")
+
+
+@db.command("restore")
+def restore_(
+    file: FileArgument, config: ConfigOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Make a backup the database, where there is none; it is then in quarantine.
+
+    While that lasts no machine is ended for being unknown, so what was launched since the backup
+    lives on and is told. Restore the master key (`spotd-key` in the state folder) as well. When the
+    daemon runs again, look at `spotctl orphans`, then: spotctl quarantine release.
+
+    \b
+    Example:
+      spotd db restore /var/backups/spotd.backup && systemctl start spotd
+    """
     found = load_config(config)
-    upgrade_database(found.database_url)
-    typer.echo("the database is up to date")
+    if not found.file.database.url:
+        make_folder(found.state_dir)
+    reason = restore(found.database_url, file, SystemClock().now_us())
+    data = {"kind": "Restore", "file": str(file), "quarantine": reason}
+    _emit(data, output, f"restored; in quarantine: {reason}")
+
+
+@contextmanager
+def _alone(url: str) -> Iterator[None]:
+    """While no daemon has the file open, where it is one. Raises UserError."""
+    file = file_of(url)
+    with closing(hold_database(file)) if file is not None and file.exists() else nullcontext():
+        yield
+
+
+def _emit(data: dict[str, Any], output: Output, text: str) -> None:
+    emit({"apiVersion": "spotd/v1", **data}, output, lambda: typer.echo(text), "kind")
 
 
 def main(arguments: Sequence[str]) -> int:

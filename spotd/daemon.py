@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import queue
@@ -34,6 +33,7 @@ from spotd.config import Config
 from spotd.config.policies import policy_facts
 from spotd.duties import Duties, Schedule
 from spotd.errors import ExitCode, UserError
+from spotd.lock import hold, hold_database
 from spotd.loop import Loop, run_effect
 from spotd.model import S
 from spotd.observe.clouds import Survey
@@ -47,7 +47,9 @@ from spotd.serve.api import make_app
 from spotd.serve.authority import Authority
 from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
+from spotd.store.backup import back_up
 from spotd.store.base import Store
+from spotd.store.engine import file_of
 from spotd.store.sql import open_store
 from spotd.vault import JobKeys, open_job_keys, rotate, unlock
 
@@ -66,19 +68,24 @@ class Daemon:
         self.clock = SystemClock()
         self.listening = Listening(self.clock)
         self.ids = RandomIds()
-        self.timing = config.file.timing.to_model()
+        self.timing = config.timing
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
         # A queue, because a signal handler may put to it whatever was interrupted.
         self._fed_s = -WATCHDOG_EVERY_S
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._lock = _hold(_make_folder(config.state_dir) / "lock")
+        self._locks = [_hold_folder(make_folder(config.state_dir))]
+        file = file_of(config.database_url)
+        if file is not None:
+            self._locks.append(hold_database(file))
         store = open_store(
             config.database_url,
             now=self.clock.now_us,
             notify=self._hint,
             deployment_factory=lambda: self.ids.token()[:12],
         )
+        if file is not None:
+            store.free_duties()  # nobody else has this file open: their holders are dead
         _go_on(self.clock, store.newest_us())
         self.store: Store = store
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
@@ -87,7 +94,7 @@ class Daemon:
         self.objects = _open_objects(config)
         self.survey = Survey(self.store, self.providers, self.clock)
         self.link = SshLink(build_bundle())
-        self.visitors = Visitors(self.store, self.link, self.keys, self.clock)
+        self.visitors = Visitors(self.link, self.keys, self.clock)
         self.authority = Authority(config.file.access.admins, config.file.access.viewers)
         self.world = self._world()
         self.pool = Pool(self.providers, partial(run_effect, self.world))
@@ -95,7 +102,7 @@ class Daemon:
         self.follower = Follower(
             self.store, self.link, self.keys, self.objects, self.clock, self.listening.listened
         )
-        self.delivery = Delivery(self.store, routes_of(config), self.clock)
+        self.delivery = Delivery(routes_of(config), self.clock)
         self.duties = self._duties()
         self.duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         self._hints = [self.loop.poke, self.follower.poke]
@@ -130,7 +137,8 @@ class Daemon:
         self.follower.stop()
         server.stop()
         self.store.close()
-        self._lock.close()
+        for lock in self._locks:
+            lock.close()
         log.info("stopped")
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
@@ -204,13 +212,15 @@ class Daemon:
             known=self.config.known,
             market=lambda _now_us: market_now(self.world, self.timing),
             providers_info=self._providers_info,
+            back_up=partial(back_up, self.config.database_url),
             test_alert=self.delivery.test,
             rotate_key=self._rotate_key,
-            admit=self.visitors.admit,
-            put_out=self.visitors.put_out,
+            admit=partial(self.visitors.admit, self.store),
+            put_out=partial(self.visitors.put_out, self.store),
             is_trusted=self.authority.trusted.__contains__,
             policy_facts=self._policy_facts,
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
+            held=self.survey.held,
         )
 
     def _rotate_key(self) -> None:
@@ -233,7 +243,7 @@ class Daemon:
         ]
 
 
-def _make_folder(path: Path) -> Path:
+def make_folder(path: Path) -> Path:
     """The state folder, for its owner alone. Raises UserError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -259,19 +269,16 @@ def _open_objects(config: Config) -> ObjectStore:
         raise UserError(text, "correct it in config.toml", ExitCode.USAGE) from None
 
 
-def _hold(path: Path) -> IO[bytes]:
+def _hold_folder(folder: Path) -> IO[bytes]:
     """One daemon a state folder. Raises UserError when another holds it."""
+    text, fix = (
+        f"another spotd runs on {folder}",
+        "stop it first, or give this one its own state_dir",
+    )
     try:
-        file = path.open("ab")
+        return hold(folder / "lock", text, fix)
     except OSError as error:
-        raise _unusable(path.parent, error) from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        text = f"another spotd runs on {path.parent}"
-        raise UserError(text, "stop it first, or give this one its own state_dir") from None
-    return file
+        raise _unusable(folder, error) from None
 
 
 def _go_on(clock: SystemClock, newest_us: int) -> None:
@@ -299,8 +306,11 @@ def _schedule(config: Config) -> Schedule:
         survey_s=timing.survey_every_s,
         offers_s=timing.offers_every_s,
         alerts_s=timing.alerts_every_s,
+        expiry_s=min(max(config.timing.unattended_s / 96, 1.0), Schedule.expiry_s),
         prune_s=timing.prune_every_s,
         keep_s=timing.keep_history_days * 86_400,
+        lease_s=timing.lease_s,
+        renew_s=timing.lease_s / 4,
     )
 
 

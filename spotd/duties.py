@@ -1,6 +1,9 @@
 """The periodic duties: list the clouds, refresh prices, deliver alerts, look for silence, prune.
 
-Each holds a lease, so that one replica does it at a time; APScheduler says when.
+Each has a lease, so that one replica does it at a time. Leases are renewed every few seconds, much
+more often than most duties are done: a replica that dies is succeeded in all of them within LEASE_S
++ RENEW_S. A duty writes through a store that is fenced with its epoch, and through no other.
+APScheduler says when.
 """
 
 from __future__ import annotations
@@ -17,17 +20,24 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from providers.base import Notice, Provider, ProviderError
+from spotd.act.renewal import renew_expiries
 from spotd.clock import Clock
 from spotd.decide.health import slow
 from spotd.model import S, Timing
 from spotd.observe.clouds import Survey, hear_notices, refresh_offers
-from spotd.store.base import Store, StoreError
+from spotd.store.base import LostDutyError, Store, StoreError, StoreUnavailableError
 
 log = structlog.get_logger(__name__)
 
 OWN = "_own"  # (no name of a provider) the line of duties that ask no cloud
 OWN_THREADS = 4
+LEASES = "_leases"  # the line of their renewal: it waits for nothing else
 CLOUD_THREADS = 2  # of each cloud: one that hangs keeps its own duties waiting, and no others
+# Without a renewal for so long, a replica counts as dead (`timing.lease_s`). Three renewals may
+# fail in a row, and a takeover comes well within the 45 s that we promise.
+LEASE_S = 20.0
+RENEW_S = 5.0
+LOCKED_AT_MOST = 2  # leases in one round of renewals; of more, the store itself is away
 SET_BACK_S = 1.0  # a wall clock that lost more than this was set, not steered
 FIRST_OFFERS_S = 3.0  # how long the start waits for prices; jobs that wait for them are told later
 
@@ -42,19 +52,22 @@ class Schedule:
     alerts_s: float = 1.0
     silence_s: float = 5.0
     health_s: float = 30.0
+    expiry_s: float = 300.0  # between looks at whose expiry is to be moved on
     prune_s: float = 3600.0
     keep_s: float = 90 * 86_400.0  # history older than this is pruned
+    lease_s: float = LEASE_S
+    renew_s: float = RENEW_S
 
 
 class Duties:
-    """Starts and stops the schedule. `deliver(epoch)` sends due alerts."""
+    """Starts and stops the schedule. `deliver(store)` sends due alerts."""
 
     def __init__(
         self,
         store: Store,
         providers: Mapping[str, Provider],
         survey: Survey,
-        deliver: Callable[[int], None],
+        deliver: Callable[[Store], None],
         clock: Clock,
         holder: str,
         timing: Timing,
@@ -68,16 +81,22 @@ class Duties:
         self._holder = holder
         self._timing = timing
         self._schedule = schedule
-        self._more: list[tuple[float, str, Callable[[], object]]] = []
+        self._more: list[tuple[float, str, Callable[[Store], object]]] = []
         self._changed = threading.Condition()
         self._stopping = False
         self._running = 0
         self._wall_s = _wall_s()
-        self._held: set[str] = set()
+        self._names: list[str] = []
+        self._epochs: dict[str, int] = {}  # of the duties that we hold, as far as we know
         self._untold: dict[str, list[Notice]] = {name: [] for name in providers}
+        self._paged: dict[str, set[str]] = {name: set() for name in providers}
         lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
         self._scheduler = BackgroundScheduler(
-            executors={OWN: ThreadPoolExecutor(OWN_THREADS), **lines},
+            executors={
+                OWN: ThreadPoolExecutor(OWN_THREADS),
+                LEASES: ThreadPoolExecutor(1),
+                **lines,
+            },
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": 60},
         )
 
@@ -87,22 +106,27 @@ class Duties:
         s = self._schedule
         asked = {name: threading.Event() for name in self._providers}
         for name, done in asked.items():
-            self._every(s.survey_s, f"survey:{name}", partial(self._list, name), name)
+            self._every(s.survey_s, f"survey:{name}", partial(self._survey.sweep, name), name)
             self._every(s.offers_s, f"offers:{name}", partial(self._offers, name), name, done)
+            self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
             self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
         self._every(s.health_s, "health", self._note_slow)
         for seconds, duty, run in self._more:
-            self._every(seconds, duty, partial(_without_epoch, run))
+            self._every(seconds, duty, run)
         self._every(s.prune_s, "prune", self._prune)
+        renew = partial(self._guarded, LEASES, self._renew)
+        self._scheduler.add_job(renew, "interval", seconds=s.renew_s, id=LEASES, executor=LEASES)
+        renew()
         self._scheduler.start()
         end_s = time.monotonic() + FIRST_OFFERS_S
         for done in asked.values():
             done.wait(max(end_s - time.monotonic(), 0.0))
 
-    def add(self, seconds: float, duty: str, run: Callable[[], object]) -> None:
-        """One more duty, before the start: `run()` each `seconds`, by one replica."""
+    def add(self, seconds: float, duty: str, run: Callable[[Store], object]) -> None:
+        """One more duty, before the start: `run(store)` each `seconds`, with the store of its
+        holder."""
         self._more.append((seconds, duty, run))
 
     def notice_clock(self) -> None:
@@ -127,37 +151,56 @@ class Duties:
         with self._changed:
             ended = self._changed.wait_for(lambda: not self._running, patience_s)
         try:
-            for duty in sorted(self._held):
+            for duty in sorted(self._epochs):
                 self._store.take_duty(duty, self._holder, self._clock.now_us(), 0)
         except StoreError as error:
             log.warning("the store does not answer", error=str(error))
         return ended
 
+    def _renew(self) -> None:
+        """Take every duty that is free, and keep those that are ours. What cannot be asked for now
+        stays as it was: the store refuses the writes of whoever was overtaken. One that is locked,
+        for a write of ours is under way, keeps no other from its turn."""
+        failed = 0
+        for duty in self._names:
+            now_us, ttl_us = self._clock.now_us(), int(self._schedule.lease_s * S)
+            try:
+                epoch = self._store.take_duty(duty, self._holder, now_us, ttl_us)
+            except StoreUnavailableError as error:
+                failed += 1
+                if failed > LOCKED_AT_MOST:
+                    raise
+                log.info("a lease was not renewed", duty=duty, error=str(error))
+                continue
+            with self._changed:
+                if epoch is None:
+                    self._epochs.pop(duty, None)
+                else:
+                    self._epochs[duty] = epoch
+
     def _every(
         self,
         seconds: float,
         duty: str,
-        run: Callable[[int], None],
+        run: Callable[[Store], object],
         line: str = OWN,
         at_once: threading.Event | None = None,
     ) -> None:
-        """Run `run(epoch)` each `seconds` while we hold the duty's lease. With `at_once` also now,
-        lease or not (who holds it may be a daemon that died), and then set that."""
+        """Run `run(store)` each `seconds` while we hold the duty, with the store of its holder.
+        With `at_once` also now, and then set that."""
 
         def held() -> None:
-            ttl_us = int(max(3 * seconds, 30) * S)
-            epoch = self._store.take_duty(duty, self._holder, self._clock.now_us(), ttl_us)
+            with self._changed:
+                epoch = self._epochs.get(duty)
             if epoch is not None:
-                self._held.add(duty)
-                run(epoch)
-            elif at_once is not None and not at_once.is_set():
-                run(0)
+                run(self._store.fenced(duty, epoch))
 
         def guarded() -> None:
             self._guarded(duty, held)
             if at_once is not None:
                 at_once.set()
 
+        self._names.append(duty)
         first = {"next_run_time": datetime.now(UTC)} if at_once is not None else {}
         self._scheduler.add_job(
             guarded, "interval", seconds=seconds, id=duty, executor=line, **first
@@ -170,6 +213,10 @@ class Duties:
             self._running += 1
         try:
             run()
+        except LostDutyError:
+            log.info("another daemon has this duty now", duty=duty)
+            with self._changed:
+                self._epochs.pop(duty, None)
         except StoreError as error:
             log.warning("the store does not answer", duty=duty, error=str(error))
         except ProviderError as error:
@@ -181,38 +228,35 @@ class Duties:
                 self._running -= 1
                 self._changed.notify_all()
 
-    def _list(self, name: str, _epoch: int) -> None:
-        self._survey.survey(name)()
+    def _offers(self, name: str, store: Store) -> None:
+        refresh_offers(store, self._providers[name], self._clock)
 
-    def _offers(self, name: str, _epoch: int) -> None:
-        refresh_offers(self._store, self._providers[name], self._clock)
+    def _notices(self, name: str, store: Store) -> None:
+        hear_notices(store, self._providers[name], self._clock, self._untold[name])
 
-    def _notices(self, name: str, _epoch: int) -> None:
-        hear_notices(self._store, self._providers[name], self._clock, self._untold[name])
+    def _move_on(self, name: str, store: Store) -> None:
+        provider, paged = self._providers[name], self._paged[name]
+        renew_expiries(store, provider, self._clock, self._timing, paged)
 
-    def _note_silent(self, _epoch: int) -> None:
+    def _note_silent(self, store: Store) -> None:
         """Jobs whose nodes were not heard are due; the rules judge."""
         before_us = self._clock.now_us() - int(self._timing.suspect_after_s * S)
-        self._store.note_silent(before_us)
+        store.note_silent(before_us)
 
-    def _note_slow(self, _epoch: int) -> None:
+    def _note_slow(self, store: Store) -> None:
         """Jobs that train slower than they did are due; the rules judge again."""
         now_us = self._clock.now_us()
         found = [
             job_id
-            for job_id, (spec, samples) in self._store.recent_throughput(now_us).items()
+            for job_id, (spec, samples) in store.recent_throughput(now_us).items()
             if slow(samples, spec, now_us)
         ]
         if found:
-            self._store.note_jobs(found)
+            store.note_jobs(found)
 
-    def _prune(self, _epoch: int) -> None:
-        rows = self._store.prune(self._clock.now_us() - int(self._schedule.keep_s * S))
+    def _prune(self, store: Store) -> None:
+        rows = store.prune(self._clock.now_us() - int(self._schedule.keep_s * S))
         log.info("pruned", rows=rows)
-
-
-def _without_epoch(run: Callable[[], object], _epoch: int) -> None:
-    run()
 
 
 def _wall_s() -> float:

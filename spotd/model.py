@@ -193,6 +193,7 @@ class Node:
     offer: Offer
     state: NodeState
     requested_at_us: int
+    expires_at_us: int = 0  # what its expiry tag is created with; 0: older than the tag
     chosen: bool = False
     leave_reason: LeaveReason | None = None
     leave_text: str = ""  # or, before it leaves, what keeps us from giving it up
@@ -231,7 +232,10 @@ class Node:
     exited_at_us: int = 0
     exit_tail: str = ""
     setup_failed: bool = False
+    wiped_at_us: int = 0  # its disks, after the program had ended
+    wiped_text: str = ""
     terminated_at_us: int = 0  # the cloud accepted a terminate
+    renewed_until_us: int = 0  # what its expiry tag was moved on to
     gone_at_us: int = 0  # the cloud stopped listing it, says terminated, or refused it for good
     effect_failed_at_us: int = 0  # or the end of the pause that the cloud asked for then
     effect_failures: int = 0  # in a row, of the armed effect
@@ -310,6 +314,7 @@ class Timing:
     lost_after_s: float = 120.0  # silence after which a node is given up though the cloud lists it
     resurvey_s: float = 5.0  # between questions about a suspect or a terminated node
     reterminate_s: float = 60.0  # a terminate that did not take is repeated
+    unattended_s: float = 86_400.0  # how long a machine may go on without us; see decide/expiry.py
     drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
 
 

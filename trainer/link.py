@@ -182,7 +182,7 @@ class Link:
                     claim=str(body["claim"]),
                     claim_deadline=now + float(body["claim_deadline_s"]),
                 )
-            except (ValueError, TypeError, LookupError) as error:
+            except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
                 raise ConnectionResetError(f"it does not speak our language: {error!r}") from None
             self._heard.set()
         if len(rest) > MAX_LINE_BYTES:

@@ -80,7 +80,7 @@ def _run(_: argparse.Namespace) -> int:
     line = sys.stdin.buffer.readline()
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise WireError("stdin must be one JSON line: the agent's configuration") from None
     if not isinstance(data, dict):
         raise WireError("the agent's configuration must be a JSON object")

@@ -6,14 +6,15 @@ Knows no torch: a snapshot is one piece of memory (the arena), a layout says wha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import xxhash
 
-from providers.stores.base import ObjectStore
+from providers.stores.base import ObjectStore, StoreConfigError
 from spotd.wire import HeadRef, Manifest, Shard, TensorLayout, WireError, parse_manifest, sha256
 
 SHARD_BYTES = 128 << 20
@@ -86,7 +87,8 @@ def write_shards(
 
 def read_manifest(store: ObjectStore, ref: HeadRef) -> Manifest:
     """The manifest that HEAD names. Raises CorruptError, NotFoundError and other store errors."""
-    data = store.get(ref.manifest)[0]
+    with _named():
+        data = store.get(ref.manifest)[0]
     if sha256(data) != ref.digest:
         raise CorruptError(f"{ref.manifest} has another digest than HEAD says")
     try:
@@ -113,7 +115,8 @@ def read_shards(store: ObjectStore, manifest: Manifest, arena: memoryview, layou
 
 def read_shard(store: ObjectStore, shard: Shard) -> bytes:
     """One shard, verified. Raises CorruptError and store errors."""
-    data = store.get(shard.key)[0]
+    with _named():
+        data = store.get(shard.key)[0]
     check = _hasher(shard)
     check.update(data)
     _check(shard, len(data), check.hexdigest())
@@ -124,13 +127,23 @@ def verify_shard(store: ObjectStore, shard: Shard, go_on: Callable[[], bool]) ->
     """Read back piece by piece; False if `go_on` said no half-way. Raises as `read_shard`."""
     check, size = _hasher(shard), 0
     while go_on():
-        data = store.get_range(shard.key, size, READ_BYTES)
+        with _named():
+            data = store.get_range(shard.key, size, READ_BYTES)
         check.update(data)
         size += len(data)
         if len(data) < READ_BYTES:
             _check(shard, size, check.hexdigest())
             return True
     return False
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Of what HEAD or a manifest names: a name that no store takes is damage."""
+    try:
+        yield
+    except StoreConfigError as error:
+        raise CorruptError(str(error)) from None
 
 
 def _hasher(shard: Shard) -> hashlib._Hash | xxhash.xxh3_128:

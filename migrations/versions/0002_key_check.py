@@ -19,4 +19,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("go back by restoring the copy that was made before the upgrade")
+    with op.batch_alter_table("deployment") as table:
+        table.drop_column("key_check")

@@ -173,5 +173,6 @@ class Watcher:
             # Kept, it would be refused for as long as it is valid, which is hours.
             raise MetadataError(f"{path}: not a token: {answer.text[:40]!r}")
         granted = answer.headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
-        ttl_s = int(granted) if granted.isdecimal() else self._token_ttl_s
+        known = granted.isdecimal() and len(granted) < 10
+        ttl_s = int(granted) if known else self._token_ttl_s
         self._token, self._token_until = answer.text, asked_at + ttl_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from providers.base import EXPIRES_TAG
 from providers.policy import (
     CONTROL,
     DEPLOYMENT_TAG,
@@ -66,6 +67,7 @@ def _control(facts: PolicyFacts) -> list[Document]:
             [_INSTANCES, "arn:aws:ec2:*:*:volume/*"],
             {"StringEquals": {"ec2:CreateAction": "RunInstances"} | tagged},
         ),
+        _move_on_expiry(facts),
         _end_own(facts),
         _allow(
             "HandOutTheRoleOfMachines",
@@ -105,6 +107,18 @@ def _end_own(facts: PolicyFacts) -> Document:
     mine = {f"aws:ResourceTag/{DEPLOYMENT_TAG}": facts.deployment}
     condition = _here(facts, StringEquals=mine)
     return _allow("EndOwn", ["ec2:TerminateInstances"], [_INSTANCES], condition)
+
+
+def _move_on_expiry(facts: PolicyFacts) -> Document:
+    """That tag alone, of machines that are ours already: with any other key, a stranger's machine
+    could be made ours, and ended then."""
+    mine = {f"aws:ResourceTag/{DEPLOYMENT_TAG}": facts.deployment}
+    condition = _here(facts, StringEquals=mine)
+    condition |= {
+        "ForAllValues:StringEquals": {"aws:TagKeys": [EXPIRES_TAG]},
+        "Null": {"aws:TagKeys": "false"},  # of no keys at all, the line above is true
+    }
+    return _allow("MoveOnExpiryOfOwn", ["ec2:CreateTags"], [_INSTANCES], condition)
 
 
 def _objects(places: Sequence[Place]) -> list[Document]:

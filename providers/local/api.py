@@ -63,6 +63,13 @@ class Api:
             case "POST", "terminate":
                 self._world.terminate(personality, str(body.get("instance_id", "")))
                 return {}
+            case "POST", "renew":
+                expires_at_s = body.get("expires_at_s")
+                if not isinstance(expires_at_s, int) or isinstance(expires_at_s, bool):
+                    raise Refusal("rejected", f"expires_at_s is {expires_at_s!r}: unix seconds")
+                ident = str(body.get("instance_id", ""))
+                self._world.renew(personality, ident, expires_at_s)
+                return {}
             case "GET", "offers":
                 return {"offers": self._world.offers(personality)}
             case "GET", "instances":

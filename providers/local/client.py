@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from providers.exchange import exchange
 from providers.local.access import credentials
+
+_BODY_LIMIT_BYTES = 64 << 20
 
 
 class NoAnswer(Exception):
@@ -50,23 +52,25 @@ class Client:
         """One call. Raises NoAnswer, NoTokenError."""
         headers = credentials(self._token_file)
         target = f"{path}?{urlencode(query)}" if query else path
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        data = json.dumps(body).encode() if body is not None else None
         try:
-            connection.connect()
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            data = json.dumps(body).encode() if body is not None else None
-            connection.request(method, target, body=data, headers=headers)
-            response = connection.getresponse()
-            raw, status, told = response.read(), response.status, dict(response.getheaders())
-        except (OSError, http.client.HTTPException) as error:
+            heard = exchange(
+                (self._host, self._port),
+                method,
+                target,
+                timeout_s=self._timeout_s,
+                limit_bytes=_BODY_LIMIT_BYTES,
+                headers=headers,
+                body=data,
+            )
+        except (OSError, ValueError, http.client.HTTPException) as error:
             text = f"{method} {path} on the local cloud at {self.url}: no answer: {error!r}"
             raise NoAnswer(text) from error
-        finally:
-            connection.close()
         try:
-            document = json.loads(raw)
-        except ValueError:
+            document = json.loads(heard.body)
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
-            raise NoAnswer(f"{method} {path}: the answer ({status}) is no JSON: {raw[:80]!r}")
-        return Answer(status, document, told)
+            shown = f"({heard.status}) is no JSON: {heard.body[:80]!r}"
+            raise NoAnswer(f"{method} {path}: the answer {shown}")
+        return Answer(heard.status, document, heard.headers)

@@ -1,20 +1,18 @@
-"""The adapter: the five verbs of the port, spoken to a local cloud."""
+"""The adapter: the six verbs of the port, spoken to a local cloud."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from providers.base import (
     AuthError,
-    CapacityType,
     Instance,
-    InstanceState,
     Launched,
     LaunchRequest,
     Notice,
-    NoticeKind,
     Offer,
     OfferRequest,
     Pending,
@@ -22,8 +20,17 @@ from providers.base import (
     UnknownOutcome,
 )
 from providers.local.access import NoTokenError
+from providers.local.answers import (
+    read_instance,
+    read_notice,
+    read_offer,
+    read_seconds,
+    read_text,
+    rows_of,
+)
 from providers.local.client import Client, NoAnswer
 from providers.local.codes import ERRORS, THROTTLED
+from providers.local.power import POWER_OFF
 
 DEPLOYMENT_TAG = "spotd-deployment"  # as in admission.py, which is the other side of the wire
 
@@ -36,6 +43,8 @@ class LocalCloud:
     """
 
     local = True
+    limits_life = True
+    power_off = (POWER_OFF,)  # a program of the machine's own: never this computer's
 
     def __init__(
         self,
@@ -56,8 +65,8 @@ class LocalCloud:
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
         """What fits and is on sale now."""
-        rows = self._call("GET", "offers")["offers"]
-        offers = [_offer(row, self.name) for row in rows]
+        read = partial(read_offer, provider=self.name)
+        offers = rows_of(self._call("GET", "offers"), "offers", read)
         return [offer for offer in offers if _fits(offer, request)]
 
     def launch(self, request: LaunchRequest) -> Launched | Pending:
@@ -66,8 +75,8 @@ class LocalCloud:
         body = {**vars(request), "tags": tags, "capacity_type": request.capacity_type.value}
         answer = self._call("POST", "launch", body=body)
         if "operation" in answer:
-            return Pending(str(answer["operation"]))
-        return Launched(str(answer["instance_id"]))
+            return Pending(read_text(answer, "operation"))
+        return Launched(read_text(answer, "instance_id"))
 
     def terminate(self, instance_id: str) -> None:
         """End a machine; an unknown id is success."""
@@ -76,21 +85,27 @@ class LocalCloud:
     def list(self) -> Sequence[Instance]:
         """Every machine of our deployment, those that ended within the last hour included."""
         query = {"deployment": self._deployment}
-        return [_instance(row) for row in self._call("GET", "instances", query=query)["instances"]]
+        return rows_of(self._call("GET", "instances", query=query), "instances", read_instance)
 
     def notices(self) -> Sequence[Notice]:
         """Warnings in the cloud's queue since the last call; all of a cloud that was restarted."""
-        answer = self._queued(self._last_notice)
-        if answer["queue"] != self._queue and self._last_notice:
+        queue, rows = self._queued(self._last_notice)
+        if queue != self._queue and self._last_notice:
             self._last_notice = 0
-            answer = self._queued(0)
-        self._queue, rows = answer["queue"], answer["notices"]
-        self._last_notice = max((row["seq"] for row in rows), default=self._last_notice)
-        return [_notice(row) for row in rows]
+            queue, rows = self._queued(0)
+        self._queue = queue
+        self._last_notice = max((seq for seq, _ in rows), default=self._last_notice)
+        return [notice for _, notice in rows]
 
-    def _queued(self, after: int) -> dict[str, Any]:
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        """Move the expiry on; an unknown id is success."""
+        body = {"instance_id": instance_id, "expires_at_s": expires_at_us // 1_000_000}
+        self._call("POST", "renew", body=body)
+
+    def _queued(self, after: int) -> tuple[str, Sequence[tuple[int, Notice]]]:
         query = {"deployment": self._deployment, "after": after}
-        return self._call("GET", "notices", query=query)
+        answer = self._call("GET", "notices", query=query)
+        return read_text(answer, "queue"), rows_of(answer, "notices", read_notice)
 
     def _call(
         self,
@@ -106,21 +121,17 @@ class LocalCloud:
             raise AuthError(str(missing), code="no_token") from None
         except NoAnswer as nothing:
             raise UnknownOutcome(str(nothing)) from nothing
-        self.visibility_s = float(answer.headers.get("X-Visibility-S", self.visibility_s))
+        told = answer.headers.get("X-Visibility-S", self.visibility_s)
+        self.visibility_s = read_seconds(told, self.visibility_s)
         if answer.status == 200:
             return answer.document
-        error = answer.document.get("error", {})
+        error = answer.document.get("error")
+        error = error if isinstance(error, dict) else {}
         code, text = str(error.get("code", "")), str(error.get("text", answer.document))
         if code == THROTTLED:
-            retry_after_s = float(error.get("retry_after_s") or 1.0)
+            retry_after_s = read_seconds(error.get("retry_after_s"), 1.0)
             raise ThrottledError(text, retry_after_s=retry_after_s, code=code)
         raise ERRORS.get(code, UnknownOutcome)(text, code=code)
-
-
-def _offer(row: Mapping[str, Any], provider: str) -> Offer:
-    return Offer(
-        **{**row, "provider": provider, "capacity_type": CapacityType(row["capacity_type"])}
-    )
 
 
 def _fits(offer: Offer, want: OfferRequest) -> bool:
@@ -134,35 +145,4 @@ def _fits(offer: Offer, want: OfferRequest) -> bool:
         and want.region in ("", offer.region)
         and want.zone in ("", offer.zone)
         and offer.capacity_type in want.capacity_types
-    )
-
-
-def _instance(row: Mapping[str, Any]) -> Instance:
-    return Instance(
-        instance_id=row["instance_id"],
-        token=row["token"],
-        tags=row["tags"],
-        state=InstanceState(row["state"]),
-        region=row["region"],
-        zone=row["zone"],
-        instance_type=row["instance_type"],
-        capacity_type=CapacityType(row["capacity_type"]),
-        host=row["host"],
-        port=row["port"],
-        ssh_user=row["ssh_user"],
-        host_public_key=row["host_public_key"],
-        launched_at_us=row["launched_at_us"],
-        error=row["error"],
-        error_code=row["error_code"],
-    )
-
-
-def _notice(row: Mapping[str, Any]) -> Notice:
-    return Notice(
-        notice_id=row["notice_id"],
-        kind=NoticeKind(row["kind"]),
-        deadline_us=row["deadline_us"] if row["kind"] != "rebalance" else None,
-        source="local cloud queue",
-        instance_id=row["instance_id"],
-        text=f"local cloud: {row['kind']}",
     )

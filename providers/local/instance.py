@@ -22,6 +22,7 @@ from pathlib import Path
 from providers.local import tree
 from providers.local.documents import Facts, document_for
 from providers.local.metadata import MetadataServer
+from providers.local.power import PoweredOff, install
 from providers.local.reaper import Reaper
 from providers.local.sshd import Login, SshServer
 
@@ -52,6 +53,7 @@ def run(config: Mapping[str, object], control_fd: int, ssh_fd: int, metadata_fd:
     home = Path(str(config["home"]))
     os.chdir(home)
     control = ControlLink(socket.socket(fileno=control_fd))
+    switch = install(home)
     facts = Facts.from_data(_mapping(config["facts"]))
     document = document_for(
         facts, lambda notice_id: control.tell("acknowledged", notice_id=notice_id)
@@ -60,14 +62,17 @@ def run(config: Mapping[str, object], control_fd: int, ssh_fd: int, metadata_fd:
     ssh = SshServer(
         socket.socket(fileno=ssh_fd),
         Login.from_data(_mapping(config["login"])),
-        _environment(config, metadata.url),
+        _environment(config, metadata.url, switch),
         Reaper(),
         on_exec=lambda: control.tell("exec"),
     )
     boot = threading.Thread(target=_boot, args=(config, control, metadata, ssh), daemon=True)
     boot.start()
-    while order := control.receive():
-        metadata.obey(order)
+    try:
+        while order := control.receive():
+            metadata.obey(order)
+    except PoweredOff:
+        control.tell("powered_off")
     tree.stop_tree(os.getpid(), with_root=False)
     tree.kill_below(os.getpid())
     return 0
@@ -83,7 +88,7 @@ def _boot(
     control.tell("booted")
 
 
-def _environment(config: Mapping[str, object], metadata_url: str) -> dict[str, str]:
+def _environment(config: Mapping[str, object], metadata_url: str, switch: Path) -> dict[str, str]:
     user = str(_mapping(config["login"])["user"])
     return {
         "HOME": str(config["home"]),
@@ -91,7 +96,7 @@ def _environment(config: Mapping[str, object], metadata_url: str) -> dict[str, s
         "LOGNAME": user,
         "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
-        "PATH": str(config["path"]),
+        "PATH": os.pathsep.join([str(config["path"]), str(switch)]),
         "XDG_RUNTIME_DIR": str(config["runtime"]),
         "SPOTD_METADATA_BASE": metadata_url,
         "SPOTD_LOCAL_INSTANCE": str(config["id"]),

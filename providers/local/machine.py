@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from providers.base import CapacityType, InstanceState, NoticeKind
+from providers.base import EXPIRES_TAG, CapacityType, InstanceState, NoticeKind
 from providers.local.ledger import End, Launch
 from providers.local.nursery import Body
 from providers.local.timeline import Appointment
@@ -52,6 +52,7 @@ class Machine:
     first_exec_at_us: int = 0
     visible_at_s: float = 0.0
     zombie: bool = False  # ended for everybody, and to come back for a while
+    tags: dict[str, str] = field(default_factory=dict)  # what was changed since the launch
 
     @property
     def ident(self) -> str:
@@ -68,11 +69,19 @@ class Machine:
         """Whether it may be preempted."""
         return self.launch.capacity_type is CapacityType.SPOT
 
+    def renew(self, expires_at_s: int) -> None:
+        """Move the expiry tag on."""
+        before = {**self.launch.tags, **self.tags}.get(EXPIRES_TAG, "")
+        known_s = int(before) if before.isdecimal() else 0
+        if self.alive and self.state is not InstanceState.STOPPING and expires_at_s > known_s:
+            self.tags[EXPIRES_TAG] = str(expires_at_s)
+
     def to_data(self) -> dict[str, object]:
         """The row of a list; `pid` and the times are for /control/state."""
         launch, end = self.launch, self.end
         row = {k: v for k, v in asdict(launch).items() if k not in ("digest", "ssh_port")}
         return row | {
+            "tags": {**launch.tags, **self.tags},
             "state": self.state.value,
             "port": launch.ssh_port,
             "ended_at_us": end.ended_at_us if end else 0,

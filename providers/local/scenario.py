@@ -25,7 +25,7 @@ FAULT_KINDS = (
     "pending",  # answered with an operation instead of an instance
     "garbage",  # done, answered with something that is not JSON
 )
-OPERATIONS = ("launch", "terminate", "list", "offers", "notices")
+OPERATIONS = ("launch", "terminate", "list", "offers", "notices", "renew")
 PREEMPT_KINDS = ("preempt", "rebalance", "maintenance", "none")
 MODES = ("notice", "reset", "silent", "frozen")
 

@@ -109,6 +109,16 @@ class World:
             self.end(machine, "terminated_by_user")
         self._lose(faults)
 
+    def renew(self, personality: str, instance_id: str, expires_at_s: int) -> None:
+        """Move the expiry tag of a living machine on, never back; one that is not there or has
+        ended is fine."""
+        faults = self._suffer("renew", personality)
+        with self.lock:
+            machine = self.machines.get(instance_id)
+            if machine is not None and machine.launch.personality == personality:
+                machine.renew(expires_at_s)
+        self._lose(faults)
+
     def list(self, personality: str, deployment: str) -> Rows:
         """The deployment's machines, those that ended within the last hour included."""
         faults = self._suffer("list", personality)
@@ -280,6 +290,8 @@ class World:
                     machine.booted_at_us = at_us
                 case {"event": "exec", "at_us": int(at_us)}:
                     machine.first_exec_at_us = at_us
+                case {"event": "powered_off"} if machine.state is InstanceState.RUNNING:
+                    self.end(machine, "powered_off", "the machine was switched off from inside")
                 case {"event": "gone"} if machine.state is InstanceState.RUNNING:
                     self.end(machine, "crashed", "the machine died by itself")
         self.listener(machine, event)

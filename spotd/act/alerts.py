@@ -146,26 +146,26 @@ class _Lane:
 class Delivery:
     """Sends what is due. `deliver` belongs to the holder of the duty "alerts"."""
 
-    def __init__(self, store: Store, routes: Mapping[str, Route], clock: Clock) -> None:
-        self._store = store
+    def __init__(self, routes: Mapping[str, Route], clock: Clock) -> None:
         self._clock = clock
         self._lanes = {name: _Lane(route) for name, route in routes.items()}
         self._lanes[_LOG] = _Lane(LogRoute(Severity.DEBUG))
 
-    def deliver(self, epoch: int) -> None:
-        """Send due alerts, back within WAIT_S even when a route hangs. Raises StoreError."""
-        self._settle(epoch)
+    def deliver(self, store: Store) -> None:
+        """Send due alerts, back within WAIT_S even when a route hangs. `store` is fenced for the
+        duty. Raises StoreError."""
+        self._settle(store)
         waiting: dict[str, list[AlertRow]] = {}
-        for row in self._store.due_alerts(self._clock.now_us(), ROWS):
-            if not self._give_up(row, epoch):
+        for row in store.due_alerts(self._clock.now_us(), ROWS):
+            if not self._give_up(row, store):
                 waiting.setdefault(self._lane_of(row.route), []).append(row)
         for name, rows in waiting.items():
-            self._send(self._lanes[name], rows, epoch)
+            self._send(self._lanes[name], rows, store)
         end_s = self._clock.monotonic_s() + WAIT_S
         for lane in self._lanes.values():
             if lane.sending is not None:
                 lane.sending.wait(end_s - self._clock.monotonic_s())
-        self._settle(epoch)
+        self._settle(store)
 
     def test(self, route: str) -> Mapping[str, str]:
         """Send a test message by `route`, or by every one (""): name -> "" or what went wrong.
@@ -200,34 +200,36 @@ class Delivery:
         others = (name for name, other in self._lanes.items() if other.route.paced)
         return next((name for name in others if not self._lanes[name].gone), _LOG)
 
-    def _give_up(self, row: AlertRow, epoch: int) -> bool:
+    def _give_up(self, row: AlertRow, store: Store) -> bool:
         now_us = self._clock.now_us()
         if not row.tries or now_us - row.at_us < GIVE_UP_S * S:
             return False
         log.error("alert not delivered for a day", route=row.route, number=row.id)
-        self._store.mark_alerts(epoch, [row], now_us, 0, "not delivered for a day: given up")
+        store.mark_alerts([row], now_us, 0, "not delivered for a day: given up")
         return True
 
-    def _send(self, lane: _Lane, rows: list[AlertRow], epoch: int) -> None:
+    def _send(self, lane: _Lane, rows: list[AlertRow], store: Store) -> None:
         now_us, now_s = self._clock.now_us(), self._clock.monotonic_s()
         lowest = _RANK[lane.route.min_severity]
         wanted = [row for row in rows if _RANK[row.event.severity] >= lowest]
         quiet = [row for row in rows if _RANK[row.event.severity] < lowest]
         if quiet:
-            self._store.mark_alerts(epoch, quiet, now_us, 0, "below the route's min_severity")
+            store.mark_alerts(quiet, now_us, 0, "below the route's min_severity")
         if wanted and lane.ready(len(wanted), now_s):
-            alerts = [Alert(row, self._spent(row, len(wanted))) for row in wanted]
+            alerts = [Alert(row, self._spent(row, len(wanted), store)) for row in wanted]
+            store.hold_duty(self._clock.now_us())  # whoever was overtaken sends nothing
             lane.sending = _Sending(lane.route, alerts, now_s)
 
-    def _spent(self, row: AlertRow, rows: int) -> int:
+    def _spent(self, row: AlertRow, rows: int, store: Store) -> int:
         """Only a message about one thing has room for its cost."""
         if rows > 1 or not row.job_id:
             return 0
-        view = self._store.load_view(row.job_id, self._clock.now_us())
+        view = store.load_view(row.job_id, self._clock.now_us())
         return view.spent_microusd if view else 0
 
-    def _settle(self, epoch: int) -> None:
-        """Put on record what became of messages; not forgotten before it is."""
+    def _settle(self, store: Store) -> None:
+        """Put on record what became of messages; not forgotten before it is. What another daemon
+        has put on record meanwhile stays as it is."""
         now_s = self._clock.monotonic_s()
         for name, lane in self._lanes.items():
             sending = lane.sending
@@ -236,37 +238,34 @@ class Delivery:
             error = sending.error
             rows = [alert.row for alert in sending.alerts]
             if error is None:
-                ours = self._mark(epoch, rows, self._clock.now_us(), 0.0, "")
+                self._mark(store, rows, self._clock.now_us(), 0.0, "")
                 lane.sent_s.append(now_s)
             else:
-                ours = self._fail(name, lane, rows, error, epoch)
+                self._fail(name, lane, rows, error, store)
             lane.sending = None
-            if not ours:
-                log.info("another daemon sends the alerts now", route=name)
 
     def _fail(
-        self, name: str, lane: _Lane, rows: Sequence[AlertRow], error: RouteError, epoch: int
-    ) -> bool:
+        self, name: str, lane: _Lane, rows: Sequence[AlertRow], error: RouteError, store: Store
+    ) -> None:
         log.warning("alerts not sent", route=name, rows=len(rows), error=str(error))
         if error.gone:
-            self._report(name, str(error))
-            ours = self._mark(epoch, rows, 0, 0.0, str(error))
+            self._report(name, str(error), store)
+            self._mark(store, rows, 0, 0.0, str(error))
             lane.gone = True
-            return ours
+            return
         tries = max(row.tries for row in rows)
         pause_s = error.retry_after_s or min(float(1 << min(tries, 10)), RETRY_CAP_S)
-        ours = self._mark(epoch, rows, 0, pause_s, str(error))
+        self._mark(store, rows, 0, pause_s, str(error))
         lane.not_before_s = self._clock.monotonic_s() + pause_s
-        return ours
 
     def _mark(
-        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, pause_s: float, error: str
-    ) -> bool:
+        self, store: Store, rows: Sequence[AlertRow], sent_at_us: int, pause_s: float, error: str
+    ) -> None:
         next_at_us = self._clock.now_us() + int(pause_s * S)
-        return self._store.mark_alerts(epoch, rows, sent_at_us, next_at_us, error)
+        store.mark_alerts(rows, sent_at_us, next_at_us, error)
 
-    def _report(self, name: str, error: str) -> None:
+    def _report(self, name: str, error: str, store: Store) -> None:
         text = f"alert route {name} is out of use: {error}"
         key = f"route:{name}"
         event = Event("alert_route", text, severity=Severity.ERROR, alert=True, key=key)
-        self._store.add_event("", event, self._clock.now_us())
+        store.add_event("", event, self._clock.now_us())

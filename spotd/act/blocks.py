@@ -64,6 +64,14 @@ _WORDS = {
         "Ended the machine.",
         "If it happens again: does another spotd use the same account and deployment?",
     ),
+    "orphan_held": (
+        "Ended nothing: nobody knows whether they train.",
+        "Look at `spotctl orphans`; end them with `spotctl orphans end`.",
+    ),
+    "not_renewed": (
+        "Tries again every few minutes.",
+        "Look after that cloud's credentials: `spotctl doctor`.",
+    ),
     "stranded": (
         "Asks no more of that cloud, and cannot end machines there.",
         "Put its section back and restart spotd, until `spotctl nodes` shows none there.",

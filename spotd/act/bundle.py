@@ -13,6 +13,7 @@ from pathlib import Path
 # this is all that the agent imports: a test runs it alone on the system's Python.
 SOURCES = (
     "providers/base.py",
+    "providers/exchange.py",
     "providers/linklocal.py",
     "providers/stores/__init__.py",
     "providers/stores/base.py",

@@ -30,9 +30,10 @@ from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
 from spotd.clock import Clock
 from spotd.decide.bootstrap import agent_config, start_document
+from spotd.decide.expiry import expiry_tags, life_limit_s
 from spotd.decide.needs import CALL_DEADLINE_S, claim_for
 from spotd.errors import UserError
-from spotd.model import EffectKind, HeadSeen, Node, S, View
+from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
 from spotd.plan import Effect
 from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.vault import JobKeys, host_key
@@ -162,6 +163,7 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
             "spotd-generation": str(node.generation),
             "spotd-rank": str(node.rank),
             "spotd-token": node.token,
+            **expiry_tags(node),
         },
         ssh_user="spotd",
         ssh_public_key=keys.user.public,
@@ -170,6 +172,7 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
         image_id=job.spec.image_id,
         disk_gib=job.spec.disk_gib,
         max_price_microusd_per_h=job.spec.max_hourly_microusd,
+        max_run_s=life_limit_s(node),
     )
 
 
@@ -228,8 +231,8 @@ def _left_s(effect: Effect, world: World) -> float:
 
 
 def _boot(effect: Effect, world: World) -> Record:
-    node = effect.node
-    config = agent_config(world.deployment, node, _provider(effect, world).watcher)
+    node, provider = effect.node, _provider(effect, world)
+    config = agent_config(world.deployment, node, provider, world.clock.now_us())
     world.link.boot(node, world.keys(node.job_id), config, _left_s(effect, world))
     return lambda: world.store.record_booted(node.id, world.clock.now_us())
 
@@ -297,7 +300,20 @@ def _read_head(effect: Effect, world: World) -> Record:
         seen_at_us=read_at_us,
         read_at_us=read_at_us,
     )
-    return lambda: world.store.record_head(job.id, seen)
+    return partial(_record_head, world, job, seen)
+
+
+def _record_head(world: World, job: Job, seen: HeadSeen) -> None:
+    """A generation is on record before anything is done for it: HEAD that is ahead of the record,
+    as it is after HEAD was read, tells that the record is older than what goes on."""
+    world.store.record_head(job.id, seen)
+    now = world.store.find_job(job.id)
+    if now is not None and seen.generation > now.generation:
+        text = (
+            f"HEAD of {job.name} is of generation {seen.generation}, and the record of the job "
+            f"ends at {now.generation}: the database is older than the fleet"
+        )
+        world.store.set_quarantine(text, seen.read_at_us)
 
 
 def _terminate(effect: Effect, world: World) -> Record:

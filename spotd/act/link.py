@@ -189,7 +189,7 @@ def _check(result: Result, what: str) -> dict[str, object]:
         raise LinkError(f"{what}: {_said(result)}")
     try:
         answer = json.loads(result.stdout)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LinkError(f"{what}: {_said(result)}") from None
     return answer if isinstance(answer, dict) else {}
 

@@ -26,34 +26,31 @@ class VisitorLink(Protocol):
 
 
 class Visitors:
-    """What the door and a duty ask for."""
+    """What the door and a duty ask for, each with the store that it may write to."""
 
-    def __init__(
-        self, store: Store, link: VisitorLink, keys: Callable[[str], JobKeys], clock: Clock
-    ) -> None:
-        self._store = store
+    def __init__(self, link: VisitorLink, keys: Callable[[str], JobKeys], clock: Clock) -> None:
         self._link = link
         self._keys = keys
         self._clock = clock
 
-    def admit(self, node: Node, user: str, public_key: str) -> None:
+    def admit(self, store: Store, node: Node, user: str, public_key: str) -> None:
         """Let a user in. On record first: a key that nobody knows of would never be taken away.
         Raises LinkError."""
-        self._store.add_admission(node.id, user, self._clock.now_us())
+        store.add_admission(node.id, user, self._clock.now_us())
         self._link.admit(node, self._keys(node.job_id), user, public_key, CALL_S)
 
-    def put_out(self) -> dict[str, str]:
+    def put_out(self, store: Store) -> dict[str, str]:
         """Have every machine that may let a disabled user in do so no more. Node id -> "", or why
         it did not; it is asked again the next time."""
         found: dict[str, str] = {}
-        for node_id, user in self._store.shut_out():
+        for node_id, user in store.shut_out():
             asked_at_us = self._clock.now_us()
             try:
-                [node] = self._store.find_nodes([node_id])
+                [node] = store.find_nodes([node_id])
                 self._link.dismiss(node, self._keys(node.job_id), user, CALL_S)
             except (LinkError, UserError) as error:
                 found[node_id] = str(error)
             else:
-                self._store.record_dismissed(node_id, user, asked_at_us)
+                store.record_dismissed(node_id, user, asked_at_us)
                 found.setdefault(node_id, "")
         return found

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlencode
@@ -23,6 +24,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _REPLY_TIMEOUT_S = 60.0  # more than the daemon's longest wait
 _UPLOAD_TIMEOUT_S = 1800.0  # the daemon replies when up to 1 GiB is in its own store
 _RETRY_S = 0.5
+_CHUNK_BYTES = 1 << 20
 _UNAVAILABLE = 503
 
 # Codes of the API's errors and how the command then ends.
@@ -120,21 +122,35 @@ class Client:
     def _check(self, status: int, data: bytes) -> dict[str, Any]:
         try:
             value = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
-        if not isinstance(value, dict):
+        error = value.get("error", {}) if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(error, dict):
             raise UserError(
                 f"what answers on {self._where} is not spotd (HTTP {status})",
                 "check --socket and --host",
             )
         if status >= 400:
-            error = value.get("error", {})
-            code = EXIT_CODES.get(error.get("code", ""), ExitCode.FAILURE)
-            text, advice = error.get("text", f"HTTP {status}"), error.get("try", "spotctl doctor")
+            code = EXIT_CODES.get(str(error.get("code", "")), ExitCode.FAILURE)
+            text = str(error.get("text", f"HTTP {status}"))
+            advice = str(error.get("try", "spotctl doctor"))
             if status == _UNAVAILABLE:
                 raise UnavailableError(text, advice, code)
             raise UserError(text, advice, code)
         return value
+
+    def fetch(self, path: str, file: IO[bytes]) -> Message:
+        """GET into `file`, as much as comes; the reply's headers."""
+        with self._asked("GET", path, None, {}, _UPLOAD_TIMEOUT_S) as response:
+            if response.status >= 400:
+                self._check(response.status, response.read())
+            while chunk := response.read(_CHUNK_BYTES):
+                try:
+                    file.write(chunk)
+                except OSError as error:
+                    text = f"the reply cannot be written: {error.strerror}"
+                    raise UserError(text, "look for room on the disk: df") from None
+            return response.headers
 
     def _request(
         self,
@@ -144,13 +160,25 @@ class Client:
         headers: dict[str, str],
         reply_s: float = 0.0,
     ) -> tuple[int, bytes]:
+        with self._asked(verb, path, body, headers, reply_s) as response:
+            return response.status, response.read()
+
+    @contextlib.contextmanager
+    def _asked(
+        self,
+        verb: str,
+        path: str,
+        body: bytes | IO[bytes] | None,
+        headers: dict[str, str],
+        reply_s: float,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The reply, to be read in the block."""
         connection = _UnixConnection(self._path, reply_s or self._reply_s)
         try:
             # A refusal comes before an upload has been read to its end.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(verb, path, body=body, headers=headers)
-            response = connection.getresponse()
-            return response.status, response.read()
+            yield connection.getresponse()
         except PermissionError:
             raise UserError(
                 f"you may not open {self._where}",

@@ -20,6 +20,7 @@ from spotd.config.file import (
 from spotd.config.secret_refs import FORMS, read_secret
 from spotd.validation import Path as Keys
 
+LEAST_UNATTENDED_H = 1.0  # where machines cost money
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 Finding = tuple[Keys, str, str]
@@ -35,6 +36,9 @@ def check_limits(file: ConfigFile, kinds: Mapping[str, str]) -> Iterator[Finding
         if paid and getattr(file.limits, key) is None:
             text = f"is missing, and {', '.join(sorted(paid))} can spend money"
             yield ("limits", key), text, f"set it under [limits], for example {example}"
+    if paid and file.limits.unattended_h < LEAST_UNATTENDED_H:
+        text = "is less than an outage of the control box may last: it would end healthy machines"
+        yield ("limits", "unattended_h"), text, f"write {LEAST_UNATTENDED_H:g} or more; 24 is usual"
     if file.timing.lost_after_s <= file.timing.suspect_after_s:
         yield ("timing", "lost_after_s"), "must be more than suspect_after_s", "120 is the default"
 

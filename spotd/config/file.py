@@ -173,6 +173,11 @@ class LimitsSection(Section):
 
     max_nodes: Annotated[int, BeforeValidator(_no_switch), Field(ge=1)] | None = None
     max_usd_per_hour: Usd | None = Field(default=None, description="Micro-USD once read")
+    unattended_h: Annotated[
+        float,
+        BeforeValidator(_no_switch),
+        Field(gt=0, le=720, description="How long machines go on without a daemon, hours"),
+    ] = Timing.unattended_s / 3600
 
     def to_model(self) -> Limits:
         return Limits(self.max_nodes or 0, self.max_usd_per_hour or 0)
@@ -192,8 +197,11 @@ class TimingSection(Section):
     survey_every_s: Seconds = Field(default=10.0, description="Between listings of a provider")
     offers_every_s: Seconds = Field(default=60.0, description="Between price refreshes")
     alerts_every_s: Seconds = Field(default=1.0, description="Between looks into the outbox")
+    lease_s: float = Field(default=20.0, ge=8, le=600, description="Before a duty is taken over")
     prune_every_s: Seconds = 3600.0
-    keep_history_days: float = Field(default=90.0, gt=0, description="Events and progress")
+    keep_history_days: float = Field(
+        default=90.0, gt=0, le=36_500, description="Events and progress"
+    )
 
     def to_model(self) -> Timing:
         return Timing(

@@ -23,6 +23,7 @@ from spotd.config.checks import (
 from spotd.config.file import MINIMAL, ConfigFile, LocalProvider, SlackRoute
 from spotd.config.start import check_start
 from spotd.errors import InputError, Problem, suggest
+from spotd.model import Timing
 from spotd.spec import CheckpointDefaults, Known
 from spotd.validation import Path as Keys
 from spotd.validation import key_text, validate_partly
@@ -61,6 +62,12 @@ class Config:
         local = all(isinstance(provider, LocalProvider) for provider in providers)
         store = (self.state_dir / "checkpoints").as_uri() if local else ""
         return CheckpointDefaults(section.store or store, section.every, section.keep)
+
+    @property
+    def timing(self) -> Timing:
+        """How patient the daemon is, and how long machines go on without it."""
+        unattended_s = self.file.limits.unattended_h * 3600
+        return replace(self.file.timing.to_model(), unattended_s=unattended_s)
 
     @property
     def known(self) -> Known:
@@ -116,8 +123,8 @@ def load_config(
     config = Config(
         path=path,
         file=file,
-        state_dir=(file.state_dir or paths.state_dir(environ)).expanduser().absolute(),
-        socket=(file.socket or paths.daemon_socket(environ)).expanduser().absolute(),
+        state_dir=_expand("state_dir", file.state_dir or paths.state_dir(environ), problems),
+        socket=_expand("socket", file.socket or paths.daemon_socket(environ), problems),
         environ=environ,
     )
     for keys, text, fix in itertools.chain(
@@ -163,8 +170,19 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         title = f"cannot read the configuration {path}: {error.strerror}"
         raise ConfigError(title, [], advice) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise _error(path, [Problem("", "not TOML for spotd: too deep")]) from None
+    except ValueError as error:  # of which those for TOML and UTF-8 are kinds
         raise _error(path, [Problem("", f"not TOML: {error}")]) from None
+
+
+def _expand(key: str, path: Path, problems: list[tuple[Keys, Problem]]) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        fix = "write the whole path, from /"
+        problems.append(((key,), Problem(key, f"{path}: nobody has that home folder", fix)))
+        return Path("/")
 
 
 def _overrides(environ: Mapping[str, str], problems: list[tuple[Keys, Problem]]) -> dict[str, Any]:

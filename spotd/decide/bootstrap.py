@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spotd.model import (
-    Job,
-    Node,
-)
+from providers.base import Provider
+from spotd.decide.expiry import expires_us, life_limit_s
+from spotd.model import Job, Node, S
 from spotd.plan import (
     Effect,
 )
 from spotd.wire import AgentConfig, Package, StartDocument
 
 
-def agent_config(deployment: str, node: Node, watcher: str) -> AgentConfig:
+def agent_config(deployment: str, node: Node, provider: Provider, now_us: int) -> AgentConfig:
     """What `spot-node run` gets. The metadata service is the cloud's own unless the node's
     environment names another (SPOTD_METADATA_BASE, as local machines do)."""
-    return AgentConfig(deployment, node.job_id, node.generation, node.rank, node.token, watcher)
+    timed = node.expires_at_us > 0
+    limit_s = life_limit_s(node) if provider.limits_life else 0
+    age_s = (now_us - node.requested_at_us) / S
+    return AgentConfig(
+        *(deployment, node.job_id, node.generation, node.rank, node.token, provider.watcher),
+        unattended_s=(node.expires_at_us - node.requested_at_us) / S if timed else 0.0,
+        left_s=max(0.0, (expires_us(node) - now_us) / S) if timed else 0.0,
+        life_s=max(1.0, limit_s - age_s) if limit_s else 0.0,
+        power_off=provider.power_off,
+        wipe=True,
+    )
 
 
 def start_document(

@@ -103,7 +103,7 @@ def withdraw(d: Draft) -> None:
         if any(taking_away(mate) or _giving_up(mate) for mate in gang_of(d, node)):
             continue
         newer = [n for n in d.nodes if n.generation > node.generation and n.state not in LEAVING]
-        if any(n.chosen for n in newer) or d.job.stop_text:
+        if any(n.chosen for n in newer) or d.job.stop_text or d.ended:
             continue
         d.set_node(
             node,

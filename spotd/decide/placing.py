@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from spotd.decide.cooldowns import refusal_of
 from spotd.decide.draft import LEAVING, Draft, place
+from spotd.decide.expiry import first_expiry_us
 from spotd.decide.leaving import taking_away
 from spotd.decide.naming import launch_token, node_id
 from spotd.decide.needs import end_unread
@@ -146,6 +147,7 @@ def _new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:
         offer=best.offer,
         state=NodeState.LAUNCHING,
         requested_at_us=d.now_us,
+        expires_at_us=first_expiry_us(d.market.timing, d.now_us),
     )
 
 

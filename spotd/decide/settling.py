@@ -7,6 +7,7 @@ from spotd.decide.backoff import backoff_s
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.leaving import gang_of, taking_away
 from spotd.decide.needs import gang_finished_us, may_have_finished, scripts_gang, suspect
+from spotd.decide.wiping import record_wipe
 from spotd.model import Desired, LeaveReason, Node, S, Severity
 from spotd.states import NodeState
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
@@ -104,6 +105,7 @@ def _gone(d: Draft, node: Node) -> None:
         )
     else:
         d.event("gone", f"{place(node)} is gone ({reason.value})", node)
+    record_wipe(d, node, reason)
 
 
 def settle_exits(d: Draft) -> None:

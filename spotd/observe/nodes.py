@@ -19,6 +19,7 @@ from spotd.act.link import NO_BUNDLE, SshLink
 from spotd.clock import Clock
 from spotd.observe.opening import Followed, Opener
 from spotd.observe.output import Output
+from spotd.observe.presence import Presence
 from spotd.observe.recording import Recorder
 from spotd.observe.retries import Retries
 from spotd.observe.waiting import SystemWaiting, Waiting
@@ -61,6 +62,7 @@ class Follower:
         self._listened = listened
         self._output = Output(store, objects, clock)
         self._recorder = Recorder(store, clock)
+        self._presence = Presence(store, clock)
         self._waiting = waiting or SystemWaiting()
         self._opener = Opener(store, link, keys, clock, self._waiting.nudge)
         self._stopping = threading.Event()
@@ -126,6 +128,7 @@ class Follower:
         self._adopt()
         self._record()
         self._judge_silence()
+        self._presence.tell(self._followed.values())
         self._output.flush()
         for node_id in self._output.incomplete():
             if node_id in self._followed:

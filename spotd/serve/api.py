@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from providers.stores.base import StoreError as ObjectsError
@@ -21,20 +21,24 @@ from spotd.errors import UserError
 from spotd.serve import (
     access,
     audit,
+    backup,
     costs,
     explain,
     health,
     jobs,
     kept,
     logs,
+    orphans,
     packages,
     policy,
+    quarantine,
     record,
     users,
 )
 from spotd.serve.authority import Authority
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
 from spotd.serve.guard import Guard
+from spotd.serve.openapi import describe
 from spotd.store.base import StoreError, StoreUnavailableError
 
 MAX_BODY_BYTES = 4 << 20
@@ -57,10 +61,14 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("POST", "/v1/users/{name}/disable", users.disable_user),
     ("POST", "/v1/users/{name}/enable", users.enable_user),
     ("POST", "/v1/alerts/test", health.test_alert),
+    ("GET", "/v1/quarantine", quarantine.show_quarantine),
+    ("POST", "/v1/quarantine/release", quarantine.release_quarantine),
     ("GET", "/v1/jobs", jobs.list_jobs),
     ("POST", "/v1/jobs", jobs.submit_job),
     ("POST", "/v1/plan", explain.plan),
     ("GET", "/v1/nodes", jobs.list_nodes),
+    ("GET", "/v1/orphans", orphans.list_orphans),
+    ("POST", "/v1/orphans/end", orphans.end_orphans),
     ("GET", "/v1/costs", costs.all_costs),
     ("GET", "/v1/jobs/{job}", jobs.show_job),
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
@@ -83,12 +91,22 @@ def make_app(backing: Backing, authority: Authority) -> Starlette:
     routes: list[BaseRoute] = [
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
+        Route("/v1/db/backup", _backup(backing), methods=["GET"]),
         Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
+        Route("/v1/openapi.json", _description, methods=["GET"]),
     ]
     guard = Middleware(Guard, backing, authority, routes, _failed)
     kinds = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
     handlers = dict.fromkeys(kinds, _failed)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+    app.router.redirect_slashes = False  # a path that is not there is refused like any other
+    return app
+
+
+async def _description(_request: Request) -> Response:
+    """What the API can be asked, as OpenAPI."""
+    packages_ = ("GET", "/v1/packages/{digest}", packages.has_package)
+    return JSONResponse(describe((*PLAIN, *WAITING, packages_)))
 
 
 def _plain(backing: Backing, function: Plain) -> Callable[[Request], Awaitable[Response]]:
@@ -119,7 +137,7 @@ def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
         digest = request.path_params["digest"]
         if request.method == "PUT":
             length = request.headers.get("content-length", "")
-            size = int(length) if length.isdecimal() else None
+            size = int(length) if length.isdecimal() and len(length) < 20 else None
             try:
                 new = await packages.receive_package(backing, digest, size, request.stream())
             except ClientDisconnect:
@@ -129,6 +147,16 @@ def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
         if not await run_in_threadpool(packages.has_package, backing.objects, digest):
             raise not_found(f"package {digest[:12]} was not uploaded", "PUT it")
         return _answer({"kind": "Package", "digest": digest, "new": False})
+
+    return endpoint
+
+
+def _backup(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        call = await _read_call(backing, request)
+        copy = await run_in_threadpool(backup.copy_database, call)
+        media = "application/octet-stream"
+        return StreamingResponse(copy.chunks(), headers=copy.headers, media_type=media)
 
     return endpoint
 
@@ -177,11 +205,12 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 def _refusal(request: Request, error: Exception) -> ApiError:
+    path = request.scope["path"]  # its `url` cannot be made of every query
     match error:
         case ApiError():
             return error
         case HTTPException():
-            text = f"{request.method} {request.url.path}: {error.detail}"
+            text = f"{request.method} {path}: {error.detail}"
             return ApiError(error.status_code, "no_route", text, "a spotctl of the same version")
         case UserError():
             return ApiError(500, "internal", error.text, error.try_)
@@ -190,5 +219,5 @@ def _refusal(request: Request, error: Exception) -> ApiError:
         case StoreError() | ObjectsError():
             return ApiError(500, "unavailable", str(error), "spotctl doctor")
         case _:
-            text = f"the daemon failed on {request.method} {request.url.path}"
+            text = f"the daemon failed on {request.method} {path}"
             return ApiError(500, "internal", text, "the daemon's log: journalctl -u spotd")

@@ -26,11 +26,13 @@ class Need(str, Enum):
 @dataclass(frozen=True)
 class Rule:
     """`action` is what the audit calls a change; `told` names the fields of the reply that it
-    keeps. Handing out a key is a change: it lets its holder change things."""
+    keeps. Handing out a key is a change: it lets its holder change things. A `large` reply is not
+    held back in memory until it is complete."""
 
     need: Need
     action: str = ""
     told: tuple[str, ...] = ()
+    large: bool = False
 
 
 def _change(action: str, *told: str) -> Rule:
@@ -51,6 +53,13 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("POST", "/v1/users/{name}/disable"): _change("user disable", "transferred_to", "jobs"),
     ("POST", "/v1/users/{name}/enable"): _change("user enable"),
     ("POST", "/v1/alerts/test"): _change("alerts test"),
+    ("GET", "/v1/openapi.json"): _READ,
+    ("GET", "/v1/quarantine"): _READ,
+    ("POST", "/v1/quarantine/release"): _change("quarantine release", "reason"),
+    ("GET", "/v1/orphans"): _READ,
+    ("POST", "/v1/orphans/end"): _change("orphans end", "count", "items"),
+    # It has every job's key and secrets in it, if sealed: whoever has it has time to guess.
+    ("GET", "/v1/db/backup"): Rule(Need.CHANGE, "db backup", large=True),
     ("GET", "/v1/jobs"): _READ,
     ("POST", "/v1/jobs"): _change("run", "name", "id"),
     ("POST", "/v1/plan"): _READ,

@@ -13,9 +13,11 @@ from typing import Any
 from providers.policy import PolicyFacts
 from providers.stores.base import ObjectStore
 from spotd.clock import Clock, Ids
+from spotd.decide.sweeping import Held
 from spotd.model import Job, Market, Node
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
+from spotd.store.columns import clean
 from spotd.vault import Vault
 
 API_VERSION = "spotd/v1"
@@ -45,13 +47,14 @@ class Backing:
     """What the daemon lends to its doors.
 
     `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
-    store; `spool_dir` takes an upload until its digest is known; `test_alert(route)` sends a test
-    message ("" means to every route) and returns route -> "" or what went wrong; `rotate_key()` has
-    the next master key take over, or raises VaultError; `admit(node, user, public key)` lets
-    a user in to a machine (LinkError), `put_out()` has those that are disabled put out, node id ->
-    "" or why not; `is_trusted(uid)` is true of those who are never shut out; `policy_facts(cloud)`
-    is None when no such cloud is configured; `silent` are the clouds that do not answer, provider
-    -> what is known of it.
+    store; `spool_dir` takes an upload until its digest is known; `back_up(file, now_us)` copies the
+    database into a new file; `test_alert(route)` sends a test message ("" means to every route) and
+    returns route -> "" or what went wrong; `rotate_key()` has the next master key take over, or
+    raises VaultError; `admit(node, user, public key)` lets a user in to a machine (LinkError),
+    `put_out()` has those that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is
+    true of those who are never shut out; `policy_facts(cloud)` is None when no such cloud is
+    configured; `silent` are the clouds that do not answer, provider -> what is known of it; `held`
+    are the machines that no job wants and that are not ended.
     """
 
     store: Store
@@ -65,6 +68,7 @@ class Backing:
     known: Known
     market: Callable[[int], Market]
     providers_info: Callable[[], Sequence[ProviderInfo]]
+    back_up: Callable[[Path, int], None]
     test_alert: Callable[[str], Mapping[str, str]]
     rotate_key: Callable[[], None]
     policy_facts: Callable[[str], PolicyFacts | None]
@@ -72,6 +76,7 @@ class Backing:
     put_out: Callable[[], Mapping[str, str]]
     is_trusted: Callable[[int], bool]
     silent: Callable[[], Mapping[str, str]] = dict
+    held: Callable[[], Sequence[Held]] = tuple
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Call:
         value = self.query.get(name, self.body.get(name, default))
         try:
             return max(low, min(high, int(value)))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise bad_input(
                 f"{name} must be a whole number, not {value!r}", f"leave {name} out"
             ) from None
@@ -110,16 +115,22 @@ class Call:
     def text(self, name: str) -> str:
         """A string of the body. Raises ApiError (bad input)."""
         value = self.body.get(name, "")
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not _storable(value):
             raise bad_input(f"{name} must be a text", "use a spotctl of the daemon's version")
         return value
 
     def texts(self, name: str) -> dict[str, str]:
         """A map of strings of the body. Raises ApiError (bad input)."""
         value = self.body.get(name) or {}
-        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        pairs = value.items() if isinstance(value, dict) else [("", None)]
+        if not all(isinstance(v, str) and _storable(v) and _storable(k) for k, v in pairs):
             raise bad_input(f"{name} must map names to texts", f"quote the values of {name}")
-        return value
+        return dict(pairs)
+
+
+def _storable(text: str) -> bool:
+    """JSON may hold what no text is: NUL, and halves of characters."""
+    return clean(text) == text
 
 
 class ApiError(Exception):

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from spotd.serve.authority import NOBODY, RULES, Authority, Need, Peer, Rule, find_peer
 from spotd.serve.call import ApiError, Backing
 from spotd.store.base import AuditOutcome, AuditRow, StoreError
+from spotd.store.columns import clean
 
 log = structlog.get_logger(__name__)
 
@@ -71,13 +72,12 @@ class Guard:
         except Exception as error:  # noqa: BLE001
             await self._refusal(Request(scope), error)(scope, receive, send)
             return
-        reply = _Reply()
+        reply = _Reply(change, send)
         try:
             await self._app(scope, receive, reply.take)
         finally:
-            await run_in_threadpool(change.end, reply)
-        for message in reply.messages:
-            await send(message)
+            await reply.settle()
+        await reply.let_go()
 
     def _find(self, scope: Scope) -> tuple[Rule, str] | None:
         if scope["type"] != "http":
@@ -97,7 +97,7 @@ class Guard:
             self._check_enabled(peer)
             self._authority.check(peer, rule.need)
         except ApiError as error:
-            action = rule.action or f"{scope['method']} {scope['path']}"[:MAX_TEXT]
+            action = rule.action or clean(f"{scope['method']} {scope['path']}"[:MAX_TEXT])
             row = _row(peer, action, target, AuditOutcome.REFUSED)
             self._write(replace(row, text=error.text))
             raise
@@ -157,13 +157,31 @@ class _Change:
 
 
 class _Reply:
-    """Holds a reply back. Those to changes are small."""
+    """Holds a reply back until it is on record how the change ended. A large one is on record when
+    it begins, and passes from then on as it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, change: _Change, send: Send) -> None:
         self.messages: list[Message] = []
+        self._change = change
+        self._send = send
+        self._settled = False
 
     async def take(self, message: Message) -> None:
         self.messages.append(message)
+        if self._settled or (self._change.rule.large and self.status < 400):
+            await self.settle()
+            await self.let_go()
+
+    async def settle(self) -> None:
+        """Put on record how it ended, once."""
+        if not self._settled:
+            self._settled = True
+            await run_in_threadpool(self._change.end, self)
+
+    async def let_go(self) -> None:
+        """Pass on what was held back."""
+        while self.messages:
+            await self._send(self.messages.pop(0))
 
     @property
     def status(self) -> int:

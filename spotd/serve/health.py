@@ -36,6 +36,7 @@ def doctor(call: Call) -> dict[str, Any]:
         _tried("object store", lambda: _check_objects(backing.objects, backing.ids)),
         *_check_checkpoints(backing),
         *_check_market(backing, call.now_us),
+        *_check_quarantine(backing),
     ]
     items = [
         {"name": check.name, "ok": check.ok, "text": check.text, "try": check.try_}
@@ -91,7 +92,21 @@ def _check_market(backing: Backing, now_us: int) -> list[Check]:
         market = backing.market(now_us)
     except StoreError as error:
         return [Check("limits", False, str(error), "see the database settings in config.toml")]
-    return [Check("limits", True, _check_limits(market)), *_check_providers(backing, market)]
+    return [
+        Check("limits", True, _check_limits(market)),
+        *worst_case(market),
+        *_check_providers(backing, market),
+    ]
+
+
+def _check_quarantine(backing: Backing) -> list[Check]:
+    """Told while it lasts."""
+    try:
+        reason = backing.store.quarantine()
+    except StoreError:
+        return []  # told with the database
+    advice = "look at what the clouds list, then: spotctl quarantine release"
+    return [Check("quarantine", False, reason, advice)] if reason else []
 
 
 def _check_limits(market: Market) -> str:
@@ -99,6 +114,27 @@ def _check_limits(market: Market) -> str:
     nodes = f"{market.nodes} of {limits.max_nodes or 'any number of'} nodes"
     cap = f"${usd(limits.max_microusd_per_h):.2f}/h" if limits.max_microusd_per_h else "no cap"
     return f"{nodes}, ${usd(market.microusd_per_h):.2f}/h of {cap}"
+
+
+def worst_case(market: Market) -> list[Check]:
+    """What a control box that dies now, and stays dead, would cost: every machine of ours until its
+    expiry, and a machine that no record knows at the dearest price that the limits allow."""
+    cap = market.limits.max_microusd_per_h
+    prices = [offer.price_microusd_per_h for offer in market.offers]
+    dearest = max((price for price in prices if not cap or price <= cap), default=0)
+    machines = f"{market.nodes} machine{'' if market.nodes == 1 else 's'}"
+    ours = _bill(market, market.microusd_per_h)
+    return [
+        Check("if spotd dies", True, f"{machines}, {ours} at most"),
+        Check("if one leaks", True, f"{_bill(market, dearest)}, until spot-reaper ends it"),
+    ]
+
+
+def _bill(market: Market, microusd_per_h: int) -> str:
+    """A price for all of the time that machines go on without us."""
+    hours = market.timing.unattended_s / 3600
+    total = usd(int(microusd_per_h * hours))
+    return f"${usd(microusd_per_h):,.2f}/h for {hours:g} h: ${total:,.2f}"
 
 
 def _check_providers(backing: Backing, market: Market) -> list[Check]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from providers.stores.base import StoreConfigError
+from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, Job, JobSpec, Mount
 from spotd.serve.call import ApiError, Call, bad_input, conflict
@@ -135,7 +135,7 @@ def _check_store(call: Call, url: str) -> None:
     Raises ApiError (bad input)."""
     try:
         call.backing.open_store(url)
-    except StoreConfigError as error:
+    except (StoreConfigError, StoreDeniedError) as error:
         text = f"the daemon cannot open checkpoint.store {url}: {error}"
         advice = "mend that where spotd runs ([stores] in its config.toml), or name another store"
         raise bad_input(text, advice) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from spotd.decide.expiry import expires_us
 from spotd.model import Job, LeaveReason, Node
 from spotd.phase import phase
 from spotd.serve.bill import spend_microusd
@@ -155,6 +156,9 @@ def node_data(node: Node) -> dict[str, Any]:
         "released_at": iso(node.released_at_us),
         "exited_at": iso(node.exited_at_us),
         "gone_at": iso(node.gone_at_us),
+        "expires_at": iso(expires_us(node)),
+        "wiped_at": iso(node.wiped_at_us),
+        "wiped": node.wiped_text,
         "exit_code": node.exit_code,
         "exit_tail": node.exit_tail,
         "leave_reason": node.leave_reason.value if node.leave_reason else None,

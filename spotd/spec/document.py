@@ -118,11 +118,20 @@ def _read(text: str, loader: _Loader) -> Document:
         raise SpecError(Problem("", "not a block of keys", "write 'key: value' lines"))
     document = Document(text, {}, root)
     _survey(root, (), document, [0])
-    document.data = loader.construct_document(root)
+    document.data = _construct(root, loader)
     if name_of_pipeline:
-        title = loader.construct_document(name_of_pipeline)
-        document.data.setdefault("name", title["name"])
+        document.data.setdefault("name", _construct(name_of_pipeline, loader)["name"])
     return document
+
+
+def _construct(root: Node, loader: _Loader) -> Any:
+    """The data of a node. PyYAML itself trips over values that do not have the form of their tag
+    (`!!int ""`)."""
+    try:
+        return loader.construct_document(root)
+    except (AttributeError, LookupError, TypeError) as error:
+        text = f"not YAML: a value has not the form that its tag says ({error})"
+        raise SpecError(Problem("", text, "leave the tags (!!...) out")) from None
 
 
 def _is_empty(node: Node) -> bool:

@@ -14,6 +14,9 @@ from pydantic import BeforeValidator, WithJsonSchema
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = r"(\d+(\.\d+)?(ms|s|m|h|d|w))+"
 STORE_SCHEMES = ("file", "s3")
+MAX_DURATION_S = 10 * 365 * 86_400.0
+MAX_USD = 1_000_000_000
+_LEAST_USD = Decimal("0.000001")
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -25,7 +28,10 @@ def parse_duration_s(value: Any) -> float:
     if not re.fullmatch(_DURATION, text):
         raise ValueError(f"{value!r} is not a duration; write it with a unit, like 90s, 5m or 2h")
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text)
-    return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    if seconds > MAX_DURATION_S:
+        raise ValueError(f"{value[:40]!r} is longer than ten years; write a shorter time")
+    return seconds
 
 
 def parse_moment_us(value: str, now_us: int) -> int:
@@ -60,22 +66,23 @@ def parse_usd(value: Any) -> int:
         if isinstance(value, bool):
             raise InvalidOperation
         amount = Decimal(str(value))
-        micro_usd = int(amount * 1_000_000) if amount.is_finite() else 0
     except InvalidOperation:
         raise ValueError(f"{value!r} is no amount; write US dollars as a number, like 25") from None
-    if micro_usd <= 0:
-        raise ValueError(f"{value!r} is no amount to spend; write more than 0")
-    return micro_usd
+    if not amount.is_finite() or not _LEAST_USD <= amount <= MAX_USD:
+        raise ValueError(
+            f"{value!r} is no amount to spend; write more than 0, and no more than {MAX_USD}"
+        )
+    return int(amount * 1_000_000)
 
 
 def parse_disk_gib(value: Any) -> int:
     """Whole GiB, rounded up. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GT]i?B?)?", str(value).strip(), re.IGNORECASE)
     factor = 1024 if found and (found[2] or "G")[0].upper() == "T" else 1
-    size_gib = math.ceil(float(found[1]) * factor) if found else 0
+    size_gib = float(found[1]) * factor if found else 0.0
     if isinstance(value, bool) or not 0 < size_gib <= 65_536:
         raise ValueError(f"{value!r} is no disk size; write GiB as a number, like 200, or 1TB")
-    return size_gib
+    return math.ceil(size_gib)
 
 
 def check_store_url(value: Any) -> str:
@@ -85,6 +92,8 @@ def check_store_url(value: Any) -> str:
         raise ValueError(f"{value!r} is no store; write file:///folder or s3://bucket/prefix")
     if scheme == "file" and not rest.startswith("/"):
         raise ValueError(f"{value!r} needs an absolute path; write file:///folder")
+    if not rest.isprintable():
+        raise ValueError(f"{value!r} has characters that no address has; write letters and digits")
     if not rest.strip("/") or "@" in rest.split("/")[0] or "?" in rest:
         raise ValueError(f"{value!r} is no plain address; put credentials under [stores.NAME]")
     return str(value).rstrip("/")
@@ -136,10 +145,13 @@ def _parse_accelerator(name: Any, count: Any) -> tuple[str, int]:
     found = re.fullmatch(r"([A-Za-z][\w .-]*?)(?::(\d+(?:\.\d+)?))?", str(name).strip())
     if not found or (found[2] and count is not None):
         raise ValueError(f"{name!r} is no accelerator; write one like H100:8")
-    number = found[2] if count is None else count
-    number = 1.0 if number is None else float(number)
-    if number != int(number) or not 1 <= number <= 1024:
-        raise ValueError(f"{found[1]}: {number:g} is no possible count; write 1 to 1024 a node")
+    given = found[2] if count is None else count
+    try:
+        number = 1.0 if given is None else float(given)
+    except (TypeError, ValueError, OverflowError):
+        number = 0.0
+    if not 1 <= number <= 1024 or number != int(number):
+        raise ValueError(f"{found[1]}: {given!r} is no possible count; write 1 to 1024 a node")
     return found[1], int(number)
 
 

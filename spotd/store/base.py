@@ -7,7 +7,7 @@ transaction; none calls out. All times are microseconds given by the caller, who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from providers.base import Instance, Notice, Offer, Scope
@@ -27,6 +27,8 @@ from spotd.model import (
 )
 from spotd.plan import Plan
 from spotd.states import NodeState
+from spotd.store.access import AccessRecords
+from spotd.store.leaks import LeakRecords
 from spotd.store.shapes import (
     AlertRow,
     AuditOutcome,
@@ -55,6 +57,7 @@ __all__ = [
     "EventRow",
     "JournalBatch",
     "KeyState",
+    "LostDutyError",
     "ProgressRow",
     "SchemaVersionError",
     "SealedValue",
@@ -84,6 +87,10 @@ class StaleKeyError(StoreError):
     """What was to be stored is sealed with a master key that another has taken over from."""
 
 
+class LostDutyError(StoreError):
+    """A duty's lease is another daemon's now, or about to be: nothing was written."""
+
+
 class DuplicateNameError(StoreError):
     """A job of that name is not finished yet; `job_id` names it."""
 
@@ -92,7 +99,7 @@ class DuplicateNameError(StoreError):
         self.job_id = job_id
 
 
-class Store(Protocol):
+class Store(LeakRecords, AccessRecords, Protocol):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop
@@ -271,9 +278,20 @@ class Store(Protocol):
 
     def record_log_offset(self, node_id: str, stream: str, offset: int) -> None: ...
 
-    # --- shared duties: a lease with an epoch that every write of the duty names
+    # --- shared duties: a lease with an epoch that every write of the duty is held against
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-        """The epoch, if the duty is free, ours, or its lease has run out; else None."""
+        """The epoch, if the duty is free, ours, or its lease has run out; else None. Taken for no
+        time it is let go. A takeover waits for writes that are under way."""
+        ...
+
+    def fenced(self, duty: str, epoch: int) -> Store:
+        """This store for the holder of a duty: every write raises LostDutyError, and writes
+        nothing, when the duty's epoch is another one."""
+        ...
+
+    def hold_duty(self, now_us: int) -> None:
+        """Of a fenced store: raises LostDutyError unless the lease is that of its epoch, and for
+        some seconds more. To be asked right before what no transaction can take back."""
         ...
 
     def newest_us(self) -> int:
@@ -283,11 +301,10 @@ class Store(Protocol):
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]: ...
 
     def mark_alerts(
-        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
-    ) -> bool:
+        self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+    ) -> None:
         """Delivered as `rows` say (`sent_at_us` > 0; what was repeated since stays to be told), or
-        to be tried again at `next_at_us`. False when `epoch` is no longer that of the duty
-        "alerts": nothing was written."""
+        to be tried again at `next_at_us`."""
         ...
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:
@@ -299,79 +316,18 @@ class Store(Protocol):
         audit stays."""
         ...
 
-    # --- people
-    def add_audit(self, row: AuditRow) -> None:
-        """Add a line to the audit; nothing ever changes or deletes one. `row.id` is chosen here."""
-        ...
-
-    def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
-        """Lines of the audit since a moment, after an id, oldest first."""
-        ...
-
-    def job_owners(self) -> dict[str, str]:
-        """Id -> user of every job that is not finished."""
-        ...
-
-    def disabled_users(self) -> list[DisabledUser]:
-        """By name."""
-        ...
-
-    def disable_user(self, row: DisabledUser) -> list[str]:
-        """Shut a user out, and make the unfinished jobs those of the successor, if there is one.
-        The ids of these jobs; each has an event that says so."""
-        ...
-
-    def enable_user(self, name: str) -> bool:
-        """False when the user was not shut out."""
-        ...
-
-    def add_admission(self, node_id: str, user: str, at_us: int) -> None:
-        """A machine is to be given a key of a user; told before it is."""
-        ...
-
-    def shut_out(self) -> list[tuple[str, str]]:
-        """(node id, user) where the machine is not gone and may have a key of a disabled user."""
-        ...
-
-    def record_dismissed(self, node_id: str, user: str, at_us: int) -> None:
-        """The machine has no key of the user any more, of those it was given until `at_us`."""
-        ...
-
     # --- the deployment
     def deployment(self) -> str:
         """The id this database was created with; part of every token and tag."""
         ...
 
-    def key_state(self) -> KeyState: ...
-
-    def keep_key_check(self, check: bytes) -> KeyState:
-        """Make `check` that of the master key if there is none yet; the one that counts."""
+    def quarantine(self) -> str:
+        """Why no machine is ended for being unknown to this database; "" when it may be."""
         ...
 
-    def rotate_key(
-        self, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
-    ) -> KeyState:
-        """Replace every sealed value by what `reseal` makes of it, and the check: all or nothing.
-        Raises StaleKeyError when `epoch` is not the present one."""
-        ...
-
-    # --- secrets that the deployment keeps, as ciphertexts
-    def kept_secrets(self) -> list[SecretRow]:
-        """By name."""
-        ...
-
-    def kept_secret_values(self, names: Collection[str]) -> dict[str, bytes]:
-        """Those of these names that there are."""
-        ...
-
-    def keep_secret(self, row: SecretRow, value: bytes, key_epoch: int) -> None:
-        """New, or instead of what had that name. Raises StaleKeyError."""
-        ...
-
-    def drop_secret(self, name: str) -> bool:
-        """False when there was none of that name."""
+    def set_quarantine(self, reason: str, at_us: int) -> None:
+        """Begin the quarantine (alerts), or end it (""). While it lasts its first reason stays."""
         ...
 
     def set_limits(self, limits: Limits) -> None: ...
-
     def close(self) -> None: ...

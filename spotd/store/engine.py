@@ -12,11 +12,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import text as sql
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -33,6 +34,16 @@ TRIES = 3  # of a transaction that lost to another one
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
 _PG_OPTIONS = (
     "-c lock_timeout=2000 -c statement_timeout=5000 -c idle_in_transaction_session_timeout=10000"
+)
+
+
+STUCK_S = 10.0  # as long as a transaction may be idle
+_LOCKED = "55P03"  # a lock was not had in time
+_END_STUCK = sql(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = current_user "
+    "AND datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL "
+    "AND state = 'active' AND wait_event = 'ClientRead' "
+    "AND state_change < clock_timestamp() - make_interval(secs => :seconds)"
 )
 
 
@@ -87,10 +98,19 @@ class Database:
             except DBAPIError as error:
                 if left and _lost_to_another(error):
                     continue
+                if _state(error) == _LOCKED:
+                    self._end_stuck()
                 raise _translated(error, self.place) from error
             except PoolTimeoutError as error:
                 raise StoreUnavailableError(f"{self.place} is too busy: {error}") from error
         raise AssertionError("the last try returns or raises")
+
+    def _end_stuck(self) -> None:
+        """End sessions of ours that stand still in the middle of a transaction, and let others wait
+        for its locks. What a frozen client sends in parts (rows of one statement) leaves its server
+        neither idle nor at work: no time limit of PostgreSQL before 17 ends that."""
+        with suppress(DBAPIError, PoolTimeoutError), self._writer.begin() as conn:
+            conn.execute(_END_STUCK, {"seconds": STUCK_S})
 
     def read(self, work: Work[T]) -> T:
         """`work` in one read-only snapshot. Raises like `write`."""
@@ -106,6 +126,15 @@ class Database:
         """Close every connection."""
         self._reader.dispose()
         self._writer.dispose()
+
+
+def file_of(url: str) -> Path | None:
+    """The file that the database at `url` is; None for a server's, and for one in memory. Raises
+    StoreError."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(str(parsed.database)).absolute()
 
 
 def check_url(url: str) -> None:
@@ -233,7 +262,12 @@ def _postgres(url: URL) -> tuple[Engine, Engine]:
 
 
 def _lost_to_another(error: DBAPIError) -> bool:
-    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
+    return _state(error) in ("40001", "40P01")
+
+
+def _state(error: DBAPIError) -> str:
+    """PostgreSQL's name of an error; "" on SQLite."""
+    return getattr(error.orig, "sqlstate", None) or ""
 
 
 # Beginnings of SQLite's error names and of PostgreSQL's states, and what to tell the user.

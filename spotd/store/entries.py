@@ -6,7 +6,7 @@ WireError, before anything of the entry is taken over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,18 +16,17 @@ from spotd.model import Event, HeadSeen, Job, S, Severity
 from spotd.store.columns import clean
 from spotd.store.notices import Heard as HeardNotice
 from spotd.store.rows import NodeRow
-from spotd.wire import JournalEntry, WireError
+from spotd.wire import MAX_NUMBER, JournalEntry, WireError, shown
 
 MAX_TEXT = 4000  # of what a node says, in an event or a column
 MAX_LOSSES = 10_000
-MAX_NUMBER = 2**53
 MAX_AGE_S = 30 * 86_400.0  # no notice or duration is longer
 
 # The node columns that the journal owns; written together, once a batch.
 COLUMNS = (
     *("hello_at_us", "ready_at_us", "claimed_at_us", "first_step_at_us", "last_step"),
     *("heard_at_us", "link_down_at_us", "released_at_us", "exit_code", "exited_at_us"),
-    *("exit_tail", "setup_failed", "journal_seq"),
+    *("exit_tail", "setup_failed", "journal_seq", "wiped_at_us", "wiped_text"),
 )
 
 
@@ -100,7 +99,7 @@ class Heard:
 def _text(data: Any, name: str, default: str | None = None) -> str:
     value = data.get(name, default)
     if not isinstance(value, str):
-        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+        raise WireError(f"field {name!r} is {shown(value)}")
     return clean(value[:MAX_TEXT])
 
 
@@ -108,7 +107,7 @@ def _int(data: Any, name: str, default: int | None = None) -> int:
     value = data.get(name, default)
     fits = isinstance(value, int) and not isinstance(value, bool)
     if not fits or not 0 <= value <= MAX_NUMBER:
-        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+        raise WireError(f"field {name!r} is {shown(value)}")
     return int(value)
 
 
@@ -116,14 +115,14 @@ def _float(data: Any, name: str, default: float | None = None) -> float:
     value = data.get(name, default)
     fits = isinstance(value, int | float) and not isinstance(value, bool)
     if not fits or not 0 <= value <= MAX_NUMBER:  # nan compares false
-        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+        raise WireError(f"field {name!r} is {shown(value)}")
     return float(value)
 
 
 def _flag(data: Any, name: str) -> bool:
     value = data.get(name, False)
     if not isinstance(value, bool):
-        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+        raise WireError(f"field {name!r} is {shown(value)}")
     return value
 
 
@@ -132,7 +131,7 @@ def _flag(data: Any, name: str) -> bool:
 
 def _hello(node: Heard, entry: JournalEntry, at_us: int) -> None:
     spoken = _int(entry.data, "wire", wire.WIRE_VERSION)
-    if spoken != wire.WIRE_VERSION:
+    if spoken not in wire.SPOKEN:
         text = f"the node speaks version {spoken} of the wire, this spotd {wire.WIRE_VERSION}"
         node.say(Event("wire", text, severity=Severity.WARNING), at_us)
     node.first("hello_at_us", at_us)
@@ -141,7 +140,7 @@ def _hello(node: Heard, entry: JournalEntry, at_us: int) -> None:
 def _setup(node: Heard, entry: JournalEntry, at_us: int) -> None:
     status = _text(entry.data, "status")
     if status not in ("begin", "ok", "failed"):
-        raise WireError(f"field 'status' is {status[:60]!r}")
+        raise WireError(f"field 'status' is {shown(status)}")
     if status == "begin":
         node.say(Event("setup", "setup has begun"), at_us)
         return
@@ -162,7 +161,7 @@ def _int_or_none(data: Any, name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 2**31 - 1:
-        raise WireError(f"field {name!r} is {str(value)[:60]!r}")
+        raise WireError(f"field {name!r} is {shown(value)}")
     return value
 
 
@@ -262,7 +261,7 @@ def _notice(node: Heard, entry: JournalEntry, at_us: int) -> None:
     try:
         kind = NoticeKind(_text(data, "kind"))
     except ValueError:
-        raise WireError(f"field 'kind' is {str(data.get('kind'))[:60]!r}") from None
+        raise WireError(f"field 'kind' is {shown(data.get('kind'))}") from None
     known = data.get("remaining_s") is not None
     # A deadline that has passed may come as a negative rest.
     left_s = max(_signed(data, "remaining_s"), 0.0) if known else 0.0
@@ -334,6 +333,21 @@ def _warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
 
 
+def _wiped(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    what = [str(name)[:40] for name in _items(entry.data, "what")]
+    left = len(_items(entry.data, "left_mounts")) + (_int_or_none(entry.data, "failed") or 0)
+    text = f"{', '.join(what[:8])} {_text(entry.data, 'how', 'removed')[:40]}"
+    text += f", {left} left" if left else ""
+    node.columns |= {"wiped_at_us": at_us, "wiped_text": text}
+
+
+def _items(data: Mapping[str, Any], name: str) -> list[Any]:
+    found = data.get(name, [])
+    if not isinstance(found, list):
+        raise WireError(f"field {name!r} is {found!r}")
+    return found
+
+
 APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.HELLO: _hello,
     wire.SETUP: _setup,
@@ -350,5 +364,6 @@ APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.DRAINING: _draining,
     wire.RELEASED: _released,
     wire.EXITED: _exited,
+    wire.WIPED: _wiped,
     wire.WARNING: _warning,
 }

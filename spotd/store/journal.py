@@ -15,11 +15,11 @@ from sqlalchemy import Connection, Row, bindparam, select, update
 from spotd.model import Event, HeadSeen, Severity
 from spotd.store import notices, schema
 from spotd.store.base import JournalBatch
-from spotd.store.entries import APPLY, COLUMNS, MAX_NUMBER, Heard, JobFacts
+from spotd.store.entries import APPLY, COLUMNS, Heard, JobFacts
 from spotd.store.jobs import newer_head
 from spotd.store.rows import JOB_COLUMNS, head_columns, job_of
 from spotd.store.transaction import Transaction
-from spotd.wire import JournalEntry, WireError
+from spotd.wire import MAX_NUMBER, JournalEntry, WireError
 
 _nodes, _jobs = schema.nodes.c, schema.jobs.c
 _UPDATE = (

@@ -74,6 +74,8 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     under_locks = _active(select(schema.nodes), said.provider).where(_nodes.id.in_(sorted(told)))
     for row in tx.conn.execute(under_locks):
         instance = found.get(row.id)
+        if outdated(row, instance, said):
+            continue
         if instance is None:
             seen.append(_unlisted(tx, row, said))
         elif came_to_nothing(row, instance):
@@ -135,8 +137,16 @@ def came_to_nothing(row: NodeRow, instance: Instance) -> bool:
     return instance.state is InstanceState.FAILED and not row.booted_at_us
 
 
+def outdated(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
+    """Whether a newer listing has judged the node: of two daemons one may have stood still with its
+    answer in hand. That there is a machine at all is news nevertheless."""
+    return bool(row.surveyed_at_us > said.asked_at_us and (row.instance_id or instance is None))
+
+
 def tells(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
     """Whether the listing says something new about a node, or answers what was asked about it."""
+    if outdated(row, instance, said):
+        return False
     if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= said.asked_at_us:
         return True
     if instance is None:

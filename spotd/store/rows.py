@@ -45,7 +45,10 @@ _ODD_NODE = frozenset(
     | {"notices"}
 )
 _PLAIN_NODE = tuple(item.name for item in fields(Node) if item.name not in _ODD_NODE)
-NODE_BIRTH = (*("id", "job_id", "generation", "rank", "candidate", "token", "requested_at_us"),)
+NODE_BIRTH = (
+    *("id", "job_id", "generation", "rank", "candidate", "token", "requested_at_us"),
+    "expires_at_us",
+)
 _DECIDED = tuple(sorted(NODE_DECISIONS))
 
 

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "9001", "9002", "9003")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -37,7 +37,6 @@ kept_secrets = access_schema.kept_secrets
 disabled_users, admissions = access_schema.disabled_users, access_schema.admissions
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
-
 
 deployment = Table(
     "deployment",
@@ -49,6 +48,7 @@ deployment = Table(
     big("max_microusd_per_h"),
     Column("key_check", LargeBinary),
     big("key_epoch"),
+    words("quarantine"),
     CheckConstraint("id = 1", name="single"),
 )
 
@@ -147,7 +147,7 @@ nodes = Table(
     key("offer"),
     key("offer_key"),
     key("provider"),
-    big("requested_at_us"),
+    *(big("requested_at_us"), big("expires_at_us")),
     # --- decisions
     key("state"),
     flag("chosen"),
@@ -179,7 +179,7 @@ nodes = Table(
     big("told_drain_at_us"),
     big("told_save_at_us"),
     big("terminated_at_us"),
-    big("gone_at_us"),
+    *(big("renewed_until_us"), big("gone_at_us")),
     words("effect_failed_kind"),
     big("effect_failed_at_us"),
     count("effect_failures"),
@@ -197,6 +197,7 @@ nodes = Table(
     big("exited_at_us"),
     words("exit_tail"),
     flag("setup_failed"),
+    *(big("wiped_at_us"), words("wiped_text")),
     big("journal_seq"),
     UniqueConstraint("token"),
     ForeignKeyConstraint(["job_id", "generation"], ["attempts.job_id", "attempts.generation"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -25,38 +25,34 @@ from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store import (
     alerts,
-    audit,
+    duties,
     jobs,
     journal,
     ledger,
     listing,
     market,
     nodes,
-    people,
+    quarantine,
     record,
-    sealed,
+    strays,
     throughput,
     views,
 )
 from spotd.store.accepted import rejection
 from spotd.store.base import (
     AlertRow,
-    AuditRow,
     CheckpointRow,
     CommitResult,
     CommitStatus,
-    DisabledUser,
     EventRow,
     JournalBatch,
-    KeyState,
     ProgressRow,
-    SealedValue,
-    SecretRow,
     SegmentRow,
     Submission,
 )
 from spotd.store.commit import LostRaceError, commit_many
 from spotd.store.engine import BrokenRuleError, Database
+from spotd.store.sql_access import SqlAccess
 from spotd.store.transaction import Transaction
 from spotd.store.version import prepare, upgrade
 
@@ -86,14 +82,22 @@ def open_store(
     return SqlStore(database, deployment, notify)
 
 
-class SqlStore:
+class SqlStore(SqlAccess):
     """See `spotd.store.base.Store`; made by `open_store`. Safe to share between threads."""
 
-    def __init__(self, database: Database, deployment: str, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        deployment: str,
+        notify: Callable[[], None],
+        markets: market.Markets | None = None,
+        fence: duties.Fence | None = None,
+    ) -> None:
         self._database = database
         self._deployment = deployment
         self._notify = notify
-        self._markets = market.Markets()
+        self._markets = markets or market.Markets()
+        self._fence = fence
 
     def _write(self, work: Callable[[Transaction], T], *, ahead: bool = False) -> T:
         due = False
@@ -101,6 +105,8 @@ class SqlStore:
         def run(conn: object) -> T:
             nonlocal due
             tx = Transaction(conn)  # type: ignore[arg-type]
+            if self._fence is not None:
+                duties.hold(tx.conn, self._fence)
             result = work(tx)
             tx.flush()
             due = tx.due
@@ -283,87 +289,73 @@ class SqlStore:
     # --- duties
 
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-        return self._database.write(lambda c: alerts.take_duty(c, duty, holder, now_us, ttl_us))
+        def work(conn: Connection) -> int | None:
+            return duties.take_duty(conn, duty, holder, now_us, ttl_us)
+
+        try:
+            return self._database.write(work)
+        except BrokenRuleError:
+            return self._database.write(work)  # two asked first, at the same moment
+
+    def fenced(self, duty: str, epoch: int) -> SqlStore:
+        fence = duties.Fence(duty, epoch)
+        return SqlStore(self._database, self._deployment, self._notify, self._markets, fence)
+
+    def hold_duty(self, now_us: int) -> None:
+        fence = self._fence
+        if fence is None:
+            raise ValueError("no duty belongs to this store")
+        self._database.read(lambda c: duties.check(c, fence, now_us))
+
+    def free_duties(self) -> None:
+        """Let go of every duty, for holders that are known to be dead."""
+        self._database.write(duties.free_all)
 
     def newest_us(self) -> int:
-        return self._database.read(alerts.newest_us)
+        return self._database.read(duties.newest_us)
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:
         return self._database.read(lambda c: alerts.due_alerts(c, now_us, limit))
 
     def mark_alerts(
-        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
-    ) -> bool:
-        return self._write(
-            lambda tx: alerts.mark_alerts(tx, epoch, rows, sent_at_us, next_at_us, error)
-        )
+        self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+    ) -> None:
+        self._write(lambda tx: alerts.mark_alerts(tx, rows, sent_at_us, next_at_us, error))
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:
         self._write(lambda tx: record.add_event(tx, job_id, event, at_us))
 
     def prune(self, before_us: int) -> int:
-        deleted = some = self._database.write(lambda c: record.prune_some(c, before_us))
+        deleted = some = self._write(lambda tx: record.prune_some(tx.conn, before_us))
         while some:
-            some = self._database.write(lambda c: record.prune_some(c, before_us))
+            some = self._write(lambda tx: record.prune_some(tx.conn, before_us))
             deleted += some
         return deleted
 
-    # --- people
+    # --- machines that nobody wants
 
-    def add_audit(self, row: AuditRow) -> None:
-        self._write(lambda tx: audit.add_audit(tx, row))
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+        return self._database.read(lambda c: strays.asked_for(c, provider, instances))
 
-    def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
-        return self._database.read(lambda c: audit.audit(c, since_us, after_id, limit))
+    def record_renewed(self, node_id: str, until_us: int) -> None:
+        self._write(lambda tx: strays.record_renewed(tx.conn, node_id, until_us))
 
-    def job_owners(self) -> dict[str, str]:
-        return self._database.read(people.job_owners)
+    def release_orphans(self, at_us: int) -> None:
+        self._database.write(lambda c: strays.release(c, at_us))
 
-    def disabled_users(self) -> list[DisabledUser]:
-        return self._database.read(people.disabled_users)
-
-    def disable_user(self, row: DisabledUser) -> list[str]:
-        return self._write(lambda tx: people.disable_user(tx, row))
-
-    def enable_user(self, name: str) -> bool:
-        return self._write(lambda tx: people.enable_user(tx, name))
-
-    def add_admission(self, node_id: str, user: str, at_us: int) -> None:
-        self._write(lambda tx: people.add_admission(tx, node_id, user, at_us))
-
-    def shut_out(self) -> list[tuple[str, str]]:
-        return self._database.read(people.shut_out)
-
-    def record_dismissed(self, node_id: str, user: str, at_us: int) -> None:
-        self._write(lambda tx: people.record_dismissed(tx, node_id, user, at_us))
+    def orphans_released_us(self) -> int:
+        return self._database.read(strays.released_us)
 
     # --- the deployment
 
     def deployment(self) -> str:
         return self._deployment
 
-    def key_state(self) -> KeyState:
-        return self._database.read(sealed.key_state)
+    def quarantine(self) -> str:
+        return str(self._database.read(lambda c: c.execute(quarantine.REASON).scalar_one()))
 
-    def keep_key_check(self, check: bytes) -> KeyState:
-        return self._database.write(lambda c: sealed.keep_key_check(c, check))
-
-    def rotate_key(
-        self, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
-    ) -> KeyState:
-        return self._database.write(lambda c: sealed.rotate_key(c, epoch, check, reseal))
-
-    def kept_secrets(self) -> list[SecretRow]:
-        return self._database.read(sealed.kept_secrets)
-
-    def kept_secret_values(self, names: Collection[str]) -> dict[str, bytes]:
-        return self._database.read(lambda c: sealed.kept_secret_values(c, names))
-
-    def keep_secret(self, row: SecretRow, value: bytes, key_epoch: int) -> None:
-        self._database.write(lambda c: sealed.keep_secret(c, row, value, key_epoch))
-
-    def drop_secret(self, name: str) -> bool:
-        return self._database.write(lambda c: sealed.drop_secret(c, name))
+    def set_quarantine(self, reason: str, at_us: int) -> None:
+        self._write(lambda tx: quarantine.set_quarantine(tx, reason, at_us))
 
     def set_limits(self, limits: Limits) -> None:
         self._write(lambda tx: market.set_limits(tx, limits))

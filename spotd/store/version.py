@@ -20,9 +20,9 @@ def prepare(database: Database, name: Callable[[], str], now: Callable[[], int])
 
     Raises SchemaVersionError for a schema that is older or newer than this program's.
     """
-    if database.read(_revision) is None:
+    if database.read(revision_of) is None:
         database.write(_create)
-    found = database.read(_revision)
+    found = database.read(revision_of)
     if found != HEAD:
         raise SchemaVersionError(_advice(database.place, found or ""))
     return database.read(_deployment) or database.write(lambda conn: _name(conn, name(), now()))
@@ -35,12 +35,34 @@ def upgrade(url: str) -> tuple[str, str]:
     """
     database = Database(url)
     try:
-        before = database.read(_revision)
+        before = database.read(revision_of)
         if before is not None and before not in schema.REVISIONS:
             raise SchemaVersionError(_advice(database.place, before))
         if before != HEAD:
             database.write(_migrate)
         return before or "", HEAD
+    finally:
+        database.close()
+
+
+def downgrade(url: str, revision: str) -> tuple[str, str]:
+    """Bring the database at `url` back to an older schema of ours, for the older spotd that has it;
+    (revision before, revision after). What only newer ones know is lost. One transaction; raises
+    StoreError."""
+    database = Database(url)
+    try:
+        before = database.read(revision_of)
+        if before not in schema.REVISIONS:
+            raise SchemaVersionError(_advice(database.place, before or ""))
+        older = schema.REVISIONS[: schema.REVISIONS.index(before) + 1]
+        if revision not in older:
+            raise SchemaVersionError(
+                f"the database {database.place} has schema {before}, and {revision!r} is none "
+                f"before it: name one of {', '.join(older)}"
+            )
+        if revision != before:
+            database.write(lambda conn: _migrate(conn, revision))
+        return before, revision
     finally:
         database.close()
 
@@ -57,7 +79,7 @@ def _advice(place: str, found: str) -> str:
     )
 
 
-def _revision(conn: Connection) -> str | None:
+def revision_of(conn: Connection) -> str | None:
     """The schema's revision; None for an empty database."""
     tables = inspect(conn).get_table_names()
     if not tables:
@@ -78,7 +100,7 @@ def _lock(conn: Connection) -> None:
 
 def _create(conn: Connection) -> None:
     _lock(conn)
-    if _revision(conn) is not None:
+    if revision_of(conn) is not None:
         return  # another process was faster
     schema.metadata.create_all(conn)
     _add_counters(conn)
@@ -99,7 +121,7 @@ def _add_counters(conn: Connection) -> None:
         conn.execute(schema.counters.insert(), rows)
 
 
-def _migrate(conn: Connection) -> None:
+def _migrate(conn: Connection, older: str = "") -> None:
     # Imported here: the daemon itself never needs alembic.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -110,8 +132,11 @@ def _migrate(conn: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn
-    command.upgrade(config, "head")
-    _add_counters(conn)
+    if older:
+        command.downgrade(config, older)
+    else:
+        command.upgrade(config, "head")
+        _add_counters(conn)
 
 
 def _deployment(conn: Connection) -> str | None:

@@ -4,7 +4,7 @@ Standard library only and Python >= 3.10: this file travels to the node inside t
 Three things are spoken:
 
 * the **follow stream** (node -> daemon, one SSH channel): JSON lines, each an object with exactly
-  one of the keys `journal`, `heartbeat` or `log`;
+  one of the keys `journal`, `heartbeat` or `log`; the daemon says `here` on it, and nothing else;
 * **commands** (daemon -> node): a JSON object on the stdin of `spot-node send`, one JSON reply;
 * **checkpoint documents** in the job's authority store: `HEAD` and the manifests.
 
@@ -33,10 +33,12 @@ from spotd.wire.documents import (
     parse_start,
 )
 from spotd.wire.fields import (
+    MAX_NUMBER,
     WireError,
     encode,
     read_field,
     read_object,
+    shown,
 )
 from spotd.wire.lines import (
     CHECKPOINT,
@@ -64,18 +66,22 @@ from spotd.wire.lines import (
     RELEASED,
     SAVE,
     SETUP,
+    SPOKEN,
     START,
     STARTED,
     STOP,
     WARNING,
+    WIPED,
     WIRE_VERSION,
     Command,
     Heartbeat,
+    Here,
     JournalEntry,
     Line,
     LogChunk,
     Reply,
     parse_command,
+    parse_here,
     parse_line,
     parse_reply,
 )
@@ -97,6 +103,7 @@ __all__ = [
     "HELLO",
     "JOURNAL_KINDS",
     "MAX_LINE_BYTES",
+    "MAX_NUMBER",
     "METADATA",
     "NOTICE",
     "NOTICE_WITHDRAWN",
@@ -106,16 +113,19 @@ __all__ = [
     "RELEASED",
     "SAVE",
     "SETUP",
+    "SPOKEN",
     "START",
     "STARTED",
     "STOP",
     "WARNING",
+    "WIPED",
     "WIRE_VERSION",
     "AgentConfig",
     "Command",
     "Head",
     "HeadRef",
     "Heartbeat",
+    "Here",
     "JournalEntry",
     "Line",
     "LogChunk",
@@ -132,6 +142,7 @@ __all__ = [
     "parse_agent_config",
     "parse_command",
     "parse_head",
+    "parse_here",
     "parse_line",
     "parse_manifest",
     "parse_reply",
@@ -139,4 +150,5 @@ __all__ = [
     "read_field",
     "read_object",
     "sha256",
+    "shown",
 ]

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import encode, read_field, read_object
-from spotd.wire.lines import WIRE_VERSION
+from spotd.wire.fields import encode, read_count, read_field, read_list, read_object
+
+VERSION = 1  # of these documents
 
 
 def head_key(job_id: str) -> str:
@@ -52,13 +53,13 @@ class Head:
     final: bool = False
 
     def to_bytes(self) -> bytes:
-        return encode({"head": asdict(self), "version": WIRE_VERSION})
+        return encode({"head": asdict(self), "version": VERSION})
 
 
 def _ref(value: Any) -> HeadRef:
     return HeadRef(
-        generation=read_field(value, "generation", int),
-        step=read_field(value, "step", int),
+        generation=read_count(value, "generation"),
+        step=read_count(value, "step"),
         manifest=read_field(value, "manifest", str),
         digest=read_field(value, "digest", str),
     )
@@ -70,8 +71,8 @@ def parse_head(data: bytes) -> Head:
     current = body.get("current")
     return Head(
         job=read_field(body, "job", str),
-        generation=read_field(body, "generation", int),
-        seq=read_field(body, "seq", int),
+        generation=read_count(body, "generation"),
+        seq=read_count(body, "seq"),
         nonce=read_field(body, "nonce", str),
         owner=read_field(body, "owner", str),
         current=None if current is None else _ref(current),
@@ -122,7 +123,7 @@ class Manifest:
     final: bool = False
 
     def to_bytes(self) -> bytes:
-        return encode({"manifest": asdict(self), "version": WIRE_VERSION})
+        return encode({"manifest": asdict(self), "version": VERSION})
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -131,7 +132,7 @@ def parse_manifest(data: bytes) -> Manifest:
     shards = tuple(
         Shard(
             read_field(item, "key", str),
-            read_field(item, "size", int),
+            read_count(item, "size"),
             read_field(item, "digest", str),
         )
         for item in read_field(body, "shards", list)
@@ -140,19 +141,19 @@ def parse_manifest(data: bytes) -> Manifest:
         TensorLayout(
             name=read_field(item, "name", str),
             dtype=read_field(item, "dtype", str),
-            shape=tuple(read_field(item, "shape", list)),
-            shard=read_field(item, "shard", int),
-            offset=read_field(item, "offset", int),
-            nbytes=read_field(item, "nbytes", int),
+            shape=tuple(read_list(item, "shape", int)),
+            shard=read_count(item, "shard"),
+            offset=read_count(item, "offset"),
+            nbytes=read_count(item, "nbytes"),
         )
         for item in read_field(body, "tensors", list)
     )
     return Manifest(
         job=read_field(body, "job", str),
-        generation=read_field(body, "generation", int),
-        step=read_field(body, "step", int),
-        created_at_us=read_field(body, "created_at_us", int),
-        world_size=read_field(body, "world_size", int),
+        generation=read_count(body, "generation"),
+        step=read_count(body, "step"),
+        created_at_us=read_count(body, "created_at_us"),
+        world_size=read_count(body, "world_size"),
         shards=shards,
         tensors=tensors,
         state=read_field(body, "state", dict),

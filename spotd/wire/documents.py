@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import read_field, read_number
+from spotd.wire.fields import read_count, read_field, read_list, read_number, read_texts
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,10 @@ class AgentConfig:
     """What `spot-node run` is started with (JSON on stdin of the boot command).
 
     `watcher` names `providers.<watcher>.notice`; `metadata_base` replaces the link-local address
-    where the machine has another one (empty: the cloud's own).
+    where the machine has another one (empty: the cloud's own). `unattended_s` is how long the
+    machine may go on without a control box (0: for ever), `left_s` what is left of that now,
+    `life_s` when the cloud ends it in any case (0: never), and `power_off` the command that
+    switches it off (empty: there is none). `wipe`: the disks are wiped at the end.
     """
 
     deployment: str
@@ -25,6 +28,11 @@ class AgentConfig:
     watcher: str
     metadata_base: str = ""
     heartbeat_s: float = 2.0
+    unattended_s: float = 0.0
+    left_s: float = 0.0
+    life_s: float = 0.0
+    power_off: tuple[str, ...] = ()
+    wipe: bool = False
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -35,13 +43,27 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
     return AgentConfig(
         deployment=read_field(data, "deployment", str),
         job_id=read_field(data, "job_id", str),
-        generation=read_field(data, "generation", int),
-        rank=read_field(data, "rank", int),
+        generation=read_count(data, "generation"),
+        rank=read_count(data, "rank"),
         token=read_field(data, "token", str),
         watcher=read_field(data, "watcher", str),
         metadata_base=read_field(data, "metadata_base", str),
         heartbeat_s=read_number(data, "heartbeat_s"),
+        **_parse_end(data),
     )
+
+
+def _parse_end(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest fields: a box that does not know them gives its machines no time."""
+    if "unattended_s" not in data:
+        return {}
+    return {
+        "unattended_s": read_number(data, "unattended_s"),
+        "left_s": read_number(data, "left_s"),
+        "life_s": read_number(data, "life_s"),
+        "power_off": tuple(read_list(data, "power_off", str)),
+        "wipe": read_field(data, "wipe", bool),
+    }
 
 
 @dataclass(frozen=True)
@@ -97,7 +119,9 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
     texts = {
         name: read_field(data, name, str) for name in ("job_name", "setup", "run", "store_url")
     }
-    maps = {name: read_field(data, name, dict) for name in ("envs", "secrets", "store_options")}
+    maps: dict[str, Any] = {
+        name: read_texts(data, name) for name in ("envs", "secrets", "store_options")
+    }
     packages = tuple(
         Package(read_field(item, "digest", str), read_field(item, "target", str))
         for item in read_field(data, "packages", list)
@@ -106,16 +130,16 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         **texts,
         **maps,
         packages=packages,
-        num_nodes=read_field(data, "num_nodes", int),
-        node_ips=tuple(read_field(data, "node_ips", list)),
-        accelerators_per_node=read_field(data, "accelerators_per_node", int),
+        num_nodes=read_count(data, "num_nodes"),
+        node_ips=tuple(read_list(data, "node_ips", str)),
+        accelerators_per_node=read_count(data, "accelerators_per_node"),
         engine=read_field(data, "engine", str),
         claim=read_field(data, "claim", str),
         claim_deadline_s=read_number(data, "claim_deadline_s"),
-        every_steps=read_field(data, "every_steps", int),
+        every_steps=read_count(data, "every_steps"),
         every_s=read_number(data, "every_s"),
-        keep=read_field(data, "keep", int),
+        keep=read_count(data, "keep"),
         stop_grace_s=read_number(data, "stop_grace_s"),
         progress_every_s=read_number(data, "progress_every_s"),
-        head_generation=read_field(data, "head_generation", int),
+        head_generation=read_count(data, "head_generation"),
     )

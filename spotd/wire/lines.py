@@ -6,9 +6,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import WireError, encode, read_field, read_object
+from spotd.wire.fields import (
+    WireError,
+    encode,
+    read_count,
+    read_field,
+    read_number,
+    read_object,
+)
 
-WIRE_VERSION = 1
+# Lines and commands say which version of this page they were written by; of version 1 they did not.
+# From one version to the next it only grows: a daemon drives the agents that the one before it
+# started, and after it was taken back, those that the one after it did.
+WIRE_VERSION = 2
+SPOKEN = range(WIRE_VERSION - 1, WIRE_VERSION + 2)
 MAX_LINE_BYTES = 1 << 20
 
 # Exit codes of training (75 is EX_TEMPFAIL of sysexits.h).
@@ -36,11 +47,13 @@ METADATA = "metadata"  # up: bool, error
 DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
 RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
 EXITED = "exited"  # code (0, 75, 76, else crashed), ranks: {rank: code}, tail: last output lines
+WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
 WARNING = "warning"  # text
 
 JOURNAL_KINDS = frozenset(
     {HELLO, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
-    | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WARNING}
+    | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
+    | {WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.
@@ -68,9 +81,10 @@ class JournalEntry:
     generation: int
     kind: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    wire: int = WIRE_VERSION
 
     def to_line(self) -> bytes:
-        return encode({"journal": asdict(self)})
+        return encode({"journal": vars(self)})
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,7 @@ class Heartbeat:
     step: int
 
     def to_line(self) -> bytes:
-        return encode({"heartbeat": asdict(self)})
+        return encode({"heartbeat": vars(self)})
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,23 @@ class LogChunk:
     text: str  # latin-1 view of the bytes, so that any output survives JSON
 
     def to_line(self) -> bytes:
-        return encode({"log": asdict(self)})
+        return encode({"log": vars(self)})
+
+
+@dataclass(frozen=True)
+class Here:
+    """The daemon's only word on the follow stream: it is there, and the machine may go on for
+    `left_s` without hearing it again. A node that does not know it reads over it."""
+
+    left_s: float
+
+    def to_line(self) -> bytes:
+        return encode({"here": asdict(self)})
+
+
+def parse_here(line: bytes) -> Here:
+    """Raises WireError."""
+    return Here(read_number(read_field(read_object(line), "here", dict), "left_s"))
 
 
 Line = JournalEntry | Heartbeat | LogChunk
@@ -109,26 +139,27 @@ def parse_line(line: bytes) -> Line:
         body = read_field(value, "journal", dict)
         kind = read_field(body, "kind", str)
         return JournalEntry(
-            seq=read_field(body, "seq", int),
-            at_us=read_field(body, "at_us", int),
-            generation=read_field(body, "generation", int),
+            seq=read_count(body, "seq"),
+            at_us=read_count(body, "at_us"),
+            generation=read_count(body, "generation"),
             kind=kind,
             data=read_field(body, "data", dict),
+            wire=_version(body),
         )
     if "heartbeat" in value:
         body = read_field(value, "heartbeat", dict)
         return Heartbeat(
-            seq=read_field(body, "seq", int),
-            at_us=read_field(body, "at_us", int),
-            generation=read_field(body, "generation", int),
-            step=read_field(body, "step", int),
+            seq=read_count(body, "seq"),
+            at_us=read_count(body, "at_us"),
+            generation=read_count(body, "generation"),
+            step=read_count(body, "step"),
         )
     if "log" in value:
         body = read_field(value, "log", dict)
         return LogChunk(
-            generation=read_field(body, "generation", int),
+            generation=read_count(body, "generation"),
             stream=read_field(body, "stream", str),
-            offset=read_field(body, "offset", int),
+            offset=read_count(body, "offset"),
             text=read_field(body, "text", str),
         )
     raise WireError("neither journal, heartbeat nor log")
@@ -141,18 +172,28 @@ class Command:
     name: str
     generation: int
     data: Mapping[str, Any] = field(default_factory=dict)
+    wire: int = WIRE_VERSION
 
     def to_line(self) -> bytes:
         return encode({"command": asdict(self)})
 
 
 def parse_command(line: bytes) -> Command:
-    """Raises WireError, also for a command that this version does not know."""
+    """Raises WireError, also for a command that this version does not know, and for one of a daemon
+    that is too far from it to be understood."""
     body = read_field(read_object(line), "command", dict)
+    version = _version(body)
+    if version not in SPOKEN:
+        raise WireError(f"it is of version {version}, this agent speaks {WIRE_VERSION}")
     name = read_field(body, "name", str)
     if name not in COMMANDS:
-        raise WireError(f"unknown command {name!r}")
-    return Command(name, read_field(body, "generation", int), read_field(body, "data", dict))
+        raise WireError(f"unknown command {name[:60]!r}")
+    data = read_field(body, "data", dict)
+    return Command(name, read_count(body, "generation"), data, version)
+
+
+def _version(body: Mapping[str, Any]) -> int:
+    return read_count(body, "wire") if "wire" in body else 1
 
 
 @dataclass(frozen=True)

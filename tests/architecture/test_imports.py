@@ -21,6 +21,8 @@ PLANTED = {
     ("spotd/decide/rules.py", "spotd.sdnotify"): "the daemon and its doors above the loop",
     ("spotd/decide/cooldowns.py", "spotd.log"): "the daemon and its doors above the loop",
     ("spotd/model.py", "spotd.errors"): "the daemon and its doors above the loop",
+    ("spotd/reaper/round.py", "spotd.store.base"): "spot-reaper works with the daemon and its",
+    ("spotd/reaper/page.py", "spotd.act.slack"): "spot-reaper works with the daemon and its",
     ("providers/base.py", "spotd.wire"): "providers know nothing of spotd or trainer",
     ("providers/stores/base.py", "trainer.fence"): "providers know nothing of spotd or trainer",
     ("spotd/act/link.py", "trainer.link"): "spotd and trainer meet at wire alone",

@@ -15,6 +15,7 @@ from typing import Protocol
 import pytest
 
 from providers.base import (
+    EXPIRES_TAG,
     AuthError,
     CapacityError,
     CapacityType,
@@ -232,6 +233,65 @@ class ProviderConformance:
         cloud.terminate(instance.instance_id)
         wait_for(lambda: _live(cloud, f"end-{what}") == [])
 
+    # --- renew
+
+    def test_a_renewal_moves_the_expiry_on_and_never_back(self, rig: Rig, cloud: Provider) -> None:
+        cloud.launch(_expiring(rig, cloud, "renewed", 1_900_000_000))
+        ident = _settled(cloud, "renewed").instance_id
+        for until_s, then_s in ((0, 1_900_000_000), (1_900_003_600, 1_900_003_600)):
+            cloud.renew(ident, until_s * 1_000_000)
+            wait_for(lambda then_s=then_s: _expiry_s(cloud, "renewed") == then_s)  # type: ignore[misc]
+        cloud.renew(ident, 1_900_003_600 * 1_000_000)  # again is the same
+        cloud.renew(ident, 1_900_000_001 * 1_000_000)  # a caller who was asleep
+        assert _expiry_s(cloud, "renewed") == 1_900_003_600
+
+    def test_a_renewal_of_a_machine_without_an_expiry_gives_it_one(
+        self, rig: Rig, cloud: Provider
+    ) -> None:
+        cloud.launch(rig.request(cloud, "bare"))
+        cloud.renew(_settled(cloud, "bare").instance_id, 1_900_000_000 * 1_000_000)
+        wait_for(lambda: _expiry_s(cloud, "bare") == 1_900_000_000)
+
+    def test_a_renewal_changes_nothing_else(self, rig: Rig, cloud: Provider) -> None:
+        request = rig.request(cloud, "kept")
+        cloud.launch(request)
+        before = _settled(cloud, "kept")
+        cloud.renew(before.instance_id, 1_900_000_000 * 1_000_000)
+        after = wait_for(lambda: _expiry_s(cloud, "kept") and _settled(cloud, "kept"))
+        assert set(request.tags.items()) <= set(after.tags.items())
+        # Asked for again: a tag that has moved makes no other request of it.
+        cloud.launch(request)
+        assert [i.instance_id for i in cloud.list() if i.token == "kept"] == [before.instance_id]
+
+    def test_a_renewal_brings_nothing_back(self, rig: Rig, cloud: Provider) -> None:
+        cloud.launch(rig.request(cloud, "over"))
+        instance = _settled(cloud, "over")
+        cloud.renew(instance.instance_id[:-2] + "zz", 1_900_000_000 * 1_000_000)  # nobody's id
+        cloud.terminate(instance.instance_id)
+        cloud.renew(instance.instance_id, 1_900_000_000 * 1_000_000)
+        wait_for(lambda: _live(cloud, "over") == [])
+        cloud.renew(instance.instance_id, 1_900_000_000 * 1_000_000)
+        assert _live(cloud, "over") == []
+
+    def test_a_renewal_may_be_unknown_too(self, rig: Rig, cloud: Provider) -> None:
+        cloud.launch(rig.request(cloud, "vague"))
+        ident = _settled(cloud, "vague").instance_id
+        _break(rig, "http_500", "renew")
+        with pytest.raises(UnknownOutcome):
+            cloud.renew(ident, 1_900_000_000 * 1_000_000)
+
+    # --- the cloud's own limit
+
+    def test_a_machine_ends_by_the_clouds_own_limit(self, rig: Rig, cloud: Provider) -> None:
+        """With nobody there to end it. A cloud without such a limit leaves it to the others."""
+        if not cloud.limits_life:
+            pytest.skip(f"{cloud.name} has no limit of its own")
+        cloud.launch(dataclasses.replace(rig.request(cloud, "limited"), max_run_s=1))
+        cloud.launch(rig.request(cloud, "unlimited"))
+        _settled(cloud, "unlimited")
+        wait_for(lambda: _live(cloud, "limited") == [])
+        assert len(_live(cloud, "unlimited")) == 1
+
     # --- list
 
     def test_list_carries_what_we_asked_for(self, rig: Rig, cloud: Provider) -> None:
@@ -327,6 +387,16 @@ def _settled(cloud: Provider, token: str) -> Instance:
         return next((i for i in rows if i.instance_id and i.state in LIVE), None)
 
     return wait_for(look)
+
+
+def _expiring(rig: Rig, cloud: Provider, token: str, expires_at_s: int) -> LaunchRequest:
+    request = rig.request(cloud, token)
+    return dataclasses.replace(request, tags={**request.tags, EXPIRES_TAG: str(expires_at_s)})
+
+
+def _expiry_s(cloud: Provider, token: str) -> int:
+    """What the listing says; 0 when it says nothing."""
+    return next((i.expires_at_us // 1_000_000 for i in cloud.list() if i.token == token), 0)
 
 
 def _live(cloud: Provider, token: str) -> list[Instance]:

@@ -47,8 +47,13 @@ def _statement_fits(
 
 
 def _condition_fits(operator: str, value: Any, wanted: str | Sequence[str]) -> bool:
-    """A key that the request does not have fits nothing."""
+    """A key that the request does not have fits nothing, but every "ForAllValues". Keys with many
+    values have them with commas between."""
     values = [wanted] if isinstance(wanted, str) else wanted
+    if operator == "Null":
+        return str(value is None).lower() in values
+    if operator == "ForAllValues:StringEquals":
+        return value is None or set(value.split(",")) <= set(values)
     assert operator in ("StringEquals", "StringLike"), operator
     if value is None:
         return False

@@ -29,6 +29,7 @@ ROLES = ("control", "reaper", "node")
 HERE = {"aws__RequestedRegion": "us-east-1"}
 MINE = {"aws__ResourceTag___spotd-deployment": "d0"}
 TAGGED = {"aws__RequestTag___spotd-deployment": "d0"}
+EXPIRY = {"aws__TagKeys": "spotd-expires"}
 MACHINE = "arn:aws:ec2:us-east-1:123456789012:instance/i-0abc"
 VOLUME = "arn:aws:ec2:us-east-1:123456789012:volume/*"
 CREATE = HERE | TAGGED | {"ec2__InstanceType": "p5.48xlarge", "ec2__MarketType": "spot"}
@@ -54,6 +55,13 @@ AWS = [
     case("ec2:RunInstances", MACHINE, CREATE | {"aws__RequestedRegion": "ap-south-1"}),
     case("ec2:CreateTags", MACHINE, {"ec2__CreateAction": "RunInstances"} | TAGGED, "control"),
     case("ec2:CreateTags", MACHINE, HERE | TAGGED),  # would make a stranger's machine ours
+    case("ec2:CreateTags", MACHINE, HERE | MINE | EXPIRY, "control"),  # to move it on
+    case("ec2:CreateTags", MACHINE, HERE | EXPIRY),
+    case("ec2:CreateTags", MACHINE, HERE | MINE),
+    case(
+        "ec2:CreateTags", MACHINE, HERE | MINE | {"aws__TagKeys": "spotd-expires,spotd-deployment"}
+    ),
+    case("ec2:DeleteTags", MACHINE, HERE | MINE | EXPIRY),
     case("ec2:TerminateInstances", MACHINE, HERE | MINE, "control", "reaper"),
     case("ec2:TerminateInstances", MACHINE, HERE),
     case("ec2:TerminateInstances", MACHINE, HERE | {"aws__ResourceTag___spotd-deployment": "d1"}),
@@ -168,6 +176,8 @@ BLOB = "projects/_/buckets/runs/objects/team/{}"
         ("compute.instances.create", VM.format("us-east-1-b", "web"), ()),
         ("compute.instances.create", VM.format("asia-1-b", "spotd-j1"), ()),
         ("compute.disks.create", "projects/lab/zones/us-east-1-b/disks/spotd-j1", ("control",)),
+        ("compute.instances.setLabels", VM.format("eu-west-1-a", "spotd-j1"), ("control",)),
+        ("compute.instances.setLabels", VM.format("us-east-1-b", "database"), ()),
         ("compute.instances.delete", VM.format("eu-west-1-a", "spotd-j1"), ("control", "reaper")),
         ("compute.instances.delete", VM.format("us-east-1-b", "database"), ()),
         ("compute.instances.delete", VM.format("us-east-10-b", "spotd-j1"), ()),
@@ -219,7 +229,7 @@ BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
     ("action", "scope", "where", "allowed"),
     [
         (f"{COMPUTE}/read", GROUP, (), ("control", "reaper")),
-        (f"{COMPUTE}/write", GROUP, (), ("control",)),
+        (f"{COMPUTE}/write", GROUP, (), ("control",)),  # its tags as well
         (f"{COMPUTE}/delete", GROUP, (), ("control", "reaper")),
         (f"{COMPUTE}/delete", "/subscriptions/s0/resourceGroups/other", (), ()),
         (f"{COMPUTE}/delete", "/subscriptions/s0/resourceGroups/spotd2", (), ()),

@@ -300,15 +300,35 @@ def _listing(c: Chance) -> Call:
 
 def _mark(c: Chance) -> Call:
     rows = c.store.due_alerts(c.now_us, 3)
-    epoch = c.random.choice((1, 2))
     shown = [replace(row, repeats=max(1, row.repeats - c.random.randint(0, 1))) for row in rows]
     sent_us = c.random.choice((0, c.now_us))
-    return "mark_alerts", epoch, shown, sent_us, c.now_us + 9 * S, c.text()
+    return "mark_alerts", shown, sent_us, c.now_us + 9 * S, c.text()
 
 
 def _duty(c: Chance) -> Call:
     holder = c.random.choice(("me", "you"))
     return "take_duty", c.random.choice(("alerts", "sweep")), holder, c.now_us, 20 * S
+
+
+def perform(store: Store, call: Call) -> object:
+    """Make the call."""
+    name, *args = call
+    if name == "fenced":
+        duty, epoch, inner = args
+        return perform(store.fenced(duty, epoch), inner)
+    return getattr(store, name)(*args)
+
+
+def _fenced(c: Chance) -> Call:
+    """By who holds a duty, or held it."""
+    makers = (
+        _mark,
+        _listing,
+        lambda c: ("note_silent", c.now_us),
+        lambda c: ("hold_duty", c.now_us),
+    )
+    duty = c.random.choice(("alerts", "sweep"))
+    return "fenced", duty, c.random.choice((1, 2)), c.random.choice(makers)(c)
 
 
 def _failure(c: Chance) -> Call:
@@ -341,6 +361,7 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     _cloud_notices: 3,
     _mark: 3,
     _duty: 3,
+    _fenced: 4,
     _failure: 3,
     _refusal: 3,
     lambda c: ("claim", c.now_us, "me", c.random.randint(1, 3), 10 * S): 6,
@@ -367,5 +388,6 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     lambda c: ("add_admission", c.node().id, c.random.choice(("alice", "bob")), c.moment()): 1,
     lambda c: ("record_dismissed", c.node().id, c.random.choice(("alice", "bob")), c.moment()): 1,
     lambda c: ("drop_secret", c.random.choice("AB")): 1,
+    lambda c: ("set_quarantine", c.random.choice(("", c.text())), c.moment()): 1,
     lambda c: ("prune", c.now_us - c.random.choice((0, 300, 900)) * S): 1,
 }

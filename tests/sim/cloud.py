@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from providers.base import (
+    EXPIRES_TAG,
     AuthError,
     CapacityError,
     CapacityType,
@@ -21,6 +22,7 @@ from providers.base import (
     Notice,
     NoticeKind,
     Offer,
+    PriceError,
     QuotaError,
     RejectedError,
     ThrottledError,
@@ -60,12 +62,18 @@ class Rented:
     ended_us: int = 0
     ended_by: str = ""
     ending_us: int = 0  # a terminate was accepted
+    ignored: int = 0  # terminates that were accepted and not followed
     error_code: str = ""
+    expires_at_us: int = 0  # as it was last renewed; 0: never
     notices: dict[str, Notice] = field(default_factory=dict)
 
     @property
     def token(self) -> str:
         return self.request.token
+
+    @property
+    def job_id(self) -> str:
+        return self.request.tags["spotd-job"]
 
     @property
     def alive(self) -> bool:
@@ -124,7 +132,7 @@ class SimCloud:
         self.calls: list[tuple[int, str, str]] = []  # (when, verb, token or id): every mutation
         self.out = False  # the whole cloud answers nothing
         self.rejects_credentials = False
-        self.created: Callable[[Rented], None] = lambda _rented: None
+        self._hear_created: list[Callable[[Rented], None]] = []
         self.told_to_end: Callable[[Rented], None] = lambda _rented: None
         self._kernel = kernel
         self._faults = faults
@@ -132,7 +140,11 @@ class SimCloud:
         self._make_machine = make_machine
         self._by_token: dict[tuple[str, str], Rented] = {}
 
-    # --- the five verbs
+    def hear_created(self, hear: Callable[[Rented], None]) -> None:
+        """Have it called for every machine, at the moment when it begins to cost."""
+        self._hear_created.append(hear)
+
+    # --- the six verbs
 
     def offers(self) -> list[Offer]:
         self._admit()
@@ -152,6 +164,9 @@ class SimCloud:
         if zone is None:
             raise RejectedError(f"no zone {request.zone}")
         spot = request.capacity_type is CapacityType.SPOT
+        cap = request.max_price_microusd_per_h
+        if spot and cap and zone.spot_microusd_per_h > cap:
+            raise PriceError(f"{zone.name} costs more than the request allows")
         if spot and (zone.room <= 0 or not zone.on_sale):
             raise CapacityError(f"no capacity in {zone.name}")
         if self._faults.strikes("cloud_capacity"):
@@ -180,7 +195,10 @@ class SimCloud:
         self.rented[rented.id] = rented
         self._by_token[request.token, request.region] = rented
         zone.room -= spot
-        self.created(rented)
+        for hear in self._hear_created:
+            hear(rented)
+        if request.max_run_s:
+            self._kernel.after(request.max_run_s, lambda: self.end(rented, "max_run"))
         if self._faults.strikes("cloud_late_failure"):
             rented.error_code = "CapacityError"
             self._kernel.after(5, lambda: self.end(rented, "the create failed"))
@@ -200,6 +218,7 @@ class SimCloud:
             return
         self.told_to_end(rented)
         if self._faults.strikes("terminate_ignored"):
+            rented.ignored += 1
             return  # accepted, and the machine stays: it has to be asked again
         rented.ending_us = rented.ending_us or self._kernel.now_us
         self._kernel.after(self._random.uniform(1, 30), lambda: self.end(rented, "terminated"))
@@ -221,6 +240,13 @@ class SimCloud:
         self._admit()
         return []  # the metadata service tells; a queue is part of the real adapters
 
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        self._admit()
+        self.calls.append((self._kernel.now_us, "renew", instance_id))
+        rented = self.rented.get(instance_id)
+        if rented is not None and rented.alive:
+            rented.expires_at_us = max(rented.expires_at_us, expires_at_us)
+
     def _admit(self) -> None:
         if self.rejects_credentials:
             raise AuthError("the credentials have expired")
@@ -229,7 +255,9 @@ class SimCloud:
             raise ThrottledError("too many requests", retry_after_s=wait_s)
 
     def _shown(self, rented: Rented) -> Instance:
-        request = rented.request
+        request, tags = rented.request, dict(rented.request.tags)
+        if rented.expires_at_us:
+            tags[EXPIRES_TAG] = str(rented.expires_at_us // 1_000_000)
         if rented.alive:
             state = InstanceState.STOPPING if rented.ending_us else InstanceState.RUNNING
         else:
@@ -237,7 +265,7 @@ class SimCloud:
         return Instance(
             instance_id=rented.id,
             token=rented.token,
-            tags=request.tags,
+            tags=tags,
             state=state,
             region=request.region,
             zone=request.zone,

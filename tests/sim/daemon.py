@@ -10,10 +10,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from unittest.mock import patch
 
 from providers.base import (
@@ -29,14 +28,15 @@ from providers.base import (
 )
 from spotd.act.alerts import Delivery, Route
 from spotd.act.effects import World
-from spotd.clock import Listening
+from spotd.clock import Listening, SystemClock
 from spotd.duties import Duties, Schedule
 from spotd.loop import Loop, run_effect
-from spotd.model import Timing
+from spotd.model import Timing, View
 from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
+from spotd.plan import Plan
 from spotd.pool import Pool
-from spotd.store.base import Store, StoreUnavailableError
+from spotd.store.base import CommitResult, CommitStatus, Store, StoreUnavailableError
 from spotd.vault import JobKeys, KeyPair
 from tests.sim.cloud import SimCloud
 from tests.sim.faults import Faults
@@ -50,29 +50,34 @@ from tests.sim.threads import Queue, Threading, ThreadPoolExecutor
 T = TypeVar("T")
 
 CALL_S = 10.0  # by the provider port's contract, and what adapters allow themselves
+# Slower than in production, and the waits below: a simulated hour is to cost little.
 SCHEDULE = Schedule(
-    survey_s=30.0, offers_s=300.0, notices_s=3600.0, alerts_s=10.0, silence_s=10.0, prune_s=86_400.0
+    survey_s=30.0,
+    offers_s=300.0,
+    notices_s=3600.0,
+    alerts_s=20.0,
+    silence_s=20.0,
+    health_s=60.0,
+    prune_s=86_400.0,
+    lease_s=90.0,
+    renew_s=30.0,
 )
 KEYS = JobKeys(KeyPair("private", "public"), b"seed")
 # Reads that nobody else can see: no boundary, and no time.
 _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
-    | {"jobs", "find_job", "deployment", "newest_us"}
+    | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
+    | {"quarantine", "hold_duty"}
 )
 
 
-class SimClock:
-    """One box's clock. `ahead_us` is how wrong its wall clock is; monotonic time is right."""
+class SimClock(SystemClock):
+    """One daemon's clock, on a box whose wall clock may be wrong; its ticks are right."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.ahead_us = 0
+    def __init__(self, kernel: Kernel, ahead_us: Callable[[], int]) -> None:
+        super().__init__(lambda: (kernel.now_us + ahead_us()) * 1000, lambda: kernel.now_us * 1000)
         self._kernel = kernel
-        self._last_us = 0
-
-    def now_us(self) -> int:
-        self._last_us = max(self._last_us, self._kernel.now_us + self.ahead_us)
-        return self._last_us
 
     def monotonic_s(self) -> float:
         return self._kernel.now_us / 1e6
@@ -86,6 +91,8 @@ class CloudClient:
 
     local = False
     visibility_s = 30.0
+    limits_life = True
+    power_off = ()
 
     def __init__(self, cloud: SimCloud, net: Net) -> None:
         self.name = cloud.name
@@ -108,6 +115,9 @@ class CloudClient:
     def notices(self) -> Sequence[Notice]:
         return self._call("notices", self._cloud.notices)
 
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        self._call("renew", lambda: self._cloud.renew(instance_id, expires_at_us))
+
     def _call(self, what: str, act: Callable[[], T]) -> T:
         return self._net.call(
             f"{self.name} {what}",
@@ -124,16 +134,16 @@ class StoreClient:
     """The store as one daemon sees it: writes are boundaries, and their outcome may be lost."""
 
     def __init__(
-        self,
-        store: Store,
-        boundary: Callable[[str], None],
-        faults: Faults,
-        away: Callable[[], bool],
+        self, outside: Outside, boundary: Callable[[str], None], fenced: Store | None = None
     ) -> None:
-        self._store = store
+        self._outside = outside
         self._boundary = boundary
-        self._faults = faults
-        self._away = away
+        self._store = fenced or outside.store
+
+    def fenced(self, duty: str, epoch: int) -> StoreClient:
+        """See Store.fenced."""
+        fenced = self._outside.store.fenced(duty, epoch)
+        return StoreClient(self._outside, self._boundary, fenced)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -142,34 +152,75 @@ class StoreClient:
         self.__dict__[name] = found
         return found
 
+    def commit(self, view: View, plan: Plan, now_us: int) -> CommitResult:
+        return self.commit_many([(view, plan)], now_us)[0]
+
+    def commit_many(self, plans: Sequence[tuple[View, Plan]], now_us: int) -> list[CommitResult]:
+        """What was decided on is told beside what it was written over."""
+        out = self._outside
+        stored = dict[str, int]()
+
+        def write() -> list[CommitResult]:
+            for view, _ in plans:
+                job = out.store.find_job(view.job.id)
+                stored[view.job.id] = job.version if job is not None else -1
+            return out.store.commit_many(plans, now_us)
+
+        results: list[CommitResult] = self._write("commit_many", write)
+        for (view, plan), result in zip(plans, results, strict=True):
+            if result.status is CommitStatus.DONE:
+                out.on_committed(view, plan, stored[view.job.id])
+        return results
+
     def _read(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        if self._away():
+        if self._outside.store_away:
             raise StoreUnavailableError("the database does not answer")
         return method(*args, **more)
 
     def _write(self, name: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
         self._boundary(f"before {name}")
         result = self._read(method, *args, **more)
-        if self._faults.strikes("commit_unknown"):
+        if self._outside.faults.strikes("commit_unknown"):
             raise StoreUnavailableError("the connection was lost at COMMIT")
-        self._boundary(f"after {name}")
+        self._boundary(f"after {name if result or name != 'claim' else 'a look'}")
         return result
 
 
-@dataclass(frozen=True)
-class Outside:
+class Outside(Protocol):
     """What every daemon of a run shares."""
 
-    kernel: Kernel
-    faults: Faults
-    store: Store
-    clouds: Mapping[str, SimCloud]
-    bucket: Bucket
-    machine_at: Callable[[str], SimMachine | None]
-    routes: Mapping[str, Route]
-    timing: Timing
-    boundary: Callable[[SimDaemon, str], None]
-    store_away: Callable[[], bool]
+    @property
+    def kernel(self) -> Kernel: ...
+
+    @property
+    def faults(self) -> Faults: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def store_away(self) -> bool: ...
+
+    @property
+    def clouds(self) -> Mapping[str, SimCloud]: ...
+
+    @property
+    def bucket(self) -> Bucket: ...
+
+    @property
+    def machines(self) -> Mapping[str, SimMachine]: ...
+
+    @property
+    def people(self) -> Route: ...
+
+    @property
+    def timing(self) -> Timing: ...
+
+    def boundary(self, daemon: SimDaemon, what: str) -> None:
+        """`daemon` stands there: it may die, or somebody may look."""
+
+    def on_committed(self, view: View, plan: Plan, stored: int) -> None:
+        """A decision was accepted when `stored` was its job's version."""
 
 
 class SimDaemon:
@@ -177,8 +228,9 @@ class SimDaemon:
 
     def __init__(self, outside: Outside, name: str) -> None:
         self.name = name
-        self.clock = SimClock(outside.kernel)
+        self.ahead_us = 0  # how wrong the box's wall clock is
         self.process = Process(name, alive=False)
+        self.world: World  # what the living one works with
         self.starts = 0
         self._outside = outside
         self._pokes: list[Callable[[], None]] = []
@@ -186,6 +238,7 @@ class SimDaemon:
     def start(self) -> None:
         """Begin a new life; nothing is remembered but what is in the store."""
         self.starts += 1
+        self.ahead_us = 0  # it waits for the time to be right: time-sync.target
         self.process = Process(f"{self.name}/{self.starts}")
         self._pokes = []
         self._outside.kernel.spawn(self.process, self._main)
@@ -205,18 +258,26 @@ class SimDaemon:
             for poke in self._pokes:
                 poke()
 
+    def _newest_us(self) -> int:
+        """What is on record; a daemon whose database is away is started until it is there."""
+        while self._outside.store_away:
+            self._outside.kernel.sleep(2.0)
+        return self._outside.store.newest_us()
+
     def _main(self) -> None:
         out = self._outside
         boundary = partial(out.boundary, self)
         net = Net(out.kernel, out.faults, boundary)
-        store: Any = StoreClient(out.store, boundary, out.faults, out.store_away)
+        store: Any = StoreClient(out, boundary)
         providers: Any = {name: CloudClient(cloud, net) for name, cloud in out.clouds.items()}
         objects = BucketClient(out.bucket, net, lambda: True)
-        link: Any = SimLink(out.kernel, net, out.machine_at)
-        clock, listening = self.clock, Listening(self.clock)
+        link: Any = SimLink(out.kernel, net, out.machines.get)
+        clock = SimClock(out.kernel, lambda: self.ahead_us)
+        clock.not_before(self._newest_us() + 1)
+        listening = Listening(clock)
         owner = self.process.name
         survey = Survey(store, providers, clock)
-        world = World(
+        world = self.world = World(
             store=store,
             providers=providers,
             link=link,
@@ -238,7 +299,7 @@ class SimDaemon:
         follower = Follower(
             store, link, lambda _job: KEYS, objects, clock, listening.listened, waiting
         )
-        delivery = Delivery(store, out.routes, clock)
+        delivery = Delivery({"default": out.people}, clock)
         duties = Duties(
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
@@ -282,6 +343,7 @@ class _Scheduler:
 _THREADED = (
     *("spotd.loop", "spotd.pool", "spotd.duties", "spotd.act.alerts", "spotd.observe.clouds"),
     *("spotd.observe.nodes", "spotd.observe.opening", "spotd.observe.output", "trainer.fence"),
+    "spotd.observe.sweep",
 )
 
 
@@ -308,8 +370,9 @@ def on_kernel(kernel: Kernel) -> Iterator[None]:
         put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel))
         put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.observe.nodes", "TURN_S", 5.0)
-        put("spotd.observe.nodes", "LOOK_S", 10.0)
+        put("spotd.observe.nodes", "LOOK_S", 15.0)
         put("spotd.observe.nodes", "SILENT_S", 15.0)
-        put("spotd.loop", "LONGEST_WAIT_S", 15.0)
+        put("spotd.observe.nodes", "STALL_S", 12.0)
+        put("spotd.loop", "LONGEST_WAIT_S", 30.0)
         put("spotd.act.effects", "host_key", lambda _keys, token: KeyPair("private", token))
         yield

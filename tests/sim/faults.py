@@ -43,6 +43,10 @@ class Faults:
             self._streams[name] = Random(f"{self._seed}/{name}")
         return self._streams[name]
 
+    def enabled(self) -> frozenset[str]:
+        """Those that this run may meet."""
+        return frozenset(name for name, strength in self._strengths.items() if strength > 0.0)
+
     def on(self, name: str) -> bool:
         """Whether it may happen at all in this run, and now."""
         return not self.calm and self._strengths.get(name, 0.0) > 0.0

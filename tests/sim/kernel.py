@@ -69,7 +69,7 @@ class Kernel:
         self._order = itertools.count()
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._current: Task | None = None
-        self.after_event: Callable[[], None] = lambda: None
+        self._failure: Exception | None = None
 
     # --- by anybody
 
@@ -139,16 +139,21 @@ class Kernel:
         """Who runs now, if it is a task."""
         return self._current
 
+    def fail(self, error: Exception) -> None:
+        """End the run with `error` when the event at hand is over; the first one counts."""
+        self._failure = self._failure or error
+
     # --- the scheduler
 
     def run(self, until_us: int) -> None:
-        """Let everything happen that is due until then."""
+        """Let everything happen that is due until then. Raises what it was told to fail with."""
         while self._queue and self._queue[0][0] <= until_us:
             at_us, _, happen = heapq.heappop(self._queue)
             self.now_us = at_us
             happen()
             self.events += 1
-            self.after_event()
+            if self._failure is not None:
+                raise self._failure
         self.now_us = max(self.now_us, until_us)
 
     def _wake(self, task: Task, at_us: int) -> None:

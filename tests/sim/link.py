@@ -45,6 +45,7 @@ class SimChannel:
     """
 
     def __init__(self, kernel: Kernel, machine: SimMachine, agent: SimAgent, number: int) -> None:
+        self._reader = kernel.task().process
         self.closed = False
         self.eof_received = False
         self.exit_status = -1
@@ -56,29 +57,38 @@ class SimChannel:
         self._sent: list[bytes] = []  # and not arrived
         self._arrived = bytearray()
         self._stuck_us = 0
+        self._over = False  # the agent's end is closed
         self._pumping = False
 
     # --- the agent's end
 
     def hear(self, line: bytes) -> None:
+        if not self._reader.alive:
+            self.close()  # its kernel says so
+            return
         self._sent.append(line)
-        if not self._pumping:
-            self._pumping = True
-            self._kernel.after(0.02, self._pump)
+        self._pump_soon()
 
     def hang_up(self) -> None:
-        """The agent's end is gone. Whether we are told is the network's luck."""
-        if self._machine.reachable and self._machine.random.random() < 0.5:
-            self._end()
+        """The agent's end is gone. Of a machine that is switched off, that is not always told."""
+        if self._machine.process.alive or self._machine.random.random() < 0.5:
+            self._over = True
+            self._pump_soon()
+
+    def _pump_soon(self, after_s: float = 0.02) -> None:
+        if not self._pumping:
+            self._pumping = True
+            self._kernel.after(after_s, self._pump)
 
     def _pump(self) -> None:
         self._pumping = False
-        if self.closed or not self._sent:
+        if self.closed or not (self._sent or self._over):
             return
-        if self._machine.reachable:
+        if self._machine.reachable or not self._machine.process.alive:
             self._stuck_us = 0
             self._arrived += b"".join(self._sent)
             self._sent.clear()
+            self.eof_received = self._over
             self.on_ready()
             return
         now_us = self._kernel.now_us
@@ -86,8 +96,7 @@ class SimChannel:
         if now_us - self._stuck_us > BROKEN_S * 1e6:
             self._end()
         else:
-            self._pumping = True
-            self._kernel.after(1.0, self._pump)
+            self._pump_soon(1.0)
 
     def _end(self) -> None:
         self.eof_received = True

@@ -39,6 +39,16 @@ class Listener(Protocol):
     def hang_up(self) -> None: ...
 
 
+class Watch(Protocol):
+    """Who sees what the training program does."""
+
+    def fenced(self, job_id: str, generation: int) -> None: ...
+
+    def claimed(self, trainer: Trainer, step: int) -> None: ...
+
+    def trained(self, trainer: Trainer, step: int) -> None: ...
+
+
 class SimMachine:
     """One machine, from power on to power off."""
 
@@ -49,6 +59,7 @@ class SimMachine:
         name: str,
         open_store: Callable[[str, SimMachine], BucketClient],
         steps_of: Callable[[str], int],
+        watch: Watch,
     ) -> None:
         self.kernel = kernel
         self.faults = faults
@@ -58,10 +69,12 @@ class SimMachine:
         self.cut = False  # off the network, in both directions
         self.metadata_up = True
         self.was_warned = False  # of its end, ever
+        self.mute_us = 0  # when it last could not be heard, as far as anybody looked
         self.agent: SimAgent | None = None
         self.notices: dict[str, Notice] = {}
         self.open_store = open_store
         self.steps_of = steps_of
+        self.watch = watch
 
     @property
     def reachable(self) -> bool:
@@ -69,14 +82,26 @@ class SimMachine:
         frozen = self.process.frozen_until_us > self.kernel.now_us
         return self.process.alive and not self.cut and not frozen
 
+    @property
+    def speaks(self) -> bool:
+        """Whether who listens can hear it."""
+        return self.reachable and self.agent is not None and self.agent.running
+
+    @property
+    def stays(self) -> bool:
+        """Whether nothing says that it goes, it could tell us so, and its training goes on."""
+        goes = any(n.kind is not NoticeKind.REBALANCE for n in self.notices.values())
+        heard = self.reachable and self.metadata_up and self.agent is not None
+        return heard and not goes and self.agent is not None and self.agent.trains
+
     def power_on(self) -> None:
         self.process.alive = True
 
     def power_off(self) -> None:
-        if self.agent is not None:
-            self.agent.fall_silent()
         if self.process.alive:
             self.kernel.kill(self.process)
+        if self.agent is not None:
+            self.agent.fall_silent()
 
     def warn(self, notice: Notice) -> None:
         """The metadata service says so from now on; the agent hears it when it polls."""
@@ -131,6 +156,13 @@ class SimAgent:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.hang_up()
+
+    @property
+    def trains(self) -> bool:
+        """Whether agent and program run, and nobody has asked it to stop."""
+        trainer = self._trainer
+        alive = self.running and trainer is not None
+        return alive and trainer is not None and not (trainer.stop_wanted or trainer.ended)
 
     # --- towards the daemon
 
@@ -270,6 +302,10 @@ class Trainer:
         self._told_step = 0  # progress was told up to here
         self._told_us = 0
 
+    @property
+    def job_id(self) -> str:
+        return self._agent.config.job_id
+
     def claim_by(self, claim: str, deadline_us: int) -> None:
         """When HEAD may be taken; a later command may only advance it."""
         if self._claim_us == 0 or claim == wire.CLAIM_NOW:
@@ -283,6 +319,7 @@ class Trainer:
         try:
             code = self._live()
         except FencedError:
+            self._machine.watch.fenced(self.job_id, self._agent.config.generation)
             code = wire.EXIT_FENCED
         except HeadLostError as error:
             self._agent.say(wire.WARNING, {"text": str(error)})
@@ -311,6 +348,7 @@ class Trainer:
         head = self._insist(fence.claim)
         self._step = self._told_step = head.current.step if head.current else 0
         manifest = head.current.manifest if head.current else ""
+        self._machine.watch.claimed(self, self._step)
         self._agent.say(wire.CLAIMED, {"step": self._step, "manifest": manifest})
         if head.final:
             return wire.EXIT_FINISHED
@@ -348,6 +386,8 @@ class Trainer:
             self._train_until(max(due_us, kernel.now_us + int(STEP_S * 1e6)), last)
             if self._machine.faults.strikes("trainer_crash"):
                 return DIED
+            if self._machine.faults.strikes("trainer_lies"):
+                return wire.EXIT_FINISHED
             self._tell()
             final, stop = self._step >= last, self.stop_wanted
             if final or stop or self.save_wanted or kernel.now_us >= saved_us + int(every_s * 1e6):
@@ -368,6 +408,7 @@ class Trainer:
         steps = -((began_us - self._kernel.now_us) // int(STEP_S * 1e6))
         self._kernel.sleep(max(0.0, steps * STEP_S - (self._kernel.now_us - began_us) / 1e6))
         self._step = self._agent.step = min(self._step + steps, last)
+        self._machine.watch.trained(self, self._step)
 
     def _tell(self) -> None:
         steps = self._step - self._told_step

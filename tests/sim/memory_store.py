@@ -6,7 +6,7 @@ the same tests run on both. One thread, no clock, no randomness; nothing survive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from providers.base import Instance, Notice, Offer, Scope
@@ -28,38 +28,35 @@ from spotd.states import NodeState
 from spotd.store.accepted import rejection
 from spotd.store.base import (
     AlertRow,
-    AuditRow,
     CheckpointRow,
     CommitResult,
     CommitStatus,
-    DisabledUser,
     EventRow,
     JournalBatch,
-    KeyState,
     ProgressRow,
-    SealedValue,
-    SecretRow,
     SegmentRow,
     Store,
     StoreUnavailableError,
     Submission,
 )
+from spotd.store.duties import Fence
 from spotd.store.engine import BrokenRuleError
 from spotd.store.listing import Listing
 from tests.sim.memory import (
     alerts,
     commit,
+    duties,
     jobs,
     journal,
     listing,
     market,
     nodes,
-    people,
     record,
-    sealed,
+    strays,
     views,
 )
 from tests.sim.memory import ledger as segment_rows
+from tests.sim.memory.access import MemoryAccess
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -67,7 +64,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class MemoryStore:
+class MemoryStore(MemoryAccess):
     """See `spotd.store.base.Store`. `notify` is called after every transaction that made a job due.
 
     While `away` is true every method but `close` raises StoreUnavailableError.
@@ -268,18 +265,25 @@ class MemoryStore:
     # --- duties
 
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-        return self._write(alerts.take_duty, duty, holder, now_us, ttl_us)
+        return self._write(duties.take_duty, duty, holder, now_us, ttl_us)
+
+    def fenced(self, duty: str, epoch: int) -> MemoryStore:
+        return _Fenced(self, Fence(duty, epoch))
+
+    def hold_duty(self, now_us: int) -> None:
+        self._here()
+        raise ValueError("no duty belongs to this store")
 
     def newest_us(self) -> int:
-        return alerts.newest_us(self._here())
+        return duties.newest_us(self._here())
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:
         return alerts.due_alerts(self._here(), now_us, limit)
 
     def mark_alerts(
-        self, epoch: int, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
-    ) -> bool:
-        return self._write(alerts.mark_alerts, epoch, rows, sent_at_us, next_at_us, error)
+        self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+    ) -> None:
+        self._write(alerts.mark_alerts, rows, sent_at_us, next_at_us, error)
 
     def add_event(self, job_id: str, event: Event, at_us: int) -> None:
         self._write(record.add_event, job_id, event, at_us)
@@ -287,68 +291,57 @@ class MemoryStore:
     def prune(self, before_us: int) -> int:
         return self._write(record.prune, before_us)
 
-    # --- people
+    # --- machines that nobody wants
 
-    def add_audit(self, row: AuditRow) -> None:
-        self._write(people.add_audit, row)
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+        return strays.asked_for(self._here(), provider, instances)
 
-    def audit(self, since_us: int, after_id: int = 0, limit: int = 500) -> list[AuditRow]:
-        return people.audit(self._here(), since_us, after_id, limit)
+    def record_renewed(self, node_id: str, until_us: int) -> None:
+        self._write(strays.record_renewed, node_id, until_us)
 
-    def job_owners(self) -> dict[str, str]:
-        return people.job_owners(self._here())
+    def release_orphans(self, at_us: int) -> None:
+        self._write(strays.release, at_us)
 
-    def disabled_users(self) -> list[DisabledUser]:
-        return people.disabled_users(self._here())
-
-    def disable_user(self, row: DisabledUser) -> list[str]:
-        return self._write(people.disable_user, row)
-
-    def enable_user(self, name: str) -> bool:
-        return self._write(people.enable_user, name)
-
-    def add_admission(self, node_id: str, user: str, at_us: int) -> None:
-        self._write(people.add_admission, node_id, user, at_us)
-
-    def shut_out(self) -> list[tuple[str, str]]:
-        return people.shut_out(self._here())
-
-    def record_dismissed(self, node_id: str, user: str, at_us: int) -> None:
-        self._write(people.record_dismissed, node_id, user, at_us)
+    def orphans_released_us(self) -> int:
+        return strays.released_us(self._here())
 
     # --- the deployment
 
     def deployment(self) -> str:
         return self._here().deployment
 
-    def key_state(self) -> KeyState:
-        return self._here().key
+    def quarantine(self) -> str:
+        return self._here().quarantine
 
-    def keep_key_check(self, check: bytes) -> KeyState:
-        return self._write(sealed.keep_key_check, check)
-
-    def rotate_key(
-        self, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
-    ) -> KeyState:
-        return self._write(sealed.rotate_key, epoch, check, reseal)
-
-    def kept_secrets(self) -> list[SecretRow]:
-        return sealed.kept_secrets(self._here())
-
-    def kept_secret_values(self, names: Collection[str]) -> dict[str, bytes]:
-        return sealed.kept_secret_values(self._here(), names)
-
-    def keep_secret(self, row: SecretRow, value: bytes, key_epoch: int) -> None:
-        self._write(sealed.keep_secret, row, value, key_epoch)
-
-    def drop_secret(self, name: str) -> bool:
-        return self._write(sealed.drop_secret, name)
+    def set_quarantine(self, reason: str, at_us: int) -> None:
+        self._write(market.set_quarantine, reason, at_us)
 
     def set_limits(self, limits: Limits) -> None:
         self._write(market.set_limits, limits)
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+class _Fenced(MemoryStore):
+    """The store of a holder: each write is held against its fence."""
+
+    def __init__(self, whole: MemoryStore, fence: Fence) -> None:
+        self._whole = whole
+        self._fence = fence
+        self._notify = whole._notify
+
+    def _here(self) -> Tables:
+        return self._whole._here()
+
+    def _write(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        duties.hold(self._here(), self._fence)
+        return super()._write(work, *args, **kwargs)
+
+    def hold_duty(self, now_us: int) -> None:
+        duties.check(self._here(), self._fence, now_us)
 
 
 def _keeps_the_contract(store: MemoryStore) -> None:

@@ -21,7 +21,7 @@ from spotd.store.base import (
 )
 from spotd.store.engine import BrokenRuleError
 from spotd.store.sql import SqlStore
-from tests.sim.chance import JOBS, Call, Chance
+from tests.sim.chance import JOBS, Call, Chance, perform
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import Bell
 from tests.spotd.store.conftest import DEPLOYMENT, make
@@ -57,13 +57,14 @@ READS: dict[str, Callable[[Store, int], object]] = {
     "throughput": lambda store, now_us: store.recent_throughput(now_us),
     "audit": lambda store, now_us: (store.audit(0), store.audit(now_us - 60 * S, 9, 3)),
     "people": lambda store, _: [store.job_owners(), store.disabled_users(), store.shut_out()],
-    "rest": lambda store, _: [store.deployment(), store.key_state(), _sealed(store)],
+    "rest": lambda store, _: [store.deployment(), store.quarantine(), _sealed(store)],
 }
 
 
 def _sealed(store: Store) -> list[object]:
     jobs = [[store.job_key(job.id), store.secrets(job.id)] for job in store.jobs()]
-    return [*jobs, store.kept_secrets(), store.kept_secret_values(["A", "B", "C"])]
+    kept = [store.kept_secrets(), store.kept_secret_values(["A", "B", "C"])]
+    return [store.key_state(), *jobs, *kept]
 
 
 def _by_manifest(store: Store, job_id: str) -> list[CheckpointRow]:
@@ -98,9 +99,8 @@ def test_the_same_calls_have_the_same_results(sql: SqlStore, seed: int) -> None:
 
 def _told(store: Store, call: Call) -> object:
     """What came of it."""
-    name, *args = call
     try:
-        return _known(getattr(store, name)(*args))
+        return _known(perform(store, call))
     except (StoreError, ValueError) as error:
         wordless = isinstance(error, ValueError | BrokenRuleError)
         return type(error), "" if wordless else str(error)

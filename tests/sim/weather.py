@@ -6,12 +6,14 @@ from collections.abc import Callable
 from random import Random
 
 from providers.base import CapacityType, Notice, NoticeKind
+from spotd.clock import BELIEF_S
 from tests.sim.cloud import Rented, SimCloud
 from tests.sim.daemon import SimDaemon
 from tests.sim.faults import Fault
 from tests.sim.world import SimWorld
 
 PRICE_EVERY_S = 600.0
+CALM_MICROUSD_PER_H = 16_000_000  # everybody can afford it
 
 
 class Weather:
@@ -39,6 +41,7 @@ class Weather:
             cloud.out = cloud.rejects_credentials = False
             for zone in cloud.zones.values():
                 zone.on_sale, zone.room = True, max(zone.room, 4)
+                zone.spot_microusd_per_h = min(zone.spot_microusd_per_h, CALM_MICROUSD_PER_H)
         for machine in world.machines.values():
             machine.cut, machine.metadata_up = False, True
         for daemon in world.daemons:
@@ -60,7 +63,9 @@ class Weather:
         self._kernel.after(pause_s, strike)
 
     def _walk(self) -> None:
-        """Spot prices and room wander."""
+        """Spot prices and room wander, until the calm."""
+        if self._faults.calm:
+            return
         for cloud in self._world.clouds.values():
             random = self._faults.stream(f"market/{cloud.name}")
             for zone in cloud.zones.values():
@@ -219,8 +224,7 @@ def _daemon(world: SimWorld, random: Random) -> SimDaemon | None:
 def _daemon_dies(world: SimWorld, random: Random) -> bool:
     daemon = _daemon(world, random)
     if daemon is not None:
-        world.kernel.kill(daemon.process)
-        world.kernel.after(random.uniform(1, 600), daemon.start_again)
+        world.crash(daemon, random.uniform(1, 600))
     return daemon is not None
 
 
@@ -234,7 +238,9 @@ def _daemon_freezes(world: SimWorld, random: Random) -> bool:
 def _clock_jumps(world: SimWorld, random: Random) -> bool:
     daemon = _daemon(world, random)
     if daemon is not None:
-        daemon.clock.ahead_us = int(random.uniform(-7200, 7200) * 1e6)
+        daemon.ahead_us = int(random.uniform(-7200, 7200) * 1e6)
+        after_s = random.uniform(1, 0.9 * BELIEF_S)  # until a time server sets it right
+        world.kernel.after(after_s, lambda: setattr(daemon, "ahead_us", 0))
     return daemon is not None
 
 
@@ -279,6 +285,7 @@ def _catalogue() -> dict[str, Fault]:
         Fault("clock_jumps", 1.0, (11,), "the control box's wall clock is set"),
         # by call: the highest probability
         Fault("boundary_crash", 0.02, (1, 2, 3, 4, 5), "kill -9 between two effects"),
+        Fault("boundary_stall", 0.02, (6, 10), "a thread that stands still between two effects"),
         Fault("commit_unknown", 0.02, (21,), "written, and the answer lost"),
         Fault("cloud_request_lost", 0.1, (27,), "a call that never arrives"),
         Fault("cloud_reply_lost", 0.1, (26,), "a call that arrives, and its answer does not"),
@@ -299,6 +306,10 @@ def _catalogue() -> dict[str, Fault]:
         Fault("objects_reply_lost", 0.1, (65,), "a write that arrives, and its answer does not"),
         Fault("objects_slow", 0.05, (64, 65), "a write that takes effect after we gave up"),
         Fault("trainer_crash", 0.01, (70,), "the training program crashes"),
+        Fault("trainer_lies", 0.01, (70,), "the training program ends with 0, and is not done"),
+        Fault("chat_down", 0.9, (74,), "the chat refuses a message"),
+        Fault("chat_hangs", 0.2, (74,), "the chat takes two minutes"),
+        Fault("chat_reply_lost", 0.5, (5, 74), "the chat took it, and did not say so"),
     )
     return {row.name: row for row in rows}
 

@@ -2,88 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
 
-from providers.base import OfferRequest
-from spotd.model import CheckpointSpec, HealthSpec, JobSpec, Node, Timing
+from spotd.model import Desired, JobSpec, Node, Timing, View
+from spotd.plan import Plan
 from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
-from tests.sim.daemon import Outside, SimDaemon
+from tests.sim.daemon import SimDaemon
 from tests.sim.faults import Faults
-from tests.sim.kernel import Kernel
-from tests.sim.machine import SimMachine
+from tests.sim.kernel import EPOCH_US, Kernel
+from tests.sim.machine import SimMachine, Watch
 from tests.sim.net import Net
 from tests.sim.objects import Bucket, BucketClient
+from tests.sim.people import People
 
 CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
 REGIONS, ZONES = 2, 2
+DEAD_S = 30.0  # from a death in a sweep to the next start
+# Writes that are made all the time, and change nothing that a later daemon would do.
+IDLE = (
+    *("before claim", "after a look", "take_duty", "record_heard", "note_silent"),
+    *("record_offers", "record_provider"),
+)
 BUCKET = "s3://bucket/ckpt"
 
 
 class SimWorld:
     """Everything of one run but its faults over time and its oracles."""
 
-    def __init__(self, kernel: Kernel, faults: Faults, store: Store, daemons: int = 1) -> None:
+    def __init__(self, kernel: Kernel, faults: Faults, daemons: int = 1) -> None:
         self.kernel = kernel
         self.faults = faults
-        self.store = store
+        self.store: Store
         self.bucket = Bucket(BUCKET)
+        self.people = People(kernel, faults)
+        self.timing = Timing()
         self.store_away = False
+        self.poisoned: set[str] = set()  # jobs that nothing can be decided about
+        self.watch: Watch
+        self.on_committed: Callable[[View, Plan, int], None]
         self.steps: dict[str, int] = {}  # job id -> its last step
         self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
+        self.crashes = 0  # of daemons
+        self.boundaries = 0  # that a daemon came past
+        self.die_at = 0  # which of them one does not survive
+        self._digest = blake2b(digest_size=16)
+        self._told: deque[str] = deque(maxlen=200)
         self.clouds: Mapping[str, SimCloud] = {
             name: SimCloud(kernel, faults, name, self._zones(name), self._machine, notice_s)
             for name, notice_s in CLOUDS.items()
         }
-        outside = Outside(
-            kernel,
-            faults,
-            store,
-            self.clouds,
-            self.bucket,
-            self.machines.get,
-            {},
-            Timing(),
-            self.boundary,
-            lambda: self.store_away,
-        )
-        self.daemons = [SimDaemon(outside, f"box{number}") for number in range(daemons)]
+        self.daemons = [SimDaemon(self, f"box{number}") for number in range(daemons)]
 
     def boundary(self, daemon: SimDaemon, what: str) -> None:
         """Where `daemon` stands: it may die there."""
+        self.tell(f"{daemon.process.name} {what}")
+        if not what.endswith(IDLE):
+            self.boundaries += 1
+            if self.boundaries == self.die_at:
+                self.crash(daemon, DEAD_S)
         if self.faults.strikes("boundary_crash"):
             pause_s = self.faults.stream("boundary_crash").uniform(1, 120)
-            self.kernel.after(pause_s, daemon.start_again)
-            self.kernel.kill(daemon.process)
+            self.crash(daemon, pause_s)
+        if self.faults.strikes("boundary_stall"):
+            self.kernel.sleep(self.faults.stream("boundary_stall").uniform(0.01, 60))
+
+    def crash(self, daemon: SimDaemon, pause_s: float) -> None:
+        """kill -9, and a start later. Raises Killed where the daemon itself stands there."""
+        self.crashes += 1
+        self.tell(f"{daemon.process.name} dies")
+        self.kernel.after(pause_s, daemon.start_again)
+        self.kernel.kill(daemon.process)
+
+    def tell(self, what: str) -> None:
+        """Something happened that others can see: part of the trace."""
+        line = f"{(self.kernel.now_us - EPOCH_US) / 1e6:.6f} {what}"
+        self._digest.update(line.encode())
+        self._told.append(line)
+
+    def told(self, last: int) -> list[str]:
+        """The last lines of the trace."""
+        return list(self._told)[-last:]
+
+    def trace(self) -> str:
+        """A digest of all of it: equal for equal runs."""
+        return self._digest.hexdigest()
 
     def notify(self) -> None:
-        """The store says that a job became due."""
+        """The store says that a job became due: to the daemon that wrote, and nobody else."""
+        task = self.kernel.current
         for daemon in self.daemons:
-            daemon.poke()
+            if task is None or task.process is daemon.process:
+                daemon.poke()
+
+    def done(self) -> bool:
+        """Nothing is left to do, and nothing costs money."""
+        living = any(cloud.alive() for cloud in self.clouds.values())
+        return not living and all(job.outcome is not None for job in self.store.jobs())
+
+    # --- its users
 
     def submit(self, name: str, steps: int, **spec: object) -> str:
         """A job of so many steps; its id."""
         job_id = f"j{len(self.steps):09d}"
         self.steps[job_id] = steps
-        fields: dict[str, object] = {
-            "name": name,
-            "run": "python train.py",
-            "alternatives": (OfferRequest(accelerator="H100", accelerator_count=8),),
-            "checkpoint": CheckpointSpec(store=BUCKET, engine="spotd", every_s=600.0),
-            "progress_every_s": 120.0,
-            "health": HealthSpec(check_every_s=300.0),
-            **spec,
-        }
-        job = self.specs[job_id] = JobSpec(**fields)  # type: ignore[arg-type]
+        job = JobSpec(name=name, run="python train.py", **spec)  # type: ignore[arg-type]
+        self.specs[job_id] = job
         submission = Submission(job_id, job, f"name: {name}\n", "alice", "", b"key")
-        self.store.submit(submission, self.kernel.now_us)
+        self._insist(lambda: self.store.submit(submission, self.kernel.now_us))
         return job_id
+
+    def desire(self, job_id: str, desired: Desired) -> None:
+        """Somebody changes their mind."""
+        self.tell(f"a user wants {job_id} to {desired.value}")
+        job = self.store.find_job(job_id) if not self.store_away else None
+        if job is None or job.outcome is None:
+            now_us = self.kernel.now_us
+            self._insist(lambda: self.store.set_desired(job_id, desired, "alice", now_us))
+
+    def _insist(self, act: Callable[[], object]) -> None:
+        """People try again when the database is away."""
+        if self.store_away:
+            self.kernel.after(30.0, lambda: self._insist(act))
+        else:
+            act()
 
     # --- for the oracles
 
+    def counts(self) -> Counter[str]:
+        """What there was of everything."""
+        rented = [one for cloud in self.clouds.values() for one in cloud.rented.values()]
+        return Counter(
+            events=self.kernel.events,
+            crashes=self.crashes,
+            boundaries=self.boundaries,
+            machines=len(rented),
+            preemptions=sum(one.ended_by == "preempted" for one in rented),
+        )
+
     def spec(self, job_id: str) -> JobSpec:
         return self.specs[job_id]
+
+    def rented(self, instance_id: str) -> Rented:
+        """That machine, of whichever cloud."""
+        books = (cloud.rented.get(instance_id) for cloud in self.clouds.values())
+        return next(found for found in books if found is not None)
 
     def node_of(self, token: str) -> Node | None:
         """The node that was to have this machine, as the store has it now."""
@@ -91,18 +157,6 @@ class SimWorld:
 
     def _nodes(self) -> list[Node]:
         return [node for job_id in self.steps for node in self.store.job_nodes(job_id)]
-
-    def may_fail(self, job_id: str) -> bool:
-        """Whether a failure of this job would be its own program's."""
-        return self.faults.fired["trainer_crash"] > 0
-
-    def quiet_for_s(self, _seconds: float) -> bool:
-        """Whether nothing has kept daemon and machines apart for so long."""
-        return False
-
-    def excused_s(self, _rented: Rented) -> float:
-        """How much longer than others this orphan may live."""
-        return 0.0
 
     def _zones(self, cloud: str) -> list[Zone]:
         random = self.faults.stream(f"market/{cloud}")
@@ -120,7 +174,12 @@ class SimWorld:
 
     def _machine(self, rented: Rented) -> SimMachine:
         machine = SimMachine(
-            self.kernel, self.faults, rented.id, self._open_store, self.steps.__getitem__
+            self.kernel,
+            self.faults,
+            rented.id,
+            self._open_store,
+            self.steps.__getitem__,
+            self.watch,
         )
         self.machines[rented.id] = machine
         return machine

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from providers.base import (
+    EXPIRES_TAG,
     Instance,
     InstanceState,
     Launched,
@@ -193,6 +194,8 @@ class ToyCloud:
 
     local = False
     watcher = "aws"
+    limits_life = True
+    power_off = ()
     visibility_s = 0.0
 
     def __init__(
@@ -286,6 +289,15 @@ class ToyCloud:
     def notices(self) -> Sequence[Notice]:
         self._call("notices")
         return []
+
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        self._call("renew")
+        machine = self.machines.get(instance_id)
+        if machine is not None and machine.alive:
+            until_us = max(machine.instance.expires_at_us, expires_at_us)
+            tags = {**machine.instance.tags, EXPIRES_TAG: str(until_us // S)}
+            machine.instance = replace(machine.instance, tags=tags)
+        self._answer("renew")
 
     @property
     def alive(self) -> Mapping[str, Machine]:
@@ -431,9 +443,15 @@ class Stage:
             self.store.note_silent(now_us - int(self.timing.suspect_after_s * S))
             for name in self.clouds:
                 try:
-                    self.survey.survey(name)()
+                    self.survey.sweep(name, self.duty(f"survey:{name}"))
                 except ProviderError:
                     continue
+
+    def duty(self, name: str) -> SqlStore:
+        """The store of who holds that duty: we do, from now on."""
+        epoch = self.store.take_duty(name, "stage", self.clock.now_us(), 20 * S)
+        assert epoch is not None
+        return self.store.fenced(name, epoch)
 
     def follow(self) -> None:
         """The follower's part: new lines of every journal, once each."""

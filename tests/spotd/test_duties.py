@@ -22,12 +22,13 @@ from spotd.duties import FIRST_OFFERS_S, Duties, Schedule
 from spotd.model import S
 from spotd.observe.clouds import Survey
 from spotd.states import NodeState
-from spotd.store.base import StoreUnavailableError
+from spotd.store.base import LostDutyError, Store, StoreUnavailableError
+from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, ToyCloud
 from tests.spotd.store import build
 
 LIMIT_S = 20.0
-NEVER = Schedule(*[3600.0] * 7)
+NEVER = Schedule(*[3600.0] * 7, renew_s=0.05)
 
 
 def wait_until(what: Callable[[], object]) -> None:
@@ -50,21 +51,21 @@ class Hanging(ToyCloud):
 
 
 class Office:
-    """Duties over a stage, with real time. `delivered` are the epochs that alerts were sent in."""
+    """Duties over a stage, with real time. `delivered` is when alerts were sent."""
 
     def __init__(
         self, stage: Stage, schedule: Schedule, holder: str = "me", *more: ToyCloud
     ) -> None:
         self.stage = stage
         self.clock = SystemClock()
-        self.delivered: list[int] = []
+        self.delivered: list[float] = []
         clouds: dict[str, Provider] = {**stage.clouds, **{cloud.name: cloud for cloud in more}}
         self.survey = Survey(stage.store, clouds, self.clock)
         self.duties = Duties(
             stage.store,
             clouds,
             self.survey,
-            self.delivered.append,
+            lambda _store: self.delivered.append(time.monotonic()),
             self.clock,
             holder,
             stage.timing,
@@ -94,8 +95,12 @@ def test_prices_are_known_before_the_first_decision(stage: Stage) -> None:
 
 def test_every_duty_is_done_again_and_again(stage: Stage) -> None:
     often = replace(NEVER, survey_s=0.1, offers_s=0.1, notices_s=0.1, alerts_s=0.1, prune_s=0.1)
-    with at_work(Office(stage, often)) as office:
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    with at_work(Office(stage, replace(often, expiry_s=0.1))) as office:
         wait_until(lambda: len(office.delivered) >= 2)
+        wait_until(lambda: calls(stage, "renew"))
         for verb in ("list", "offers", "notices"):
             wait_until(lambda verb=verb: calls(stage, verb) >= 4)
 
@@ -111,7 +116,19 @@ def test_one_replica_at_a_time_and_the_next_at_once_when_it_stops(stage: Stage) 
             if holder is second:
                 return
         wait_until(lambda: other.delivered)
-    assert min(other.delivered) > max(holder.delivered), "an epoch of its own"
+    assert min(other.delivered) > max(holder.delivered)
+
+
+def test_what_is_added_writes_for_as_long_as_it_is_held(stage: Stage) -> None:
+    lent: list[Store] = []
+    office = Office(stage, NEVER)
+    office.duties.add(0.05, "more", lent.append)
+    with at_work(office):
+        wait_until(lambda: lent)
+        lent[0].record_dismissed("j1-g1-0", "ada", 1)
+    assert stage.store.take_duty("more", "another", SystemClock().now_us(), 3600 * S)
+    with pytest.raises(LostDutyError):
+        lent[0].record_dismissed("j1-g1-0", "ada", 1)
 
 
 def test_a_replica_that_died_is_succeeded_when_its_lease_has_run_out(stage: Stage) -> None:
@@ -164,6 +181,24 @@ def test_a_store_that_is_away_is_waited_for(stage: Stage, monkeypatch: pytest.Mo
             wait_until(lambda: office.delivered)
 
 
+def test_a_lease_that_is_locked_keeps_no_other_from_its_renewal(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long write of that duty is under way."""
+    take, tried = stage.store.take_duty, []
+
+    def locked(duty: str, *rest: Any) -> object:
+        tried.append(duty)
+        if duty == "offers:aws":
+            raise StoreUnavailableError("another process holds it locked")
+        return take(duty, *rest)
+
+    monkeypatch.setattr(stage.store, "take_duty", locked)
+    with at_work(Office(stage, replace(NEVER, alerts_s=0.05))) as office:
+        wait_until(lambda: office.delivered)
+        assert tried.index("offers:aws") < tried.index("alerts")
+
+
 class WallClock(datetime):
     """What APScheduler reads, and the duties with it; set back by a number of seconds."""
 
@@ -203,7 +238,7 @@ def test_a_warning_outlives_a_store_that_was_away(
     (node,) = stage.nodes("j1")
     cloud = stage.clouds[node.offer.provider]
     warning = Notice("n1", NoticeKind.PREEMPT, None, "q", node.instance_id)
-    queue, record, tries = [[warning]], stage.store.record_cloud_notices, [1, 2]
+    queue, record, tries = [[warning]], SqlStore.record_cloud_notices, [1, 2]
 
     def away_twice(*arguments: Any) -> None:
         if tries:
@@ -212,7 +247,7 @@ def test_a_warning_outlives_a_store_that_was_away(
         record(*arguments)
 
     monkeypatch.setattr(cloud, "notices", lambda: queue.pop() if queue else [])
-    monkeypatch.setattr(stage.store, "record_cloud_notices", away_twice)
+    monkeypatch.setattr(SqlStore, "record_cloud_notices", away_twice)
     with at_work(Office(stage, replace(NEVER, notices_s=0.05))):
         wait_until(lambda: stage.nodes("j1")[0].notices)
 
@@ -237,10 +272,10 @@ def test_the_slow_are_looked_at(stage: Stage) -> None:
     end_us = stage.clock.now_us() + 10 * S
     stage.run(lambda s: s.clock.now_us() > end_us)
     before = stage.job().notes
-    office.duties._note_slow(1)
+    office.duties._note_slow(stage.store)
     assert stage.job().notes == before, "it trains as fast as ever"
     stage.clock.sleep(130.0)  # without a report
-    office.duties._note_slow(1)
+    office.duties._note_slow(stage.store)
     assert stage.job().notes == before + 1
 
 
@@ -251,5 +286,5 @@ def test_old_history_is_pruned(stage: Stage) -> None:
     office = Office(stage, replace(NEVER, keep_s=60.0))
     office.duties._clock = stage.clock
     stage.clock.sleep(61.0)
-    office.duties._prune(1)
+    office.duties._prune(stage.store)
     assert stage.store.events("j1") == []

@@ -42,7 +42,7 @@ START = wire.StartDocument(
     stop_grace_s=5.0,
     progress_every_s=1.0,
 )
-CONFIG = wire.AgentConfig("d0", "j1", 1, 0, "t-1", "none")
+CONFIG = wire.AgentConfig("d0", "j1", 1, 0, "t-1", "none", power_off=("off", "now"))
 
 
 def lines(parse: Callable[[bytes], object]) -> Callable[[Any], object]:
@@ -65,6 +65,7 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     ),
     "manifest": (json.loads(MANIFEST.to_bytes()), lines(wire.parse_manifest)),
     "start": (json.loads(json.dumps(START.to_data())), wire.parse_start),
+    "here": (json.loads(wire.Here(60.0).to_line()), lines(wire.parse_here)),
     "config": (json.loads(json.dumps(CONFIG.to_data())), wire.parse_agent_config),
 }
 SURPRISES = (None, True, -1, 10**400, 1e308, float("nan"), "", "x", [], [1], [[]], {}, {"a": 1})
@@ -104,3 +105,27 @@ def test_a_member_that_is_no_object_is_told(member: str) -> None:
     value = {"manifest": {**DOCUMENTS["manifest"][0]["manifest"], member: [1]}}
     with pytest.raises(wire.WireError, match=r"1 is not an object with a field"):
         wire.parse_manifest(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("number", [-1, 2**53 + 1, 10**400])
+def test_what_counts_something_is_a_count(number: int) -> None:
+    """A database would not take it, and what is compared with it would never be reached."""
+    head = {**DOCUMENTS["head"][0]["head"], "generation": number}
+    with pytest.raises(wire.WireError, match="generation"):
+        wire.parse_head(json.dumps({"head": head}).encode())
+
+
+def test_an_error_shows_the_beginning_of_what_is_wrong() -> None:
+    """However deep: the text of it is made where less of the stack is left."""
+    deep = "[" * 900 + "]" * 900
+    with pytest.raises(wire.WireError) as caught:
+        wire.parse_reply(f'{{"reply": {{"ok": {deep}}}}}'.encode())
+    assert len(str(caught.value)) < 300
+
+
+def test_a_box_that_gives_no_time_is_understood() -> None:
+    """One of the version before: its nodes go on for ever."""
+    data = CONFIG.to_data()
+    for name in ("unattended_s", "left_s", "life_s", "power_off", "wipe"):
+        del data[name]
+    assert wire.parse_agent_config(data).unattended_s == 0

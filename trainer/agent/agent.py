@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -17,11 +16,14 @@ from spotd.wire import Command, Reply, WireError, parse_start
 from trainer.agent import drain
 from trainer.agent.control import Control
 from trainer.agent.dangers import Danger, Dangers
+from trainer.agent.deadman import Deadman
 from trainer.agent.demands import load_demands
-from trainer.agent.drain import Policy, Step, Stopping
-from trainer.agent.notices import NoticeBook, acknowledge, watch
+from trainer.agent.drain import Step, Stopping
+from trainer.agent.leaving import let_go
+from trainer.agent.notices import NoticeBook, watch
+from trainer.agent.pace import Pace
 from trainer.agent.places import in_memory
-from trainer.agent.recall import REPORTS, SAVES, Recall, describe_agent
+from trainer.agent.recall import Recall, describe_agent
 from trainer.agent.site import Site
 from trainer.agent.training import Phase, Training
 from trainer.agent.worker_link import WorkerLink
@@ -47,9 +49,8 @@ class Agent:
             site, self._demands, set(recall.said), lambda: self._link.connected
         )
         self._dangers = Dangers(site.monotonic, site.now_us)
-        self._saves_s: deque[float] = deque(recall.saves_s, maxlen=SAVES)
-        self._steps_s: deque[float] = deque(recall.steps_s, maxlen=REPORTS)
-        self._step = recall.step
+        self.deadman = Deadman(site.config, site.monotonic())
+        self._pace = Pace(recall, self._demands)
         self._save_asked_at = float("-inf")
         self._beat_at = 0.0
         self._leave_at: float | None = None
@@ -61,6 +62,7 @@ class Agent:
             command=self._command,
             watched_after=self._watched_after,
             wake=lambda: self._site.post(lambda: None),
+            here=lambda left_s: self._site.post(lambda: self._hear(left_s)),
         )
         self._journal.on_append = self._control.poke
         for notice in recall.notices:
@@ -115,7 +117,7 @@ class Agent:
             self._journal.retry()
             self._demands.retry()
             at_us = self._site.now_us()
-            self._control.beat({"seq": self._journal.seq, "at_us": at_us, "step": self._step})
+            self._control.beat({"seq": self._journal.seq, "at_us": at_us, "step": self._pace.step})
 
     def _survive(self, work: Callable[[], object]) -> None:
         """The last resort: what the machine refuses for one thing must not end all the others,
@@ -139,37 +141,29 @@ class Agent:
             # first, and longer ones when a save takes its time.
             times.append(now + min(max((now - stopping.asked_at) / 10, LOOK_S), TICK_S))
         elif stopping is None:
-            policy = self._policy()
+            policy = self._pace.policy()
             times += [danger.latest_stop(policy, now) for danger in self._dangers]
         return max(min(times) - now, 0.01)
 
     def _is_over(self) -> bool:
-        now = self._site.monotonic()
-        waits = self._training.awaits_final and not self._told_to_leave
-        if self._training.phase is Phase.ENDED and not waits:
-            if self._leave_at is None:
-                self._leave_at = now + LINGER_S
-                self._let_go()
-            if self._told_to_leave:
-                self._leave_at = min(self._leave_at, now + LINGER_STOPPED_S)
-        return self._site.ended.is_set() or (self._leave_at is not None and now >= self._leave_at)
+        now, told = self._site.monotonic(), self._told_to_leave
+        if self._site.ended.is_set() or self._training.phase is not Phase.ENDED:
+            return self._site.ended.is_set()
+        waits = self._training.awaits_final and not told
+        if not waits and self._leave_at is None:
+            self._leave_at = now + LINGER_S
+            self._let_go()
+        if told and self._leave_at is not None:
+            self._leave_at = min(self._leave_at, now + LINGER_STOPPED_S)
+        elif self.deadman.on:  # it stays, and guards the machine
+            return self.deadman.spent(now, waits=waits)
+        return self._leave_at is not None and now >= self._leave_at
 
     def _let_go(self) -> None:
-        """All is saved and released: the cloud need not wait, once our last lines are out."""
-        if self._training.code != wire.EXIT_RELEASED:
-            return
         notices = [danger.notice for danger in self._dangers]
-        threading.Thread(
-            target=acknowledge, args=(self._watcher, notices, self._site.ended), daemon=True
-        ).start()
+        let_go(self._site, self._watcher, self._training.code, notices)
 
     # --- stopping
-
-    def _policy(self) -> Policy:
-        save_s = max(self._saves_s, default=drain.SAVE_GUESS_S)
-        if self._demands.start is None:
-            return Policy(drain.ENGINE_NONE, 0.0, save_s)
-        return drain.policy_of(self._demands.start, save_s, max(self._steps_s, default=0.0))
 
     def _consider(self, now: float) -> None:
         """Whether it is time to stop, or to insist."""
@@ -177,9 +171,12 @@ class Agent:
         if phase is Phase.ENDED:
             return
         if stopping is None:
-            danger = self._dangers.due(self._policy(), now)
+            danger = self._dangers.due(self._pace.policy(), now)
+            idle = phase is Phase.WAITING
             if danger is not None:
                 self._stop(f"{danger.reason}: the latest safe moment", None)
+            elif self.deadman.due(self._pace.policy(), now, idle=idle):
+                self._stop(self.deadman.reason(now), None if idle else self.deadman.deadline)
         elif phase is Phase.RUNNING:
             self._insist(stopping, now)
 
@@ -192,7 +189,7 @@ class Agent:
             if deadline is not None:
                 stopping.advance(deadline)
             return
-        now, policy = self._site.monotonic(), self._policy()
+        now, policy = self._site.monotonic(), self._pace.policy()
         ends = [at for at in (deadline, self._dangers.deadline) if at is not None]
         # A maintenance may be days ahead: no program gets longer than one without a deadline.
         patient_until = now + policy.patience_s()
@@ -267,7 +264,7 @@ class Agent:
 
     def _plan(self, danger: Danger, now: float, deadline: float) -> None:
         """A notice may end sooner than it says: save at once, if that leaves time for the end."""
-        policy = self._policy()
+        policy = self._pace.policy()
         snapshot = policy.fits_snapshot(now, deadline)
         if snapshot:
             self._demands.saves += 1
@@ -305,13 +302,7 @@ class Agent:
 
     def _note(self, kind: str, data: Mapping[str, Any]) -> None:
         self._training.note_said(kind)
-        found = Recall.of_fact(kind, data)
-        if found.step is not None:
-            self._step = found.step
-        if found.save_s is not None:
-            self._saves_s.append(found.save_s)
-        if found.step_s is not None:
-            self._steps_s.append(found.step_s)
+        self._pace.note(Recall.of_fact(kind, data))
         if kind in (wire.CHECKPOINT, wire.CHECKPOINT_FAILED):
             self._save_asked_at = float("-inf")
         if kind == wire.CHECKPOINT and data.get("final") is True:
@@ -344,7 +335,11 @@ class Agent:
         except FutureTimeoutError:
             return Reply(False, "the agent is busy: try again")
 
+    def _hear(self, left_s: float | None) -> None:
+        self.deadman.hear(left_s, self._site.monotonic())
+
     def _obey(self, command: Command) -> Reply:
+        self._hear(None)
         match command.name:
             case wire.START:
                 self._start(command)

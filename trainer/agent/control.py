@@ -1,7 +1,8 @@
 """The agent's own socket: commands come in, heartbeats go out to whoever follows.
 
 A connection says one line: a command (wire.py), which gets one reply; `{"watch": {"after": N}}`,
-which gets a line per heartbeat and per journal entry until it is closed; or `{"wake": {}}`.
+which gets a line per heartbeat and per journal entry until it is closed; `{"wake": {}}`; or `here`,
+as the daemon says it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from spotd.wire import Command, Reply, WireError, encode, parse_command, parse_reply
+from spotd.wire import Command, Reply, WireError, encode, parse_command, parse_here, parse_reply
 from trainer.agent.sockets import Connection, Listener
 
 
@@ -27,10 +29,12 @@ class Control:
         command: Callable[[Command], Reply],
         watched_after: Callable[[int], None],
         wake: Callable[[], None],
+        here: Callable[[float], None],
     ) -> None:
         self._command = command
         self._watched_after = watched_after
         self._wake = wake
+        self._here = here
         self._watchers: set[Connection] = set()
         self._lock = threading.Lock()
         self._socket = Listener(path, self._serve)
@@ -59,6 +63,9 @@ class Control:
         request = _parse(line)
         if "wake" in request:
             self._wake()
+        elif "here" in request:
+            with suppress(WireError):
+                self._here(parse_here(line).left_s)
         elif "watch" in request:
             self._watch(connection, request["watch"])
         else:

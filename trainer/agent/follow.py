@@ -13,12 +13,13 @@ import select
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from providers.base import NoticeKind
 from spotd import wire
-from spotd.wire import Heartbeat, LogChunk, encode
+from spotd.wire import MAX_LINE_BYTES, Heartbeat, LogChunk, encode
 from trainer.agent.journal import JournalReader
 from trainer.agent.places import NodeError, Places
 from trainer.agent.streams import LogReader
@@ -86,6 +87,7 @@ class Follower:
         self._monotonic = monotonic
         self._agent: socket.socket | None = None
         self._heard = b""
+        self._said = b""  # by the daemon, of a line that has not ended yet
 
     def run(self, stdin: int) -> None:
         """Until stdin is at its end, the agent ends or is not there, or `out` raises
@@ -101,7 +103,7 @@ class Follower:
                 sources: list[int | socket.socket] = [stdin]
                 sources += [] if self._agent is None else [self._agent]
                 ready = select.select(sources, [], [], BUSY_S if busy else IDLE_S)[0]
-                if stdin in ready and not os.read(stdin, 1 << 16):
+                if stdin in ready and not self._hand_on(os.read(stdin, 1 << 16)):
                     return
                 if self._agent in ready and not self._listen():
                     self._tell_journal()
@@ -149,6 +151,18 @@ class Follower:
             seq, at_us, step = beat["seq"], beat["at_us"], beat["step"]
             self._out(Heartbeat(seq, at_us, self._generation, step).to_line())
         return True
+
+    def _hand_on(self, data: bytes) -> bool:
+        """What the daemon says is for the agent, word for word; False at its end. Each on a line of
+        its own: to an agent of the version before, a watcher that speaks has ended. What one that
+        is not there misses, it is told again."""
+        *lines, self._said = (self._said + data)[-MAX_LINE_BYTES:].split(b"\n")
+        for line in lines:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+                agent.settimeout(IDLE_S)
+                agent.connect(str(self._places.control_socket))
+                agent.sendall(line + b"\n")
+        return bool(data)
 
     def _hang_up(self) -> None:
         if self._agent is not None:
@@ -209,7 +223,7 @@ def read_request(stdin: int) -> dict[str, int]:
     try:
         logs: Any = json.loads(line)["logs"]
         return {str(name): int(offset) for name, offset in logs.items()}
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         raise FollowError('the first line of stdin is not like {"logs": {"rank0": 0}}') from None
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from providers.base import NoticeWatcher
 from spotd.wire import AgentConfig
 from trainer.agent.agent import Agent
+from trainer.agent.deadman import power_off
 from trainer.agent.folders import make_folders
 from trainer.agent.journal import Journal
 from trainer.agent.notices import NoWatcher
@@ -31,6 +32,7 @@ from trainer.agent.places import NodeError, Places, find_places
 from trainer.agent.recall import read_boot_id, recall
 from trainer.agent.site import Site
 from trainer.agent.streams import LIMIT_BYTES
+from trainer.agent.wipe import wipe
 
 START_TIMEOUT_S = 20.0
 _PEER = struct.Struct("3i")  # pid, uid, gid
@@ -194,6 +196,9 @@ def serve(
     ready()
     agent.run()
     journal.close()
+    if agent.deadman.abandoned:
+        wipe(places)
+        power_off(config.power_off, environ)
 
 
 def _now_us() -> int:

@@ -81,6 +81,24 @@ def test_a_token_is_renewed_before_it_expires() -> None:
         assert sum(ask.method == "PUT" for ask in script.asked) == 2
 
 
+@pytest.mark.parametrize("granted", ["9" * 400, "9" * 5000, "-1", "soon", ""])
+def test_a_token_whose_time_is_nonsense_counts_as_the_one_asked_for(granted: str) -> None:
+    now = [100.0]
+
+    def reply(ask: Ask) -> Reply:
+        headers = {"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": granted}
+        if ask.method == "PUT":
+            return Reply(200, b"t", headers=headers)
+        return Reply(404, b"")
+
+    with serve_script(reply) as (url, script):
+        watcher = Watcher(url, token_ttl_s=60, monotonic=lambda: now[0])
+        assert watcher.poll() == []
+        now[0] += 46.0
+        watcher.poll()
+    assert sum(ask.method == "PUT" for ask in script.asked) == 2
+
+
 def test_without_tokens_nothing_is_read_the_old_way() -> None:
     def reply(ask: Ask) -> Reply:
         return Reply(403, b"Forbidden") if ask.method == "PUT" else Reply(200, b"{}")

@@ -1,34 +1,13 @@
-"""The outbox and the duties: who may send, what waits to be sent, what became of it."""
+"""The outbox: what waits to be sent, and what became of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotd.store.alerts import ALERTS, CLOCK
 from spotd.store.base import AlertRow
 from spotd.store.columns import clean
-from tests.sim.memory.tables import Duty, Message, Tables, changed
+from tests.sim.memory.tables import Message, Tables, changed
 from tests.sim.memory.transaction import Transaction
-
-
-def take_duty(tx: Transaction, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-    """See Store.take_duty. The epoch grows whenever the duty changes hands or was let go."""
-    tables = tx.tables
-    known = tables.duties.get(duty)
-    held = known is not None and known.until_us > now_us
-    if known is not None and held and known.holder != holder:
-        return None
-    tx.put(tables.counters, CLOCK, max(tables.counters[CLOCK], now_us))
-    before = 0 if known is None else known.epoch
-    epoch = before if held else before + 1
-    tx.put(tables.duties, duty, Duty(holder, epoch, now_us + ttl_us))
-    return epoch
-
-
-def newest_us(tables: Tables) -> int:
-    """See Store.newest_us."""
-    armed = (tables.nodes[node_id].effect_armed_at_us for node_id in tables.active)
-    return max(tables.counters[CLOCK], max(armed, default=0))
 
 
 def due_alerts(tables: Tables, now_us: int, limit: int) -> list[AlertRow]:
@@ -52,18 +31,10 @@ def _row(tables: Tables, message: Message) -> AlertRow:
 
 
 def mark_alerts(
-    tx: Transaction,
-    epoch: int,
-    rows: Sequence[AlertRow],
-    sent_at_us: int,
-    next_at_us: int,
-    error: str,
-) -> bool:
+    tx: Transaction, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
+) -> None:
     """See Store.mark_alerts."""
     tables = tx.tables
-    duty = tables.duties.get(ALERTS)
-    if duty is None or duty.epoch != epoch:
-        return False
     for row in rows:
         known = tables.outbox.get(row.id)
         if known is None:
@@ -76,7 +47,6 @@ def mark_alerts(
             tx.put(tables.outbox, row.id, changed(known, **said))
         else:
             _deliver(tx, changed(known, sent_at_us=sent_at_us, **said))
-    return True
 
 
 def _deliver(tx: Transaction, message: Message) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from providers.base import Offer
 from spotd.model import Desired, Limits, Market, Refusal, S
 from spotd.states import NodeState
+from spotd.store import quarantine
 from spotd.store.columns import clean
 from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, moved
 from spotd.store.market import on_sale as by_key
@@ -102,3 +103,11 @@ def set_limits(tx: Transaction, limits: Limits) -> None:
     if tx.tables.limits != limits:
         tx.put(vars(tx.tables), "limits", limits)
         tx.market_moved()
+
+
+def set_quarantine(tx: Transaction, reason: str, at_us: int) -> None:
+    """See Store.set_quarantine."""
+    event = quarantine.news(tx.tables.quarantine, reason)
+    if event is not None:
+        tx.put(vars(tx.tables), "quarantine", clean(reason))
+        tx.event("", event, at_us)

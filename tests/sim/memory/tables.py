@@ -33,6 +33,7 @@ from spotd.store.base import (
     SegmentRow,
     Submission,
 )
+from spotd.store.duties import Lease
 
 T = TypeVar("T")
 
@@ -82,15 +83,6 @@ class Message:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Duty:
-    """Who holds a duty, and until when."""
-
-    holder: str
-    epoch: int
-    until_us: int
-
-
 @dataclass
 class Tables:
     """All of it. Keys are ids of jobs or nodes where nothing else is said."""
@@ -101,6 +93,7 @@ class Tables:
     kept_secrets: dict[str, tuple[SecretRow, bytes]] = field(default_factory=dict)
     disabled: dict[str, DisabledUser] = field(default_factory=dict)
     admissions: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # node, user
+    quarantine: str = ""
     counters: dict[str, int] = field(default_factory=lambda: {"ids": 0, "clock": 0})
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -126,7 +119,7 @@ class Tables:
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)  # job, manifest
     outbox: dict[int, Message] = field(default_factory=dict)
     delivered: dict[int, Message] = field(default_factory=dict)
-    duties: dict[str, Duty] = field(default_factory=dict)
+    duties: dict[str, Lease] = field(default_factory=dict)
 
     # --- found again
     requests: dict[str, str] = field(default_factory=dict)  # request id -> job

@@ -23,7 +23,7 @@ from spotd.act.alerts import Delivery, LogRoute
 from spotd.act.slack import SlackRoute
 from spotd.clock import SystemClock
 from spotd.model import Event, S, Severity
-from spotd.store.base import StoreUnavailableError
+from spotd.store.base import LostDutyError, StoreUnavailableError
 from spotd.store.sql import SqlStore
 from tests.rigs import slack as rig
 from tests.rigs.slack import SECRET, Slack
@@ -55,8 +55,7 @@ class Desk:
     def __init__(self, store: SqlStore, **routes: SlackRoute | LogRoute) -> None:
         self.store = store
         self.clock = HandClock()
-        self.delivery = Delivery(store, routes, self.clock)
-        self.epoch = store.take_duty("alerts", "me", self.clock.now_us(), TTL_US) or 0
+        self.delivery = Delivery(routes, self.clock)
         self.count = 0
 
     def happen(self, text: str = "m1 is gone", job_id: str = "", **fields: object) -> None:
@@ -68,7 +67,14 @@ class Desk:
     def tick(self, seconds: float = 0.0) -> None:
         """`seconds` later, one call of `deliver`."""
         self.clock.passed_s += seconds
-        self.delivery.deliver(self.epoch)
+        self.deliver("me")
+
+    def deliver(self, holder: str) -> None:
+        """As `holder` of the duty, who takes it if need be."""
+        now_us = self.delivery._clock.now_us()
+        epoch = self.store.take_duty("alerts", holder, now_us, TTL_US)
+        assert epoch is not None
+        self.delivery.deliver(self.store.fenced("alerts", epoch))
 
     def waiting(self) -> int:
         return len(self.store.due_alerts(1 << 60, 1000))
@@ -238,7 +244,6 @@ def test_a_hanging_route_holds_up_nothing(store: SqlStore, slack: Slack) -> None
     with rig.serving() as spare:
         desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
         desk.delivery = Delivery(
-            store,
             {"default": SlackRoute(slack.url), "spare": SlackRoute(spare.url)},
             SystemClock(),
         )
@@ -266,7 +271,7 @@ def test_a_send_that_never_ends_is_given_up(store: SqlStore, slack: Slack) -> No
             hung.wait(60)
 
     desk = Desk(store)
-    desk.delivery = Delivery(store, {"default": Stuck()}, desk.clock)
+    desk.delivery = Delivery({"default": Stuck()}, desk.clock)
     desk.happen()
     began_s = time.monotonic()
     desk.tick()
@@ -277,12 +282,32 @@ def test_a_send_that_never_ends_is_given_up(store: SqlStore, slack: Slack) -> No
     hung.set()
 
 
-def test_who_lost_the_duty_marks_nothing(store: SqlStore, slack: Slack) -> None:
+def overtake(desk: Desk) -> None:
+    """Its lease has run out, and another daemon has the duty."""
+    later_us = desk.clock.now_us() + TTL_US + 1
+    assert desk.store.take_duty("alerts", "another", later_us, TTL_US) == 2
+
+
+def test_who_lost_the_duty_sends_nothing(store: SqlStore, slack: Slack) -> None:
+    desk = Desk(store, default=SlackRoute(slack.url))
+    epoch = store.take_duty("alerts", "me", desk.clock.now_us(), TTL_US)
+    assert epoch is not None
+    desk.happen()
+    overtake(desk)
+    with pytest.raises(LostDutyError):
+        desk.delivery.deliver(store.fenced("alerts", epoch))
+    assert slack.messages == []
+    assert desk.waiting() == 1
+
+
+def test_who_lost_the_duty_while_a_message_was_on_its_way_marks_nothing(
+    store: SqlStore, slack: Slack
+) -> None:
     desk = Desk(store, default=SlackRoute(slack.url))
     desk.happen()
-    later_us = desk.clock.now_us() + TTL_US + 1
-    assert store.take_duty("alerts", "another", later_us, TTL_US) == desk.epoch + 1
-    desk.tick()
+    slack.before_answer = lambda: overtake(desk)
+    with pytest.raises(LostDutyError):
+        desk.tick()
     assert len(slack.messages) == 1
     assert desk.waiting() == 1, "a daemon that had lost the duty marked a row"
 
@@ -297,7 +322,7 @@ def test_what_was_told_is_not_told_again_when_the_store_fails(
         raise StoreUnavailableError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "mark_alerts", fail)
+        patch.setattr(SqlStore, "mark_alerts", fail)
         for _ in range(3):
             with pytest.raises(StoreUnavailableError):
                 desk.tick(10)
@@ -415,10 +440,10 @@ from spotd.store.sql import open_store
 database, url = sys.argv[1], sys.stdin.readline().strip()
 clock = SystemClock()
 store = open_store(database, now=clock.now_us, notify=lambda: None, deployment_factory=lambda: "d0")
-delivery = Delivery(store, {"default": SlackRoute(url)}, clock)
+delivery = Delivery({"default": SlackRoute(url)}, clock)
 while store.due_alerts(clock.now_us(), 1):
     epoch = store.take_duty("alerts", "me", clock.now_us(), 30_000_000)
-    delivery.deliver(epoch)
+    delivery.deliver(store.fenced("alerts", epoch))
 store.close()
 """
 

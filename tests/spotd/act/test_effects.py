@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from providers.base import (
+    EXPIRES_TAG,
+    UNATTENDED_TAG,
     AuthError,
     CapacityError,
     Pending,
@@ -23,6 +25,7 @@ from providers.base import (
 from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.effects import call, effects_of, launch_request
+from spotd.decide.expiry import LIFE_LIMIT_S
 from spotd.model import (
     CheckpointSpec,
     Desired,
@@ -204,6 +207,19 @@ def test_a_retried_create_is_the_very_same_request(called: Called) -> None:
     assert launch_request(other, job_keys(), "d0").host_private_key != first.host_private_key
     assert first.tags["spotd-deployment"] == "d0"
     assert first.tags["spotd-token"] == first.token == effect.node.token
+
+
+def test_a_create_carries_its_limits_from_what_is_committed(called: Called) -> None:
+    """Whatever the configuration says by the time that it is tried again."""
+    effect = called.effect(K.LAUNCH)
+    node = replace(effect.node, requested_at_us=100 * S, expires_at_us=4_000 * S)
+    request = launch_request(replace(effect, node=node), job_keys(), "d0")
+    assert (request.tags[EXPIRES_TAG], request.tags[UNATTENDED_TAG]) == ("4000", "3900")
+    assert request.max_run_s == LIFE_LIMIT_S
+    # A row from before there were expiries asks as it asked then.
+    old = launch_request(replace(effect, node=replace(node, expires_at_us=0)), job_keys(), "d0")
+    assert EXPIRES_TAG not in old.tags
+    assert old.max_run_s == 0
 
 
 def test_a_create_that_is_still_being_worked_on_is_nothing_yet(

@@ -168,7 +168,7 @@ def test_ssh_to_a_machine_of_the_local_cloud(
     def keys_of(job: str) -> JobKeys:
         return open_job_keys(rig.vault, job, rig.store.job_key(job))
 
-    rig.visitors = Visitors(rig.store, SshLink(build_bundle()), keys_of, rig.clock)
+    rig.visitors = Visitors(SshLink(build_bundle()), keys_of, rig.clock)
     command = "echo hello from $SPOTD_LOCAL_INSTANCE; exit 3"
     assert spotctl(rig, "ssh", "gpt", "--", command) == 3
     assert capfd.readouterr().out == f"hello from {instance_id}\n"
@@ -178,6 +178,6 @@ def test_ssh_to_a_machine_of_the_local_cloud(
     assert spotctl(rig, "ssh", "second", "--", command) == 1
     assert "another machine has the address" in capfd.readouterr().err
     # By the daemon, and by the user's own ssh.
-    rig.visitors = Visitors(rig.store, rig.hosts, keys_of, rig.clock)
+    rig.visitors = Visitors(rig.hosts, keys_of, rig.clock)
     assert spotctl(rig, "ssh", "second", "--", command) == 255
     assert "Host key verification failed" in capfd.readouterr().err

@@ -277,6 +277,8 @@ def test_a_closed_pipe_is_no_error(rig: Rig, reader: str) -> None:
         ("doctor", "Doctor"),
         ("pause gpt", "JobList"),
         ("alerts test", "AlertTest"),
+        ("quarantine status", "Quarantine"),
+        ("quarantine release", "Quarantine"),
     ],
 )
 def test_json_is_versioned(

@@ -27,6 +27,7 @@ def told() -> Iterator[Rig]:
     crash(rig)
     story(rig)
     rig.submit("waiting-for-a-machine-since-yesterday", 90_030)
+    rig.hold("i-0a1", 7_230, "job jold is not on record: the database was restored")
     (rig.folder / "job.yaml").write_text(JOB_FILE)
     yield rig.start()
     rig.close()
@@ -53,6 +54,7 @@ def told() -> Iterator[Rig]:
         ("plan", "plan FOLDER/job.yaml", 100),
         ("doctor", "doctor", 100),
         ("alerts", "alerts test", 80),
+        ("orphans", "orphans", 100),
     ],
 )
 def test_golden(

@@ -17,7 +17,7 @@ def test_disabling_tells_what_was_done_and_what_was_not(
     rig: Rig, spotctl: Spotctl, capsys: Captured
 ) -> None:
     nodes = rig.store.job_nodes(story(rig))
-    rig.visitors.admit(nodes[-1], "ada", "ssh-ed25519 AAAA")
+    rig.visitors.admit(rig.store, nodes[-1], "ada", "ssh-ed25519 AAAA")
     rig.hosts.away.add(nodes[-1].id)
     line = ("user", "disable", "ada", "--transfer-to", "daemon")
     assert spotctl(rig, *line) == ExitCode.FAILURE, "not everything is done"

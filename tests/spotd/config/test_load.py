@@ -50,7 +50,8 @@ def test_the_smallest_file_has_working_defaults(file: Path) -> None:
     assert config.deployment_store == "file:///var/lib/spotd/store"
     assert config.checkpoint_defaults.store == "file:///var/lib/spotd/checkpoints"
     assert config.file.limits.to_model() == Limits()
-    assert config.file.timing.to_model() == Timing()
+    assert config.timing == Timing()
+    assert config.timing.unattended_s == 24 * 3600
     assert config.known.clouds == ("aws", "here")
     assert config.known.routes == ()
 
@@ -117,7 +118,7 @@ def test_the_example_s_comments_show_the_defaults(tmp_path: Path) -> None:
 def facts(config: Config) -> tuple[object, ...]:
     file = config.file
     places = (config.state_dir, config.socket, config.database_url, config.deployment_store)
-    return *places, config.checkpoint_defaults, file.alerts, file.timing, file.log
+    return *places, config.checkpoint_defaults, file.alerts, config.timing, file.log
 
 
 def test_a_folder_here_is_no_default_for_a_cloud_that_cannot_reach_it(file: Path) -> None:
@@ -243,6 +244,20 @@ def test_a_limit_that_limits_nothing_is_refused(file: Path, value: str) -> None:
         "limits.max_nodes",
         "limits.max_usd_per_hour",
     }
+
+
+@pytest.mark.parametrize("value", ["true", "0", "-1", '"a day"', "inf", "nan", "721", "[1]"])
+def test_a_time_without_a_daemon_that_is_none_is_refused(file: Path, value: str) -> None:
+    [problem] = refused(file, f"{LOCAL}[limits]\nunattended_h = {value}\n")
+    assert problem.startswith("limits.unattended_h: ")
+
+
+def test_a_time_without_a_daemon_outlasts_an_outage_where_it_costs_money(file: Path) -> None:
+    short = "[limits]\nmax_nodes = 3\nmax_usd_per_hour = 3\nunattended_h = 0.5\n"
+    [problem] = refused(file, AWS + short)
+    assert problem.startswith("limits.unattended_h: is less than an outage")
+    assert "write 1 or more" in problem
+    assert load(file, LOCAL + short).timing.unattended_s == 1800
 
 
 @pytest.mark.parametrize(
@@ -405,3 +420,19 @@ def test_what_is_no_toml_is_refused_with_its_place(file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not TOML"):
         load_config(file, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = " + "[" * 3000, "too deep"),
+        ("[limits]\nmax_nodes = " + "9" * 5000, "not TOML"),
+        ('state_dir = "~nobody-of-that-name/x"', "nobody has that home folder"),
+        ('socket = "~nobody-of-that-name/x"', "nobody has that home folder"),
+        ("[timing]\nkeep_history_days = inf", "keep_history_days"),
+        ('[limits]\nmax_usd_per_hour = "1e999999"', "limits.max_usd_per_hour"),
+    ],
+)
+def test_what_nobody_writes_is_refused_as_well(file: Path, text: str, told: str) -> None:
+    environ = {"HOME": str(file.parent)}
+    assert any(told in problem for problem in refused(file, f"{text}\n{LOCAL}", environ))

@@ -75,6 +75,11 @@ def test_a_decision_cannot_set_what_is_observed_of_a_job(name: str) -> None:
         apply(view(ONE), ChangeJob({name: None}))
 
 
+def test_all_that_is_not_ours_is_named() -> None:
+    with pytest.raises(ValueError, match=r"do not own host, port$"):
+        apply(view(ONE), ChangeNode(ONE.id, {"port": 1, "host": ""}))
+
+
 @pytest.mark.parametrize("name", ["outcom", "states"])
 def test_a_column_that_does_not_exist_is_a_bug(name: str) -> None:
     with pytest.raises(ValueError, match=name):

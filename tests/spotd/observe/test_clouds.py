@@ -1,36 +1,26 @@
-"""Listings are shared and never half; orphans are ended after a grace, loudly, and nothing else."""
+"""Listings are shared and never half; offers and notices are recorded as they come."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 
 import pytest
 
 from providers.base import (
     AuthError,
     Instance,
-    InstanceState,
-    LaunchRequest,
     Notice,
     NoticeKind,
-    ProviderError,
     ThrottledError,
     UnknownOutcome,
 )
-from spotd.model import Event
-from spotd.observe.clouds import (
-    ORPHAN_GRACE_S,
-    REPEAT_S,
-    Survey,
-    hear_notices,
-    refresh_offers,
-)
+from spotd.observe.clouds import Survey, hear_notices, refresh_offers
 from spotd.states import NodeState
 from spotd.store.base import StoreUnavailableError
-from tests.spotd.stage import Stage, ToyCloud, job_keys
+from spotd.store.sql import SqlStore
+from tests.spotd.stage import Stage, ToyCloud
 from tests.spotd.store import build
 
 LIMIT_S = 20.0
@@ -247,147 +237,6 @@ def test_a_store_that_was_away_is_asked_again_by_the_next_caller(
     assert stage.nodes("j1")[0].gone_at_us
 
 
-# --- orphans
-
-
-def plant(stage: Stage, token: str = "t-nobody", job: str = "jold") -> str:
-    """A machine with our tag that no node stands for."""
-    offer, keys = build.offer(), job_keys()
-    tags = {"spotd-job": job}
-    launched = stage.clouds["aws"].launch(
-        LaunchRequest(
-            token=token,
-            name=token,
-            region=offer.region,
-            zone=offer.zone,
-            instance_type=offer.instance_type,
-            capacity_type=offer.capacity_type,
-            tags=tags,
-            ssh_user="spotd",
-            ssh_public_key=keys.user.public,
-            host_private_key="",
-            host_public_key="",
-        )
-    )
-    assert not isinstance(launched, str)
-    return str(vars(launched)["instance_id"])
-
-
-def look(stage: Stage, after_s: float = 0.0) -> None:
-    stage.clock.sleep(after_s)
-    stage.survey.survey("aws")()
-
-
-def told(stage: Stage) -> list[Event]:
-    return [row.event for row in stage.store.events(None) if row.event.kind == "orphan"]
-
-
-@pytest.mark.req("RPV-10")
-def test_an_orphan_is_ended_after_its_grace_with_an_alert(stage: Stage) -> None:
-    wanted, orphan = trained(stage), plant(stage)
-    look(stage)
-    look(stage, ORPHAN_GRACE_S - 1)
-    assert sorted(stage.alive()) == sorted([wanted, orphan])
-    assert told(stage) == []
-    look(stage, 1)
-    assert stage.alive() == [wanted], "what a node wants is left alone"
-    (event,) = told(stage)
-    assert event.alert
-    assert orphan in event.text
-    assert stage.store.due_alerts(stage.clock.now_us(), 10)[-1].event.kind == "orphan"
-
-
-def test_a_machine_whose_node_is_gone_is_an_orphan(stage: Stage) -> None:
-    """A create that came late, after its node had been given up."""
-    instance = trained(stage)
-    machine = stage.clouds["aws"].machines[instance]
-    stage.goal = 0
-    stage.run(lambda s: s.over("j1"))
-    machine.instance = replace(machine.instance, state=InstanceState.RUNNING)
-    look(stage)
-    look(stage, ORPHAN_GRACE_S)
-    assert stage.alive() == []
-    assert [row.job_id for row in stage.store.events("j1") if row.event.kind == "orphan"] == ["j1"]
-
-
-def test_the_grace_begins_anew_when_it_was_not_seen(stage: Stage) -> None:
-    orphan = plant(stage)
-    cloud = stage.clouds["aws"]
-    look(stage)
-    hidden = cloud.machines.pop(orphan)
-    look(stage, 30)
-    cloud.machines[orphan] = hidden
-    look(stage, ORPHAN_GRACE_S)
-    assert stage.alive() == [orphan]
-    look(stage, ORPHAN_GRACE_S)
-    assert stage.alive() == []
-
-
-def test_one_that_cannot_be_ended_breaks_nothing_and_is_tried_again(stage: Stage) -> None:
-    instance = trained(stage)
-    orphans = [plant(stage, f"t-{number}") for number in range(3)]
-    look(stage)
-    stage.clouds["aws"].fail("terminate", ProviderError("502"))
-    look(stage, ORPHAN_GRACE_S)
-    assert stage.nodes("j1")[0].surveyed_at_us == stage.clock.now_us()
-    assert len(set(stage.alive()) & set(orphans)) == 1, "the others had their turn"
-    assert len(told(stage)) == 2
-    look(stage, 10)
-    assert stage.alive() == [instance]
-    assert len(told(stage)) == 3
-
-
-def test_a_store_that_is_away_loses_no_orphans_story(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And keeps no other orphan from its end."""
-    orphans = [plant(stage, f"t-{number}") for number in range(3)]
-    look(stage)
-
-    def away(*_: object) -> None:
-        raise StoreUnavailableError("away")
-
-    monkeypatch.setattr(stage.store, "add_event", away)
-    with pytest.raises(StoreUnavailableError):
-        look(stage, ORPHAN_GRACE_S)
-    assert stage.alive() == []
-    monkeypatch.undo()
-    look(stage, 10)
-    assert sorted(event.text.split()[0] for event in told(stage)) == sorted(orphans)
-    look(stage, 10)
-    assert len(told(stage)) == 3
-
-
-def test_one_that_dies_slowly_is_told_again_but_its_story_only_once(stage: Stage) -> None:
-    """Some clouds list a machine for minutes after they took the order."""
-    orphan = plant(stage)
-    cloud = stage.clouds["aws"]
-    look(stage)
-    look(stage, ORPHAN_GRACE_S)
-
-    def revive() -> None:
-        machine = cloud.machines[orphan]
-        machine.instance = replace(machine.instance, state=InstanceState.STOPPING)
-
-    for _ in range(int(2 * REPEAT_S / 10)):
-        revive()
-        look(stage, 10)
-    assert cloud.calls["terminate"] == 3
-    assert len(told(stage)) == 1
-
-
-def test_listings_recorded_side_by_side_end_an_orphan_once(stage: Stage) -> None:
-    plant(stage)
-    look(stage)
-    stage.clock.sleep(ORPHAN_GRACE_S)
-    records = [stage.survey.survey("aws") for _ in range(8)]
-    with ThreadPoolExecutor(8) as threads:
-        for done in [threads.submit(record) for record in records]:
-            done.result(LIMIT_S)
-    assert stage.clouds["aws"].calls["terminate"] == 1
-    assert len(told(stage)) == 1
-
-
 # --- offers and notices
 
 
@@ -428,7 +277,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
     warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
     cloud = stage.clouds["aws"]
     monkeypatch.setattr(cloud, "notices", lambda: [warning])
-    hear_notices(stage.store, cloud, stage.clock, [])
+    hear_notices(stage.duty("notices:aws"), cloud, stage.clock, [])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.DRAINING
 
@@ -436,7 +285,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
 def test_a_queue_that_does_not_answer_is_no_warning(stage: Stage) -> None:
     trained(stage)
     stage.clouds["aws"].fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.store, stage.clouds["aws"], stage.clock, [])
+    hear_notices(stage.duty("notices:aws"), stage.clouds["aws"], stage.clock, [])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.RUNNING
 
@@ -450,12 +299,12 @@ def test_a_warning_that_the_store_did_not_take_is_told_again(
     cloud, untold = stage.clouds["aws"], list[Notice]()
     monkeypatch.setattr(cloud, "notices", iter([[warning]]).__next__)
     with monkeypatch.context() as patch:
-        patch.setattr(stage.store, "record_cloud_notices", away)
+        patch.setattr(SqlStore, "record_cloud_notices", away)
         with pytest.raises(StoreUnavailableError):
-            hear_notices(stage.store, cloud, stage.clock, untold)
+            hear_notices(stage.duty("notices:aws"), cloud, stage.clock, untold)
     monkeypatch.undo()
     cloud.fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.store, cloud, stage.clock, untold)
+    hear_notices(stage.duty("notices:aws"), cloud, stage.clock, untold)
     (told_,) = stage.nodes("j1")[0].notices
     assert told_.notice_id == "n1"
     assert untold == []

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd.act.effects import LinkError
 from spotd.act.visitors import Visitors
+from spotd.decide.sweeping import Fate, Held
 from spotd.model import (
     Attempt,
     Event,
@@ -42,6 +44,7 @@ from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.spec import CheckpointDefaults, Known, load
 from spotd.states import NodeState
+from spotd.store.backup import back_up
 from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
 from spotd.store.sql import open_store
 from spotd.vault import JobKeys, rotate, seal_job_keys, seal_secrets, unlock
@@ -164,11 +167,10 @@ class Rig:
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
+        self.held: list[Held] = []
         self.authority = Authority()
         self.hosts = Hosts()
-        self.visitors = Visitors(
-            self.store, self.hosts, lambda _job: JobKeys.create(bytes), self.clock
-        )
+        self.visitors = Visitors(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
         stores = ("s3://ours/packages", "s3://ours/runs")
         self.facts = {"aws": PolicyFacts("d0", ("us-east-1",), *stores)}
         self.offer_them()
@@ -191,6 +193,7 @@ class Rig:
                 ProviderInfo("aws", "aws", False),
                 ProviderInfo("toy-gcp", "local", True),
             ],
+            back_up=partial(back_up, f"sqlite:///{self.folder / 'db.sqlite'}"),
             test_alert=self._test_alert,
             policy_facts=self.facts.get,
             admit=self._admit,
@@ -200,13 +203,31 @@ class Rig:
                 self.store, self.vault, self.folder, {}, self.ids.random_bytes
             ),
             silent=lambda: self.silent,
+            held=lambda: self.held,
         )
 
     def _admit(self, node: Node, user: str, public_key: str) -> None:
-        self.visitors.admit(node, user, public_key)
+        self.visitors.admit(self.store, node, user, public_key)
 
     def _put_out(self) -> Mapping[str, str]:
-        return self.visitors.put_out()
+        return self.visitors.put_out(self.store)
+
+    def hold(self, ident: str, ago_s: float, why: str, fate: Fate = Fate.HOLD) -> Held:
+        """The sweep found a machine that no job wants, and keeps it."""
+        tags = {"spotd-deployment": "d0", "spotd-job": "jold", "spotd-generation": "3"}
+        instance = Instance(
+            instance_id=ident,
+            token=f"t-{ident}",
+            tags=tags,
+            state=InstanceState.RUNNING,
+            region=SPOT.region,
+            zone=SPOT.zone,
+            instance_type=SPOT.instance_type,
+            capacity_type=SPOT.capacity_type,
+            launched_at_us=self.ago(ago_s),
+        )
+        self.held.append(Held("aws", instance, self.ago(ago_s / 2), fate, why))
+        return self.held[-1]
 
     def _test_alert(self, route: str) -> Mapping[str, str]:
         return {name: error for name, error in self.alerts.items() if route in ("", name)}

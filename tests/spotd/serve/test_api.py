@@ -37,6 +37,8 @@ def raw(rig: Rig, verb: str, path: str, body: Any = b"") -> tuple[int, Any]:
             connection.request(verb, path, body)
         response = connection.getresponse()
         data = response.read()
+        if data and response.headers["Content-Type"] != "application/json":
+            return response.status, data
         return response.status, json.loads(data) if data else None
     finally:
         connection.close()

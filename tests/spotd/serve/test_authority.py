@@ -107,6 +107,14 @@ def test_who_is_in_no_group_that_is_asked_for_gets_nothing(rig: Rig, verb: str, 
     assert line[3] == "refused"
 
 
+def test_a_path_that_no_database_could_store_is_refused_and_on_record_all_the_same(
+    rig: Rig,
+) -> None:
+    door(rig, groups("users", viewers="ml-viewers"))
+    assert raw(rig, "GET", "/v1/jobs/a%00b")[0] == 403
+    assert lines(rig) == [(ME.name, "GET /v1/jobs/ab", "ab", "refused")]
+
+
 @pytest.mark.parametrize(("verb", "route"), CHANGES)
 def test_each_change_of_an_admin_is_on_record_before_and_after(
     rig: Rig, verb: str, route: str

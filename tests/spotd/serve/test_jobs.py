@@ -76,6 +76,14 @@ def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> Non
         ({"name": "no spaces"}, ExitCode.USAGE, "is no possible name"),
         ({"env": {"A": 1}}, ExitCode.USAGE, "env must map names to texts"),
         ({"packages": ["x"]}, ExitCode.USAGE, "packages must be a list of objects"),
+        ({"request_id": "\ud800"}, ExitCode.USAGE, "request_id must be a text"),
+        ({"request_id": "\0"}, ExitCode.USAGE, "request_id must be a text"),
+        ({"env": {"A": "\udfff"}}, ExitCode.USAGE, "env must map names to texts"),
+        (
+            {"yaml": f"{JOB_FILE[:-2]}, store: file:///dev/null/x}}\n"},
+            ExitCode.USAGE,
+            "cannot open",
+        ),
     ],
 )
 def test_bad_submissions_store_nothing(

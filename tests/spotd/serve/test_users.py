@@ -71,7 +71,7 @@ def test_each_login_has_a_key_of_its_own(rig: Rig, client: Client, node: Node) -
 def test_jobs_go_on_as_the_heirs_and_machines_forget_the_keys(
     rig: Rig, client: Client, node: Node
 ) -> None:
-    rig.visitors.admit(node, "ada", "ssh-ed25519 AAAA")
+    rig.visitors.admit(rig.store, node, "ada", "ssh-ed25519 AAAA")
     with pytest.raises(UserError, match="ada has 1 unfinished jobs") as caught:
         client.post("/v1/users/ada/disable")
     assert "--transfer-to" in caught.value.try_
@@ -94,15 +94,15 @@ def test_jobs_go_on_as_the_heirs_and_machines_forget_the_keys(
 def test_a_machine_that_does_not_answer_is_asked_until_it_does(
     rig: Rig, client: Client, node: Node
 ) -> None:
-    rig.visitors.admit(node, OTHER, "ssh-ed25519 AAAA")
+    rig.visitors.admit(rig.store, node, OTHER, "ssh-ed25519 AAAA")
     rig.hosts.away.add(node.id)
     done = client.post(f"/v1/users/{OTHER}/disable")
     assert done["unreachable"] == {node.id: "the machine does not answer"}
-    assert rig.visitors.put_out() == done["unreachable"]
+    assert rig.visitors.put_out(rig.store) == done["unreachable"]
     rig.hosts.away.clear()
-    assert rig.visitors.put_out() == {node.id: ""}
+    assert rig.visitors.put_out(rig.store) == {node.id: ""}
     assert rig.hosts.inside == {}
-    assert rig.visitors.put_out() == {}
+    assert rig.visitors.put_out(rig.store) == {}
 
 
 def test_who_is_disabled_while_a_machine_lets_them_in_gets_no_key(

@@ -38,6 +38,9 @@ def test_lines_are_those_of_the_keys() -> None:
         ("a: " + "[" * 2000, "too deep", 0),
         ("a: " + "9" * 5000, "not YAML", 0),
         ("a: 1\n---\nb: 2\n---\nc: 3", "3 documents", 0),
+        ('a: !!int ""', "not the form that its tag says", 0),
+        ("a: !!bool x", "not the form that its tag says", 0),
+        ("a: !!timestamp x", "not the form that its tag says", 0),
     ],
 )
 def test_what_is_no_job_file_is_refused_with_its_line(text: str, complaint: str, line: int) -> None:

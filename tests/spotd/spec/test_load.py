@@ -10,6 +10,7 @@ from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
 
 NOW_US = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
+NINES = "9" * 400
 DEFAULTS = CheckpointDefaults(store="file:///checkpoints", every_s=120.0, keep=4)
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -237,6 +238,16 @@ def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:
         ("file_mounts: {/a/../b: a}", "file_mounts./a/../b"),
         ("file_mounts: {/a: x, /a/: y}", "file_mounts./a/"),
         ("123: x", "123"),
+        (f"spotd: {{boot_timeout: {NINES}d}}", "spotd.boot_timeout"),
+        (f"spotd: {{deadline: {NINES}d}}", "spotd.deadline"),
+        (f"spotd: {{budget: {{max_cost_usd: {NINES}}}}}", "spotd.budget.max_cost_usd"),
+        ('spotd: {budget: {max_cost_usd: "1e999999"}}', "spotd.budget.max_cost_usd"),
+        ('spotd: {checkpoint: {store: "file:///\\0"}}', "spotd.checkpoint.store"),
+        (f"resources: {{disk_size: {NINES}}}", "resources.disk_size"),
+        (f"resources: {{accelerators: 'H100:{NINES}'}}", "resources.accelerators"),
+        ("resources: {accelerators: {H100: [1]}}", "resources.accelerators"),
+        ("resources: {accelerators: {H100: .inf}}", "resources.accelerators"),
+        ("resources: {accelerators: {H100: .nan}}", "resources.accelerators"),
     ],
 )
 def test_impossible_values_are_refused_where_they_stand(text: str, where: str) -> None:

@@ -387,6 +387,8 @@ def test_a_failed_setup(store: Store) -> None:
         ("notice", {"notice_id": "n", "kind": "preempt", "remaining_s": 1e300}),
         ("exited", {"code": None}),
         ("exited", {"code": 2**40}),
+        ("wiped", {"what": 5}),
+        ("wiped", {"what": ["workdir"], "failed": 2**80}),
         ("nonsense", {}),
     ],
 )
@@ -417,7 +419,21 @@ _JSON = st.recursive(
 )
 _NAMES = sorted(
     {"step", "manifest", "code", "losses", "from_step", "to_step", "status", "kind", "notice_id"}
-    | {"remaining_s", "tail", "text", "up", "wire", "final", "released", "busy_s", "seconds"}
+    | {
+        "what",
+        "how",
+        "left_mounts",
+        "failed",
+        "remaining_s",
+        "tail",
+        "text",
+        "up",
+        "wire",
+        "final",
+        "released",
+        "busy_s",
+        "seconds",
+    }
 )
 
 

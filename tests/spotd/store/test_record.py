@@ -1,4 +1,4 @@
-"""The outbox, duties, log offsets and pruning."""
+"""The outbox, the latest time, log offsets and pruning."""
 
 from __future__ import annotations
 
@@ -53,11 +53,9 @@ def test_a_storm_coalesces(store: Store) -> None:
     assert found == [("k", 5), ("another", 1), ("", 1), ("", 1), ("b", 3)]
     # A minute later it is a new message; and so it is once the first was sent.
     store.add_event("j1", _alert(), NOW + 61 * S)
-    epoch = store.take_duty("alerts", "me", NOW, 60 * S)
-    assert epoch is not None
     waiting = [row for row in store.due_alerts(NOW + 99 * S, 99) if row.event.key == "k"]
     assert len(waiting) == 2
-    assert store.mark_alerts(epoch, waiting, NOW + 62 * S, 0, "")
+    store.mark_alerts(waiting, NOW + 62 * S, 0, "")
     store.add_event("j1", _alert(), NOW + 63 * S)
     left = [row for row in store.due_alerts(NOW + 99 * S, 99) if row.event.key == "k"]
     assert [(row.repeats, row.at_us) for row in left] == [(1, NOW + 63 * S)]
@@ -66,50 +64,32 @@ def test_a_storm_coalesces(store: Store) -> None:
 def test_delivery_is_tried_again_until_it_is_marked(store: Store) -> None:
     submit(store)
     store.add_event("j1", _alert(), NOW)
-    epoch = store.take_duty("alerts", "me", NOW, 60 * S)
-    assert epoch == 1
     [row] = store.due_alerts(NOW, 9)
-    assert store.mark_alerts(epoch, [row], 0, NOW + 30 * S, "429")
+    store.mark_alerts([row], 0, NOW + 30 * S, "429")
     assert store.due_alerts(NOW + 29 * S, 9) == []
     [again] = store.due_alerts(NOW + 30 * S, 9)
     assert (again.id, again.tries) == (row.id, 1)
-    # Another daemon took the duty over: the first one's word counts no more.
-    assert store.take_duty("alerts", "you", NOW + 61 * S, 60 * S) == 2
-    assert not store.mark_alerts(epoch, [row], NOW + 62 * S, 0, "")
-    assert store.mark_alerts(2, [row], NOW + 62 * S, 0, "")
+    store.mark_alerts([row], NOW + 62 * S, 0, "")
     assert store.due_alerts(NOW + 99 * S, 9) == []
 
 
 def test_what_is_repeated_while_its_message_is_on_its_way_is_told_as_well(store: Store) -> None:
     submit(store)
-    epoch = store.take_duty("alerts", "me", NOW, 60 * S)
-    assert epoch is not None
     for _ in range(2):
         store.add_event("j1", _alert(), NOW)
     [told] = store.due_alerts(NOW, 9)
     for _ in range(3):
         store.add_event("j1", _alert(), NOW + S)
     # It did not arrive: all of it is told the next time.
-    assert store.mark_alerts(epoch, [told], 0, NOW + 2 * S, "429")
+    store.mark_alerts([told], 0, NOW + 2 * S, "429")
     [told] = store.due_alerts(NOW + 2 * S, 9)
     assert told.repeats == 5
     store.add_event("j1", _alert(), NOW + 3 * S)
-    assert store.mark_alerts(epoch, [told], NOW + 4 * S, 0, "")
+    store.mark_alerts([told], NOW + 4 * S, 0, "")
     [rest] = store.due_alerts(NOW + 4 * S, 9)
     assert (rest.id, rest.repeats) == (told.id, 1)
-    assert store.mark_alerts(epoch, [rest], NOW + 5 * S, 0, "")
+    store.mark_alerts([rest], NOW + 5 * S, 0, "")
     assert store.due_alerts(NOW + 99 * S, 9) == []
-
-
-def test_a_duty_has_one_holder(store: Store) -> None:
-    assert store.take_duty("sweep", "me", NOW, 10 * S) == 1
-    assert store.take_duty("sweep", "you", NOW + 9 * S, 10 * S) is None
-    assert store.take_duty("sweep", "me", NOW + 9 * S, 10 * S) == 1
-    assert store.take_duty("sweep", "you", NOW + 18 * S, 10 * S) is None
-    assert store.take_duty("prices", "you", NOW, 10 * S) == 1
-    assert store.take_duty("sweep", "you", NOW + 19 * S, 10 * S) == 2
-    # A holder that let it lapse gets a new epoch: others may have held it meanwhile.
-    assert store.take_duty("sweep", "you", NOW + 60 * S, 10 * S) == 3
 
 
 def test_the_latest_time_that_a_daemon_had_is_known(store: Store) -> None:
@@ -138,10 +118,8 @@ def test_pruning_drops_what_is_old_and_nothing_else(store: Store) -> None:
     placed(store)
     store.add_event("j1", _alert("sent"), NOW)
     store.add_event("j1", _alert("waiting"), NOW)
-    epoch = store.take_duty("alerts", "me", NOW, S)
-    assert epoch is not None
     sent = [row for row in store.due_alerts(NOW, 9) if row.event.key == "sent"]
-    store.mark_alerts(epoch, sent, NOW + 1, 0, "")
+    store.mark_alerts(sent, NOW + 1, 0, "")
     progress = ("progress", {"from_step": 1, "to_step": 1})
     store.record_journal([said(progress, heard_at_us=NOW + S)])
     store.record_journal([said(progress, first=2, heard_at_us=NOW + 90 * S)])

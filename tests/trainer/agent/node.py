@@ -59,6 +59,9 @@ class Node:
     metadata_base: str = ""
     program: Sequence[str] = SOURCE
     heartbeat_s: float = 0.2
+    unattended_s: float = 0.0
+    power_off: tuple[str, ...] = ()
+    wipe: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     token: str = "token-1"
     followers: list[Following] = field(default_factory=list)
@@ -124,6 +127,10 @@ class Node:
             watcher=self.watcher,
             metadata_base=self.metadata_base,
             heartbeat_s=self.heartbeat_s,
+            unattended_s=self.unattended_s,
+            left_s=self.unattended_s,
+            power_off=self.power_off,
+            wipe=self.wipe,
         )
         done = self.call("run", stdin=wire.encode(config.to_data()))
         assert done.returncode == 0, done.stderr.decode()

@@ -155,7 +155,9 @@ def test_it_ends_when_nobody_listens(node: Node) -> None:
         assert process.stderr.read() == b""
 
 
-@pytest.mark.parametrize("line", [b"", b"nonsense\n", b'{"logs": 5}\n'])
+@pytest.mark.parametrize(
+    "line", [b"", b"nonsense\n", b'{"logs": 5}\n', b'{"logs": {"rank0": 1e999}}\n']
+)
 def test_a_bad_request_is_explained(node: Node, line: bytes) -> None:
     node.run()
     done = node.call("follow", "--job", "job-1", "--generation", "1", stdin=line)

@@ -1,0 +1,70 @@
+"""What spot-reaper makes of a listing: it knows tags and a clock, and nothing else.
+
+A machine that a job wants is renewed every hour; one whose expiry has passed is wanted by nobody
+who lives. At half of its time without a renewal a person has to know: a control box is dead, and
+what trains on will save and end when the time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from providers.base import UNATTENDED_TAG, Instance, InstanceState
+from spotd.decide.expiry import LATE_SHARE
+from spotd.model import S
+
+SKEW_S = 300.0  # by so much may the clocks of two machines differ
+LONGEST_S = 720 * 3600.0  # an expiry further ahead is none that `limits.unattended_h` allows
+USUAL_S = 86_400.0  # the time of a machine whose tags do not say it
+
+_LIVING = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPING)
+
+
+class Found(str, Enum):
+    """What is the matter with a machine."""
+
+    EXPIRED = "expired"
+    SILENT = "silent"  # half of its time has passed without a renewal
+    UNTAGGED = "untagged"  # it says of no time when it may be ended
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One machine that is not as it should be. `expires_at_us` 0: unknown."""
+
+    found: Found
+    instance: Instance
+    expires_at_us: int = 0
+    silent_s: float = 0.0
+
+
+def look(
+    instances: Iterable[Instance], deployment: str, now_us: int, unattended_s: float | None = None
+) -> list[Finding]:
+    """Everything of one listing that a person or the reaper has to do something about; another
+    deployment's machines are none of it. `unattended_s` stands in for what the machines' own tags
+    say."""
+    living = (instance for instance in instances if instance.state in _LIVING)
+    ours = (i for i in living if i.tags.get("spotd-deployment") == deployment)
+    found = (_look_at(instance, now_us, unattended_s) for instance in ours)
+    return [finding for finding in found if finding is not None]
+
+
+def _look_at(instance: Instance, now_us: int, unattended_s: float | None) -> Finding | None:
+    expires_us = instance.expires_at_us
+    if not expires_us or expires_us - now_us > (LONGEST_S + SKEW_S) * S:
+        return Finding(Found.UNTAGGED, instance)
+    time_s = unattended_s or _tagged_s(instance)
+    silent_s = max(0.0, time_s - (expires_us - now_us) / S)
+    if now_us > expires_us + SKEW_S * S:
+        return Finding(Found.EXPIRED, instance, expires_us, silent_s)
+    if silent_s > LATE_SHARE * time_s:
+        return Finding(Found.SILENT, instance, expires_us, silent_s)
+    return None
+
+
+def _tagged_s(instance: Instance) -> float:
+    text = instance.tags.get(UNATTENDED_TAG, "")
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 9 else USUAL_S

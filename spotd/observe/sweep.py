@@ -1,0 +1,201 @@
+"""The sweep: what a listing shows and no node wants is ended or held, as `decide.sweeping` says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from providers.base import Instance, InstanceState, Provider, ProviderError
+from spotd.clock import Clock
+from spotd.decide.sweeping import Fate, Held, Record, Stray, Verdict, judge
+from spotd.model import Event, S, Severity
+from spotd.store.base import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+REPEAT_S = 60.0  # between terminates of an orphan that is still listed
+FRESH_S = 600.0  # what was held longer ago than this is known to nobody here
+NAMED = 5  # machines that one message names
+_LIVING = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.STOPPING)
+
+
+class Sweep:
+    """Sweeps the listings of one provider: a duty, done with its holder's fenced store."""
+
+    def __init__(self, provider: Provider, clock: Clock) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._since_us: dict[str, int] = {}  # orphan -> first seen as one
+        self._ending_us: dict[str, int] = {}  # orphan -> last told to end
+        self._reported: set[str] = set()
+        self._held: dict[str, Held] = {}
+        self._swept_s = 0.0  # when that was known, monotonic
+        self._paged: set[str] = set()  # held, and a person was told
+        self._untold: list[tuple[str, Event]] = []  # by job, oldest first
+
+    def run(self, store: Store, listed: Sequence[Instance], orphans: Sequence[Instance]) -> None:
+        """Judge the `orphans` of a listing. Raises StoreError; LostDutyError before anything is
+        ended for a duty that is not ours any more."""
+        now_us = self._clock.now_us()
+        verdicts = self._judge(store, listed, orphans, now_us)
+        self._end(store, self._overdue(orphans, verdicts, now_us))
+        self._page(orphans, verdicts)
+        self._tell(store)
+
+    def held(self) -> list[Held]:
+        """Those of the last listing, longest held first; none when that is long ago: another box
+        has the duty, or the cloud is away."""
+        with self._lock:
+            if self._clock.monotonic_s() - self._swept_s > FRESH_S:
+                return []
+            return sorted(self._held.values(), key=lambda held: held.since_us)
+
+    def _judge(
+        self, store: Store, listed: Sequence[Instance], orphans: Sequence[Instance], now_us: int
+    ) -> dict[str, Verdict]:
+        ids = {orphan.instance_id for orphan in orphans}
+        with self._lock:
+            self._since_us = {i: at for i, at in self._since_us.items() if i in ids}
+            for instance_id in ids:
+                self._since_us.setdefault(instance_id, now_us)
+            since_us = dict(self._since_us)
+        if not orphans:
+            return {}
+        known = store.asked_for(self._provider.name, orphans)
+        strays = [_stray(o, known.get(o.instance_id), since_us[o.instance_id]) for o in orphans]
+        fleet = sum(instance.state in _LIVING for instance in listed)
+        return judge(strays, fleet, _record(store, strays), now_us)
+
+    def _overdue(
+        self, orphans: Sequence[Instance], verdicts: Mapping[str, Verdict], now_us: int
+    ) -> list[Instance]:
+        """Those to be ended that were not told to end just now."""
+        with self._lock:
+            # Listings recorded side by side come in any order: one that no longer has an orphan
+            # must not make another one, taken earlier, forget that it was told to end.
+            self._ending_us = {
+                i: at
+                for i, at in self._ending_us.items()
+                if i in verdicts or now_us - at < REPEAT_S * S
+            }
+            self._reported &= verdicts.keys() | self._ending_us.keys()
+            overdue = [
+                orphan
+                for orphan in orphans
+                if verdicts[orphan.instance_id].fate is Fate.END
+                and now_us - self._ending_us.get(orphan.instance_id, 0) >= REPEAT_S * S
+            ]
+            self._ending_us |= {orphan.instance_id: now_us for orphan in overdue}
+            return overdue
+
+    def _end(self, store: Store, overdue: Sequence[Instance]) -> None:
+        """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
+        keeps neither the others nor the listing from their turn."""
+        name = self._provider.name
+        for at, orphan in enumerate(overdue):
+            instance_id = orphan.instance_id
+            try:
+                store.hold_duty(self._clock.now_us())
+            except StoreError:
+                with self._lock:
+                    for spared in overdue[at:]:
+                        self._ending_us.pop(spared.instance_id, None)
+                raise
+            log.warning("orphan", provider=name, instance=instance_id)
+            try:
+                self._provider.terminate(instance_id)
+            except ProviderError as error:
+                log.warning("orphan not ended", instance=instance_id, error=str(error))
+                with self._lock:
+                    self._ending_us.pop(instance_id, None)
+                continue
+            text = f"{instance_id} in {name}/{orphan.zone} belongs to no job: terminated"
+            event = Event("orphan", text, severity=Severity.WARNING, alert=True)
+            with self._lock:
+                if instance_id not in self._reported:
+                    self._reported.add(instance_id)
+                    self._untold.append((orphan.tags.get("spotd-job", ""), event))
+
+    def _page(self, orphans: Sequence[Instance], verdicts: Mapping[str, Verdict]) -> None:
+        """Tell of what is held, once for all that a listing shows at once."""
+        name, kept = self._provider.name, (Fate.HOLD, Fate.FOREIGN)
+        with self._lock:
+            self._swept_s = self._clock.monotonic_s()
+            self._held = {
+                orphan.instance_id: Held(
+                    name,
+                    orphan,
+                    self._since_us.get(orphan.instance_id, 0),
+                    verdict.fate,
+                    verdict.why,
+                )
+                for orphan in orphans
+                if (verdict := verdicts[orphan.instance_id]).fate in kept
+            }
+            self._paged &= self._held.keys()
+            news = [held for i, held in sorted(self._held.items()) if i not in self._paged]
+            self._paged |= {held.instance.instance_id for held in news}
+            if news:
+                self._untold.append(("", held_event(name, news)))
+
+    def _tell(self, store: Store) -> None:
+        """Put on record what was ended; what the store does not take is told with the next listing:
+        nobody else knows of it. Raises StoreError."""
+        while self._untold:
+            with self._lock:
+                untold, self._untold = self._untold[:1], self._untold[1:]
+            try:
+                for job_id, event in untold:
+                    store.add_event(job_id, event, self._clock.now_us())
+            except StoreError:
+                with self._lock:
+                    self._untold = untold + self._untold
+                raise
+
+
+def held_event(provider: str, news: Sequence[Held]) -> Event:
+    """One page about machines that are held from now on."""
+    ids = [held.instance.instance_id for held in news]
+    named = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
+    whys = dict.fromkeys(held.why for held in news)
+    few = f"{len(ids)} machine{'s' if len(ids) > 1 else ''}"
+    text = (
+        f"{few} in {provider} that no job wants {'are' if len(ids) > 1 else 'is'} held, not ended: "
+        f"{named}; {'; '.join(list(whys)[:NAMED])}. They cost money: see `spotctl orphans`, "
+        "and end them with `spotctl orphans end`"
+    )
+    data = {"instances": ids}
+    key = f"orphan_held/{provider}"  # a daemon that starts again and again is one message
+    return Event("orphan_held", text, severity=Severity.ERROR, alert=True, key=key, data=data)
+
+
+def _record(store: Store, strays: Sequence[Stray]) -> Record:
+    """What the database says of itself, and of the jobs that unknown machines name."""
+    named = {stray.job_id for stray in strays if not stray.known}
+    jobs = {job_id: store.find_job(job_id) for job_id in named if job_id}
+    return Record(
+        deployment=store.deployment(),
+        generations={i: job.generation for i, job in jobs.items() if job and job.id == i},
+        released_at_us=store.orphans_released_us(),
+        quarantine=store.quarantine(),
+    )
+
+
+def _stray(instance: Instance, gone_us: int | None, seen_us: int) -> Stray:
+    """`gone_us` is when its node was gone (0: it is not), None when it never had one. A row that is
+    gone counts from then: a daemon that dies again and again forgets whom it saw."""
+    tags = instance.tags
+    generation = tags.get("spotd-generation", "")
+    return Stray(
+        instance_id=instance.instance_id,
+        deployment=tags.get("spotd-deployment", ""),
+        known=gone_us is not None,
+        since_us=min(gone_us or seen_us, seen_us),
+        launched_at_us=instance.launched_at_us,
+        ending=instance.state is InstanceState.STOPPING,
+        job_id=tags.get("spotd-job", ""),
+        generation=int(generation) if generation.isdecimal() else 0,
+    )

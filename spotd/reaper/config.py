@@ -1,0 +1,146 @@
+"""The reaper's own small configuration."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from providers.base import Provider
+from spotd.errors import InputError, Problem
+from spotd.registry import build_provider
+from spotd.validation import problems_of
+
+DEFAULT = Path("/etc/spotd/reaper.toml")
+SLACK_HOST = "hooks.slack.com"
+EXAMPLE = """\
+    deployment = "the id that spotctl doctor shows"
+    [providers.aws]
+    kind = "local"
+    url = "http://127.0.0.1:8700"
+    personality = "aws"
+    token_file = "/path/to/the/cloud/token"
+    [page]
+    slack_url_file = "/etc/spotd/reaper-slack-url"
+"""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _no_switch(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is no time; write a number")
+    return value
+
+
+class PageSection(_Section):
+    """Where the reaper's own pages go: both, when both are given; the log has them in any case."""
+
+    slack_url_file: Path | None = None
+    slack_url_credential: str | None = None
+    slack_hosts: list[str] = Field(default=[], description="Besides Slack's own; http allowed")
+    command: list[str] = Field(default=[], description="Gets the text of a page on its stdin")
+
+
+class ReaperFile(_Section):
+    """The whole file."""
+
+    deployment: str = Field(min_length=1)
+    providers: dict[str, dict[str, Any]] = Field(min_length=1)
+    page: PageSection = PageSection()
+    every_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    unattended_h: Annotated[float, BeforeValidator(_no_switch), Field(gt=0, le=720)] | None = None
+    state_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class ReaperConfig:
+    """The configuration in force. `slack_url` "" is none."""
+
+    file: ReaperFile
+    providers: Mapping[str, Provider]
+    slack_url: str
+    state_dir: Path | None
+
+    @property
+    def unattended_s(self) -> float | None:
+        """In place of what the machines' tags say; None to go by those."""
+        return None if self.file.unattended_h is None else self.file.unattended_h * 3600
+
+
+def load(path: Path | None, environ: Mapping[str, str] | None = None) -> ReaperConfig:
+    """Read and check everything, before a cloud is asked anything. Raises UserError."""
+    environ = os.environ if environ is None else environ
+    path = path or DEFAULT
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _wrong(path, Problem("", f"cannot be read: {error.strerror}")) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _wrong(path, Problem("", f"is not TOML: {error}")) from None
+    try:
+        file = ReaperFile.model_validate(data)
+    except ValidationError as error:
+        raise _wrong(path, *(problem for _, problem in problems_of(error, ReaperFile))) from None
+    state = environ.get("STATE_DIRECTORY")
+    return ReaperConfig(
+        file=file,
+        providers={name: _provider(path, file, name) for name in file.providers},
+        slack_url=_slack_url(path, file.page, environ),
+        state_dir=file.state_dir or (Path(state) if state else None),
+    )
+
+
+def _wrong(path: Path, *problems: Problem) -> InputError:
+    advice = f"correct {path}, or name another with --config; the smallest is\n{EXAMPLE}"
+    return InputError(f"the configuration {path} cannot be used:", problems, advice)
+
+
+def _provider(path: Path, file: ReaperFile, name: str) -> Provider:
+    settings = {
+        key: Path(value) if key.endswith("_file") and isinstance(value, str) else value
+        for key, value in file.providers[name].items()
+    }
+    kind = settings.pop("kind", None)
+    if not isinstance(kind, str):
+        problem = Problem(f"providers.{name}.kind", "is missing", 'add it, for example "local"')
+        raise _wrong(path, problem)
+    try:
+        return build_provider(kind, name, file.deployment, settings)
+    except (TypeError, ValueError) as error:
+        text = str(error).rpartition("() ")[2]
+        raise _wrong(path, Problem(f"providers.{name}", text)) from None
+
+
+def _slack_url(path: Path, page: PageSection, environ: Mapping[str, str]) -> str:
+    """The webhook's address, which is a secret: no error repeats it."""
+    where, file = "page.slack_url_file", page.slack_url_file
+    if page.slack_url_credential:
+        where = "page.slack_url_credential"
+        folder = environ.get("CREDENTIALS_DIRECTORY", "")
+        if file is not None or not folder or "/" in page.slack_url_credential:
+            text = "is a name of a credential that systemd gives, beside no slack_url_file"
+            raise _wrong(path, Problem(where, text, "add LoadCredential to the unit"))
+        file = Path(folder) / page.slack_url_credential
+    if file is None:
+        return ""
+    try:
+        url = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise _wrong(path, Problem(where, f"{file} cannot be read")) from None
+    parts = urlsplit(url)
+    named = {parts.hostname, parts.netloc} & set(page.slack_hosts)
+    if (parts.scheme == "https" and parts.hostname == SLACK_HOST) or (
+        named and parts.scheme in ("http", "https")
+    ):
+        return url
+    fix = "copy the webhook's URL from Slack, or name its host in page.slack_hosts"
+    raise _wrong(path, Problem(where, f"is no https address at {SLACK_HOST}", fix))

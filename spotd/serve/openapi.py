@@ -1,0 +1,137 @@
+"""The API's own description, as OpenAPI 3.1: made of the table of routes and of what each takes.
+
+What a route answers is an object with `apiVersion` and `kind`, or the one form of a refusal.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from typing import Any
+
+Schema = dict[str, Any]
+Row = tuple[str, str, Callable[..., Any]]
+
+_TEXT: Schema = {"type": "string"}
+_TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
+_NUMBER: Schema = {"type": "integer"}
+_WAIT: Schema = {"type": "integer", "minimum": 0, "maximum": 30}
+_DIGEST: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+_PACKAGE: Schema = {
+    "type": "object",
+    "properties": {"target": _TEXT, "digest": _DIGEST, "is_file": {"type": "boolean"}},
+    "required": ["digest"],
+}
+_JOB_FILE: dict[str, Schema] = {
+    "yaml": {**_TEXT, "description": "The job file; the values of its secrets are null"},
+    "env": _TEXTS,
+    "name": _TEXT,
+    "fallback_name": {**_TEXT, "description": "For a file that names no job"},
+}
+
+# What a route takes beside its path: of the query, and of a JSON body.
+QUERY: dict[str, dict[str, Schema]] = {
+    "GET /v1/jobs": {"all": {"enum": ["0", "1"]}, "limit": _NUMBER},
+    "GET /v1/nodes": {"job": _TEXT},
+    "GET /v1/costs": {"limit": _NUMBER},
+    "GET /v1/events": {
+        "job": _TEXT,
+        "after": _NUMBER,
+        "limit": _NUMBER,
+        "last": _NUMBER,
+        "wait_s": _WAIT,
+    },
+    "GET /v1/jobs/{job}/ssh": {"rank": _NUMBER},
+    "GET /v1/policy/{cloud}": {
+        "types": {**_TEXT, "description": "Types of instances, with commas between (AWS)"},
+        "spot": {"enum": ["0", "1"]},
+    },
+    "GET /v1/audit": {"since_s": _NUMBER, "after": _NUMBER},
+}
+BODY: dict[str, dict[str, Schema]] = {
+    "POST /v1/jobs": {
+        **_JOB_FILE,
+        "secrets": _TEXTS,
+        "packages": {"type": "array", "items": _PACKAGE},
+        "request_id": {**_TEXT, "description": "The same again is the same job"},
+    },
+    "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
+    "POST /v1/alerts/test": {"route": _TEXT},
+    "POST /v1/secrets/{name}": {"value": _TEXT},
+    "POST /v1/users/{name}/disable": {
+        "transfer_to": {**_TEXT, "description": "Who gets the unfinished jobs"}
+    },
+    "POST /v1/jobs/{job}/logs": {
+        "cursor": {"type": "object", "additionalProperties": _NUMBER},
+        "tail_bytes": _NUMBER,
+        "rank": _NUMBER,
+        "generation": _NUMBER,
+        "stream": _TEXT,
+        "wait_s": _WAIT,
+    },
+}
+_REFUSAL: Schema = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "text", "try"],
+            "properties": {"code": _TEXT, "text": _TEXT, "try": _TEXT},
+        }
+    },
+}
+_ANSWER: Schema = {
+    "type": "object",
+    "required": ["apiVersion", "kind"],
+    "properties": {"apiVersion": {"const": "spotd/v1"}, "kind": _TEXT},
+}
+
+
+def describe(rows: Iterable[Row]) -> dict[str, Any]:
+    """The document of these routes (verb, path, function)."""
+    paths: dict[str, dict[str, Any]] = {}
+    for verb, path, function in rows:
+        paths.setdefault(path, {})[verb.lower()] = _operation(f"{verb} {path}", function)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "spotd", "version": version("spotd")},
+        "paths": paths,
+        "components": {"schemas": {"Answer": _ANSWER, "Refusal": _REFUSAL}},
+    }
+
+
+def _operation(route: str, function: Callable[..., Any]) -> dict[str, Any]:
+    summary = (inspect.getdoc(function) or "").split("\n\n", maxsplit=1)[0].replace("\n", " ")
+    inside = [
+        {"name": name, "in": "path", "required": True, "schema": _inside(name)}
+        for name in re.findall(r"\{(\w+)\}", route)
+    ]
+    asked = [
+        {"name": name, "in": "query", "schema": schema}
+        for name, schema in QUERY.get(route, {}).items()
+    ]
+    found: dict[str, Any] = {
+        "summary": summary,
+        "operationId": function.__name__,
+        "parameters": inside + asked,
+        "responses": {
+            "200": _content("done", "Answer"),
+            "default": _content("refused: what happened, and what to try", "Refusal"),
+        },
+    }
+    if route in BODY:
+        schema = {"type": "object", "properties": BODY[route]}
+        found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    return found
+
+
+def _inside(name: str) -> Schema:
+    return _DIGEST if name == "digest" else {"type": "string", "minLength": 1}
+
+
+def _content(text: str, name: str) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{name}"}
+    return {"description": text, "content": {"application/json": {"schema": schema}}}

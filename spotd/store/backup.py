@@ -1,0 +1,229 @@
+"""A copy of the whole database, made while it is in use, and the way back.
+
+A copy is born in quarantine: however it is put in place later, a daemon on it knows less than the
+clouds do, and ends no machine for being unknown to it until somebody says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy.engine import URL
+
+from spotd.lock import hold_database
+from spotd.store.base import StoreError
+from spotd.store.engine import Database, file_of
+from spotd.store.sql import open_store
+from spotd.store.version import HEAD, revision_of, upgrade
+
+Program = Callable[[str], str | None]  # the path of a program by its name
+
+_SQLITE = b"SQLite format 3\x00"
+_POSTGRES = b"--\n-- PostgreSQL database dump"
+_COMPLETE = b"-- PostgreSQL database dump complete"
+_MARK = "\nUPDATE public.deployment SET quarantine = '{reason}' WHERE quarantine = '';\n"
+
+
+def back_up(url: str, file: Path, now_us: int, find: Program | None = None) -> None:
+    """Copy the database at `url` into the new `file`, for its owner alone, and check the copy.
+
+    Raises StoreError; then there is no such file.
+    """
+    at = datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    reason = f"this database was restored from the backup of {at}"
+    with _new(file):
+        source = file_of(url)
+        if source is not None:
+            _copy_sqlite(source, file)
+            _mark(f"sqlite:///{file}", reason, now_us)
+            _check(file)
+        else:
+            _dump(url, file, reason, find or _find)
+        _sync(file)
+
+
+def restore(url: str, file: Path, now_us: int, find: Program | None = None) -> str:
+    """Make the backup `file` the database at `url`, where none may be yet, bring it to this
+    program's schema, and leave it in quarantine; why it is.
+
+    Raises StoreError, and UserError when a daemon uses the database; nothing is half done then.
+    """
+    kind = _kind(file)
+    target = file_of(url)
+    if (kind == _SQLITE) != (target is not None):
+        here, there = ("SQLite", "PostgreSQL") if kind == _SQLITE else ("PostgreSQL", "SQLite")
+        raise StoreError(f"{file} is a backup of {here}, and database.url is {there}")
+    if target is not None:
+        return _restore_sqlite(target, file, now_us)
+    return _restore_postgres(url, file, now_us, find or _find)
+
+
+@contextmanager
+def _new(file: Path) -> Iterator[None]:
+    """A new, empty file that is gone again if the block fails. Raises StoreError."""
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise StoreError(f"{file} exists already: name a new file") from None
+    except OSError as error:
+        raise StoreError(f"{file} cannot be written: {error.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def _sync(file: Path) -> None:
+    """What was written survives a power cut, its name too."""
+    for path in (file, file.parent):
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _kind(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(max(len(_SQLITE), len(_POSTGRES)))
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {error.strerror}") from None
+    for kind in (_SQLITE, _POSTGRES):
+        if head.startswith(kind):
+            return kind
+    raise StoreError(f"{file} is no backup that `spotctl db backup` made")
+
+
+# --- SQLite
+
+
+def _copy_sqlite(source: Path, file: Path) -> None:
+    """One transaction's view of it; whoever writes meanwhile waits for nothing."""
+    try:
+        with closing(sqlite3.connect(source, timeout=30.0)) as connection:
+            connection.execute("VACUUM INTO ?", [str(file)])
+    except sqlite3.Error as error:
+        raise StoreError(f"the database {source} cannot be copied: {error}") from None
+
+
+def _check(file: Path) -> None:
+    """Whether all of it can be read; afterwards it is one file alone. Raises StoreError."""
+    try:
+        with closing(sqlite3.connect(file)) as connection:
+            [[found], *_] = connection.execute("PRAGMA integrity_check").fetchall()
+            connection.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.Error as error:
+        found = str(error)
+    if found != "ok":
+        raise StoreError(f"{file} is damaged: {found}")
+
+
+def _restore_sqlite(target: Path, file: Path, now_us: int) -> str:
+    draft = target.with_name(f".{target.name}.restored")
+    with closing(hold_database(target)):
+        for path in (target, *(target.with_name(target.name + end) for end in ("-wal", "-shm"))):
+            if path.exists():
+                raise StoreError(f"{path} exists: move it away first, nothing is overwritten")
+        draft.unlink(missing_ok=True)  # of a restore that was killed
+        with _new(draft):
+            try:
+                shutil.copyfile(file, draft)
+            except OSError as error:
+                raise StoreError(f"{file} cannot be copied: {error.strerror}") from None
+            _check(draft)
+            reason = _settle(f"sqlite:///{draft}", file, now_us)
+            _check(draft)
+            _sync(draft)
+            draft.rename(target)
+            _sync(target)
+    return reason
+
+
+# --- PostgreSQL
+
+
+def _find(name: str) -> str | None:
+    """A program of PostgreSQL's clients, the newest where a distribution keeps several."""
+    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return shutil.which(name) or (str(places[-1]) if places else None)
+
+
+def _run(find: Program, name: str, url: str, *options: str) -> None:
+    """The password goes by the environment: arguments are everybody's to read."""
+    program = find(name)
+    if program is None:
+        raise StoreError(f"{name} is missing: apt-get install postgresql-client")
+    database = Database(url)
+    database.close()
+    parts: URL = database.url.set(drivername="postgresql")._replace(password=None)
+    secret = {"PGPASSWORD": str(database.url.password)} if database.url.password else {}
+    done = subprocess.run(
+        [program, f"--dbname={parts.render_as_string(hide_password=False)}", *options],
+        env={**os.environ, **secret},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = " ".join(done.stderr.split())[-500:]
+        raise StoreError(f"{name} of {database.place} failed: {said}")
+
+
+def _dump(url: str, file: Path, reason: str, find: Program) -> None:
+    _run(find, "pg_dump", url, "--no-owner", "--no-privileges", f"--file={file}")
+    with file.open("r+b") as opened:
+        opened.seek(max(file.stat().st_size - 4096, 0))
+        if _COMPLETE not in opened.read():
+            raise StoreError(f"pg_dump left {file} incomplete: is the disk full?")
+        if _revision(url) == HEAD:
+            opened.write(_MARK.format(reason=reason).encode())
+
+
+def _restore_postgres(url: str, file: Path, now_us: int, find: Program) -> str:
+    if _revision(url) is not None:
+        raise StoreError(
+            "the database of database.url is not empty, and nothing is overwritten: create another "
+            "with createdb, and name that one"
+        )
+    settings = ("--set=ON_ERROR_STOP=1", "--single-transaction", "--quiet", "--no-psqlrc")
+    _run(find, "psql", url, *settings, f"--file={file}")
+    return _settle(url, file, now_us)
+
+
+# --- both
+
+
+def _revision(url: str) -> str | None:
+    database = Database(url)
+    try:
+        return database.read(revision_of)
+    finally:
+        database.close()
+
+
+def _settle(url: str, file: Path, now_us: int) -> str:
+    """Of this schema, held by nobody, in quarantine; why."""
+    upgrade(url)
+    return _mark(url, f"this database was restored from {file.name}", now_us)
+
+
+def _mark(url: str, reason: str, now_us: int) -> str:
+    """Put it in quarantine, unless it is of another schema; the reason that stands."""
+    if _revision(url) != HEAD:
+        return ""
+    store = open_store(url, now=lambda: now_us, notify=lambda: None, deployment_factory=str)
+    with closing(store):
+        store.set_quarantine(reason, now_us)
+        store.free_duties()
+        return store.quarantine()

@@ -1,0 +1,113 @@
+"""Who holds which of the duties that belong to no job: a lease with an epoch for each.
+
+What makes two daemons safe is the epoch, whatever their clocks say. Every write of a duty shares
+the lease's row until its transaction ends: a takeover waits for it, and a write that comes after a
+takeover finds another epoch and is refused.
+
+Clocks only say when a holder counts as dead, each by the clock of who asks. A lease that ends later
+than the asker itself could make it comes from a clock that is ahead (or ours was set back): it is
+cut to a full one from now. So a duty is free one lease after its holder was last heard of, however
+far clocks are apart. One that is ahead by more than a lease may take a duty from a holder that
+lives, which costs that one a refused write, and keeps it from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, case, func, select, update
+
+from spotd.model import S
+from spotd.states import NodeState
+from spotd.store import schema
+from spotd.store.base import LostDutyError
+
+CLOCK = "clock"  # the counter that keeps the latest time
+MARGIN_S = 5.0  # of a lease are left, or nothing is begun that no transaction can take back
+
+_duties, _counters, _nodes = schema.duties.c, schema.counters.c, schema.nodes.c
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One duty's. `holder` is empty when it was let go."""
+
+    holder: str
+    epoch: int
+    until_us: int
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What a store that belongs to a holder holds each of its writes against."""
+
+    duty: str
+    epoch: int
+
+    def check(self, lease: Lease | None, until_us: int = 0) -> None:
+        """Raises LostDutyError unless the lease is that of this epoch, and ends after `until_us`
+        if that is given."""
+        if lease is None or lease.epoch != self.epoch or lease.until_us < until_us:
+            raise LostDutyError(f"the duty {self.duty} is not ours any more")
+
+
+def asked(lease: Lease | None, holder: str, now_us: int, ttl_us: int) -> tuple[Lease, bool]:
+    """The lease after `holder` asked for it (to let it go: for no time), and whether it has it. The
+    epoch grows whenever somebody gets it who did not have it."""
+    if lease is None or (lease.holder != holder and lease.until_us <= now_us):
+        lease = Lease(holder, lease.epoch + 1 if lease else 1, 0)
+    elif lease.holder != holder:
+        cut_us = now_us + ttl_us if ttl_us else lease.until_us
+        return replace(lease, until_us=min(lease.until_us, cut_us)), False
+    return replace(lease, holder=holder if ttl_us else "", until_us=now_us + ttl_us), True
+
+
+def take_duty(conn: Connection, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
+    """See Store.take_duty."""
+    query = select(schema.duties).where(_duties.name == duty).with_for_update()
+    row = conn.execute(query).one_or_none()
+    before = None if row is None else Lease(row.holder, row.epoch, row.until_us)
+    after, has = asked(before, holder, now_us, ttl_us)
+    if has:
+        _keep_time(conn, now_us)
+    if before is None:
+        conn.execute(schema.duties.insert().values(name=duty, **vars(after)))
+    elif after != before:
+        conn.execute(update(schema.duties).where(_duties.name == duty).values(**vars(after)))
+    return after.epoch if has else None
+
+
+def free_all(conn: Connection) -> None:
+    """See SqlStore.free_duties."""
+    conn.execute(update(schema.duties).values(holder="", until_us=0))
+
+
+def hold(conn: Connection, fence: Fence) -> None:
+    """The lease is that of the fence until this transaction ends. Raises LostDutyError."""
+    fence.check(_lease(conn, fence, shared=True))
+
+
+def check(conn: Connection, fence: Fence, now_us: int) -> None:
+    """See Store.hold_duty."""
+    fence.check(_lease(conn, fence, shared=False), now_us + int(MARGIN_S * S))
+
+
+def _lease(conn: Connection, fence: Fence, *, shared: bool) -> Lease | None:
+    query = select(schema.duties).where(_duties.name == fence.duty)
+    row = conn.execute(query.with_for_update(read=True) if shared else query).one_or_none()
+    return None if row is None else Lease(row.holder, row.epoch, row.until_us)
+
+
+def _keep_time(conn: Connection, now_us: int) -> None:
+    kept = case((_counters.value > now_us, _counters.value), else_=now_us)
+    where = _counters.name == CLOCK
+    if not conn.execute(update(schema.counters).where(where).values(value=kept)).rowcount:
+        conn.execute(schema.counters.insert().values(name=CLOCK, value=now_us))
+
+
+def newest_us(conn: Connection) -> int:
+    """See Store.newest_us. Duties are taken every few seconds; calls are armed in between."""
+    kept = select(_counters.value).where(_counters.name == CLOCK)
+    armed = select(func.max(_nodes.effect_armed_at_us)).where(_nodes.state != NodeState.GONE.value)
+    found = (conn.execute(query).scalar_one_or_none() for query in (kept, armed))
+    return max(at_us or 0 for at_us in found)

@@ -1,0 +1,29 @@
+"""The part of the store's contract that keeps machines from outliving their purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from providers.base import Instance
+
+
+class LeakRecords(Protocol):
+    """A part of `spotd.store.base.Store`."""
+
+    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+        """Those instances, by id, that a node stands or stood for (it has their token or their id),
+        and when that node was gone; 0 for one that is not."""
+        ...
+
+    def record_renewed(self, node_id: str, until_us: int) -> None:
+        """The cloud moved the node's expiry on to `until_us`. Makes no job due."""
+        ...
+
+    def release_orphans(self, at_us: int) -> None:
+        """A person said that machines launched until `at_us` that no node wants may be ended."""
+        ...
+
+    def orphans_released_us(self) -> int:
+        """The latest of these times; 0 when nobody ever said so."""
+        ...

@@ -1,0 +1,63 @@
+"""What keeps machines from leaking: who asked for one, until when it may go on without us, and what
+a person said about those that nobody wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, case, or_, select, update
+
+from providers.base import Instance
+from spotd.model import Node
+from spotd.states import NodeState
+from spotd.store import schema
+
+RELEASED = "orphans_released"  # the counter that keeps the time
+
+_counters, _nodes = schema.counters.c, schema.nodes.c
+_SOME = 500  # instances in one statement
+
+
+def asked_for(conn: Connection, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+    """See LeakRecords.asked_for."""
+    found: dict[str, int] = {}
+    for at in range(0, len(instances), _SOME):
+        some = instances[at : at + _SOME]
+        tokens = sorted({i.token for i in some if i.token})
+        ids = sorted({i.instance_id for i in some})
+        same = or_(_nodes.token.in_(tokens), _nodes.instance_id.in_(ids))
+        columns = _nodes.token, _nodes.instance_id, _nodes.state, _nodes.gone_at_us
+        query = select(*columns).where(_nodes.provider == provider, same)
+        rows: list[Any] = list(conn.execute(query))
+        found |= matched(rows, some)
+    return found
+
+
+def matched(rows: Iterable[Row[Any] | Node], instances: Sequence[Instance]) -> dict[str, int]:
+    """Which instances are those of `rows`, and when those were gone."""
+    found = [(row, row.gone_at_us if row.state == NodeState.GONE.value else 0) for row in rows]
+    by_id = {row.instance_id: at_us for row, at_us in found if row.instance_id}
+    by_token = {row.token: at_us for row, at_us in found}
+    times = {i.instance_id: by_id.get(i.instance_id, by_token.get(i.token)) for i in instances}
+    return {instance_id: at_us for instance_id, at_us in times.items() if at_us is not None}
+
+
+def record_renewed(conn: Connection, node_id: str, until_us: int) -> None:
+    """See LeakRecords.record_renewed."""
+    earlier = (_nodes.id == node_id) & (_nodes.renewed_until_us < until_us)
+    conn.execute(update(schema.nodes).where(earlier).values(renewed_until_us=until_us))
+
+
+def release(conn: Connection, at_us: int) -> None:
+    """See LeakRecords.release_orphans."""
+    where = _counters.name == RELEASED
+    later = case((_counters.value > at_us, _counters.value), else_=at_us)
+    if not conn.execute(update(schema.counters).where(where).values(value=later)).rowcount:
+        conn.execute(schema.counters.insert().values(name=RELEASED, value=at_us))
+
+
+def released_us(conn: Connection) -> int:
+    """See LeakRecords.orphans_released_us."""
+    query = select(_counters.value).where(_counters.name == RELEASED)
+    return int(conn.execute(query).scalar_one_or_none() or 0)

@@ -1,0 +1,1 @@
+"""Everything that parses outside bytes, fed with any bytes: see targets.py."""

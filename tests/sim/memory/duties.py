@@ -1,0 +1,34 @@
+"""Who holds which of the duties that belong to no job."""
+
+from __future__ import annotations
+
+from spotd.model import S
+from spotd.store.duties import CLOCK, MARGIN_S, Fence, asked
+from tests.sim.memory.tables import Tables
+from tests.sim.memory.transaction import Transaction
+
+
+def take_duty(tx: Transaction, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
+    """See Store.take_duty."""
+    tables = tx.tables
+    after, has = asked(tables.duties.get(duty), holder, now_us, ttl_us)
+    if has:
+        tx.put(tables.counters, CLOCK, max(tables.counters[CLOCK], now_us))
+    tx.put(tables.duties, duty, after)
+    return after.epoch if has else None
+
+
+def hold(tables: Tables, fence: Fence) -> None:
+    """Raises LostDutyError."""
+    fence.check(tables.duties.get(fence.duty))
+
+
+def check(tables: Tables, fence: Fence, now_us: int) -> None:
+    """See Store.hold_duty."""
+    fence.check(tables.duties.get(fence.duty), now_us + int(MARGIN_S * S))
+
+
+def newest_us(tables: Tables) -> int:
+    """See Store.newest_us."""
+    armed = (tables.nodes[node_id].effect_armed_at_us for node_id in tables.active)
+    return max(tables.counters[CLOCK], max(armed, default=0))

@@ -1,0 +1,33 @@
+"""Machines that no node wants: whether one ever did, and what a person said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from providers.base import Instance
+from spotd.store.strays import RELEASED, matched
+from tests.sim.memory.tables import Tables
+from tests.sim.memory.transaction import Transaction
+
+
+def asked_for(tables: Tables, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+    """See LeakRecords.asked_for."""
+    nodes = [node for node in tables.nodes.values() if node.offer.provider == provider]
+    return matched(nodes, instances)
+
+
+def record_renewed(tx: Transaction, node_id: str, until_us: int) -> None:
+    """See LeakRecords.record_renewed."""
+    node = tx.tables.nodes.get(node_id)
+    if node is not None and node.renewed_until_us < until_us:
+        tx.change_node(node, renewed_until_us=until_us)
+
+
+def release(tx: Transaction, at_us: int) -> None:
+    """See LeakRecords.release_orphans."""
+    tx.put(tx.tables.counters, RELEASED, max(released_us(tx.tables), at_us))
+
+
+def released_us(tables: Tables) -> int:
+    """See LeakRecords.orphans_released_us."""
+    return tables.counters.get(RELEASED, 0)

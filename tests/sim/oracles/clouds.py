@@ -1,0 +1,82 @@
+"""L2, X1, B2, D1, G1: every machine that is made or ended, at the moment when it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from providers.base import CapacityType
+from spotd.model import LeaveReason, Node
+from spotd.states import NodeState
+from tests.sim.cloud import Rented
+from tests.sim.oracles.base import Oracle, S
+from tests.sim.world import SimWorld
+
+WITHDRAWN_S = 60  # until a withdrawal is heard and followed
+SPEAKS_S = 120.0  # until who comes back from wherever has heard it again
+
+
+class CloudOracle(Oracle):
+    """Hears of every mutation of a cloud."""
+
+    def __init__(self, world: SimWorld) -> None:
+        super().__init__(world)
+        self._obeyed_s: Counter[str] = Counter()
+        for cloud in world.clouds.values():
+            cloud.hear_created(self._created)
+            cloud.told_to_end = self._told_to_end
+
+    def _created(self, rented: Rented) -> None:
+        twins = [
+            other
+            for cloud in self.world.clouds.values()
+            for other in cloud.alive()
+            if other.token == rented.token
+        ]
+        if len(twins) > 1:
+            self.fail("L2", f"two machines live for {rented.token}")
+        node = self.world.node_of(rented.token)
+        if node is None:
+            self.fail("X1", f"{rented.id} was created without an intent on record")
+        cap = self.world.spec(node.job_id).max_hourly_microusd
+        spot = rented.request.capacity_type is CapacityType.SPOT
+        if cap and spot and rented.price_microusd_per_h > cap:
+            self.fail("B2", f"{rented.id} costs more than its job allows")
+
+    def look(self, nodes: Iterable[Node], passed_s: float) -> None:
+        """A machine whose notice was withdrawn is kept, unless its replacement is there, or it has
+        begun to stop."""
+        for machine in self.world.machines.values():
+            if not machine.speaks:
+                machine.mute_us = self.world.kernel.now_us
+        nodes = list(nodes)
+        manned = {n.job_id for n in nodes if n.chosen and n.state is not NodeState.DRAINING}
+        for node in nodes:
+            machine = self.world.machines.get(node.instance_id)
+            if machine is None or node.state is not NodeState.DRAINING or node.job_id in manned:
+                continue
+            noticed = node.leave_reason is LeaveReason.PREEMPTED and machine.stays
+            if noticed and self.everybody_up(self.world.rented(node.instance_id)):
+                self._obeyed_s[node.id] += int(passed_s)
+            if self._obeyed_s[node.id] > WITHDRAWN_S:
+                self.fail("D1", f"{node.id} goes on draining, and its notice was withdrawn")
+
+    def _told_to_end(self, rented: Rented) -> None:
+        """Somebody ends a machine: that has to be what the record says, and with reason."""
+        node = self.world.node_of(rented.token)
+        if node is None:
+            return  # an orphan: L1 wants it ended
+        if node.state not in (NodeState.TERMINATING, NodeState.GONE):
+            self.fail("G1", f"{node.id} is {node.state.value} and was ended")
+        self._judge_reason(rented, node)
+
+    def _judge_reason(self, rented: Rented, node: Node) -> None:
+        """A machine that trains and can be heard is ended for what its user, its cloud or its own
+        program said, and for nothing else."""
+        machine = self.world.machines[rented.id]
+        if node.leave_reason is LeaveReason.LOST:
+            spoke_s = ((node.gone_at_us or node.left_at_us) - machine.mute_us) / S
+            if machine.speaks and spoke_s > SPEAKS_S:
+                self.fail("D1", f"{node.id} is ended as lost, and had spoken for {spoke_s:.0f} s")
+        if node.leave_reason is LeaveReason.PREEMPTED and not machine.was_warned:
+            self.fail("D1", f"{node.id} was ended as preempted, and had no notice")

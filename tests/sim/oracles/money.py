@@ -1,0 +1,59 @@
+"""B1: what a job costs by the clouds' own books, against what its user allowed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.sim.cloud import Rented
+from tests.sim.oracles.base import Oracle, S
+from tests.sim.world import SimWorld
+
+# From the limit to the end of its machines: to notice, to save, to end, and to be believed. Only
+# time counts in which somebody could act.
+OVER_S = 600.0
+
+
+class MoneyOracle(Oracle):
+    def __init__(self, world: SimWorld) -> None:
+        super().__init__(world)
+        self._over_s: Counter[str] = Counter()
+        for cloud in world.clouds.values():
+            cloud.hear_created(self._created)
+
+    def spent_microusd(self, job_id: str, until_us: int) -> int:
+        """By the clouds' books, on demand and spot alike, by the second."""
+        return sum(
+            _cost(rented, until_us)
+            for cloud in self.world.clouds.values()
+            for rented in cloud.rented.values()
+            if rented.job_id == job_id
+        )
+
+    def look(self, passed_s: float) -> None:
+        for cloud in self.world.clouds.values():
+            for rented in cloud.alive():
+                limit = self.world.spec(rented.job_id).max_cost_microusd
+                now_us = self.world.kernel.now_us
+                if limit and self.spent_microusd(rented.job_id, now_us) > limit:
+                    self._count(rented, passed_s)
+
+    def _count(self, rented: Rented, passed_s: float) -> None:
+        machine = self.world.machines[rented.id]
+        if not self.everybody_up(rented) or not (machine.reachable or rented.ending_us):
+            return
+        self._over_s[rented.id] += passed_s  # type: ignore[assignment]
+        if self._over_s[rented.id] > OVER_S + rented.ignored * 90.0:
+            self.fail("B1", f"{rented.id} runs on, and its job's max_cost_usd is spent")
+
+    def _created(self, rented: Rented) -> None:
+        node = self.world.node_of(rented.token)
+        limit = self.world.spec(rented.job_id).max_cost_microusd
+        if node is None or not limit:
+            return
+        if self.spent_microusd(rented.job_id, node.requested_at_us) >= limit:
+            self.fail("B1", f"{node.id} was asked for when all its job may cost was spent")
+
+
+def _cost(rented: Rented, until_us: int) -> int:
+    end_us = min(rented.ended_us or until_us, until_us)
+    return max(end_us - rented.created_us, 0) * rented.price_microusd_per_h // (3600 * S)

@@ -1,0 +1,118 @@
+"""S1, D2, P1 to P3, A1, Q1: what is on record, while it is written and when all is calm."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from spotd.decide.rules import decide
+from spotd.model import Desired, Node, Outcome, View
+from spotd.plan import AddNode, Plan
+from spotd.reconcile import market_now
+from spotd.states import NodeState
+from tests.sim.kernel import EPOCH_US
+from tests.sim.oracles.base import Oracle, S
+from tests.sim.oracles.bucket import BucketOracle
+from tests.sim.oracles.money import MoneyOracle
+from tests.sim.world import SimWorld
+
+CREATES_AN_HOUR = 30  # of one job, however bad the weather: more is a loop
+MESSAGES_AN_HOUR = 240  # to one person
+EVENTS = 100_000
+
+
+class RecordOracle(Oracle):
+    def __init__(self, world: SimWorld, bucket: BucketOracle, money: MoneyOracle) -> None:
+        super().__init__(world)
+        self._bucket = bucket
+        self._money = money
+        self._created: Counter[tuple[str, int]] = Counter()  # by job and hour
+        world.on_committed = self._committed
+        for cloud in world.clouds.values():
+            cloud.hear_created(lambda rented: self._count(rented.job_id))
+
+    def _committed(self, view: View, plan: Plan, stored: int) -> None:
+        """A decision was accepted: it has to be about the job as it stood, and what its user
+        allows."""
+        job = view.job
+        if job.version != stored:
+            self.fail("S1", f"{job.id}: decided on version {job.version}, written over {stored}")
+        cap = job.spec.max_hourly_microusd
+        for change in plan.changes:
+            if isinstance(change, AddNode) and cap:
+                price = change.node.offer.price_microusd_per_h
+                if price > cap:
+                    self.fail("B2", f"{change.node.id} is asked for at {price}, above {cap}")
+
+    def _count(self, job_id: str) -> None:
+        hour = int((self.world.kernel.now_us - EPOCH_US) / (3600 * S))
+        self._created[job_id, hour] += 1
+        if self._created[job_id, hour] > CREATES_AN_HOUR:
+            self.fail("P3", f"{job_id} was given {CREATES_AN_HOUR} machines in an hour")
+
+    def look(self, nodes: Iterable[Node]) -> None:
+        seen: set[tuple[str, int]] = set()
+        for node in nodes:
+            if node.chosen and node.state in (NodeState.BOOTING, NodeState.RUNNING):
+                if (node.job_id, node.rank) in seen:
+                    self.fail("D2", f"two nodes are chosen for rank {node.rank} of {node.job_id}")
+                seen.add((node.job_id, node.rank))
+
+    # --- the end
+
+    def judge_end(self) -> None:
+        for job in self.world.store.jobs():
+            if job.id in self.world.poisoned:
+                continue  # P2: the others are to be finished all the same
+            if job.outcome is None and job.desired is not Desired.PAUSE:
+                self.fail("P1", f"{job.name} is not finished: {self._why(job.id)}")
+            if job.outcome is Outcome.SUCCEEDED:
+                self._judge_success(job.id)
+            if job.outcome is Outcome.FAILED and not self._may_fail(job.id):
+                self.fail("P1", f"{job.name} failed: {job.outcome_text}")
+        self._judge_alerts()
+        self._judge_rest()
+
+    def _may_fail(self, job_id: str) -> bool:
+        """Its own program crashed, or its money is spent: by the clouds' books, unless calls were
+        lost; what may have been made counts in full until it is known."""
+        fired = self.world.faults.fired
+        limit = self.world.spec(job_id).max_cost_microusd
+        spent = self._money.spent_microusd(job_id, self.world.kernel.now_us)
+        unknown = sum(count for name, count in fired.items() if name.startswith("cloud_"))
+        over = limit > 0 and (spent > limit / 2 or unknown > 0)
+        return over or fired["trainer_crash"] + fired["trainer_lies"] > 0
+
+    def _judge_success(self, job_id: str) -> None:
+        head = self._bucket.heads.get(job_id)
+        if head is None or not head.final or head.current is None:
+            self.fail("C1", f"{job_id} succeeded, and its HEAD is not final")
+        if head.current.step != self.world.steps[job_id]:
+            self.fail("C1", f"{job_id} succeeded at step {head.current.step}")
+
+    def _judge_alerts(self) -> None:
+        """Whatever a person had to be told was told, and not without end."""
+        told = self.world.people.told
+        for row in self.world.store.events(None, 0, EVENTS):
+            if row.event.alert and told.get((row.job_id, row.event.kind), 0) < row.at_us:
+                self.fail("A1", f"nobody was told of {row.event.kind} of {row.job_id}")
+        for hour, messages in self.world.people.messages.items():
+            if messages > MESSAGES_AN_HOUR:
+                self.fail("A1", f"{messages} messages in hour {hour}")
+
+    def _judge_rest(self) -> None:
+        """Nothing is left to decide: to decide twice is to decide once."""
+        for daemon in self.world.daemons:
+            world, timing = daemon.world, self.world.timing
+            now_us = world.clock.now_us()
+            for job_id in sorted(self.world.steps.keys() - self.world.poisoned):
+                view = self.world.store.load_view(job_id, now_us)
+                if view is None or view.job.outcome is None:
+                    continue
+                plan = decide(view, market_now(world, timing), now_us)
+                if plan.changes:
+                    self.fail("Q1", f"{job_id} has ended, and {plan.changes[0]} is decided")
+
+    def _why(self, job_id: str) -> str:
+        rows = self.world.store.events(job_id, 0, EVENTS)
+        return rows[-1].event.text if rows else "no event"

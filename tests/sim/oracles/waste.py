@@ -1,0 +1,62 @@
+"""L1, L1c, L3: machines that are paid for in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotd.model import Node
+from spotd.states import NodeState
+from tests.sim.cloud import Rented
+from tests.sim.oracles.base import Oracle
+from tests.sim.world import SimWorld
+
+BESIDE_S = 300.0  # how long a machine may live beside one that trains in its place
+LEAK_S = 300.0  # how long an orphan may live while its cloud and a daemon are up
+ENDED_S = 900.0  # ... and any machine of a job that has ended
+IGNORED_S = 90.0  # for each terminate that the cloud took and did not follow
+_VAIN = {
+    "L1": "has belonged to nobody",
+    "L1c": "was kept beside the one that trains",
+    "L3": "has belonged to a job that has ended",
+}
+
+
+class WasteOracle(Oracle):
+    def __init__(self, world: SimWorld) -> None:
+        super().__init__(world)
+        self.orphan_s = 0.0  # of all machines, whoever was up
+        self._orphans: dict[str, float] = {}  # id -> seconds while everybody was up
+        self._after_end: dict[str, float] = {}
+        self._beside: dict[str, float] = {}
+
+    def look(self, nodes: Sequence[Node], passed_s: float) -> None:
+        training = {n.job_id for n in nodes if n.chosen and n.state is NodeState.RUNNING}
+        idle = (NodeState.LAUNCHING, NodeState.BOOTING)
+        beside = {n.token for n in nodes if n.state in idle and n.job_id in training}
+        owned = {node.token for node in nodes}
+        ended = {job.id for job in self.world.store.jobs() if job.outcome is not None}
+        for cloud in self.world.clouds.values():
+            for rented in cloud.alive():
+                if rented.token in owned:
+                    self._orphans.pop(rented.id, None)
+                else:
+                    self.orphan_s += passed_s
+                    self._count(self._orphans, "L1", LEAK_S, rented, passed_s)
+                if rented.token in beside:
+                    self._count(self._beside, "L1c", BESIDE_S, rented, passed_s)
+                if rented.job_id in ended:
+                    self._count(self._after_end, "L3", ENDED_S, rented, passed_s)
+
+    def _count(
+        self, ages: dict[str, float], invariant: str, most_s: float, rented: Rented, passed_s: float
+    ) -> None:
+        if not self.everybody_up(rented):
+            return
+        age_s = ages[rented.id] = ages.get(rented.id, 0.0) + passed_s
+        if age_s > most_s + rented.ignored * IGNORED_S:
+            self.fail(invariant, f"{rented.id} {_VAIN[invariant]} for {age_s:.0f} s")
+
+    def judge_end(self) -> None:
+        for cloud in self.world.clouds.values():
+            for rented in cloud.alive():
+                self.fail("L3", f"{rented.id} lives on after every job has ended")

@@ -1,0 +1,41 @@
+"""Who is told: a chat that is down at times, loses answers, and asks for patience."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from spotd.act.alerts import Alert, RouteError
+from spotd.model import Severity
+from tests.sim.faults import Faults
+from tests.sim.kernel import EPOCH_US, Kernel
+
+TAKES_S = 0.3  # to send a message
+
+
+class People:
+    """`spotd.act.alerts.Route`, and what became of its messages."""
+
+    min_severity = Severity.INFO
+    paced = True
+
+    def __init__(self, kernel: Kernel, faults: Faults) -> None:
+        self.told: dict[tuple[str, str], int] = {}  # (job, kind of event) -> when last, us
+        self.messages: Counter[int] = Counter()  # by hour
+        self._kernel = kernel
+        self._faults = faults
+
+    def send(self, alerts: Sequence[Alert]) -> None:
+        """One message. Raises RouteError."""
+        if self._faults.strikes("chat_hangs"):
+            self._kernel.sleep(120.0)
+        self._kernel.sleep(TAKES_S)
+        if self._faults.strikes("chat_down"):
+            raise RouteError("503", retry_after_s=10.0)
+        now_us = self._kernel.now_us
+        self.messages[(now_us - EPOCH_US) // 3_600_000_000] += 1
+        for alert in alerts:
+            row = alert.row
+            self.told[row.job_id, row.event.kind] = now_us
+        if self._faults.strikes("chat_reply_lost"):
+            raise RouteError("no answer")

@@ -1,0 +1,99 @@
+"""A run is the same wherever and however often it is played, and a failure tells how to see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.__main__ import main
+from tests.sim.batch import Sum, play, shrink
+from tests.sim.profiles import PROFILES
+from tests.sim.run import Case, Result
+from tests.sim.zoo import BUGS
+
+SHORT = 1.0  # hours
+PLANTED = {bug.name: bug for bug in BUGS}
+
+
+def _result(case: Case) -> Result:
+    [result] = play([case], case.tier, 1)
+    return result
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_nothing_is_violated(profile: str) -> None:
+    """One seed of each kind; `make sim` plays many."""
+    result = _result(Case(1, profile, hours=4.0))
+    assert result.violation is None, result.tail
+
+
+def test_a_run_is_the_same_on_every_store() -> None:
+    """To the last event: what holds for the quick store holds for the real ones."""
+    traces = {
+        tier: _result(Case(7, "two", tier, SHORT)).trace
+        for tier in ("memory", "sqlite", "postgresql")
+    }
+    assert len(set(traces.values())) == 1, traces
+
+
+def test_a_run_is_the_same_in_every_process() -> None:
+    """Also where sets and dictionaries of strings are in another order."""
+    command = [sys.executable, "-m", "tests.sim", "--seeds", "2", "--hours", f"{SHORT}", "--json"]
+    traces = []
+    for seed in ("0", "777"):
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        traces.append(json.loads(done.stdout)["trace"])
+    assert traces[0] == traces[1]
+
+
+def test_another_seed_is_another_run() -> None:
+    assert _result(Case(1, hours=SHORT)).trace != _result(Case(2, hours=SHORT)).trace
+
+
+def test_a_violation_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    bug = PLANTED["create then record"]
+    with bug.planted():
+        assert main(["--seeds", "1", "--processes", "1", "--hours", "2"]) == 1
+        told = capsys.readouterr().err
+        assert "X1 at " in told
+        [replay] = [line.split("replay: ")[1] for line in told.splitlines() if "replay: " in line]
+        assert main([*replay.split()[3:], "--processes", "1"]) == 1
+    assert main([*replay.split()[3:], "--processes", "1"]) == 0, "without the bug"
+
+
+def test_shrinking_leaves_what_is_needed() -> None:
+    with PLANTED["no client token"].planted():
+        whole = next(
+            result
+            for result in map(_result, (Case(seed, "unknown", hours=4.0) for seed in range(10)))
+            if result.violation is not None
+        )
+        least = shrink(whole)
+        assert least.violation is not None
+        assert whole.violation is not None
+        assert least.violation.invariant == whole.violation.invariant
+        assert len(least.enabled) < len(whole.enabled) / 2
+        for name in least.enabled:
+            off = least.case.off | {name}
+            again = _result(replace(least.case, off=off)).violation
+            assert again is None or again.invariant != whole.violation.invariant
+
+
+def test_a_fault_that_never_fires_makes_a_batch_vacuous() -> None:
+    total = Sum()
+    total.add(Result(Case(1), enabled=frozenset({"storm", "preempt"}), fired=Counter(preempt=3)))
+    assert total.vacuous == ["storm"]
+    total.add(Result(Case(2), enabled=frozenset({"storm"}), fired=Counter(storm=1)))
+    assert total.vacuous == []

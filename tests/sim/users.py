@@ -1,0 +1,55 @@
+"""What people ask for during a run: jobs of every kind, and now and then a change of mind."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from providers.base import OfferRequest
+from spotd.model import CheckpointSpec, Desired, HealthSpec
+from tests.sim.profiles import Profile
+from tests.sim.world import BUCKET, SimWorld
+
+ANYWHERE = OfferRequest(accelerator="H100", accelerator_count=8)
+
+
+class Users:
+    """Submits the profile's jobs over the first hours; some are paused or cancelled later."""
+
+    def __init__(self, world: SimWorld, profile: Profile) -> None:
+        self._world = world
+        self._profile = profile
+        self._random = world.faults.stream("users")
+
+    def begin(self, hours: float) -> None:
+        for number in range(self._profile.jobs):
+            after_s = 0.0 if number == 0 else self._random.uniform(0.0, hours * 3600 / 2)
+            self._world.kernel.after(after_s, partial(self._submit, number, hours * 3600))
+
+    def _submit(self, number: int, left_s: float) -> None:
+        """A job that could be done in the time left, if little went wrong."""
+        random, world = self._random, self._world
+        steps = int(left_s * random.uniform(0.1, 0.5) / 10.0)
+        job_id = world.submit(
+            f"job{number}",
+            steps,
+            alternatives=(ANYWHERE,),
+            candidates=random.choice((1, 1, 1, 2)),
+            checkpoint=CheckpointSpec(
+                store=BUCKET, engine="spotd", every_s=random.choice((120.0, 600.0, 1800.0))
+            ),
+            progress_every_s=120.0,
+            health=HealthSpec(check_every_s=300.0),
+            max_hourly_microusd=random.choice((0, 0, 16_500_000)),
+            max_cost_microusd=random.choice(self._profile.budgets_microusd),
+        )
+        if self._profile.poison and number == 0:
+            world.poisoned.add(job_id)
+        if random.random() < 0.15:
+            self._later(job_id, Desired.CANCEL, left_s * 0.3)
+        elif random.random() < 0.15:
+            self._later(job_id, Desired.PAUSE, left_s * 0.3)
+            self._later(job_id, Desired.RUN, left_s * 0.3, left_s * 0.35)
+
+    def _later(self, job_id: str, desired: Desired, most_s: float, least_s: float = 0.0) -> None:
+        after_s = least_s + self._random.uniform(1.0, most_s)
+        self._world.kernel.after(after_s, partial(self._world.desire, job_id, desired))

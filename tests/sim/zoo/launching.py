@@ -1,0 +1,190 @@
+"""Bugs of how machines are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import spotd.decide.ending
+import spotd.decide.placement
+import spotd.decide.placing
+from providers.base import CapacityError, Launched, LaunchRequest, Offer, UnknownOutcome
+from spotd.act.effects import launch_request
+from spotd.model import EffectKind, LeaveReason, Node
+from spotd.observe.sweep import Sweep
+from spotd.plan import Effect, Plan
+from spotd.states import NodeState
+from tests.sim.daemon import KEYS, CloudClient, StoreClient
+from tests.sim.zoo.bug import Bug, put
+
+
+def _no_client_token(stack: ExitStack) -> None:
+    launch = CloudClient.launch
+
+    def forgetful(self: CloudClient, request: LaunchRequest) -> Launched:
+        self._cloud._by_token.pop((request.token, request.region), None)
+        return launch(self, request)  # type: ignore[return-value]
+
+    put(stack, CloudClient, "launch", forgetful)
+
+
+def _token_without_location(stack: ExitStack) -> None:
+    def placeless(deployment: str, node: str, offer: Offer) -> str:
+        job, generation, *_ = node.split("-")
+        return f"spotd-{deployment}-{job}-{generation}"
+
+    put(stack, spotd.decide.placing, "launch_token", placeless)
+
+
+def _create_then_record(stack: ExitStack) -> None:
+    commit = StoreClient.commit_many
+
+    def eager(self: StoreClient, plans: Sequence[tuple[Any, Plan]], now_us: int) -> Any:
+        for view, plan in plans:
+            for change in plan.changes:
+                if type(change).__name__ == "AddNode":
+                    node: Node = change.node  # type: ignore[union-attr]
+                    effect = Effect(EffectKind.LAUNCH, node, view.job, 0)
+                    request = launch_request(effect, KEYS, self.deployment())
+                    self._outside.clouds[node.offer.provider].launch(request)
+        return commit(self, plans, now_us)
+
+    put(stack, StoreClient, "commit_many", eager)
+
+
+def no_sweep(stack: ExitStack) -> None:
+    """Switch the sweep off: it would clear up behind other layers."""
+    put(stack, Sweep, "_overdue", lambda *_: [])
+
+
+def _unknown_given_up(stack: ExitStack) -> None:
+    no_sweep(stack)
+    launch = CloudClient.launch
+
+    def sure(self: CloudClient, request: LaunchRequest) -> Any:
+        try:
+            return launch(self, request)
+        except UnknownOutcome as error:
+            raise CapacityError(str(error)) from None
+
+    put(stack, CloudClient, "launch", sure)
+    _forget_doubts(stack)
+
+
+def _forget_doubts(stack: ExitStack) -> None:
+    """A refusal ends a launch, whatever may have been made before."""
+    leave = _draft().leave
+
+    def gone(self: Any, node: Node, reason: LeaveReason, text: str, **more: Any) -> None:
+        leave(self, node, reason, text, **more)
+        if reason is LeaveReason.CAPACITY and not node.instance_id:
+            self.set_node(node, state=NodeState.GONE)
+
+    put(stack, _draft(), "leave", gone)
+
+
+def _draft() -> type:
+    found: type = spotd.decide.placing.Draft
+    return found
+
+
+def _cancel_forgets(stack: ExitStack) -> None:
+    """SkyPilot's issue 4410: a cancel while a machine is on its way forgets that machine."""
+    no_sweep(stack)
+    leave = _draft().leave
+
+    def forget(self: Any, node: Node, reason: LeaveReason, text: str, **more: Any) -> None:
+        leave(self, node, reason, text, **more)
+        if node.state is NodeState.LAUNCHING:
+            self.set_node(node, state=NodeState.GONE)
+
+    put(stack, _draft(), "leave", forget)
+
+
+def _hedge_loser_kept(stack: ExitStack) -> None:
+    leave: Callable[..., None] = _draft().leave
+
+    def kind(self: Any, node: Node, reason: LeaveReason, text: str, **more: Any) -> None:
+        if reason is not LeaveReason.HEDGE_LOST:
+            leave(self, node, reason, text, **more)
+
+    put(stack, _draft(), "leave", kind)
+
+
+def _budget_after_the_create(stack: ExitStack) -> None:
+    spent = spotd.decide.ending._spent_now
+
+    def late(d: Any) -> int:
+        return spent(d) if any(n.state is NodeState.BOOTING for n in d.nodes) else 0
+
+    put(stack, spotd.decide.ending, "_spent_now", late)
+    put(stack, spotd.store.limits.Room, "take", lambda *_: "")
+
+
+def _cap_ignored(stack: ExitStack) -> None:
+    refuse = spotd.decide.placement._excluded
+
+    def generous(offer: Offer, spec: Any, *more: Any) -> Any:
+        return refuse(offer, replace(spec, max_hourly_microusd=0), *more)
+
+    put(stack, spotd.decide.placement, "_excluded", generous)
+
+
+LAUNCHING = (
+    Bug(
+        "no client token",
+        "every try of a create is a new one",
+        frozenset({"L2"}),
+        _no_client_token,
+        "unknown",
+    ),
+    Bug(
+        "token without location",
+        "candidates share their token",
+        frozenset({"L2", "P1", "X1"}),
+        _token_without_location,
+    ),
+    Bug(
+        "create then record",
+        "the machine first, the intent after",
+        frozenset({"X1"}),
+        _create_then_record,
+    ),
+    Bug(
+        "unknown create given up",
+        "no answer is taken for a refusal",
+        frozenset({"L1", "L3"}),
+        _unknown_given_up,
+        "unknown",
+        without="sweep",
+    ),
+    Bug(
+        "cancel forgets a launch",
+        "what was on its way when its job was stopped is forgotten",
+        frozenset({"L1", "L3"}),
+        _cancel_forgets,
+        "unknown",
+        without="sweep",
+    ),
+    Bug(
+        "hedge loser kept",
+        "who answered second stays",
+        frozenset({"L1c", "L3", "D2"}),
+        _hedge_loser_kept,
+    ),
+    Bug(
+        "budget after the create",
+        "what a job may cost is looked at when it costs",
+        frozenset({"B1"}),
+        _budget_after_the_create,
+        "poor",
+    ),
+    Bug(
+        "price cap ignored",
+        "the cheapest is taken, whatever it costs",
+        frozenset({"B2"}),
+        _cap_ignored,
+    ),
+)

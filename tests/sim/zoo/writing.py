@@ -1,0 +1,132 @@
+"""Bugs of what is written, and by whom: checkpoints, decisions, alerts."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import spotd.loop
+import tests.sim.memory.commit
+from spotd.model import HeadSeen
+from spotd.reconcile import drain, joint_pass
+from spotd.wire import Head
+from tests.sim.daemon import StoreClient
+from tests.sim.memory_store import MemoryStore
+from tests.sim.objects import BucketClient
+from tests.sim.zoo.bug import Bug, put
+from tests.sim.zoo.leaving import _seen
+from trainer.fence import Fence, read_head
+
+
+def _no_fence(stack: ExitStack) -> None:
+    def blunt(self: BucketClient, key: str, data: bytes, _tag: str | None) -> str:
+        self._call(f"put_if {key}", lambda: self._bucket.put(key, data))
+        return self._bucket.objects[key][1]
+
+    put(stack, BucketClient, "put_if", blunt)
+
+
+def _fence_after_reading(stack: ExitStack) -> None:
+    claim = Fence.claim
+
+    def late(self: Fence) -> Head:
+        found = read_head(self.store, self.job_id)
+        self._sleep(30.0)
+        head = claim(self)
+        before = found[0].current if found is not None else None
+        self._sent[head.nonce] = before
+        return replace(head, current=before)
+
+    put(stack, Fence, "claim", late)
+
+
+def _no_compare_and_swap(stack: ExitStack) -> None:
+    commit_many = tests.sim.memory.commit.commit_many
+
+    def last_wins(tx: Any, plans: Any, now_us: int) -> Any:
+        current = [
+            (
+                replace(view, job=replace(view.job, version=tx.tables.jobs[view.job.id].version)),
+                plan,
+            )
+            for view, plan in plans
+        ]
+        return commit_many(tx, current, now_us)
+
+    put(stack, tests.sim.memory.commit, "commit_many", last_wins)
+
+
+def _exit_code_is_success(stack: ExitStack) -> None:
+    record = MemoryStore.record_head
+
+    def trusting(self: MemoryStore, job_id: str, head: HeadSeen) -> None:
+        record(self, job_id, replace(head, final=True))
+
+    put(stack, MemoryStore, "record_head", trusting)
+
+
+def _alert_marked_first(stack: ExitStack) -> None:
+    def due(self: StoreClient, now_us: int, limit: int) -> Any:
+        rows = self._store.due_alerts(now_us, limit)
+        if rows:
+            self._store.mark_alerts(rows, now_us, 0, "")
+        return rows
+
+    put(stack, StoreClient, "due_alerts", due)
+
+
+def _poison_spreads(stack: ExitStack) -> None:
+    def stop(_job_id: str, error: Exception) -> NoReturn:
+        raise error
+
+    def all_or_none(self: Any, job_ids: list[str]) -> bool:
+        drain(joint_pass(self._world, self._timing, job_ids, self._dispatch, stop))
+        return True
+
+    put(stack, spotd.loop.Loop, "_decide_jointly", all_or_none)
+
+
+WRITING = (
+    Bug(
+        "no fence",
+        "HEAD is written whoever owns it",
+        _seen("F1", "C1"),
+        _no_fence,
+        "zombies",
+    ),
+    Bug(
+        "fence after reading",
+        "the resume point is read before HEAD is claimed",
+        _seen("C1", "R1"),
+        _fence_after_reading,
+        "zombies",
+        within=60,
+    ),
+    Bug(
+        "no compare and swap",
+        "the last decision wins, whatever it was about",
+        _seen("S1"),
+        _no_compare_and_swap,
+        "two",
+    ),
+    Bug(
+        "exit is success",
+        "a program that ended with 0 is done, whatever HEAD says",
+        _seen("C1"),
+        _exit_code_is_success,
+    ),
+    Bug(
+        "alert marked first",
+        "an alert counts as delivered before it is",
+        _seen("A1"),
+        _alert_marked_first,
+    ),
+    Bug(
+        "poison spreads",
+        "a job that nothing can be decided about stops the others",
+        _seen("P1"),
+        _poison_spreads,
+        "poison",
+    ),
+)

@@ -1,0 +1,30 @@
+"""`spotctl quarantine`, and what doctor says while there is one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import Rig
+
+
+def test_it_is_shown_told_by_doctor_and_released(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(rig, "quarantine", "status") == 0
+    assert capsys.readouterr().out == "no quarantine\n"
+    assert spotctl(rig, "doctor") == 0
+    rig.store.set_quarantine("restored from a backup", rig.clock.now_us())
+    assert spotctl(rig, "quarantine", "status") == 0
+    assert "quarantine: restored from a backup\n" in capsys.readouterr().out
+    assert spotctl(rig, "doctor") == 1
+    captured = capsys.readouterr()
+    assert "restored from a backup" in captured.out
+    assert "then: spotctl quarantine release" in captured.err
+    assert spotctl(rig, "quarantine", "release", "-o", "json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["active"], data["reason"]) == (False, "restored from a backup")
+    assert rig.store.quarantine() == ""
+    assert spotctl(rig, "doctor") == 0

@@ -1,0 +1,140 @@
+"""Limits of money and time, to the micro-dollar, and what an ended job keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spotd.decide.draft import Draft
+from spotd.decide.ending import clean_up, obey_limits, stop_wanted
+from spotd.decide.leaving import drain_noticed, keep_gang
+from spotd.decide.settling import settle_exits
+from spotd.model import (
+    Desired,
+    LeaveReason,
+    Node,
+    Outcome,
+    S,
+)
+from spotd.states import NodeState
+from tests.spotd.decide.build import (
+    NOW,
+    hello,
+    market,
+    node,
+    settle,
+    spec,
+    view,
+)
+
+R, D, T = NodeState.RUNNING, NodeState.DRAINING, NodeState.TERMINATING
+EXITED = NOW - 10 * S
+DONE: dict[str, Any] = {"exit_code": 0, "exited_at_us": EXITED}
+
+
+def draft(*nodes: Node, **fields: Any) -> Draft:
+    return Draft(view(*nodes, **fields), market(), NOW)
+
+
+@pytest.mark.parametrize(("left", "stopped"), [(1, False), (0, True), (-1, True)])
+def test_the_last_micro_dollar_may_be_spent(left: int, stopped: bool) -> None:
+    d = draft(node(R), job={"spec": spec(max_cost_microusd=1000 + left)}, spent_microusd=1000)
+    obey_limits(d)
+    assert bool(d.job.stop_text) is stopped
+    assert (d.plan().wake_at_us > NOW) is not stopped
+
+
+def test_what_was_spent_since_the_view_was_loaded_counts() -> None:
+    """A quarter of an hour at ten dollars; a view from the future counts for nothing."""
+    job = {"spec": spec(max_cost_microusd=10_000_000)}
+    d = draft(node(R), job=job, spent_microusd=1_000_000, loaded_at_us=NOW - 900 * S)
+    obey_limits(d)
+    assert d.plan().wake_at_us == NOW + 2340 * S, "6.50 dollars more"
+    d = draft(node(R), job=job, spent_microusd=0, loaded_at_us=NOW + 900 * S)
+    obey_limits(d)
+    assert d.plan().wake_at_us == NOW + 3600 * S
+
+
+@pytest.mark.parametrize("job", [{"outcome": Outcome.FAILED}, {"stop_text": "cancelled"}])
+def test_what_has_ended_or_stops_has_no_limits(job: dict[str, Any]) -> None:
+    d = draft(node(R), job={"spec": spec(max_duration_s=1.0)} | job)
+    obey_limits(d)
+    assert d.job.stop_text == job.get("stop_text", "")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (Outcome.SUCCEEDED, LeaveReason.DONE),
+        (Outcome.FAILED, LeaveReason.CANCELLED),
+        (Outcome.CANCELLED, LeaveReason.CANCELLED),
+    ],
+)
+def test_what_an_ended_job_gives_back_is_done_only_when_it_succeeded(
+    outcome: Outcome, reason: LeaveReason
+) -> None:
+    d = draft(node(R), job={"outcome": outcome, "outcome_text": "over"})
+    clean_up(d)
+    assert d.nodes[0].leave_reason is reason
+
+
+@pytest.mark.parametrize(("until_us", "state"), [(NOW + 1, R), (NOW, T)])
+def test_a_machine_is_kept_until_its_time_and_no_longer(until_us: int, state: NodeState) -> None:
+    failed = node(R, exit_code=1, exited_at_us=EXITED, kept_until_us=until_us)
+    job = {"outcome": Outcome.FAILED, "outcome_text": "over"}
+    after, _ = settle(view(failed, job=job))
+    assert after.nodes[0].state is state
+    after, _ = settle(view(failed, job=job | {"desired": Desired.CANCEL}))
+    assert after.nodes[0].state is T
+
+
+@pytest.mark.parametrize(("until_us", "state"), [(NOW + 1, D), (NOW, T)])
+def test_a_drain_of_a_kept_machine_is_cut_short_when_it_is_kept_no_longer(
+    until_us: int, state: NodeState
+) -> None:
+    late = node(
+        D,
+        leave_reason=LeaveReason.CANCELLED,
+        drained_at_us=NOW - 9000 * S,
+        kept_until_us=until_us,
+    )
+    d = draft(late)
+    drain_noticed(d)
+    assert d.nodes[0].state is state
+
+
+@pytest.mark.parametrize(("until_us", "state"), [(NOW + 1, R), (NOW, T)])
+def test_a_failed_machine_is_kept_to_the_moment(until_us: int, state: NodeState) -> None:
+    failed = node(R, exit_code=1, exited_at_us=EXITED, kept_until_us=until_us)
+    d = draft(failed, job={"stop_text": "used up"})
+    settle_exits(d)
+    assert d.nodes[0].state is state
+
+
+@pytest.mark.parametrize(("until_us", "kept"), [(NOW + 1, True), (NOW, False)])
+def test_every_rule_keeps_a_machine_to_the_same_moment(until_us: int, kept: bool) -> None:
+    trains = node(R, kept_until_us=until_us)
+    boots = hello(generation=2, kept_until_us=until_us)
+    d = draft(trains, boots, job={"desired": Desired.PAUSE})
+    stop_wanted(d)
+    assert [n.state for n in d.nodes] == ([R, boots.state] if kept else [D, T])
+    d = draft(trains, job={"outcome": Outcome.FAILED, "outcome_text": "over"})
+    clean_up(d)
+    assert (d.nodes[0].state is R) is kept
+    mates = [node(T, leave_reason=LeaveReason.LOST), replace(trains, id="mate", rank=1)]
+    d = draft(*mates, job={"spec": spec(num_nodes=2)})
+    keep_gang(d)
+    assert (d.nodes[1].state is R) is kept
+
+
+def test_who_has_nothing_to_say_says_so() -> None:
+    assert draft().plan().reason == "nothing to do"
+    assert draft().plan().reasons == ()
+
+
+def test_a_time_that_has_passed_is_looked_at_at_once_and_not_in_the_past() -> None:
+    d = draft()
+    d.wake(NOW - S)
+    assert d.plan().wake_at_us == NOW + 1

@@ -1,0 +1,104 @@
+"""Whose expiry is moved on, and how far."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spotd.decide.bootstrap import agent_config
+from spotd.decide.expiry import (
+    LIFE_LIMIT_S,
+    expiry_tags,
+    first_expiry_us,
+    life_limit_s,
+    renewal_us,
+    renewed_late,
+)
+from spotd.decide.rules import decide
+from spotd.model import S, Timing
+from spotd.plan import AddNode
+from spotd.states import NodeState
+from tests.spotd.decide import build
+from tests.spotd.decide.build import NOW
+
+HOUR = 3600 * S
+DAY = Timing(unattended_s=86_400.0)
+
+
+class Cloud:
+    """What a provider says about its machines."""
+
+    watcher = "aws"
+    limits_life = True
+    power_off = ("off",)
+
+
+def test_a_machine_is_asked_for_with_its_whole_time() -> None:
+    market = build.market(timing=Timing(unattended_s=10.5))
+    plan = decide(build.view(), market, NOW + 1)
+    [node] = [change.node for change in plan.changes if isinstance(change, AddNode)]
+    assert node.expires_at_us == NOW + 11 * S, "in whole seconds, as a tag is"
+    assert expiry_tags(node)["spotd-expires"] == str(NOW // S + 11)
+    assert life_limit_s(node) == LIFE_LIMIT_S
+
+
+@pytest.mark.parametrize(
+    ("state", "left_us", "due"),
+    [
+        (NodeState.RUNNING, 24 * HOUR, False),
+        (NodeState.RUNNING, 23 * HOUR, False),
+        (NodeState.RUNNING, 23 * HOUR - 1, True),
+        (NodeState.RUNNING, -HOUR, True),
+        (NodeState.BOOTING, HOUR, True),
+        (NodeState.DRAINING, HOUR, True),
+        (NodeState.LAUNCHING, HOUR, False),  # there is no machine yet that we know of
+        (NodeState.TERMINATING, HOUR, False),
+        (NodeState.GONE, HOUR, False),
+    ],
+)
+def test_what_is_renewed(state: NodeState, left_us: int, due: bool) -> None:
+    """Every hour, as long as somebody wants it."""
+    node = build.node(state, expires_at_us=NOW - 99 * HOUR, renewed_until_us=NOW + left_us)
+    until_us = renewal_us(node, DAY, NOW)
+    assert until_us == (first_expiry_us(DAY, NOW) if due else 0)
+
+
+def test_a_machine_without_a_tag_gets_one() -> None:
+    assert renewal_us(build.node(NodeState.RUNNING), DAY, NOW) == NOW + 24 * HOUR
+
+
+def test_a_longer_time_is_told_at_once_and_a_shorter_one_when_it_is_due() -> None:
+    node = build.node(NodeState.RUNNING, expires_at_us=NOW + 24 * HOUR)
+    assert renewal_us(node, Timing(unattended_s=2 * 86_400.0), NOW)
+    assert not renewal_us(node, Timing(unattended_s=86_400.0 / 2), NOW)
+
+
+@pytest.mark.parametrize(("left_h", "late"), [(23, False), (13, False), (12, False), (11, True)])
+def test_when_a_person_has_to_know(left_h: int, late: bool) -> None:
+    node = build.node(NodeState.RUNNING, expires_at_us=NOW + left_h * HOUR)
+    assert renewed_late(node, DAY, NOW) is late
+
+
+def test_a_limit_that_cannot_be_moved_is_longer_than_those_that_can() -> None:
+    for hours in (1, 24, 720):
+        node = build.node(
+            NodeState.LAUNCHING, requested_at_us=NOW, expires_at_us=NOW + hours * HOUR
+        )
+        assert life_limit_s(node) >= max(LIFE_LIMIT_S, 2 * hours * 3600)
+
+
+def test_what_an_agent_is_told_of_its_time() -> None:
+    """As its tag says, whenever it is started; the cloud's own limit only where there is one."""
+    node = build.node(NodeState.BOOTING, requested_at_us=NOW - HOUR, expires_at_us=NOW + 23 * HOUR)
+    cloud = Cloud()
+    config = agent_config("d", node, cloud, NOW)  # type: ignore[arg-type]
+    assert (config.unattended_s, config.left_s) == (86_400, 23 * 3600)
+    assert (config.life_s, config.power_off) == (LIFE_LIMIT_S - 3600, ("off",))
+    cloud.limits_life = False
+    renewed = replace(node, renewed_until_us=NOW + 24 * HOUR)
+    config = agent_config("d", renewed, cloud, NOW)  # type: ignore[arg-type]
+    assert (config.left_s, config.life_s) == (24 * 3600, 0)
+    older = replace(node, expires_at_us=0, renewed_until_us=NOW + HOUR)
+    config = agent_config("d", older, Cloud(), NOW)  # type: ignore[arg-type]
+    assert (config.unattended_s, config.life_s) == (0, 0), "asked for before there were expiries"

@@ -1,0 +1,86 @@
+"""What the reaper makes of a listing, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from providers.base import EXPIRES_TAG, UNATTENDED_TAG, CapacityType, Instance, InstanceState
+from spotd.decide.reaping import LONGEST_S, SKEW_S, USUAL_S, Found, look
+from spotd.model import S
+
+NOW_S = 1_900_000_000
+HOUR_S = 3600
+
+
+def machine(
+    left_s: float | None, *, time_s: int | None = 24 * HOUR_S, **changes: object
+) -> Instance:
+    """One whose expiry is `left_s` ahead; None: it has none."""
+    tags = {"spotd-deployment": "d0"}
+    tags |= {} if left_s is None else {EXPIRES_TAG: str(int(NOW_S + left_s))}
+    tags |= {} if time_s is None else {UNATTENDED_TAG: str(time_s)}
+    base = Instance(
+        instance_id="i-1",
+        token="t-1",
+        tags=tags,
+        state=InstanceState.RUNNING,
+        region="r",
+        zone="z",
+        instance_type="8xh100",
+        capacity_type=CapacityType.SPOT,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def found(instance: Instance, unattended_s: float | None = None) -> Found | None:
+    findings = look([instance], "d0", NOW_S * S, unattended_s)
+    return findings[0].found if findings else None
+
+
+@pytest.mark.parametrize(
+    ("instance", "what"),
+    [
+        (machine(24 * HOUR_S), None),
+        (machine(12 * HOUR_S), None),
+        (machine(12 * HOUR_S - 1), Found.SILENT),
+        (machine(0), Found.SILENT),
+        (machine(-SKEW_S), Found.SILENT),
+        (machine(-SKEW_S - 1), Found.EXPIRED),
+        (machine(-1e6), Found.EXPIRED),
+        (machine(-SKEW_S - 1, state=InstanceState.PENDING), Found.EXPIRED),
+        (machine(-SKEW_S - 1, state=InstanceState.STOPPING), Found.EXPIRED),
+        (machine(-SKEW_S - 1, state=InstanceState.TERMINATED), None),
+        (machine(-SKEW_S - 1, state=InstanceState.FAILED), None),
+        # Its own tags say of how much time it is half.
+        (machine(HOUR_S - 1, time_s=2 * HOUR_S), Found.SILENT),
+        (machine(HOUR_S, time_s=2 * HOUR_S), None),
+        (machine(USUAL_S / 2 - 1, time_s=None), Found.SILENT),
+        (machine(USUAL_S / 2, time_s=None), None),
+        (machine(None), Found.UNTAGGED),
+        (machine(LONGEST_S + SKEW_S + 1), Found.UNTAGGED),  # a time that nobody can have meant
+    ],
+)
+def test_one_machine(instance: Instance, what: Found | None) -> None:
+    assert found(instance) is what
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "1e9", "9" * 40, "\u0661\u0662", "12.5", " 5 "])
+def test_a_tag_that_is_no_time_is_none(text: str) -> None:
+    instance = machine(0)
+    assert found(replace(instance, tags={**instance.tags, EXPIRES_TAG: text})) is Found.UNTAGGED
+    timeless = replace(instance, tags={**instance.tags, UNATTENDED_TAG: text})
+    assert found(timeless) is Found.SILENT, "half of the usual time"
+
+
+@pytest.mark.parametrize("deployment", ["d1", ""])
+def test_another_deployments_machine_is_nothing_to_us(deployment: str) -> None:
+    instance = machine(-1e6)
+    assert found(replace(instance, tags={**instance.tags, "spotd-deployment": deployment})) is None
+
+
+def test_the_configuration_may_say_what_the_time_is() -> None:
+    assert found(machine(HOUR_S), 2 * HOUR_S) is None
+    [finding] = look([machine(HOUR_S - 60)], "d0", NOW_S * S, 2 * HOUR_S)
+    assert (finding.found, finding.silent_s) == (Found.SILENT, HOUR_S + 60)

@@ -1,0 +1,96 @@
+"""The sweep's rule, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spotd.decide.sweeping import BLAST_LEAST, GRACE_S, Fate, Record, Stray, judge
+from spotd.model import S
+
+NOW = 1_000_000 * S
+OLD = NOW - int(GRACE_S * S)
+RECORD = Record("d0", {"j1": 4})
+STRAY = Stray("i-1", "d0", known=True, since_us=OLD, launched_at_us=NOW - 3600 * S, job_id="j1")
+STRANGER = replace(STRAY, known=False)
+
+
+@pytest.mark.parametrize(
+    ("stray", "record", "fate", "why"),
+    [
+        (STRAY, RECORD, Fate.END, ""),
+        (replace(STRAY, since_us=OLD + 1), RECORD, Fate.WAIT, ""),
+        (replace(STRAY, ending=True), RECORD, Fate.END, ""),
+        (replace(STRAY, deployment="d1"), RECORD, Fate.FOREIGN, "belongs to d1"),
+        (replace(STRAY, deployment=""), RECORD, Fate.FOREIGN, "belongs to nobody"),
+        (replace(STRAY, deployment="d1"), replace(RECORD, released_at_us=NOW), Fate.FOREIGN, "d1"),
+        (STRANGER, RECORD, Fate.HOLD, "a copy of this database"),
+        (replace(STRANGER, generation=4), RECORD, Fate.HOLD, "a copy of this database"),
+        (replace(STRANGER, generation=5), RECORD, Fate.HOLD, "older than the fleet"),
+        (replace(STRANGER, job_id="j2"), RECORD, Fate.HOLD, "job j2 is not on record"),
+        (replace(STRANGER, job_id=""), RECORD, Fate.HOLD, "names no job"),
+        (STRANGER, replace(RECORD, released_at_us=STRAY.launched_at_us), Fate.END, ""),
+        (STRANGER, replace(RECORD, released_at_us=STRAY.launched_at_us - 1), Fate.HOLD, "copy"),
+        # A cloud that does not say when it launched: what was seen before the release counts.
+        (replace(STRANGER, launched_at_us=0), replace(RECORD, released_at_us=OLD), Fate.END, ""),
+        (replace(STRANGER, launched_at_us=0), replace(RECORD, released_at_us=1), Fate.HOLD, ""),
+        (STRAY, replace(RECORD, quarantine="restored"), Fate.HOLD, "restored"),
+        (
+            STRAY,
+            replace(RECORD, quarantine="restored", released_at_us=NOW),
+            Fate.HOLD,
+            "in quarantine",
+        ),
+    ],
+)
+def test_one_stray(stray: Stray, record: Record, fate: Fate, why: str) -> None:
+    verdict = judge([stray], 10, record, NOW)["i-1"]
+    assert verdict.fate is fate
+    assert why in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("strays", "fleet", "held"),
+    [
+        (BLAST_LEAST, 2, 0),
+        (BLAST_LEAST + 1, 3, 3),
+        (BLAST_LEAST + 1, 12, 0),
+        (3, 11, 3),
+        (25, 100, 0),
+        (26, 100, 26),
+    ],
+)
+def test_a_crowd(strays: int, fleet: int, held: int) -> None:
+    """A quarter of the fleet may end at once, two always."""
+    crowd = [replace(STRAY, instance_id=f"i-{number}") for number in range(strays)]
+    fates = [verdict.fate for verdict in judge(crowd, fleet, RECORD, NOW).values()]
+    assert fates.count(Fate.HOLD) == held
+    assert fates.count(Fate.END) == strays - held
+
+
+def test_those_in_their_grace_are_of_the_crowd() -> None:
+    """One after the other would be as many in the end."""
+    crowd = [
+        replace(STRAY, instance_id=f"i-{n}", since_us=OLD + (n > 0)) for n in range(BLAST_LEAST + 1)
+    ]
+    assert {v.fate for v in judge(crowd, 3, RECORD, NOW).values()} == {Fate.HOLD}
+
+
+def test_who_is_not_in_the_crowd() -> None:
+    """Others' machines, strangers, those that end already and those that a person released."""
+    others = [
+        replace(STRAY, instance_id="foreign", deployment="d1"),
+        replace(STRANGER, instance_id="stranger"),
+        replace(STRAY, instance_id="ending", ending=True),
+        replace(STRAY, instance_id="released", launched_at_us=NOW - 7200 * S),
+    ]
+    crowd = [replace(STRAY, instance_id=f"i-{number}") for number in range(BLAST_LEAST)]
+    record = replace(RECORD, released_at_us=NOW - 7200 * S)
+    fates = {i: verdict.fate for i, verdict in judge([*others, *crowd], 6, record, NOW).items()}
+    assert [i for i, fate in fates.items() if fate is Fate.END] == [
+        "ending",
+        "released",
+        "i-0",
+        "i-1",
+    ]

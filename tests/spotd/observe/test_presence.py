@@ -1,0 +1,75 @@
+"""Followed nodes are told again and again how long they may go on without us."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotd.model import S
+from spotd.observe.presence import EVERY_S, Presence
+from spotd.states import NodeState
+from spotd.wire import parse_here
+from tests.spotd.stage import Stage
+
+
+class Channel:
+    """Keeps what it is given; `broken` takes nothing."""
+
+    def __init__(self) -> None:
+        self.said: list[float] = []
+        self.broken = False
+
+    def sendall(self, data: bytes) -> None:
+        if self.broken:
+            raise TimeoutError
+        self.said.append(parse_here(data).left_s)
+
+
+@pytest.fixture
+def followed(stage: Stage) -> Any:
+    """A node that trains, as the follower has it."""
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    return SimpleNamespace(node=stage.nodes("j1")[0], channel=Channel())
+
+
+def test_it_is_told_at_once_and_then_every_minute(stage: Stage, followed: Any) -> None:
+    presence = Presence(stage.store, stage.clock)
+    said = followed.channel.said
+    for _ in range(3):
+        presence.tell([followed])
+    assert len(said) == 1
+    assert said[0] == pytest.approx(86_400, abs=60)
+    stage.clock.sleep(EVERY_S - 1)
+    presence.tell([followed])
+    assert len(said) == 1
+    stage.clock.sleep(1)
+    presence.tell([followed])
+    assert said[1] == pytest.approx(said[0] - EVERY_S)
+
+
+def test_what_it_is_told_is_what_its_tag_says(stage: Stage, followed: Any) -> None:
+    """As it was renewed since the follower has it, and no more than that where it was not."""
+    presence, now_us = Presence(stage.store, stage.clock), stage.clock.now_us()
+    stage.store.record_renewed(followed.node.id, now_us + 100_000 * S)
+    presence.tell([followed])
+    assert followed.channel.said == [100_000]
+    stage.clock.sleep(99_000)
+    presence.tell([followed])
+    assert followed.channel.said[-1] == 1000
+
+
+def test_one_that_does_not_listen_keeps_the_others_from_nothing(
+    stage: Stage, followed: Any
+) -> None:
+    presence = Presence(stage.store, stage.clock)
+    followed.channel.broken = True
+    presence.tell([followed])
+    followed.channel.broken = False
+    stage.clock.sleep(1)
+    again = SimpleNamespace(node=followed.node, channel=followed.channel)
+    presence.tell([again])  # type: ignore[list-item]
+    assert len(followed.channel.said) == 1, "who is followed anew is told at once"

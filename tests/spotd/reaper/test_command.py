@@ -1,0 +1,168 @@
+"""The program itself, against a real local cloud, with no daemon and no database anywhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from providers.base import EXPIRES_TAG
+from providers.local.cloud import LocalCloud
+from providers.local.control import Running, running
+from spotd.reaper.command import main
+from tests.rigs.local_cloud import launch_running, wait_for
+
+DAY_S = 86_400
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
+
+
+def adapter(local: Running, deployment: str = "d0") -> LocalCloud:
+    return LocalCloud("here", local.url, "aws", deployment, token_file=local.token_file)
+
+
+def launch(cloud: LocalCloud, token: str, left_s: float | None) -> str:
+    """A machine whose expiry is `left_s` ahead."""
+    tags = {} if left_s is None else {EXPIRES_TAG: str(int(time.time() + left_s))}
+    return launch_running(cloud, token, tags={"spotd-job": "j1", **tags}).instance_id
+
+
+def configure(folder: Path, local: Running, more: str = "") -> Path:
+    path = folder / "reaper.toml"
+    path.write_text(
+        f'deployment = "d0"\nstate_dir = "{folder}"\n[providers.here]\nkind = "local"\n'
+        f'url = "{local.url}"\npersonality = "aws"\ntoken_file = "{local.token_file}"\n{more}'
+    )
+    return path
+
+
+def reap(config: Path, *options: str) -> dict[str, Any]:
+    """One round in a process of its own; what it says, with its exit code."""
+    line = [sys.executable, "-m", "spotd.reaper.command", "--once", "-c", str(config)]
+    done = subprocess.run(
+        [*line, "-o", "json", *options], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    return {**json.loads(done.stdout), "code": done.returncode}
+
+
+def alive(cloud: LocalCloud) -> set[str]:
+    return {i.instance_id for i in cloud.list() if i.state.value in ("pending", "running")}
+
+
+def test_it_ends_what_nobody_renewed_with_everything_else_of_spotd_dead(
+    local: Running, tmp_path: Path
+) -> None:
+    cloud, others = adapter(local), adapter(local, "d1")
+    expired = launch(cloud, "t-expired", -DAY_S)
+    renewed = launch(cloud, "t-renewed", -DAY_S)
+    cloud.renew(renewed, int((time.time() + DAY_S) * 1e6))
+    silent, bare = launch(cloud, "t-silent", DAY_S / 3), launch(cloud, "t-bare", None)
+    foreign = launch(others, "t-foreign", -DAY_S)
+    pages = tmp_path / "pages"
+    config = configure(tmp_path, local, f'[page]\ncommand = ["tee", "-a", "{pages}"]\n')
+
+    dry = reap(config, "--dry-run")
+    assert {item["instance"]: item["done"] for item in dry["items"]} == {
+        expired: "would end",
+        silent: "left",
+        bare: "left",
+    }
+    assert alive(cloud) == {expired, renewed, silent, bare}
+
+    done = reap(config)
+    assert (done["code"], done["errors"]) == (0, [])
+    wait_for(lambda: alive(cloud) == {renewed, silent, bare})
+    assert alive(others) == {foreign}
+    said = pages.read_text()
+    for word in (f"ended {expired}", "silent for 16.0 h", silent, bare):
+        assert word in said
+    assert foreign not in said
+    assert reap(config)["pages"] == []
+
+    reap(config, "--end-untagged")
+    wait_for(lambda: alive(cloud) == {renewed, silent})
+    for instance in (renewed, silent):
+        cloud.terminate(instance)
+    others.terminate(foreign)
+
+
+def test_a_cloud_that_is_gone_is_exit_code_1(tmp_path: Path, local: Running) -> None:
+    config = configure(tmp_path, local)
+    config.write_text(config.read_text().replace(local.url, "http://127.0.0.1:9"))
+    done = reap(config)
+    assert done["code"] == 1
+    assert "here cannot be listed" in done["errors"][0]
+
+
+def test_it_loads_neither_the_store_nor_the_daemon() -> None:
+    code = (
+        "import sys, spotd.reaper.command\n"
+        "from spotd.registry import KINDS\n"
+        "bad = ('spotd.store', 'spotd.daemon', 'spotd.config', 'sqlalchemy', 'paramiko')\n"
+        "print([name for name in sys.modules if name.startswith(bad)])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "deployment: is missing"),
+        ('deployment = "d0"\n', "providers: is missing"),
+        ('deployment = "d0"\nunattended_h = 0\n[providers.a]\nkind = "local"\n', "unattended_h: "),
+        ('deployment = "d0"\nevery = 3\n[providers.a]\nkind = "local"\n', "every: unknown key"),
+        ('deployment = "d0"\n[providers.a]\n', "providers.a.kind: is missing"),
+        ('deployment = "d0"\n[providers.a]\nkind = "moon"\n', 'no provider of kind "moon"'),
+        ('deployment = "d0"\n[providers.a]\nkind = "local"\nuri = "x"\n', "providers.a: "),
+        (
+            'deployment = "d0"\n[providers.a]\nkind = "local"\nurl = "x"\npersonality = "aws"\n',
+            "providers.a: the local cloud's url",
+        ),
+        ("deployment = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_configuration_is_one_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    path = tmp_path / "reaper.toml"
+    path.write_text(text)
+    assert main(["--once", "-c", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert "try: " in error
+
+
+@pytest.mark.parametrize("url", ["http://hooks.slack.com/x", "https://evil.example/canary", ""])
+def test_a_webhook_elsewhere_is_refused_and_not_repeated(
+    tmp_path: Path, local: Running, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    (tmp_path / "url").write_text(url)
+    config = configure(tmp_path, local, f'[page]\nslack_url_file = "{tmp_path}/url"\n')
+    assert main(["--once", "-c", str(config)]) == 2
+    error = capsys.readouterr().err
+    assert "page.slack_url_file: is no https address at hooks.slack.com" in error
+    assert "canary" not in error
+
+
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--once", "-c", str(tmp_path / "none.toml")]) == 2
+    assert "none.toml cannot be used" in capsys.readouterr().err
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "spot-reaper --once --dry-run" in capsys.readouterr().out

@@ -1,0 +1,196 @@
+"""A round: what is ended, who is told, and what is told only once."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from providers.base import AuthError, Instance, InstanceState, UnknownOutcome
+from spotd.model import S
+from spotd.reaper.page import Pager, Told
+from spotd.reaper.round import Reaper, Report
+from tests.rigs import slack
+from tests.spotd.decide.test_reaping import HOUR_S, NOW_S, machine
+
+
+class Listed:
+    """A cloud that lists what it is given, and forgets what was ended."""
+
+    name = "aws"
+
+    def __init__(self, *instances: Instance) -> None:
+        self.instances = list(instances)
+        self.ended: list[str] = []
+        self.error: Exception | None = None
+
+    def list(self) -> Sequence[Instance]:
+        if isinstance(self.error, AuthError):
+            raise self.error
+        return self.instances
+
+    def terminate(self, instance_id: str) -> None:
+        if self.error is not None:
+            raise self.error
+        self.ended.append(instance_id)
+        self.instances = [i for i in self.instances if i.instance_id != instance_id]
+
+
+@pytest.fixture
+def hook() -> Iterator[slack.Slack]:
+    with slack.serving() as serving:
+        yield serving
+
+
+Go = Callable[..., Report]
+
+
+@pytest.fixture
+def go(hook: slack.Slack, tmp_path: Path) -> Go:
+    """A round of a reaper that has just been started, as by a timer."""
+
+    def go_round(*clouds: Listed, after_s: float = 0, **options: bool) -> Report:
+        reaper = Reaper(
+            "d0",
+            {cloud.name: cloud for cloud in clouds},  # type: ignore[misc]
+            Pager(hook.url),
+            **options,
+        )
+        return reaper.go_round(Told(tmp_path), int((NOW_S + after_s) * S))
+
+    return go_round
+
+
+def texts(hook: slack.Slack) -> list[str]:
+    return [message["text"] for message in hook.messages]
+
+
+EXPIRED = machine(-HOUR_S, instance_id="i-old")
+FRESH = machine(23 * HOUR_S, instance_id="i-fresh")
+SILENT = machine(10 * HOUR_S, instance_id="i-silent")
+BARE = machine(None, instance_id="i-bare")
+
+
+def test_what_has_expired_is_ended_and_a_person_told(go: Go, hook: slack.Slack) -> None:
+    cloud = Listed(EXPIRED, FRESH)
+    report = go(cloud)
+    assert cloud.ended == ["i-old"]
+    assert [(item["instance"], item["found"], item["done"]) for item in report.items] == [
+        ("i-old", "expired", "ended")
+    ]
+    assert report.errors == []
+    [text] = texts(hook)
+    assert "ended i-old in aws/z" in text
+    assert "nobody renewed it for 25.0 h" in text
+
+
+def test_a_box_that_has_been_silent_for_half_of_the_time_is_told_once(
+    go: Go, hook: slack.Slack
+) -> None:
+    cloud = Listed(SILENT, FRESH, machine(9 * HOUR_S, instance_id="i-too"))
+    go(cloud)
+    assert cloud.ended == []
+    [text] = texts(hook)
+    assert "silent for 15.0 h" in text
+    for word in ("i-silent ends at 2030-03-18T03:46:40Z", "i-too", "Start spotd"):
+        assert word in text
+    go(cloud, after_s=300)
+    assert len(texts(hook)) == 1
+    # It was renewed, and fell silent once more: that is another story.
+    cloud.instances = [machine(40 * HOUR_S, instance_id="i-silent")]
+    go(cloud, after_s=300)
+    go(cloud, after_s=30 * HOUR_S)
+    assert len(texts(hook)) == 2
+
+
+def test_one_without_an_expiry_is_told_and_left_unless_it_is_asked_for(
+    go: Go, hook: slack.Slack
+) -> None:
+    cloud = Listed(BARE)
+    report = go(cloud)
+    assert (cloud.ended, report.items[0]["done"]) == ([], "left")
+    assert "i-bare" in texts(hook)[0]
+    assert "--end-untagged" in texts(hook)[0]
+    go(cloud, end_untagged=True)
+    assert cloud.ended == ["i-bare"]
+
+
+def test_a_dry_run_ends_nothing_and_pages_nobody(go: Go, hook: slack.Slack) -> None:
+    cloud = Listed(EXPIRED, SILENT)
+    report = go(cloud, dry_run=True)
+    assert cloud.ended == []
+    assert [item["done"] for item in report.items] == ["would end", "left"]
+    assert hook.requests == []
+    go(cloud)
+    assert len(texts(hook)) == 2, "nothing of it counts as told"
+
+
+def test_one_that_cannot_be_ended_is_tried_again_and_told_once(go: Go, hook: slack.Slack) -> None:
+    cloud = Listed(EXPIRED)
+    cloud.error = UnknownOutcome("502")
+    for _ in range(2):
+        report = go(cloud)
+        assert report.errors == ["aws: i-old cannot be ended: 502"]
+    assert len(texts(hook)) == 1
+    assert "could NOT end i-old" in texts(hook)[0]
+    cloud.error = None
+    go(cloud)
+    assert cloud.ended == ["i-old"]
+
+
+def test_a_cloud_that_does_not_answer_keeps_the_others_from_nothing(
+    go: Go, hook: slack.Slack
+) -> None:
+    blind, cloud = Listed(), Listed(EXPIRED)
+    blind.name, blind.error = "gcp", AuthError("the key has expired")
+    report = go(blind, cloud)
+    assert cloud.ended == ["i-old"]
+    assert report.errors == ["gcp cannot be listed: the key has expired"]
+    assert any("blind" in text for text in texts(hook))
+
+
+def test_a_page_that_did_not_arrive_is_sent_again(go: Go, hook: slack.Slack) -> None:
+    cloud = Listed(SILENT)
+    hook.script.append((500, "oops", {}))
+    assert go(cloud).errors == ["Slack answered 500"]
+    assert texts(hook) == []
+    assert go(cloud).errors == []
+    assert len(texts(hook)) == 1
+    assert slack.SECRET not in str(Pager(hook.url))
+
+
+def test_a_page_command_gets_the_text_on_its_stdin(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "page"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys; open({str(told)!r}, 'w').write(sys.stdin.read())\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    assert Pager(command=(str(program),)).send("the box is dead") == []
+    assert told.read_text() == "the box is dead"
+    assert Pager(command=("false",)).send("x") == ["the page command ended with 1"]
+    [error] = Pager(command=(str(tmp_path / "nothing"),)).send("x")
+    assert error.startswith("the page command failed")
+
+
+@pytest.mark.parametrize("words", ["", "{", "[1, 2]", '"a"', "[[]]"])
+def test_a_memory_that_cannot_be_read_tells_again(tmp_path: Path, words: str) -> None:
+    (tmp_path / "told.json").write_text(words)
+    assert Told(tmp_path).news(["a"]) == ["a"]
+
+
+def test_a_memory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    told = Told(tmp_path / "not-there")
+    assert "cannot be kept" in told.keep(["a"])
+    assert Told(None).keep(["a"]) == ""
+
+
+def test_a_machine_that_ends_by_itself_is_not_told_of_again(go: Go, hook: slack.Slack) -> None:
+    cloud = Listed(SILENT)
+    go(cloud)
+    cloud.instances = [machine(1, instance_id="i-silent", state=InstanceState.TERMINATED)]
+    go(cloud)
+    assert len(texts(hook)) == 1

@@ -1,0 +1,238 @@
+"""A copy of the database, made while it is in use, and the way back, on both databases."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from sqlalchemy import text
+
+from spotd.errors import UserError
+from spotd.lock import hold_database
+from spotd.model import Event, S
+from spotd.store.backup import back_up, restore
+from spotd.store.base import AuditOutcome, AuditRow, SecretRow, Store, StoreError
+from spotd.store.engine import Database
+from spotd.store.sql import SqlStore
+from spotd.store.transaction import Transaction
+from spotd.store.version import downgrade
+from tests.rigs import postgres
+from tests.spotd.store.build import NOW, kinds, placed, submission, submit
+from tests.spotd.store.conftest import make
+
+REASON = "this database was restored from the backup of 1970-01-12 13:46:40 UTC"
+
+
+@pytest.fixture
+def target(url: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Another database, of the same kind as `url`, that is not there yet."""
+    if url.startswith("sqlite"):
+        (tmp_path / "fresh").mkdir()
+        return f"sqlite:///{tmp_path}/fresh/spotd.db"
+    server: postgres.Postgres = request.getfixturevalue("server")
+    return server.url(server.create())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "spotd.backup"
+
+
+def told(store: Store) -> list[object]:
+    """All that a user can ask for."""
+    return [
+        *(store.load_views(["j1", "j2"], NOW), store.jobs(), store.job_nodes("j1")),
+        *(store.events("j1"), store.secrets("j3"), store.job_key("j1"), store.deployment()),
+        *(store.audit(0), store.kept_secrets(), store.kept_secret_values(["A"])),
+        *(store.segments(), store.key_state(), store.load_market(NOW)),
+    ]
+
+
+def test_what_is_restored_is_what_was_backed_up_and_in_quarantine(
+    sql_store: SqlStore, url: str, target: str, file: Path
+) -> None:
+    placed(sql_store)
+    sealed = {"TOKEN": b"\x00sealed\xff"}
+    sql_store.submit(replace(submission("j3"), request_id="r3", secrets=sealed), NOW)
+    sql_store.keep_key_check(b"\x01check")
+    sql_store.keep_secret(SecretRow("A", NOW, "ada"), b"\x00kept\xff", 0)
+    sql_store.add_audit(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
+    sql_store.take_duty("alerts", "the dead", NOW, 3600 * S)
+    before = told(sql_store)
+    back_up(url, file, NOW)
+    assert file.stat().st_mode & 0o777 == 0o600
+    submit(sql_store, "j2")
+    assert sql_store.quarantine() == "", "the original is not"
+
+    assert restore(target, file, NOW + S) == REASON
+    restored = make(target)
+    assert told(restored) == before
+    assert restored.quarantine() == REASON
+    with pytest.raises(StoreError, match="append-only"):
+        restored._database.write(lambda c: c.execute(text("DELETE FROM audit")))
+    assert restored.take_duty("alerts", "me", NOW, S), "held by nobody"
+    restored.close()
+
+
+def test_a_copy_that_is_put_in_place_by_hand_is_in_quarantine_and_says_so(
+    tmp_path: Path, file: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/spotd.db"
+    make(url).close()
+    back_up(url, file, NOW)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["spotd.backup", "spotd.db"]
+    shutil.copy(file, tmp_path / "by-hand.db")
+    store = make(f"sqlite:///{tmp_path}/by-hand.db")
+    assert store.quarantine() == REASON
+    assert [row.event.kind for row in store.due_alerts(NOW, 9)] == ["quarantine"]
+    store.close()
+
+
+def test_it_is_one_moments_view_of_a_database_that_is_written_to(
+    sql_store: SqlStore, url: str, target: str, file: Path
+) -> None:
+    """Pairs of rows that are written together are in it together; no writer waits for long."""
+    submit(sql_store, "j1")
+    done, written = threading.Event(), [0]
+
+    def write() -> None:
+        def pair(tx: Transaction) -> None:
+            for _ in range(2):
+                tx.event("j1", Event("pair", str(written[0])), NOW)
+
+        while not done.is_set():
+            sql_store._write(pair)
+            written[0] += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while written[0] < 20:
+            assert writer.is_alive()
+        back_up(url, file, NOW)
+        copied = written[0]
+    finally:
+        done.set()
+        writer.join()
+    assert written[0] >= copied > 0
+    restore(target, file, NOW)
+    restored = make(target)
+    found = [row.event.text for row in restored.events("j1", limit=99_999)]
+    assert len(found) >= 40
+    assert found == sorted(found, key=int)
+    assert all(found.count(text) == 2 for text in {*found})
+    restored.close()
+
+
+def test_nothing_is_overwritten(sql_store: SqlStore, url: str, target: str, file: Path) -> None:
+    file.write_text("precious")
+    with pytest.raises(StoreError, match="exists already: name a new file"):
+        back_up(url, file, NOW)
+    assert file.read_text() == "precious"
+    file.unlink()
+    back_up(url, file, NOW)
+    submit(sql_store)
+    with pytest.raises(StoreError, match=r"move it away first|is not empty"):
+        restore(url, file, NOW)
+    assert kinds(sql_store) is not None
+    assert sql_store.quarantine() == ""
+
+
+def test_a_database_in_use_is_not_restored(tmp_path: Path, file: Path) -> None:
+    url = f"sqlite:///{tmp_path}/spotd.db"
+    make(url).close()
+    back_up(url, file, NOW)
+    (tmp_path / "spotd.db").unlink()
+    with hold_database(tmp_path / "spotd.db"), pytest.raises(UserError, match="another spotd uses"):
+        restore(url, file, NOW)
+    assert not (tmp_path / "spotd.db").exists()
+
+
+@pytest.mark.parametrize("damage", ["page", "short", "text", "missing"])
+def test_a_damaged_backup_is_refused_and_leaves_nothing(
+    tmp_path: Path, file: Path, damage: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/spotd.db"
+    store = make(url)
+    for number in range(50):
+        store.submit(submission(f"j{number}", spec_yaml="x" * 2000), NOW)
+    store.close()
+    back_up(url, file, NOW)
+    data = file.read_bytes()
+    damaged = {
+        "page": data[:8192] + b"\xff" * 40_000 + data[48_192:],
+        "short": data[: len(data) // 2],
+        "text": b"not a backup",
+    }
+    file.unlink()
+    if damage in damaged:
+        file.write_bytes(damaged[damage])
+    (tmp_path / "fresh").mkdir()
+    with pytest.raises(StoreError, match=r"is damaged|is no backup|cannot be read"):
+        restore(f"sqlite:///{tmp_path}/fresh/spotd.db", file, NOW)
+    assert [path.name for path in (tmp_path / "fresh").iterdir()] in ([], ["spotd.db.lock"])
+
+
+def test_a_database_that_cannot_be_copied_leaves_no_file(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "spotd.db").write_bytes(b"SQLite format 3\x00" + b"rubbish" * 1000)
+    with pytest.raises(StoreError, match=r"cannot be copied|is damaged"):
+        back_up(f"sqlite:///{tmp_path}/spotd.db", file, NOW)
+    assert not file.exists()
+
+
+def test_the_other_kind_of_database_is_told(server: postgres.Postgres, file: Path) -> None:
+    file.write_bytes(b"SQLite format 3\x00" + b"\x00" * 100)
+    with pytest.raises(StoreError, match=r"a backup of SQLite, and database\.url is PostgreSQL"):
+        restore(server.url(server.create()), file, NOW)
+
+
+def test_without_the_program_the_package_is_named(server: postgres.Postgres, file: Path) -> None:
+    url = server.url(server.create("ready"))
+    with pytest.raises(StoreError, match="pg_dump is missing: apt-get install postgresql-client"):
+        back_up(url, file, NOW, lambda _name: None)
+    assert not file.exists()
+
+
+@pytest.fixture
+def locked(server: postgres.Postgres, tmp_path: Path) -> str:
+    """A program in place of pg_dump that tells what it was given, and fails."""
+    program = tmp_path / "pg_dump"
+    program.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@" > "$0.args"\necho "$PGPASSWORD" >&2\nexit 1\n'
+    )
+    program.chmod(0o755)
+    parts = urlsplit(server.url(server.create("ready")))
+    return parts._replace(netloc="spotd:topsecret@").geturl()
+
+
+def test_the_password_is_no_argument(locked: str, tmp_path: Path, file: Path) -> None:
+    with pytest.raises(StoreError, match=r"pg_dump of .* failed"):
+        back_up(locked, file, NOW, lambda name: str(tmp_path / name))
+    assert "topsecret" not in (tmp_path / "pg_dump.args").read_text()
+    assert not file.exists()
+
+
+def test_the_backup_of_an_older_schema_is_upgraded(tmp_path: Path, file: Path) -> None:
+    """A backup is made before an upgrade, and may be needed after one."""
+    old = f"sqlite:///{tmp_path}/old.db"
+    make(old).close()
+    downgrade(old, "0002")  # which knows of no quarantine
+    back_up(old, file, NOW)
+    fresh = f"sqlite:///{tmp_path}/fresh.db"
+    assert restore(fresh, file, NOW) == "this database was restored from spotd.backup"
+    store = make(fresh)
+    assert store.quarantine()
+    store.close()
+
+
+def test_a_newer_schema_is_refused(sql_store: SqlStore, url: str, target: str, file: Path) -> None:
+    database = Database(url)
+    database.write(lambda c: c.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    database.close()
+    back_up(url, file, NOW)
+    with pytest.raises(StoreError, match=r"9999.*newer spotd"):
+        restore(target, file, NOW)

@@ -1,0 +1,147 @@
+"""Every migration up and down, on both databases, with a deployment's data in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, MetaData, inspect, select, text
+
+from spotd.model import S
+from spotd.store import schema
+from spotd.store.base import (
+    AuditOutcome,
+    AuditRow,
+    DisabledUser,
+    SchemaVersionError,
+    SecretRow,
+)
+from spotd.store.engine import Database
+from spotd.store.version import HEAD, downgrade, upgrade
+from tests.rigs import postgres
+from tests.spotd.store.build import NOW, new_node, offer, placed, submit
+from tests.spotd.store.conftest import make
+from tests.spotd.store.test_version import _objects
+
+# Revisions that take something away which no spotd of the revision before used any more.
+CONTRACTIONS: frozenset[str] = frozenset()
+STEPS = list(pairwise(schema.REVISIONS))
+OLDEST = schema.REVISIONS[0]
+
+Rows = dict[str, list[dict[str, Any]]]
+Columns = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def full_url(url: str) -> str:
+    """A database in which something is in every table that a job's life fills."""
+    store = make(url)
+    store.keep_key_check(b"\x01check")
+    store.record_offers("aws", [offer(), offer("aws-1b", 12)], NOW)
+    placed(store, "j1", new_node(number=0))
+    store.record_launched("j1-g1-0", "i-1", NOW)
+    store.take_duty("alerts", "me", NOW, S)
+    submit(store, "j2")
+    store.set_quarantine("restored", NOW)
+    store.add_audit(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
+    store.keep_secret(SecretRow("A", NOW, "ada"), b"sealed", 0)
+    store.disable_user(DisabledUser("bob", -1, NOW, "ada"))
+    store.add_admission("j1-g1-0", "bob", NOW)
+    store.close()
+    return url
+
+
+@pytest.fixture
+def database(full_url: str) -> Iterator[Database]:
+    opened = Database(full_url)
+    yield opened
+    opened.close()
+
+
+def _rows(conn: Connection) -> Rows:
+    metadata = MetaData()
+    metadata.reflect(conn)
+    return {
+        table.name: sorted((dict(row) for row in conn.execute(select(table)).mappings()), key=repr)
+        for table in metadata.sorted_tables
+        if table.name != "alembic_version"
+    }
+
+
+def _columns(conn: Connection) -> Columns:
+    found = inspect(conn)
+    return {
+        table: {column["name"]: column for column in found.get_columns(table)}
+        for table in found.get_table_names()
+    }
+
+
+def _shared(rows: Rows, columns: Columns) -> Rows:
+    """What fits into these columns."""
+    return {
+        table: sorted(({n: row[n] for n in row if n in columns[table]} for row in kept), key=repr)
+        for table, kept in rows.items()
+        if table in columns
+    }
+
+
+def test_each_step_back_and_forth_keeps_all_that_both_schemas_know(
+    full_url: str, database: Database
+) -> None:
+    at_head, rows = database.read(_objects), database.read(_rows)
+    assert rows["nodes"]
+    assert rows["segments"]
+    for older in reversed(schema.REVISIONS[:-1]):
+        downgrade(full_url, older)
+        columns = database.read(_columns)
+        assert database.read(_rows) == _shared(rows, columns), f"down to {older}"
+    assert upgrade(full_url) == (OLDEST, HEAD)
+    columns = database.read(_columns)
+    back = database.read(_rows)
+    downgrade(full_url, OLDEST)
+    oldest = database.read(_columns)
+    upgrade(full_url)
+    assert _shared(back, oldest) == _shared(rows, oldest)
+    assert database.read(_objects) == at_head
+    make(full_url).close()
+
+
+@pytest.mark.parametrize(("older", "newer"), STEPS)
+def test_a_step_only_adds_and_what_it_adds_has_a_default(
+    full_url: str, database: Database, older: str, newer: str
+) -> None:
+    """So the spotd before it writes to it as before: the way back is always open."""
+    downgrade(full_url, older)
+    before = database.read(_columns)
+    upgrade(full_url)
+    downgrade(full_url, newer)
+    after = database.read(_columns)
+    if newer not in CONTRACTIONS:
+        assert before.keys() <= after.keys()
+    for table, columns in before.items():
+        if newer in CONTRACTIONS:
+            continue
+        assert columns.keys() <= after[table].keys(), f"{newer} takes something from {table}"
+        added = [after[table][name] for name in after[table].keys() - columns.keys()]
+        bare = [c["name"] for c in added if not c["nullable"] and c["default"] is None]
+        assert bare == [], f"{newer} adds to {table} what the spotd before it does not fill"
+
+
+@pytest.mark.parametrize("asked", ["0000", "9999", ""])
+def test_a_schema_that_was_never_there_is_refused(full_url: str, asked: str) -> None:
+    with pytest.raises(SchemaVersionError, match=rf"name one of {OLDEST}, "):
+        downgrade(full_url, asked)
+
+
+def test_a_database_that_is_too_new_or_empty_is_not_brought_back(
+    full_url: str, server: postgres.Postgres
+) -> None:
+    with pytest.raises(SchemaVersionError, match="newer spotd"):
+        downgrade(server.url(server.create()), OLDEST)
+    database = Database(full_url)
+    database.write(lambda c: c.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    database.close()
+    with pytest.raises(SchemaVersionError, match=r"9999.*newer spotd"):
+        downgrade(full_url, OLDEST)

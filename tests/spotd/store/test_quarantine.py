@@ -1,0 +1,38 @@
+"""The quarantine begins and ends once each, and tells."""
+
+from __future__ import annotations
+
+from spotd.model import S, Severity
+from spotd.store.base import Store
+from spotd.store.sql import SqlStore
+from tests.spotd.store.build import NOW
+from tests.spotd.store.conftest import make
+
+
+def told(store: Store) -> list[tuple[str, int]]:
+    return [(row.event.kind, row.at_us) for row in store.events(None)]
+
+
+def test_it_begins_and_ends_once_each(store: Store) -> None:
+    assert store.quarantine() == ""
+    store.set_quarantine("", NOW)
+    assert told(store) == []
+    store.set_quarantine("restored\x00", NOW)
+    store.set_quarantine("another reason", NOW + S)
+    assert store.quarantine() == "restored", "the first reason stays"
+    assert told(store) == [("quarantine", NOW)]
+    (row,) = store.due_alerts(NOW, 9)
+    assert row.event.severity is Severity.ERROR
+    assert "restored" in row.event.text
+    store.set_quarantine("", NOW + 2 * S)
+    store.set_quarantine("", NOW + 3 * S)
+    assert store.quarantine() == ""
+    assert told(store)[1:] == [("quarantine_released", NOW + 2 * S)]
+    assert len(store.due_alerts(NOW + 9 * S, 9)) == 1, "its end alerts nobody"
+
+
+def test_it_outlives_a_restart(sql_store: SqlStore, url: str) -> None:
+    sql_store.set_quarantine("restored", NOW)
+    again = make(url)
+    assert again.quarantine() == "restored"
+    again.close()

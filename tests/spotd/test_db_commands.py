@@ -1,0 +1,98 @@
+"""`spotd db`: backup, restore, upgrade and downgrade, as an operator types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spotd.command import main
+from spotd.lock import hold_database
+from spotd.store import schema
+from spotd.store.base import SchemaVersionError
+from spotd.store.sql import open_store
+from tests.spotd.test_command import CONFIG, revision, written
+
+HEAD = schema.REVISIONS[-1]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """The path of a configuration of a box on which no daemon ever ran."""
+    return str(written(tmp_path, CONFIG))
+
+
+def make_database(folder: Path) -> Path:
+    (folder / "state").mkdir()
+    file = folder / "state" / "spotd.db"
+    open_store(
+        f"sqlite:///{file}", now=lambda: 1, notify=lambda: None, deployment_factory=lambda: "d7"
+    ).close()
+    return file
+
+
+def test_there_and_back(tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file, backup = make_database(tmp_path), tmp_path / "b" / "spotd.backup"
+    backup.parent.mkdir()
+    assert main(["db", "backup", str(backup), "-c", config, "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["apiVersion"], data["kind"]) == ("spotd/v1", "Backup")
+    assert data["bytes"] == backup.stat().st_size
+    assert main(["db", "restore", str(backup), "-c", config]) == 1
+    assert "move it away first, nothing is overwritten" in capsys.readouterr().err
+    file.rename(tmp_path / "old.db")
+    assert main(["db", "restore", str(backup), "-c", config, "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["quarantine"].startswith("this database was restored from the backup of 20")
+    store = open_store(
+        f"sqlite:///{file}", now=lambda: 1, notify=lambda: None, deployment_factory=str
+    )
+    assert (store.deployment(), store.quarantine()) == ("d7", data["quarantine"])
+    store.close()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_restore_makes_the_state_folder_of_a_fresh_box(tmp_path: Path, config: str) -> None:
+    make_database(tmp_path)
+    backup = tmp_path / "spotd.backup"
+    assert main(["db", "backup", str(backup), "-c", config]) == 0
+    (tmp_path / "state").rename(tmp_path / "burned")
+    assert main(["db", "restore", str(backup), "-c", config]) == 0
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_schema_goes_back_and_forth(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, older = make_database(tmp_path), schema.REVISIONS[-2]
+    assert main(["db", "downgrade", older, "-c", config, "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["before"], data["after"]) == (HEAD, older)
+    assert revision(file) == older
+    with pytest.raises(SchemaVersionError, match=rf"has schema {older}, this spotd needs {HEAD}"):
+        open_store(f"sqlite:///{file}", now=int, notify=int, deployment_factory=str)
+    assert main(["db", "upgrade", "-c", config]) == 0
+    assert f"schema {HEAD}" in capsys.readouterr().out
+    assert main(["db", "downgrade", "7777", "-c", config]) == 1
+    assert f"'7777' is none before it: name one of {schema.REVISIONS[0]}" in capsys.readouterr().err
+    assert revision(file) == HEAD
+
+
+@pytest.mark.parametrize("line", ["upgrade", f"downgrade {schema.REVISIONS[-2]}"])
+def test_not_while_a_daemon_has_it(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    file = make_database(tmp_path)
+    with hold_database(file):
+        assert main(["db", *line.split(), "-c", config]) == 1
+    assert "another spotd uses the database" in capsys.readouterr().err
+    assert revision(file) == HEAD
+
+
+@pytest.mark.parametrize("command", ["backup", "restore", "upgrade", "downgrade"])
+def test_each_has_help_with_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main(["db", command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"spotd db {command}" in text.split("Example:")[1]
+    assert "--output" in text

@@ -1,0 +1,185 @@
+"""The node's own end: a real agent, and no control box anywhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spotd import wire
+from spotd.wire import AgentConfig, Here
+from tests.trainer.agent.node import Node, is_running, wait_until
+from trainer.agent.deadman import SLACK_SHARE, Deadman, power_off
+from trainer.agent.drain import FINAL_S, Policy
+
+DAY_S = 86_400.0
+HOUR_S = 3600.0
+SCRIPT = Policy("none", 29.0)
+OURS = Policy("spotd", 30.0, save_s=100.0, step_s=10.0)
+
+
+def deadman(left_s: float = DAY_S, time_s: float = DAY_S, now: float = 0.0) -> Deadman:
+    config = AgentConfig("d", "j", 1, 0, "t", "none", unattended_s=time_s, left_s=left_s)
+    return Deadman(config, now)
+
+
+# --- the arithmetic
+
+
+@pytest.mark.parametrize("policy", [SCRIPT, OURS])
+def test_a_program_has_the_whole_time_but_for_its_own_end(policy: Policy) -> None:
+    end_s = DAY_S * (1 - SLACK_SHARE) - policy.wanted_s
+    assert not deadman().due(policy, end_s - 1, idle=False)
+    found = deadman()
+    assert found.due(policy, end_s, idle=False)
+    assert found.deadline == DAY_S * (1 - SLACK_SHARE)
+    assert found.spent(end_s, waits=True), "what was stopped for this waits for nobody"
+
+
+def test_where_nothing_runs_a_short_outage_is_waited_for() -> None:
+    assert not deadman().due(SCRIPT, HOUR_S - 1, idle=True)
+    assert deadman().due(SCRIPT, HOUR_S, idle=True)
+    assert not deadman().spent(HOUR_S - 1, waits=False)
+    assert deadman().spent(HOUR_S, waits=False)
+    assert not deadman().spent(HOUR_S, waits=True), "only the box knows whether the gang is done"
+    assert deadman().spent(DAY_S, waits=True)
+
+
+def test_every_word_begins_it_anew() -> None:
+    found = deadman()
+    for hour in range(1, 100):
+        assert not found.due(SCRIPT, hour * HOUR_S, idle=hour % 2 == 0 and hour < 2)
+        found.hear(DAY_S, hour * HOUR_S)
+    assert not found.due(SCRIPT, 122 * HOUR_S, idle=False)
+    assert found.due(SCRIPT, 123 * HOUR_S, idle=False)
+
+
+def test_a_box_that_cannot_renew_the_expiry_does_not_save_the_machine_from_it() -> None:
+    """spot-reaper goes by the tag: what trains has to save before that, though we speak to it."""
+    found = deadman()
+    for hour in range(1, 24):
+        found.hear(DAY_S - hour * HOUR_S, hour * HOUR_S)
+    assert found.due(SCRIPT, DAY_S, idle=False)
+
+
+def test_a_cloud_that_ends_the_machine_in_any_case_finds_it_saved() -> None:
+    """Its limit counts from the start of the machine, and no word moves it."""
+    config = AgentConfig(
+        "d", "j", 1, 0, "t", "none", unattended_s=DAY_S, left_s=DAY_S, life_s=3 * DAY_S
+    )
+    found = Deadman(config, 0.0)
+    for hour in range(1, 71):
+        found.hear(DAY_S, hour * HOUR_S)
+        assert not found.due(SCRIPT, hour * HOUR_S, idle=False)
+    found.hear(DAY_S, 71 * HOUR_S)
+    assert found.due(SCRIPT, 3 * DAY_S - DAY_S * SLACK_SHARE - SCRIPT.wanted_s, idle=False)
+    assert "the cloud ends this machine" in found.reason(71 * HOUR_S)
+
+
+def test_no_word_takes_time_away() -> None:
+    """A box whose database was restored knows an expiry of yesterday."""
+    found = deadman()
+    found.hear(-HOUR_S, 10.0)
+    found.hear(None, 20.0)
+    assert not found.due(SCRIPT, 23 * HOUR_S, idle=False)
+    restarted = deadman(left_s=0.0)
+    assert not restarted.due(SCRIPT, HOUR_S / 2, idle=False)
+
+
+def test_without_a_time_it_is_off() -> None:
+    found = deadman(0.0, 0.0)
+    assert not found.on
+    assert not found.due(SCRIPT, 1e9, idle=True)
+    assert not found.spent(1e9, waits=False)
+
+
+def test_a_switch_that_does_not_work_is_left_to_the_reaper(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for argv in ((), ("/no/such/switch",), ("false",)):
+            power_off(argv, {})
+    assert [record.message.count("left to spot-reaper") for record in caplog.records] == [1, 1, 1]
+
+
+# --- a real agent
+
+
+@pytest.fixture
+def switch(node: Node, tmp_path: Path) -> Path:
+    """Exists once the machine was switched off."""
+    path = tmp_path / "off"
+    node.power_off = (sys.executable, "-c", f"open({str(path)!r}, 'w')")
+    return path
+
+
+def test_unattended_it_saves_releases_and_switches_the_machine_off(
+    node: Node, switch: Path
+) -> None:
+    """And a program that gets on has its whole time before that."""
+    node.unattended_s, grace_s = 6.0, 1.0
+    node.run()
+    pid = node.agent_pid
+    node.start(
+        run="trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done", stop_grace_s=grace_s
+    )
+    started = node.wait_for(wire.STARTED)
+    draining = node.wait_for(wire.DRAINING)
+    assert "the control box was not heard of" in draining.data["reason"]
+    stopped_after_s = (draining.at_us - started.at_us) / 1e6
+    own_end_s = 6.0 * SLACK_SHARE + grace_s + FINAL_S
+    assert stopped_after_s > 6.0 - own_end_s - 2.0, "its start may be heard of a little late"
+    wait_until("the machine is off", switch.exists)
+    wait_until("the agent has left", lambda: not is_running(pid))
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    assert wire.RELEASED in node.kinds()
+    head = node.head()
+    assert head is not None
+    assert head.released
+    log = (node.places.logs / "rank0.log").read_text()
+    assert "saved" in log
+
+
+def test_a_word_from_the_box_keeps_it_going(node: Node, switch: Path) -> None:
+    node.unattended_s = 4.0
+    node.run()
+    node.start(run="while :; do sleep 0.05; done", stop_grace_s=0.5)
+    node.wait_for(wire.STARTED)
+    follower = node.follow()
+    follower.stdin.write(b"nonsense\n" + Here(HOUR_S).to_line())
+    follower.stdin.flush()
+    time.sleep(4.0)  # its whole time passes
+    node.live_on(0.5)
+    assert wire.DRAINING not in node.kinds()
+    assert not switch.exists()
+
+
+def test_what_has_ended_and_nobody_collects_is_switched_off(node: Node, switch: Path) -> None:
+    node.unattended_s = 6.0
+    node.run()
+    pid = node.agent_pid
+    node.start(run="exit 3")
+    assert node.wait_for(wire.EXITED).data["code"] == 3
+    wait_until("the machine is off", switch.exists)
+    wait_until("the agent has left", lambda: not is_running(pid))
+
+
+def test_what_was_never_started_is_switched_off(node: Node, switch: Path) -> None:
+    node.unattended_s = 2.0
+    node.run()
+    wait_until("the machine is off", switch.exists)
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+
+
+def test_told_to_stop_it_leaves_the_machine_to_the_box(node: Node, switch: Path) -> None:
+    node.unattended_s = 3600.0
+    node.run()
+    pid = node.agent_pid
+    node.start(run="sleep 60")
+    node.wait_for(wire.STARTED)
+    assert node.send(wire.STOP).ok
+    wait_until("the agent has left", lambda: not is_running(pid))
+    assert not switch.exists()

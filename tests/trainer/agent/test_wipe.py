@@ -1,0 +1,129 @@
+"""At the end a machine's disks are wiped: what is the machine's own, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spotd import wire
+from tests.trainer.agent.node import Node, is_running, wait_until
+from trainer.agent import wipe as wiping
+from trainer.agent.places import Places
+from trainer.agent.wipe import wipe
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """A machine with a job's traces."""
+    found = Places(tmp_path / "home", tmp_path / "home" / "job" / "g1", tmp_path / "memory")
+    for folder in (found.workdir / "deep" / "er", found.logs, found.memory):
+        folder.mkdir(parents=True)
+    (found.home / "packages").mkdir()
+    (found.home / "packages" / "code.tar.gz").write_bytes(b"code")
+    (found.workdir / "deep" / "er" / "weights").write_bytes(b"w")
+    (found.workdir / "data").write_bytes(b"d")
+    found.journal.write_text("{}\n")
+    return found
+
+
+def test_what_the_job_left_is_removed_and_what_is_still_read_stays(places: Places) -> None:
+    said = wipe(places)
+    assert said == {
+        "what": ["workdir", "packages"],
+        "how": "removed",
+        "left_mounts": [],
+        "failed": 0,
+    }
+    assert not places.workdir.exists()
+    assert not (places.home / "packages").exists()
+    assert places.journal.exists()
+    assert places.logs.exists()
+    assert wipe(places)["failed"] == 0, "again is the same"
+
+
+def test_a_link_is_removed_and_never_followed(places: Places, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("mine")
+    (places.workdir / "deep" / "link").symlink_to(elsewhere)
+    (places.workdir / "gone").symlink_to("nowhere")
+    assert wipe(places)["failed"] == 0
+    assert (elsewhere / "mine").read_text() == "mine"
+    shutil.rmtree(places.home / "job")
+    places.folder.mkdir(parents=True)
+    places.workdir.symlink_to(elsewhere)
+    wipe(places)
+    assert (elsewhere / "mine").exists()
+
+
+@pytest.mark.parametrize("name", ["bucket", "my bucket", "tab\there"])
+def test_a_mounted_bucket_is_its_owners(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    mount = places.workdir / "deep" / name
+    mount.mkdir()
+    (mount / "dataset").write_text("terabytes")
+    table = tmp_path / "mountinfo"
+    shown = str(mount).replace(" ", "\\040").replace("\t", "\\011")
+    table.write_text(
+        "22 27 0:20 / /proc rw - proc proc rw\n"
+        f"99 27 0:44 / {shown} rw,relatime - fuse.s3fs s3fs rw\n"
+    )
+    monkeypatch.setattr(wiping, "_MOUNTS", table)
+    said = wipe(places)
+    assert said["left_mounts"] == [str(mount)]
+    assert said["failed"] == 0
+    assert (mount / "dataset").read_text() == "terabytes"
+    assert not (places.workdir / "deep" / "er").exists()
+    assert not (places.workdir / "data").exists()
+
+
+def test_what_cannot_be_removed_is_counted(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    unlink = Path.unlink
+
+    def refuse(path: Path, *args: bool) -> None:
+        if path.name == "weights":
+            raise PermissionError
+        unlink(path, *args)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert wipe(places)["failed"] == 4, "the file, and the three folders above it"
+    assert not (places.workdir / "data").exists(), "the rest goes"
+
+
+def test_the_system_table_of_mounts_can_be_read() -> None:
+    assert Path("/proc") in wiping._mounts()
+
+
+# --- a real agent
+
+
+@pytest.mark.parametrize(("code", "wiped"), [(0, True), (3, False)])
+def test_a_job_that_ended_leaves_nothing_unless_somebody_may_want_to_look(
+    node: Node, code: int, *, wiped: bool
+) -> None:
+    node.wipe = True
+    node.run()
+    node.start(run=f"echo secret > made-here; exit {code}")
+    node.wait_for(wire.EXITED)
+    if wiped:
+        said = node.wait_for(wire.WIPED)
+        assert said.seq > node.wait_for(wire.EXITED).seq
+        assert not node.places.workdir.exists()
+    else:
+        node.live_on(0.5)
+        assert wire.WIPED not in node.kinds()
+        assert (node.places.workdir / "made-here").exists()
+
+
+def test_a_machine_that_switches_itself_off_leaves_nothing(node: Node, tmp_path: Path) -> None:
+    off = tmp_path / "off"
+    node.unattended_s, node.power_off = 2.0, ("touch", str(off))
+    node.run()
+    pid = node.agent_pid
+    wait_until("the machine is off", off.exists)
+    wait_until("the agent has left", lambda: not is_running(pid))
+    assert not node.places.workdir.exists()
+    assert node.places.journal.exists(), "where it cannot be switched off, a box may still read it"
