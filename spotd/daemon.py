@@ -17,6 +17,7 @@ from typing import IO
 import structlog
 
 from providers.base import Provider
+from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
@@ -25,8 +26,11 @@ from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.effects import World
 from spotd.act.link import SshLink
+from spotd.act.secrets import open_job_secrets
+from spotd.act.visitors import Visitors
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
+from spotd.config.policies import policy_facts
 from spotd.duties import Duties, Schedule
 from spotd.errors import ExitCode, UserError
 from spotd.lock import hold, hold_database
@@ -40,17 +44,19 @@ from spotd.registry import build_provider
 from spotd.routes import routes_of
 from spotd.sdnotify import notify
 from spotd.serve.api import make_app
+from spotd.serve.authority import Authority
 from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.store.backup import back_up
 from spotd.store.base import Store
 from spotd.store.engine import file_of
 from spotd.store.sql import open_store
-from spotd.vault import JobKeys, open_job_keys, open_secrets, unlock
+from spotd.vault import JobKeys, open_job_keys, rotate, unlock
 
 log = structlog.get_logger(__name__)
 
 WATCHDOG_EVERY_S = 1.0  # the unit allows a minute
+PUT_OUT_EVERY_S = 10.0  # machines that did not answer when a user was disabled are asked again
 PATIENCE_S = 3.0  # with each kind of thing that is under way when we stop
 
 
@@ -88,6 +94,8 @@ class Daemon:
         self.objects = _open_objects(config)
         self.survey = Survey(self.store, self.providers, self.clock)
         self.link = SshLink(build_bundle())
+        self.visitors = Visitors(self.link, self.keys, self.clock)
+        self.authority = Authority(config.file.access.admins, config.file.access.viewers)
         self.world = self._world()
         self.pool = Pool(self.providers, partial(run_effect, self.world))
         self.loop = Loop(self.world, self.timing, self.owner, self.pool.submit, self._progressed)
@@ -96,12 +104,13 @@ class Daemon:
         )
         self.delivery = Delivery(routes_of(config), self.clock)
         self.duties = self._duties()
+        self.duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         self._hints = [self.loop.poke, self.follower.poke]
 
     def run(self) -> None:
         """Until SIGTERM, SIGINT or SIGHUP (the terminal was closed). Raises UserError when the
         socket is busy."""
-        server = serve(make_app(self._backing()), self.config.socket)
+        server = serve(make_app(self._backing(), self.authority), self.config.socket)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
                 signal.signal(number, self._stop)
@@ -153,7 +162,7 @@ class Daemon:
         return open_job_keys(self.vault, job_id, self.store.job_key(job_id))
 
     def _secrets(self, job_id: str) -> Mapping[str, str]:
-        return open_secrets(self.vault, job_id, self.store.secrets(job_id))
+        return open_job_secrets(self.store, self.vault, job_id)
 
     def _open_store(self, url: str) -> ObjectStore:
         return open_objects(url, self.config.store_options(url))
@@ -205,9 +214,26 @@ class Daemon:
             providers_info=self._providers_info,
             back_up=partial(back_up, self.config.database_url),
             test_alert=self.delivery.test,
+            rotate_key=self._rotate_key,
+            admit=partial(self.visitors.admit, self.store),
+            put_out=partial(self.visitors.put_out, self.store),
+            is_trusted=self.authority.trusted.__contains__,
+            policy_facts=self._policy_facts,
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
             held=self.survey.held,
         )
+
+    def _rotate_key(self) -> None:
+        config = self.config
+        rotate(self.store, self.vault, config.state_dir, config.environ, self.ids.random_bytes)
+
+    def _policy_facts(self, cloud: str) -> PolicyFacts | None:
+        offers = self.store.load_market(self.clock.now_us()).offers
+
+        def regions_of(provider: str) -> list[str]:
+            return sorted({offer.region for offer in offers if offer.provider == provider})
+
+        return policy_facts(self.config, self.store.deployment(), cloud, regions_of)
 
     def _providers_info(self) -> list[ProviderInfo]:
         kinds = self.config.file.providers

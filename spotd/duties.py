@@ -81,6 +81,7 @@ class Duties:
         self._holder = holder
         self._timing = timing
         self._schedule = schedule
+        self._more: list[tuple[float, str, Callable[[Store], object]]] = []
         self._changed = threading.Condition()
         self._stopping = False
         self._running = 0
@@ -112,6 +113,8 @@ class Duties:
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
         self._every(s.health_s, "health", self._note_slow)
+        for seconds, duty, run in self._more:
+            self._every(seconds, duty, run)
         self._every(s.prune_s, "prune", self._prune)
         renew = partial(self._guarded, LEASES, self._renew)
         self._scheduler.add_job(renew, "interval", seconds=s.renew_s, id=LEASES, executor=LEASES)
@@ -120,6 +123,11 @@ class Duties:
         end_s = time.monotonic() + FIRST_OFFERS_S
         for done in asked.values():
             done.wait(max(end_s - time.monotonic(), 0.0))
+
+    def add(self, seconds: float, duty: str, run: Callable[[Store], object]) -> None:
+        """One more duty, before the start: `run(store)` each `seconds`, with the store of its
+        holder."""
+        self._more.append((seconds, duty, run))
 
     def notice_clock(self) -> None:
         """To be called again and again, from outside of the schedule: that goes by the wall clock,
@@ -174,7 +182,7 @@ class Duties:
         self,
         seconds: float,
         duty: str,
-        run: Callable[[Store], None],
+        run: Callable[[Store], object],
         line: str = OWN,
         at_once: threading.Event | None = None,
     ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from spotd.act.alerts import LogRoute, Route
 from spotd.act.slack import SlackRoute
 from spotd.config import Config
@@ -13,7 +15,9 @@ def routes_of(config: Config) -> dict[str, Route]:
     found: dict[str, Route] = {}
     for name, entry in config.file.alerts.routes.items():
         if isinstance(entry, written.SlackRoute):
-            found[name] = SlackRoute(config.route_url(name), entry.min_severity)
+            url = config.route_url(name)
+            public = urlsplit(url).hostname in written.SLACK_HOSTS
+            found[name] = SlackRoute(url, entry.min_severity, public=public)
         else:
             found[name] = LogRoute(entry.min_severity)
     return found

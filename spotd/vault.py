@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,165 +21,176 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from spotd.errors import UserError
 from spotd.log import redactor
+from spotd.masterkey import (
+    KEY_ADVICE,
+    KEY_BYTES,
+    KEY_NAME,
+    NEXT_KEY_NAME,
+    KeyState,
+    RandomBytes,
+    SealedValue,
+    VaultError,
+    find_key,
+    load_key,
+    missing_key,
+    missing_next_key,
+)
 
-KEY_NAME = "spotd-key"  # of the systemd credential, and of the file in the state folder
-_KEY_BYTES = 32
 _NONCE_BYTES = 12
 _MAGIC = b"spv1"
 
 _CHECK = "deployment/check"  # the context of what tells the master key of a deployment
-_KEY_ADVICE = (
-    f"start with the {KEY_NAME} that belongs to this database (the systemd credential, or the file "
-    "of the state folder it was made with); if that is lost for good, give spotd a new database"
-)
-
-RandomBytes = Callable[[int], bytes]
 
 
-class VaultError(UserError):
-    """No usable master key, or a sealed value that this key does not open."""
+@dataclass(frozen=True)
+class Ring:
+    """Master keys: the first seals, each of them may open. `epoch` is the store's number of it."""
+
+    keys: tuple[bytes, ...] = field(repr=False)
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            if len(key) != KEY_BYTES:
+                raise ValueError(f"a master key has {KEY_BYTES} bytes, not {len(key)}")
 
 
 class Vault:
-    """Seals and opens with AES-256-GCM."""
+    """Seals and opens with AES-256-GCM. Safe to use from any thread.
 
-    def __init__(self, key: bytes, random_bytes: RandomBytes) -> None:
-        if len(key) != _KEY_BYTES:
-            raise ValueError(f"a master key has {_KEY_BYTES} bytes, not {len(key)}")
-        self._cipher = AESGCM(key)
+    `find_ring` finds the keys anew: another replica may have had another key take over.
+    """
+
+    def __init__(
+        self, ring: Ring, random_bytes: RandomBytes, find_ring: Callable[[], Ring] | None = None
+    ) -> None:
+        self._ring = ring
         self._random_bytes = random_bytes
+        self._find_ring = find_ring
+
+    @property
+    def epoch(self) -> int:
+        """Whose key it is that seals. To be asked before sealing what is then stored: the store
+        refuses what an older key has sealed, and would take what only claims to be new."""
+        return self._ring.epoch
 
     def seal(self, plain: bytes, context: str) -> bytes:
         """Ciphertext of `plain`, bound to `context` (job id and name of the value)."""
         nonce = self._random_bytes(_NONCE_BYTES)
-        return _MAGIC + nonce + self._cipher.encrypt(nonce, plain, context.encode())
+        cipher = AESGCM(self._ring.keys[0])
+        return _MAGIC + nonce + cipher.encrypt(nonce, plain, context.encode())
 
     def open(self, sealed: bytes, context: str) -> bytes:
         """The reverse. Raises VaultError when key, context or bytes are not those of `seal`."""
-        start = len(_MAGIC)
-        nonce, body = sealed[start : start + _NONCE_BYTES], sealed[start + _NONCE_BYTES :]
-        try:
-            if not sealed.startswith(_MAGIC) or len(nonce) != _NONCE_BYTES:
-                raise InvalidTag
-            return self._cipher.decrypt(nonce, body, context.encode())
-        except InvalidTag:
-            raise VaultError(
-                f"the stored secret {context!r} does not open with this master key", _KEY_ADVICE
-            ) from None
+        plain = self._try(sealed, context)
+        if plain is None and self._find_ring is not None:
+            self.refresh()
+            plain = self._try(sealed, context)
+        if plain is None:
+            text = f"the stored secret {context!r} does not open with this master key"
+            raise VaultError(text, KEY_ADVICE)
+        return plain
+
+    def refresh(self) -> None:
+        """Go on with the key that is in force now. Raises VaultError when it is not at hand."""
+        if self._find_ring is not None:
+            self._ring = self._find_ring()
+
+    def _try(self, sealed: bytes, context: str) -> bytes | None:
+        found = (_decrypt(key, sealed, context) for key in self._ring.keys)
+        return next((plain for plain in found if plain is not None), None)
 
 
-class KeyChecks(Protocol):
-    """Where a deployment keeps what only its own master key opens (see `Store`)."""
+def _decrypt(key: bytes, sealed: bytes, context: str) -> bytes | None:
+    """None when key, context or bytes are not those it was sealed with."""
+    start = len(_MAGIC)
+    nonce, body = sealed[start : start + _NONCE_BYTES], sealed[start + _NONCE_BYTES :]
+    if not sealed.startswith(_MAGIC) or len(nonce) != _NONCE_BYTES:
+        return None
+    try:
+        return AESGCM(key).decrypt(nonce, body, context.encode())
+    except InvalidTag:
+        return None
 
-    def key_check(self) -> bytes | None: ...
 
-    def keep_key_check(self, check: bytes) -> bytes: ...
+class KeyStates(Protocol):
+    """Where a deployment keeps what tells its master key (see `Store`)."""
+
+    def key_state(self) -> KeyState: ...
+
+    def keep_key_check(self, check: bytes) -> KeyState: ...
+
+    def rotate_key(
+        self, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
+    ) -> KeyState: ...
 
 
 def unlock(
-    checks: KeyChecks, state_dir: Path, environ: Mapping[str, str], random_bytes: RandomBytes
+    states: KeyStates, state_dir: Path, environ: Mapping[str, str], random_bytes: RandomBytes
 ) -> Vault:
     """The vault of a deployment. Its first start chooses the key; with any other its jobs' keys
     would not open, and their machines could not be reached. Raises VaultError."""
-    check = checks.key_check()
-    key = load_key(state_dir, environ, random_bytes, create=check is None)
-    vault = Vault(key, random_bytes)
-    if check is None:
-        check = checks.keep_key_check(vault.seal(b"", _CHECK))
-    try:
-        vault.open(check, _CHECK)
-    except VaultError:
-        raise VaultError("this master key is not that of the database", _KEY_ADVICE) from None
-    return vault
+    if states.key_state().check is None:
+        key = load_key(state_dir, environ, random_bytes)
+        states.keep_key_check(Vault(Ring((key,)), random_bytes).seal(b"", _CHECK))
+
+    def find_ring() -> Ring:
+        return _find_ring(states.key_state(), state_dir, environ)
+
+    return Vault(find_ring(), random_bytes, find_ring)
 
 
-def load_key(
+def _find_ring(state: KeyState, state_dir: Path, environ: Mapping[str, str]) -> Ring:
+    """The key that the database tells first, then the other one: while a key takes over there are
+    two, and whether it has done so only the database knows. Raises VaultError."""
+    found = [find_key(name, state_dir, environ) for name in (KEY_NAME, NEXT_KEY_NAME)]
+    keys = [key for key in found if key is not None]
+    if not keys:
+        raise missing_key(state_dir)
+    for key in keys:
+        if _is_key(key, state):
+            return Ring((key, *(other for other in keys if other != key)), state.epoch)
+    raise VaultError("this master key is not that of the database", KEY_ADVICE)
+
+
+def _is_key(key: bytes, state: KeyState) -> bool:
+    """Whether it is the one in force."""
+    return _decrypt(key, state.check or b"", _CHECK) is not None
+
+
+def rotate(
+    states: KeyStates,
+    vault: Vault,
     state_dir: Path,
     environ: Mapping[str, str],
     random_bytes: RandomBytes,
-    *,
-    create: bool = True,
-) -> bytes:
-    """The master key: systemd's credential if there is one, else the state folder's file, made when
-    it is missing and `create` is set. Raises VaultError."""
-    folder = environ.get("CREDENTIALS_DIRECTORY", "")
-    if folder and (credential := Path(folder) / KEY_NAME).exists():
-        return _read_key(credential)  # systemd itself keeps this folder private
-    path = state_dir / KEY_NAME
-    if not path.exists():
-        if not create:
-            raise VaultError(
-                f"the master key of the database is missing: there is no {path}, "
-                f"and no systemd credential {KEY_NAME}",
-                _KEY_ADVICE,
-            )
-        _create_key(path, random_bytes(_KEY_BYTES))
-    return _read_key(path, private=True)
+) -> None:
+    """Have the key NEXT_KEY_NAME take over: every sealed value is sealed anew in one transaction,
+    so that a crash leaves either key in force, and all of it with that one. Raises VaultError, and
+    StaleKeyError when another replica was faster."""
+    key = find_key(NEXT_KEY_NAME, state_dir, environ)
+    if key is None:
+        raise missing_next_key(state_dir)
+    vault.refresh()
+    if _is_key(key, states.key_state()):
+        text = f"the key {NEXT_KEY_NAME} is in force already"
+        raise VaultError(text, f"make it {KEY_NAME}, then a new one {NEXT_KEY_NAME}")
+    epoch, fresh = vault.epoch, Vault(Ring((key,)), random_bytes)
+
+    def reseal(item: SealedValue) -> bytes:
+        context = _context(item.job_id, item.name)
+        return fresh.seal(vault.open(item.value, context), context)
+
+    states.rotate_key(epoch, fresh.seal(b"", _CHECK), reseal)
+    vault.refresh()
 
 
-def _create_key(path: Path, key: bytes) -> None:
-    """Complete or not at all, and never over another one: written aside, then linked."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.unlink(missing_ok=True)
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-            file.flush()
-            os.fsync(descriptor)
-        try:
-            path.hardlink_to(aside)
-        except FileExistsError:
-            return  # another process was first; its key counts
-        finally:
-            aside.unlink()
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise VaultError(
-            f"cannot create the master key {path}: {error.strerror}",
-            "make the state folder writable for spotd, or hand the key in with "
-            f"LoadCredential={KEY_NAME}:/path",
-        ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read_key(path: Path, *, private: bool = False) -> bytes:
-    try:
-        mode = path.stat().st_mode
-        data = path.read_bytes()
-    except OSError as error:
-        raise VaultError(
-            f"cannot read the master key {path}: {error.strerror}",
-            f"let the user that runs spotd read {path}",
-        ) from error
-    if private and mode & 0o077:
-        raise VaultError(
-            f"the master key {path} can be read by others (mode {mode & 0o777:04o})",
-            f"chmod 600 {path}",
-        )
-    if len(data) == _KEY_BYTES:
-        return data
-    try:
-        key = bytes.fromhex(data.decode("ascii").strip())
-    except (UnicodeDecodeError, ValueError):
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise VaultError(
-            f"{path} holds no master key: it must be 32 bytes, or 64 hex digits",
-            "restore it from a backup; for a new deployment: "
-            f"(umask 077; openssl rand -hex 32 > {path})",
-        )
-    return key
+def _context(job_id: str, name: str) -> str:
+    """What a sealed value is bound to."""
+    if not job_id:
+        return f"deployment/secrets/{name}"
+    return f"{job_id}/secrets/{name}" if name else f"{job_id}/keys"
 
 
 @dataclass(frozen=True)
@@ -189,6 +199,11 @@ class KeyPair:
 
     private: str = field(repr=False)
     public: str
+
+
+def make_key_pair(random_bytes: RandomBytes) -> KeyPair:
+    """A new one."""
+    return _key_pair(random_bytes(32), random_bytes(4))
 
 
 @dataclass(frozen=True)
@@ -200,7 +215,7 @@ class JobKeys:
 
     @classmethod
     def create(cls, random_bytes: RandomBytes) -> JobKeys:
-        return cls(_key_pair(random_bytes(32), random_bytes(4)), random_bytes(32))
+        return cls(make_key_pair(random_bytes), random_bytes(32))
 
     def pack(self) -> bytes:
         """Bytes to be sealed."""
@@ -221,29 +236,28 @@ class JobKeys:
 
 def seal_job_keys(vault: Vault, job_id: str, keys: JobKeys) -> bytes:
     """What `Submission.job_key` holds."""
-    return vault.seal(keys.pack(), f"{job_id}/keys")
+    return vault.seal(keys.pack(), _context(job_id, ""))
 
 
 def open_job_keys(vault: Vault, job_id: str, sealed: bytes) -> JobKeys:
     """Raises VaultError."""
-    return JobKeys.unpack(vault.open(sealed, f"{job_id}/keys"))
+    return JobKeys.unpack(vault.open(sealed, _context(job_id, "")))
 
 
 def seal_secrets(vault: Vault, job_id: str, secrets: Mapping[str, str]) -> dict[str, bytes]:
-    """What `Submission.secrets` holds. From here on the log hides the values."""
+    """What `Submission.secrets` holds; of `job_id` "", what the deployment keeps. From here on the
+    log hides the values."""
     for value in secrets.values():
         redactor.register(value)
     return {
-        name: vault.seal(value.encode(), f"{job_id}/secrets/{name}")
-        for name, value in secrets.items()
+        name: vault.seal(value.encode(), _context(job_id, name)) for name, value in secrets.items()
     }
 
 
 def open_secrets(vault: Vault, job_id: str, sealed: Mapping[str, bytes]) -> dict[str, str]:
     """Name to value. From here on the log hides the values. Raises VaultError."""
     secrets = {
-        name: vault.open(value, f"{job_id}/secrets/{name}").decode()
-        for name, value in sealed.items()
+        name: vault.open(value, _context(job_id, name)).decode() for name, value in sealed.items()
     }
     for value in secrets.values():
         redactor.register(value)

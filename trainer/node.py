@@ -4,6 +4,7 @@
     spot-node follow   print what happens, for ever
     spot-node send     give the agent a command
     spot-node put/has  store a package of the job's code, or ask whether it is there
+    spot-node admit/dismiss  let a user log in with a key of their own, or no more
 
 What varies comes in on stdin, never in an argument: arguments are for everybody to read.
 Environment: SPOTD_HOME (default ~/.spotd); SPOTD_METADATA_BASE (where the cloud's metadata service
@@ -17,6 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from spotd.wire import WireError, parse_agent_config
@@ -61,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help="store, or look for, a package")
         command.add_argument("--digest", required=True, help="sha256 of the archive, in hex")
         command.set_defaults(run=action)
+    commands.add_parser("admit", help="let a user log in (on stdin)").set_defaults(run=_admit)
+    commands.add_parser("dismiss", help="let one log in no more").set_defaults(run=_dismiss)
     commands.add_parser("keep", help="used by the agent itself").set_defaults(run=_keep)
     return parser
 
@@ -119,6 +123,31 @@ def _has(args: argparse.Namespace) -> int:
     from trainer.agent.packages import has_package
 
     return _print({"has": has_package(find_home(os.environ), args.digest)})
+
+
+def _admit(_: argparse.Namespace) -> int:
+    from trainer.agent.visitors import admit
+
+    asked = _asked()
+    admit(Path.home(), asked.get("user", ""), asked.get("public_key", ""))
+    return _print({"admitted": True})
+
+
+def _dismiss(_: argparse.Namespace) -> int:
+    from trainer.agent.visitors import dismiss
+
+    return _print({"ended": dismiss(Path.home(), _asked().get("user", ""), os.environ)})
+
+
+def _asked() -> dict[str, str]:
+    """One JSON line of texts."""
+    try:
+        data = json.loads(sys.stdin.buffer.readline())
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise WireError("stdin must be one JSON line of texts")
+    return data
 
 
 def _keep(_: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import paramiko
 from paramiko.common import (
@@ -26,6 +27,7 @@ from providers.local.sessions import Session, Terminal, run_piped, run_terminal
 
 _BACKLOG = 128
 _ACCEPTED_ENV = ("LANG", "LC_")
+_LOOK_S = 1.0  # a login whose key was taken away ends within this
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,11 @@ class SshServer:
             return
         # Sessions run from _Rules. A channel nobody refers to closes itself, so they are kept here.
         channels: list[paramiko.Channel] = []
+        rules = transport.server_object
         while transport.is_active():
-            opened = transport.accept(30.0)
+            opened = transport.accept(_LOOK_S)
+            if isinstance(rules, _Rules) and not rules.is_welcome():
+                transport.close()
             channels = [
                 channel for channel in [*channels, opened] if channel and not channel.closed
             ]
@@ -134,6 +139,7 @@ class _Rules(paramiko.ServerInterface):
         self._server = server
         self._login = login
         self._environment = environment
+        self._visitor: str | None = None  # a key that is not that of the launch
         self._asked: dict[int, dict[str, str]] = {}
         self._terminals: dict[int, Terminal] = {}
         self._sessions: dict[int, Session] = {}
@@ -149,9 +155,23 @@ class _Rules(paramiko.ServerInterface):
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         known = self._login.public_key.split()[:2]
-        if username == self._login.user and known == [key.get_name(), key.get_base64()]:
-            return AUTH_SUCCESSFUL
-        return AUTH_FAILED
+        offered = [key.get_name(), key.get_base64()]
+        if username != self._login.user:
+            return AUTH_FAILED
+        self._visitor = None if offered == known else " ".join(offered)
+        return AUTH_SUCCESSFUL if self.is_welcome() else AUTH_FAILED
+
+    def is_welcome(self) -> bool:
+        """Whether the key still opens this machine: the one of its launch, or one of the file that
+        OpenSSH looks into."""
+        if self._visitor is None:
+            return True
+        path = Path(self._environment["HOME"]) / ".ssh" / "authorized_keys"
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            return False
+        return any(f" {self._visitor} " in f" {line} " for line in lines)
 
     def check_channel_request(self, kind: str, chanid: int) -> int:  # noqa: ARG002
         if kind == "session":

@@ -35,7 +35,7 @@ from spotd.decide.needs import CALL_DEADLINE_S, claim_for
 from spotd.errors import UserError
 from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
 from spotd.plan import Effect
-from spotd.store.base import Store
+from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.vault import JobKeys, host_key
 from spotd.wire import AgentConfig, Command, Reply
 
@@ -244,10 +244,22 @@ def _start(effect: Effect, world: World) -> Record:
         left_s = _left_s(effect, world)
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
     options = world.store_options(job.spec.checkpoint.store)
-    document = start_document(job, effect, world.secrets(job.id), options)
+    document = start_document(job, effect, _secrets(effect, world), options)
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
     claim = str(effect.data["claim"])
     return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us(), claim)
+
+
+def _secrets(effect: Effect, world: World) -> Mapping[str, str]:
+    """The job's, on record before they leave the box."""
+    job, node = effect.job, effect.node
+    found = world.secrets(job.id)
+    if found:
+        text = f"{', '.join(sorted(found))} to {node.id}"
+        now_us = world.clock.now_us()
+        row = AuditRow(now_us, -1, "spotd", "secrets read", job.name, AuditOutcome.DONE, text)
+        world.store.add_audit(row)
+    return found
 
 
 def _tell(name: str, effect: Effect, world: World) -> Record:

@@ -108,6 +108,24 @@ class SshLink:
         except WireError:
             raise LinkError(f"no reply to {command.name}: {_said(result)}") from None
 
+    def admit(
+        self, node: Node, keys: JobKeys, user: str, public_key: str, deadline_s: float
+    ) -> None:
+        """Let a user log in to the machine with that key. Raises LinkError."""
+        asked = {"user": user, "public_key": public_key}
+        self._ask(node, keys, "admit", asked, deadline_s)
+
+    def dismiss(self, node: Node, keys: JobKeys, user: str, deadline_s: float) -> None:
+        """Take a user's keys away and end the logins that there are. Raises LinkError."""
+        self._ask(node, keys, "dismiss", {"user": user}, deadline_s)
+
+    def _ask(
+        self, node: Node, keys: JobKeys, word: str, asked: Mapping[str, str], deadline_s: float
+    ) -> None:
+        with self._connected(node, keys, deadline_s) as connection:
+            line = json.dumps(asked).encode() + b"\n"
+            _check(self._tell(connection, word, [line], deadline_s), f"{word} failed")
+
     def connect(
         self, node: Node, keys: JobKeys, deadline_s: float = threading.TIMEOUT_MAX
     ) -> Connection:

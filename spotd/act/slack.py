@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
+from spotd.act.addresses import find_address
 from spotd.act.alerts import Alert, RouteError
 from spotd.act.blocks import payload
 from spotd.log import redactor
@@ -23,12 +24,13 @@ _SAID_CHARS = 120
 
 @dataclass(frozen=True)
 class SlackRoute:
-    """Posts to `url`, which the configuration has checked. Ends up in no proxy and follows no
-    redirect: either would hand the secret to somebody else."""
+    """Posts to `url`, which the configuration has checked; `public` is one of Slack's own hosts.
+    Ends up in no proxy and follows no redirect: either would hand the secret to somebody else."""
 
     url: str = field(repr=False)
     min_severity: Severity = Severity.INFO
     paced: bool = True
+    public: bool = False
 
     def __post_init__(self) -> None:
         redactor.register(self.url)
@@ -49,14 +51,15 @@ class SlackRoute:
 
     def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str]:
         """(status, headers, the first words of the answer)."""
-        timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
+        parts = urlsplit(self.url)
+        content = {"Content-Type": "application/json; charset=utf-8", "Host": parts.netloc}
         try:
-            with urllib3.PoolManager(num_pools=1, retries=False, timeout=timeout) as pool:
+            with self._pool() as pool:
                 answer = pool.request(
                     "POST",
-                    self.url,
+                    parts.path + (f"?{parts.query}" if parts.query else ""),
                     body=json.dumps(body).encode(),
-                    headers={"Content-Type": "application/json; charset=utf-8"},
+                    headers=content,
                     redirect=False,
                     preload_content=False,
                 )
@@ -69,6 +72,25 @@ class SlackRoute:
             raise RouteError(f"Slack cannot be reached: {_root(error)}") from None
         said = redactor.clean(data.decode("utf-8", "replace").strip())
         return answer.status, answer.headers, " ".join(said.split())[:_SAID_CHARS]
+
+    def _pool(self) -> urllib3.HTTPConnectionPool:
+        """To the very address that was judged, which has to prove that it is the host. Raises
+        RouteError."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        address = find_address(host, port, public=self.public)
+        timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
+        if parts.scheme == "https":
+            return urllib3.HTTPSConnectionPool(
+                address,
+                port,
+                retries=False,
+                timeout=timeout,
+                assert_hostname=host,
+                server_hostname=host,
+            )
+        return urllib3.HTTPConnectionPool(address, port, retries=False, timeout=timeout)
 
 
 def _root(error: BaseException) -> str:

@@ -86,6 +86,10 @@ class Client:
         """POST a JSON object."""
         return self._json("POST", path, json.dumps(body or {}).encode())
 
+    def delete(self, path: str) -> dict[str, Any]:
+        """DELETE it."""
+        return self._json("DELETE", path, None)
+
     def has_package(self, digest: str) -> bool:
         """Whether the daemon has that upload already."""
         status, _ = self._request("HEAD", f"/v1/packages/{digest}", None, {})

@@ -39,6 +39,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "The daemon": {
         "doctor": Entry("doctor", "doctor", "Check everything that spotd needs."),
+        "user": Entry("user", "app", "List users; shut one out of everything."),
+        "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),
+        "audit": Entry("audit", "audit", "Print who did what, and what was refused."),
         "alerts": Entry("alerts", "app", "Test the alert routes."),
         "quarantine": Entry("quarantine", "app", "Hold back the end of unknown machines, or not."),
         "db": Entry("db", "app", "Copy the database while the daemon goes on."),

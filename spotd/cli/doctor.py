@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from typing import Any
+from urllib.parse import quote
 
 import typer
 
@@ -13,13 +15,28 @@ from spotd.cli.render import Cell, Column, Output, emit, output_option, print_ta
 from spotd.errors import ExitCode, UserError
 
 
-def doctor(ctx: typer.Context, output: Output = output_option()) -> None:
-    """Check everything that spotd needs, and say what to do about what is missing.
+def doctor(
+    ctx: typer.Context,
+    policy: str = typer.Option(
+        "", "--policy", metavar="CLOUD", help="Print the roles for aws, gcp or azure instead."
+    ),
+    types: str = typer.Option(
+        "", "--types", metavar="TYPES", help="With --policy aws: only these, like p5.*,g6e.*"
+    ),
+    spot_only: bool = typer.Option(False, "--spot-only", help="With --policy aws: spot alone."),
+    output: Output = output_option(),
+) -> None:
+    """Check everything that spotd needs, and say what to do about what is missing; or print what
+    the cloud's own access control should allow the control box, the reaper and the machines.
 
     \b
     Example:
       spotctl doctor
+      spotctl doctor --policy aws --types p5.48xlarge --spot-only
     """
+    if policy:
+        _print_policy(ctx, policy, types, output, spot=spot_only)
+        return
     checks = _local_checks(ctx.obj)
     code = ExitCode.OK
     try:
@@ -34,6 +51,16 @@ def doctor(ctx: typer.Context, output: Output = output_option()) -> None:
     emit(data, output, lambda: _print(checks), "kind")
     if not good:
         raise typer.Exit(code or ExitCode.FAILURE)
+
+
+def _print_policy(
+    ctx: typer.Context, cloud: str, types: str, output: Output, *, spot: bool
+) -> None:
+    """The documents by their names; they are JSON, whatever form is asked for."""
+    with connect(ctx) as client:
+        path = f"/v1/policy/{quote(cloud, safe='')}"
+        data = client.get(path, types=types, spot="1" if spot else "")
+    emit(data, output, lambda: print(json.dumps(data["documents"], indent=2)), "cloud")
 
 
 def _check(name: str, ok: bool, text: str, try_: str = "") -> dict[str, Any]:

@@ -150,6 +150,14 @@ class LogRoute(Section):
 Route = Annotated[SlackRoute | LogRoute, Field(discriminator="kind")]
 
 
+class AccessSection(Section):
+    """Who of those that can open the socket may do what, by Unix group. Root and the user of the
+    daemon always may."""
+
+    admins: str = Field(default="spotd-admin", min_length=1, description="May change things")
+    viewers: str = Field(default="", description="May look; empty: whoever can open the socket")
+
+
 class AlertsSection(Section):
     routes: dict[str, Route] = {}
 
@@ -220,6 +228,7 @@ class ConfigFile(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     stores: dict[str, StoreSection] = {}
     limits: LimitsSection = LimitsSection()
+    access: AccessSection = AccessSection()
     providers: dict[str, Provider] = {}
     alerts: AlertsSection = AlertsSection()
     timing: TimingSection = TimingSection()

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from spotd.act.effects import LinkError
 from spotd.model import Node
 from spotd.serve.call import ApiError, Call, conflict, not_found
+from spotd.serve.users import check_enabled
 from spotd.states import NodeState
-from spotd.vault import host_key, open_job_keys
+from spotd.vault import host_key, make_key_pair, open_job_keys
 
 
 def ssh_access(call: Call) -> dict[str, Any]:
     """Address, user and keys of the job's machine of a `rank`: the one that trains, else the
-    newest that can be reached. Handed out on the unix socket only."""
-    if not call.private:
-        raise ApiError(
-            403,
-            "auth",
-            "keys are handed out on the unix socket only",
-            "run spotctl on the box of the daemon, or with --host user@box",
-        )
+    newest that can be reached. The private key is new, the caller's own, and let in just now; the
+    daemon's never leaves it."""
     job = call.job()
     rank = call.number("rank", 0, 0, 1 << 20)
     if rank >= job.spec.num_nodes:
@@ -33,6 +29,17 @@ def ssh_access(call: Call) -> dict[str, Any]:
             f"spotctl show {job.name} says what it is waiting for",
         )
     node = max(nodes, key=lambda n: (n.state is NodeState.RUNNING, n.chosen, n.generation))
+    pair = make_key_pair(call.backing.ids.random_bytes)
+    try:
+        call.backing.admit(node, call.actor, pair.public)
+    except LinkError as error:
+        text = f"the machine of job {job.name} does not let anybody in now: {error}"
+        raise conflict(text, f"spotctl show {job.name}, and again in a moment") from None
+    try:
+        check_enabled(call)
+    except ApiError:
+        call.backing.put_out()
+        raise
     keys = open_job_keys(call.backing.vault, job.id, call.backing.store.job_key(job.id))
     return {
         "kind": "SshAccess",
@@ -42,7 +49,7 @@ def ssh_access(call: Call) -> dict[str, Any]:
         "host": node.host,
         "port": node.port or 22,
         "user": node.ssh_user,
-        "private_key": keys.user.private,
+        "private_key": pair.private,
         "host_public_key": host_key(keys, node.token).public,
         "local": node.offer.local,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pwd
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import anyio
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
@@ -20,18 +20,24 @@ from providers.stores.base import StoreUnavailableError as ObjectsUnavailableErr
 from spotd.errors import UserError
 from spotd.serve import (
     access,
+    audit,
     backup,
     costs,
     explain,
     health,
     jobs,
+    kept,
     logs,
     orphans,
     packages,
+    policy,
     quarantine,
     record,
+    users,
 )
+from spotd.serve.authority import Authority
 from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
+from spotd.serve.guard import Guard
 from spotd.serve.openapi import describe
 from spotd.store.base import StoreError, StoreUnavailableError
 
@@ -45,6 +51,15 @@ Waiting = Callable[[Call], tuple[dict[str, Any], bool]]
 PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/health", health.health),
     ("GET", "/v1/doctor", health.doctor),
+    ("GET", "/v1/policy/{cloud}", policy.read_policy),
+    ("GET", "/v1/audit", audit.read_audit),
+    ("GET", "/v1/secrets", kept.list_secrets),
+    ("POST", "/v1/secrets/{name}", kept.set_secret),
+    ("DELETE", "/v1/secrets/{name}", kept.remove_secret),
+    ("POST", "/v1/key/rotate", kept.rotate_key),
+    ("GET", "/v1/users", users.list_users),
+    ("POST", "/v1/users/{name}/disable", users.disable_user),
+    ("POST", "/v1/users/{name}/enable", users.enable_user),
     ("POST", "/v1/alerts/test", health.test_alert),
     ("GET", "/v1/quarantine", quarantine.show_quarantine),
     ("POST", "/v1/quarantine/release", quarantine.release_quarantine),
@@ -71,18 +86,19 @@ WAITING: tuple[tuple[str, str, Waiting], ...] = (
 )
 
 
-def make_app(backing: Backing, extra: tuple[BaseRoute, ...] = ()) -> Starlette:
-    """The whole door. `extra` routes (dashboard, metrics) come after those of the API."""
+def make_app(backing: Backing, authority: Authority) -> Starlette:
+    """The whole door. A route that no rule of `authority` knows is a ValueError."""
     routes: list[BaseRoute] = [
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
         Route("/v1/db/backup", _backup(backing), methods=["GET"]),
         Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
         Route("/v1/openapi.json", _description, methods=["GET"]),
-        *extra,
     ]
+    guard = Middleware(Guard, backing, authority, routes, _failed)
     kinds = (ApiError, HTTPException, UserError, StoreError, ObjectsError, Exception)
-    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _failed))
+    handlers = dict.fromkeys(kinds, _failed)
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
     app.router.redirect_slashes = False  # a path that is not there is refused like any other
     return app
 
@@ -146,14 +162,12 @@ def _backup(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _read_call(backing: Backing, request: Request) -> Call:
-    server = request.scope.get("server")
     return Call(
         backing=backing,
         path=request.path_params,
         query=dict(request.query_params),
         body=await _read_body(request),
-        actor=_actor(request),
-        private=server is not None and server[1] is None,  # ASGI: no port on a unix socket
+        actor=request.state.peer.name,
     )
 
 
@@ -177,18 +191,6 @@ async def _read_body(request: Request) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_input("the request body is not a JSON object", "use the daemon's own spotctl")
     return value
-
-
-def _actor(request: Request) -> str:
-    """The user name of the process at the other end of the socket; see `server.PeerProtocol`."""
-    client = request.client
-    if client is None or not client.host.startswith("uid:"):
-        return ""
-    uid = int(client.host.removeprefix("uid:"))
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return client.host
 
 
 def _answer(data: dict[str, Any], status: int = 200) -> Response:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from providers.policy import PolicyFacts
 from providers.stores.base import ObjectStore
 from spotd.clock import Clock, Ids
 from spotd.decide.sweeping import Held
-from spotd.model import Job, Market
+from spotd.model import Job, Market, Node
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
 from spotd.store.columns import clean
@@ -48,8 +49,12 @@ class Backing:
     `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
     store; `spool_dir` takes an upload until its digest is known; `back_up(file, now_us)` copies the
     database into a new file; `test_alert(route)` sends a test message ("" means to every route) and
-    returns route -> "" or what went wrong; `silent` are the clouds that do not answer, provider ->
-    what is known of it; `held` are the machines that no job wants and that are not ended.
+    returns route -> "" or what went wrong; `rotate_key()` has the next master key take over, or
+    raises VaultError; `admit(node, user, public key)` lets a user in to a machine (LinkError),
+    `put_out()` has those that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is
+    true of those who are never shut out; `policy_facts(cloud)` is None when no such cloud is
+    configured; `silent` are the clouds that do not answer, provider -> what is known of it; `held`
+    are the machines that no job wants and that are not ended.
     """
 
     store: Store
@@ -65,21 +70,25 @@ class Backing:
     providers_info: Callable[[], Sequence[ProviderInfo]]
     back_up: Callable[[Path, int], None]
     test_alert: Callable[[str], Mapping[str, str]]
+    rotate_key: Callable[[], None]
+    policy_facts: Callable[[str], PolicyFacts | None]
+    admit: Callable[[Node, str, str], None]
+    put_out: Callable[[], Mapping[str, str]]
+    is_trusted: Callable[[int], bool]
     silent: Callable[[], Mapping[str, str]] = dict
     held: Callable[[], Sequence[Held]] = tuple
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request. `actor` is the user at the other end of the socket as the kernel names it;
-    `private` is true on the unix socket, where secrets may be handed out."""
+    """One request that was let in. `actor` is the user at the other end of the socket as the kernel
+    names it."""
 
     backing: Backing
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     actor: str = ""
-    private: bool = False
 
     @property
     def now_us(self) -> int:

@@ -12,6 +12,7 @@ from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, Job, JobSpec, Mount
 from spotd.serve.call import ApiError, Call, bad_input, conflict
+from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
 from spotd.spec import Parsed, SpecError, load
@@ -67,6 +68,7 @@ def list_nodes(call: Call) -> dict[str, Any]:
 def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
     """The job file of the body, checked. Raises ApiError (bad input) with every problem at once."""
     backing = call.backing
+    kept = backing.store.kept_secrets()
     try:
         parsed = load(
             call.text("yaml"),
@@ -75,7 +77,7 @@ def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
             secrets=secrets,
             defaults=backing.defaults,
             fallback_name=call.text("fallback_name"),
-            known=backing.known,
+            known=replace(backing.known, secrets=[row.name for row in kept]),
         )
     except SpecError as error:
         raise bad_input(error.text, error.try_) from None
@@ -97,24 +99,35 @@ def submit_job(call: Call) -> dict[str, Any]:
     _check_store(call, parsed.spec.checkpoint.store)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
     warnings = [*parsed.warnings, *_outlook(call, spec)]
-    job_id = backing.ids.job_id()
-    submission = Submission(
-        job_id=job_id,
-        spec=spec,
-        spec_yaml=parsed.text,
-        user=call.actor,
-        request_id=call.text("request_id") or backing.ids.token(),
-        job_key=seal_job_keys(backing.vault, job_id, JobKeys.create(backing.ids.random_bytes)),
-        secrets=seal_secrets(backing.vault, job_id, parsed.secrets),
-    )
+    request_id = call.text("request_id") or backing.ids.token()
+
+    def submit() -> Job:
+        submission = _submission(call, parsed, spec, request_id)
+        return backing.store.submit(submission, call.now_us)
+
     try:
-        job = backing.store.submit(submission, call.now_us)
+        job = with_present_key(backing.vault, submit)
     except DuplicateNameError as error:
         raise conflict(
             f"a job named {spec.name!r} is not finished yet ({error.job_id})",
             f"spotctl run --name {spec.name}-2 ..., or spotctl cancel {spec.name} first",
         ) from None
     return {"kind": "Job", **_summary(call, job), "warnings": warnings}
+
+
+def _submission(call: Call, parsed: Parsed, spec: JobSpec, request_id: str) -> Submission:
+    ids, vault = call.backing.ids, call.backing.vault
+    job_id, epoch = ids.job_id(), vault.epoch
+    return Submission(
+        job_id=job_id,
+        spec=spec,
+        spec_yaml=parsed.text,
+        user=call.actor,
+        request_id=request_id,
+        job_key=seal_job_keys(vault, job_id, JobKeys.create(ids.random_bytes)),
+        secrets=seal_secrets(vault, job_id, parsed.secrets),
+        key_epoch=epoch,
+    )
 
 
 def _check_store(call: Call, url: str) -> None:

@@ -44,6 +44,11 @@ QUERY: dict[str, dict[str, Schema]] = {
         "wait_s": _WAIT,
     },
     "GET /v1/jobs/{job}/ssh": {"rank": _NUMBER},
+    "GET /v1/policy/{cloud}": {
+        "types": {**_TEXT, "description": "Types of instances, with commas between (AWS)"},
+        "spot": {"enum": ["0", "1"]},
+    },
+    "GET /v1/audit": {"since_s": _NUMBER, "after": _NUMBER},
 }
 BODY: dict[str, dict[str, Schema]] = {
     "POST /v1/jobs": {
@@ -54,6 +59,10 @@ BODY: dict[str, dict[str, Schema]] = {
     },
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
     "POST /v1/alerts/test": {"route": _TEXT},
+    "POST /v1/secrets/{name}": {"value": _TEXT},
+    "POST /v1/users/{name}/disable": {
+        "transfer_to": {**_TEXT, "description": "Who gets the unfinished jobs"}
+    },
     "POST /v1/jobs/{job}/logs": {
         "cursor": {"type": "object", "additionalProperties": _NUMBER},
         "tail_bytes": _NUMBER,

@@ -294,7 +294,10 @@ class JobFile(Block):
             lambda value: dict.fromkeys(value) if _is_names(value) else _text_keys(value),
             json_schema_input_type=dict[str, Scalar] | list[str],
         ),
-    ] = Field(default={}, description="null: given with --secret NAME; or a list of such names")
+    ] = Field(
+        default={},
+        description="null: given with --secret, or kept by `spotctl secret set`; or such names",
+    )
     setup: str = ""
     run: str = Field(default="", description="The command that trains; 0 is success")
     spotd: SpotdBlock = SpotdBlock()
@@ -306,9 +309,9 @@ class JobFile(Block):
     api_server_access: Annotated[Any, Ignored("machines have no access to spotd")] = None
     experimental: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
     priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
-    managed_secrets: Annotated[Any, Refused("name them under secrets and pass --secret NAME")] = (
-        None
-    )
+    managed_secrets: Annotated[
+        Any, Refused("name them under secrets; `spotctl secret set NAME` keeps them")
+    ] = None
     volumes: Annotated[Any, Refused("read the data in setup or run, from its store")] = None
     service: Annotated[Any, Refused("spotd trains; it does not serve")] = None
     pool: Annotated[Any, Refused("spotd has no worker pools; submit the job itself")] = None

@@ -42,6 +42,7 @@ class Known:
 
     clouds: Collection[str] | None = None  # names and makes of the configured providers
     routes: Collection[str] | None = None  # of alerts
+    secrets: Collection[str] | None = None  # that the deployment keeps
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Parsed:
     """A job file understood.
 
     `spec` has no packages yet. `workdir` and the local side of `mounts` are absolute and exist if
-    a base folder was given, else they are as written. `secrets` has the values, `text` the file
-    without them. `warnings` are whole sentences for the user.
+    a base folder was given, else they are as written. `secrets` has the values that were given,
+    `text` the file without them; `spec.secrets` names as well those that the deployment is to give,
+    when the job starts. `warnings` are whole sentences for the user.
     """
 
     spec: JobSpec
@@ -90,7 +92,8 @@ def load(
     data |= {key: fill(data[key], environment) for key in _FILLED & data.keys()}
     file, found_by_model = validate_partly(JobFile, data)
     found.problems += found_by_model
-    hidden = read_secrets(file, secrets or {}, environment, found)
+    known = known or Known()
+    hidden, kept = read_secrets(file, secrets or {}, environment, known.secrets, found)
     for path, mark in file.marked():
         if isinstance(mark, Ignored):
             found.warn(
@@ -98,14 +101,13 @@ def load(
             )
         else:
             found.refuse(path, "is a SkyPilot key that spotd does not support", mark.fix)
-    known = known or Known()
     place = wanted(file.resources, known.clouds, found, ("resources",))
     spec = _spec(file, place, defaults, now_us, found)
     spec = replace(
         spec,
         name=_job_name(file, fallback_name, found),
         envs=environment,
-        secrets=tuple(sorted(hidden)),
+        secrets=tuple(sorted({*hidden, *kept})),
         alerts=_routes(file.spotd, known.routes, found),
     )
     workdir, mounts = read_sources(file, base_dir, found)

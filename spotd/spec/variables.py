@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from spotd.spec.document import Document
@@ -53,22 +53,33 @@ def _check_names(key: str, values: Mapping[str, str], found: Findings) -> None:
 
 
 def read_secrets(
-    file: JobFile, overrides: Mapping[str, str], environment: Mapping[str, str], found: Findings
-) -> dict[str, str]:
-    """Name to value. SkyPilot's references ("secrets:scope.NAME") are names to be given."""
+    file: JobFile,
+    overrides: Mapping[str, str],
+    environment: Mapping[str, str],
+    known: Collection[str] | None,
+    found: Findings,
+) -> tuple[dict[str, str], list[str]]:
+    """Name to value, and the names whose value the deployment keeps (`known`; None where that is
+    not known). SkyPilot's references ("secrets:scope.NAME") are names like any other."""
     values: dict[str, str] = {}
+    kept: list[str] = []
     for name, value in file.secrets.items():
         plain = name.removeprefix("secrets:").rsplit(".", 1)[-1]
         if value is not None and plain not in overrides:
             values[plain] = str(value)
+        elif plain not in overrides and (known is None or plain in known):
+            kept.append(plain)
         elif plain not in overrides:
-            fix = f"pass --secret {plain} (its value comes from your environment)"
+            fix = (
+                f"pass --secret {plain} (its value comes from your environment), "
+                f"or have it kept for all jobs: spotctl secret set {plain}"
+            )
             found.refuse(("secrets", name), "the secret has no value", fix)
     values |= overrides
-    _check_names("secrets", values, found)
-    for name in values.keys() & environment.keys():
+    _check_names("secrets", {**dict.fromkeys(kept, ""), **values}, found)
+    for name in {*values, *kept} & environment.keys():
         found.refuse(("secrets", name), "is in envs as well", "keep one of the two")
-    return values
+    return values, kept
 
 
 def fill(value: Any, environment: Mapping[str, str]) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from providers.base import Instance, Notice, Offer, Scope
+from spotd.masterkey import KeyState, SealedValue
 from spotd.model import (
     Desired,
     EffectKind,
@@ -26,31 +27,43 @@ from spotd.model import (
 )
 from spotd.plan import Plan
 from spotd.states import NodeState
+from spotd.store.access import AccessRecords
 from spotd.store.leaks import LeakRecords
 from spotd.store.shapes import (
     AlertRow,
+    AuditOutcome,
+    AuditRow,
     CheckpointRow,
     CommitResult,
     CommitStatus,
+    DisabledUser,
     EventRow,
     JournalBatch,
     ProgressRow,
+    SecretRow,
     SegmentRow,
     Submission,
 )
 
 __all__ = [
     "AlertRow",
+    "AuditOutcome",
+    "AuditRow",
     "CheckpointRow",
     "CommitResult",
     "CommitStatus",
+    "DisabledUser",
     "DuplicateNameError",
     "EventRow",
     "JournalBatch",
+    "KeyState",
     "LostDutyError",
     "ProgressRow",
     "SchemaVersionError",
+    "SealedValue",
+    "SecretRow",
     "SegmentRow",
+    "StaleKeyError",
     "Store",
     "StoreError",
     "StoreUnavailableError",
@@ -70,6 +83,10 @@ class SchemaVersionError(StoreError):
     """The database's schema is not this program's; the text says what to do."""
 
 
+class StaleKeyError(StoreError):
+    """What was to be stored is sealed with a master key that another has taken over from."""
+
+
 class LostDutyError(StoreError):
     """A duty's lease is another daemon's now, or about to be: nothing was written."""
 
@@ -82,7 +99,7 @@ class DuplicateNameError(StoreError):
         self.job_id = job_id
 
 
-class Store(LeakRecords, Protocol):
+class Store(LeakRecords, AccessRecords, Protocol):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop
@@ -209,7 +226,8 @@ class Store(LeakRecords, Protocol):
 
     # --- users
     def submit(self, submission: Submission, at_us: int) -> Job:
-        """Raises DuplicateNameError. The same `request_id` again returns the first job."""
+        """Raises DuplicateNameError, StaleKeyError. The same `request_id` again returns the first
+        job."""
         ...
 
     def set_desired(self, job_id: str, desired: Desired, actor: str, at_us: int) -> Job: ...
@@ -294,20 +312,13 @@ class Store(LeakRecords, Protocol):
         ...
 
     def prune(self, before_us: int) -> int:
-        """Delete events, progress and delivered alerts of before; returns the number of rows."""
+        """Delete events, progress and delivered alerts of before; returns the number of rows. The
+        audit stays."""
         ...
 
     # --- the deployment
     def deployment(self) -> str:
         """The id this database was created with; part of every token and tag."""
-        ...
-
-    def key_check(self) -> bytes | None:
-        """What only this deployment's master key opens; None when it never had a key."""
-        ...
-
-    def keep_key_check(self, check: bytes) -> bytes:
-        """Make `check` the `key_check` if there is none yet; the one that counts."""
         ...
 
     def quarantine(self) -> str:

@@ -1,4 +1,4 @@
-"""The kinds of columns that the tables are made of, each spelt once."""
+"""What tables are made of: the kinds of columns, each spelt once, and the names of constraints."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ from sqlalchemy import (
     Float,
     ForeignKey,
     Integer,
+    MetaData,
     Text,
     TypeDecorator,
     false,
     text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
 )
 
 

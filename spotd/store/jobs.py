@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, case, func, or_, select, update
 
 from spotd.model import Desired, HeadSeen, Job
-from spotd.store import schema
+from spotd.store import schema, sealed
 from spotd.store.base import DuplicateNameError, StoreError, Submission
 from spotd.store.codec import encode
 from spotd.store.rows import JOB_COLUMNS, head_columns, head_of, job_of
@@ -54,6 +54,7 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     other = conn.execute(select(_jobs.id).where(unfinished)).scalar_one_or_none()
     if other is not None:
         raise duplicate_name(spec.name, other)
+    sealed.hold_epoch(conn, submission.key_epoch)
     conn.execute(
         schema.jobs.insert().values(
             id=submission.job_id,

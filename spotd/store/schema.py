@@ -16,7 +16,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
@@ -26,19 +25,16 @@ from sqlalchemy import (
 from providers.base import NoticeKind, Scope
 from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
 from spotd.states import NodeState
+from spotd.store import access_schema, columns
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-    }
-)
+metadata = columns.metadata
+audit = access_schema.audit
+kept_secrets = access_schema.kept_secrets
+disabled_users, admissions = access_schema.disabled_users, access_schema.admissions
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
@@ -51,6 +47,7 @@ deployment = Table(
     big("max_nodes"),
     big("max_microusd_per_h"),
     Column("key_check", LargeBinary),
+    big("key_epoch"),
     words("quarantine"),
     CheckConstraint("id = 1", name="single"),
 )

@@ -10,6 +10,32 @@ from spotd.model import Event, JobSpec, View
 from spotd.wire import JournalEntry
 
 
+class AuditOutcome(str, Enum):
+    """What became of a request. Each that changes something is on record twice: before it is tried,
+    and when it is over."""
+
+    ASKED = "asked"
+    DONE = "done"
+    REFUSED = "refused"  # not allowed, not possible, or wrong
+    FAILED = "failed"  # by a fault of ours or of something that we need
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One line of the record of who did what. `uid` -1 is none, as of "spotd" itself; rows of one
+    `request` belong together."""
+
+    at_us: int
+    uid: int
+    user: str
+    action: str
+    target: str
+    outcome: AuditOutcome
+    text: str = ""
+    request: str = ""
+    id: int = 0
+
+
 class CommitStatus(str, Enum):
     """What became of a plan."""
 
@@ -120,10 +146,31 @@ class ProgressRow:
 
 
 @dataclass(frozen=True)
+class SecretRow:
+    """A secret that the deployment keeps, without its value."""
+
+    name: str
+    set_at_us: int
+    set_by: str
+
+
+@dataclass(frozen=True)
+class DisabledUser:
+    """One who is shut out. `uid` -1 is not known; `successor` got the jobs."""
+
+    name: str
+    uid: int
+    disabled_at_us: int
+    disabled_by: str
+    successor: str = ""
+
+
+@dataclass(frozen=True)
 class Submission:
     """A job to be stored with everything that later effects need, in one transaction.
 
-    `secrets` and `job_key` are ciphertexts already. `request_id` makes a repeat return the first.
+    `secrets` and `job_key` are ciphertexts already, sealed with the master key of `key_epoch`.
+    `request_id` makes a repeat return the first.
     """
 
     job_id: str
@@ -133,3 +180,4 @@ class Submission:
     request_id: str
     job_key: bytes
     secrets: Mapping[str, bytes] = field(default_factory=dict)
+    key_epoch: int = 0

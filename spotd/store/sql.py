@@ -36,7 +36,6 @@ from spotd.store import (
     record,
     strays,
     throughput,
-    version,
     views,
 )
 from spotd.store.accepted import rejection
@@ -53,6 +52,7 @@ from spotd.store.base import (
 )
 from spotd.store.commit import LostRaceError, commit_many
 from spotd.store.engine import BrokenRuleError, Database
+from spotd.store.sql_access import SqlAccess
 from spotd.store.transaction import Transaction
 from spotd.store.version import prepare, upgrade
 
@@ -82,7 +82,7 @@ def open_store(
     return SqlStore(database, deployment, notify)
 
 
-class SqlStore:
+class SqlStore(SqlAccess):
     """See `spotd.store.base.Store`; made by `open_store`. Safe to share between threads."""
 
     def __init__(
@@ -350,12 +350,6 @@ class SqlStore:
 
     def deployment(self) -> str:
         return self._deployment
-
-    def key_check(self) -> bytes | None:
-        return self._database.read(version.key_check)
-
-    def keep_key_check(self, check: bytes) -> bytes:
-        return self._database.write(lambda c: version.keep_key_check(c, check))
 
     def quarantine(self) -> str:
         return str(self._database.read(lambda c: c.execute(quarantine.REASON).scalar_one()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, select, text, update
+from sqlalchemy import Connection, inspect, select, text
 
 from spotd.store import schema
 from spotd.store.base import SchemaVersionError, StoreError
@@ -103,8 +103,7 @@ def _create(conn: Connection) -> None:
     if revision_of(conn) is not None:
         return  # another process was faster
     schema.metadata.create_all(conn)
-    counters = [{"name": name, "value": 0} for name in ("ids", "market", "offers")]
-    conn.execute(schema.counters.insert(), counters)
+    _add_counters(conn)
     conn.execute(
         text(
             "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
@@ -112,6 +111,14 @@ def _create(conn: Connection) -> None:
         )
     )
     conn.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
+
+
+def _add_counters(conn: Connection) -> None:
+    """Those that are not there yet: an empty database may be brought here by migrations as well."""
+    known = set(conn.execute(select(schema.counters.c.name)).scalars())
+    rows = [{"name": name, "value": 0} for name in ("ids", "market", "offers") if name not in known]
+    if rows:
+        conn.execute(schema.counters.insert(), rows)
 
 
 def _migrate(conn: Connection, older: str = "") -> None:
@@ -129,6 +136,7 @@ def _migrate(conn: Connection, older: str = "") -> None:
         command.downgrade(config, older)
     else:
         command.upgrade(config, "head")
+        _add_counters(conn)
 
 
 def _deployment(conn: Connection) -> str | None:
@@ -144,17 +152,3 @@ def _name(conn: Connection, name: str, now_us: int) -> str:
         conn.execute(schema.deployment.insert().values(**row))
         found = name
     return found
-
-
-def key_check(conn: Connection) -> bytes | None:
-    """See Store.key_check."""
-    found: bytes | None = conn.execute(select(schema.deployment.c.key_check)).scalar_one()
-    return found
-
-
-def keep_key_check(conn: Connection, check: bytes) -> bytes:
-    """See Store.keep_key_check."""
-    table = schema.deployment
-    conn.execute(update(table).where(table.c.key_check.is_(None)).values(key_check=check))
-    kept: bytes = conn.execute(select(table.c.key_check)).scalar_one()
-    return kept

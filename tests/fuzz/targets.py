@@ -42,6 +42,7 @@ from spotd.errors import UserError
 from spotd.model import JobSpec, S
 from spotd.observe.stream import NodeStream
 from spotd.serve.api import make_app
+from spotd.serve.authority import Authority
 from spotd.spec import CheckpointDefaults, SpecError, load
 from spotd.store import codec
 from spotd.store.base import JournalBatch
@@ -266,7 +267,7 @@ def _door() -> tuple[Rig, ASGIApp]:
     rig = Rig()
     story(rig)
     atexit.register(rig.close)
-    return rig, make_app(rig.backing())
+    return rig, make_app(rig.backing(), Authority())
 
 
 def ask_api(data: bytes) -> None:

@@ -36,7 +36,7 @@ from spotd.model import (
 )
 from spotd.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.states import NodeState
-from spotd.store.base import Store
+from spotd.store.base import AuditOutcome, AuditRow, DisabledUser, SecretRow, Store
 from spotd.wire import JOURNAL_KINDS
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell, instance, new_node, offer, said, spec, submission
@@ -89,6 +89,10 @@ class Chance:
     def moment(self) -> int:
         return self.now_us - self.random.choice((0, 0, 0, S, 30 * S))
 
+    def epoch(self) -> int:
+        """Of the master key; now and then one that is not in force."""
+        return self.store.key_state().epoch + (self.random.random() < 0.1)
+
     def text(self) -> str:
         return self.random.choice(("", "plain", "odd \x00 and ☃ \ud800"))
 
@@ -132,6 +136,7 @@ def _submit(c: Chance) -> Call:
     )
     request = c.random.choice(("", "", f"r{c.submitted - 1}", f"r{c.submitted}"))
     new = submission(c.random.choice(JOBS), spec=made, request_id=request, secrets={"B": b"2"})
+    new = replace(new, key_epoch=c.epoch())
     return "submit", new, c.moment()
 
 
@@ -336,6 +341,16 @@ def _refusal(c: Chance) -> Call:
     return "record_launch_refused", c.node().id, code, c.text(), scope, c.moment()
 
 
+def _audited(c: Chance) -> AuditRow:
+    outcome = c.random.choice(list(AuditOutcome))
+    return AuditRow(c.moment(), 1000, "alice", "cancel", c.job(), outcome, c.text())
+
+
+def _shut_out(c: Chance) -> DisabledUser:
+    user, successor = c.random.sample(("alice", "bob", ""), 2)
+    return DisabledUser(user or "carol", 1000, c.moment(), "root", successor)
+
+
 MAKERS: dict[Callable[[Chance], Call], int] = {
     _submit: 6,
     _commit_decided: 12,
@@ -364,7 +379,15 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     lambda c: ("note_jobs", [c.job(), c.job()]): 2,
     lambda c: ("note_silent", c.now_us - 30 * S): 2,
     lambda c: ("record_log_offset", c.node().id, "rank0", c.random.randint(0, 99)): 2,
+    lambda c: ("add_audit", _audited(c)): 2,
     lambda c: ("keep_key_check", c.random.choice((b"a", b"b"))): 1,
+    lambda c: ("rotate_key", c.epoch(), b"c", lambda item: b"new " + item.value): 1,
+    lambda c: ("keep_secret", SecretRow(c.random.choice("AB"), 5, "ada"), b"v", c.epoch()): 2,
+    lambda c: ("disable_user", _shut_out(c)): 1,
+    lambda c: ("enable_user", c.random.choice(("alice", "bob"))): 1,
+    lambda c: ("add_admission", c.node().id, c.random.choice(("alice", "bob")), c.moment()): 1,
+    lambda c: ("record_dismissed", c.node().id, c.random.choice(("alice", "bob")), c.moment()): 1,
+    lambda c: ("drop_secret", c.random.choice("AB")): 1,
     lambda c: ("set_quarantine", c.random.choice(("", c.text())), c.moment()): 1,
     lambda c: ("prune", c.now_us - c.random.choice((0, 300, 900)) * S): 1,
 }

@@ -56,6 +56,7 @@ from tests.sim.memory import (
     views,
 )
 from tests.sim.memory import ledger as segment_rows
+from tests.sim.memory.access import MemoryAccess
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -63,7 +64,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class MemoryStore:
+class MemoryStore(MemoryAccess):
     """See `spotd.store.base.Store`. `notify` is called after every transaction that made a job due.
 
     While `away` is true every method but `close` raises StoreUnavailableError.
@@ -312,12 +313,6 @@ class MemoryStore:
 
     def deployment(self) -> str:
         return self._here().deployment
-
-    def key_check(self) -> bytes | None:
-        return self._here().key_check
-
-    def keep_key_check(self, check: bytes) -> bytes:
-        return self._write(market.keep_key_check, check)
 
     def quarantine(self) -> str:
         return self._here().quarantine

@@ -26,7 +26,7 @@ from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import Bell
 from tests.spotd.store.conftest import DEPLOYMENT, make
 
-STEPS = 150
+STEPS = 220
 
 
 def _known(value: object) -> object:
@@ -55,12 +55,16 @@ READS: dict[str, Callable[[Store, int], object]] = {
     "alerts": lambda store, now_us: store.due_alerts(now_us + 3600 * S, 99),
     "times": lambda store, _: (store.next_wake_us(), store.newest_us()),
     "throughput": lambda store, now_us: store.recent_throughput(now_us),
-    "rest": lambda store, _: _deployment(store),
+    "audit": lambda store, now_us: (store.audit(0), store.audit(now_us - 60 * S, 9, 3)),
+    "people": lambda store, _: [store.job_owners(), store.disabled_users(), store.shut_out()],
+    "rest": lambda store, _: [store.deployment(), store.quarantine(), _sealed(store)],
 }
 
 
-def _deployment(store: Store) -> list[object]:
-    return [store.deployment(), store.key_check(), store.quarantine(), store.secrets("j0")]
+def _sealed(store: Store) -> list[object]:
+    jobs = [[store.job_key(job.id), store.secrets(job.id)] for job in store.jobs()]
+    kept = [store.kept_secrets(), store.kept_secret_values(["A", "B", "C"])]
+    return [store.key_state(), *jobs, *kept]
 
 
 def _by_manifest(store: Store, job_id: str) -> list[CheckpointRow]:

@@ -145,7 +145,7 @@ def test_a_store_that_is_away_answers_nothing_and_comes_back(store: MemoryStore)
             getattr(store, name)(*[()] * count)
     store.away = False
     assert view(store) == before
-    assert store.key_check() is None
+    assert store.key_state().check is None
 
 
 def _methods() -> set[str]:

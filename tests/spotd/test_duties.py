@@ -22,7 +22,7 @@ from spotd.duties import FIRST_OFFERS_S, Duties, Schedule
 from spotd.model import S
 from spotd.observe.clouds import Survey
 from spotd.states import NodeState
-from spotd.store.base import StoreUnavailableError
+from spotd.store.base import LostDutyError, Store, StoreUnavailableError
 from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, ToyCloud
 from tests.spotd.store import build
@@ -117,6 +117,18 @@ def test_one_replica_at_a_time_and_the_next_at_once_when_it_stops(stage: Stage) 
                 return
         wait_until(lambda: other.delivered)
     assert min(other.delivered) > max(holder.delivered)
+
+
+def test_what_is_added_writes_for_as_long_as_it_is_held(stage: Stage) -> None:
+    lent: list[Store] = []
+    office = Office(stage, NEVER)
+    office.duties.add(0.05, "more", lent.append)
+    with at_work(office):
+        wait_until(lambda: lent)
+        lent[0].record_dismissed("j1-g1-0", "ada", 1)
+    assert stage.store.take_duty("more", "another", SystemClock().now_us(), 3600 * S)
+    with pytest.raises(LostDutyError):
+        lent[0].record_dismissed("j1-g1-0", "ada", 1)
 
 
 def test_a_replica_that_died_is_succeeded_when_its_lease_has_run_out(stage: Stage) -> None:

@@ -4,6 +4,7 @@ import io
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -12,14 +13,15 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from spotd import log, vault
 from spotd.clock import RandomIds
-from spotd.vault import JobKeys, Vault, VaultError, host_key, load_key, unlock
+from spotd.masterkey import KeyState
+from spotd.vault import JobKeys, Ring, Vault, VaultError, host_key, load_key, unlock
 
 random_bytes = RandomIds().random_bytes
 
 
 @pytest.fixture
 def box() -> Vault:
-    return Vault(random_bytes(32), random_bytes)
+    return Vault(Ring((random_bytes(32),)), random_bytes)
 
 
 def test_what_is_sealed_opens_and_is_not_readable(box: Vault) -> None:
@@ -53,7 +55,7 @@ def test_every_changed_byte_is_noticed(box: Vault) -> None:
 
 
 def test_another_master_key_is_refused_with_advice(box: Vault) -> None:
-    other = Vault(random_bytes(32), random_bytes)
+    other = Vault(Ring((random_bytes(32),)), random_bytes)
     with pytest.raises(VaultError, match="master key") as caught:
         other.open(box.seal(b"value", "j1/x"), "j1/x")
     assert "spotd-key" in caught.value.try_
@@ -61,7 +63,7 @@ def test_another_master_key_is_refused_with_advice(box: Vault) -> None:
 
 def test_a_short_key_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        Vault(b"short", random_bytes)
+        Vault(Ring((b"short",)), random_bytes)
 
 
 def test_the_first_start_makes_a_private_key_file_and_the_next_reads_it(tmp_path: Path) -> None:
@@ -144,14 +146,14 @@ class Checks:
     """What a database keeps of its master key."""
 
     def __init__(self) -> None:
-        self.check: bytes | None = None
+        self.state = KeyState(None, 0)
 
-    def key_check(self) -> bytes | None:
-        return self.check
+    def key_state(self) -> KeyState:
+        return self.state
 
-    def keep_key_check(self, check: bytes) -> bytes:
-        self.check = self.check or check
-        return self.check
+    def keep_key_check(self, check: bytes) -> KeyState:
+        self.state = replace(self.state, check=self.state.check or check)
+        return self.state
 
 
 def test_a_deployment_is_opened_by_its_first_key_alone(tmp_path: Path) -> None:
@@ -169,11 +171,15 @@ def test_a_deployment_is_opened_by_its_first_key_alone(tmp_path: Path) -> None:
 
 def test_of_two_first_starts_on_one_database_the_later_is_refused(tmp_path: Path) -> None:
     class Slow(Checks):
-        def key_check(self) -> bytes | None:
-            return None  # as it was before the other one started
+        def key_state(self) -> KeyState:
+            self.asked += 1  # the first time it is as it was before the other one started
+            return KeyState(None, 0) if self.asked == 1 else super().key_state()
+
+        asked = 0
 
     checks = Slow()
     unlock(checks, tmp_path / "one", {}, random_bytes)
+    checks.asked = 0
     with pytest.raises(VaultError, match="not that of the database"):
         unlock(checks, tmp_path / "two", {}, random_bytes)
 

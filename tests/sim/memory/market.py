@@ -111,11 +111,3 @@ def set_quarantine(tx: Transaction, reason: str, at_us: int) -> None:
     if event is not None:
         tx.put(vars(tx.tables), "quarantine", clean(reason))
         tx.event("", event, at_us)
-
-
-def keep_key_check(tx: Transaction, check: bytes) -> bytes:
-    """See Store.keep_key_check."""
-    kept = tx.tables.key_check
-    if kept is None:
-        tx.put(vars(tx.tables), "key_check", check)
-    return check if kept is None else kept

@@ -22,7 +22,17 @@ from spotd.model import (
     Refusal,
     Throughput,
 )
-from spotd.store.base import CheckpointRow, EventRow, ProgressRow, SegmentRow, Submission
+from spotd.store.base import (
+    AuditRow,
+    CheckpointRow,
+    DisabledUser,
+    EventRow,
+    KeyState,
+    ProgressRow,
+    SecretRow,
+    SegmentRow,
+    Submission,
+)
 from spotd.store.duties import Lease
 
 T = TypeVar("T")
@@ -79,7 +89,10 @@ class Tables:
 
     deployment: str
     limits: Limits = field(default_factory=Limits)
-    key_check: bytes | None = None
+    key: KeyState = field(default_factory=lambda: KeyState(None, 0))
+    kept_secrets: dict[str, tuple[SecretRow, bytes]] = field(default_factory=dict)
+    disabled: dict[str, DisabledUser] = field(default_factory=dict)
+    admissions: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # node, user
     quarantine: str = ""
     counters: dict[str, int] = field(default_factory=lambda: {"ids": 0, "clock": 0})
 
@@ -100,6 +113,7 @@ class Tables:
     refusals: dict[tuple[str, str], Refusal] = field(default_factory=dict)  # by node and code
     providers: dict[str, str] = field(default_factory=dict)  # why each is out of use, or ""
 
+    audit: list[AuditRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     progress: dict[str, list[ProgressRow]] = field(default_factory=dict)
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)  # job, manifest

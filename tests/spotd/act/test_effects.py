@@ -39,7 +39,7 @@ from spotd.model import (
 )
 from spotd.plan import Effect
 from spotd.states import NodeState
-from spotd.store.base import StoreUnavailableError
+from spotd.store.base import AuditRow, StoreUnavailableError
 from spotd.vault import JobKeys, VaultError
 from spotd.wire import Command, Reply
 from tests.spotd.decide import build as decided
@@ -283,6 +283,31 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
     assert (document.store_url, document.accelerators_per_node) == ("file:///own", 8)
     assert document.node_ips == START["node_ips"]
     assert (after.started_claim, after.started_at_us) == ("after_release", stage.clock.now_us())
+
+
+def test_secrets_leave_the_box_on_record_or_not_at_all(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = Called(stage)
+    called.prepare()
+    called.make(K.START, **START)
+    assert stage.store.audit(0) == [], "there were none"
+    stage.world = replace(stage.world, secrets=lambda _job: {"WANDB": "w", "HF_TOKEN": "hf_1"})
+    called.make(K.START, **START)
+    [row] = stage.store.audit(0)
+    assert (row.user, row.uid, row.action, row.target) == ("spotd", -1, "secrets read", "j1")
+    assert row.text == f"HF_TOKEN, WANDB to {called.node_id}"
+
+    def away(_row: AuditRow) -> None:
+        raise StoreUnavailableError("the disk is full")
+
+    def send(*_: object) -> Reply:
+        raise AssertionError("nothing may be sent")
+
+    monkeypatch.setattr(stage.store, "add_audit", away)
+    monkeypatch.setattr(stage.world.link, "send", send)
+    with pytest.raises(StoreUnavailableError):
+        called.make(K.START, **START)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ import pytest
 
 from providers.base import CapacityType, LaunchRequest, OfferRequest
 from providers.local.cloud import LocalCloud
+from spotd.act.bundle import build_bundle
+from spotd.act.link import SshLink
+from spotd.act.visitors import Visitors
 from spotd.config import load_config
 from spotd.spec import load
 from spotd.vault import JobKeys, KeyPair, host_key, open_job_keys
@@ -150,7 +153,7 @@ def test_a_broken_scenario_is_a_clear_error(folder: Path) -> None:
 def test_ssh_to_a_machine_of_the_local_cloud(
     rig: Rig, folder: Path, url: str, capfd: pytest.CaptureFixture[str], spotctl: Spotctl
 ) -> None:
-    """The real ssh client, a real machine, the job's own key and the pinned host key."""
+    """The real ssh client, a real machine, a key made for this login and the pinned host key."""
     job_id = rig.submit()
     node = rig.launch(job_id, OFFERS[2], 0)
     keys = open_job_keys(rig.vault, job_id, rig.store.job_key(job_id))
@@ -161,11 +164,20 @@ def test_ssh_to_a_machine_of_the_local_cloud(
         assert time.monotonic() < end
         time.sleep(0.05)
     rig.address(rig.store.job_nodes(job_id)[0], listed[0].host, listed[0].port, listed[0].ssh_user)
+
+    def keys_of(job: str) -> JobKeys:
+        return open_job_keys(rig.vault, job, rig.store.job_key(job))
+
+    rig.visitors = Visitors(SshLink(build_bundle()), keys_of, rig.clock)
     command = "echo hello from $SPOTD_LOCAL_INSTANCE; exit 3"
     assert spotctl(rig, "ssh", "gpt", "--", command) == 3
     assert capfd.readouterr().out == f"hello from {instance_id}\n"
     # Another machine behind the same address is not trusted.
     other = rig.launch(rig.submit("second"), OFFERS[2], 0)
     rig.address(rig.store.job_nodes(other.job_id)[0], listed[0].host, listed[0].port, "me")
+    assert spotctl(rig, "ssh", "second", "--", command) == 1
+    assert "another machine has the address" in capfd.readouterr().err
+    # By the daemon, and by the user's own ssh.
+    rig.visitors = Visitors(rig.hosts, keys_of, rig.clock)
     assert spotctl(rig, "ssh", "second", "--", command) == 255
     assert "Host key verification failed" in capfd.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -16,6 +17,8 @@ import pytest
 from providers.local.scenario import DEFAULT
 from providers.local.scenario_file import load as load_scenario
 from spotd.cli.commands import ENTRIES
+from spotd.masterkey import NEXT_KEY_NAME
+from spotd.store.base import DisabledUser
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import Rig, story
 
@@ -23,6 +26,10 @@ EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
 LINES += ["orphans end", "quarantine status", "quarantine release", "db backup"]
+LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
+LINES += ["user ls", "user disable", "user enable"]
+# Groups, and one that writes a report.json.
+WITHOUT_OUTPUT = {"alerts", "cloud", "quarantine", "db", "secret", "user", "demo"}
 
 
 @pytest.mark.req("UX-01")
@@ -55,7 +62,7 @@ def test_every_command_has_help_with_an_example(
     assert f"Usage: spotctl {line}" in text
     assert f"\n    spotctl {line}" in text, "an example"
     assert "-h, --help" in text
-    if line not in {"alerts", "cloud", "quarantine", "db", "demo"}:  # groups, and a report.json
+    if line not in WITHOUT_OUTPUT:
         assert "-o, --output" in text
 
 
@@ -95,6 +102,16 @@ def test_the_examples_run(
         words = [w for w in words if w != "2h"]
     if words[0] == "resume":
         spotctl(rig, "pause", "gpt")
+    if words[0] == "secret":
+        words = words[: words.index("<")] if "<" in words else words
+        (rig.folder / NEXT_KEY_NAME).write_bytes(b"n" * 32)
+        (rig.folder / NEXT_KEY_NAME).chmod(0o600)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
+        assert spotctl(rig, "secret", "set", "HF_TOKEN") == 0
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
+    if words[0] == "user":
+        monkeypatch.setattr("spotd.serve.users._uid", lambda name: 7000 + len(name))
+        rig.store.disable_user(DisabledUser("mallory", -1, 1, "ada"))
     code = spotctl(rig, *words)
     assert code == {"wait": 7, "ssh": 7}.get(words[0], 0) or "running" in words
 

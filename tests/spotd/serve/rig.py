@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState, Offer
+from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
+from spotd.act.effects import LinkError
+from spotd.act.visitors import Visitors
 from spotd.decide.sweeping import Fate, Held
 from spotd.model import (
     Attempt,
@@ -36,6 +39,7 @@ from spotd.plan import (
     Plan,
 )
 from spotd.serve.api import make_app
+from spotd.serve.authority import Authority
 from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.spec import CheckpointDefaults, Known, load
@@ -43,7 +47,7 @@ from spotd.states import NodeState
 from spotd.store.backup import back_up
 from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
 from spotd.store.sql import open_store
-from spotd.vault import JobKeys, Vault, seal_job_keys, seal_secrets
+from spotd.vault import JobKeys, rotate, seal_job_keys, seal_secrets, unlock
 from spotd.wire import JournalEntry
 
 SPOT = Offer(
@@ -119,6 +123,26 @@ class StoppedClock:
         time.sleep(seconds)
 
 
+class Hosts:
+    """Machines that let users in: (node id, user) -> public keys. `away` ones do not answer."""
+
+    def __init__(self) -> None:
+        self.inside: dict[tuple[str, str], list[str]] = {}
+        self.away: set[str] = set()
+
+    def admit(self, node: Node, _: JobKeys, user: str, public_key: str, __: float) -> None:
+        self._check(node)
+        self.inside.setdefault((node.id, user), []).append(public_key)
+
+    def dismiss(self, node: Node, _: JobKeys, user: str, __: float) -> None:
+        self._check(node)
+        self.inside.pop((node.id, user), None)
+
+    def _check(self, node: Node) -> None:
+        if node.id in self.away:
+            raise LinkError("the machine does not answer")
+
+
 class Rig:
     """One daemon's API. `alerts` answers test messages; `close` ends everything."""
 
@@ -134,13 +158,21 @@ class Rig:
             notify=lambda: None,
             deployment_factory=lambda: "d0",
         )
-        self.vault = Vault(b"k" * 32, self.ids.random_bytes)
+        (self.folder / "spotd-key").write_bytes(b"k" * 32)
+        (self.folder / "spotd-key").chmod(0o600)
+        unlock(self.store, self.folder, {}, bytes)
+        self.vault = unlock(self.store, self.folder, {}, self.ids.random_bytes)
         self.objects: ObjectStore = open_objects(f"file://{self.folder}/objects", {})
         self.checkpoint_store = f"file://{self.folder}/ckpt"
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
         self.held: list[Held] = []
+        self.authority = Authority()
+        self.hosts = Hosts()
+        self.visitors = Visitors(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
+        stores = ("s3://ours/packages", "s3://ours/runs")
+        self.facts = {"aws": PolicyFacts("d0", ("us-east-1",), *stores)}
         self.offer_them()
         self.server: Server | None = None
         self._journal: dict[str, itertools.count[int]] = {}
@@ -163,9 +195,22 @@ class Rig:
             ],
             back_up=partial(back_up, f"sqlite:///{self.folder / 'db.sqlite'}"),
             test_alert=self._test_alert,
+            policy_facts=self.facts.get,
+            admit=self._admit,
+            put_out=self._put_out,
+            is_trusted=lambda uid: uid in self.authority.trusted,
+            rotate_key=lambda: rotate(
+                self.store, self.vault, self.folder, {}, self.ids.random_bytes
+            ),
             silent=lambda: self.silent,
             held=lambda: self.held,
         )
+
+    def _admit(self, node: Node, user: str, public_key: str) -> None:
+        self.visitors.admit(self.store, node, user, public_key)
+
+    def _put_out(self) -> Mapping[str, str]:
+        return self.visitors.put_out(self.store)
 
     def hold(self, ident: str, ago_s: float, why: str, fate: Fate = Fate.HOLD) -> Held:
         """The sweep found a machine that no job wants, and keeps it."""
@@ -188,7 +233,7 @@ class Rig:
         return {name: error for name, error in self.alerts.items() if route in ("", name)}
 
     def start(self) -> Rig:
-        self.server = serve(make_app(self.backing()), self.socket)
+        self.server = serve(make_app(self.backing(), self.authority), self.socket)
         return self
 
     def stop(self) -> None:

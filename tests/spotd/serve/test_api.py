@@ -37,6 +37,8 @@ def raw(rig: Rig, verb: str, path: str, body: Any = b"") -> tuple[int, Any]:
             connection.request(verb, path, body)
         response = connection.getresponse()
         data = response.read()
+        if data and response.headers["Content-Type"] != "application/json":
+            return response.status, data
         return response.status, json.loads(data) if data else None
     finally:
         connection.close()
@@ -374,7 +376,9 @@ def test_keys_are_for_the_unix_socket_only(rig: Rig) -> None:
     rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
     assert raw(rig, "GET", "/v1/jobs/gpt/ssh")[0] == 200
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(make_app(rig.backing()), log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(
+        make_app(rig.backing(), rig.authority), log_config=None, lifespan="off", ws="none"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -124,7 +124,7 @@ spotd:
   candidates: 99
   alerts: [opps]
 """,
-        known=Known(clouds=("aws", "azure"), routes=("ops",)),
+        known=Known(clouds=("aws", "azure"), routes=("ops",), secrets=("KEPT",)),
     )
     assert problems == [
         "run: is missing (fix: write the command that trains)",
@@ -145,7 +145,8 @@ spotd:
         "line 12: envs.1A: is no name of a variable (fix: use letters, digits and _)",
         (
             "line 13: secrets.TOK: the secret has no value "
-            "(fix: pass --secret TOK (its value comes from your environment))"
+            "(fix: pass --secret TOK (its value comes from your environment), "
+            "or have it kept for all jobs: spotctl secret set TOK)"
         ),
         "line 13: secrets.A: is in envs as well (fix: keep one of the two)",
         "line 15: spotd.every_steps: unknown key (fix: it belongs at spotd.checkpoint.every_steps)",
@@ -330,6 +331,16 @@ def test_secret_values_stay_out_of_spec_text_repr_and_errors() -> None:
     ):
         assert "value-" not in "".join(refused(f"{wrong}\nrun: x"))
     assert "value-" not in "".join(refused(text + "rum: 1"))
+
+
+def test_a_secret_without_a_value_is_one_that_the_deployment_keeps() -> None:
+    text = "secrets: {KEPT: , MINE: mine-value, GIVEN: }\nrun: x\nname: j"
+    for known in (None, Known(secrets=("KEPT", "MINE"))):
+        parsed = read(text, secrets={"GIVEN": "given-value"}, known=known)
+        assert parsed.spec.secrets == ("GIVEN", "KEPT", "MINE")
+        assert parsed.secrets == {"MINE": "mine-value", "GIVEN": "given-value"}
+        again = read(parsed.text, secrets=parsed.secrets, known=known)
+        assert (again.spec, again.secrets) == (parsed.spec, parsed.secrets)
 
 
 def test_secrets_merged_from_an_anchor_are_hidden_too() -> None:

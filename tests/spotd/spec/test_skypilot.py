@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from providers.base import CapacityType, OfferRequest
-from spotd.spec import CheckpointDefaults, Parsed, SpecError, load
+from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 DEFAULTS = CheckpointDefaults(store="file:///checkpoints")
@@ -251,7 +251,7 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
         ("resources: {volumes: [{path: /d}]}", "resources.volumes: is a SkyPilot key"),
         ("workdir: {url: https://x/y.git, ref: main}", "a git workdir is not supported"),
         ("service: {readiness_probe: /}", "spotd trains; it does not serve"),
-        ("managed_secrets: [HF_TOKEN]", "pass --secret NAME"),
+        ("managed_secrets: [HF_TOKEN]", "spotctl secret set NAME"),
         ("resources: {image_id: docker:nvcr.io/x}", "containers are not supported yet"),
         ("resources: {infra: k8s/my/context}", "it does not run on k8s"),
     ],
@@ -286,4 +286,4 @@ def test_secrets_by_reference_are_names_that_must_be_given() -> None:
     )
     assert parsed.spec.secrets == ("HF_TOKEN", "WANDB")
     with pytest.raises(SpecError, match="pass --secret WANDB"):
-        read(text)
+        load(text, now_us=0, defaults=DEFAULTS, fallback_name="x", known=Known(secrets=()))

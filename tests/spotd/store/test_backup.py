@@ -15,7 +15,7 @@ from spotd.errors import UserError
 from spotd.lock import hold_database
 from spotd.model import Event, S
 from spotd.store.backup import back_up, restore
-from spotd.store.base import Store, StoreError
+from spotd.store.base import AuditOutcome, AuditRow, SecretRow, Store, StoreError
 from spotd.store.engine import Database
 from spotd.store.sql import SqlStore
 from spotd.store.transaction import Transaction
@@ -47,7 +47,8 @@ def told(store: Store) -> list[object]:
     return [
         *(store.load_views(["j1", "j2"], NOW), store.jobs(), store.job_nodes("j1")),
         *(store.events("j1"), store.secrets("j3"), store.job_key("j1"), store.deployment()),
-        *(store.segments(), store.key_check(), store.load_market(NOW)),
+        *(store.audit(0), store.kept_secrets(), store.kept_secret_values(["A"])),
+        *(store.segments(), store.key_state(), store.load_market(NOW)),
     ]
 
 
@@ -58,6 +59,8 @@ def test_what_is_restored_is_what_was_backed_up_and_in_quarantine(
     sealed = {"TOKEN": b"\x00sealed\xff"}
     sql_store.submit(replace(submission("j3"), request_id="r3", secrets=sealed), NOW)
     sql_store.keep_key_check(b"\x01check")
+    sql_store.keep_secret(SecretRow("A", NOW, "ada"), b"\x00kept\xff", 0)
+    sql_store.add_audit(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
     sql_store.take_duty("alerts", "the dead", NOW, 3600 * S)
     before = told(sql_store)
     back_up(url, file, NOW)
@@ -69,6 +72,8 @@ def test_what_is_restored_is_what_was_backed_up_and_in_quarantine(
     restored = make(target)
     assert told(restored) == before
     assert restored.quarantine() == REASON
+    with pytest.raises(StoreError, match="append-only"):
+        restored._database.write(lambda c: c.execute(text("DELETE FROM audit")))
     assert restored.take_duty("alerts", "me", NOW, S), "held by nobody"
     restored.close()
 
@@ -215,7 +220,7 @@ def test_the_backup_of_an_older_schema_is_upgraded(tmp_path: Path, file: Path) -
     """A backup is made before an upgrade, and may be needed after one."""
     old = f"sqlite:///{tmp_path}/old.db"
     make(old).close()
-    downgrade(old, "0002")
+    downgrade(old, "0002")  # which knows of no quarantine
     back_up(old, file, NOW)
     fresh = f"sqlite:///{tmp_path}/fresh.db"
     assert restore(fresh, file, NOW) == "this database was restored from spotd.backup"

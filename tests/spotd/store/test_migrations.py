@@ -11,7 +11,13 @@ from sqlalchemy import Connection, MetaData, inspect, select, text
 
 from spotd.model import S
 from spotd.store import schema
-from spotd.store.base import SchemaVersionError
+from spotd.store.base import (
+    AuditOutcome,
+    AuditRow,
+    DisabledUser,
+    SchemaVersionError,
+    SecretRow,
+)
 from spotd.store.engine import Database
 from spotd.store.version import HEAD, downgrade, upgrade
 from tests.rigs import postgres
@@ -39,6 +45,10 @@ def full_url(url: str) -> str:
     store.take_duty("alerts", "me", NOW, S)
     submit(store, "j2")
     store.set_quarantine("restored", NOW)
+    store.add_audit(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
+    store.keep_secret(SecretRow("A", NOW, "ada"), b"sealed", 0)
+    store.disable_user(DisabledUser("bob", -1, NOW, "ada"))
+    store.add_admission("j1-g1-0", "bob", NOW)
     store.close()
     return url
 

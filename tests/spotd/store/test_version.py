@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -16,13 +17,22 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 import migrations
+from spotd.model import Event
 from spotd.store import schema
-from spotd.store.base import SchemaVersionError, StoreError
+from spotd.store.base import (
+    AuditOutcome,
+    AuditRow,
+    DisabledUser,
+    KeyState,
+    SchemaVersionError,
+    SecretRow,
+    StoreError,
+)
 from spotd.store.engine import Database
 from spotd.store.sql import open_store, upgrade
 from spotd.store.version import HEAD
 from tests.rigs import postgres
-from tests.spotd.store.build import submit, view
+from tests.spotd.store.build import NOW, placed, submit, view
 from tests.spotd.store.conftest import make
 
 _PG_OBJECTS = """
@@ -85,6 +95,36 @@ def test_the_migrations_make_the_very_tables_of_the_schema(
     assert database.read(differences) == []
 
 
+@pytest.mark.req("UX-04")
+def test_what_was_added_lately_can_be_taken_back(empty_url: str, database: Database) -> None:
+    """With rows in it, the audit's included, and up again."""
+    upgrade(empty_url)
+    before = database.read(_objects)
+    store = make(empty_url)
+    placed(store)
+    store.add_audit(AuditRow(NOW, 1, "ada", "cancel", "j1", AuditOutcome.DONE))
+    store.keep_secret(SecretRow("A", NOW, "ada"), b"sealed", 0)
+    store.add_admission("j1-g1-0", "bob", NOW)
+    store.disable_user(DisabledUser("bob", 7, NOW, "ada"))
+    kept = (store.load_views(["j1"], NOW), store.key_state())
+    store.close()
+
+    def down(conn: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+        config.attributes["connection"] = conn
+        command.downgrade(config, "0002")
+
+    database.write(down)
+    assert "audit" not in {name.split(".")[0] for _, name, _ in database.read(_objects)}
+    assert upgrade(empty_url) == ("0002", HEAD)
+    assert database.read(_objects) == before
+    store = make(empty_url)
+    assert (store.load_views(["j1"], NOW), store.key_state()) == kept
+    assert (store.audit(0), store.kept_secrets(), store.disabled_users()) == ([], [], [])
+    store.close()
+
+
 def test_every_revision_is_known_and_the_last_is_head() -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
@@ -99,6 +139,7 @@ def test_an_upgraded_database_opens_and_works(empty_url: str) -> None:
     assert upgrade(empty_url) == (HEAD, HEAD)
     store = make(empty_url)
     submit(store)
+    store.add_event("j1", Event("x", "it can tell"), NOW)
     assert store.deployment() == "d0"
     store.close()
 
@@ -114,9 +155,9 @@ def test_the_deployment_keeps_the_id_it_was_created_with(url: str) -> None:
 
 def test_the_first_check_of_a_master_key_is_the_one_that_counts(url: str) -> None:
     store, again = make(url), make(url)
-    assert store.key_check() is None
-    assert store.keep_key_check(b"first") == b"first"
-    assert again.keep_key_check(b"second") == b"first" == again.key_check()
+    assert store.key_state() == KeyState(None, 0)
+    assert store.keep_key_check(b"first") == KeyState(b"first", 0)
+    assert again.keep_key_check(b"second") == KeyState(b"first", 0) == again.key_state()
     store.close()
     again.close()
 

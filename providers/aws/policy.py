@@ -1,0 +1,161 @@
+"""IAM policies for AWS: of the control box, of the reaper, and of the machines.
+
+Condition keys and which actions take which resources: AWS's Service Authorization Reference (EC2,
+S3, IAM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from providers.base import EXPIRES_TAG
+from providers.policy import (
+    CONTROL,
+    DEPLOYMENT_TAG,
+    NODE,
+    REAPER,
+    Document,
+    Place,
+    PolicyFacts,
+)
+
+_LOOK = (
+    *("ec2:DescribeInstances", "ec2:DescribeInstanceStatus", "ec2:DescribeInstanceTypes"),
+    *("ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSpotPriceHistory", "ec2:DescribeImages"),
+    *("ec2:DescribeSubnets", "ec2:DescribeSecurityGroups", "ec2:DescribeAvailabilityZones"),
+)
+_INSTANCES = "arn:aws:ec2:*:*:instance/*"
+# What a machine is made of beside itself.
+_PARTS = (
+    *("arn:aws:ec2:*:*:volume/*", "arn:aws:ec2:*:*:network-interface/*"),
+    *("arn:aws:ec2:*:*:subnet/*", "arn:aws:ec2:*:*:security-group/*"),
+    *("arn:aws:ec2:*:*:launch-template/*", "arn:aws:ec2:*::image/*"),
+)
+# Never for a machine, whatever other policy somebody attaches to its role. User data has the host
+# key that a new machine is recognised by.
+_NEVER_ON_NODES = (
+    *("ec2:RunInstances", "ec2:CreateFleet", "ec2:RequestSpotInstances", "ec2:RequestSpotFleet"),
+    *("ec2:StartInstances", "ec2:TerminateInstances", "ec2:CreateTags", "ec2:DeleteTags"),
+    *("ec2:DescribeInstanceAttribute", "ec2:ModifyInstanceAttribute"),
+    *("iam:*", "sts:AssumeRole*", "organizations:*", "ssm:*", "secretsmanager:*"),
+)
+_OBJECTS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
+
+
+def policies(facts: PolicyFacts) -> dict[str, Document]:
+    """Name -> policy document. The role of the machines is called as its policy."""
+    return {
+        facts.name(CONTROL): _document(_control(facts)),
+        facts.name(REAPER): _document(_reaper(facts)),
+        facts.name(NODE): _document(_node(facts)),
+    }
+
+
+def _control(facts: PolicyFacts) -> list[Document]:
+    tagged = {f"aws:RequestTag/{DEPLOYMENT_TAG}": facts.deployment}
+    market = {"ec2:MarketType": "spot"} if facts.spot_only else {}
+    create = _here(facts, StringEquals=tagged | market)
+    create["StringLike"] = {"ec2:InstanceType": [*facts.instance_types]}
+    return [
+        _allow("Look", _LOOK, ["*"], _here(facts)),
+        _allow("CreateTagged", ["ec2:RunInstances"], [_INSTANCES], create),
+        _allow("CreateFromParts", ["ec2:RunInstances"], _PARTS, _here(facts)),
+        _allow(
+            "TagWhatIsCreated",
+            ["ec2:CreateTags"],
+            [_INSTANCES, "arn:aws:ec2:*:*:volume/*"],
+            {"StringEquals": {"ec2:CreateAction": "RunInstances"} | tagged},
+        ),
+        _move_on_expiry(facts),
+        _end_own(facts),
+        _allow(
+            "HandOutTheRoleOfMachines",
+            ["iam:PassRole"],
+            [f"arn:aws:iam::*:role/{facts.name(NODE)}"],
+            {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
+        ),
+        *_objects(facts.own_places("s3")),
+    ]
+
+
+def _reaper(facts: PolicyFacts) -> list[Document]:
+    return [
+        _allow("Look", ["ec2:DescribeInstances"], ["*"], _here(facts)),
+        _end_own(facts),
+    ]
+
+
+def _node(facts: PolicyFacts) -> list[Document]:
+    places = facts.node_places("s3")
+    mine = [_arn(place) + "*" for place in places] + [_bucket(place) for place in places]
+    elsewhere: Document = {"Sid": "NoOtherObject", "Effect": "Deny", "Action": ["s3:*"]}
+    elsewhere |= {"NotResource": mine} if mine else {"Resource": ["*"]}
+    return [
+        *_objects(places),
+        elsewhere,
+        {
+            "Sid": "NoControl",
+            "Effect": "Deny",
+            "Action": [*_NEVER_ON_NODES],
+            "Resource": ["*"],
+        },
+    ]
+
+
+def _end_own(facts: PolicyFacts) -> Document:
+    mine = {f"aws:ResourceTag/{DEPLOYMENT_TAG}": facts.deployment}
+    condition = _here(facts, StringEquals=mine)
+    return _allow("EndOwn", ["ec2:TerminateInstances"], [_INSTANCES], condition)
+
+
+def _move_on_expiry(facts: PolicyFacts) -> Document:
+    """That tag alone, of machines that are ours already: with any other key, a stranger's machine
+    could be made ours, and ended then."""
+    mine = {f"aws:ResourceTag/{DEPLOYMENT_TAG}": facts.deployment}
+    condition = _here(facts, StringEquals=mine)
+    condition |= {
+        "ForAllValues:StringEquals": {"aws:TagKeys": [EXPIRES_TAG]},
+        "Null": {"aws:TagKeys": "false"},  # of no keys at all, the line above is true
+    }
+    return _allow("MoveOnExpiryOfOwn", ["ec2:CreateTags"], [_INSTANCES], condition)
+
+
+def _objects(places: Sequence[Place]) -> list[Document]:
+    """Objects below some prefixes, and their listing."""
+    found = []
+    for number, place in enumerate(places):
+        listed = {"StringLike": {"s3:prefix": [f"{place.prefix}*"]}}
+        found.append(_allow(f"Objects{number}", _OBJECTS, [_arn(place) + "*"], {}))
+        found.append(_allow(f"List{number}", ["s3:ListBucket"], [_bucket(place)], listed))
+    return found
+
+
+def _bucket(place: Place) -> str:
+    return f"arn:aws:s3:::{place.bucket}"
+
+
+def _arn(place: Place) -> str:
+    return f"{_bucket(place)}/{place.prefix}"
+
+
+def _here(facts: PolicyFacts, **more: dict[str, str]) -> dict[str, Any]:
+    """In the regions of the deployment."""
+    equals: dict[str, Any] = {"aws:RequestedRegion": [*facts.regions]}
+    return {**more, "StringEquals": equals | more.get("StringEquals", {})}
+
+
+def _allow(
+    sid: str, actions: Sequence[str], resources: Sequence[str], condition: dict[str, Any]
+) -> Document:
+    found: Document = {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": [*actions],
+        "Resource": [*resources],
+    }
+    return found | ({"Condition": condition} if condition else {})
+
+
+def _document(statements: list[Document]) -> Document:
+    return {"Version": "2012-10-17", "Statement": statements}

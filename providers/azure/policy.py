@@ -1,0 +1,71 @@
+"""Role definitions for Azure: of the control box, of the reaper, and of the machines.
+
+What they apply to is their scope: the deployment's resource group, which must be its own, because
+Azure's roles cannot ask for tags. Users cannot write deny assignments, so what a machine must not
+do is what its role does not have; its identity gets no other role. Actions and attributes: Azure's
+resource provider operations, and its format of role assignment conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from providers.policy import CONTROL, NODE, REAPER, Document, Place, PolicyFacts
+
+_MACHINES = "Microsoft.Compute/virtualMachines"
+_LOOK = (
+    *(f"{_MACHINES}/read", f"{_MACHINES}/instanceView/read"),
+    *("Microsoft.Compute/skus/read", "Microsoft.Compute/locations/usages/read"),
+)
+_MAKE = (
+    *(f"{_MACHINES}/write", "Microsoft.Compute/disks/write"),
+    *("Microsoft.Network/networkInterfaces/write", "Microsoft.Network/networkInterfaces/read"),
+    *("Microsoft.Network/networkInterfaces/join/action",),
+    *("Microsoft.Network/virtualNetworks/subnets/join/action",),
+    *("Microsoft.Network/publicIPAddresses/write", "Microsoft.Network/publicIPAddresses/read"),
+    *("Microsoft.Network/publicIPAddresses/join/action",),
+    "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
+)
+_END = (
+    *(f"{_MACHINES}/delete", "Microsoft.Compute/disks/delete"),
+    *("Microsoft.Network/networkInterfaces/delete", "Microsoft.Network/publicIPAddresses/delete"),
+)
+_BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+_OBJECTS = (f"{_BLOBS}/read", f"{_BLOBS}/write", f"{_BLOBS}/delete", f"{_BLOBS}/add/action")
+
+
+def policies(facts: PolicyFacts) -> dict[str, Document]:
+    """Name -> role definition, with the condition of its assignment where it has data actions."""
+    control, node = facts.own_places("az"), facts.node_places("az")
+    return {
+        facts.name(CONTROL): _role(facts, CONTROL, (*_LOOK, *_MAKE, *_END), control),
+        facts.name(REAPER): _role(facts, REAPER, (f"{_MACHINES}/read", *_END), []),
+        facts.name(NODE): _role(facts, NODE, (), node),
+    }
+
+
+def _role(
+    facts: PolicyFacts, role: str, actions: Sequence[str], places: Sequence[Place]
+) -> Document:
+    account = facts.account
+    group = f"/subscriptions/{account.get('subscription_id', 'SUBSCRIPTION')}"
+    group += f"/resourceGroups/{account.get('resource_group', 'GROUP')}"
+    found: Document = {
+        "Name": facts.name(role),
+        "IsCustom": True,
+        "Description": f"spotd deployment {facts.deployment}: {role}",
+        "Actions": [*actions],
+        "NotActions": [],
+        "DataActions": [*_OBJECTS] if places else [],
+        "NotDataActions": [],
+        "AssignableScopes": [group],
+    }
+    condition = " OR ".join(_below(place) for place in places)
+    return found | ({"AssignmentCondition": condition} if condition else {})
+
+
+def _below(place: Place) -> str:
+    """Blobs of a container below a prefix."""
+    container = "@Resource[Microsoft.Storage/storageAccounts/blobServices/containers:name]"
+    path = f"@Resource[{_BLOBS}:path]"
+    return f"({container} StringEquals '{place.bucket}' AND {path} StringLike '{place.prefix}*')"

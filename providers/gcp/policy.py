@@ -1,0 +1,90 @@
+"""Roles and bindings for Google Cloud: of the control box, of the reaper, and of the machines.
+
+Each document has a custom role (what it may do), bindings of it with a condition (on what), and for
+the machines a deny policy, which no binding made later overrides. Permissions and attributes of
+conditions: Google's IAM permission and condition references. Conditions cannot ask for labels: give
+each deployment a project of its own where others run machines called "spotd-..." too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from providers.policy import CONTROL, NAME_PREFIX, NODE, REAPER, Document, Place, PolicyFacts
+
+_LOOK = (
+    *("compute.instances.list", "compute.instances.get", "compute.machineTypes.list"),
+    *("compute.zones.list", "compute.regions.get", "compute.zoneOperations.get"),
+)
+_MAKE = (
+    *("compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata"),
+    *("compute.instances.setServiceAccount", "compute.disks.create", "compute.disks.setLabels"),
+)
+_USE = (
+    "compute.subnetworks.use",
+    "compute.subnetworks.useExternalIp",
+    "compute.images.useReadOnly",
+)
+_END = ("compute.instances.delete",)
+_OBJECTS = (
+    *("storage.objects.get", "storage.objects.create", "storage.objects.delete"),
+    *("storage.objects.list", "storage.multipartUploads.create"),
+)
+_NEVER_ON_NODES = (
+    *("compute.googleapis.com/instances.create", "compute.googleapis.com/instances.delete"),
+    *(
+        "compute.googleapis.com/instances.setMetadata",
+        "compute.googleapis.com/instances.setIamPolicy",
+    ),
+    *("iam.googleapis.com/serviceAccounts.actAs", "iam.googleapis.com/serviceAccountKeys.create"),
+    *("iam.googleapis.com/serviceAccounts.getAccessToken", "iam.googleapis.com/roles.create"),
+    "cloudresourcemanager.googleapis.com/projects.setIamPolicy",
+)
+
+
+def policies(facts: PolicyFacts) -> dict[str, Document]:
+    """Name -> role, bindings and, of the machines, what is denied."""
+    account = facts.account.get("project", "PROJECT")
+    nodes = f"serviceAccount:{facts.name(NODE)}@{account}.iam.gserviceaccount.com"
+    as_node = f"projects/{account}/serviceAccounts/{nodes.removeprefix('serviceAccount:')}"
+    control = [
+        _grant(_LOOK, ""),
+        _grant((*_MAKE, *_END), _machines(facts)),
+        _grant(_USE, ""),
+        _grant(("iam.serviceAccounts.actAs",), f'resource.name == "{as_node}"'),
+        *(_grant(_OBJECTS, _below(place)) for place in facts.own_places("gs")),
+    ]
+    reaper = [
+        _grant(("compute.instances.list", "compute.zones.list"), ""),
+        _grant(_END, _machines(facts)),
+    ]
+    node = [_grant(_OBJECTS, _below(place)) for place in facts.node_places("gs")]
+    denied = {"deniedPrincipals": [nodes], "deniedPermissions": [*_NEVER_ON_NODES]}
+    return {
+        facts.name(CONTROL): {"grants": control},
+        facts.name(REAPER): {"grants": reaper},
+        facts.name(NODE): {"grants": node, "deny": [denied]},
+    }
+
+
+def _grant(permissions: Sequence[str], condition: str) -> Document:
+    found: Document = {"includedPermissions": [*permissions]}
+    return found | ({"condition": {"expression": condition}} if condition else {})
+
+
+def _machines(facts: PolicyFacts) -> str:
+    """Machines (and their disks) by name, in the zones of the regions."""
+    name = 'resource.name.extract("/zones/{zone}/")'
+    zones = " || ".join(f'{name}.startsWith("{region}-")' for region in facts.regions)
+    ours = " || ".join(
+        f'resource.name.extract("/{kind}/{{name}}").startsWith("{NAME_PREFIX}")'
+        for kind in ("instances", "disks")
+    )
+    return f"({ours}) && ({zones})" if "*" not in facts.regions else f"({ours})"
+
+
+def _below(place: Place) -> str:
+    """Objects below a prefix, and the listing of it."""
+    path = f"projects/_/buckets/{place.bucket}/objects/{place.prefix}"
+    listed = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'
+    return f'resource.name.startsWith("{path}") || {listed}.startsWith("{place.prefix}")'

@@ -1,0 +1,61 @@
+"""What policy documents are made of: a deployment, its regions and its places in object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+CONTROL, REAPER, NODE = "control", "reaper", "node"
+# What nodes write lies below this; packages and logs of the deployment do not.
+NODE_FOLDER = "jobs/"
+DEPLOYMENT_TAG = "spotd-deployment"
+NAME_PREFIX = "spotd-"  # of every machine
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A prefix in a bucket; "" is all of it, any other ends with a slash."""
+
+    bucket: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """`stores` are URLs of the deployment's own store and of checkpoints, which nodes write to.
+    `account` is what else the cloud's names need (GCP: project; Azure: subscription_id,
+    resource_group)."""
+
+    deployment: str
+    regions: Sequence[str]
+    own_store: str
+    checkpoint_store: str
+    instance_types: Sequence[str] = ("*",)
+    spot_only: bool = False
+    account: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, role: str) -> str:
+        """What the policy of a role is called."""
+        return f"spotd-{role}-{self.deployment}"
+
+    def own_places(self, scheme: str) -> list[Place]:
+        """Where the daemon reads and writes, of this cloud's stores."""
+        urls = dict.fromkeys((self.own_store, self.checkpoint_store))
+        return [place for url in urls if (place := _place(url, scheme)) is not None]
+
+    def node_places(self, scheme: str) -> list[Place]:
+        """Where nodes read and write: the folder of jobs alone."""
+        place = _place(self.checkpoint_store, scheme)
+        return [] if place is None else [Place(place.bucket, place.prefix + NODE_FOLDER)]
+
+
+def _place(url: str, scheme: str) -> Place | None:
+    parts = urlsplit(url)
+    if parts.scheme != scheme:
+        return None
+    prefix = parts.path.strip("/")
+    return Place(parts.netloc, f"{prefix}/" if prefix else "")

@@ -1,0 +1,39 @@
+"""Where a webhook's host is: looked up once, judged, and then used, so that no name server changes
+its mind in between."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from spotd.act.alerts import RouteError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def find_address(host: str, port: int, *, public: bool) -> str:
+    """An address of `host`. `public` hosts have public addresses alone; any other was named by who
+    runs spotd and may be on a private network, but is never a neighbour on the link, where clouds
+    keep their machines' credentials (169.254.169.254). Raises RouteError, which does not name the
+    host's path."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise RouteError(f"{host} cannot be looked up: {error.strerror}") from None
+    addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in found]
+    for address in addresses:
+        if not _is_allowed(_plain(address), public=public):
+            raise RouteError(f"{host} leads to {address}: nothing is sent there")
+    return str(addresses[0])
+
+
+def _is_allowed(address: Address, *, public: bool) -> bool:
+    if public:
+        return address.is_global and not address.is_multicast
+    return not (address.is_link_local or address.is_multicast or address.is_unspecified)
+
+
+def _plain(address: Address) -> Address:
+    """An IPv4 address in IPv6 clothes is what it is."""
+    mapped = getattr(address, "ipv4_mapped", None)
+    return mapped if mapped is not None else address

@@ -1,0 +1,87 @@
+"""Users who are shut out, and the machines that let them in."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from spotd.model import Event
+from spotd.states import NodeState
+from spotd.store import schema
+from spotd.store.base import DisabledUser
+from spotd.store.transaction import Transaction
+
+_jobs, _nodes = schema.jobs.c, schema.nodes.c
+_users, _admissions = schema.disabled_users.c, schema.admissions.c
+
+
+def job_owners(conn: Connection) -> dict[str, str]:
+    """See Store.job_owners."""
+    query = select(_jobs.id, _jobs.user_name).where(_jobs.outcome.is_(None)).order_by(_jobs.id)
+    return {row.id: row.user_name for row in conn.execute(query)}
+
+
+def disabled_users(conn: Connection) -> list[DisabledUser]:
+    """See Store.disabled_users."""
+    names = DisabledUser.__dataclass_fields__
+    rows = conn.execute(select(schema.disabled_users).order_by(_users.name)).mappings()
+    return [DisabledUser(**{name: row[name] for name in names}) for row in rows]
+
+
+def disable_user(tx: Transaction, row: DisabledUser) -> list[str]:
+    """See Store.disable_user."""
+    enable_user(tx, row.name)
+    values = {name: getattr(row, name) for name in DisabledUser.__dataclass_fields__}
+    tx.conn.execute(insert(schema.disabled_users).values(**values))
+    if not row.successor:
+        return []
+    mine = (_jobs.user_name == row.name) & _jobs.outcome.is_(None)
+    moved = tx.conn.execute(
+        update(schema.jobs).where(mine).values(user_name=row.successor).returning(_jobs.id)
+    )
+    found = sorted(moved.scalars())
+    for job_id in found:
+        tx.event(job_id, transferred(row), row.disabled_at_us)
+    return found
+
+
+def transferred(row: DisabledUser) -> Event:
+    """What a job tells of its new owner."""
+    text = f"now {row.successor}'s: {row.name} was disabled by {row.disabled_by}"
+    return Event("transferred", text)
+
+
+def enable_user(tx: Transaction, name: str) -> bool:
+    """See Store.enable_user."""
+    where = _users.name == name
+    return tx.conn.execute(delete(schema.disabled_users).where(where)).rowcount > 0
+
+
+def add_admission(tx: Transaction, node_id: str, user: str, at_us: int) -> None:
+    """See Store.add_admission."""
+    table = schema.admissions
+    where = (_admissions.node_id == node_id) & (_admissions.user_name == user)
+    values = {"admitted_at_us": at_us, "dismissed_at_us": 0}
+    if not tx.conn.execute(update(table).where(where).values(**values)).rowcount:
+        tx.conn.execute(insert(table).values(node_id=node_id, user_name=user, **values))
+
+
+def shut_out(conn: Connection) -> list[tuple[str, str]]:
+    """See Store.shut_out."""
+    query = (
+        select(_admissions.node_id, _admissions.user_name)
+        .join_from(schema.admissions, schema.nodes, _nodes.id == _admissions.node_id)
+        .join(schema.disabled_users, _users.name == _admissions.user_name)
+        .where(_admissions.dismissed_at_us == 0, _nodes.state != NodeState.GONE.value)
+        .order_by(_admissions.node_id, _admissions.user_name)
+    )
+    return [(row.node_id, row.user_name) for row in conn.execute(query)]
+
+
+def record_dismissed(tx: Transaction, node_id: str, user: str, at_us: int) -> None:
+    """See Store.record_dismissed."""
+    where = (
+        (_admissions.node_id == node_id)
+        & (_admissions.user_name == user)
+        & (_admissions.admitted_at_us <= at_us)
+    )
+    tx.conn.execute(update(schema.admissions).where(where).values(dismissed_at_us=at_us))

@@ -1,0 +1,251 @@
+"""What each role may do and, more, what it may not: tables of requests, judged by evaluate.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from moto.iam.policy_validation import IAMPolicyDocumentValidator
+
+from providers.aws.policy import policies as aws
+from providers.azure.policy import policies as azure
+from providers.gcp.policy import policies as gcp
+from providers.policy import PolicyFacts
+from tests.providers.evaluate import aws_allows, azure_allows, gcp_allows
+
+FACTS = PolicyFacts(
+    deployment="d0",
+    regions=("us-east-1", "eu-west-1"),
+    own_store="s3://ours/spotd/packages",
+    checkpoint_store="s3://runs/team",
+    account={"project": "lab", "subscription_id": "s0", "resource_group": "spotd"},
+)
+ROLES = ("control", "reaper", "node")
+
+# --- AWS
+
+HERE = {"aws__RequestedRegion": "us-east-1"}
+MINE = {"aws__ResourceTag___spotd-deployment": "d0"}
+TAGGED = {"aws__RequestTag___spotd-deployment": "d0"}
+EXPIRY = {"aws__TagKeys": "spotd-expires"}
+MACHINE = "arn:aws:ec2:us-east-1:123456789012:instance/i-0abc"
+VOLUME = "arn:aws:ec2:us-east-1:123456789012:volume/*"
+CREATE = HERE | TAGGED | {"ec2__InstanceType": "p5.48xlarge", "ec2__MarketType": "spot"}
+LIST = {"s3__prefix": "team/jobs/j1/"}
+OBJECT = "arn:aws:s3:::runs/team/jobs/j1/HEAD"
+
+
+def case(action: str, resource: str, context: dict[str, str], *allowed: str) -> Any:
+    shown = "+".join(allowed) or "nobody"
+    odd = f"{resource[-18:]} {'&'.join(sorted(context.values()))}"
+    return pytest.param(action, resource, context, allowed, id=f"{action} {odd} {shown}")
+
+
+AWS = [
+    case("ec2:DescribeInstances", "*", HERE, "control", "reaper"),
+    case("ec2:DescribeInstances", "*", {"aws__RequestedRegion": "ap-south-1"}),
+    case("ec2:DescribeSpotPriceHistory", "*", HERE, "control"),
+    case("ec2:DescribeInstanceAttribute", MACHINE, HERE | MINE),
+    case("ec2:RunInstances", MACHINE, CREATE, "control"),
+    case("ec2:RunInstances", VOLUME, HERE, "control"),
+    case("ec2:RunInstances", MACHINE, {k: v for k, v in CREATE.items() if k not in TAGGED}),
+    case("ec2:RunInstances", MACHINE, CREATE | {"aws__RequestTag___spotd-deployment": "d1"}),
+    case("ec2:RunInstances", MACHINE, CREATE | {"aws__RequestedRegion": "ap-south-1"}),
+    case("ec2:CreateTags", MACHINE, {"ec2__CreateAction": "RunInstances"} | TAGGED, "control"),
+    case("ec2:CreateTags", MACHINE, HERE | TAGGED),  # would make a stranger's machine ours
+    case("ec2:CreateTags", MACHINE, HERE | MINE | EXPIRY, "control"),  # to move it on
+    case("ec2:CreateTags", MACHINE, HERE | EXPIRY),
+    case("ec2:CreateTags", MACHINE, HERE | MINE),
+    case(
+        "ec2:CreateTags", MACHINE, HERE | MINE | {"aws__TagKeys": "spotd-expires,spotd-deployment"}
+    ),
+    case("ec2:DeleteTags", MACHINE, HERE | MINE | EXPIRY),
+    case("ec2:TerminateInstances", MACHINE, HERE | MINE, "control", "reaper"),
+    case("ec2:TerminateInstances", MACHINE, HERE),
+    case("ec2:TerminateInstances", MACHINE, HERE | {"aws__ResourceTag___spotd-deployment": "d1"}),
+    case("ec2:StopInstances", MACHINE, HERE | MINE),
+    case("ec2:ModifyInstanceAttribute", MACHINE, HERE | MINE),
+    case("ec2:CreateFleet", "*", HERE | TAGGED),
+    case(
+        "iam:PassRole",
+        "arn:aws:iam::123456789012:role/spotd-node-d0",
+        {"iam__PassedToService": "ec2.amazonaws.com"},
+        "control",
+    ),
+    case(
+        "iam:PassRole",
+        "arn:aws:iam::123456789012:role/admin",
+        {"iam__PassedToService": "ec2.amazonaws.com"},
+    ),
+    case(
+        "iam:PassRole",
+        "arn:aws:iam::123456789012:role/spotd-node-d0",
+        {"iam__PassedToService": "lambda.amazonaws.com"},
+    ),
+    case("iam:CreateUser", "*", {}),
+    case("sts:AssumeRole", "arn:aws:iam::123456789012:role/admin", {}),
+    case("s3:GetObject", OBJECT, {}, "control", "node"),
+    case("s3:PutObject", OBJECT, {}, "control", "node"),
+    case("s3:DeleteObject", OBJECT, {}, "control", "node"),
+    case("s3:ListBucket", "arn:aws:s3:::runs", LIST, "control", "node"),
+    case("s3:ListBucket", "arn:aws:s3:::runs", {"s3__prefix": "team/"}, "control"),
+    case("s3:ListBucket", "arn:aws:s3:::runs", {}),
+    case("s3:GetObject", "arn:aws:s3:::runs/team/other", {}, "control"),
+    case("s3:GetObject", "arn:aws:s3:::runs/teammate/jobs/j1/HEAD", {}),
+    case("s3:GetObject", "arn:aws:s3:::ours/spotd/packages/packages/ab", {}, "control"),
+    case("s3:GetObject", "arn:aws:s3:::stranger/team/jobs/j1/HEAD", {}),
+    case("s3:DeleteBucket", "arn:aws:s3:::runs", {}),
+    case("s3:PutBucketPolicy", "arn:aws:s3:::runs", {}),
+]
+
+
+@pytest.mark.parametrize(("action", "resource", "context", "allowed"), AWS)
+def test_aws(action: str, resource: str, context: dict[str, str], allowed: tuple[str, ...]) -> None:
+    documents = aws(FACTS)
+    found = {
+        role: aws_allows(documents[f"spotd-{role}-d0"], action, resource, **context)
+        for role in ROLES
+    }
+    assert found == {role: role in allowed for role in ROLES}
+
+
+def test_aws_takes_the_documents() -> None:
+    """As far as moto, which checks them as AWS does, can tell."""
+    for document in aws(FACTS).values():
+        IAMPolicyDocumentValidator(json.dumps(document)).validate()
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ({"ec2__MarketType": "spot"}, True),
+        ({"ec2__MarketType": "on-demand"}, False),
+        ({"ec2__InstanceType": "p5e.48xlarge"}, True),
+        ({"ec2__InstanceType": "m7i.large"}, False),
+    ],
+)
+def test_aws_may_be_narrowed_to_spot_and_to_some_types(
+    given: dict[str, str], allowed: bool
+) -> None:
+    facts = replace(FACTS, instance_types=("p5*.48xlarge",), spot_only=True)
+    document = aws(facts)["spotd-control-d0"]
+    assert aws_allows(document, "ec2:RunInstances", MACHINE, **(CREATE | given)) is allowed
+
+
+@pytest.mark.parametrize(
+    ("action", "resource"),
+    [
+        *[(f"ec2:{verb}", "*") for verb in ("RunInstances", "TerminateInstances", "CreateFleet")],
+        ("ec2:DescribeInstanceAttribute", MACHINE),
+        ("iam:PassRole", "*"),
+        ("sts:AssumeRoleWithWebIdentity", "*"),
+        ("s3:GetObject", "arn:aws:s3:::ours/spotd/packages/packages/ab"),
+        ("s3:GetObject", "arn:aws:s3:::runs/team/other"),
+    ],
+)
+def test_a_machine_stays_small_whatever_else_its_role_is_given(action: str, resource: str) -> None:
+    everything = {"Effect": "Allow", "Action": ["*"], "Resource": ["*"]}
+    node = aws(FACTS)["spotd-node-d0"]
+    generous = {**node, "Statement": [*node["Statement"], everything]}
+    assert not aws_allows(generous, action, resource, **HERE)
+    assert aws_allows(generous, "s3:GetObject", OBJECT)
+
+
+def test_without_a_store_of_the_cloud_a_machine_has_nothing() -> None:
+    facts = replace(FACTS, own_store="file:///a", checkpoint_store="file:///b")
+    node = aws(facts)["spotd-node-d0"]
+    assert {statement["Effect"] for statement in node["Statement"]} == {"Deny"}
+    assert not aws_allows(node, "s3:GetObject", OBJECT)
+
+
+# --- Google Cloud
+
+GCP_FACTS = replace(FACTS, own_store="gs://ours/spotd", checkpoint_store="gs://runs/team")
+VM = "projects/lab/zones/{}/instances/{}"
+BLOB = "projects/_/buckets/runs/objects/team/{}"
+
+
+@pytest.mark.parametrize(
+    ("permission", "name", "allowed"),
+    [
+        ("compute.instances.list", "projects/lab", ("control", "reaper")),
+        ("compute.machineTypes.list", "projects/lab", ("control",)),
+        ("compute.instances.create", VM.format("us-east-1-b", "spotd-j1"), ("control",)),
+        ("compute.instances.create", VM.format("us-east-1-b", "web"), ()),
+        ("compute.instances.create", VM.format("asia-1-b", "spotd-j1"), ()),
+        ("compute.disks.create", "projects/lab/zones/us-east-1-b/disks/spotd-j1", ("control",)),
+        ("compute.instances.setLabels", VM.format("eu-west-1-a", "spotd-j1"), ("control",)),
+        ("compute.instances.setLabels", VM.format("us-east-1-b", "database"), ()),
+        ("compute.instances.delete", VM.format("eu-west-1-a", "spotd-j1"), ("control", "reaper")),
+        ("compute.instances.delete", VM.format("us-east-1-b", "database"), ()),
+        ("compute.instances.delete", VM.format("us-east-10-b", "spotd-j1"), ()),
+        (
+            "iam.serviceAccounts.actAs",
+            "projects/lab/serviceAccounts/spotd-node-d0@lab.iam.gserviceaccount.com",
+            ("control",),
+        ),
+        ("iam.serviceAccounts.actAs", "projects/lab/serviceAccounts/admin@lab", ()),
+        ("storage.objects.get", BLOB.format("jobs/j1/HEAD"), ("control", "node")),
+        ("storage.objects.create", BLOB.format("jobs/j1/HEAD"), ("control", "node")),
+        ("storage.objects.get", BLOB.format("other"), ("control",)),
+        ("storage.objects.get", "projects/_/buckets/ours/objects/spotd/x", ("control",)),
+        ("storage.objects.get", "projects/_/buckets/runs/objects/teammate/x", ()),
+        ("storage.buckets.delete", "projects/_/buckets/runs", ()),
+        ("resourcemanager.projects.setIamPolicy", "projects/lab", ()),
+    ],
+)
+def test_gcp(permission: str, name: str, allowed: tuple[str, ...]) -> None:
+    documents = gcp(GCP_FACTS)
+    found = {role: gcp_allows(documents[f"spotd-{role}-d0"], permission, name) for role in ROLES}
+    assert found == {role: role in allowed for role in ROLES}
+
+
+def test_gcp_lists_below_a_prefix_alone() -> None:
+    node = gcp(GCP_FACTS)["spotd-node-d0"]
+    bucket = "projects/_/buckets/runs"
+    assert gcp_allows(node, "storage.objects.list", bucket, "team/jobs/j1/")
+    assert not gcp_allows(node, "storage.objects.list", bucket, "team/")
+    assert not gcp_allows(node, "storage.objects.list", bucket)
+
+
+def test_gcp_denies_a_machine_what_somebody_may_grant_later() -> None:
+    node = gcp(GCP_FACTS)["spotd-node-d0"]
+    rights = ["compute.instances.create", "compute.instances.delete", "iam.serviceAccounts.actAs"]
+    generous = {**node, "grants": [*node["grants"], {"includedPermissions": rights}]}
+    assert not any(gcp_allows(generous, right, "projects/lab") for right in rights)
+
+
+# --- Azure
+
+GROUP = "/subscriptions/s0/resourceGroups/spotd"
+AZ_FACTS = replace(FACTS, own_store="az://ours/spotd", checkpoint_store="az://runs/team")
+COMPUTE = "Microsoft.Compute/virtualMachines"
+BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+
+
+@pytest.mark.parametrize(
+    ("action", "scope", "where", "allowed"),
+    [
+        (f"{COMPUTE}/read", GROUP, (), ("control", "reaper")),
+        (f"{COMPUTE}/write", GROUP, (), ("control",)),  # its tags as well
+        (f"{COMPUTE}/delete", GROUP, (), ("control", "reaper")),
+        (f"{COMPUTE}/delete", "/subscriptions/s0/resourceGroups/other", (), ()),
+        (f"{COMPUTE}/delete", "/subscriptions/s0/resourceGroups/spotd2", (), ()),
+        (f"{COMPUTE}/runCommand/action", GROUP, (), ()),
+        ("Microsoft.Authorization/roleAssignments/write", GROUP, (), ()),
+        (f"{BLOBS}/read", GROUP, ("runs", "team/jobs/j1/HEAD"), ("control", "node")),
+        (f"{BLOBS}/write", GROUP, ("runs", "team/jobs/j1/HEAD"), ("control", "node")),
+        (f"{BLOBS}/read", GROUP, ("runs", "team/other"), ("control",)),
+        (f"{BLOBS}/read", GROUP, ("ours", "spotd/packages/ab"), ("control",)),
+        (f"{BLOBS}/read", GROUP, ("stranger", "team/jobs/j1/HEAD"), ()),
+    ],
+)
+def test_azure(action: str, scope: str, where: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    documents = azure(AZ_FACTS)
+    thing = f"{scope}/providers/x"
+    found = {
+        role: azure_allows(documents[f"spotd-{role}-d0"], action, thing, *where) for role in ROLES
+    }
+    assert found == {role: role in allowed for role in ROLES}

@@ -1,0 +1,60 @@
+"""`spotctl audit`: one line a request, with how it ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spotd.cli.audit import merge
+from spotd.errors import ExitCode
+from spotd.store.base import AuditOutcome, AuditRow
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import Rig
+
+Captured = pytest.CaptureFixture[str]
+
+
+def told(
+    rig: Rig, outcome: AuditOutcome, text: str = "", request: str = "", ago_s: int = 0
+) -> None:
+    row = AuditRow(rig.ago(ago_s), 1000, "ada", "cancel", "gpt", outcome, text, request)
+    rig.store.add_audit(row)
+
+
+def test_a_request_is_one_line(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    told(rig, AuditOutcome.ASKED, request="r1", ago_s=60)
+    told(rig, AuditOutcome.ASKED, request="r2")
+    told(rig, AuditOutcome.DONE, "id=j1", request="r1")
+    told(rig, AuditOutcome.REFUSED, "not in the\x1b[2J group", request="")
+    told(rig, AuditOutcome.DONE, "long ago", ago_s=7200)
+    assert spotctl(rig, "audit", "--since", "1h") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[5] for line in lines[1:]] == ["done", "unknown", "refused"]
+    assert "spotd ended, or lost its database" in lines[2]
+    assert "\x1b" not in lines[3]
+    assert spotctl(rig, "audit", "--since", "1d", "-o", "json") == 0
+    items = json.loads(capsys.readouterr().out)["items"]
+    assert [item["text"] for item in items if item["outcome"] == "done"] == ["id=j1", "long ago"]
+    assert items[0]["at"] < items[1]["at"], "when it was asked for"
+
+
+def test_all_pages_are_read(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotd.serve.audit.PAGE", 2)
+    for number in range(5):
+        told(rig, AuditOutcome.REFUSED, f"n{number}")
+    assert spotctl(rig, "audit", "-o", "json") == 0
+    items = json.loads(capsys.readouterr().out)["items"]
+    assert [item["text"] for item in items] == [f"n{number}" for number in range(5)]
+
+
+def test_a_duration_is_needed(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+    assert spotctl(rig, "audit", "--since", "yesterday") == ExitCode.USAGE
+    assert "--since 24h" in capsys.readouterr().err
+
+
+def test_lines_without_a_request_stand_alone() -> None:
+    line = {"at": "1", "request": "", "outcome": "refused", "text": "x"}
+    assert merge([line, dict(line)]) == [line, line]

@@ -1,0 +1,34 @@
+"""`spotctl user`: what it says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spotd.errors import ExitCode
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import Rig, story
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_disabling_tells_what_was_done_and_what_was_not(
+    rig: Rig, spotctl: Spotctl, capsys: Captured
+) -> None:
+    nodes = rig.store.job_nodes(story(rig))
+    rig.visitors.admit(rig.store, nodes[-1], "ada", "ssh-ed25519 AAAA")
+    rig.hosts.away.add(nodes[-1].id)
+    line = ("user", "disable", "ada", "--transfer-to", "daemon")
+    assert spotctl(rig, *line) == ExitCode.FAILURE, "not everything is done"
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["ada is disabled", "1 jobs are daemon's now"]
+    assert said[2].startswith(f"warning: may still be in {nodes[-1].id}")
+    rig.hosts.away.clear()
+    assert spotctl(rig, "user", "disable", "ada") == 0
+    assert f"put out of {nodes[-1].id}" in capsys.readouterr().err
+    assert spotctl(rig, "user", "ls") == 0
+    rows = [row.split()[:3] for row in capsys.readouterr().out.splitlines()]
+    assert rows[1:] == [["ada", "disabled", "0"], ["daemon", "enabled", "1"]]
+    assert spotctl(rig, "user", "enable", "ada", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["disabled"] is False

@@ -1,0 +1,66 @@
+"""Users who are shut out, and whom machines let in."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotd.model import Desired, Outcome
+from spotd.plan import ChangeJob
+from spotd.states import NodeState
+from spotd.store.base import DisabledUser, Store
+from spotd.store.engine import BrokenRuleError
+from tests.spotd.store.build import NOW, commit, kinds, move, placed, plan, submission, view
+
+NODE = "j1-g1-0"
+ALICE = DisabledUser("alice", 1000, NOW, "root", "bob")
+
+
+def test_a_user_is_shut_out_and_let_in_again(store: Store) -> None:
+    assert store.disabled_users() == []
+    store.disable_user(DisabledUser("zoe", -1, NOW, "root"))
+    store.disable_user(ALICE)
+    assert [row.name for row in store.disabled_users()] == ["alice", "zoe"]
+    again = DisabledUser("alice", 1000, NOW + 1, "eve")
+    store.disable_user(again)
+    assert store.disabled_users()[0] == again
+    assert store.enable_user("alice")
+    assert not store.enable_user("alice")
+    assert [row.name for row in store.disabled_users()] == ["zoe"]
+
+
+def test_unfinished_jobs_become_those_of_the_successor(store: Store) -> None:
+    for number in (1, 2):
+        store.submit(submission(f"j{number}"), NOW)
+    store.submit(submission("j3", user="carol"), NOW)
+    ended = {"outcome": Outcome.SUCCEEDED, "finished_at_us": NOW}
+    commit(store, view(store, "j2"), plan(ChangeJob(ended)))
+    assert store.job_owners() == {"j1": "alice", "j3": "carol"}
+    assert store.disable_user(DisabledUser("alice", 1000, NOW, "root")) == []
+    assert store.disable_user(ALICE) == ["j1"]
+    assert store.job_owners() == {"j1": "bob", "j3": "carol"}
+    assert kinds(store)[-1] == "transferred"
+    job = store.find_job("j1")
+    assert job is not None
+    assert job.desired is Desired.RUN, "it goes on"
+
+
+def test_machines_that_may_have_a_key_of_one_who_is_shut_out(store: Store) -> None:
+    placed(store)
+    store.add_admission(NODE, "alice", NOW)
+    store.add_admission(NODE, "bob", NOW)
+    assert store.shut_out() == []
+    store.disable_user(ALICE)
+    assert store.shut_out() == [(NODE, "alice")]
+    store.record_dismissed(NODE, "alice", NOW - 1)
+    assert store.shut_out() == [(NODE, "alice")], "it got the key after that"
+    store.record_dismissed(NODE, "alice", NOW)
+    assert store.shut_out() == []
+    store.add_admission(NODE, "alice", NOW + 1)
+    assert store.shut_out() == [(NODE, "alice")]
+    move(store, NODE, NodeState.GONE)
+    assert store.shut_out() == [], "with the machine the key is gone"
+
+
+def test_there_is_no_admission_to_a_machine_that_nobody_knows(store: Store) -> None:
+    with pytest.raises(BrokenRuleError):
+        store.add_admission("none", "alice", NOW)
