@@ -22,7 +22,7 @@ from pathlib import Path
 from providers.local import tree
 from providers.local.documents import Facts, document_for
 from providers.local.metadata import MetadataServer
-from providers.local.power import PoweredOff, install
+from providers.local.power import PoweredOff, Switch
 from providers.local.reaper import Reaper
 from providers.local.sshd import Login, SshServer
 
@@ -40,8 +40,9 @@ class ControlLink:
         with self._lock:
             self._link.send(body.encode())
 
-    def receive(self) -> dict[str, object] | None:
-        """The next order; None when the cloud is gone."""
+    def receive(self, switch: Switch) -> dict[str, object] | None:
+        """The next order; None when the cloud is gone. Raises PoweredOff."""
+        switch.wait_unless_off(self._link)
         data = self._link.recv(150_000)
         return json.loads(data) if data else None
 
@@ -53,7 +54,7 @@ def run(config: Mapping[str, object], control_fd: int, ssh_fd: int, metadata_fd:
     home = Path(str(config["home"]))
     os.chdir(home)
     control = ControlLink(socket.socket(fileno=control_fd))
-    switch = install(home)
+    switch = Switch(home)
     facts = Facts.from_data(_mapping(config["facts"]))
     document = document_for(
         facts, lambda notice_id: control.tell("acknowledged", notice_id=notice_id)
@@ -62,14 +63,14 @@ def run(config: Mapping[str, object], control_fd: int, ssh_fd: int, metadata_fd:
     ssh = SshServer(
         socket.socket(fileno=ssh_fd),
         Login.from_data(_mapping(config["login"])),
-        _environment(config, metadata.url, switch),
+        _environment(config, metadata.url, switch.folder),
         Reaper(),
         on_exec=lambda: control.tell("exec"),
     )
     boot = threading.Thread(target=_boot, args=(config, control, metadata, ssh), daemon=True)
     boot.start()
     try:
-        while order := control.receive():
+        while order := control.receive(switch):
             metadata.obey(order)
     except PoweredOff:
         control.tell("powered_off")

@@ -109,6 +109,8 @@ def main() -> None:
     bound.bind(("127.0.0.1", config["port"]))
     environment = {name: config[name] for name in ("home", "path")}
     environment = {name.upper(): value for name, value in environment.items()}
+    # As every machine that is but a process says: who ends logins there ends none of this computer.
+    environment["SPOTD_LOCAL_INSTANCE"] = "machine"
     server = SshServer(bound, Login.from_data(config), environment, Reaper(), lambda: None)
     server.start()
     print(bound.getsockname()[1], flush=True)
