@@ -19,6 +19,7 @@ _WAIT_S = 0.5  # the longest sleep; whatever ends a conversation wakes us before
 _WINDOW_S = 0.005  # between looks for room in the peer's window, which nothing announces
 # After the command itself has ended, for output of its background processes to end too.
 _LINGER_S = 2.0
+_SETTLE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,13 @@ def converse(channel: paramiko.Channel, stdin: Iterable[bytes], max_output: int)
             channel.status_event.wait(wait_s)
         else:
             poll.poll(wait_s * 1000)
-    transport = channel.get_transport()
-    if channel.exit_status == -1 and not transport.is_active():
-        raise EOFError("it ended before the command did")
+    if channel.exit_status == -1:
+        # No status came: a signal ended the command, or the connection broke, which closes its
+        # channels a moment before it says so itself.
+        transport = channel.get_transport()
+        transport.join(_SETTLE_S)
+        if not transport.is_active():
+            raise EOFError("it ended before the command did")
     return Result(channel.exit_status, bytes(out), bytes(err))
 
 

@@ -52,6 +52,7 @@ class Script:
         self._argv = list(keeper_argv)
         self._env = dict(keeper_env)
         self._keeper: subprocess.Popen[bytes] | None = None
+        self.orders = 0  # how many keepers were told; more than one, because they ended
 
     def warm_up(self) -> None:
         """Have a keeper wait for its order. Raises OSError when no process can be started."""
@@ -72,6 +73,7 @@ class Script:
         keeper = identify(self._keeper.pid)
         mark = None if keeper is None else [keeper.pid, keeper.started]
         write_private(self._state.with_suffix(".ordered"), json.dumps(mark).encode())
+        self.orders += 1
         with self._keeper.stdin as pipe:
             pipe.write(order.to_line())
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -65,7 +64,7 @@ class Training:
         self._worker_codes: dict[int, int] = {}
         self._exit: Exit | None = None
         self._ended_at: float | None = None
-        self._orders = Counter[str]()
+        self._refusal = ""  # why no script could be ordered the last time
         self.final = wire.CHECKPOINT + ":final" in said  # the job's success is in HEAD
         self.claimed = wire.CLAIMED in said
         self._fenced = False
@@ -203,8 +202,7 @@ class Training:
             self.stop_idle()  # nothing is begun any more
             return
         site, start = self._site, self._start
-        self._orders[name] += 1
-        if self._orders[name] > _ORDERS:
+        if script.orders >= _ORDERS:
             self._fail(f"the process that should start {name} ends at once: see agent.log")
             return
         until = self._demands.claim_until
@@ -212,8 +210,10 @@ class Training:
         places, limit = site.places, site.log_limit_bytes
         try:
             script.order(make_order(name, stream, text, env, places, hidden_of(start), limit))
-        except OSError as error:
-            _LOG.warning("%s cannot be ordered: %s", name, error)  # it is tried again by `poll`
+        except OSError as error:  # `poll` tries again, for as long as there is no room
+            if str(error) != self._refusal:
+                _LOG.warning("%s cannot be ordered: %s", name, error)
+            self._refusal = str(error)
 
     # --- the end
 
