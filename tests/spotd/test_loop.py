@@ -109,6 +109,7 @@ def test_a_poisoned_job_stops_nobody_and_does_not_spin(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     tried = poison(monkeypatch, error, "jbad")
+    monkeypatch.setattr(reconcile, "CLAIM_LEASE_S", 3600.0)  # none runs out under this test
     for name in ("jbad", "j1", "j2"):
         stage.submit(name)
     with running(stage) as watched:

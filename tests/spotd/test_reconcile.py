@@ -90,6 +90,7 @@ SURE_S = {cancelled_launch: CALL_DEADLINE_S[EffectKind.LAUNCH] + 10.0}
 
 
 @pytest.mark.req("RPV-16")
+@pytest.mark.timeout(400)  # the same story some thirty times
 @pytest.mark.parametrize("story", [first_launch, cancelled_launch, notice, sudden_death])
 def test_a_daemon_that_dies_anywhere_ends_in_the_same_state(stage: Stage, story: Story) -> None:
     start_s = stage.clock.monotonic_s()
