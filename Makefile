@@ -9,10 +9,10 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint format bench requirements soak fuzz audit mutants clean lock
+.PHONY: help demo test sim lint format bench requirements soak soak-e2e soak-sim fuzz audit mutants clean lock
 
 help: ## what there is to make
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spotd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
@@ -51,8 +51,19 @@ bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python bench/control_plane.py --json bench/out/control_plane.json
 	$(BIN)/python -m bench.takeover --json bench/out/takeover.json
 
-soak: $(READY) ## kill everything 20 times each; resumable
+soak: soak-e2e soak-sim ## kill everything 20 times each, then thousands of disasters; resumable
+
+soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json
+
+FROM ?= 0
+SEEDS ?= 20000
+PROCESSES ?= 1
+soak-sim: $(READY) ## the simulator's part alone: FROM=0 SEEDS=20000 PROCESSES=1
+	$(BIN)/python -m tests.sim --sweep preempted
+	$(BIN)/python -m tests.sim --sweep hedged
+	$(BIN)/python -m tests.sim --sweep cancelled
+	$(BIN)/python -m tests.sim.soak --out bench/out/sim-soak.json --from $(FROM) --seeds $(SEEDS) --processes $(PROCESSES)
 
 requirements: $(READY) ## each numbered requirement, the tests that show it, and whether they pass
 	@$(BIN)/python -m tests.requirements

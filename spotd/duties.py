@@ -161,18 +161,22 @@ class Duties:
         """Take every duty that is free, and keep those that are ours. What cannot be asked for now
         stays as it was: the store refuses the writes of whoever was overtaken. One that is locked,
         for a write of ours is under way, keeps no other from its turn."""
-        failed = 0
-        for duty in self._names:
-            now_us, ttl_us = self._clock.now_us(), int(self._schedule.lease_s * S)
+        ttl_us, failed = int(self._schedule.lease_s * S), 0
+        taken = self._store.take_duties(self._names, self._holder, self._clock.now_us(), ttl_us)
+        self._note_taken(taken)
+        for duty in [duty for duty in self._names if duty not in taken]:
+            now_us = self._clock.now_us()
             try:
-                epoch = self._store.take_duty(duty, self._holder, now_us, ttl_us)
+                self._note_taken({duty: self._store.take_duty(duty, self._holder, now_us, ttl_us)})
             except StoreUnavailableError as error:
                 failed += 1
                 if failed > LOCKED_AT_MOST:
                     raise
                 log.info("a lease was not renewed", duty=duty, error=str(error))
-                continue
-            with self._changed:
+
+    def _note_taken(self, taken: Mapping[str, int | None]) -> None:
+        with self._changed:
+            for duty, epoch in taken.items():
                 if epoch is None:
                     self._epochs.pop(duty, None)
                 else:

@@ -7,7 +7,7 @@ transaction; none calls out. All times are microseconds given by the caller, who
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from providers.base import Instance, Notice, Offer, Scope
@@ -282,6 +282,13 @@ class Store(LeakRecords, AccessRecords, Protocol):
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
         """The epoch, if the duty is free, ours, or its lease has run out; else None. Taken for no
         time it is let go. A takeover waits for writes that are under way."""
+        ...
+
+    def take_duties(
+        self, duties: Collection[str], holder: str, now_us: int, ttl_us: int
+    ) -> dict[str, int | None]:
+        """The same for many, in one transaction that waits for no write. Those that are missing
+        from the answer were never taken, or are locked now: ask for each by itself."""
         ...
 
     def fenced(self, duty: str, epoch: int) -> Store:

@@ -13,9 +13,10 @@ lives, which costs that one a refused write, and keeps it from then on.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, case, func, select, update
+from sqlalchemy import Connection, bindparam, case, func, select, update
 
 from spotd.model import S
 from spotd.states import NodeState
@@ -26,6 +27,11 @@ CLOCK = "clock"  # the counter that keeps the latest time
 MARGIN_S = 5.0  # of a lease are left, or nothing is begun that no transaction can take back
 
 _duties, _counters, _nodes = schema.duties.c, schema.counters.c, schema.nodes.c
+_CHANGE = (
+    update(schema.duties)
+    .where(_duties.name == bindparam("duty"))
+    .values({name: bindparam(name) for name in ("holder", "epoch", "until_us")})
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,23 @@ def take_duty(conn: Connection, duty: str, holder: str, now_us: int, ttl_us: int
     elif after != before:
         conn.execute(update(schema.duties).where(_duties.name == duty).values(**vars(after)))
     return after.epoch if has else None
+
+
+def take_duties(
+    conn: Connection, names: Collection[str], holder: str, now_us: int, ttl_us: int
+) -> dict[str, int | None]:
+    """See Store.take_duties."""
+    query = select(schema.duties).where(_duties.name.in_(names)).with_for_update(skip_locked=True)
+    before = {row.name: Lease(row.holder, row.epoch, row.until_us) for row in conn.execute(query)}
+    after = {name: asked(lease, holder, now_us, ttl_us) for name, lease in before.items()}
+    if any(has for _, has in after.values()):
+        _keep_time(conn, now_us)
+    changed = [
+        {"duty": name, **vars(lease)} for name, (lease, _) in after.items() if lease != before[name]
+    ]
+    if changed:
+        conn.execute(_CHANGE, changed)
+    return {name: lease.epoch if has else None for name, (lease, has) in after.items()}
 
 
 def free_all(conn: Connection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -296,6 +296,13 @@ class SqlStore(SqlAccess):
             return self._database.write(work)
         except BrokenRuleError:
             return self._database.write(work)  # two asked first, at the same moment
+
+    def take_duties(
+        self, duties_: Collection[str], holder: str, now_us: int, ttl_us: int
+    ) -> dict[str, int | None]:
+        return self._database.write(
+            lambda conn: duties.take_duties(conn, duties_, holder, now_us, ttl_us)
+        )
 
     def fenced(self, duty: str, epoch: int) -> SqlStore:
         fence = duties.Fence(duty, epoch)

@@ -43,7 +43,7 @@ def _batch(args: argparse.Namespace) -> int:
     off = frozenset(args.off)
     cases = [Case(seed, args.profile, args.tier, args.hours, off) for seed in seeds]
     total, began_s = Sum(), time.monotonic()
-    for result in play(cases, args.tier, args.processes):
+    for result in play(cases, args.processes):
         total.add(result)
         if result.violation is not None:
             _tell(shrink(result) if args.shrink else result)

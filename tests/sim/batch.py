@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from multiprocessing import connection
+from multiprocessing.util import Finalize
 
+from tests.sim.oracles import Violation
 from tests.sim.quiet import quiet
 from tests.sim.run import Case, Result, run
 from tests.sim.tiers import TIERS, Open
@@ -47,50 +52,83 @@ class Sum:
         return sorted(name for name in self.enabled if not self.fired[name])
 
 
-_open: Open
-_tier: AbstractContextManager[Open]
+_opened: dict[str, Open] = {}
+_stores = ExitStack()
 
 
-def _begin(tier: str) -> None:
-    """Each process has a store of its own, for all of its runs."""
-    global _open, _tier  # noqa: PLW0603 - what a pool's process is given stays in it
+def attempt(case: Case) -> Result:
+    """Play one case on this process's own store of its tier. What the product raises and nobody
+    catches is a violation like any other."""
+    if case.tier not in _opened:
+        _opened[case.tier] = _stores.enter_context(TIERS[case.tier]())
+    try:
+        return run(case, _opened[case.tier])
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        violation = Violation("raised", 0.0, f"{type(error).__name__}: {error}")
+        return Result(case, violation, tail=traceback.format_exc().splitlines())
+
+
+def close_stores() -> None:
+    """End what this process has opened for its cases."""
+    _stores.close()
+    _opened.clear()
+
+
+@contextmanager
+def players(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes for `attempt`; none of them outlives this one, however it ends."""
+    # Not forked: a server that a child starts is to end with that child.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, context, _begin) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _begin() -> None:
     quiet()
-    _tier = TIERS[tier]()
-    _open = _tier.__enter__()
+    Finalize(None, close_stores, exitpriority=10)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _play(case: Case) -> Result:
-    return run(case, _open)
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
 
 
-def play(cases: Iterable[Case], tier: str, processes: int | None = None) -> Iterator[Result]:
+def play(cases: Iterable[Case], processes: int | None = None) -> Iterator[Result]:
     """The results as they come, in the order of the cases."""
     wanted = list(cases)
     count = min(processes or os.cpu_count() or 1, len(wanted))
-    if count <= 1:
-        quiet()
-        with TIERS[tier]() as open_store:
-            for case in wanted:
-                yield run(case, open_store)
+    if count > 1:
+        with players(count) as pool:
+            yield from pool.map(attempt, wanted)
         return
-    # Not forked: a server that a child starts is to end with that child.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, context, _begin, (tier,)) as pool:
-        yield from pool.map(_play, wanted)
+    quiet()
+    try:
+        yield from map(attempt, wanted)
+    finally:
+        close_stores()
 
 
 def shrink(result: Result) -> Result:
     """Switch one fault after the other off, and keep off what the violation does not need. The
     result fails as well, with the same invariant."""
     assert result.violation is not None
-    wanted, tier = result.violation.invariant, result.case.tier
-    with TIERS[tier]() as open_store:
+    wanted = result.violation.invariant
+    try:
         before = None
         while before != result.enabled:
             before = result.enabled
             for name in sorted(before, key=lambda name: result.fired[name]):
                 less = replace(result.case, off=result.case.off | {name})
-                again = run(less, open_store)
+                again = attempt(less)
                 if again.violation is not None and again.violation.invariant == wanted:
                     result = again
+    finally:
+        close_stores()
     return result

@@ -307,6 +307,8 @@ def _mark(c: Chance) -> Call:
 
 def _duty(c: Chance) -> Call:
     holder = c.random.choice(("me", "you"))
+    if c.random.random() < 0.5:
+        return "take_duties", ("alerts", "prices", "sweep"), holder, c.now_us, 20 * S
     return "take_duty", c.random.choice(("alerts", "sweep")), holder, c.now_us, 20 * S
 
 

@@ -6,7 +6,7 @@ the same tests run on both. One thread, no clock, no randomness; nothing survive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from providers.base import Instance, Notice, Offer, Scope
@@ -266,6 +266,11 @@ class MemoryStore(MemoryAccess):
 
     def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
         return self._write(duties.take_duty, duty, holder, now_us, ttl_us)
+
+    def take_duties(
+        self, names: Collection[str], holder: str, now_us: int, ttl_us: int
+    ) -> dict[str, int | None]:
+        return self._write(duties.take_duties, names, holder, now_us, ttl_us)
 
     def fenced(self, duty: str, epoch: int) -> MemoryStore:
         return _Fenced(self, Fence(duty, epoch))

@@ -21,12 +21,12 @@ from tests.sim.scenarios import SCENARIOS
 def sweep(scenario: str, tier: str = "memory", processes: int | None = None) -> tuple[int, Sum]:
     """Die at every boundary of the scenario: how many there are, and what all runs add up to."""
     whole = Case(0, "calm", tier, scenario=scenario)
-    [undisturbed] = play([whole], tier, 1)
+    [undisturbed] = play([whole], 1)
     boundaries = undisturbed.counts["boundaries"]
     total = Sum()
     total.add(undisturbed)
     cases = (replace(whole, die_at=number) for number in range(1, boundaries + 1))
-    for result in play(cases, tier, processes):
+    for result in play(cases, processes):
         total.add(result)
     return boundaries, total
 

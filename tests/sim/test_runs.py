@@ -22,7 +22,7 @@ PLANTED = {bug.name: bug for bug in BUGS}
 
 
 def _result(case: Case) -> Result:
-    [result] = play([case], case.tier, 1)
+    [result] = play([case], 1)
     return result
 
 

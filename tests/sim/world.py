@@ -23,7 +23,7 @@ REGIONS, ZONES = 2, 2
 DEAD_S = 30.0  # from a death in a sweep to the next start
 # Writes that are made all the time, and change nothing that a later daemon would do.
 IDLE = (
-    *("before claim", "after a look", "take_duty", "record_heard", "note_silent"),
+    *("before claim", "after a look", "take_duty", "take_duties", "record_heard", "note_silent"),
     *("record_offers", "record_provider"),
 )
 BUCKET = "s3://bucket/ckpt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from spotd.model import S
@@ -18,6 +19,14 @@ def take_duty(tx: Transaction, duty: str, holder: str, now_us: int, ttl_us: int)
         tx.put(tables.counters, CLOCK, max(tables.counters[CLOCK], now_us))
     tx.put(tables.duties, duty, after)
     return after.epoch if has else None
+
+
+def take_duties(
+    tx: Transaction, names: Collection[str], holder: str, now_us: int, ttl_us: int
+) -> dict[str, int | None]:
+    """See Store.take_duties."""
+    known = [name for name in names if name in tx.tables.duties]
+    return {name: take_duty(tx, name, holder, now_us, ttl_us) for name in known}
 
 
 def free_all(tx: Transaction) -> None:

@@ -49,6 +49,19 @@ def test_a_duty_that_is_let_go_is_free_at_once(store: Store) -> None:
     assert store.take_duty("sweep", "you", NOW + S, 10 * S) == 3, "others may have held it"
 
 
+def test_many_are_asked_for_at_once(store: Store) -> None:
+    """Each has its own holder, as if it had been asked for by itself."""
+    names = ["mine", "free", "yours", "never taken"]
+    store.take_duty("mine", "me", NOW, 30 * S)
+    store.take_duty("free", "you", NOW, 10 * S)
+    store.take_duty("yours", "you", NOW, 30 * S)
+    taken = store.take_duties(names, "me", NOW + 11 * S, 30 * S)
+    assert taken == {"mine": 1, "free": 2, "yours": None}
+    assert store.newest_us() == NOW + 11 * S
+    later = store.take_duties(["mine", "free", "yours"], "you", NOW + 31 * S, 30 * S)
+    assert later == {"mine": None, "free": None, "yours": 1}
+
+
 @pytest.mark.parametrize("ahead_us", [3600 * S, 21 * S, -3600 * S])
 def test_a_box_whose_clock_is_off_keeps_nobody_waiting(store: Store, ahead_us: int) -> None:
     """It renews and renews, and nobody takes its duty; it dies, and somebody does within a lease
@@ -203,6 +216,19 @@ def test_a_takeover_waits_for_a_write_that_is_under_way(server: postgres.Postgre
         slow.note_jobs(["j1"])
     mine.close()
     yours.close()
+
+
+def test_one_that_is_locked_keeps_the_others_from_nothing(server: postgres.Postgres) -> None:
+    """Asked for together, those that a write holds up are left out, and nobody waits."""
+    database = server.create("ready")
+    store = make(server.url(database))
+    for duty in ("free", "locked"):
+        store.take_duty(duty, "me", NOW, TTL_US)
+    with psycopg.connect(f"host={server.folder} user=spotd dbname={database}") as writing:
+        writing.execute("SELECT 1 FROM duties WHERE name = 'locked' FOR SHARE")
+        assert store.take_duties(["free", "locked"], "me", NOW + S, TTL_US) == {"free": 1}
+    assert store.take_duties(["free", "locked"], "me", NOW + S, TTL_US) == {"free": 1, "locked": 1}
+    store.close()
 
 
 def test_a_client_that_froze_in_the_middle_of_a_statement_holds_up_nobody_for_long(
