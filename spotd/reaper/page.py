@@ -10,6 +10,8 @@ from pathlib import Path
 
 import urllib3
 
+from spotd.reaper.kept import read, write
+
 COMMAND_S = 30.0
 _POST_S = 10.0
 
@@ -69,19 +71,8 @@ class Told:
     def keep(self, keys: Iterable[str]) -> str:
         """From now on these were told, and no others; what went wrong, or ""."""
         self._known = set(keys)
-        if self._path is None:
-            return ""
-        new = self._path.with_name(self._path.name + ".new")
-        try:
-            new.write_text(json.dumps(sorted(self._known)), encoding="utf-8")
-            new.replace(self._path)
-        except OSError as error:
-            return f"what was told cannot be kept in {self._path}: {error.strerror}"
-        return ""
+        return write(self._path, sorted(self._known))
 
     def _read(self) -> set[str]:
-        try:
-            value = json.loads(self._path.read_text(encoding="utf-8")) if self._path else []
-        except (OSError, ValueError):
-            return set()
+        value = read(self._path)
         return {str(item) for item in value} if isinstance(value, list) else set()
