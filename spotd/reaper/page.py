@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import urllib3
-
 from spotd.reaper.kept import read, write
+from spotd.webhook import WebhookError, post
 
 COMMAND_S = 30.0
-_POST_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -30,16 +27,11 @@ class Pager:
         return [error for way in ways if (error := way(text))]
 
     def _post(self, text: str) -> str:
-        # No proxy and no redirect: either would hand the address, a secret, to somebody else.
-        body = json.dumps({"text": text.translate({38: "&amp;", 60: "&lt;", 62: "&gt;"})})
+        escaped = text.translate({38: "&amp;", 60: "&lt;", 62: "&gt;"})
         try:
-            with urllib3.PoolManager(num_pools=1, retries=False, timeout=_POST_S) as pool:
-                headers = {"Content-Type": "application/json; charset=utf-8"}
-                answer = pool.request(
-                    "POST", self.slack_url, body=body.encode(), headers=headers, redirect=False
-                )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            return f"Slack cannot be reached: {type(error).__name__}"
+            answer = post(self.slack_url, {"text": escaped})
+        except WebhookError as error:
+            return str(error)
         return "" if answer.status == 200 else f"Slack answered {answer.status}"
 
     def _run(self, text: str) -> str:

@@ -166,12 +166,19 @@ def test_a_wrong_configuration_is_one_clear_error(
     assert "try: " in error
 
 
-@pytest.mark.parametrize("url", ["http://hooks.slack.com/x", "https://evil.example/canary", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://hooks.slack.com/x", "https://evil.example/canary", "https://[::1/canary", ""),
+        "http://relay.lan/canary",  # in the clear
+    ],
+)
 def test_a_webhook_elsewhere_is_refused_and_not_repeated(
     tmp_path: Path, local: Running, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     (tmp_path / "url").write_text(url)
-    config = configure(tmp_path, local, f'[page]\nslack_url_file = "{tmp_path}/url"\n')
+    page = f'[page]\nslack_hosts = ["relay.lan"]\nslack_url_file = "{tmp_path}/url"\n'
+    config = configure(tmp_path, local, page)
     assert main(["--once", "-c", str(config)]) == 2
     error = capsys.readouterr().err
     assert "page.slack_url_file: is no https address at hooks.slack.com" in error

@@ -17,6 +17,7 @@ from spotd.reaper.page import Pager, Told
 from spotd.reaper.round import CALLS, Reaper, Report
 from tests.rigs import slack
 from tests.spotd.decide.test_reaping import HOUR_S, NOW_S, machine
+from tests.spotd.test_webhook import names
 
 
 class Listed:
@@ -226,6 +227,13 @@ def test_a_page_that_did_not_arrive_is_sent_again(go: Go, hook: slack.Slack) -> 
     assert go(cloud).errors == []
     assert len(texts(hook)) == 1
     assert slack.SECRET not in str(Pager(hook.url))
+
+
+def test_a_page_goes_to_no_address_that_is_not_slacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the daemon's own alerts: see tests/spotd/test_webhook.py."""
+    names(monkeypatch, "10.0.0.1")
+    [error] = Pager("https://hooks.slack.com/services/canary").send("x")
+    assert error == "hooks.slack.com leads to 10.0.0.1: nothing is sent there"
 
 
 def test_a_page_command_gets_the_text_on_its_stdin(tmp_path: Path) -> None:
