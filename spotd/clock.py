@@ -37,7 +37,7 @@ def _wall_ns() -> int:
     return time.time_ns()
 
 
-def _ticks_ns() -> int:
+def ticks_ns() -> int:
     """Counts on while the machine is suspended, which CLOCK_MONOTONIC does not: nodes cost then."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -54,7 +54,7 @@ class SystemClock:
     """
 
     def __init__(
-        self, wall_ns: Callable[[], int] = _wall_ns, ticks_ns: Callable[[], int] = _ticks_ns
+        self, wall_ns: Callable[[], int] = _wall_ns, ticks_ns: Callable[[], int] = ticks_ns
     ) -> None:
         self._lock = threading.Lock()
         self._wall_ns, self._read_ticks_ns = wall_ns, ticks_ns

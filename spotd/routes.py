@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from spotd.act.alerts import LogRoute, Route
 from spotd.act.slack import SlackRoute
 from spotd.config import Config
@@ -16,8 +14,7 @@ def routes_of(config: Config) -> dict[str, Route]:
     for name, entry in config.file.alerts.routes.items():
         if isinstance(entry, written.SlackRoute):
             url = config.route_url(name)
-            public = urlsplit(url).hostname in written.SLACK_HOSTS
-            found[name] = SlackRoute(url, entry.min_severity, public=public)
+            found[name] = SlackRoute(url, entry.min_severity)
         else:
             found[name] = LogRoute(entry.min_severity)
     return found

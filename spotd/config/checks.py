@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlsplit
 
 from spotd.config.file import (
     MAKES,
     MINIMAL,
     SECRET_OPTIONS,
-    SLACK_HOSTS,
     ConfigFile,
     LocalProvider,
     SlackRoute,
     identity,
-    is_loopback,
 )
 from spotd.config.secret_refs import FORMS, read_secret
 from spotd.validation import Path as Keys
+from spotd.webhook import SLACK_HOSTS, is_webhook
 
 LEAST_UNATTENDED_H = 1.0  # where machines cost money
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
@@ -81,9 +79,7 @@ def read_route(route: SlackRoute, environ: Mapping[str, str]) -> str:
     url = read_secret("url", route.model_dump(), environ)
     if not url:
         raise ValueError("has no address; set url_file, url_env or url_credential")
-    parts = urlsplit(url)
-    allowed = {parts.hostname, parts.netloc} & {*SLACK_HOSTS, *route.allow_hosts}
-    if allowed and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts))):
+    if is_webhook(url, route.allow_hosts):
         return url
     raise ValueError(
         f"the secret is no https address at {SLACK_HOSTS[0]}; "

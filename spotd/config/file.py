@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from spotd.addresses import is_loopback
 from spotd.model import Limits, Severity, Timing
 from spotd.spec.quantities import Duration, StoreUrl, Usd
 
 SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")
-SLACK_HOSTS = ("hooks.slack.com", "hooks.slack-gov.com")
 MAKES = ("aws", "gcp", "azure")
 MINIMAL = """\
     [providers.here]
@@ -70,15 +69,6 @@ class StoreSection(Section):
 
     url: StoreUrl
     options: Annotated[dict[str, str], BeforeValidator(parse_options)] = {}
-
-
-def is_loopback(address: SplitResult) -> bool:
-    """Whether the address is on this machine, without asking a name server."""
-    try:
-        host = address.hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def parse_local_url(value: Any) -> str:

@@ -19,6 +19,7 @@ from spotd.errors import ExitCode
 from spotd.reaper.config import DEFAULT, load
 from spotd.reaper.page import Pager, Told
 from spotd.reaper.round import Reaper, Report
+from spotd.reaper.trust import Trust
 
 app = typer.Typer(
     name="spot-reaper", pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None
@@ -62,20 +63,25 @@ def reap(
         dry_run=dry_run,
         end_untagged=end_untagged,
     )
-    code = _rounds(reaper, Told(found.state_dir), output, None if once else found.file.every_s)
+    told, trust = Told(found.state_dir), Trust(found.state_dir)
+    code = _rounds(reaper, told, trust, output, None if once else found.file.every_s)
     raise Exit(code)
 
 
 def _rounds(
     reaper: Reaper,
     told: Told,
+    trust: Trust,
     output: Form,
     every_s: float | None,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
     """Rounds until the end of time, or one; the exit code of the last."""
     while True:
-        report = reaper.go_round(told, time.time_ns() // 1000)
+        now_us, wait_s = trust.look()
+        report = reaper.go_round(told, now_us, wait_s)
+        if not reaper.dry_run and (trouble := trust.keep()):
+            report.errors.append(trouble)
         if output is Form.JSON:
             print(json.dumps(report.to_data(dry_run=reaper.dry_run)), flush=True)
         else:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -16,9 +15,9 @@ from providers.base import Provider
 from spotd.errors import InputError, Problem
 from spotd.registry import build_provider
 from spotd.validation import problems_of
+from spotd.webhook import SLACK_HOSTS, is_webhook
 
 DEFAULT = Path("/etc/spotd/reaper.toml")
-SLACK_HOST = "hooks.slack.com"
 EXAMPLE = """\
     deployment = "the id that spotctl doctor shows"
     [providers.aws]
@@ -46,7 +45,7 @@ class PageSection(_Section):
 
     slack_url_file: Path | None = None
     slack_url_credential: str | None = None
-    slack_hosts: list[str] = Field(default=[], description="Besides Slack's own; http allowed")
+    slack_hosts: list[str] = Field(default=[], description="Besides Slack's own")
     command: list[str] = Field(default=[], description="Gets the text of a page on its stdin")
 
 
@@ -136,11 +135,7 @@ def _slack_url(path: Path, page: PageSection, environ: Mapping[str, str]) -> str
         url = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         raise _wrong(path, Problem(where, f"{file} cannot be read")) from None
-    parts = urlsplit(url)
-    named = {parts.hostname, parts.netloc} & set(page.slack_hosts)
-    if (parts.scheme == "https" and parts.hostname == SLACK_HOST) or (
-        named and parts.scheme in ("http", "https")
-    ):
+    if is_webhook(url, page.slack_hosts):
         return url
     fix = "copy the webhook's URL from Slack, or name its host in page.slack_hosts"
-    raise _wrong(path, Problem(where, f"is no https address at {SLACK_HOST}", fix))
+    raise _wrong(path, Problem(where, f"is no https address at {SLACK_HOSTS[0]}", fix))

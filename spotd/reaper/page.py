@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import urllib3
+from spotd.reaper.kept import read, write
+from spotd.webhook import WebhookError, post
 
 COMMAND_S = 30.0
-_POST_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,11 @@ class Pager:
         return [error for way in ways if (error := way(text))]
 
     def _post(self, text: str) -> str:
-        # No proxy and no redirect: either would hand the address, a secret, to somebody else.
-        body = json.dumps({"text": text.translate({38: "&amp;", 60: "&lt;", 62: "&gt;"})})
+        escaped = text.translate({38: "&amp;", 60: "&lt;", 62: "&gt;"})
         try:
-            with urllib3.PoolManager(num_pools=1, retries=False, timeout=_POST_S) as pool:
-                headers = {"Content-Type": "application/json; charset=utf-8"}
-                answer = pool.request(
-                    "POST", self.slack_url, body=body.encode(), headers=headers, redirect=False
-                )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            return f"Slack cannot be reached: {type(error).__name__}"
+            answer = post(self.slack_url, {"text": escaped})
+        except WebhookError as error:
+            return str(error)
         return "" if answer.status == 200 else f"Slack answered {answer.status}"
 
     def _run(self, text: str) -> str:
@@ -69,19 +63,8 @@ class Told:
     def keep(self, keys: Iterable[str]) -> str:
         """From now on these were told, and no others; what went wrong, or ""."""
         self._known = set(keys)
-        if self._path is None:
-            return ""
-        new = self._path.with_name(self._path.name + ".new")
-        try:
-            new.write_text(json.dumps(sorted(self._known)), encoding="utf-8")
-            new.replace(self._path)
-        except OSError as error:
-            return f"what was told cannot be kept in {self._path}: {error.strerror}"
-        return ""
+        return write(self._path, sorted(self._known))
 
     def _read(self) -> set[str]:
-        try:
-            value = json.loads(self._path.read_text(encoding="utf-8")) if self._path else []
-        except (OSError, ValueError):
-            return set()
+        value = read(self._path)
         return {str(item) for item in value} if isinstance(value, list) else set()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from providers.base import Provider, ProviderError
+from providers.base import Provider
 from spotd.decide.reaping import Finding, Found, look
 from spotd.model import S
 from spotd.reaper.page import Pager, Told
 
 NAMED = 10  # machines that one page names
+CALLS = 8  # at once, of each cloud
+# After so long no other call is begun: systemd ends what takes 240 s, and nobody would be told.
+END_S = 120.0
+_DOUBT = "the clock here was set ahead, or the machine has just started"
 
 
 @dataclass
@@ -34,6 +40,15 @@ class Report:
         }
 
 
+@dataclass
+class _Part:
+    """One cloud's part of a round. `topics` are what a person is to know, by key."""
+
+    items: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    topics: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Reaper:
     """What a round works with. `end_untagged` ends machines that say of no time when they may be
@@ -46,46 +61,76 @@ class Reaper:
     dry_run: bool = False
     end_untagged: bool = False
 
-    def go_round(self, told: Told, now_us: int) -> Report:
-        """One look at every cloud. One that does not answer keeps the others from nothing."""
+    def go_round(self, told: Told, now_us: int, wait_s: float = 0.0) -> Report:
+        """One look at every cloud, all at once. One that does not answer, or hangs, keeps the
+        others from nothing, nor a person from being told. For `wait_s` the clock is not believed:
+        nothing is ended."""
+        end_s = time.monotonic() + END_S
+
+        def look_at(item: tuple[str, Provider]) -> _Part:
+            return self._look_at(*item, now_us, wait_s, end_s)
+
+        with ThreadPoolExecutor(max(len(self.providers), 1)) as lanes:
+            parts = list(lanes.map(look_at, self.providers.items()))
         report = Report()
         topics: dict[str, str] = {}
-        for name, provider in self.providers.items():
-            try:
-                listed = provider.list()
-            except ProviderError as error:
-                text = f"{name} cannot be listed: {error}"
-                report.errors.append(text)
-                topics[f"away/{name}"] = f"spot-reaper is blind there: {text}"
-                continue
-            findings = look(listed, self.deployment, now_us, self.unattended_s)
-            for finding in findings:
-                done = self._deal_with(provider, finding, report)
-                report.items.append(_item(name, finding, done))
-                ident = finding.instance.instance_id
-                if done in ("ended", "would end", "failed"):
-                    topics[f"{done}/{name}/{ident}"] = _said(name, finding, done)
-            topics |= _warnings(name, [f for f in findings if not self._ends(f)])
+        for part in parts:
+            report.items += part.items
+            report.errors += part.errors
+            topics |= part.topics
         if not self.dry_run:
             self._tell(told, topics, report)
         return report
+
+    def _look_at(
+        self, name: str, provider: Provider, now_us: int, wait_s: float, end_s: float
+    ) -> _Part:
+        part = _Part()
+        try:
+            listed = provider.list()
+        except Exception as error:  # noqa: BLE001 - an adapter's bug is an answer that is none
+            text = f"{name} cannot be listed: {error}"
+            part.errors.append(text)
+            part.topics[f"away/{name}"] = f"spot-reaper is blind there: {text}"
+            return part
+        findings = look(listed, self.deployment, now_us, self.unattended_s)
+        ending = [finding for finding in findings if self._ends(finding)]
+
+        def end(finding: Finding) -> tuple[str, str]:
+            return self._end(provider, finding, wait_s, end_s)
+
+        with ThreadPoolExecutor(CALLS) as lanes:
+            ended = list(lanes.map(end, ending))
+        done = {f.instance.instance_id: what for f, (what, _) in zip(ending, ended, strict=True)}
+        part.errors += [error for _, error in ended if error]
+        part.items += [_item(name, f, done.get(f.instance.instance_id, "left")) for f in findings]
+        for what in dict.fromkeys(done.values()):
+            some = [f for f in ending if done[f.instance.instance_id] == what]
+            text = _said(name, some, what, wait_s)
+            part.topics |= {f"{what}/{name}/{f.instance.instance_id}": text for f in some}
+        part.topics |= _warnings(name, [f for f in findings if not self._ends(f)])
+        return part
 
     def _ends(self, finding: Finding) -> bool:
         untagged = finding.found is Found.UNTAGGED and self.end_untagged
         return finding.found is Found.EXPIRED or untagged
 
-    def _deal_with(self, provider: Provider, finding: Finding, report: Report) -> str:
-        if not self._ends(finding):
-            return "left"
+    def _end(
+        self, provider: Provider, finding: Finding, wait_s: float, end_s: float
+    ) -> tuple[str, str]:
+        """What was done, and what went wrong."""
+        ident = f"{provider.name}: {finding.instance.instance_id}"
+        if wait_s:
+            return "waits", f"{ident} is not ended for {wait_s / 60:.0f} min: {_DOUBT}"
         if self.dry_run:
-            return "would end"
-        ident = finding.instance.instance_id
+            return "would end", ""
+        if time.monotonic() > end_s:
+            return "failed", f"{ident} has to wait for the next round: this one took too long"
         try:
-            provider.terminate(ident)
-        except ProviderError as error:
-            report.errors.append(f"{provider.name}: {ident} cannot be ended: {error}")
-            return "failed"
-        return "ended"
+            provider.terminate(finding.instance.instance_id)
+        except Exception as error:  # noqa: BLE001 - as above
+            return "failed", f"{ident} cannot be ended: {error}"
+        return "ended", ""
 
     def _tell(self, told: Told, topics: Mapping[str, str], report: Report) -> None:
         """Each topic once, for as long as it lasts. One that no way took is told again."""
@@ -130,9 +175,17 @@ def _named(findings: Sequence[Finding], *, ends: bool = False) -> str:
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-def _said(provider: str, finding: Finding, done: str) -> str:
+def _said(provider: str, findings: Sequence[Finding], done: str, wait_s: float) -> str:
+    """One text about all to which the same was done: they may be hundreds."""
+    words = {"ended": "ended", "would end": "would end", "failed": "could NOT end"}
+    what = words.get(done, f"in {wait_s / 60:.0f} min will end, for {_DOUBT},")
+    lines = [f"{what} {_why(provider, finding)}" for finding in findings[:NAMED]]
+    more = len(findings) - NAMED
+    return "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])])
+
+
+def _why(provider: str, finding: Finding) -> str:
     instance = finding.instance
-    what = {"ended": "ended", "would end": "would end", "failed": "could NOT end"}[done]
     why = (
         f"its expiry passed at {_when(finding.expires_at_us)}, and nobody renewed it for "
         f"{finding.silent_s / 3600:.1f} h"
@@ -140,7 +193,7 @@ def _said(provider: str, finding: Finding, done: str) -> str:
         else "it has no expiry, and --end-untagged was given"
     )
     job = instance.tags.get("spotd-job", "none")
-    return f"{what} {instance.instance_id} in {provider}/{instance.zone} (job {job}): {why}"
+    return f"{instance.instance_id} in {provider}/{instance.zone} (job {job}): {why}"
 
 
 def _item(provider: str, finding: Finding, done: str) -> dict[str, Any]:

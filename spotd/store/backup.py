@@ -42,9 +42,11 @@ def back_up(url: str, file: Path, now_us: int, find: Program | None = None) -> N
         source = file_of(url)
         if source is not None:
             _copy_sqlite(source, file)
+            _refuse_empty(f"sqlite:///{file}", f"{source} holds nothing yet: correct database.url")
             _mark(f"sqlite:///{file}", reason, now_us)
             _check(file)
         else:
+            _refuse_empty(url, "the database holds nothing yet: correct database.url")
             _dump(url, file, reason, find or _find)
         _sync(file)
 
@@ -108,6 +110,8 @@ def _kind(file: Path) -> bytes:
 
 def _copy_sqlite(source: Path, file: Path) -> None:
     """One transaction's view of it; whoever writes meanwhile waits for nothing."""
+    if not source.exists():  # SQLite would make it
+        raise StoreError(f"there is no database {source}: correct database.url")
     try:
         with closing(sqlite3.connect(source, timeout=30.0)) as connection:
             connection.execute("VACUUM INTO ?", [str(file)])
@@ -212,8 +216,15 @@ def _revision(url: str) -> str | None:
         database.close()
 
 
+def _refuse_empty(url: str, text: str) -> None:
+    """A copy of nothing is found out now, not when it is needed. Raises StoreError."""
+    if _revision(url) is None:
+        raise StoreError(text)
+
+
 def _settle(url: str, file: Path, now_us: int) -> str:
     """Of this schema, held by nobody, in quarantine; why."""
+    _refuse_empty(url, f"{file} is the backup of a database that held nothing")
     upgrade(url)
     return _mark(url, f"this database was restored from {file.name}", now_us)
 

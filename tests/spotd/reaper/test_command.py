@@ -97,6 +97,26 @@ def test_it_ends_what_nobody_renewed_with_everything_else_of_spotd_dead(
     others.terminate(foreign)
 
 
+def test_a_clock_that_was_set_ahead_since_the_last_round_ends_nothing(
+    local: Running, tmp_path: Path
+) -> None:
+    cloud, config = adapter(local), configure(tmp_path, local)
+    wanted = launch(cloud, "t-wanted", DAY_S)
+    assert reap(config)["items"] == []
+    kept = tmp_path / "clock.json"
+    clock = json.loads(kept.read_text())
+    clock["ahead_us"] -= 25 * 3600 * 10**6
+    kept.write_text(json.dumps(clock))
+    cloud.terminate(wanted)
+    expired = launch(cloud, "t-expired-by-that-clock", -3600)
+    found = reap(config)
+    assert [item["done"] for item in found["items"]] == ["waits"]
+    assert found["code"] == 1
+    assert "is not ended for 20 min" in found["errors"][0]
+    assert expired in alive(cloud)
+    cloud.terminate(expired)
+
+
 def test_a_cloud_that_is_gone_is_exit_code_1(tmp_path: Path, local: Running) -> None:
     config = configure(tmp_path, local)
     config.write_text(config.read_text().replace(local.url, "http://127.0.0.1:9"))
@@ -146,12 +166,19 @@ def test_a_wrong_configuration_is_one_clear_error(
     assert "try: " in error
 
 
-@pytest.mark.parametrize("url", ["http://hooks.slack.com/x", "https://evil.example/canary", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://hooks.slack.com/x", "https://evil.example/canary", "https://[::1/canary", ""),
+        "http://relay.lan/canary",  # in the clear
+    ],
+)
 def test_a_webhook_elsewhere_is_refused_and_not_repeated(
     tmp_path: Path, local: Running, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     (tmp_path / "url").write_text(url)
-    config = configure(tmp_path, local, f'[page]\nslack_url_file = "{tmp_path}/url"\n')
+    page = f'[page]\nslack_hosts = ["relay.lan"]\nslack_url_file = "{tmp_path}/url"\n'
+    config = configure(tmp_path, local, page)
     assert main(["--once", "-c", str(config)]) == 2
     error = capsys.readouterr().err
     assert "page.slack_url_file: is no https address at hooks.slack.com" in error

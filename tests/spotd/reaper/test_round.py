@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import stat
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import pytest
 from providers.base import AuthError, Instance, InstanceState, UnknownOutcome
 from spotd.model import S
 from spotd.reaper.page import Pager, Told
-from spotd.reaper.round import Reaper, Report
+from spotd.reaper.round import CALLS, Reaper, Report
 from tests.rigs import slack
 from tests.spotd.decide.test_reaping import HOUR_S, NOW_S, machine
+from tests.spotd.test_webhook import names
 
 
 class Listed:
@@ -52,14 +55,14 @@ Go = Callable[..., Report]
 def go(hook: slack.Slack, tmp_path: Path) -> Go:
     """A round of a reaper that has just been started, as by a timer."""
 
-    def go_round(*clouds: Listed, after_s: float = 0, **options: bool) -> Report:
+    def go_round(*clouds: Listed, after_s: float = 0, wait_s: float = 0, **options: bool) -> Report:
         reaper = Reaper(
             "d0",
             {cloud.name: cloud for cloud in clouds},  # type: ignore[misc]
             Pager(hook.url),
             **options,
         )
-        return reaper.go_round(Told(tmp_path), int((NOW_S + after_s) * S))
+        return reaper.go_round(Told(tmp_path), int((NOW_S + after_s) * S), wait_s)
 
     return go_round
 
@@ -152,6 +155,70 @@ def test_a_cloud_that_does_not_answer_keeps_the_others_from_nothing(
     assert any("blind" in text for text in texts(hook))
 
 
+def test_a_bug_of_one_adapter_keeps_the_others_from_nothing(go: Go, hook: slack.Slack) -> None:
+    class Broken(Listed):
+        name = "gcp"
+
+        def list(self) -> Sequence[Instance]:
+            raise KeyError("zone")
+
+    cloud = Listed(EXPIRED)
+    assert go(Broken(), cloud).errors == ["gcp cannot be listed: 'zone'"]
+    assert cloud.ended == ["i-old"]
+
+
+def test_a_cloud_that_hangs_keeps_neither_another_nor_a_person_waiting(
+    go: Go, hook: slack.Slack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first machines take all of the time; the rest of them have it in the next round."""
+    monkeypatch.setattr("spotd.reaper.round.END_S", 1.0)
+    other_ended = threading.Event()
+
+    class Hanging(Listed):
+        name = "gcp"
+
+        def terminate(self, _instance_id: str) -> None:
+            assert other_ended.wait(30)
+            time.sleep(1.1)
+            raise UnknownOutcome("504")
+
+    class Other(Listed):
+        def terminate(self, instance_id: str) -> None:
+            super().terminate(instance_id)
+            other_ended.set()
+
+    crowd = [machine(-HOUR_S, instance_id=f"i-{n}") for n in range(CALLS + 3)]
+    other = Other(EXPIRED)
+    report = go(Hanging(*crowd), other)
+    assert other.ended == ["i-old"]
+    assert len(report.errors) == CALLS + 3
+    assert sum("has to wait for the next round" in error for error in report.errors) >= 3
+    assert any("could NOT end i-0" in text for text in texts(hook))
+
+
+def test_a_fleet_that_is_ended_is_one_message(go: Go, hook: slack.Slack) -> None:
+    """Slack takes about one a second, and a machine that is gone is not told of again."""
+    cloud = Listed(*(machine(-HOUR_S, instance_id=f"i-{n:02}") for n in range(40)))
+    go(cloud)
+    assert len(cloud.ended) == 40
+    [text] = texts(hook)
+    assert "ended i-00 in aws/z (job " in text
+    assert "and 30 more" in text
+
+
+def test_nothing_is_ended_by_a_clock_that_is_not_believed(go: Go, hook: slack.Slack) -> None:
+    cloud = Listed(EXPIRED, SILENT)
+    for _ in range(2):
+        report = go(cloud, wait_s=600)
+        assert report.errors[0].startswith("aws: i-old is not ended for 10 min: the clock here")
+    assert cloud.ended == []
+    assert report.items[0]["done"] == "waits"
+    [text, _silent] = texts(hook)
+    assert "in 10 min will end, for the clock here was set ahead" in text
+    go(cloud)
+    assert cloud.ended == ["i-old"]
+
+
 def test_a_page_that_did_not_arrive_is_sent_again(go: Go, hook: slack.Slack) -> None:
     cloud = Listed(SILENT)
     hook.script.append((500, "oops", {}))
@@ -160,6 +227,13 @@ def test_a_page_that_did_not_arrive_is_sent_again(go: Go, hook: slack.Slack) -> 
     assert go(cloud).errors == []
     assert len(texts(hook)) == 1
     assert slack.SECRET not in str(Pager(hook.url))
+
+
+def test_a_page_goes_to_no_address_that_is_not_slacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the daemon's own alerts: see tests/spotd/test_webhook.py."""
+    names(monkeypatch, "10.0.0.1")
+    [error] = Pager("https://hooks.slack.com/services/canary").send("x")
+    assert error == "hooks.slack.com leads to 10.0.0.1: nothing is sent there"
 
 
 def test_a_page_command_gets_the_text_on_its_stdin(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -182,6 +184,33 @@ def test_a_database_that_cannot_be_copied_leaves_no_file(tmp_path: Path, file: P
     with pytest.raises(StoreError, match=r"cannot be copied|is damaged"):
         back_up(f"sqlite:///{tmp_path}/spotd.db", file, NOW)
     assert not file.exists()
+
+
+def test_a_database_that_is_not_there_is_not_backed_up(tmp_path: Path, file: Path) -> None:
+    """A copy of nothing, called checked, would be found out when it is needed."""
+    with pytest.raises(
+        StoreError, match=r"there is no database .*spotd\.db: correct database\.url"
+    ):
+        back_up(f"sqlite:///{tmp_path}/spotd.db", file, NOW)
+    assert list(tmp_path.iterdir()) == [], "nor is one made"
+
+
+def test_a_database_that_holds_nothing_is_neither_backed_up_nor_restored(
+    target: str, tmp_path: Path, file: Path
+) -> None:
+    if target.startswith("sqlite"):
+        (tmp_path / "fresh" / "spotd.db").touch()
+    with pytest.raises(StoreError, match=r"holds nothing yet: correct database\.url"):
+        back_up(target, file, NOW)
+    assert not file.exists()
+
+
+def test_the_backup_of_nothing_is_not_restored(tmp_path: Path, file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("VACUUM")
+    with pytest.raises(StoreError, match="the backup of a database that held nothing"):
+        restore(f"sqlite:///{tmp_path}/fresh.db", file, NOW)
+    assert not (tmp_path / "fresh.db").exists()
 
 
 def test_the_other_kind_of_database_is_told(server: postgres.Postgres, file: Path) -> None:

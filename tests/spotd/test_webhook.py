@@ -1,4 +1,4 @@
-"""Where alerts are sent, and where they are not, whatever a name server says."""
+"""Where messages are sent, and where they are not, whatever a name server says."""
 
 from __future__ import annotations
 
@@ -19,14 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from spotd.act.addresses import find_address
-from spotd.act.alerts import Alert, RouteError
-from spotd.act.slack import SlackRoute
-from spotd.config import load_config
-from spotd.model import Event
-from spotd.routes import routes_of
-from spotd.store.base import AlertRow
-from tests.spotd.store.build import NOW
+from spotd.addresses import AddressError, find_address
+from spotd.webhook import SLACK_HOSTS, WebhookError, is_webhook, post
 
 HOST = "hooks.example"
 PATH = "/services/T0/B0/canary-of-a-webhook"
@@ -67,33 +61,47 @@ def test_where_a_host_may_be(monkeypatch: pytest.MonkeyPatch, address: str, publ
     if address in OUTSIDE or (address in INSIDE and not public):
         assert find_address(HOST, 443, public=public) == address
     else:
-        with pytest.raises(RouteError, match="nothing is sent there"):
+        with pytest.raises(AddressError, match="nothing is sent there"):
             find_address(HOST, 443, public=public)
 
 
 def test_one_bad_address_among_good_ones_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch, "52.1.2.3", "10.0.0.1")
-    with pytest.raises(RouteError, match=r"leads to 10\.0\.0\.1"):
+    with pytest.raises(AddressError, match=r"leads to 10\.0\.0\.1"):
         find_address(HOST, 443, public=True)
 
 
-def test_slacks_own_hosts_are_public_and_others_are_as_the_configuration_says(
-    tmp_path: Path,
-) -> None:
-    routes = "".join(
-        f'[alerts.routes.{name}]\nkind = "slack"\nurl_env = "{name}"\nallow_hosts = ["relay.lan"]\n'
-        for name in ("slack", "relay")
-    )
-    (tmp_path / "config.toml").write_text(
-        '[providers.lab]\nkind = "local"\nurl = "http://127.0.0.1:8700"\n'
-        f'personality = "aws"\n{routes}'
-    )
-    environ = {"slack": f"https://hooks.slack.com{PATH}", "relay": f"https://relay.lan{PATH}"}
-    found = routes_of(load_config(tmp_path / "config.toml", environ))
-    assert {name: getattr(route, "public", None) for name, route in found.items()} == {
-        "slack": True,
-        "relay": False,
-    }
+@pytest.mark.parametrize("host", SLACK_HOSTS)
+def test_slacks_own_hosts_are_public(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    names(monkeypatch, "127.0.0.1")
+    with pytest.raises(WebhookError, match=r"leads to 127\.0\.0\.1: nothing is sent there"):
+        post(f"https://{host}{PATH}", {"text": "x"})
+
+
+def test_what_is_no_name_is_one_clear_error() -> None:
+    with pytest.raises(WebhookError, match="cannot be looked up: it is no name of a host"):
+        post(f"https://{'a' * 64}.example{PATH}", {"text": "x"})
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        ("https://hooks.slack.com/services/x", True),
+        ("https://hooks.slack-gov.com/services/x", True),
+        ("http://hooks.slack.com/services/x", False),
+        ("https://relay.lan/x", True),
+        ("https://other.lan:8443/x", True),
+        ("https://other.lan/x", False),
+        ("http://relay.lan/x", False),  # whoever is on the way would read it
+        ("http://127.0.0.1:8080/x", True),
+        ("https://hooks.slack.com.evil.example/x", False),
+        ("https://hooks.slack.com@evil.example/x", False),
+        ("https://[::1/x", False),
+        ("", False),
+    ],
+)
+def test_which_urls_are_webhooks(url: str, is_one: bool) -> None:
+    assert is_webhook(url, ["relay.lan", "other.lan:8443", "127.0.0.1:8080"]) is is_one
 
 
 @contextmanager
@@ -152,9 +160,7 @@ def relay(folder: Path, name: str) -> Iterator[tuple[int, list[Any]]]:
 
 
 def send(port: int) -> None:
-    route = SlackRoute(f"https://{HOST}:{port}{PATH}")
-    row = AlertRow(1, "default", NOW, "", "", Event("x", "it happened"), 1, 0)
-    route.send([Alert(row)])
+    post(f"https://{HOST}:{port}{PATH}", {"text": "it happened"})
 
 
 def test_the_address_that_was_judged_is_used_and_has_to_be_the_host(
@@ -180,7 +186,7 @@ def test_somebody_else_at_the_address_gets_nothing(
     if trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     with relay(tmp_path, "thief.example" if trusted else HOST) as (port, told):
-        with pytest.raises(RouteError, match="cannot be reached") as caught:
+        with pytest.raises(WebhookError, match="cannot be reached") as caught:
             send(port)
         assert told == []
         assert "canary" not in str(caught.value)

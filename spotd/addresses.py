@@ -1,29 +1,42 @@
-"""Where a webhook's host is: looked up once, judged, and then used, so that no name server changes
-its mind in between."""
+"""Where a host is: looked up once, judged, and then used, so that no name server changes its mind
+in between."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-
-from spotd.act.alerts import RouteError
+from urllib.parse import SplitResult
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class AddressError(Exception):
+    """A host that cannot be looked up, or is where nothing may be sent."""
+
+
+def is_loopback(address: SplitResult) -> bool:
+    """Whether the address is on this machine, without asking a name server."""
+    try:
+        host = address.hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def find_address(host: str, port: int, *, public: bool) -> str:
     """An address of `host`. `public` hosts have public addresses alone; any other was named by who
     runs spotd and may be on a private network, but is never a neighbour on the link, where clouds
-    keep their machines' credentials (169.254.169.254). Raises RouteError, which does not name the
+    keep their machines' credentials (169.254.169.254). Raises AddressError, which does not name the
     host's path."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise RouteError(f"{host} cannot be looked up: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no name of a host"
+        raise AddressError(f"{host} cannot be looked up: {why}") from None
     addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in found]
     for address in addresses:
         if not _is_allowed(_plain(address), public=public):
-            raise RouteError(f"{host} leads to {address}: nothing is sent there")
+            raise AddressError(f"{host} leads to {address}: nothing is sent there")
     return str(addresses[0])
 
 

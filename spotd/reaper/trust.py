@@ -1,0 +1,61 @@
+"""Whether this machine's clock is to be believed: what has expired by it is ended for good.
+
+A clock that was set ahead makes a whole fleet expire at once. The daemon believes such a clock only
+when it stays so (`clock.BELIEF_S`), and moves the expiries on soon after that. So we wait for
+longer: by then, what is wanted was renewed. The same after a start of the machine, whose clock may
+have been wrong while it was off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from spotd.clock import BELIEF_S, ticks_ns
+from spotd.decide.reaping import SKEW_S
+from spotd.model import S
+from spotd.reaper.kept import read, write
+
+DOUBT_S = 2 * BELIEF_S  # the daemon's own doubt, and time for it to renew what is wanted
+Moment = tuple[int, int]  # wall clock and ticks since the machine started, us
+
+
+def _read_clocks() -> Moment:
+    return time.time_ns() // 1000, ticks_ns() // 1000
+
+
+class Trust:
+    """Compares how far the wall clock is ahead of the ticks with how far it was at the round
+    before. Without a folder, a program that runs for one round alone cannot, and believes."""
+
+    def __init__(self, folder: Path | None, clocks: Callable[[], Moment] = _read_clocks) -> None:
+        self._path = None if folder is None else folder / "clock.json"
+        self._clocks = clocks
+        self._ahead_us, self._since_us = self._read()
+
+    def look(self) -> tuple[int, float]:
+        """The time now, us, and for how many seconds nothing may be ended by it yet."""
+        wall_us, ticks_us = self._clocks()
+        before_us, self._ahead_us = self._ahead_us, wall_us - ticks_us
+        if before_us is not None and self._ahead_us - before_us > SKEW_S * S:
+            self._since_us = ticks_us
+        if self._since_us is None:
+            return wall_us, 0.0
+        left_s = DOUBT_S - (ticks_us - self._since_us) / S
+        if not 0 < left_s <= DOUBT_S:
+            self._since_us = None
+        return wall_us, left_s if self._since_us is not None else 0.0
+
+    def keep(self) -> str:
+        """Remember it for the next round; what went wrong, or ""."""
+        return write(self._path, {"ahead_us": self._ahead_us, "since_us": self._since_us})
+
+    def _read(self) -> tuple[int | None, int | None]:
+        kept = read(self._path)
+        values = [kept.get(name) if isinstance(kept, dict) else None for name in _NAMES]
+        ahead_us, since_us = (value if type(value) is int else None for value in values)
+        return ahead_us, since_us
+
+
+_NAMES = ("ahead_us", "since_us")

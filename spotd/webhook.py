@@ -1,0 +1,98 @@
+"""A webhook, whose URL is a secret: which URLs are taken for one, and a post that reaches the very
+host that is meant, or nobody. The daemon and spot-reaper both use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+
+from spotd.addresses import AddressError, find_address, is_loopback
+
+SLACK_HOSTS = ("hooks.slack.com", "hooks.slack-gov.com")
+CONNECT_S, READ_S = 3.0, 5.0
+ANSWER_BYTES = 64 << 10
+
+
+class WebhookError(Exception):
+    """Nobody has taken it, as far as is known. The text does not quote the URL."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; `said` is cut at ANSWER_BYTES."""
+
+    status: int
+    headers: Mapping[str, str]
+    said: str
+
+
+def is_webhook(url: str, allowed: Collection[str]) -> bool:
+    """Whether it is at Slack, or at a host (or host:port) of `allowed`; and by https, or it would
+    be read on its way, where it has one."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    known = {parts.hostname, parts.netloc} & {*SLACK_HOSTS, *allowed}
+    return bool(known) and (
+        parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts))
+    )
+
+
+def post(url: str, body: Mapping[str, Any]) -> Answer:
+    """Post to a `url` that `is_webhook`, by no proxy and after no redirect: either would hand
+    the secret to somebody else. Raises WebhookError."""
+    parts = urlsplit(url)
+    content = {"Content-Type": "application/json; charset=utf-8", "Host": parts.netloc}
+    try:
+        with _pool(url) as pool:
+            answer = pool.request(
+                "POST",
+                parts.path + (f"?{parts.query}" if parts.query else ""),
+                body=json.dumps(body).encode(),
+                headers=content,
+                redirect=False,
+                preload_content=False,
+            )
+            try:
+                data = answer.read(ANSWER_BYTES)
+            finally:
+                answer.close()
+    except AddressError as error:
+        raise WebhookError(str(error)) from None
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        # The text of these errors quotes the URL.
+        raise WebhookError(f"Slack cannot be reached: {_root(error)}") from None
+    return Answer(answer.status, answer.headers, data.decode("utf-8", "replace").strip())
+
+
+def _pool(url: str) -> urllib3.HTTPConnectionPool:
+    """To the very address that was judged, which has to prove that it is the host: Slack's own have
+    public ones alone. Raises AddressError."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    address = find_address(host, port, public=host in SLACK_HOSTS)
+    timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
+    if parts.scheme == "https":
+        return urllib3.HTTPSConnectionPool(
+            address,
+            port,
+            retries=False,
+            timeout=timeout,
+            assert_hostname=host,
+            server_hostname=host,
+        )
+    return urllib3.HTTPConnectionPool(address, port, retries=False, timeout=timeout)
+
+
+def _root(error: BaseException) -> str:
+    """The innermost cause: its text where the system wrote it, else its kind."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return getattr(error, "strerror", None) or type(error).__name__
