@@ -152,7 +152,7 @@ class Duties:
             ended = self._changed.wait_for(lambda: not self._running, patience_s)
         try:
             for duty in sorted(self._epochs):
-                self._store.take_duty(duty, self._holder, self._clock.now_us(), 0)
+                self._store.take_duty(duty, self._holder, self._clock.now_us, 0)
         except StoreError as error:
             log.warning("the store does not answer", error=str(error))
         return ended
@@ -162,12 +162,12 @@ class Duties:
         stays as it was: the store refuses the writes of whoever was overtaken. One that is locked,
         for a write of ours is under way, keeps no other from its turn."""
         ttl_us, failed = int(self._schedule.lease_s * S), 0
-        taken = self._store.take_duties(self._names, self._holder, self._clock.now_us(), ttl_us)
+        taken = self._store.take_duties(self._names, self._holder, self._clock.now_us, ttl_us)
         self._note_taken(taken)
         for duty in [duty for duty in self._names if duty not in taken]:
-            now_us = self._clock.now_us()
             try:
-                self._note_taken({duty: self._store.take_duty(duty, self._holder, now_us, ttl_us)})
+                epoch = self._store.take_duty(duty, self._holder, self._clock.now_us, ttl_us)
+                self._note_taken({duty: epoch})
             except StoreUnavailableError as error:
                 failed += 1
                 if failed > LOCKED_AT_MOST:

@@ -7,7 +7,7 @@ transaction; none calls out. All times are microseconds given by the caller, who
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from providers.base import Instance, Notice, Offer, Scope
@@ -279,13 +279,15 @@ class Store(LeakRecords, AccessRecords, Protocol):
     def record_log_offset(self, node_id: str, stream: str, offset: int) -> None: ...
 
     # --- shared duties: a lease with an epoch that every write of the duty is held against
-    def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
+    def take_duty(self, duty: str, holder: str, now: Callable[[], int], ttl_us: int) -> int | None:
         """The epoch, if the duty is free, ours, or its lease has run out; else None. Taken for no
-        time it is let go. A takeover waits for writes that are under way."""
+        time it is let go. A takeover waits for writes that are under way; the clock is read after
+        that, when nobody else can change the lease: who was frozen before does not cut another's
+        lease by a time that is long over."""
         ...
 
     def take_duties(
-        self, duties: Collection[str], holder: str, now_us: int, ttl_us: int
+        self, duties: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
     ) -> dict[str, int | None]:
         """The same for many, in one transaction that waits for no write. Those that are missing
         from the answer were never taken, or are locked now: ask for each by itself."""

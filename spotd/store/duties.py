@@ -13,7 +13,7 @@ lives, which costs that one a refused write, and keeps it from then on.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, bindparam, case, func, select, update
@@ -68,11 +68,14 @@ def asked(lease: Lease | None, holder: str, now_us: int, ttl_us: int) -> tuple[L
     return replace(lease, holder=holder if ttl_us else "", until_us=now_us + ttl_us), True
 
 
-def take_duty(conn: Connection, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
+def take_duty(
+    conn: Connection, duty: str, holder: str, now: Callable[[], int], ttl_us: int
+) -> int | None:
     """See Store.take_duty."""
     query = select(schema.duties).where(_duties.name == duty).with_for_update()
     row = conn.execute(query).one_or_none()
     before = None if row is None else Lease(row.holder, row.epoch, row.until_us)
+    now_us = now()
     after, has = asked(before, holder, now_us, ttl_us)
     if has:
         _keep_time(conn, now_us)
@@ -84,11 +87,12 @@ def take_duty(conn: Connection, duty: str, holder: str, now_us: int, ttl_us: int
 
 
 def take_duties(
-    conn: Connection, names: Collection[str], holder: str, now_us: int, ttl_us: int
+    conn: Connection, names: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
 ) -> dict[str, int | None]:
     """See Store.take_duties."""
     query = select(schema.duties).where(_duties.name.in_(names)).with_for_update(skip_locked=True)
     before = {row.name: Lease(row.holder, row.epoch, row.until_us) for row in conn.execute(query)}
+    now_us = now()
     after = {name: asked(lease, holder, now_us, ttl_us) for name, lease in before.items()}
     if any(has for _, has in after.values()):
         _keep_time(conn, now_us)

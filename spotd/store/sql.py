@@ -288,9 +288,9 @@ class SqlStore(SqlAccess):
 
     # --- duties
 
-    def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
+    def take_duty(self, duty: str, holder: str, now: Callable[[], int], ttl_us: int) -> int | None:
         def work(conn: Connection) -> int | None:
-            return duties.take_duty(conn, duty, holder, now_us, ttl_us)
+            return duties.take_duty(conn, duty, holder, now, ttl_us)
 
         try:
             return self._database.write(work)
@@ -298,10 +298,10 @@ class SqlStore(SqlAccess):
             return self._database.write(work)  # two asked first, at the same moment
 
     def take_duties(
-        self, duties_: Collection[str], holder: str, now_us: int, ttl_us: int
+        self, duties_: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
     ) -> dict[str, int | None]:
         return self._database.write(
-            lambda conn: duties.take_duties(conn, duties_, holder, now_us, ttl_us)
+            lambda conn: duties.take_duties(conn, duties_, holder, now, ttl_us)
         )
 
     def fenced(self, duty: str, epoch: int) -> SqlStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from providers.base import (
@@ -308,8 +309,8 @@ def _mark(c: Chance) -> Call:
 def _duty(c: Chance) -> Call:
     holder = c.random.choice(("me", "you"))
     if c.random.random() < 0.5:
-        return "take_duties", ("alerts", "prices", "sweep"), holder, c.now_us, 20 * S
-    return "take_duty", c.random.choice(("alerts", "sweep")), holder, c.now_us, 20 * S
+        return "take_duties", ("alerts", "prices", "sweep"), holder, partial(int, c.now_us), 20 * S
+    return "take_duty", c.random.choice(("alerts", "sweep")), holder, partial(int, c.now_us), 20 * S
 
 
 def perform(store: Store, call: Call) -> object:

@@ -264,13 +264,13 @@ class MemoryStore(MemoryAccess):
 
     # --- duties
 
-    def take_duty(self, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
-        return self._write(duties.take_duty, duty, holder, now_us, ttl_us)
+    def take_duty(self, duty: str, holder: str, now: Callable[[], int], ttl_us: int) -> int | None:
+        return self._write(duties.take_duty, duty, holder, now, ttl_us)
 
     def take_duties(
-        self, names: Collection[str], holder: str, now_us: int, ttl_us: int
+        self, names: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
     ) -> dict[str, int | None]:
-        return self._write(duties.take_duties, names, holder, now_us, ttl_us)
+        return self._write(duties.take_duties, names, holder, now, ttl_us)
 
     def fenced(self, duty: str, epoch: int) -> MemoryStore:
         return _Fenced(self, Fence(duty, epoch))

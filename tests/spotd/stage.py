@@ -449,7 +449,7 @@ class Stage:
 
     def duty(self, name: str) -> SqlStore:
         """The store of who holds that duty: we do, from now on."""
-        epoch = self.store.take_duty(name, "stage", self.clock.now_us(), 20 * S)
+        epoch = self.store.take_duty(name, "stage", self.clock.now_us, 20 * S)
         assert epoch is not None
         return self.store.fenced(name, epoch)
 

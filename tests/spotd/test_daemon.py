@@ -251,7 +251,7 @@ def test_what_a_daemon_whose_clock_was_ahead_held_binds_nobody(box: Box) -> None
     store = open_store(
         f"sqlite:///{path}", now=lambda: ahead_us, notify=int, deployment_factory=lambda: "d0"
     )
-    store.take_duty("alerts", "the dead", ahead_us, S)
+    store.take_duty("alerts", "the dead", lambda: ahead_us, S)
     box.start_daemon()
     mine = store.fenced("alerts", 1)
 

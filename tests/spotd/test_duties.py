@@ -126,14 +126,14 @@ def test_what_is_added_writes_for_as_long_as_it_is_held(stage: Stage) -> None:
     with at_work(office):
         wait_until(lambda: lent)
         lent[0].record_dismissed("j1-g1-0", "ada", 1)
-    assert stage.store.take_duty("more", "another", SystemClock().now_us(), 3600 * S)
+    assert stage.store.take_duty("more", "another", SystemClock().now_us, 3600 * S)
     with pytest.raises(LostDutyError):
         lent[0].record_dismissed("j1-g1-0", "ada", 1)
 
 
 def test_a_replica_that_died_is_succeeded_when_its_lease_has_run_out(stage: Stage) -> None:
     now_us = SystemClock().now_us()
-    stage.store.take_duty("alerts", "the dead", now_us, S)
+    stage.store.take_duty("alerts", "the dead", lambda: now_us, S)
     with at_work(Office(stage, replace(NEVER, alerts_s=0.1))) as office:
         wait_until(lambda: office.delivered)
     assert SystemClock().now_us() - now_us >= S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from spotd.model import S
@@ -11,9 +11,11 @@ from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
-def take_duty(tx: Transaction, duty: str, holder: str, now_us: int, ttl_us: int) -> int | None:
+def take_duty(
+    tx: Transaction, duty: str, holder: str, now: Callable[[], int], ttl_us: int
+) -> int | None:
     """See Store.take_duty."""
-    tables = tx.tables
+    tables, now_us = tx.tables, now()
     after, has = asked(tables.duties.get(duty), holder, now_us, ttl_us)
     if has:
         tx.put(tables.counters, CLOCK, max(tables.counters[CLOCK], now_us))
@@ -22,11 +24,12 @@ def take_duty(tx: Transaction, duty: str, holder: str, now_us: int, ttl_us: int)
 
 
 def take_duties(
-    tx: Transaction, names: Collection[str], holder: str, now_us: int, ttl_us: int
+    tx: Transaction, names: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
 ) -> dict[str, int | None]:
     """See Store.take_duties."""
+    now_us = now()
     known = [name for name in names if name in tx.tables.duties]
-    return {name: take_duty(tx, name, holder, now_us, ttl_us) for name in known}
+    return {name: take_duty(tx, name, holder, lambda: now_us, ttl_us) for name in known}
 
 
 def free_all(tx: Transaction) -> None:

@@ -72,7 +72,7 @@ class Desk:
     def deliver(self, holder: str) -> None:
         """As `holder` of the duty, who takes it if need be."""
         now_us = self.delivery._clock.now_us()
-        epoch = self.store.take_duty("alerts", holder, now_us, TTL_US)
+        epoch = self.store.take_duty("alerts", holder, lambda: now_us, TTL_US)
         assert epoch is not None
         self.delivery.deliver(self.store.fenced("alerts", epoch))
 
@@ -285,12 +285,12 @@ def test_a_send_that_never_ends_is_given_up(store: SqlStore, slack: Slack) -> No
 def overtake(desk: Desk) -> None:
     """Its lease has run out, and another daemon has the duty."""
     later_us = desk.clock.now_us() + TTL_US + 1
-    assert desk.store.take_duty("alerts", "another", later_us, TTL_US) == 2
+    assert desk.store.take_duty("alerts", "another", lambda: later_us, TTL_US) == 2
 
 
 def test_who_lost_the_duty_sends_nothing(store: SqlStore, slack: Slack) -> None:
     desk = Desk(store, default=SlackRoute(slack.url))
-    epoch = store.take_duty("alerts", "me", desk.clock.now_us(), TTL_US)
+    epoch = store.take_duty("alerts", "me", desk.clock.now_us, TTL_US)
     assert epoch is not None
     desk.happen()
     overtake(desk)

@@ -189,7 +189,7 @@ def test_who_was_overtaken_after_the_listing_ends_nothing(
     def stand_still(*arguments: Any) -> object:
         found = record(*arguments)
         stage.clock.sleep(30)
-        assert stage.store.take_duty("survey:aws", "you", stage.clock.now_us(), 20 * S) == 2
+        assert stage.store.take_duty("survey:aws", "you", stage.clock.now_us, 20 * S) == 2
         return found
 
     with monkeypatch.context() as patch:

@@ -63,7 +63,7 @@ def test_what_is_restored_is_what_was_backed_up_and_in_quarantine(
     sql_store.keep_key_check(b"\x01check")
     sql_store.keep_secret(SecretRow("A", NOW, "ada"), b"\x00kept\xff", 0)
     sql_store.add_audit(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))
-    sql_store.take_duty("alerts", "the dead", NOW, 3600 * S)
+    sql_store.take_duty("alerts", "the dead", lambda: NOW, 3600 * S)
     before = told(sql_store)
     back_up(url, file, NOW)
     assert file.stat().st_mode & 0o777 == 0o600
@@ -76,7 +76,7 @@ def test_what_is_restored_is_what_was_backed_up_and_in_quarantine(
     assert restored.quarantine() == REASON
     with pytest.raises(StoreError, match="append-only"):
         restored._database.write(lambda c: c.execute(text("DELETE FROM audit")))
-    assert restored.take_duty("alerts", "me", NOW, S), "held by nobody"
+    assert restored.take_duty("alerts", "me", lambda: NOW, S), "held by nobody"
     restored.close()
 
 

@@ -27,38 +27,42 @@ TTL_US = 20 * S
 LIMIT_S = 20.0
 
 
+def at(us: int) -> Callable[[], int]:
+    return lambda: us
+
+
 def test_a_duty_has_one_holder(store: Store) -> None:
-    assert store.take_duty("sweep", "me", NOW, 10 * S) == 1
-    assert store.take_duty("sweep", "you", NOW + 9 * S, 10 * S) is None
-    assert store.take_duty("sweep", "me", NOW + 9 * S, 10 * S) == 1
-    assert store.take_duty("sweep", "you", NOW + 18 * S, 10 * S) is None
-    assert store.take_duty("prices", "you", NOW, 10 * S) == 1
-    assert store.take_duty("sweep", "you", NOW + 19 * S, 10 * S) == 2
+    assert store.take_duty("sweep", "me", at(NOW), 10 * S) == 1
+    assert store.take_duty("sweep", "you", at(NOW + 9 * S), 10 * S) is None
+    assert store.take_duty("sweep", "me", at(NOW + 9 * S), 10 * S) == 1
+    assert store.take_duty("sweep", "you", at(NOW + 18 * S), 10 * S) is None
+    assert store.take_duty("prices", "you", at(NOW), 10 * S) == 1
+    assert store.take_duty("sweep", "you", at(NOW + 19 * S), 10 * S) == 2
     # A holder that let it lapse has it still when nobody took it.
-    assert store.take_duty("sweep", "you", NOW + 60 * S, 10 * S) == 2
-    assert store.take_duty("sweep", "me", NOW + 70 * S, 10 * S) == 3
+    assert store.take_duty("sweep", "you", at(NOW + 60 * S), 10 * S) == 2
+    assert store.take_duty("sweep", "me", at(NOW + 70 * S), 10 * S) == 3
 
 
 def test_a_duty_that_is_let_go_is_free_at_once(store: Store) -> None:
-    assert store.take_duty("sweep", "me", NOW, 10 * S) == 1
-    assert store.take_duty("sweep", "you", NOW, 0) is None, "only its holder lets it go"
-    assert store.take_duty("sweep", "you", NOW + S, 10 * S) is None
-    store.take_duty("sweep", "me", NOW + S, 0)
-    assert store.take_duty("sweep", "you", NOW + S, 10 * S) == 2
-    store.take_duty("sweep", "you", NOW + S, 0)
-    assert store.take_duty("sweep", "you", NOW + S, 10 * S) == 3, "others may have held it"
+    assert store.take_duty("sweep", "me", at(NOW), 10 * S) == 1
+    assert store.take_duty("sweep", "you", at(NOW), 0) is None, "only its holder lets it go"
+    assert store.take_duty("sweep", "you", at(NOW + S), 10 * S) is None
+    store.take_duty("sweep", "me", at(NOW + S), 0)
+    assert store.take_duty("sweep", "you", at(NOW + S), 10 * S) == 2
+    store.take_duty("sweep", "you", at(NOW + S), 0)
+    assert store.take_duty("sweep", "you", at(NOW + S), 10 * S) == 3, "others may have held it"
 
 
 def test_many_are_asked_for_at_once(store: Store) -> None:
     """Each has its own holder, as if it had been asked for by itself."""
     names = ["mine", "free", "yours", "never taken"]
-    store.take_duty("mine", "me", NOW, 30 * S)
-    store.take_duty("free", "you", NOW, 10 * S)
-    store.take_duty("yours", "you", NOW, 30 * S)
-    taken = store.take_duties(names, "me", NOW + 11 * S, 30 * S)
+    store.take_duty("mine", "me", at(NOW), 30 * S)
+    store.take_duty("free", "you", at(NOW), 10 * S)
+    store.take_duty("yours", "you", at(NOW), 30 * S)
+    taken = store.take_duties(names, "me", at(NOW + 11 * S), 30 * S)
     assert taken == {"mine": 1, "free": 2, "yours": None}
     assert store.newest_us() == NOW + 11 * S
-    later = store.take_duties(["mine", "free", "yours"], "you", NOW + 31 * S, 30 * S)
+    later = store.take_duties(["mine", "free", "yours"], "you", at(NOW + 31 * S), 30 * S)
     assert later == {"mine": None, "free": None, "yours": 1}
 
 
@@ -70,23 +74,23 @@ def test_a_box_whose_clock_is_off_keeps_nobody_waiting(store: Store, ahead_us: i
     for second in seconds:
         theirs_us, ours_us = NOW + second * S + ahead_us, NOW + second * S
         if second % 5 == 0:
-            assert store.take_duty("sweep", "off", theirs_us, TTL_US) == 1
+            assert store.take_duty("sweep", "off", at(theirs_us), TTL_US) == 1
         if ahead_us > 0:  # who is behind does not seem to renew
-            assert store.take_duty("sweep", "right", ours_us, TTL_US) is None
+            assert store.take_duty("sweep", "right", at(ours_us), TTL_US) is None
     died_us = NOW + seconds[-1] * S
     taken = [
         after
         for after in range(1, 60)
-        if store.take_duty("sweep", "right", died_us + after * S, TTL_US)
+        if store.take_duty("sweep", "right", at(died_us + after * S), TTL_US)
     ]
     assert taken[0] <= TTL_US // S
 
 
 def test_a_lease_keeps_its_end_when_others_of_the_same_time_ask(store: Store) -> None:
-    store.take_duty("sweep", "me", NOW, TTL_US)
+    store.take_duty("sweep", "me", at(NOW), TTL_US)
     for second in range(1, 20):
-        assert store.take_duty("sweep", "you", NOW + second * S, TTL_US) is None
-    assert store.take_duty("sweep", "you", NOW + 20 * S, TTL_US) == 2
+        assert store.take_duty("sweep", "you", at(NOW + second * S), TTL_US) is None
+    assert store.take_duty("sweep", "you", at(NOW + 20 * S), TTL_US) == 2
 
 
 # --- fenced writes
@@ -129,10 +133,10 @@ def at_work(store: Store) -> None:
 @pytest.mark.parametrize("name", WRITES)
 def test_who_was_overtaken_writes_nothing(store: Store, name: str) -> None:
     at_work(store)
-    epoch = store.take_duty("duty", "me", NOW, TTL_US)
+    epoch = store.take_duty("duty", "me", at(NOW), TTL_US)
     assert epoch is not None
     mine = store.fenced("duty", epoch)
-    assert store.take_duty("duty", "you", NOW + 20 * S, TTL_US) == 2
+    assert store.take_duty("duty", "you", at(NOW + 20 * S), TTL_US) == 2
     before = told(store)
     with pytest.raises(LostDutyError, match="duty"):
         WRITES[name](mine)
@@ -147,7 +151,7 @@ def test_a_duty_that_nobody_ever_had_is_nobodys(store: Store) -> None:
 
 
 def test_nothing_is_begun_at_the_end_of_a_lease(store: Store) -> None:
-    epoch = store.take_duty("duty", "me", NOW, TTL_US)
+    epoch = store.take_duty("duty", "me", at(NOW), TTL_US)
     assert epoch is not None
     mine = store.fenced("duty", epoch)
     last_us = NOW + TTL_US - int(MARGIN_S * S)
@@ -155,7 +159,7 @@ def test_nothing_is_begun_at_the_end_of_a_lease(store: Store) -> None:
     with pytest.raises(LostDutyError):
         mine.hold_duty(last_us + 1)
     mine.note_jobs([])  # what is fenced may be written for as long as nobody else has the duty
-    store.take_duty("duty", "you", NOW + TTL_US, TTL_US)
+    store.take_duty("duty", "you", at(NOW + TTL_US), TTL_US)
     with pytest.raises(LostDutyError):
         mine.hold_duty(NOW)
     with pytest.raises(ValueError, match="no duty"):
@@ -167,7 +171,7 @@ def test_of_many_who_ask_first_one_gets_it(url: str) -> None:
     with ThreadPoolExecutor(4) as threads:
         for round_ in range(10):
             asked = [
-                threads.submit(store.take_duty, f"duty{round_}", f"box{number}", NOW, TTL_US)
+                threads.submit(store.take_duty, f"duty{round_}", f"box{number}", at(NOW), TTL_US)
                 for number, store in enumerate(stores)
             ]
             got = [done.result(LIMIT_S) for done in asked]
@@ -189,7 +193,7 @@ def test_a_takeover_waits_for_a_write_that_is_under_way(server: postgres.Postgre
     database = server.create("ready")
     mine, yours = make(server.url(database)), make(server.url(database))
     at_work(mine)
-    assert mine.take_duty("duty", "me", NOW, TTL_US) == 1
+    assert mine.take_duty("duty", "me", at(NOW), TTL_US) == 1
     begun, go_on = threading.Event(), threading.Event()
     slow = mine.fenced("duty", 1)
 
@@ -201,10 +205,16 @@ def test_a_takeover_waits_for_a_write_that_is_under_way(server: postgres.Postgre
 
         slow._write(work)
 
+    clock_read_after: list[bool] = []
+
+    def now() -> int:
+        clock_read_after.append(go_on.is_set())
+        return NOW + 20 * S
+
     with ThreadPoolExecutor(2) as threads:
         writing = threads.submit(write)
         assert begun.wait(LIMIT_S)
-        taking = threads.submit(yours.take_duty, "duty", "you", NOW + 20 * S, TTL_US)
+        taking = threads.submit(yours.take_duty, "duty", "you", now, TTL_US)
         end = threading.Event()
         while not waiting(server, database):
             assert not taking.done(), "it took the duty in the middle of a write"
@@ -212,6 +222,7 @@ def test_a_takeover_waits_for_a_write_that_is_under_way(server: postgres.Postgre
         go_on.set()
         writing.result(LIMIT_S)
         assert taking.result(LIMIT_S) == 2
+    assert clock_read_after == [True], "by a time from before its wait it might cut a new lease"
     with pytest.raises(LostDutyError):
         slow.note_jobs(["j1"])
     mine.close()
@@ -223,11 +234,14 @@ def test_one_that_is_locked_keeps_the_others_from_nothing(server: postgres.Postg
     database = server.create("ready")
     store = make(server.url(database))
     for duty in ("free", "locked"):
-        store.take_duty(duty, "me", NOW, TTL_US)
+        store.take_duty(duty, "me", at(NOW), TTL_US)
     with psycopg.connect(f"host={server.folder} user=spotd dbname={database}") as writing:
         writing.execute("SELECT 1 FROM duties WHERE name = 'locked' FOR SHARE")
-        assert store.take_duties(["free", "locked"], "me", NOW + S, TTL_US) == {"free": 1}
-    assert store.take_duties(["free", "locked"], "me", NOW + S, TTL_US) == {"free": 1, "locked": 1}
+        assert store.take_duties(["free", "locked"], "me", at(NOW + S), TTL_US) == {"free": 1}
+    assert store.take_duties(["free", "locked"], "me", at(NOW + S), TTL_US) == {
+        "free": 1,
+        "locked": 1,
+    }
     store.close()
 
 
@@ -266,9 +280,9 @@ def test_a_client_that_froze_in_the_middle_of_a_statement_holds_up_nobody_for_lo
 def test_who_alone_has_the_database_lets_go_for_the_dead(
     store: SqlStore | MemoryStore,
 ) -> None:
-    store.take_duty("duty", "the dead", NOW, 3600 * S)
+    store.take_duty("duty", "the dead", at(NOW), 3600 * S)
     store.free_duties()
-    assert store.take_duty("duty", "me", NOW, TTL_US) == 2
+    assert store.take_duty("duty", "me", at(NOW), TTL_US) == 2
     with pytest.raises(LostDutyError):
         store.fenced("duty", 1).note_jobs([])
 

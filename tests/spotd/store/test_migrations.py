@@ -42,7 +42,7 @@ def full_url(url: str) -> str:
     store.record_offers("aws", [offer(), offer("aws-1b", 12)], NOW)
     placed(store, "j1", new_node(number=0))
     store.record_launched("j1-g1-0", "i-1", NOW)
-    store.take_duty("alerts", "me", NOW, S)
+    store.take_duty("alerts", "me", lambda: NOW, S)
     submit(store, "j2")
     store.set_quarantine("restored", NOW)
     store.add_audit(AuditRow(NOW, 7, "ada", "cancel", "j1", AuditOutcome.DONE))

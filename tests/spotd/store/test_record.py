@@ -95,11 +95,11 @@ def test_what_is_repeated_while_its_message_is_on_its_way_is_told_as_well(store:
 def test_the_latest_time_that_a_daemon_had_is_known(store: Store) -> None:
     """What it held and what it did must not lie in the future of the next one."""
     assert store.newest_us() == 0
-    store.take_duty("sweep", "me", NOW + 9 * S, 3600 * S)
+    store.take_duty("sweep", "me", lambda: NOW + 9 * S, 3600 * S)
     assert store.newest_us() == NOW + 9 * S, "not when the lease ends"
-    store.take_duty("prices", "you", NOW, 10 * S)  # by a clock that is behind
+    store.take_duty("prices", "you", lambda: NOW, 10 * S)  # by a clock that is behind
     assert store.newest_us() == NOW + 9 * S
-    store.take_duty("sweep", "me", NOW + 10 * S, 0)  # let go
+    store.take_duty("sweep", "me", lambda: NOW + 10 * S, 0)  # let go
     assert store.newest_us() == NOW + 10 * S
     placed(store, "j1", new_node(effect_armed_at_us=NOW + 11 * S))
     assert store.newest_us() == NOW + 11 * S
