@@ -221,6 +221,7 @@ class Daemon:
             policy_facts=self._policy_facts,
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
             held=self.survey.held,
+            unswept=self.survey.unswept,
         )
 
     def _rotate_key(self) -> None:

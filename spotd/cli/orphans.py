@@ -29,7 +29,8 @@ _COLUMNS = (
 @app.callback()
 def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
     """List machines with our tag that no job wants and that spotd does not end by itself: because
-    its database never asked for them, or because they are too many at once.
+    its database never asked for them, or because they are too many at once. Of several control
+    boxes each knows those of the clouds that it sweeps.
 
     \b
     Example:
@@ -60,8 +61,12 @@ def end(ctx: typer.Context, output: Output = output_option()) -> None:
 
 
 def _print(data: dict[str, Any]) -> None:
+    unswept = ", ".join(data["unswept"])
+    if unswept:
+        say(f"not known here of {unswept}: ask the other control box, or spotctl doctor")
     if not data["items"]:
-        say("every machine with our tag belongs to a job")
+        if not unswept:
+            say("every machine with our tag belongs to a job")
         return
     rows = [
         [

@@ -81,7 +81,11 @@ class Survey:
 
     def held(self) -> list[Held]:
         """The machines that no node wants and that are not ended, as last seen."""
-        return [held for lane in self._lanes.values() for held in lane.held()]
+        return [held for lane in self._lanes.values() for held in lane.held() or ()]
+
+    def unswept(self) -> list[str]:
+        """Providers of which we do not know that: another box sweeps them, or nobody can."""
+        return [name for name, lane in self._lanes.items() if lane.held() is None]
 
     def answering_since(self) -> dict[str, int]:
         """When each provider that was away answered again, us; 0 for one that never was."""
@@ -163,8 +167,8 @@ class _Lane:
         """See _Listing.silence."""
         return self.listing.silence()
 
-    def held(self) -> list[Held]:
-        """See Survey.held."""
+    def held(self) -> list[Held] | None:
+        """See Sweep.held."""
         return self.listing.sweep.held()
 
     def answering_since_us(self) -> int:

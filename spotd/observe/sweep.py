@@ -32,7 +32,7 @@ class Sweep:
         self._ending_us: dict[str, int] = {}  # orphan -> last told to end
         self._reported: set[str] = set()
         self._held: dict[str, Held] = {}
-        self._swept_s = 0.0  # when that was known, monotonic
+        self._swept_s: float | None = None  # when that was known, monotonic
         self._paged: set[str] = set()  # held, and a person was told
         self._untold: list[tuple[str, Event]] = []  # by job, oldest first
 
@@ -45,12 +45,13 @@ class Sweep:
         self._page(orphans, verdicts)
         self._tell(store)
 
-    def held(self) -> list[Held]:
-        """Those of the last listing, longest held first; none when that is long ago: another box
+    def held(self) -> list[Held] | None:
+        """Those of the last listing, longest held first; None when that is long ago: another box
         has the duty, or the cloud is away."""
         with self._lock:
-            if self._clock.monotonic_s() - self._swept_s > FRESH_S:
-                return []
+            swept_s = self._swept_s
+            if swept_s is None or self._clock.monotonic_s() - swept_s > FRESH_S:
+                return None
             return sorted(self._held.values(), key=lambda held: held.since_us)
 
     def _judge(
@@ -67,7 +68,7 @@ class Sweep:
         known = store.asked_for(self._provider.name, orphans)
         strays = [_stray(o, known.get(o.instance_id), since_us[o.instance_id]) for o in orphans]
         fleet = sum(instance.state in _LIVING for instance in listed)
-        return judge(strays, fleet, _record(store, strays), now_us)
+        return judge(strays, fleet, _record(store, self._provider.name, strays), now_us)
 
     def _overdue(
         self, orphans: Sequence[Instance], verdicts: Mapping[str, Verdict], now_us: int
@@ -172,14 +173,14 @@ def held_event(provider: str, news: Sequence[Held]) -> Event:
     return Event("orphan_held", text, severity=Severity.ERROR, alert=True, key=key, data=data)
 
 
-def _record(store: Store, strays: Sequence[Stray]) -> Record:
+def _record(store: Store, provider: str, strays: Sequence[Stray]) -> Record:
     """What the database says of itself, and of the jobs that unknown machines name."""
     named = {stray.job_id for stray in strays if not stray.known}
     jobs = {job_id: store.find_job(job_id) for job_id in named if job_id}
     return Record(
         deployment=store.deployment(),
         generations={i: job.generation for i, job in jobs.items() if job and job.id == i},
-        released_at_us=store.orphans_released_us(),
+        released_at_us=store.orphans_released_us(provider),
         quarantine=store.quarantine(),
     )
 

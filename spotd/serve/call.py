@@ -54,7 +54,8 @@ class Backing:
     `put_out()` has those that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is
     true of those who are never shut out; `policy_facts(cloud)` is None when no such cloud is
     configured; `silent` are the clouds that do not answer, provider -> what is known of it; `held`
-    are the machines that no job wants and that are not ended.
+    are the machines that no job wants and that are not ended, and `unswept` the providers of which
+    this daemon does not know any.
     """
 
     store: Store
@@ -77,6 +78,7 @@ class Backing:
     is_trusted: Callable[[int], bool]
     silent: Callable[[], Mapping[str, str]] = dict
     held: Callable[[], Sequence[Held]] = tuple
+    unswept: Callable[[], Sequence[str]] = tuple
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,16 @@ def list_orphans(call: Call) -> dict[str, Any]:
         for o in market.offers
     }
     items = [_held_data(held, prices) for held in call.backing.held()]
-    return {"kind": "OrphanList", "items": items}
+    return {"kind": "OrphanList", "items": items, "unswept": sorted(call.backing.unswept())}
 
 
 def end_orphans(call: Call) -> dict[str, Any]:
-    """Release what was launched until now: the next sweep ends it. Others' machines stay."""
+    """Release what was launched until now in clouds where something is held: the next sweep ends
+    it. Others' machines stay, and those in clouds that nobody could see here."""
     held = [held for held in call.backing.held() if held.fate is Fate.HOLD]
     store, now_us = call.backing.store, call.now_us
-    store.release_orphans(now_us)
+    for provider in sorted({item.provider for item in held}):
+        store.release_orphans(provider, now_us)
     who = call.actor or "somebody"
     text = f"{who} released {len(held)} held machines: the next sweep ends them"
     data = {"instances": [item.instance.instance_id for item in held], "actor": call.actor}

@@ -20,10 +20,11 @@ class LeakRecords(Protocol):
         """The cloud moved the node's expiry on to `until_us`. Makes no job due."""
         ...
 
-    def release_orphans(self, at_us: int) -> None:
-        """A person said that machines launched until `at_us` that no node wants may be ended."""
+    def release_orphans(self, provider: str, at_us: int) -> None:
+        """A person said that machines of a cloud launched until `at_us` that no node wants may be
+        ended."""
         ...
 
-    def orphans_released_us(self) -> int:
+    def orphans_released_us(self, provider: str) -> int:
         """The latest of these times; 0 when nobody ever said so."""
         ...

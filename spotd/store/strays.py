@@ -13,7 +13,7 @@ from spotd.model import Node
 from spotd.states import NodeState
 from spotd.store import schema
 
-RELEASED = "orphans_released"  # the counter that keeps the time
+RELEASED = "orphans_released/"  # and a provider: the counter that keeps the time
 
 _counters, _nodes = schema.counters.c, schema.nodes.c
 _SOME = 500  # instances in one statement
@@ -49,15 +49,15 @@ def record_renewed(conn: Connection, node_id: str, until_us: int) -> None:
     conn.execute(update(schema.nodes).where(earlier).values(renewed_until_us=until_us))
 
 
-def release(conn: Connection, at_us: int) -> None:
+def release(conn: Connection, provider: str, at_us: int) -> None:
     """See LeakRecords.release_orphans."""
-    where = _counters.name == RELEASED
+    where = _counters.name == RELEASED + provider
     later = case((_counters.value > at_us, _counters.value), else_=at_us)
     if not conn.execute(update(schema.counters).where(where).values(value=later)).rowcount:
-        conn.execute(schema.counters.insert().values(name=RELEASED, value=at_us))
+        conn.execute(schema.counters.insert().values(name=RELEASED + provider, value=at_us))
 
 
-def released_us(conn: Connection) -> int:
+def released_us(conn: Connection, provider: str) -> int:
     """See LeakRecords.orphans_released_us."""
-    query = select(_counters.value).where(_counters.name == RELEASED)
+    query = select(_counters.value).where(_counters.name == RELEASED + provider)
     return int(conn.execute(query).scalar_one_or_none() or 0)

@@ -308,11 +308,11 @@ class MemoryStore(MemoryAccess):
     def record_renewed(self, node_id: str, until_us: int) -> None:
         self._write(strays.record_renewed, node_id, until_us)
 
-    def release_orphans(self, at_us: int) -> None:
-        self._write(strays.release, at_us)
+    def release_orphans(self, provider: str, at_us: int) -> None:
+        self._write(strays.release, provider, at_us)
 
-    def orphans_released_us(self) -> int:
-        return strays.released_us(self._here())
+    def orphans_released_us(self, provider: str) -> int:
+        return strays.released_us(self._here(), provider)
 
     # --- the deployment
 

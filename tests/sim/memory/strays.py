@@ -23,11 +23,12 @@ def record_renewed(tx: Transaction, node_id: str, until_us: int) -> None:
         tx.change_node(node, renewed_until_us=until_us)
 
 
-def release(tx: Transaction, at_us: int) -> None:
+def release(tx: Transaction, provider: str, at_us: int) -> None:
     """See LeakRecords.release_orphans."""
-    tx.put(tx.tables.counters, RELEASED, max(released_us(tx.tables), at_us))
+    latest_us = max(released_us(tx.tables, provider), at_us)
+    tx.put(tx.tables.counters, RELEASED + provider, latest_us)
 
 
-def released_us(tables: Tables) -> int:
+def released_us(tables: Tables, provider: str) -> int:
     """See LeakRecords.orphans_released_us."""
-    return tables.counters.get(RELEASED, 0)
+    return tables.counters.get(RELEASED + provider, 0)

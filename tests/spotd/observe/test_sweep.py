@@ -124,7 +124,7 @@ def test_the_grace_begins_anew_when_it_was_not_seen(stage: Stage) -> None:
     """Of one that no row asked for; that of the others begins with the end of their node."""
     orphan = plant(stage)
     cloud = stage.clouds["aws"]
-    stage.store.release_orphans(stage.clock.now_us())
+    stage.store.release_orphans("aws", stage.clock.now_us())
     look(stage)
     hidden = cloud.machines.pop(orphan)
     look(stage, 30)
@@ -272,10 +272,13 @@ def test_a_machine_that_no_row_ever_asked_for_is_held_and_a_person_told_once(sta
 
 def test_what_another_box_sweeps_now_is_not_shown_as_it_was(stage: Stage) -> None:
     plant(stage)
+    assert "aws" in stage.survey.unswept()
     look(stage)
     assert stage.survey.held()
+    assert "aws" not in stage.survey.unswept()
     stage.clock.sleep(FRESH_S + 1)
     assert stage.survey.held() == []
+    assert "aws" in stage.survey.unswept()
     look(stage)
     assert stage.survey.held()
 
@@ -296,7 +299,7 @@ def test_what_is_held_ends_when_a_person_says_so_and_only_what_stood_there_then(
     first = plant(stage)
     look(stage)
     look(stage, GRACE_S)
-    stage.store.release_orphans(stage.clock.now_us())
+    stage.store.release_orphans("aws", stage.clock.now_us())
     stage.clock.sleep(1)
     later = plant(stage, "t-later")
     look(stage)
@@ -314,7 +317,7 @@ def test_a_crowd_of_orphans_is_held(stage: Stage) -> None:
     look(stage, GRACE_S)
     assert sorted(stage.alive()) == sorted(orphans)
     assert "3 of 3 machines would end at once" in told(stage, "orphan_held")[0].text
-    stage.store.release_orphans(stage.clock.now_us())
+    stage.store.release_orphans("aws", stage.clock.now_us())
     look(stage)
     assert stage.alive() == []
     assert stage.survey.held() == []
@@ -323,7 +326,7 @@ def test_a_crowd_of_orphans_is_held(stage: Stage) -> None:
 def test_in_a_quarantine_nothing_is_ended(stage: Stage) -> None:
     """Not even what the record itself says is over, and not what was released before."""
     [orphan] = orphaned(stage, "old")
-    stage.store.release_orphans(stage.clock.now_us())
+    stage.store.release_orphans("aws", stage.clock.now_us())
     stage.store.set_quarantine("restored from a backup", stage.clock.now_us())
     look(stage)
     look(stage, GRACE_S)
@@ -340,7 +343,7 @@ def test_another_deployments_machine_is_never_touched(stage: Stage) -> None:
     nobodys = plant(stage, "t-2", **{"spotd-deployment": ""})
     look(stage)
     stage.clock.sleep(GRACE_S)
-    stage.store.release_orphans(stage.clock.now_us())
+    stage.store.release_orphans("aws", stage.clock.now_us())
     look(stage)
     look(stage, GRACE_S)
     assert stage.alive() == [foreign, nobodys]

@@ -168,6 +168,7 @@ class Rig:
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
         self.held: list[Held] = []
+        self.unswept: list[str] = []
         self.authority = Authority()
         self.hosts = Hosts()
         self.visitors = Visitors(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
@@ -204,6 +205,7 @@ class Rig:
             ),
             silent=lambda: self.silent,
             held=lambda: self.held,
+            unswept=lambda: self.unswept,
         )
 
     def _admit(self, node: Node, user: str, public_key: str) -> None:

@@ -52,7 +52,8 @@ def test_what_became_of_the_disks_is_kept(store: Store) -> None:
 
 
 def test_orphans_are_released_by_the_latest_word(store: Store) -> None:
-    assert store.orphans_released_us() == 0
-    store.release_orphans(NOW)
-    store.release_orphans(NOW - S)
-    assert store.orphans_released_us() == NOW
+    assert store.orphans_released_us("aws") == 0
+    store.release_orphans("aws", NOW)
+    store.release_orphans("aws", NOW - S)
+    assert store.orphans_released_us("aws") == NOW
+    assert store.orphans_released_us("gcp") == 0

@@ -1,0 +1,27 @@
+"""`spotctl orphans` says nothing of clouds that its daemon does not sweep."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import Rig
+
+ALL_GOOD = "every machine with our tag belongs to a job\n"
+
+
+def test_a_box_that_does_not_sweep_says_so(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(rig, "orphans") == 0
+    assert capsys.readouterr().err == ALL_GOOD
+    rig.unswept = ["gcp", "aws"]
+    assert spotctl(rig, "orphans") == 0
+    assert capsys.readouterr().err == (
+        "not known here of aws, gcp: ask the other control box, or spotctl doctor\n"
+    )
+    rig.hold("i-1", 60, "job jold is not on record")
+    assert spotctl(rig, "orphans") == 0
+    captured = capsys.readouterr()
+    assert "not known here of aws, gcp" in captured.err
+    assert "i-1" in captured.out
