@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import shutil
 import signal
 import socket
 import threading
@@ -198,8 +199,7 @@ class Daemon:
         )
 
     def _backing(self) -> Backing:
-        spool = self.config.state_dir / "spool"
-        spool.mkdir(mode=0o700, exist_ok=True)
+        spool = _empty_folder(self.config.state_dir / "spool")
         return Backing(
             store=self.store,
             clock=self.clock,
@@ -250,6 +250,14 @@ def make_folder(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise _unusable(path, error) from None
+    return path
+
+
+def _empty_folder(path: Path) -> Path:
+    """What a daemon that was killed left there, uploads and copies of the database, would stay for
+    ever."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 

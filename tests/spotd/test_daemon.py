@@ -209,8 +209,11 @@ def test_a_daemon_comes_and_goes_and_the_training_stays(box: Box, manager: Manag
     assert box.job(job_id)["phase"] == "running"
     box.kill_daemon()
     assert alive(program)
+    left = box.folder / "state" / "spool" / "upload-cut-off"
+    left.write_bytes(b"half")
 
     box.start_daemon()
+    assert not left.exists(), "it would stay for ever"
     job = finish(box, job_id)
     assert job["generation"] == 1
     assert len(machines(box, job_id)) == 1
