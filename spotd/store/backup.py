@@ -25,6 +25,7 @@ from spotd.store.version import HEAD, revision_of, upgrade
 
 Program = Callable[[str], str | None]  # the path of a program by its name
 
+LIMIT_S = 3600.0  # for a program of PostgreSQL's; a server that hangs would keep it for ever
 _SQLITE = b"SQLite format 3\x00"
 _POSTGRES = b"--\n-- PostgreSQL database dump"
 _COMPLETE = b"-- PostgreSQL database dump complete"
@@ -170,15 +171,20 @@ def _run(find: Program, name: str, url: str, *options: str) -> None:
     database.close()
     parts: URL = database.url.set(drivername="postgresql")._replace(password=None)
     secret = {"PGPASSWORD": str(database.url.password)} if database.url.password else {}
-    done = subprocess.run(
-        [program, f"--dbname={parts.render_as_string(hide_password=False)}", *options],
-        env={**os.environ, **secret},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [program, f"--dbname={parts.render_as_string(hide_password=False)}", *options],
+            env={**os.environ, "PGCONNECT_TIMEOUT": "10", **secret},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        text = f"{name} of {database.place} took longer than {LIMIT_S:.0f} s: does the server hang?"
+        raise StoreError(text) from None
     if done.returncode:
         said = " ".join(done.stderr.split())[-500:]
         raise StoreError(f"{name} of {database.place} failed: {said}")

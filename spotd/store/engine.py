@@ -164,6 +164,10 @@ def _parse(url: str) -> URL:
         raise StoreError(text)
     if backend == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
+        # libpq takes it there as well, where nobody would hide it.
+        for password in parsed.normalized_query.get("password", ()):
+            parsed = parsed.set(password=password)
+        parsed = parsed.difference_update_query(["password"])
     return parsed
 
 

@@ -238,10 +238,25 @@ def locked(server: postgres.Postgres, tmp_path: Path) -> str:
     return parts._replace(netloc="spotd:topsecret@").geturl()
 
 
-def test_the_password_is_no_argument(locked: str, tmp_path: Path, file: Path) -> None:
-    with pytest.raises(StoreError, match=r"pg_dump of .* failed"):
+@pytest.mark.parametrize("place", ["user", "query"])
+def test_the_password_is_no_argument(locked: str, tmp_path: Path, file: Path, place: str) -> None:
+    if place == "query":
+        parts = urlsplit(locked)
+        query = f"{parts.query}&password=topsecret".removeprefix("&")
+        locked = parts._replace(netloc="spotd@", query=query).geturl()
+    with pytest.raises(StoreError, match=r"pg_dump of .* failed: topsecret"):
         back_up(locked, file, NOW, lambda name: str(tmp_path / name))
     assert "topsecret" not in (tmp_path / "pg_dump.args").read_text()
+    assert not file.exists()
+
+
+def test_a_server_that_hangs_is_given_up(
+    locked: str, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pg_dump").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr("spotd.store.backup.LIMIT_S", 0.2)
+    with pytest.raises(StoreError, match="took longer than 0 s: does the server hang"):
+        back_up(locked, file, NOW, lambda name: str(tmp_path / name))
     assert not file.exists()
 
 

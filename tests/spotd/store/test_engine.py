@@ -48,6 +48,20 @@ def test_a_wrong_url_is_explained(url: str, words: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:hunter2@127.0.0.1:9/db", "postgresql://127.0.0.1:9/db?password=hunter2"]
+)
+def test_a_password_is_used_and_never_told(url: str) -> None:
+    """Wherever in the URL it stands: what goes wrong is told to whoever may look."""
+    database = Database(url)
+    assert database.url.password == "hunter2"
+    with pytest.raises(StoreUnavailableError) as caught:
+        database.read(lambda _: None)
+    assert "127.0.0.1:9" in str(caught.value)
+    assert "hunter2" not in f"{caught.value} {database.place}"
+    database.close()
+
+
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("dear diary " * 1000)
     with pytest.raises(StoreError, match=r"not a database.*database\.url"):
