@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import base64
 import io
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import paramiko
 
 from spotd.act.conversation import CHUNK, MAX_OUTPUT, Result, converse
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = ["CHUNK", "MAX_OUTPUT", "Address", "Connection", "Result", "SshError", "connect"]
 
@@ -38,6 +43,9 @@ _REKEY_S = 60.0
 # A peer that begins an exchange and does not finish it holds up whoever writes to it: on a stream
 # that is followed this is the one thread that follows all.
 _FOLLOW_REKEY_S = 1.0
+# So does one that reads nothing. What we say on such a stream fits into the system's own buffer,
+# unless the peer has us answer without end.
+_FOLLOW_WRITE_S = 1.0
 _JOIN_S = 1.0  # for paramiko's thread to end once its socket is closed
 
 
@@ -91,13 +99,28 @@ def load_public_key(line: str) -> paramiko.PKey:
         raise SshError(f"the pinned host key is no public key ({type(error).__name__})") from None
 
 
+class _Socket(socket.socket):
+    """One that can lose patience with a peer that reads nothing. paramiko has none: it tries again
+    after each time-out."""
+
+    patience_s: float | None = None
+
+    def send(self, data: ReadableBuffer, flags: int = 0) -> int:
+        if self.patience_s is not None:
+            poll = select.poll()
+            poll.register(self, select.POLLOUT)
+            if not poll.poll(self.patience_s * 1000):
+                raise ConnectionAbortedError("the peer reads nothing")
+        return super().send(data, flags)
+
+
 class Connection:
     """One authenticated transport. Safe to use from several threads; `close` may come from any.
 
     No call on it goes on after `end_s` (monotonic), whatever its own deadline.
     """
 
-    def __init__(self, sock: socket.socket, transport: paramiko.Transport, end_s: float) -> None:
+    def __init__(self, sock: _Socket, transport: paramiko.Transport, end_s: float) -> None:
         self._sock = sock
         self._end_s = end_s
         self.transport = transport
@@ -147,13 +170,15 @@ class Connection:
         self, command: str, deadline_s: float, window_bytes: int | None = None
     ) -> paramiko.Channel:
         """A channel that runs a constant `command`; at most `window_bytes` wait in it unread. From
-        here on no call of the connection waits long for a peer that exchanges keys.
+        here on no call of the connection waits long for a peer that exchanges keys or reads
+        nothing.
 
         Raises SshUnreachableError, SshDeadlineError.
         """
         with self._deadline(deadline_s):
             channel = self._start(command, deadline_s, window_bytes)
         self.transport.clear_to_send_timeout = _FOLLOW_REKEY_S
+        self._sock.patience_s = _FOLLOW_WRITE_S
         return channel
 
     def _start(
@@ -265,14 +290,15 @@ def _await(done: threading.Event, transport: paramiko.Transport, what: str, end_
         raise transport.get_exception() or EOFError("it hung up")
 
 
-def _open_socket(address: Address, connect_s: float) -> socket.socket:
+def _open_socket(address: Address, connect_s: float) -> _Socket:
     started_s = time.monotonic()
     try:
-        sock = socket.create_connection((address.host, address.port), timeout=connect_s)
+        plain = socket.create_connection((address.host, address.port), timeout=connect_s)
     except OSError as error:
         if isinstance(error, TimeoutError) and time.monotonic() - started_s >= connect_s * 0.9:
             raise SshDeadlineError(f"{address}: no connection within {connect_s:.3g} s") from None
         raise SshUnreachableError(f"{address}: {error}") from None
+    sock = _Socket(plain.family, plain.type, plain.proto, plain.detach())
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each small message waits
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

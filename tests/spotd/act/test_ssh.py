@@ -384,6 +384,42 @@ def test_whoever_follows_does_not_wait_for_new_keys(uplink: SlowUplink) -> None:
             channel.sendall(b"".join(SENT))
 
 
+def test_whoever_follows_does_not_wait_for_a_peer_that_reads_nothing(machine: Machine) -> None:
+    """It has us answer (here: say) more than fits between us, and takes none of it. One thread
+    follows all nodes; TCP alone would end it after 20 s, each time."""
+    deaf, over = threading.Event(), threading.Event()
+
+    def talk(peer: socket.socket) -> None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with socket.create_connection(("127.0.0.1", machine.port)) as real:
+            back = threading.Thread(target=_copy, args=(real, peer))
+            back.start()
+            while not deaf.is_set() and (data := peer.recv(4096)):
+                real.sendall(data)
+            over.wait(60)
+            real.shutdown(socket.SHUT_RDWR)
+            back.join()
+
+    def say_much(channel: Channel) -> None:
+        for _ in range(2000):
+            with suppress(TimeoutError):
+                channel.sendall(b"x" * 1000)
+
+    with listening(talk) as port:
+        connection = connect(replace(machine.address, port=port), machine.keys.user.private)
+        connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        channel = connection.open_channel("cat > /dev/null", 10.0)
+        channel.setblocking(0)
+        deaf.set()
+        started_s = time.monotonic()
+        with pytest.raises((EOFError, OSError)):
+            say_much(channel)
+        took_s = time.monotonic() - started_s
+        connection.close()
+        over.set()
+    assert took_s < 10
+
+
 def test_the_last_output_is_not_lost(machine: Machine) -> None:
     """The exit status may come before the end of the output."""
     with connected(machine) as connection:
