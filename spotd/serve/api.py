@@ -36,7 +36,15 @@ from spotd.serve import (
     users,
 )
 from spotd.serve.authority import Authority
-from spotd.serve.call import API_VERSION, ApiError, Backing, Call, bad_input, not_found
+from spotd.serve.call import (
+    API_VERSION,
+    ApiError,
+    Backing,
+    Call,
+    bad_input,
+    not_found,
+    storable,
+)
 from spotd.serve.guard import Guard
 from spotd.serve.openapi import describe
 from spotd.store.base import StoreError, StoreUnavailableError
@@ -162,10 +170,13 @@ def _backup(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _read_call(backing: Backing, request: Request) -> Call:
+    path, query = request.path_params, dict(request.query_params)
+    if not all(storable(text) for text in (*path.values(), *query.values())):
+        raise bad_input("the address has characters that no name has", "spotctl ps --all")
     return Call(
         backing=backing,
-        path=request.path_params,
-        query=dict(request.query_params),
+        path=path,
+        query=query,
         body=await _read_body(request),
         actor=request.state.peer.name,
     )

@@ -117,7 +117,7 @@ class Call:
     def text(self, name: str) -> str:
         """A string of the body. Raises ApiError (bad input)."""
         value = self.body.get(name, "")
-        if not isinstance(value, str) or not _storable(value):
+        if not isinstance(value, str) or not storable(value):
             raise bad_input(f"{name} must be a text", "use a spotctl of the daemon's version")
         return value
 
@@ -125,13 +125,14 @@ class Call:
         """A map of strings of the body. Raises ApiError (bad input)."""
         value = self.body.get(name) or {}
         pairs = value.items() if isinstance(value, dict) else [("", None)]
-        if not all(isinstance(v, str) and _storable(v) and _storable(k) for k, v in pairs):
+        if not all(isinstance(v, str) and storable(v) and storable(k) for k, v in pairs):
             raise bad_input(f"{name} must map names to texts", f"quote the values of {name}")
         return dict(pairs)
 
 
-def _storable(text: str) -> bool:
-    """JSON may hold what no text is: NUL, and halves of characters."""
+def storable(text: str) -> bool:
+    """Whether a database takes it: JSON and addresses may hold what no text is, NUL and halves of
+    characters."""
     return clean(text) == text
 
 

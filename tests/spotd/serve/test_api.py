@@ -147,6 +147,13 @@ def test_an_upload_may_take_as_long_as_the_store_behind_the_daemon(
     assert rig.objects.get(f"packages/{digest}")[0] == b"large"
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs/a%00b", "/v1/events?job=a%00b"])
+def test_what_no_name_is_is_no_database_that_is_away(client: Client, path: str) -> None:
+    """PostgreSQL takes no NUL, and a client that is told 503 asks again and again."""
+    with pytest.raises(UserError, match="characters that no name has"):
+        client.get(path)
+
+
 def test_an_upload_is_stored_once_under_its_digest(rig: Rig, client: Client) -> None:
     data = bytes(range(256)) * 10_000
     digest = hashlib.sha256(data).hexdigest()
