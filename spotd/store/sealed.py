@@ -48,6 +48,8 @@ def rotate_key(
     conn: Connection, epoch: int, check: bytes, reseal: Callable[[SealedValue], bytes]
 ) -> KeyState:
     """See Store.rotate_key."""
+    # Jobs first and in order, as everybody who goes on to lock the deployment.
+    conn.execute(select(_jobs.id).order_by(_jobs.id).with_for_update()).all()
     now = conn.execute(select(_deployment.key_epoch).with_for_update()).scalar_one()
     check_epoch(epoch, now)
     for item in list(_sealed(conn)):

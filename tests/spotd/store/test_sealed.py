@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import Connection, select
 
+from spotd.store import schema
 from spotd.store.base import KeyState, SealedValue, SecretRow, StaleKeyError, Store
+from tests.rigs import postgres
 from tests.spotd.store.build import NOW, submission
+from tests.spotd.store.conftest import make
 
 ADA = SecretRow("TOKEN", NOW, "ada")
 
@@ -95,3 +101,31 @@ def test_a_submission_that_is_repeated_is_still_the_first(store: Store) -> None:
     store.submit(first, NOW)
     store.rotate_key(0, b"new check", marked)
     assert store.submit(first, NOW).id == "j1"
+
+
+def test_a_change_and_a_launch_wait_for_each_other_in_one_order(server: postgres.Postgres) -> None:
+    """A launch has its job locked when it wants the limits, which lie where the epoch does."""
+    sql_store = make(server.url(server.create("ready")))
+    filled(sql_store)
+    sealed: list[SealedValue] = []
+
+    def reseal(item: SealedValue) -> bytes:
+        sealed.append(item)
+        return marked(item)
+
+    with ThreadPoolExecutor(1) as other:
+
+        def launch(conn: Connection) -> Future[KeyState]:
+            rows = select(schema.jobs.c.id).where(schema.jobs.c.id == "j1").with_for_update()
+            conn.execute(rows).all()
+            changing = other.submit(sql_store.rotate_key, 0, b"new check", reseal)
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while not server.execute(waiting) and not changing.done():
+                time.sleep(0.01)
+            conn.execute(schema.deployment.select().with_for_update()).all()
+            return changing
+
+        changing = sql_store._database.write(launch)
+        assert changing.result(30) == KeyState(b"new check", 1)
+    assert len(sealed) == 5, "it was not tried twice"
+    sql_store.close()
