@@ -154,6 +154,8 @@ class Job:
     failures: int = 0  # crashes of the training program that were charged
     place_after_us: int = 0  # backoff: no new node before
     save_wanted_at_us: int = 0  # health asked for a checkpoint
+    waiting_since_us: int = 0  # wanted, without a machine, and none to be had; 0: not so
+    waiting_told_us: int = 0  # when its user was last told
     stop_text: str = ""  # a limit was reached: drain, then fail with this text
     wake_at_us: int = 0
     notes: int = 0  # observations so far; `notes > notes_seen` means there is something new
@@ -198,6 +200,7 @@ class Node:
     leave_reason: LeaveReason | None = None
     leave_text: str = ""  # or, before it leaves, what keeps us from giving it up
     left_at_us: int = 0  # when it was decided that it leaves
+    terminating_at_us: int = 0  # when it was decided that it ends now
     drained_at_us: int = 0
     kept_until_us: int = 0  # a failed node kept for its user
     effect: EffectKind | None = None  # the last effect armed

@@ -44,11 +44,12 @@ Change = ChangeJob | OpenAttempt | AddNode | ChangeNode
 
 JOB_DECISIONS = frozenset(
     {"generation", "outcome", "outcome_text", "finished_at_us", "failures", "place_after_us"}
-    | {"save_wanted_at_us", "stop_text", "wake_at_us", "notes_seen"}
+    | {"save_wanted_at_us", "waiting_since_us", "waiting_told_us", "stop_text"}
+    | {"wake_at_us", "notes_seen"}
 )
 NODE_DECISIONS = frozenset(
-    {"state", "chosen", "leave_reason", "leave_text", "left_at_us", "drained_at_us"}
-    | {"kept_until_us", "effect", "effect_armed_at_us", "effect_due_at_us"}
+    {"state", "chosen", "leave_reason", "leave_text", "left_at_us", "terminating_at_us"}
+    | {"drained_at_us", "kept_until_us", "effect", "effect_armed_at_us", "effect_due_at_us"}
 )
 
 

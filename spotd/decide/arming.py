@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from spotd.decide.draft import Draft
 from spotd.decide.needs import CALL_DEADLINE_S, due_at_us, need
+from spotd.decide.overdue import tell_staying
 from spotd.model import EffectKind, S
 from spotd.states import NodeState
 
@@ -22,6 +23,8 @@ def arm(d: Draft) -> None:
         if at_us > d.now_us:
             d.wake(at_us)
             continue
+        if node.state is NodeState.TERMINATING:
+            tell_staying(d, node)
         deadline_us = d.now_us + int(CALL_DEADLINE_S[kind] * S)
         d.set_node(node, effect=kind, effect_armed_at_us=d.now_us, effect_due_at_us=deadline_us)
         d.wake(deadline_us)

@@ -97,6 +97,7 @@ class Draft:
             leave_reason=why,
             leave_text=text,
             left_at_us=node.left_at_us or self.now_us,
+            terminating_at_us=self.now_us,
         )
         self.event("node_leaving", f"{place(node)} is given back: {text}", node)
 

@@ -9,18 +9,25 @@ from providers.base import Offer, OfferRequest
 from spotd.decide.cooldowns import Spoiled, cooldown_until_us, spoiled_places
 from spotd.model import JobSpec, Market
 
+# Why an offer is not to be had, beside the codes of cooldowns.
+DISABLED = "Disabled"
+TOO_DEAR = "TooDear"
+TAKEN = "Taken"
+
 
 @dataclass(frozen=True)
 class Ranked:
     """One offer that fits, with its score (lower is better) or why it is not to be had now.
 
-    `until_us` is when the reason may pass; 0 when it will not pass by itself.
+    `until_us` is when the reason may pass; 0 when it will not pass by itself. `code` is the reason
+    in one word.
     """
 
     offer: Offer
     score_microusd_per_h: int
     excluded: str = ""
     until_us: int = 0
+    code: str = ""
 
 
 def fits(offer: Offer, want: OfferRequest) -> bool:
@@ -55,9 +62,9 @@ def rank(spec: JobSpec, market: Market, now_us: int, taken: Iterable[str] = ()) 
         if not choices:
             continue
         score = offer.price_microusd_per_h * spec.num_nodes
-        excluded, until_us = _excluded(offer, spec, market, now_us, barred, spoiled)
+        excluded, until_us, code = _excluded(offer, spec, market, now_us, barred, spoiled)
         preference = choices[0] if spec.ordered else 0
-        ranked = Ranked(offer, score, excluded, until_us)
+        ranked = Ranked(offer, score, excluded, until_us, code)
         rows.append((bool(excluded), preference, score, offer.key, ranked))
     rows.sort(key=lambda row: row[:4])
     return [row[4] for row in rows]
@@ -65,15 +72,15 @@ def rank(spec: JobSpec, market: Market, now_us: int, taken: Iterable[str] = ()) 
 
 def _excluded(
     offer: Offer, spec: JobSpec, market: Market, now_us: int, barred: set[str], spoiled: Spoiled
-) -> tuple[str, int]:
+) -> tuple[str, int, str]:
     if offer.provider in market.disabled:
-        return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0
+        return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0, DISABLED
     if spec.max_hourly_microusd and offer.price_microusd_per_h > spec.max_hourly_microusd:
-        return f"${offer.price_microusd_per_h / 1e6:.2f}/h is above max_hourly_cost", 0
+        return f"${offer.price_microusd_per_h / 1e6:.2f}/h is above max_hourly_cost", 0, TOO_DEAR
     if offer.key in barred:
-        return "being taken away, or already asked for", 0
+        return "being taken away, or already asked for", 0, TAKEN
     until_us, code = cooldown_until_us(offer, spoiled, spec.boot_timeout_s)
     if until_us > now_us:
         wait_s = (until_us - now_us) / 1e6
-        return f"cooling for {wait_s:.0f} s more after {code}", until_us
-    return "", 0
+        return f"cooling for {wait_s:.0f} s more after {code}", until_us, code
+    return "", 0, ""

@@ -10,6 +10,7 @@ from spotd.decide.expiry import first_expiry_us
 from spotd.decide.leaving import taking_away
 from spotd.decide.naming import launch_token, node_id
 from spotd.decide.needs import end_unread
+from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import Ranked, rank
 from spotd.model import Attempt, Desired, LeaveReason, Market, Node
 from spotd.states import NodeState
@@ -61,6 +62,8 @@ def choose(d: Draft) -> None:
 
 def place_job(d: Draft) -> None:
     """Ask for machines until the job has a gang that boots or trains."""
+    if not _wanted(d) or served(d):
+        end_wait(d)
     if not _wanted(d):
         return
     if _manned(d):
@@ -84,6 +87,7 @@ def place_job(d: Draft) -> None:
     if d.market.blocked:
         d.say(f"waiting: {d.market.blocked}")
         d.wake(d.now_us + 15_000_000)
+        wait(d, d.market.blocked, "end other jobs, or raise the limits in config.toml")
         return
     for _ in range(wanted - coming):
         if not _ask(d):
@@ -162,12 +166,14 @@ def _cause(d: Draft) -> str:
 def _wait_for_market(d: Draft, ranked: list[Ranked]) -> None:
     first = min((row for row in ranked if row.until_us), key=lambda row: row.until_us, default=None)
     if not ranked:
-        d.say("no provider offers a machine that fits; see `spotctl plan`")
+        obstacle = "no provider offers a machine that fits; see `spotctl plan`"
     else:
         told = first or ranked[0]
         count = len(ranked)
         whose = f"all {count} offers that fit are" if count > 1 else "the only offer that fits is"
-        d.say(f"{whose} out; {told.offer.key}: {told.excluded}")
+        obstacle = f"{whose} out; {told.offer.key}: {told.excluded}"
+    d.say(obstacle)
+    wait(d, obstacle, advise(ranked))
     d.wake(first.until_us if first else d.now_us + 60_000_000)
 
 

@@ -201,7 +201,8 @@ class Store(LeakRecords, AccessRecords, Protocol):
         ...
 
     def record_provider(self, provider: str, disabled: str, at_us: int) -> None:
-        """A provider is out of use (text why) or in use again ("")."""
+        """A provider is out of use (text why) or in use again (""). A person is told once when that
+        lasts."""
         ...
 
     def note_jobs(self, job_ids: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from spotd.model import Desired, Limits, Market, Refusal, S
 from spotd.states import NodeState
 from spotd.store import ledger, limits, schema
 from spotd.store.codec import decode_offer, encode
+from spotd.store.standing import Standing, judge
 from spotd.store.transaction import Transaction
 
 REMEMBERED_S = 6 * 3600.0  # refusals older than this say nothing any more
@@ -206,15 +207,19 @@ def record_provider(tx: Transaction, provider: str, disabled: str, at_us: int) -
     """See Store.record_provider."""
     table = schema.providers
     where = table.c.name == provider
-    row = tx.conn.execute(select(table.c.disabled).where(where)).one_or_none()
-    if row is None:
-        values = {"name": provider, "disabled": disabled, "at_us": at_us}
-        tx.conn.execute(table.insert().values(**values))
-    elif row.disabled == disabled:
+    row = tx.conn.execute(select(table).where(where)).one_or_none()
+    was = None if row is None else Standing(row.disabled, row.at_us, row.told_at_us)
+    now, event = judge(was, provider, disabled, at_us)
+    if now == was:
         return
+    values = {"disabled": now.disabled, "at_us": now.at_us, "told_at_us": now.told_at_us}
+    if row is None:
+        tx.conn.execute(table.insert().values(name=provider, **values))
     else:
-        tx.conn.execute(update(table).where(where).values(disabled=disabled, at_us=at_us))
-    if row is not None or disabled:
+        tx.conn.execute(update(table).where(where).values(**values))
+    if event is not None:
+        tx.event("", event, at_us)
+    if now.disabled != (was.disabled if was else ""):
         tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
         tx.market_moved()
 

@@ -37,8 +37,8 @@ JOB_COLUMNS = [
 ]
 _PLAIN_JOB = (
     *("id", "name", "version", "created_at_us", "generation", "outcome_text", "finished_at_us"),
-    *("failures", "place_after_us", "save_wanted_at_us", "stop_text", "wake_at_us", "notes"),
-    *("notes_seen", "first_step_at_us"),
+    *("failures", "place_after_us", "save_wanted_at_us", "waiting_since_us", "waiting_told_us"),
+    *("stop_text", "wake_at_us", "notes", "notes_seen", "first_step_at_us"),
 )
 _ODD_NODE = frozenset(
     {"offer", "state", "leave_reason", "effect", "effect_failures", "effect_failed_at_us"}

@@ -22,19 +22,21 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from providers.base import NoticeKind, Scope
+from providers.base import NoticeKind
 from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
 from spotd.states import NodeState
-from spotd.store import access_schema, columns
+from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 
 metadata = columns.metadata
 audit = access_schema.audit
 kept_secrets = access_schema.kept_secrets
 disabled_users, admissions = access_schema.disabled_users, access_schema.admissions
+providers, offers = market_schema.providers, market_schema.offers
+price_history, refusals = market_schema.price_history, market_schema.refusals
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
@@ -80,6 +82,7 @@ jobs = Table(
     count("failures"),
     big("place_after_us"),
     big("save_wanted_at_us"),
+    *(big("waiting_since_us"), big("waiting_told_us")),
     words("stop_text"),
     big("wake_at_us"),
     big("notes_seen"),
@@ -153,7 +156,7 @@ nodes = Table(
     flag("chosen"),
     Column("leave_reason", Text),
     words("leave_text"),
-    big("left_at_us"),
+    *(big("left_at_us"), big("terminating_at_us")),
     big("drained_at_us"),
     big("kept_until_us"),
     Column("effect", Text),
@@ -285,44 +288,7 @@ log_offsets = Table(
     PrimaryKeyConstraint("node_id", "stream"),
 )
 
-# --- the market
-
-providers = Table(
-    "providers", metadata, Column("name", Text, primary_key=True), words("disabled"), big("at_us")
-)
-
-offers = Table(
-    "offers",
-    metadata,
-    key("provider"),
-    key("key"),
-    key("data"),
-    PrimaryKeyConstraint("provider", "key"),
-)
-
-price_history = Table(
-    "price_history",
-    metadata,
-    key("offer_key"),
-    big("at_us"),
-    big("price_microusd_per_h"),
-    big("list_microusd_per_h"),
-    words("price_source"),
-    PrimaryKeyConstraint("offer_key", "at_us"),
-)
-
-refusals = Table(
-    "refusals",
-    metadata,
-    Column("node_id", Text, ForeignKey("nodes.id"), nullable=False),
-    key("code"),
-    key("offer_key"),
-    key("scope"),
-    big("at_us"),
-    PrimaryKeyConstraint("node_id", "code"),
-    one_of("scope", Scope),
-)
-Index("ix_refusals_at", refusals.c.at_us)
+# --- money
 
 segments = Table(
     "segments",

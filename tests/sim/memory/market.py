@@ -11,6 +11,7 @@ from spotd.store import quarantine
 from spotd.store.columns import clean
 from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, moved
 from spotd.store.market import on_sale as by_key
+from spotd.store.standing import judge
 from tests.sim.memory import ledger, views
 from tests.sim.memory.tables import Tables, changed
 from tests.sim.memory.transaction import Transaction
@@ -48,7 +49,9 @@ def _read(tables: Tables, now_us: int) -> Market:
         offers=(),
         refusals=tuple(reversed(recent[:MOST_REFUSALS])),
         limits=tables.limits,
-        disabled={name: why for name, why in tables.providers.items() if why},
+        disabled={
+            name: found.disabled for name, found in tables.providers.items() if found.disabled
+        },
         deployment=tables.deployment,
     )
 
@@ -83,11 +86,14 @@ def _has_machine(tables: Tables, job_id: str) -> bool:
 
 def record_provider(tx: Transaction, provider: str, disabled: str, at_us: int) -> None:
     """See Store.record_provider."""
-    known = tx.tables.providers.get(provider)
-    if known == disabled:
+    was = tx.tables.providers.get(provider)
+    now, event = judge(was, provider, disabled, at_us)
+    if now == was:
         return
-    tx.put(tx.tables.providers, provider, clean(disabled))
-    if known is not None or disabled:
+    tx.put(tx.tables.providers, provider, now)
+    if event is not None:
+        tx.event("", event, at_us)
+    if now.disabled != (was.disabled if was else ""):
         tx.touch(dict.fromkeys(_waiting_jobs(tx.tables), at_us))
         tx.market_moved()
 

@@ -34,6 +34,7 @@ from spotd.store.base import (
     Submission,
 )
 from spotd.store.duties import Lease
+from spotd.store.standing import Standing
 
 T = TypeVar("T")
 
@@ -111,7 +112,7 @@ class Tables:
     offers: dict[str, dict[str, Offer]] = field(default_factory=dict)  # by provider, by key
     price_history: dict[tuple[str, int], Offer] = field(default_factory=dict)  # by offer and time
     refusals: dict[tuple[str, str], Refusal] = field(default_factory=dict)  # by node and code
-    providers: dict[str, str] = field(default_factory=dict)  # why each is out of use, or ""
+    providers: dict[str, Standing] = field(default_factory=dict)
 
     audit: list[AuditRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)

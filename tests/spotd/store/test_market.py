@@ -116,3 +116,22 @@ def test_old_refusals_say_nothing_any_more(store: Store) -> None:
     store.record_launch_refused("j1-g1-0", "CapacityError", "none", Scope.ZONE, NOW)
     store.record_provider("x", "y", NOW)  # reads the market again
     assert store.load_market(NOW + 25 * 3600 * S).refusals == ()
+
+
+def test_credentials_that_stay_refused_are_told_once_and_so_is_their_return(store: Store) -> None:
+    """In other words it is the same refusal; a key that is just being exchanged is none."""
+    store.record_provider("aws", "", NOW)
+    for at_s in (10, 70, 129, 131, 200, 400):
+        store.record_provider("aws", f"expired (request {at_s})", NOW + at_s * S)
+    assert store.load_market(NOW).disabled == {"aws": "expired (request 400)"}
+    (told,) = [row for row in store.events(None) if row.event.alert]
+    assert told.at_us == NOW + 131 * S
+    assert "aws refuses our credentials and is out of use: expired" in told.event.text
+    assert "nothing that runs there can be ended" in told.event.text
+    store.record_provider("aws", "", NOW + 500 * S)
+    store.record_provider("aws", "", NOW + 501 * S)
+    texts = [row.event.text for row in store.events(None)]
+    assert texts[1:] == ["aws takes our credentials again and is in use"]
+    store.record_provider("aws", "expired", NOW + 600 * S)
+    store.record_provider("aws", "", NOW + 660 * S)
+    assert len(store.events(None)) == 2, "over before anybody had to know"

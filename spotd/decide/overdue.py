@@ -1,0 +1,93 @@
+"""What takes too long is told to a person: a job for which there is no machine, and a machine that
+was ended and is still there. Each is told when it is overdue, and again for as long as it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spotd.decide.draft import LEAVING, Draft, place
+from spotd.decide.placement import DISABLED, TOO_DEAR, Ranked
+from spotd.model import Node, S, Severity
+
+WAITS_S = 1800.0  # without a machine before its user is told
+WAITS_AGAIN_S = 6 * 3600.0
+STAYS_S = 900.0  # ended, and still listed, before its user is told: it costs money
+STAYS_AGAIN_S = 3600.0
+
+_ADVICE = {
+    DISABLED: "put its credentials right (`spotctl doctor`)",
+    TOO_DEAR: "raise max_hourly_cost",
+    "CapacityError": "allow more zones, regions or kinds of machines (resources.any_of), or "
+    "on-demand ones (use_spot: false)",
+    "QuotaError": "ask that cloud for more quota there, or allow other regions",
+    "PriceError": "raise max_hourly_cost",
+    "BootTimeout": "look at `spotctl events` for why machines do not come up",
+}
+_ADVICE |= dict.fromkeys(("Preempted", "Lost"), _ADVICE["CapacityError"])
+_NO_OFFER = "let its resources ask for less, or configure another cloud"
+_OTHER = "look at `spotctl plan`"
+
+
+def served(d: Draft) -> bool:
+    """Whether the job has a machine, which needs no alarm."""
+    return any(node.instance_id and node.state not in LEAVING for node in d.nodes)
+
+
+def end_wait(d: Draft) -> None:
+    """It waits no more: what it was told of is over."""
+    d.set_job(waiting_since_us=0, waiting_told_us=0)
+
+
+def wait(d: Draft, obstacle: str, advice: str) -> None:
+    """Nothing is to be had now. After a long time its user should know, and what to try."""
+    if served(d):
+        return
+    since_us, told_us = d.job.waiting_since_us or d.now_us, d.job.waiting_told_us
+    due_us = told_us + int(WAITS_AGAIN_S * S) if told_us else since_us + int(WAITS_S * S)
+    if d.now_us >= due_us:
+        waited_s = (d.now_us - since_us) / S
+        text = f"{d.job.name} has waited {_span(waited_s)} for a machine: {obstacle}; try: {advice}"
+        d.event("waits", text, severity=Severity.WARNING, alert=True, seconds=waited_s)
+        told_us, due_us = d.now_us, d.now_us + int(WAITS_AGAIN_S * S)
+    d.set_job(waiting_since_us=since_us, waiting_told_us=told_us)
+    d.wake(due_us)
+
+
+def advise(ranked: Iterable[Ranked]) -> str:
+    """What may help against all that keeps these offers out, in one line."""
+    codes = sorted({row.code for row in ranked})
+    found = dict.fromkeys(_ADVICE.get(code, _OTHER) for code in codes)
+    return "; or ".join(found) or _NO_OFFER
+
+
+def tell_staying(d: Draft, node: Node) -> None:
+    """To be called right before the next call for a terminating node is armed: that the last one
+    was armed before the alarm was due says that nobody was told yet."""
+    since_us = node.terminating_at_us or node.left_at_us
+    if not since_us or _alarms(since_us, d.now_us) <= _alarms(since_us, node.effect_armed_at_us):
+        return
+    stays_s = (d.now_us - since_us) / S
+    usd_per_h = node.offer.price_microusd_per_h / 1e6
+    error = f" ({node.effect_error})" if node.effect_error else ""
+    bill = f"it counts as ${usd_per_h:.2f}/h until that is over{error}"
+    if node.instance_id:
+        text = (
+            f"{place(node)} was to end {_span(stays_s)} ago, and {node.offer.provider} still has "
+            f"{node.instance_id}: {bill}; end it in that cloud's own console"
+        )
+    else:
+        text = (
+            f"{place(node)} was given up {_span(stays_s)} ago, and whether {node.offer.provider} "
+            f"made a machine of {node.token} is not known: {bill}; look in that cloud's own console"
+        )
+    d.event("stays", text, node, severity=Severity.ERROR, alert=True, seconds=stays_s)
+
+
+def _alarms(since_us: int, at_us: int) -> int:
+    """How many were due by then."""
+    over_us = at_us - since_us - int(STAYS_S * S)
+    return 0 if over_us < 0 else 1 + over_us // int(STAYS_AGAIN_S * S)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"
