@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from spotd.act.effects import World, not_configured
+from spotd.departing import Departing
 from spotd.model import Event, Node, Severity, Timing
 from spotd.plan import Effect
 from spotd.reconcile import claim_due, drain, joint_pass, one_effect, one_pass
@@ -38,7 +39,8 @@ class Loop:
         self._world = world
         self._timing = timing
         self._owner = owner
-        self._dispatch = dispatch
+        self._submit = dispatch
+        self._departing = Departing(world.clock, timing.reterminate_s)
         self._progressed = progressed
         self._poked = threading.Event()
         self._stopping = threading.Event()
@@ -56,7 +58,8 @@ class Loop:
         self._poked.set()
 
     def run(self) -> None:
-        """Until `stop`. A store that does not answer is waited for, and nothing decided."""
+        """Until `stop`. A store that does not answer is waited for, and nothing decided; what was
+        on its way out is ended all the same."""
         while not self._stopping.is_set():
             self._poked.clear()
             try:
@@ -66,6 +69,7 @@ class Loop:
                 log.warning("the store does not answer", error=str(error))
                 if isinstance(error, StoreUnavailableError):
                     self._progressed()  # a daemon started instead would not get further
+                    self._end_departing()
                 self._stopping.wait(AWAY_S)
                 continue
             except Exception:
@@ -76,6 +80,16 @@ class Loop:
             self._progressed()
             if not busy:
                 self._poked.wait(self._idle_s())
+
+    def _dispatch(self, effect: Effect) -> None:
+        self._departing.note(effect)
+        self._submit(effect)
+
+    def _end_departing(self) -> None:
+        """What was read as on its way out costs money, whether or not the store answers."""
+        for effect in self._departing.due():
+            log.info("ended without the store", node=effect.node.id)
+            self._submit(effect)
 
     def _resume(self) -> None:
         """Calls that a former daemon was making died with it, whatever their deadline says: look
