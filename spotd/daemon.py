@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -36,20 +37,21 @@ from spotd.duties import Duties, Schedule
 from spotd.errors import ExitCode, UserError
 from spotd.lock import hold, hold_database
 from spotd.loop import Loop, run_effect
-from spotd.model import S
+from spotd.model import Event, S, Severity
 from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
 from spotd.pool import Pool
 from spotd.reconcile import market_now
 from spotd.registry import build_provider
 from spotd.routes import routes_of
+from spotd.safemode import SafeMode
 from spotd.sdnotify import notify
 from spotd.serve.api import make_app
 from spotd.serve.authority import Authority
 from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.store.backup import back_up
-from spotd.store.base import Store
+from spotd.store.base import Store, StoreError
 from spotd.store.engine import file_of
 from spotd.store.sql import open_store
 from spotd.vault import JobKeys, open_job_keys, rotate, unlock
@@ -76,6 +78,9 @@ class Daemon:
         self._fed_s = -WATCHDOG_EVERY_S
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._locks = [_hold_folder(make_folder(config.state_dir))]
+        settings = config.file.safe_mode.to_settings()
+        self.safe = SafeMode(config.state_dir, self.clock, settings)
+        self._safe_told = False
         file = file_of(config.database_url)
         if file is not None:
             self._locks.append(hold_database(file))
@@ -112,6 +117,7 @@ class Daemon:
         """Until SIGTERM, SIGINT or SIGHUP (the terminal was closed). Raises UserError when the
         socket is busy."""
         server = serve(make_app(self._backing(), self.authority), self.config.socket)
+        self.safe.begin()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
                 signal.signal(number, self._stop)
@@ -121,12 +127,14 @@ class Daemon:
             self.duties.start()
             self.follower.start()
             notify("READY=1")
+            self._tell_safe_mode()
             log.info("ready", socket=str(self.config.socket), providers=list(self.providers))
             received = signal.Signals(self._signals.get())
             notify("STOPPING=1")
             log.info("stopping", signal=received.name)
         finally:  # without its main thread it would go on half alive, and hold the state folder
             self._close(server, thread)
+        self.safe.end_well()
 
     def _close(self, server: Server, thread: threading.Thread) -> None:
         """Stop deciding, let calls in flight record their outcome, then close. Whatever does not
@@ -157,6 +165,21 @@ class Daemon:
             self._fed_s = now_s
             notify("WATCHDOG=1")
             self.duties.notice_clock()
+            self._tell_safe_mode()
+
+    def _tell_safe_mode(self) -> None:
+        """That it began, and that it is over; again when the store did not take it."""
+        why = self.safe.why()
+        if bool(why) == self._safe_told:
+            return
+        notify(f"STATUS={why}")
+        text = why or "safe mode is over: spotd launches and starts again"
+        severity = Severity.ERROR if why else Severity.INFO
+        event = Event("safe_mode", text, severity=severity, alert=True, key="safe_mode")
+        with contextlib.suppress(StoreError):
+            self.store.add_event("", event, self.clock.now_us())
+            self._safe_told = bool(why)
+            log.log(logging.WARNING, "safe mode", why=why or "over")
 
     def keys(self, job_id: str) -> JobKeys:
         """The keys of a job, out of the vault."""
@@ -184,6 +207,7 @@ class Daemon:
             started_at_us=self.clock.now_us(),
             listening_since=self.listening.since_us,
             answering_since=self.survey.answering_since,
+            safe_until=self.safe.until_us,
         )
 
     def _duties(self) -> Duties:
@@ -222,7 +246,14 @@ class Daemon:
             silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
             held=self.survey.held,
             unswept=self.survey.unswept,
+            safe_mode=self.safe.why,
+            leave_safe_mode=self._leave_safe_mode,
         )
+
+    def _leave_safe_mode(self) -> None:
+        self.safe.leave()
+        self._tell_safe_mode()
+        self.store.note_jobs([job.id for job in self.store.jobs(False)])
 
     def _rotate_key(self) -> None:
         config = self.config

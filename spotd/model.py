@@ -338,6 +338,7 @@ class Market:
     started_at_us: int = 0  # of this daemon: a call armed before died with the one that made it
     listening_since_us: int = 0  # without a gap: silence before says nothing about a node
     answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider: back since
+    safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
     timing: Timing = Timing()
 
 

@@ -50,6 +50,7 @@ def market_now(world: World, timing: Timing) -> Market:
         started_at_us=world.started_at_us,
         listening_since_us=world.listening_since(),
         answering_since_us=world.answering_since(),
+        safe_until_us=world.safe_until(),
     )
 
 

@@ -76,7 +76,8 @@ class World:
     `survey(provider)` lists a cloud, sharing the call with others who ask at the same time.
     `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
     open it. `started_at_us` is when this daemon started, `listening_since()` since when it hears
-    nodes without a gap, `answering_since()` since when a cloud that was away answers again.
+    nodes without a gap, `answering_since()` since when a cloud that was away answers again,
+    `safe_until()` until when it is in safe mode.
     """
 
     store: Store
@@ -93,6 +94,7 @@ class World:
     started_at_us: int = 0
     listening_since: Callable[[], int] = lambda: 0
     answering_since: Callable[[], Mapping[str, int]] = dict
+    safe_until: Callable[[], int] = lambda: 0
 
 
 def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from spotd.addresses import is_loopback
 from spotd.model import Limits, Severity, Timing
+from spotd.safemode import SafeModeSettings
 from spotd.spec.quantities import Duration, StoreUrl, Usd
 
 SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")
@@ -195,12 +196,23 @@ class TimingSection(Section):
 
     def to_model(self) -> Timing:
         return Timing(
-            self.suspect_after_s,
-            self.lost_after_s,
-            self.resurvey_s,
-            self.reterminate_s,
-            self.drain_margin_s,
+            suspect_after_s=self.suspect_after_s,
+            lost_after_s=self.lost_after_s,
+            resurvey_s=self.resurvey_s,
+            reterminate_s=self.reterminate_s,
+            drain_margin_s=self.drain_margin_s,
         )
+
+
+class SafeModeSection(Section):
+    """When a daemon that crashes again and again only observes and ends machines."""
+
+    after_crashes: int = Field(default=SafeModeSettings.after_crashes, ge=1)
+    within_s: Seconds = SafeModeSettings.within_s
+    quiet_s: Seconds = Field(default=SafeModeSettings.quiet_s, description="How long it lasts")
+
+    def to_settings(self) -> SafeModeSettings:
+        return SafeModeSettings(self.after_crashes, self.within_s, self.quiet_s)
 
 
 class LogSection(Section):
@@ -222,6 +234,7 @@ class ConfigFile(Section):
     providers: dict[str, Provider] = {}
     alerts: AlertsSection = AlertsSection()
     timing: TimingSection = TimingSection()
+    safe_mode: SafeModeSection = SafeModeSection()
     log: LogSection = LogSection()
 
 

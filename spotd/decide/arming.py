@@ -6,6 +6,7 @@ from __future__ import annotations
 from spotd.decide.draft import Draft
 from spotd.decide.needs import CALL_DEADLINE_S, due_at_us, need
 from spotd.decide.overdue import tell_staying
+from spotd.decide.safety import SAFE_LOOK_US, safe, withheld
 from spotd.model import EffectKind, S
 from spotd.states import NodeState
 
@@ -18,6 +19,10 @@ def arm(d: Draft) -> None:
             if node.state is NodeState.TERMINATING:
                 # Pacing lies in the need itself there: look again soon.
                 d.wake(d.now_us + int(_next_look_s(d, node.terminated_at_us) * S))
+            continue
+        if safe(d.market, d.now_us) and withheld(node, kind):
+            d.say(f"spotd is in safe mode: {kind.value} has to wait")
+            d.wake(d.now_us + SAFE_LOOK_US)
             continue
         at_us = due_at_us(node, d.view, d.market, kind, d.now_us)
         if at_us > d.now_us:

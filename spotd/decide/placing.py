@@ -12,6 +12,7 @@ from spotd.decide.naming import launch_token, node_id
 from spotd.decide.needs import end_unread
 from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import Ranked, rank
+from spotd.decide.safety import SAFE_LOOK_US, safe
 from spotd.model import Attempt, Desired, LeaveReason, Market, Node
 from spotd.states import NodeState
 
@@ -83,6 +84,10 @@ def place_job(d: Draft) -> None:
         wait_s = (d.job.place_after_us - d.now_us) / 1e6
         d.say(f"trying again in {wait_s:.0f} s after the crash")
         d.wake(d.job.place_after_us)
+        return
+    if safe(d.market, d.now_us):
+        d.say("spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`")
+        d.wake(d.now_us + SAFE_LOOK_US)
         return
     if d.market.blocked:
         d.say(f"waiting: {d.market.blocked}")

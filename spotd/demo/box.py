@@ -140,10 +140,11 @@ class Box:
         wait_for("the daemon's socket", answers, START_TIMEOUT_S)
 
     def kill_daemon(self) -> None:
-        """kill -9, as a power cut would."""
+        """kill -9, as a power cut would. On purpose, it is no crash: see spotd/safemode.py."""
         if self.daemon is not None:
             self.daemon.kill()
             self.daemon.wait()
+            (self.folder / "state" / "starts").unlink(missing_ok=True)
             self.daemon = None
 
     def stop(self) -> None:

@@ -33,6 +33,7 @@ from spotd.serve import (
     policy,
     quarantine,
     record,
+    safemode,
     users,
 )
 from spotd.serve.authority import Authority
@@ -71,6 +72,8 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("POST", "/v1/alerts/test", health.test_alert),
     ("GET", "/v1/quarantine", quarantine.show_quarantine),
     ("POST", "/v1/quarantine/release", quarantine.release_quarantine),
+    ("GET", "/v1/safe-mode", safemode.show_safe_mode),
+    ("POST", "/v1/safe-mode/leave", safemode.leave_safe_mode),
     ("GET", "/v1/jobs", jobs.list_jobs),
     ("POST", "/v1/jobs", jobs.submit_job),
     ("POST", "/v1/plan", explain.plan),

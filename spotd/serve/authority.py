@@ -56,6 +56,8 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/openapi.json"): _READ,
     ("GET", "/v1/quarantine"): _READ,
     ("POST", "/v1/quarantine/release"): _change("quarantine release", "reason"),
+    ("GET", "/v1/safe-mode"): _READ,
+    ("POST", "/v1/safe-mode/leave"): _change("safe-mode leave", "reason"),
     ("GET", "/v1/orphans"): _READ,
     ("POST", "/v1/orphans/end"): _change("orphans end", "count", "items"),
     # It has every job's key and secrets in it, if sealed: whoever has it has time to guess.

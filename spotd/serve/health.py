@@ -37,6 +37,7 @@ def doctor(call: Call) -> dict[str, Any]:
         *_check_checkpoints(backing),
         *_check_market(backing, call.now_us),
         *_check_quarantine(backing),
+        *_check_safe_mode(backing),
     ]
     items = [
         {"name": check.name, "ok": check.ok, "text": check.text, "try": check.try_}
@@ -107,6 +108,13 @@ def _check_quarantine(backing: Backing) -> list[Check]:
         return []  # told with the database
     advice = "look at what the clouds list, then: spotctl quarantine release"
     return [Check("quarantine", False, reason, advice)] if reason else []
+
+
+def _check_safe_mode(backing: Backing) -> list[Check]:
+    """Told while it lasts."""
+    reason = backing.safe_mode()
+    advice = "see `journalctl -u spotd` for what it crashed of, then: spotctl safe-mode leave"
+    return [Check("safe mode", False, reason, advice)] if reason else []
 
 
 def _check_limits(market: Market) -> str:

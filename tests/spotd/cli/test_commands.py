@@ -279,6 +279,8 @@ def test_a_closed_pipe_is_no_error(rig: Rig, reader: str) -> None:
         ("alerts test", "AlertTest"),
         ("quarantine status", "Quarantine"),
         ("quarantine release", "Quarantine"),
+        ("safe-mode status", "SafeMode"),
+        ("safe-mode leave", "SafeMode"),
     ],
 )
 def test_json_is_versioned(

@@ -26,10 +26,11 @@ EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
 LINES += ["orphans end", "quarantine status", "quarantine release", "db backup"]
+LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
 LINES += ["user ls", "user disable", "user enable"]
 # Groups, and one that writes a report.json.
-WITHOUT_OUTPUT = {"alerts", "cloud", "quarantine", "db", "secret", "user", "demo"}
+WITHOUT_OUTPUT = {"alerts", "cloud", "quarantine", "safe-mode", "db", "secret", "user", "demo"}
 
 
 @pytest.mark.req("UX-01")

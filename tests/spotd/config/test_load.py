@@ -79,7 +79,7 @@ def test_everything_that_can_be_said_is_understood(file: Path) -> None:
         checkpoint = {{store = "s3://bucket/checkpoints", every = "2m", keep = 5}}
         limits = {{max_nodes = 4, max_usd_per_hour = 12.5}}
         log = {{level = "debug", format = "json"}}
-        timing = {{survey_every_s = 2, suspect_after_s = 3, lost_after_s = 30}}
+        timing = {{survey_every_s = 2, suspect_after_s = 3, lost_after_s = 30, drain_margin_s = 4}}
         {AWS}
         [alerts.routes.ops]
         kind = "slack"
@@ -92,7 +92,7 @@ def test_everything_that_can_be_said_is_understood(file: Path) -> None:
     defaults = config.checkpoint_defaults
     assert (defaults.store, defaults.every_s, defaults.keep) == ("s3://bucket/checkpoints", 120, 5)
     assert config.file.limits.to_model() == Limits(4, 12_500_000)
-    assert config.file.timing.to_model().suspect_after_s == 3
+    assert (config.timing.suspect_after_s, config.timing.drain_margin_s) == (3, 4)
     assert config.file.timing.survey_every_s == 2
     assert config.route_url("ops") == "https://hooks.slack.com/services/T/B/C"
     assert config.file.alerts.routes["ops"].min_severity is Severity.WARNING

@@ -1,0 +1,74 @@
+"""In safe mode nothing is made and nothing begun; what is paid for is observed, saved and ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotd.model import Desired, EffectKind, Market, Node, S, View
+from spotd.states import NodeState
+from tests.spotd.decide.build import NOW, hello, market, node, notice, settle, view
+
+SAFE = market(safe_until_us=NOW + 600 * S)
+ENDED = market(safe_until_us=NOW)
+
+
+def armed(before: View, market_: Market) -> list[EffectKind | None]:
+    after, plan = settle(before, market_)
+    return [found.effect for found in after.nodes if found.id in plan.armed]
+
+
+def test_a_job_waits_and_says_why() -> None:
+    after, plan = settle(view(), SAFE)
+    assert not after.nodes
+    assert "safe mode" in plan.reason
+    assert plan.wake_at_us == NOW + 15 * S, "another daemon may place it"
+    after, _ = settle(view(), ENDED)
+    assert after.nodes
+
+
+@pytest.mark.parametrize(
+    ("begun", "kind"),
+    [
+        (node(NodeState.LAUNCHING), EffectKind.LAUNCH),
+        (node(NodeState.BOOTING, host="127.0.0.1"), EffectKind.BOOT),
+        (hello(chosen=True), EffectKind.START),
+    ],
+)
+def test_what_would_begin_something_waits(begun: Node, kind: EffectKind) -> None:
+    assert armed(view(begun), ENDED) == [kind]
+    assert armed(view(begun), SAFE) == []
+    _, plan = settle(view(begun), SAFE)
+    assert plan.wake_at_us == NOW + 15 * S
+
+
+@pytest.mark.parametrize(
+    ("left", "job", "kind"),
+    [
+        (node(NodeState.TERMINATING), {}, EffectKind.TERMINATE),
+        (node(NodeState.TERMINATING, instance_id=""), {}, EffectKind.RESOLVE),
+        (node(NodeState.RUNNING), {"desired": Desired.CANCEL}, EffectKind.DRAIN),
+        (node(NodeState.RUNNING), {"save_wanted_at_us": NOW}, EffectKind.SAVE),
+        (node(NodeState.RUNNING, heard_at_us=NOW - 60 * S), {}, EffectKind.SURVEY),
+        (
+            node(
+                NodeState.RUNNING,
+                heard_at_us=NOW - 60 * S,
+                surveyed_at_us=NOW - S,
+                cloud_state="running",
+            ),
+            {},
+            EffectKind.BOOT,  # where it ran before
+        ),
+    ],
+)
+def test_what_observes_saves_or_ends_goes_on(
+    left: Node, job: dict[str, Any], kind: EffectKind
+) -> None:
+    assert armed(view(left, job=job), SAFE) == [kind]
+
+
+def test_a_machine_that_is_taken_away_is_not_replaced() -> None:
+    after, _ = settle(view(node(NodeState.RUNNING, notices=(notice(),))), SAFE)
+    assert [found.state for found in after.nodes] == [NodeState.DRAINING]
