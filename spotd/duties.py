@@ -24,7 +24,8 @@ from spotd.act.renewal import renew_expiries
 from spotd.clock import Clock
 from spotd.decide.health import slow
 from spotd.model import S, Timing
-from spotd.observe.clouds import Survey, hear_notices, refresh_offers
+from spotd.observe.clouds import Survey, hear_notices
+from spotd.observe.prices import Quotes
 from spotd.store.base import LostDutyError, Store, StoreError, StoreUnavailableError
 
 log = structlog.get_logger(__name__)
@@ -89,6 +90,7 @@ class Duties:
         self._names: list[str] = []
         self._epochs: dict[str, int] = {}  # of the duties that we hold, as far as we know
         self._untold: dict[str, list[Notice]] = {name: [] for name in providers}
+        self._quotes = {name: Quotes(each, clock) for name, each in providers.items()}
         self._paged: dict[str, set[str]] = {name: set() for name in providers}
         lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
         self._scheduler = BackgroundScheduler(
@@ -107,7 +109,7 @@ class Duties:
         asked = {name: threading.Event() for name in self._providers}
         for name, done in asked.items():
             self._every(s.survey_s, f"survey:{name}", partial(self._survey.sweep, name), name)
-            self._every(s.offers_s, f"offers:{name}", partial(self._offers, name), name, done)
+            self._every(s.offers_s, f"offers:{name}", self._quotes[name].refresh, name, done)
             self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
             self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         self._every(s.alerts_s, "alerts", self._deliver)
@@ -231,9 +233,6 @@ class Duties:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
-
-    def _offers(self, name: str, store: Store) -> None:
-        refresh_offers(store, self._providers[name], self._clock)
 
     def _notices(self, name: str, store: Store) -> None:
         hear_notices(store, self._providers[name], self._clock, self._untold[name])

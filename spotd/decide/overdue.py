@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.placement import DISABLED, TOO_DEAR, Ranked
+from spotd.decide.prices import DOUBTED
 from spotd.model import Node, S, Severity
 
 WAITS_S = 1800.0  # without a machine before its user is told
@@ -21,6 +22,7 @@ _ADVICE = {
     "on-demand ones (use_spot: false)",
     "QuotaError": "ask that cloud for more quota there, or allow other regions",
     "PriceError": "raise max_hourly_cost",
+    DOUBTED: "wait for its cloud to tell a price that can be believed, or allow other places",
     "BootTimeout": "look at `spotctl events` for why machines do not come up",
 }
 _ADVICE |= dict.fromkeys(("Preempted", "Lost"), _ADVICE["CapacityError"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from providers.base import Offer, OfferRequest
 from spotd.decide.cooldowns import Spoiled, cooldown_until_us, spoiled_places
+from spotd.decide.prices import DOUBTED
 from spotd.model import JobSpec, Market
 
 # Why an offer is not to be had, beside the codes of cooldowns.
@@ -75,6 +76,8 @@ def _excluded(
 ) -> tuple[str, int, str]:
     if offer.provider in market.disabled:
         return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0, DISABLED
+    if offer.price_source == DOUBTED:
+        return "its price is not to be believed", 0, DOUBTED
     if spec.max_hourly_microusd and offer.price_microusd_per_h > spec.max_hourly_microusd:
         return f"${offer.price_microusd_per_h / 1e6:.2f}/h is above max_hourly_cost", 0, TOO_DEAR
     if offer.key in barred:

@@ -1,4 +1,4 @@
-"""What the clouds say: listings, offers and their own notices, asked for and recorded.
+"""What the clouds say: listings and their own notices, asked for and recorded. Prices: prices.py.
 
 Each duty is a function of (store, provider, clock); the daemon's schedule calls them, an effect may
 ask for a listing out of turn.
@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from providers.base import (
-    AuthError,
     Instance,
     Notice,
-    OfferRequest,
     Provider,
     ProviderError,
     UnknownOutcome,
@@ -219,21 +217,6 @@ class _Listing:
         A call that hangs is asked in vain as well."""
         since_us, error = self._unanswered
         return ((self._clock.now_us() - since_us) / S if since_us else 0.0), error
-
-
-def refresh_offers(store: Store, provider: Provider, clock: Clock) -> None:
-    """Ask for everything on sale and record it. Failures are logged and leave the old offers.
-    Raises StoreError."""
-    try:
-        offers = provider.offers(OfferRequest())
-    except AuthError as error:
-        store.record_provider(provider.name, str(error), clock.now_us())
-        return
-    except ProviderError as error:
-        log.warning("offers", provider=provider.name, error=str(error))
-        return
-    store.record_offers(provider.name, offers, clock.now_us())
-    store.record_provider(provider.name, "", clock.now_us())
 
 
 def hear_notices(store: Store, provider: Provider, clock: Clock, untold: list[Notice]) -> None:

@@ -1,4 +1,4 @@
-"""Listings are shared and never half; offers and notices are recorded as they come."""
+"""Listings are shared and never half; notices are recorded as they come."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import pytest
 
 from providers.base import (
-    AuthError,
     Instance,
     Notice,
     NoticeKind,
     ThrottledError,
     UnknownOutcome,
 )
-from spotd.observe.clouds import Survey, hear_notices, refresh_offers
+from spotd.observe.clouds import Survey, hear_notices
 from spotd.states import NodeState
 from spotd.store.base import StoreUnavailableError
 from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, ToyCloud
-from tests.spotd.store import build
 
 LIMIT_S = 20.0
 
@@ -237,39 +235,7 @@ def test_a_store_that_was_away_is_asked_again_by_the_next_caller(
     assert stage.nodes("j1")[0].gone_at_us
 
 
-# --- offers and notices
-
-
-def disabled(stage: Stage) -> dict[str, str]:
-    return dict(stage.store.load_market(stage.clock.now_us()).disabled)
-
-
-def test_offers_replace_what_was_known(stage: Stage) -> None:
-    cloud = stage.clouds["aws"]
-    cloud.on_sale = [build.offer("aws-1a", 3)]
-    refresh_offers(stage.store, cloud, stage.clock)
-    offers = stage.store.load_market(stage.clock.now_us()).offers
-    assert [o.price_microusd_per_h for o in offers if o.provider == "aws"] == [3_000_000]
-
-
-def test_refused_credentials_put_a_cloud_out_of_use_until_they_work(stage: Stage) -> None:
-    cloud = stage.clouds["aws"]
-    cloud.fail("offers", AuthError("the key has expired"))
-    refresh_offers(stage.store, cloud, stage.clock)
-    assert disabled(stage) == {"aws": "the key has expired"}
-    stage.submit()
-    stage.run(lambda s: s.nodes("j1"))
-    assert stage.nodes("j1")[0].offer.provider == "gcp"
-    refresh_offers(stage.store, cloud, stage.clock)
-    assert disabled(stage) == {}
-
-
-def test_a_cloud_that_does_not_answer_keeps_its_offers(stage: Stage) -> None:
-    before = stage.store.load_market(stage.clock.now_us()).offers
-    stage.clouds["aws"].fail("offers", UnknownOutcome("timed out"))
-    refresh_offers(stage.store, stage.clouds["aws"], stage.clock)
-    assert stage.store.load_market(stage.clock.now_us()).offers == before
-    assert disabled(stage) == {}
+# --- notices
 
 
 def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
