@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from providers.base import Instance, InstanceState, Provider, ProviderError
+from providers.base import EXPIRES_TAG, Instance, InstanceState, Provider, ProviderError
 from spotd.clock import Clock
 from spotd.decide.sweeping import Fate, Held, Record, Stray, Verdict, judge
 from spotd.model import Event, S, Severity
@@ -41,7 +41,7 @@ class Sweep:
         ended for a duty that is not ours any more."""
         now_us = self._clock.now_us()
         verdicts = self._judge(store, listed, orphans, now_us)
-        self._end(store, self._overdue(orphans, verdicts, now_us))
+        self._end(store, self._unchanged(self._overdue(orphans, verdicts, now_us)))
         self._page(orphans, verdicts)
         self._tell(store)
 
@@ -91,6 +91,23 @@ class Sweep:
             ]
             self._ending_us |= {orphan.instance_id: now_us for orphan in overdue}
             return overdue
+
+    def _unchanged(self, overdue: Sequence[Instance]) -> list[Instance]:
+        """Those that the cloud, asked once more right before, still lists as they were judged. Of
+        the others the next listing tells; what changed is no longer what the verdict was about."""
+        if not overdue:
+            return []
+        try:
+            again = {instance.instance_id: instance for instance in self._provider.list()}
+        except ProviderError as error:
+            log.warning("no second look", provider=self._provider.name, error=str(error))
+            again = {}
+        same = [one for one in overdue if owner(again.get(one.instance_id)) == owner(one)]
+        with self._lock:
+            for spared in {one.instance_id for one in overdue} - {one.instance_id for one in same}:
+                log.warning("spared", provider=self._provider.name, instance=spared)
+                self._ending_us.pop(spared, None)
+        return same
 
     def _end(self, store: Store, overdue: Sequence[Instance]) -> None:
         """Give back what nobody wants. One that cannot be ended is tried at the next listing, and
@@ -155,6 +172,14 @@ class Sweep:
                 with self._lock:
                     self._untold = untold + self._untold
                 raise
+
+
+def owner(instance: Instance | None) -> tuple[object, ...]:
+    """Whose it is by its own tags; nothing of one that is no more to be ended. Its expiry moves."""
+    if instance is None or instance.state not in _LIVING:
+        return ()
+    tags = {name: text for name, text in instance.tags.items() if name != EXPIRES_TAG}
+    return instance.token, tags
 
 
 def held_event(provider: str, news: Sequence[Held]) -> Event:

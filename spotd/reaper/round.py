@@ -95,6 +95,7 @@ class Reaper:
             return part
         findings = look(listed, self.deployment, now_us, self.unattended_s)
         ending = [finding for finding in findings if self._ends(finding)]
+        ending = self._still(provider, ending, part, now_us)
 
         def end(finding: Finding) -> tuple[str, str]:
             return self._end(provider, finding, wait_s, end_s)
@@ -110,6 +111,21 @@ class Reaper:
             part.topics |= {f"{what}/{name}/{f.instance.instance_id}": text for f in some}
         part.topics |= _warnings(name, [f for f in findings if not self._ends(f)])
         return part
+
+    def _still(
+        self, provider: Provider, ending: Sequence[Finding], part: _Part, now_us: int
+    ) -> list[Finding]:
+        """Those that the cloud, asked once more right before, still lists as to be ended: a daemon
+        that comes back renews at once."""
+        if not ending:
+            return []
+        try:
+            again = look(provider.list(), self.deployment, now_us, self.unattended_s)
+        except Exception as error:  # noqa: BLE001 - as in _look_at
+            part.errors.append(f"{provider.name} cannot be listed once more: {error}")
+            return []
+        ends = {f.instance.instance_id for f in again if self._ends(f)}
+        return [f for f in ending if f.instance.instance_id in ends]
 
     def _ends(self, finding: Finding) -> bool:
         untagged = finding.found is Found.UNTAGGED and self.end_untagged

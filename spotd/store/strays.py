@@ -39,7 +39,11 @@ def matched(rows: Iterable[Row[Any] | Node], instances: Sequence[Instance]) -> d
     found = [(row, row.gone_at_us if row.state == NodeState.GONE.value else 0) for row in rows]
     by_id = {row.instance_id: at_us for row, at_us in found if row.instance_id}
     by_token = {row.token: at_us for row, at_us in found}
-    times = {i.instance_id: by_id.get(i.instance_id, by_token.get(i.token)) for i in instances}
+    # One with an id of ours and somebody else's token is not the machine that our row is about.
+    times = {
+        i.instance_id: by_token.get(i.token) if i.token else by_id.get(i.instance_id)
+        for i in instances
+    }
     return {instance_id: at_us for instance_id, at_us in times.items() if at_us is not None}
 
 

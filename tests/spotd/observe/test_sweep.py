@@ -100,6 +100,43 @@ def test_an_orphan_is_ended_after_its_grace_with_an_alert(stage: Stage) -> None:
     assert [row.job_id for row in stage.store.events("old") if row.event == event] == ["old"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tags": {"spotd-deployment": "d1"}},
+        {"token": "t-other"},
+        {"state": InstanceState.TERMINATED},
+        {},
+    ],
+    ids=["owner", "token", "ended", "no answer"],
+)
+def test_right_before_the_end_it_is_looked_at_once_more(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """What is not as it was judged is not ended, and neither is what cannot be looked at."""
+    [orphan] = orphaned(stage, "old")
+    cloud = stage.clouds["aws"]
+    listed = cloud.list
+    times: list[int] = []
+
+    def list_() -> Any:
+        times.append(1)
+        if len(times) == 1:
+            return listed()
+        if not change:
+            raise ProviderError("timed out")
+        return [replace(instance, **change) for instance in listed()]
+
+    monkeypatch.setattr(cloud, "list", list_)
+    ended = cloud.calls["terminate"]
+    look(stage, GRACE_S)
+    assert (len(times), cloud.calls["terminate"], told(stage)) == (2, ended, [])
+    monkeypatch.setattr(cloud, "list", listed)
+    look(stage, 1)
+    assert stage.alive() == []
+    assert orphan in told(stage)[0].text
+
+
 def test_what_a_node_wants_is_left_alone(stage: Stage) -> None:
     wanted = trained(stage)
     for _ in range(3):

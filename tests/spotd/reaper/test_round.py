@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,45 @@ def test_what_has_expired_is_ended_and_a_person_told(go: Go, hook: slack.Slack) 
     [text] = texts(hook)
     assert "ended i-old in aws/z" in text
     assert "nobody renewed it for 25.0 h" in text
+
+
+class Changing(Listed):
+    """One that lists other things when it is asked again."""
+
+    def __init__(self, first: Instance, then: Sequence[Instance] | Exception) -> None:
+        super().__init__(first)
+        self.then = then
+
+    def list(self) -> Sequence[Instance]:
+        listed, then = super().list(), self.then
+        if isinstance(then, Exception):
+            self.error = AuthError(str(then))
+        else:
+            self.instances = list(then)
+        return listed
+
+
+FOREIGN = {"spotd-deployment": "d1"}
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        [machine(23 * HOUR_S, instance_id="i-old")],
+        [replace(EXPIRED, tags={**EXPIRED.tags, **FOREIGN})],
+        [],
+        UnknownOutcome("timed out"),
+    ],
+    ids=["renewed", "given away", "gone", "unknown"],
+)
+def test_who_changed_since_the_listing_is_left(
+    go: Go, then: Sequence[Instance] | Exception
+) -> None:
+    """The daemon is back and renews, say, between the listing and the end."""
+    cloud = Changing(EXPIRED, then)
+    report = go(cloud)
+    assert (cloud.ended, [item["done"] for item in report.items]) == ([], ["left"])
+    assert bool(report.errors) == isinstance(then, Exception)
 
 
 def test_a_box_that_has_been_silent_for_half_of_the_time_is_told_once(

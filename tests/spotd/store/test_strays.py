@@ -32,6 +32,14 @@ def test_who_asked_for_a_machine(store: Store) -> None:
     assert store.asked_for("aws", everybody) == {"i-1": NOW + 30 * S, "i-2": NOW + 30 * S}
 
 
+def test_an_id_of_ours_with_another_token_is_not_ours(store: Store) -> None:
+    """Whatever our row says of that id, it is not about that machine."""
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    other = replace(instance(node(store)), token="t-other")
+    assert store.asked_for("aws", [other]) == {}
+
+
 def test_a_renewal_is_kept_and_an_older_one_changes_nothing(store: Store) -> None:
     placed(store)
     notes = view(store).job.notes
