@@ -52,6 +52,7 @@ from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
 from spotd.store.backup import back_up
 from spotd.store.base import Store, StoreError
+from spotd.store.damage import check_whole
 from spotd.store.engine import file_of
 from spotd.store.sql import open_store
 from spotd.vault import JobKeys, open_job_keys, rotate, unlock
@@ -84,6 +85,7 @@ class Daemon:
         file = file_of(config.database_url)
         if file is not None:
             self._locks.append(hold_database(file))
+            check_whole(file)
         store = open_store(
             config.database_url,
             now=self.clock.now_us,

@@ -24,6 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from spotd.store.base import StoreError, StoreUnavailableError
+from spotd.store.damage import ADVICE
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -285,7 +286,7 @@ _CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("42501",), "the user of database.url lacks a permission"),
 )
 _BROKEN = {
-    ("SQLITE_CORRUPT",): "it is damaged: stop spotd and restore a backup",
+    ("SQLITE_CORRUPT",): f"it is damaged: {ADVICE}",
     ("SQLITE_NOTADB",): "the file is not a database: correct database.url",
 }
 

@@ -12,9 +12,8 @@ class LeakRecords(Protocol):
     """A part of `spotd.store.base.Store`."""
 
     def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
-        """Those instances, by id, that a node stands or stood for (it has their token, or the id of one
-        without),
-        and when that node was gone; 0 for one that is not."""
+        """Those instances, by id, that a node stands or stood for (it has their token, or
+        the id of one without any), and when that node was gone; 0 for one that is not."""
         ...
 
     def record_renewed(self, node_id: str, until_us: int) -> None:
