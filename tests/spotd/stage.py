@@ -342,7 +342,7 @@ class ToyLink:
 class Stage:
     """One daemon over two toy clouds. `run` plays until a condition holds."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str = "") -> None:
         self.folder = folder
         self.goal: int | None = 60
         self.clock = HandClock()
@@ -360,7 +360,7 @@ class Stage:
         self.kill_at: int | None = None  # the number of the boundary
         self.queue: deque[Effect] = deque()
         self.store: SqlStore = open_store(
-            f"sqlite:///{folder}/spotd.db",
+            url or f"sqlite:///{folder}/spotd.db",
             now=self.clock.now_us,
             notify=lambda: None,
             deployment_factory=lambda: "d0",
