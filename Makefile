@@ -51,10 +51,11 @@ bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python bench/control_plane.py --json bench/out/control_plane.json
 	$(BIN)/python -m bench.takeover --json bench/out/takeover.json
 
-soak: soak-e2e soak-sim ## kill everything 20 times each, then thousands of disasters; resumable
+soak: soak-e2e soak-sim ## kill everything 20 times each, live long, then thousands of disasters; resumable
 
 soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json
+	$(BIN)/python -m tests.e2e.growth --json bench/out/growth.json
 
 FROM ?= 0
 SEEDS ?= 20000

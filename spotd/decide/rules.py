@@ -13,6 +13,7 @@ from spotd.decide.arming import arm
 from spotd.decide.draft import Draft
 from spotd.decide.ending import clean_up, finish, obey_limits, stop_wanted
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
+from spotd.decide.outbidding import move_outbid
 from spotd.decide.placing import choose, place_job
 from spotd.decide.saving import save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed
@@ -34,6 +35,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     withdraw,  # the notice was withdrawn and nothing is lost yet
     give_up_lost,  # silent, and the cloud or time says dead
     give_up_boot,  # never said hello
+    move_outbid,  # its price rose above the job's cap
     keep_gang,  # one rank leaves: all do
     choose,  # the first whole gang that said hello
     place_job,  # a wanted job without an active node

@@ -1,0 +1,64 @@
+"""A machine whose price has risen above the job's cap is left for a cheaper one, when that pays.
+
+`max_hourly_cost` is a cap of what is asked for, and prices move under what runs. To move costs a
+save, a boot and a restart; how much is left to train nobody knows, so it counts as long as it has
+trained here: a move is paid back before anything like it can be decided again. Only programs that
+save when they are told to are moved.
+"""
+
+from __future__ import annotations
+
+from spotd.decide.draft import Draft, place
+from spotd.decide.placement import rank
+from spotd.model import Desired, LeaveReason, Node, Severity
+from spotd.states import NodeState
+
+
+def move_outbid(d: Draft) -> None:
+    """Drain what costs more than the job allows, where a place below the cap is to be had."""
+    spec = d.job.spec
+    stays = d.ended or d.job.stop_text or d.job.desired is not Desired.RUN
+    if stays or not spec.max_hourly_microusd or spec.checkpoint.engine == "none":
+        return
+    dear = [node for node in d.nodes if _dear(node, spec.max_hourly_microusd)]
+    if not dear:
+        return
+    node = max(dear, key=lambda one: one.offer.price_microusd_per_h)
+    usd = node.offer.price_microusd_per_h / 1e6
+    free = [row.offer for row in rank(spec, d.market, d.now_us) if not row.excluded]
+    if not free or d.market.blocked:
+        d.say(
+            f"{place(node)} costs ${usd:.2f}/h by now, and no place below max_hourly_cost is free"
+        )
+        return
+    there = free[0].price_microusd_per_h
+    pays_us = node.first_step_at_us + _pays_after_us(node, there, spec.stop_grace_s)
+    if d.now_us < pays_us:
+        d.say(f"{place(node)} costs ${usd:.2f}/h by now: it moves when that has paid")
+        d.wake(pays_us)
+        return
+    text = f"${usd:.2f}/h is above max_hourly_cost, and {free[0].key} costs ${there / 1e6:.2f}/h"
+    d.set_node(
+        node,
+        state=NodeState.DRAINING,
+        leave_reason=LeaveReason.OUTBID,
+        leave_text=text,
+        left_at_us=d.now_us,
+        drained_at_us=d.now_us,
+    )
+    words = f"{place(node)} saves and moves: {text}"
+    d.event("outbid", words, node, severity=Severity.WARNING, alert=True)
+
+
+def _dear(node: Node, cap_microusd_per_h: int) -> bool:
+    trains = node.state is NodeState.RUNNING and node.chosen and node.first_step_at_us
+    return bool(trains) and node.offer.price_microusd_per_h > cap_microusd_per_h
+
+
+def _pays_after_us(node: Node, there_microusd_per_h: int, stop_grace_s: float) -> int:
+    """How long it has to train for a move to have paid: its own way from the request to the first
+    step, at the new price, and the time to save at the old one, over what an hour saves."""
+    here = node.offer.price_microusd_per_h
+    restart_us = node.first_step_at_us - node.requested_at_us
+    cost = there_microusd_per_h * restart_us + here * int(stop_grace_s * 1e6)
+    return cost // (here - there_microusd_per_h)

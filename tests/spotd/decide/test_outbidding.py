@@ -1,0 +1,81 @@
+"""A machine above the job's cap is left for a cheaper one, when that pays and not before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spotd.model import CheckpointSpec, Desired, EffectKind, LeaveReason, Market, Node, S, View
+from spotd.states import NodeState
+from tests.spotd.decide.build import NOW, by_id, kinds, market, node, offer, settle, spec, view
+
+CAP = 20_000_000
+CHEAP = offer("gcp-1a", 10)
+
+
+def dear(price: float = 30.0, trained_s: float = 3600.0, **fields: Any) -> Node:
+    """It trains, at a price that was another one when it was asked for; it took 300 s to start."""
+    step_us = NOW - int(trained_s * S)
+    times = {"requested_at_us": step_us - 300 * S, "first_step_at_us": step_us}
+    return node(NodeState.RUNNING, offer=offer("aws-1a", price), **(times | fields))
+
+
+def job(**fields: Any) -> dict[str, Any]:
+    return {"spec": spec(max_hourly_microusd=CAP, stop_grace_s=60.0, **fields)}
+
+
+def seen(one: Node, **more: Any) -> View:
+    return view(one, job=job() | more)
+
+
+PLACES = market(offers=(offer("aws-1a", 30), CHEAP))
+
+
+def test_it_saves_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> None:
+    one = dear()
+    after, plan = settle(seen(one), PLACES)
+    left = by_id(after, one)
+    assert (left.state, left.leave_reason) == (NodeState.DRAINING, LeaveReason.OUTBID)
+    assert left.effect is EffectKind.DRAIN, "told to save now"
+    (new,) = [found for found in after.nodes if found.id != one.id]
+    assert (new.offer, new.effect) == (CHEAP, EffectKind.LAUNCH)
+    assert "outbid" in kinds(plan)
+    (event,) = [found for found in plan.events if found.kind == "outbid"]
+    assert "$30.00/h is above max_hourly_cost" in event.text
+
+
+def test_it_moves_when_that_has_paid_and_not_before() -> None:
+    """$20/h are saved; 300 s at $10/h and 60 s at $30/h are the price: 240 s of saving."""
+    before, plan = settle(seen(dear(trained_s=239)), PLACES)
+    assert before.nodes[0].state is NodeState.RUNNING
+    assert plan.wake_at_us == NOW + S
+    after, _ = settle(seen(dear(trained_s=240)), PLACES)
+    assert after.nodes[0].state is NodeState.DRAINING
+
+
+@pytest.mark.parametrize(
+    ("one", "more", "places"),
+    [
+        (dear(price=20.0), {}, PLACES),
+        (dear(), {"spec": spec()}, PLACES),
+        (dear(), {"desired": Desired.PAUSE}, PLACES),
+        (dear(), {}, market(offers=(offer("aws-1a", 30), offer("gcp-1a", 25)))),
+        (dear(), {}, replace(PLACES, blocked="3 of 3 nodes are in use")),
+        (dear(), job(checkpoint=CheckpointSpec("file:///c", engine="none")), PLACES),
+    ],
+    ids=["at the cap", "no cap", "paused", "nothing cheaper", "no room", "saves nothing"],
+)
+def test_it_stays(one: Node, more: dict[str, Any], places: Market) -> None:
+    after, plan = settle(view(one, job=job() | more), places)
+    assert by_id(after, one).leave_reason is not LeaveReason.OUTBID
+    assert "outbid" not in kinds(plan)
+
+
+def test_a_gang_moves_together() -> None:
+    ranks = [dear(rank=number) for number in (0, 1)]
+    after, _ = settle(view(*ranks, job=job(num_nodes=2)), PLACES)
+    left = [found for found in after.nodes if found.generation == 1]
+    assert [found.state for found in left] == [NodeState.DRAINING] * 2
+    assert [found.offer for found in after.nodes if found.generation == 2] == [CHEAP] * 2
