@@ -1,9 +1,9 @@
 """The provider port: what spotd asks of a cloud, and the closed set of errors it understands.
 
-Standard library only, because the node agent ships this file too. A provider answers six verbs
-(`offers`, `launch`, `terminate`, `list`, `notices`, `renew`); everything a vendor can say is
-translated into the types below by the adapter, so that nothing outside `providers/<cloud>/` knows a
-vendor.
+Standard library only, because the node agent ships this file too. A provider answers eight verbs
+(`offers`, `launch`, `terminate`, `list`, `notices`, `renew`, `leftovers`, `discard`); everything a
+vendor can say is translated into the types below by the adapter, so that nothing outside
+`providers/<cloud>/` knows a vendor.
 
 Money is integer micro-USD, time is integer microseconds since the epoch (UTC) unless a name says
 otherwise.
@@ -191,6 +191,27 @@ class Notice:
     text: str = ""
 
 
+class LeftoverKind(str, Enum):
+    """What a machine may leave behind that is paid for without it."""
+
+    DISK = "disk"
+    ADDRESS = "address"
+    CARD = "card"  # a network interface: free by itself, but it holds addresses
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something of ours that hangs on no machine. It carries the tags of the machine that it was
+    made for. `since_us` is when it was let go, or made, as far as the cloud tells."""
+
+    leftover_id: str
+    kind: LeftoverKind
+    tags: Mapping[str, str]
+    region: str
+    zone: str = ""
+    since_us: int = 0
+
+
 class ProviderError(Exception):
     """Base of the closed set. `scope` says how much of the market the error spoils."""
 
@@ -288,6 +309,17 @@ class Provider(Protocol):
     def renew(self, instance_id: str, expires_at_us: int) -> None:
         """Move a machine's expiry tag on. Never back, so that a caller who was asleep takes nothing
         from a later one; an unknown id, and a machine that ends or has ended, are success."""
+        ...
+
+    def leftovers(self) -> Sequence[Leftover]:
+        """Disks, addresses and cards that carry our deployment's tag and hang on no machine (a
+        volume that is available, an interface or an address without an association), complete, or
+        an error; nothing where a machine's end takes all of it along."""
+        ...
+
+    def discard(self, leftover_id: str) -> None:
+        """Delete one. An unknown id is success; one that hangs on a machine by now is never taken
+        from it (RejectedError)."""
         ...
 
 

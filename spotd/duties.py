@@ -25,6 +25,7 @@ from spotd.clock import Clock
 from spotd.decide.health import slow
 from spotd.model import S, Timing
 from spotd.observe.clouds import Survey, hear_notices
+from spotd.observe.leftovers import LeftoverSweep
 from spotd.observe.prices import Quotes
 from spotd.store.base import LostDutyError, Store, StoreError, StoreUnavailableError
 
@@ -53,6 +54,7 @@ class Schedule:
     alerts_s: float = 1.0
     silence_s: float = 5.0
     health_s: float = 30.0
+    leftovers_s: float = 300.0
     expiry_s: float = 300.0  # between looks at whose expiry is to be moved on
     prune_s: float = 3600.0
     keep_s: float = 90 * 86_400.0  # history older than this is pruned
@@ -90,6 +92,7 @@ class Duties:
         self._names: list[str] = []
         self._epochs: dict[str, int] = {}  # of the duties that we hold, as far as we know
         self._untold: dict[str, list[Notice]] = {name: [] for name in providers}
+        self._leftovers = {name: LeftoverSweep(each, clock) for name, each in providers.items()}
         self._quotes = {name: Quotes(each, clock) for name, each in providers.items()}
         self._paged: dict[str, set[str]] = {name: set() for name in providers}
         lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
@@ -112,6 +115,7 @@ class Duties:
             self._every(s.offers_s, f"offers:{name}", self._quotes[name].refresh, name, done)
             self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
             self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
+            self._every(s.leftovers_s, f"leftovers:{name}", self._leftovers[name].run, name)
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
         self._every(s.health_s, "health", self._note_slow)

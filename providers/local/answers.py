@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
-from providers.base import Instance, Notice, NoticeKind, Offer, UnknownOutcome
+from providers.base import Instance, Leftover, Notice, NoticeKind, Offer, UnknownOutcome
 
 T = TypeVar("T")
 MAX_NUMBER = 1 << 53
@@ -30,6 +30,11 @@ def read_offer(row: Any, provider: str) -> Offer:
 def read_instance(row: Any) -> Instance:
     """Raises UnknownOutcome."""
     return _record(Instance, _mapping(row))
+
+
+def read_leftover(row: Any) -> Leftover:
+    """Raises UnknownOutcome."""
+    return _record(Leftover, _mapping(row))
 
 
 def read_notice(row: Any) -> tuple[int, Notice]:

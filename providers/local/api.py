@@ -70,6 +70,11 @@ class Api:
                 ident = str(body.get("instance_id", ""))
                 self._world.renew(personality, ident, expires_at_s)
                 return {}
+            case "GET", "leftovers":
+                return {"leftovers": self._world.left(personality, _deployment(query))}
+            case "POST", "discard":
+                self._world.discard(personality, str(body.get("leftover_id", "")))
+                return {}
             case "GET", "offers":
                 return {"offers": self._world.offers(personality)}
             case "GET", "instances":

@@ -1,4 +1,4 @@
-"""The adapter: the six verbs of the port, spoken to a local cloud."""
+"""The adapter: the verbs of the port, spoken to a local cloud."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from providers.base import (
     Instance,
     Launched,
     LaunchRequest,
+    Leftover,
     Notice,
     Offer,
     OfferRequest,
@@ -22,6 +23,7 @@ from providers.base import (
 from providers.local.access import NoTokenError
 from providers.local.answers import (
     read_instance,
+    read_leftover,
     read_notice,
     read_offer,
     read_seconds,
@@ -101,6 +103,15 @@ class LocalCloud:
         """Move the expiry on; an unknown id is success."""
         body = {"instance_id": instance_id, "expires_at_s": expires_at_us // 1_000_000}
         self._call("POST", "renew", body=body)
+
+    def leftovers(self) -> Sequence[Leftover]:
+        """What machines of our deployment left behind."""
+        query = {"deployment": self._deployment}
+        return rows_of(self._call("GET", "leftovers", query=query), "leftovers", read_leftover)
+
+    def discard(self, leftover_id: str) -> None:
+        """Delete one; an unknown id is success."""
+        self._call("POST", "discard", body={"leftover_id": leftover_id})
 
     def _queued(self, after: int) -> tuple[str, Sequence[tuple[int, Notice]]]:
         query = {"deployment": self._deployment, "after": after}

@@ -23,9 +23,13 @@ FAULT_KINDS = (
     "rejected",
     "fails_later",  # accepted, then listed as a failed create
     "pending",  # answered with an operation instead of an instance
+    "leftovers",  # the machine ends, and its disk, address and card stay
     "garbage",  # done, answered with something that is not JSON
 )
-OPERATIONS = ("launch", "terminate", "list", "offers", "notices", "renew")
+OPERATIONS = (
+    *("launch", "terminate", "list", "offers", "notices", "renew"),
+    *("leftovers", "discard"),
+)
 PREEMPT_KINDS = ("preempt", "rebalance", "maintenance", "none")
 MODES = ("notice", "reset", "silent", "frozen")
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from providers.base import InstanceState, LaunchRequest
 from providers.local.admission import DEPLOYMENT_TAG, check, digest_of, prepare
 from providers.local.ledger import End, Ledger
+from providers.local.leftovers import Leftovers
 from providers.local.machine import Machine
 from providers.local.market import Market
 from providers.local.nursery import Birth, Nursery, NurseryError
@@ -49,6 +50,7 @@ class World:
         self.timeline = Timeline()
         self.nursery = Nursery(folder, lost)  # first, because it makes the folder ours alone
         self.ledger = Ledger(folder)
+        self.leftovers = Leftovers()
         self.lock = threading.RLock()
         self.machines: dict[str, Machine] = {}
         self.listener: Listener = lambda _machine, _event: None
@@ -107,6 +109,8 @@ class World:
             known = machine is not None and machine.launch.personality == personality
         if machine is not None and known:
             self.end(machine, "terminated_by_user")
+            if any(f.kind == "leftovers" for f in faults):
+                self.leftovers.leave(machine.launch, time.time_ns() // 1000)
         self._lose(faults)
 
     def renew(self, personality: str, instance_id: str, expires_at_s: int) -> None:
@@ -135,6 +139,19 @@ class World:
             ]
         self._lose(faults)
         return rows
+
+    def left(self, personality: str, deployment: str) -> Rows:
+        """What the deployment's machines left behind."""
+        faults = self._suffer("leftovers", personality)
+        rows = self.leftovers.rows(personality, deployment)
+        self._lose(faults)
+        return rows
+
+    def discard(self, personality: str, leftover_id: str) -> None:
+        """Delete one of those; one that is not there is fine."""
+        faults = self._suffer("discard", personality)
+        self.leftovers.discard(personality, leftover_id)
+        self._lose(faults)
 
     def offers(self, personality: str) -> Rows:
         """Everything on sale."""

@@ -68,7 +68,7 @@ class Sweep:
         known = store.asked_for(self._provider.name, orphans)
         strays = [_stray(o, known.get(o.instance_id), since_us[o.instance_id]) for o in orphans]
         fleet = sum(instance.state in _LIVING for instance in listed)
-        return judge(strays, fleet, _record(store, self._provider.name, strays), now_us)
+        return judge(strays, fleet, record_of(store, self._provider.name, strays), now_us)
 
     def _overdue(
         self, orphans: Sequence[Instance], verdicts: Mapping[str, Verdict], now_us: int
@@ -198,7 +198,7 @@ def held_event(provider: str, news: Sequence[Held]) -> Event:
     return Event("orphan_held", text, severity=Severity.ERROR, alert=True, key=key, data=data)
 
 
-def _record(store: Store, provider: str, strays: Sequence[Stray]) -> Record:
+def record_of(store: Store, provider: str, strays: Sequence[Stray]) -> Record:
     """What the database says of itself, and of the jobs that unknown machines name."""
     named = {stray.job_id for stray in strays if not stray.known}
     jobs = {job_id: store.find_job(job_id) for job_id in named if job_id}

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from providers.base import Instance
+
+class Owned(Protocol):
+    """What carries the mark of a machine: the machine itself, or something that it left behind."""
+
+    @property
+    def instance_id(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
 
 
 class LeakRecords(Protocol):
     """A part of `spotd.store.base.Store`."""
 
-    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
         """Those instances, by id, that a node stands or stood for (it has their token, or
         the id of one without any), and when that node was gone; 0 for one that is not."""
         ...

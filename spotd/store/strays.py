@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, case, or_, select, update
 
-from providers.base import Instance
 from spotd.model import Node
 from spotd.states import NodeState
 from spotd.store import schema
+from spotd.store.leaks import Owned
 
 RELEASED = "orphans_released/"  # and a provider: the counter that keeps the time
 
@@ -19,7 +19,7 @@ _counters, _nodes = schema.counters.c, schema.nodes.c
 _SOME = 500  # instances in one statement
 
 
-def asked_for(conn: Connection, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+def asked_for(conn: Connection, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
     """See LeakRecords.asked_for."""
     found: dict[str, int] = {}
     for at in range(0, len(instances), _SOME):
@@ -34,7 +34,7 @@ def asked_for(conn: Connection, provider: str, instances: Sequence[Instance]) ->
     return found
 
 
-def matched(rows: Iterable[Row[Any] | Node], instances: Sequence[Instance]) -> dict[str, int]:
+def matched(rows: Iterable[Row[Any] | Node], instances: Sequence[Owned]) -> dict[str, int]:
     """Which instances are those of `rows`, and when those were gone."""
     found = [(row, row.gone_at_us if row.state == NodeState.GONE.value else 0) for row in rows]
     by_id = {row.instance_id: at_us for row, at_us in found if row.instance_id}

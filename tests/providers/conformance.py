@@ -292,6 +292,35 @@ class ProviderConformance:
         wait_for(lambda: _live(cloud, "limited") == [])
         assert len(_live(cloud, "unlimited")) == 1
 
+    # --- leftovers
+
+    def test_what_a_machine_leaves_behind_is_listed_and_discarded(self, rig: Rig) -> None:
+        cloud, other = rig.provider(), rig.provider("other")
+        request = rig.request(cloud, "leaves")
+        cloud.launch(request)
+        instance = _settled(cloud, "leaves")
+        assert list(cloud.leftovers()) == []
+        _break(rig, "leftovers", "terminate")
+        cloud.terminate(instance.instance_id)
+        left = cloud.leftovers()
+        assert left
+        for one in left:
+            assert dict(one.tags).items() >= dict(request.tags).items()
+            assert one.region == request.region
+        assert list(other.leftovers()) == []
+        for one in left:
+            cloud.discard(one.leftover_id)
+            cloud.discard(one.leftover_id)
+        assert list(cloud.leftovers()) == []
+        cloud.discard("nobody-knows-it")
+
+    @pytest.mark.parametrize("what", ["http_500", "garbage", "unauthorized"])
+    def test_leftovers_of_a_broken_cloud_are_an_error(self, rig: Rig, what: str) -> None:
+        cloud = rig.provider()
+        _break(rig, what, "leftovers")
+        with pytest.raises(ProviderError):
+            cloud.leftovers()
+
     # --- list
 
     def test_list_carries_what_we_asked_for(self, rig: Rig, cloud: Provider) -> None:

@@ -19,6 +19,7 @@ from providers.base import (
     Instance,
     Launched,
     LaunchRequest,
+    Leftover,
     Notice,
     Offer,
     OfferRequest,
@@ -117,6 +118,12 @@ class CloudClient:
 
     def renew(self, instance_id: str, expires_at_us: int) -> None:
         self._call("renew", lambda: self._cloud.renew(instance_id, expires_at_us))
+
+    def leftovers(self) -> Sequence[Leftover]:
+        return ()  # its machines end whole
+
+    def discard(self, leftover_id: str) -> None:
+        raise AssertionError(f"{leftover_id} was never left")
 
     def _call(self, what: str, act: Callable[[], T]) -> T:
         return self._net.call(

@@ -41,6 +41,7 @@ from spotd.store.base import (
 )
 from spotd.store.duties import Fence
 from spotd.store.engine import BrokenRuleError
+from spotd.store.leaks import Owned
 from spotd.store.listing import Listing
 from tests.sim.memory import (
     alerts,
@@ -302,7 +303,7 @@ class MemoryStore(MemoryAccess):
 
     # --- machines that nobody wants
 
-    def asked_for(self, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
         return strays.asked_for(self._here(), provider, instances)
 
     def record_renewed(self, node_id: str, until_us: int) -> None:

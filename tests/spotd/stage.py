@@ -22,6 +22,7 @@ from providers.base import (
     InstanceState,
     Launched,
     LaunchRequest,
+    Leftover,
     Notice,
     Offer,
     OfferRequest,
@@ -204,6 +205,7 @@ class ToyCloud:
         self.name = name
         self.on_sale: list[Offer] = []
         self.machines: dict[str, Machine] = {}
+        self.left: list[Leftover] = []
         self.creates: Counter[str] = Counter()  # by token
         self.calls: Counter[str] = Counter()
         self.before: dict[str, deque[Exception]] = {}
@@ -289,6 +291,14 @@ class ToyCloud:
     def notices(self) -> Sequence[Notice]:
         self._call("notices")
         return []
+
+    def leftovers(self) -> Sequence[Leftover]:
+        self._call("leftovers")
+        return list(self.left)
+
+    def discard(self, leftover_id: str) -> None:
+        self._call("discard")
+        self.left = [left for left in self.left if left.leftover_id != leftover_id]
 
     def renew(self, instance_id: str, expires_at_us: int) -> None:
         self._call("renew")

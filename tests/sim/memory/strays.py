@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from providers.base import Instance
+from spotd.store.leaks import Owned
 from spotd.store.strays import RELEASED, matched
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
-def asked_for(tables: Tables, provider: str, instances: Sequence[Instance]) -> dict[str, int]:
+def asked_for(tables: Tables, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
     """See LeakRecords.asked_for."""
     nodes = [node for node in tables.nodes.values() if node.offer.provider == provider]
     return matched(nodes, instances)
