@@ -147,3 +147,7 @@ class RandomIds:
 
     def token(self) -> str:
         return self.random_bytes(16).hex()
+
+    def chance(self) -> int:
+        """Of 64 bits."""
+        return int.from_bytes(self.random_bytes(8), "big")

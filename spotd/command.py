@@ -150,7 +150,8 @@ def restore_(
 
     While that lasts no machine is ended for being unknown, so what was launched since the backup
     lives on and is told. Restore the master key (`spotd-key` in the state folder) as well. When the
-    daemon runs again, look at `spotctl orphans`, then: spotctl quarantine release.
+    daemon runs again, look at `spotctl orphans`, then: spotctl quarantine release. Beside a spotd
+    that still uses the original, or did within two minutes, it stands still.
 
     \b
     Example:

@@ -26,6 +26,7 @@ from providers.stores.base import StoreError as ObjectStoreError
 from spotd import log as logs
 from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
+from spotd.act.claim import Claim
 from spotd.act.effects import World
 from spotd.act.link import SshLink
 from spotd.act.secrets import open_job_secrets
@@ -60,6 +61,7 @@ from spotd.vault import JobKeys, open_job_keys, rotate, unlock
 log = structlog.get_logger(__name__)
 
 WATCHDOG_EVERY_S = 1.0  # the unit allows a minute
+FIRST_LOOK_S = 3.0  # how long the start waits to know whose the deployment is
 PUT_OUT_EVERY_S = 10.0  # machines that did not answer when a user was disabled are asked again
 PATIENCE_S = 3.0  # with each kind of thing that is under way when we stop
 
@@ -81,7 +83,7 @@ class Daemon:
         self._locks = [_hold_folder(make_folder(config.state_dir))]
         settings = config.file.safe_mode.to_settings()
         self.safe = SafeMode(config.state_dir, self.clock, settings)
-        self._safe_told = False
+        self._told: set[str] = set()  # what keeps us from our work, and is on record
         file = file_of(config.database_url)
         if file is not None:
             self._locks.append(hold_database(file))
@@ -100,6 +102,9 @@ class Daemon:
         self.store.set_limits(config.file.limits.to_model())
         self.providers = _providers(config, self.store.deployment())
         self.objects = _open_objects(config)
+        every_s = config.file.timing.claim_every_s
+        ids = self.ids
+        self.claim = Claim(self.store, self.objects, self.clock, self.owner, ids.chance, every_s)
         self.survey = Survey(self.store, self.providers, self.clock)
         self.link = SshLink(build_bundle())
         self.visitors = Visitors(self.link, self.keys, self.clock)
@@ -113,6 +118,8 @@ class Daemon:
         self.delivery = Delivery(routes_of(config), self.clock)
         self.duties = self._duties()
         self.duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
+        self.duties.add(every_s, "claim", self.claim.keep)
+        self.duties.stand_still(self.claim.why)
         self._hints = [self.loop.poke, self.follower.poke]
 
     def run(self) -> None:
@@ -123,13 +130,16 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
                 signal.signal(number, self._stop)
+        looked = threading.Event()
+        threading.Thread(target=self.claim.watch, args=(looked,), daemon=True).start()
+        looked.wait(FIRST_LOOK_S)
         thread = threading.Thread(target=self.loop.run, name="reconcile")
         thread.start()
         try:
             self.duties.start()
             self.follower.start()
             notify("READY=1")
-            self._tell_safe_mode()
+            self._tell()
             log.info("ready", socket=str(self.config.socket), providers=list(self.providers))
             received = signal.Signals(self._signals.get())
             notify("STOPPING=1")
@@ -142,6 +152,7 @@ class Daemon:
         """Stop deciding, let calls in flight record their outcome, then close. Whatever does not
         end in time is what a crash would leave: due again."""
         self.loop.stop()
+        self.claim.stop()
         thread.join(PATIENCE_S)
         self.duties.stop(PATIENCE_S)
         self.pool.close(PATIENCE_S)
@@ -167,21 +178,25 @@ class Daemon:
             self._fed_s = now_s
             notify("WATCHDOG=1")
             self.duties.notice_clock()
-            self._tell_safe_mode()
+            self._tell()
 
-    def _tell_safe_mode(self) -> None:
-        """That it began, and that it is over; again when the store did not take it."""
-        why = self.safe.why()
-        if bool(why) == self._safe_told:
-            return
-        notify(f"STATUS={why}")
-        text = why or "safe mode is over: spotd launches and starts again"
-        severity = Severity.ERROR if why else Severity.INFO
-        event = Event("safe_mode", text, severity=severity, alert=True, key="safe_mode")
-        with contextlib.suppress(StoreError):
-            self.store.add_event("", event, self.clock.now_us())
-            self._safe_told = bool(why)
-            log.log(logging.WARNING, "safe mode", why=why or "over")
+    def _tell(self) -> None:
+        """What keeps this daemon from its work, as it begins and ends; again where the store did
+        not take it."""
+        states = {
+            "safe_mode": (self.safe.why(), "safe mode is over: spotd launches and starts again"),
+            "contested": (self.claim.why(), "the deployment is this spotd's alone: it goes on"),
+        }
+        for kind, (why, over) in states.items():
+            if bool(why) == (kind in self._told):
+                continue
+            notify(f"STATUS={why}")
+            severity = Severity.ERROR if why else Severity.INFO
+            event = Event(kind, why or over, severity=severity, alert=True, key=kind)
+            with contextlib.suppress(StoreError):
+                self.store.add_event("", event, self.clock.now_us())
+                self._told ^= {kind}
+                log.warning(kind, text=why or over)
 
     def keys(self, job_id: str) -> JobKeys:
         """The keys of a job, out of the vault."""
@@ -210,6 +225,7 @@ class Daemon:
             listening_since=self.listening.since_us,
             answering_since=self.survey.answering_since,
             safe_until=self.safe.until_us,
+            contested=self.claim.why,
         )
 
     def _duties(self) -> Duties:
@@ -250,11 +266,12 @@ class Daemon:
             unswept=self.survey.unswept,
             safe_mode=self.safe.why,
             leave_safe_mode=self._leave_safe_mode,
+            contested=self.claim.why,
         )
 
     def _leave_safe_mode(self) -> None:
         self.safe.leave()
-        self._tell_safe_mode()
+        self._tell()
         self.store.note_jobs([job.id for job in self.store.jobs(False)])
 
     def _rotate_key(self) -> None:

@@ -84,6 +84,7 @@ class Duties:
         self._holder = holder
         self._timing = timing
         self._schedule = schedule
+        self._contested: Callable[[], str] = str
         self._more: list[tuple[float, str, Callable[[Store], object]]] = []
         self._changed = threading.Condition()
         self._stopping = False
@@ -134,6 +135,11 @@ class Duties:
         """One more duty, before the start: `run(store)` each `seconds`, with the store of its
         holder."""
         self._more.append((seconds, duty, run))
+
+    def stand_still(self, contested: Callable[[], str]) -> None:
+        """While `contested()` says why, no cloud is asked for anything. To be set before the start;
+        see act/claim.py."""
+        self._contested = contested
 
     def notice_clock(self) -> None:
         """To be called again and again, from outside of the schedule: that goes by the wall clock,
@@ -200,6 +206,8 @@ class Duties:
         With `at_once` also now, and then set that."""
 
         def held() -> None:
+            if line != OWN and self._contested():
+                return  # the clouds are another's
             with self._changed:
                 epoch = self._epochs.get(duty)
             if epoch is not None:

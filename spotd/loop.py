@@ -62,6 +62,10 @@ class Loop:
         on its way out is ended all the same."""
         while not self._stopping.is_set():
             self._poked.clear()
+            if self._world.contested():
+                self._progressed()
+                self._stopping.wait(AWAY_S)
+                continue
             try:
                 self._resume()
                 busy = self.round()

@@ -77,7 +77,7 @@ class World:
     `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
     open it. `started_at_us` is when this daemon started, `listening_since()` since when it hears
     nodes without a gap, `answering_since()` since when a cloud that was away answers again,
-    `safe_until()` until when it is in safe mode.
+    `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all.
     """
 
     store: Store
@@ -95,6 +95,7 @@ class World:
     listening_since: Callable[[], int] = lambda: 0
     answering_since: Callable[[], Mapping[str, int]] = dict
     safe_until: Callable[[], int] = lambda: 0
+    contested: Callable[[], str] = str
 
 
 def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:

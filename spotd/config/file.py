@@ -189,6 +189,7 @@ class TimingSection(Section):
     offers_every_s: Seconds = Field(default=60.0, description="Between price refreshes")
     alerts_every_s: Seconds = Field(default=1.0, description="Between looks into the outbox")
     lease_s: float = Field(default=20.0, ge=8, le=600, description="Before a duty is taken over")
+    claim_every_s: Seconds = Field(default=30.0, description="Between looks at whose we are")
     prune_every_s: Seconds = 3600.0
     keep_history_days: float = Field(
         default=90.0, gt=0, le=36_500, description="Events and progress"

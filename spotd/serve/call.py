@@ -55,7 +55,8 @@ class Backing:
     true of those who are never shut out; `policy_facts(cloud)` is None when no such cloud is
     configured; `silent` are the clouds that do not answer, provider -> what is known of it; `held`
     are the machines that no job wants and that are not ended, and `unswept` the providers of which
-    this daemon does not know any; `safe_mode()` is why the daemon only observes and ends, or "", and `leave_safe_mode()` a person's word against it.
+    this daemon does not know any; `safe_mode()` is why the daemon only observes and ends, or "",
+    and `leave_safe_mode()` a person's word against it; `contested()` is why it stands still.
     """
 
     store: Store
@@ -81,6 +82,7 @@ class Backing:
     unswept: Callable[[], Sequence[str]] = tuple
     safe_mode: Callable[[], str] = str
     leave_safe_mode: Callable[[], None] = lambda: None
+    contested: Callable[[], str] = str
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def doctor(call: Call) -> dict[str, Any]:
         *_check_checkpoints(backing),
         *_check_market(backing, call.now_us),
         *_check_quarantine(backing),
-        *_check_safe_mode(backing),
+        *_check_standing(backing),
     ]
     items = [
         {"name": check.name, "ok": check.ok, "text": check.text, "try": check.try_}
@@ -110,8 +110,12 @@ def _check_quarantine(backing: Backing) -> list[Check]:
     return [Check("quarantine", False, reason, advice)] if reason else []
 
 
-def _check_safe_mode(backing: Backing) -> list[Check]:
-    """Told while it lasts."""
+def _check_standing(backing: Backing) -> list[Check]:
+    """What keeps the daemon from its work, while it lasts."""
+    contested = backing.contested()
+    if contested:
+        advice = "look at `spotctl nodes` on both, and stop the one that is wrong"
+        return [Check("deployment", False, contested, advice)]
     reason = backing.safe_mode()
     advice = "see `journalctl -u spotd` for what it crashed of, then: spotctl safe-mode leave"
     return [Check("safe mode", False, reason, advice)] if reason else []

@@ -36,3 +36,12 @@ class LeakRecords(Protocol):
     def orphans_released_us(self, provider: str) -> int:
         """The latest of these times; 0 when nobody ever said so."""
         ...
+
+    def claims(self) -> tuple[int, int]:
+        """The number that is known to stand for this database in the deployment's store, and the
+        one that is about to; 0 for none."""
+        ...
+
+    def record_claim(self, confirmed: int, intended: int) -> None:
+        """These numbers."""
+        ...

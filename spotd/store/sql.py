@@ -25,6 +25,7 @@ from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store import (
     alerts,
+    claims,
     duties,
     jobs,
     journal,
@@ -353,6 +354,12 @@ class SqlStore(SqlAccess):
 
     def orphans_released_us(self, provider: str) -> int:
         return self._database.read(lambda c: strays.released_us(c, provider))
+
+    def claims(self) -> tuple[int, int]:
+        return self._database.read(claims.claims)
+
+    def record_claim(self, confirmed: int, intended: int) -> None:
+        self._write(lambda tx: claims.record(tx.conn, confirmed, intended))
 
     # --- the deployment
 

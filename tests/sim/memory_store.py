@@ -39,6 +39,7 @@ from spotd.store.base import (
     StoreUnavailableError,
     Submission,
 )
+from spotd.store.claims import CONFIRMED, INTENDED
 from spotd.store.duties import Fence
 from spotd.store.engine import BrokenRuleError
 from spotd.store.leaks import Owned
@@ -311,6 +312,13 @@ class MemoryStore(MemoryAccess):
 
     def release_orphans(self, provider: str, at_us: int) -> None:
         self._write(strays.release, provider, at_us)
+
+    def claims(self) -> tuple[int, int]:
+        counters = self._here().counters
+        return counters.get(CONFIRMED, 0), counters.get(INTENDED, 0)
+
+    def record_claim(self, confirmed: int, intended: int) -> None:
+        self._write(strays.record_claim, confirmed, intended)
 
     def orphans_released_us(self, provider: str) -> int:
         return strays.released_us(self._here(), provider)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spotd.store.claims import CONFIRMED, INTENDED
 from spotd.store.leaks import Owned
 from spotd.store.strays import RELEASED, matched
 from tests.sim.memory.tables import Tables
@@ -27,6 +28,12 @@ def release(tx: Transaction, provider: str, at_us: int) -> None:
     """See LeakRecords.release_orphans."""
     latest_us = max(released_us(tx.tables, provider), at_us)
     tx.put(tx.tables.counters, RELEASED + provider, latest_us)
+
+
+def record_claim(tx: Transaction, confirmed: int, intended: int) -> None:
+    """See LeakRecords.record_claim."""
+    tx.put(tx.tables.counters, CONFIRMED, confirmed)
+    tx.put(tx.tables.counters, INTENDED, intended)
 
 
 def released_us(tables: Tables, provider: str) -> int:

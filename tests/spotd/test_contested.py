@@ -1,0 +1,100 @@
+"""A restored copy runs beside the original, as processes at one cloud: it touches nothing while the
+original lives, and goes on when that is gone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from providers.stores.local import LocalStore
+from spotd.demo.box import Box, wait_for
+
+LIMIT_S = 60.0
+
+JOB = """\
+name: contested
+resources:
+  accelerators: H100:8
+run: while :; do sleep 0.05; done
+spotd:
+  checkpoint: {engine: none}
+"""
+
+
+def spotd(box: Box, *words: str) -> None:
+    command = [sys.executable, "-m", "spotd.command", *words, "--config", str(box.config_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, env=box.environ(), check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def why(box: Box) -> str:
+    """Why it stands still, as its doctor says."""
+    checks = {check["name"]: check["text"] for check in box.client.get("/v1/doctor")["checks"]}
+    return str(checks.get("deployment", ""))
+
+
+def open_machines(box: Box) -> list[dict[str, Any]]:
+    return [row for row in box.meter() if not row["ended_at_us"]]
+
+
+def moves(objects: LocalStore, times: int) -> None:
+    """The one that lives keeps its claim so often."""
+    seen: set[bytes] = set()
+
+    def moved() -> bool:
+        for info in objects.list("claims/"):
+            seen.add(objects.get(info.key)[0])
+        return len(seen) > times
+
+    wait_for("the claim to move", moved, LIMIT_S)
+
+
+@pytest.mark.xdist_group("daemon")
+def test_a_copy_beside_the_original_touches_nothing_until_that_is_gone() -> None:
+    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name:
+        bucket = Path(name) / "bucket"
+        settings = (
+            f'[deployment]\nstore = "{bucket.as_uri()}"\n'
+            "[timing]\nclaim_every_s = 1.0\noffers_every_s = 0.5\nsurvey_every_s = 1.0"
+        )
+        with (
+            Box(Path(name) / "one", settings=settings) as one,
+            Box(Path(name) / "copy", settings=settings) as copy,
+        ):
+            one.start()
+            copy.cloud_url, copy.token_file = one.cloud_url, one.token_file
+            _tell_story(one, copy, LocalStore(bucket))
+
+
+def _tell_story(one: Box, copy: Box, objects: LocalStore) -> None:
+    job_id = one.submit(JOB, "r1")
+    one.wait_phase(job_id, {"running"}, LIMIT_S)
+    spotd(one, "db", "backup", str(copy.folder / "backup"))
+    copy.write_config()
+    spotd(copy, "db", "restore", str(copy.folder / "backup"))
+    shutil.copy(one.folder / "state" / "spotd-key", copy.folder / "state" / "spotd-key")
+    moves(objects, 2)  # it lives on, and the backup grows old
+
+    copy.start_daemon()
+    wait_for("the copy to stand still", lambda: why(copy), LIMIT_S)
+    copy.client.post(f"/v1/jobs/{job_id}/cancel")  # its user, at the wrong box
+    moves(objects, 6)
+    assert why(copy)
+    assert not why(one)
+    assert len(open_machines(one)) == 1
+    assert one.job(job_id)["phase"] == "running"
+    told = [row["kind"] for row in copy.client.get("/v1/events")["items"]]
+    assert told.count("contested") == 1
+
+    one.kill_daemon()
+    wait_for("the copy to go on", lambda: not why(copy), LIMIT_S)
+    copy.wait_phase(job_id, {"cancelled"}, LIMIT_S)
+    assert open_machines(one) == []
