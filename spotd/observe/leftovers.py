@@ -104,8 +104,8 @@ class LeftoverSweep:
         whys = dict.fromkeys(verdicts[one.leftover_id].why for one in news)
         text = (
             f"left behind in {name}, and held, not discarded: {_named(news)}; "
-            f"{'; '.join(list(whys)[:NAMED])}. They may cost money: delete them in that cloud's "
-            "own console, or what is ours with `spotctl orphans end`"
+            f"{'; '.join(list(whys)[:NAMED])}. They may cost money: look at them in that cloud's "
+            "own console, and delete there what is not wanted"
         )
         key = f"leftovers_held/{name}"
         event = Event("leftovers_held", text, severity=Severity.WARNING, alert=True, key=key)

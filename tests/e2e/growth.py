@@ -20,8 +20,8 @@ from spotd.demo.box import Box, wait_for
 BATCH = 4  # jobs side by side
 WARM_JOBS = 8  # before the first look: pools of threads and caches have their size then
 LIMIT_S = 120.0
-# A job in the second half of a long life. The page caches of SQLite fill with the database, 2 MiB for
-# each of some nine connections; what Python holds grew by 8 KiB a job when it was looked at
+# A job, in the second half of a long life. The page caches of SQLite fill with the database, 2 MiB
+# for each of some nine connections; what Python holds grew by 8 KiB a job when it was looked at
 # (tracemalloc), for ten minutes' worth of jobs.
 MOST_KIB = 64.0
 SETTINGS = "[timing]\noffers_every_s = 0.5\nsurvey_every_s = 0.5"

@@ -95,7 +95,7 @@ def test_what_a_person_releases_goes(stage: Stage) -> None:
     foreign = left(stage, "vol-2", **{"spotd-deployment": "d9"})
     sweep = sweep_of(stage)
     look(stage, sweep, GRACE_S)
-    stage.store.release_orphans(stage.clock.now_us())
+    stage.store.release_orphans("aws", stage.clock.now_us())
     assert look(stage, sweep, GRACE_S).left == [foreign]
 
 
