@@ -48,7 +48,7 @@ class Box:
         return self.claim.why()
 
     def duty(self) -> SqlStore:
-        epoch = self.store.take_duty("claim", self.name, self.clock.now_us(), 20_000_000)
+        epoch = self.store.take_duty("claim", self.name, self.clock.now_us, 20_000_000)
         assert epoch is not None
         return self.store.fenced("claim", epoch)
 
@@ -177,7 +177,7 @@ def test_who_lost_the_duty_claims_nothing(boxes: Boxes) -> None:
     box.round()
     ours = box.duty()
     box.clock.sleep(30.0)
-    assert box.store.take_duty("claim", "other", box.clock.now_us(), 20_000_000)
+    assert box.store.take_duty("claim", "other", box.clock.now_us, 20_000_000)
     before = box.objects.get("claims/d0")
     with pytest.raises(LostDutyError):
         box.claim.keep(ours)

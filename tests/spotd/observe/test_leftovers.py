@@ -127,7 +127,7 @@ def test_who_lost_the_duty_discards_nothing(stage: Stage) -> None:
     stage.clock.sleep(GRACE_S)
     ours = stage.duty("leftovers:aws")
     stage.clock.sleep(30.0)
-    assert stage.store.take_duty("leftovers:aws", "other", stage.clock.now_us(), 20_000_000)
+    assert stage.store.take_duty("leftovers:aws", "other", stage.clock.now_us, 20_000_000)
     with pytest.raises(LostDutyError):
         sweep.run(ours)
     assert stage.clouds["aws"].left
