@@ -42,7 +42,7 @@ class LeaveReason(str, Enum):
     FAILED = "failed"
     DONE = "done"
     CANCELLED = "cancelled"
-    OUTBID = "outbid"
+    OUTBID = "outbid"  # another machine is to do better; it trains on until that is ready
     HEDGE_LOST = "hedge_lost"
 
 

@@ -350,6 +350,7 @@ def finish(run: Run, progress: Progress) -> int:
     progress.flush()
     code = EXIT_FINISHED
     if run.checkpointer is not None:
+        run.link.excuse(FINAL_GRACE_S)  # no step comes any more
         run.save(run.args.steps, "final", final=True)
         if not run.checkpointer.drain(FINAL_GRACE_S):
             code = EXIT_FENCED if run.checkpointer.fenced else EXIT_ERROR
