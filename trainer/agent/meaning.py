@@ -24,6 +24,8 @@ def meaning_of(
         return wire.EXIT_FINISHED, f"{text}: see its last output"
     if wire.EXIT_FENCED in said:
         return wire.EXIT_FENCED, ""
+    if wire.EXIT_DIVERGED in workers:
+        return wire.EXIT_DIVERGED, ""
     if released or wire.EXIT_RELEASED in said:
         return wire.EXIT_RELEASED, ""
     if not stopped or code == 0:

@@ -14,7 +14,7 @@ from trainer.agent.sockets import Connection, Listener
 # What a training process may journal; the rest is the agent's own to say.
 WORKER_KINDS = frozenset(
     {wire.READY, wire.CLAIMED, wire.PROGRESS, wire.CHECKPOINT, wire.CHECKPOINT_FAILED}
-    | {wire.CHECKPOINT_SKIPPED, wire.RELEASED, wire.WARNING}
+    | {wire.CHECKPOINT_SKIPPED, wire.ROLLED_BACK, wire.RELEASED, wire.WARNING}
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from spotd.decide.cooldowns import BASE_S, cooldown_until_us, refusal_of, spoiled_places
 from spotd.model import LeaveReason, Outcome, S
 from spotd.states import NodeState
-from spotd.wire import EXIT_HUNG, EXIT_UNFIT
+from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 from tests.spotd.decide.build import NOW, OFFERS, by_id, kinds, node, settle, spec, view
 
 L, B, R, D, T, G = NodeState
@@ -78,6 +78,15 @@ def test_its_offer_cools_for_long(code: int, reason: LeaveReason, said: str) -> 
     until_us, why = cooldown_until_us(left.offer, spoiled_places([refusal]))
     assert (until_us, why) == (NOW + int(BASE_S[said] * S), said)
     assert refusal_of(replace(left, leave_reason=None)) is None, "it has not left yet"
+
+
+def test_training_that_diverged_for_good_is_not_tried_again() -> None:
+    diverged = node(R, exit_code=EXIT_DIVERGED, exited_at_us=NOW)
+    after, plan = settle(view(diverged))
+    assert by_id(after, diverged).state is T
+    assert after.job.outcome is Outcome.FAILED
+    assert "diverged" in after.job.outcome_text
+    assert "failed" in kinds(plan), "and its user is told"
 
 
 def test_after_a_crash_any_offer_is_good() -> None:
