@@ -46,6 +46,10 @@ class LeaveReason(str, Enum):
     HEDGE_LOST = "hedge_lost"
 
 
+# Why a draining machine trains on until its replacement is ready.
+TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID})
+
+
 class EffectKind(str, Enum):
     """What can be done to the world; see act/effects.py."""
 
