@@ -125,7 +125,8 @@ def test_a_wrong_name_does_not_spare_the_others(
         if verb == "resume":
             assert spotctl(rig, "pause", name) == 0
     capsys.readouterr()
-    assert spotctl(rig, verb, "typo", "one", "tpyo", "two", "-o", "json") == 3
+    sure = [] if verb == "resume" else ["--yes"]
+    assert spotctl(rig, verb, "typo", "one", "tpyo", "two", "-o", "json", *sure) == 3
     captured = capsys.readouterr()
     assert [item["name"] for item in json.loads(captured.out)["items"]] == ["one", "two"]
     assert captured.err.splitlines() == [
