@@ -124,6 +124,7 @@ def clean_up(d: Draft) -> None:
             d.leave(node, reason, d.job.outcome_text, keep=True)
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
     if left:
-        d.say(f"{d.job.outcome_text}; {left} machines still to be seen gone")
+        machines = "1 machine" if left == 1 else f"{left} machines"
+        d.say(f"{d.job.outcome_text}; {machines} still to be seen gone")
     else:
         d.say(d.job.outcome_text)
