@@ -6,7 +6,9 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TextIO, cast
 
@@ -95,6 +97,73 @@ class Redactor:
 
 redactor = Redactor()
 
+FLOOD_LINES = 50  # of one kind ...
+FLOOD_S = 60.0  # ... in so many seconds
+_MAX_KINDS = 1000
+_NUMBERS = re.compile(r"\w*\d\w*")  # and ids
+
+
+@dataclass
+class _Kind:
+    """One kind of message in its present window."""
+
+    began_at: float
+    lines: int = 0
+    left_out: int = 0
+
+
+class Sampler(logging.Handler):
+    """Hands on to `handler` what is no flood: of one kind of message so many in a window. How many
+    more there were is told when the window is over, or at the end.
+
+    A kind is a logger, a level, and what a message says but for its numbers
+    and ids.
+    """
+
+    def __init__(
+        self, handler: logging.Handler, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._handler = handler
+        self._monotonic = monotonic
+        self._kinds: dict[tuple[str, int, str], _Kind] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Under the handler's lock, as all handlers are."""
+        now = self._monotonic()
+        self._tell(now - FLOOD_S)
+        said = record.msg.get("event", "") if isinstance(record.msg, dict) else record.msg
+        key = (record.name, record.levelno, _NUMBERS.sub("#", str(said)[:200]))
+        kind = self._kinds.setdefault(key, _Kind(now))
+        kind.lines += 1
+        if kind.lines <= FLOOD_LINES:
+            self._handler.handle(record)
+        else:
+            kind.left_out += 1
+
+    def close(self) -> None:
+        """Tell of what is left."""
+        self._tell(float("inf"))
+        self._handler.close()
+        super().close()
+
+    def _tell(self, before: float) -> None:
+        """Of the windows that began before; all of them when there are too many."""
+        if len(self._kinds) >= _MAX_KINDS:
+            before = float("inf")
+        # Windows begin in the order of the dictionary.
+        while self._kinds:
+            key = next(iter(self._kinds))
+            if self._kinds[key].began_at > before:
+                return
+            kind = self._kinds.pop(key)
+            if kind.left_out:
+                name, level, said = key
+                text = f"{kind.left_out} more were left out of: {said}"
+                self._handler.handle(
+                    logging.LogRecord(name, level, __file__, 0, text, None, exc_info=None)
+                )
+
 
 def get_logger(name: str) -> FilteringBoundLogger:
     """A logger for one module: `log.info("event in words", job="j...", node="...")`."""
@@ -149,7 +218,7 @@ def configure(
         )
     )
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [Sampler(handler)]
     root.setLevel(level.upper())
     for name, least in _QUIET.items():
         logging.getLogger(name).setLevel(max(least, root.level))

@@ -42,8 +42,12 @@ class LeaveReason(str, Enum):
     FAILED = "failed"
     DONE = "done"
     CANCELLED = "cancelled"
-    OUTBID = "outbid"
+    OUTBID = "outbid"  # another machine is to do better; it trains on until that is ready
     HEDGE_LOST = "hedge_lost"
+
+
+# Why a draining machine trains on until its replacement is ready.
+TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID})
 
 
 class EffectKind(str, Enum):

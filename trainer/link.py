@@ -96,6 +96,10 @@ class Link:
         """Queue one journal entry. Never blocks; with the queue full the oldest entry is lost."""
         self._queue({"kind": kind, "data": dict(data)})
 
+    def excuse(self, for_s: float) -> None:
+        """Say that we live, and may be silent for `for_s`, in which we would seem to hang."""
+        self._queue({"busy_s": for_s})
+
     def close(self, *, exit_code: int | None = None, timeout_s: float = 2.0) -> None:
         """Say how we end, wait until the queue is sent or `timeout_s` is over, and hang up."""
         if self._path:

@@ -81,10 +81,16 @@ class TrainState:
             for name, parameter, start in places
         )
 
-    def update(self, rate: float, step: int) -> None:
-        """One step of AdamW with clipped gradients; `step` counts from 0. Clears the gradients."""
+    def update(self, rate: float, step: int) -> bool:
+        """One step of AdamW with clipped gradients; `step` counts from 0. Clears the gradients.
+
+        False, and nothing else is changed, when they are no finite numbers.
+        """
         beta_1, beta_2 = self._betas
         norm = torch.linalg.vector_norm(self.grads)
+        if not math.isfinite(norm.item()):
+            self.grads.zero_()
+            return False
         self.grads.mul_((self._clip / (norm + 1e-6)).clamp(max=1.0))
         self.mean.lerp_(self.grads, 1 - beta_1)
         self.square.mul_(beta_2).addcmul_(self.grads, self.grads, value=1 - beta_2)
@@ -92,6 +98,11 @@ class TrainState:
         self.weights[: self._decay_end].mul_(1 - rate * self._decay)
         self.weights.addcdiv_(self.mean, scale, value=-rate / (1 - beta_1 ** (step + 1)))
         self.grads.zero_()
+        return True
+
+    def finite(self) -> bool:
+        """Whether all of it are numbers. One that is not makes the sum none."""
+        return all(math.isfinite(flat.sum(dtype=torch.float64)) for flat in self.flats())
 
     def stage(self, arena: memoryview) -> None:
         """Copy everything into `arena` (layout.size bytes of host memory)."""

@@ -6,6 +6,7 @@ library only, so that it can be installed before the slow imports.
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 import time
 from collections.abc import Callable
@@ -13,11 +14,15 @@ from types import FrameType
 
 from trainer.link import Link
 
+# Asks for the stack of every thread, on stderr. The handler is C: it answers where Python hangs.
+STACKS_SIGNAL = signal.SIGUSR2
+
 
 class Stop:
     """What was asked of this process.
 
-    SIGUSR1 asks for a save, SIGTERM to save and leave; the link's flag asks for either. `stopping`
+    SIGUSR1 asks for a save, SIGTERM to save and leave; the link's flag asks for either. SIGUSR2
+    asks where it is: see STACKS_SIGNAL. `stopping`
     is a level, `take_saves` counts each request once.
     """
 
@@ -29,7 +34,8 @@ class Stop:
         self._taken = 0
 
     def install(self) -> None:
-        """Take over SIGTERM and SIGUSR1. Call it first of all, from the main thread."""
+        """Take over SIGTERM, SIGUSR1 and SIGUSR2. Call it first of all, from the main thread."""
+        faulthandler.register(STACKS_SIGNAL, all_threads=True)
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGUSR1, self._on_save)
 

@@ -23,8 +23,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 _BEGAN_S = time.perf_counter()
@@ -37,6 +36,7 @@ from providers.stores import open_store
 from providers.stores.base import StoreError, StoreUnavailableError
 from spotd.wire import (
     CLAIMED,
+    EXIT_DIVERGED,
     EXIT_FENCED,
     EXIT_FINISHED,
     EXIT_RELEASED,
@@ -44,13 +44,16 @@ from spotd.wire import (
     RELEASED,
     WARNING,
 )
+from trainer.arguments import parse_arguments
 from trainer.checkpoint import Checkpointer, MismatchError, UnusableError
-from trainer.data import Corpus, Order, load_corpus
+from trainer.data import Order, load_corpus
 from trainer.fence import Fence, FencedError
 from trainer.job import Job
 from trainer.link import Link
-from trainer.model import Gpt, Shape, make_model
+from trainer.model import Shape, make_model
+from trainer.numbers import Numbers
 from trainer.progress import Progress
+from trainer.run import Run
 from trainer.state import Schedule, TrainState
 from trainer.world import World
 
@@ -61,78 +64,6 @@ STORE_RETRY_S = 2.0
 STOP_GRACE_S = 25.0  # how long a save may take when nobody gave a deadline
 RELEASE_S = 1.0  # kept of the time to stop, for a release without the save that overran
 FINAL_GRACE_S = 600.0  # how long to try to commit the final manifest
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--steps", type=int, default=1000, help="optimizer steps in all")
-    add("--batch", type=int, default=16, help="sequences per rank and step")
-    add("--block", type=int, default=128, help="context in bytes")
-    add("--layers", type=int, default=4)
-    add("--heads", type=int, default=4)
-    add("--width", type=int, default=128)
-    add("--dropout", type=float, default=0.1)
-    add("--lr", type=float, default=1e-3, help="peak learning rate")
-    add("--warmup", type=int, default=20, help="steps of linear warm-up")
-    add("--seed", type=int, default=1)
-    add("--data", type=Path, help="file or folder (default: Python's own standard library)")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add(
-        "--threads",
-        type=int,
-        default=0,
-        help="CPU threads (0: the checkpoint's, or torch's choice)",
-    )
-    add("--step-time-ms", type=float, default=0.0, help="wait until a step took this long")
-    return parser.parse_args()
-
-
-@dataclass
-class Run:
-    """Everything that is prepared before HEAD is claimed. Rank 0 alone has a checkpointer."""
-
-    args: argparse.Namespace
-    world: World
-    link: Link
-    corpus: Corpus
-    order: Order
-    schedule: Schedule
-    model: Gpt
-    state: TrainState
-    fence: Fence
-    checkpointer: Checkpointer | None
-    config: Mapping[str, Any]
-    job: Job
-
-    def compute(self, step: int) -> torch.Tensor:
-        """Forward and backward of one step on this rank's batch; returns the loss."""
-        torch.manual_seed(self.order.seed_of(step, self.world.rank))
-        inputs, targets = self.order.batch_of(self.corpus.data, step, self.world.rank)
-        loss: torch.Tensor = self.model(inputs.to(self.world.device), targets.to(self.world.device))
-        torch.autograd.backward(loss)
-        return loss.detach()
-
-    def save(self, step: int, trigger: str, *, released: bool = False, final: bool = False) -> None:
-        """Hand a snapshot after `step` steps to the checkpointer, where there is one."""
-        if self.checkpointer is None:
-            return
-        state = {
-            "step": step,  # also the position in the data: see trainer.data
-            "config": self.config,
-            "learning_rate": self.schedule.rate(step),
-            "random": "stateless: a function of (seed, step, rank)",
-            "torch": torch.__version__,
-            "device": self.world.device.type,
-            "threads": torch.get_num_threads(),
-        }
-        self.checkpointer.save(
-            step, self.state.stage, state, trigger=trigger, released=released, final=final
-        )
 
 
 class StoppedError(Exception):
@@ -272,12 +203,13 @@ def train(run: Run) -> int:
         steps=args.steps,
         silent=world.rank > 0,
     )
+    numbers = Numbers(run)
     saved_step, saved_at = done, time.monotonic()
     for step in range(done, args.steps):
         started = time.perf_counter()
         loss = run.compute(step)
         world.average(run.state.grads)
-        run.state.update(run.schedule.rate(step), step)
+        applied = run.state.update(run.schedule.rate(step), step)
         loss_here = loss.item()
         with contextlib.suppress(StoppedError):
             pause(args.step_time_ms / 1000 - (time.perf_counter() - started))
@@ -293,11 +225,13 @@ def train(run: Run) -> int:
         progress.add(done, losses / world.size, args.batch * args.block * world.size, busy_s)
         if fences:
             return _leave_fenced(run, progress)
+        if not numbers.accept(done, losses, applied=applied):
+            return _leave_diverged(progress, done)
         if done == args.steps:
             break
         if stops:
             return leave(run, progress, done)
-        if dues or saves:
+        if (dues and numbers.good) or saves:
             progress.flush()  # before the save is durable: no step survives whose loss is unknown
             run.save(done, "asked" if saves else "cadence")
             saved_step, saved_at = done, time.monotonic()
@@ -309,6 +243,12 @@ def _leave_fenced(run: Run, progress: Progress) -> int:
         print(run.checkpointer.fenced, file=sys.stderr, flush=True)
     progress.flush()
     return EXIT_FENCED
+
+
+def _leave_diverged(progress: Progress, step: int) -> int:
+    print(f"error: training has diverged for good at step {step}", file=sys.stderr, flush=True)
+    progress.flush()
+    return EXIT_DIVERGED
 
 
 def leave(run: Run, progress: Progress, step: int) -> int:
@@ -350,7 +290,9 @@ def finish(run: Run, progress: Progress) -> int:
     progress.flush()
     code = EXIT_FINISHED
     if run.checkpointer is not None:
-        run.save(run.args.steps, "final", final=True)
+        run.link.excuse(FINAL_GRACE_S)  # no step comes any more
+        if not run.save(run.args.steps, "final", final=True):
+            return run.world.announce(_leave_diverged(progress, run.args.steps))
         if not run.checkpointer.drain(FINAL_GRACE_S):
             code = EXIT_FENCED if run.checkpointer.fenced else EXIT_ERROR
             print(
@@ -363,7 +305,7 @@ def finish(run: Run, progress: Progress) -> int:
 
 def main() -> int:
     """Run, report how it ended, and return the exit code."""
-    args, rank = parse_arguments(), int(os.environ.get("RANK", "0"))
+    args, rank = parse_arguments(__doc__ or ""), int(os.environ.get("RANK", "0"))
     link = Link.connect(os.environ, rank)
     STOP.listen(link)
     code, world, run = EXIT_ERROR, None, None
@@ -383,6 +325,7 @@ def main() -> int:
     finally:
         idle = run is None or run.checkpointer is None or run.checkpointer.close()
         link.close(exit_code=code)
+        code = EXIT_ERROR if code == EXIT_DIVERGED else code  # which no process can end with
         if world is not None:
             world.leave()
     if not idle:  # its thread must not come back from the store while Python is being taken down

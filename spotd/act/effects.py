@@ -32,6 +32,7 @@ from spotd.clock import Clock
 from spotd.decide.bootstrap import agent_config, start_document
 from spotd.decide.expiry import expiry_tags, life_limit_s
 from spotd.decide.needs import CALL_DEADLINE_S, claim_for
+from spotd.decide.preemptions import CADENCE, MANY, preemptions_lately
 from spotd.errors import UserError
 from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
 from spotd.plan import Effect
@@ -110,7 +111,9 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
             claim, deadline_s = claim_for(node, view, now_us)
             gang = [n for n in view.nodes if n.generation == node.generation and n.chosen]
             ips = tuple(n.host for n in sorted(gang, key=lambda n: n.rank))
+            often = preemptions_lately(view.attempts, now_us) >= MANY
             data = {"claim": claim, "claim_deadline_s": deadline_s, "node_ips": ips}
+            data["cadence"] = CADENCE if often else 1.0
         found.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -12,7 +13,7 @@ from spotd.errors import ExitCode
 
 FINISHED = frozenset({"succeeded", "failed", "cancelled"})
 _AWAY_S = 120.0  # a daemon that restarts is waited for so long
-_POLL_S = 1
+_POLL_S = 20  # what is news ends a wait at once
 
 
 def follow_job(
@@ -31,8 +32,8 @@ def follow_job(
         over = job["phase"] in until or job["phase"] in FINISHED
         left = None if end is None else end - time.monotonic()
         late = left is not None and left <= 0
-        wait_s = 0 if over or late else _POLL_S
-        after = _tell_events(client, job_id, after, wait_s, tell)
+        wait_s = 0 if over or late else min(_POLL_S, math.ceil(_POLL_S if left is None else left))
+        after = _tell_events(client, job, after, wait_s, tell)
         if over:
             return job
         if late:
@@ -40,11 +41,15 @@ def follow_job(
 
 
 def _tell_events(
-    client: Client, job_id: str, after: int, wait_s: int, tell: Callable[[dict[str, Any]], None]
+    client: Client,
+    job: dict[str, Any],
+    after: int,
+    wait_s: int,
+    tell: Callable[[dict[str, Any]], None],
 ) -> int:
-    news = client.patiently(
-        lambda: client.get("/v1/events", job=job_id, after=after, wait_s=wait_s), _AWAY_S
-    )
+    """Waits for events, or for another phase than the one that is known."""
+    wanted = {"job": job["id"], "after": after, "wait_s": wait_s, "phase": job["phase"]}
+    news = client.patiently(lambda: client.get("/v1/events", **wanted), _AWAY_S)
     for event in news["items"]:
         tell(event)
     return int(news["cursor"])

@@ -19,6 +19,7 @@ from spotd.cli.render import (
     say,
 )
 from spotd.cli.text import age, clean, money, place, places, size, span, spent
+from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 
 _JOB_COLUMNS = (
     Column("NAME", cut=True),
@@ -139,12 +140,16 @@ def _print_job(job: dict[str, Any]) -> None:
     _print_tail(job)
 
 
+_ENDS = {EXIT_HUNG: "which hung", EXIT_UNFIT: "whose GPU failed", EXIT_DIVERGED: "which diverged"}
+
+
 def _print_tail(job: dict[str, Any]) -> None:
     """The last words of the machine whose program failed."""
     crashed = [n for n in job["nodes"] if n["exit_code"] not in (None, 0, 75) and n["exit_tail"]]
     if crashed:
         node = crashed[-1]
-        print(f"\nlast output of generation {node['generation']}, exit {node['exit_code']}:")
+        how = _ENDS.get(node["exit_code"], f"exit {node['exit_code']}")
+        print(f"\nlast output of generation {node['generation']}, {how}:")
         for line in node["exit_tail"].splitlines()[-10:]:
             print(f"  {clean(line)}")
 

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from spotd.cli.client import connect
+from spotd.cli.confirm import YES, confirm_many
 from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import age, money
 
@@ -45,16 +46,19 @@ def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
 
 
 @app.command("end")
-def end(ctx: typer.Context, output: Output = output_option()) -> None:
+def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -> None:
     """End all machines that are held now. Look at the list first: they may train.
 
-    Machines of another deployment stay as they are.
+    Machines of another deployment stay as they are. Several are ended once their number was typed
+    in, or with --yes.
 
     \b
     Example:
       spotctl orphans end
     """
     with connect(ctx) as client:
+        held = [item["instance"] for item in client.get("/v1/orphans")["items"]]
+        confirm_many("end", "machines", held, yes=yes)
         data = client.post("/v1/orphans/end", {})
     many = "nothing is held" if not data["count"] else f"released: {', '.join(data['items'])}"
     emit(data, output, lambda: say(f"{many}; the next sweep ends what was released"), "kind")

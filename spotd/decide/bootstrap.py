@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from providers.base import Provider
@@ -32,11 +33,15 @@ def agent_config(deployment: str, node: Node, provider: Provider, now_us: int) -
 def start_document(
     job: Job, effect: Effect, secrets: Mapping[str, str], store_options: Mapping[str, str]
 ) -> StartDocument:
-    """What `start(generation)` carries. `effect.data` has the claim and the gang's addresses."""
+    """What `start(generation)` carries. `effect.data` has the claim and the gang's addresses, and
+    which part of the job's own pause between saves there is to be now."""
     spec, data = job.spec, effect.data
+    cadence = data.get("cadence", 1.0)
     ips, deadline_s = data["node_ips"], data["claim_deadline_s"]
     if not isinstance(ips, tuple) or not isinstance(deadline_s, float):
         raise TypeError("a START effect carries node_ips and claim_deadline_s")
+    if not isinstance(cadence, float):
+        raise TypeError("the cadence of a START effect is a number")
     return StartDocument(
         job_name=job.name,
         num_nodes=spec.num_nodes,
@@ -52,8 +57,8 @@ def start_document(
         engine=spec.checkpoint.engine,
         claim=str(data["claim"]),
         claim_deadline_s=deadline_s,
-        every_steps=spec.checkpoint.every_steps,
-        every_s=spec.checkpoint.every_s,
+        every_steps=math.ceil(spec.checkpoint.every_steps * cadence),
+        every_s=spec.checkpoint.every_s * cadence,
         keep=spec.checkpoint.keep,
         stop_grace_s=spec.stop_grace_s,
         progress_every_s=spec.progress_every_s,

@@ -12,6 +12,7 @@ from functools import lru_cache
 from providers.base import Offer, Scope
 from spotd.model import LeaveReason, Node, Refusal, S
 from spotd.states import NodeState
+from spotd.wire import EXIT_HUNG, EXIT_UNFIT
 
 # First cooldown by what was said, in seconds; doubled for each repeat, up to the cap. Karpenter
 # blocks a refused pool for 3 minutes; quota comes back when our own dying machine is counted out.
@@ -23,6 +24,9 @@ BASE_S = {
     "RejectedError": 3600.0,
     "Preempted": 120.0,
     "Lost": 120.0,
+    "Hung": 600.0,
+    "Unfit": 600.0,
+    "Outbid": 3600.0,
 }
 CAP_S = 3600.0
 BOOT_TIMEOUTS = 2.0  # of the job that asks: another offer has its turn before this one is back
@@ -32,7 +36,9 @@ _CODES = {
     LeaveReason.PREEMPTED: "Preempted",
     LeaveReason.LOST: "Lost",
     LeaveReason.BOOT_TIMEOUT: "BootTimeout",
+    LeaveReason.OUTBID: "Outbid",
 }
+_EXITS = {EXIT_HUNG: "Hung", EXIT_UNFIT: "Unfit"}  # of a program that was not the only culprit
 
 _PARTS = {Scope.PROVIDER: 1, Scope.REGION: 2, Scope.ZONE: 3, Scope.OFFER: 5}  # of an offer's key
 
@@ -42,7 +48,9 @@ Spoiled = Mapping[str, Sequence[Refusal]]
 def refusal_of(node: Node) -> Refusal | None:
     """What a node that leaves says about its offer, counted from when it left: at first from the
     decision, then from when it was gone. None where it says nothing."""
-    code = _CODES.get(node.leave_reason) if node.leave_reason else None
+    if node.leave_reason is None:
+        return None
+    code = _EXITS.get(node.exit_code or 0) or _CODES.get(node.leave_reason)
     if code is None:
         return None
     gone_at_us = node.gone_at_us if node.state is NodeState.GONE else 0

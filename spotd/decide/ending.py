@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotd.decide.draft import LEAVING, Draft
-from spotd.model import Desired, LeaveReason, Node, Outcome, S, Severity
+from spotd.model import TRAINS_ON, Desired, LeaveReason, Node, Outcome, S, Severity
 from spotd.states import NodeState
 
 
@@ -95,7 +95,7 @@ def stop_wanted(d: Draft) -> None:
 
 def _stop_drained(d: Draft, node: Node, why: str) -> None:
     """It trained on after its notice: only now it is told to save, and its grace begins."""
-    if node.leave_reason is LeaveReason.PREEMPTED and not node.told_drain_at_us:
+    if node.leave_reason in TRAINS_ON and not node.told_drain_at_us:
         d.set_node(
             node,
             leave_reason=LeaveReason.CANCELLED,
@@ -124,6 +124,7 @@ def clean_up(d: Draft) -> None:
             d.leave(node, reason, d.job.outcome_text, keep=True)
     left = sum(1 for node in d.nodes if node.state is not NodeState.GONE)
     if left:
-        d.say(f"{d.job.outcome_text}; {left} machines still to be seen gone")
+        machines = "1 machine" if left == 1 else f"{left} machines"
+        d.say(f"{d.job.outcome_text}; {machines} still to be seen gone")
     else:
         d.say(d.job.outcome_text)

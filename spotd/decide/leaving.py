@@ -11,7 +11,7 @@ from spotd.decide.needs import (
     suspect,
     unanswered,
 )
-from spotd.model import EffectKind, LeaveReason, Node, NoticeSeen, S, Severity
+from spotd.model import TRAINS_ON, EffectKind, LeaveReason, Node, NoticeSeen, S, Severity
 from spotd.states import NodeState
 
 RELEASE_TRIES = 8  # about a minute of refusals
@@ -58,7 +58,7 @@ def _drain_end(d: Draft, node: Node) -> tuple[int, str]:
     grace_us, margin_us = int(d.job.spec.stop_grace_s * S), int(d.market.timing.drain_margin_s * S)
     saved_us = node.drained_at_us + grace_us
     noticed = [n.deadline_us or saved_us for n in node.notices if n.takes_away]
-    if node.leave_reason is not LeaveReason.PREEMPTED:
+    if node.leave_reason not in TRAINS_ON:
         text = f"{node.leave_text}; it did not stop within its grace"
         return min([saved_us, *noticed]) + margin_us, text
     if noticed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from providers.base import InstanceState
 from spotd.decide.backoff import effect_backoff_s
-from spotd.model import EffectKind, Job, LeaveReason, Market, Node, S, View
+from spotd.model import TRAINS_ON, EffectKind, Job, Market, Node, S, View
 from spotd.states import NodeState
 from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, EXIT_FINISHED, EXIT_RELEASED
 
@@ -266,7 +266,7 @@ def _need_draining(node: Node, view: View, market: Market, now_us: int) -> Effec
         return _need_finished(node, view, market, now_us)
     contact = _need_contact(node, view, market, now_us)
     if contact is None and node.exit_code is None and not node.released_at_us:
-        if node.leave_reason is not LeaveReason.PREEMPTED and not node.told_drain_at_us:
+        if node.leave_reason not in TRAINS_ON and not node.told_drain_at_us:
             return EffectKind.DRAIN
         ready = replacement_ready(node, view) or mate_released(node, view)
         if not node.told_release_at_us and ready:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from providers.base import Offer, OfferRequest
 from spotd.decide.cooldowns import Spoiled, cooldown_until_us, spoiled_places
+from spotd.decide.preemptions import shunned
 from spotd.decide.prices import DOUBTED
 from spotd.model import JobSpec, Market
 
@@ -50,14 +51,21 @@ def fits(offer: Offer, want: OfferRequest) -> bool:
     )
 
 
-def rank(spec: JobSpec, market: Market, now_us: int, taken: Iterable[str] = ()) -> list[Ranked]:
+def rank(
+    spec: JobSpec,
+    market: Market,
+    now_us: int,
+    taken: Iterable[str] = (),
+    takers: frozenset[str] = frozenset(),
+) -> list[Ranked]:
     """Every offer that fits, the best first, those not to be had now last.
 
     `taken` are offer keys not to be asked for: of a machine being taken away, or one that we are
-    already asking for. With `spec.ordered` an earlier alternative beats a cheaper one.
+    already asking for. `takers` are providers that took too many away: what they may take again
+    comes after all others. With `spec.ordered` an earlier alternative beats a cheaper one.
     """
     barred, spoiled = set(taken), spoiled_places(market.refusals)
-    rows: list[tuple[bool, int, int, str, Ranked]] = []
+    rows: list[tuple[bool, bool, int, int, str, Ranked]] = []
     for offer in market.offers:
         choices = [i for i, want in enumerate(spec.alternatives) if fits(offer, want)]
         if not choices:
@@ -66,9 +74,10 @@ def rank(spec: JobSpec, market: Market, now_us: int, taken: Iterable[str] = ()) 
         excluded, until_us, code = _excluded(offer, spec, market, now_us, barred, spoiled)
         preference = choices[0] if spec.ordered else 0
         ranked = Ranked(offer, score, excluded, until_us, code)
-        rows.append((bool(excluded), preference, score, offer.key, ranked))
-    rows.sort(key=lambda row: row[:4])
-    return [row[4] for row in rows]
+        last = shunned(offer, takers)
+        rows.append((bool(excluded), last, preference, score, offer.key, ranked))
+    rows.sort(key=lambda row: row[:5])
+    return [row[5] for row in rows]
 
 
 def _excluded(

@@ -12,6 +12,7 @@ from spotd.decide.naming import launch_token, node_id
 from spotd.decide.needs import end_unread
 from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import Ranked, rank
+from spotd.decide.preemptions import MANY, preemptions_lately, takers
 from spotd.decide.safety import SAFE_LOOK_US, safe
 from spotd.model import Attempt, Desired, LeaveReason, Market, Node
 from spotd.states import NodeState
@@ -123,7 +124,10 @@ def _market(d: Draft) -> Market:
 
 def _ask(d: Draft) -> bool:
     """Commit to one more candidate; False when nothing is to be had now."""
-    ranked = rank(d.job.spec, _market(d), d.now_us, _taken(d))
+    market = _market(d)
+    weary = _weary(d)
+    shy = takers(d.job.id, market, d.now_us) if weary else frozenset()
+    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy)
     free = [row for row in ranked if not row.excluded]
     if not free:
         _wait_for_market(d, ranked)
@@ -138,10 +142,21 @@ def _ask(d: Draft) -> bool:
     for number in range(d.job.spec.num_nodes):
         d.add_node(_new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
-    others = len(free) - 1
-    d.say(f"asking for {best.offer.key} at ${price:.2f}/h, the cheapest of {others + 1} offers")
-    d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h", d.current[-1])
+    best_of = f"the cheapest of {len(free)} offers"
+    if shy:
+        best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
+    d.say(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
+    told = f" ({best_of})" if shy else ""
+    d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{told}", d.current[-1])
     return True
+
+
+def _weary(d: Draft) -> int:
+    """How many preemptions there were of late, if too many; else 0. The one that an attempt is
+    about to be opened for counts."""
+    about_to = not _attempt_open(d) and _cause(d) == LeaveReason.PREEMPTED.value
+    count = preemptions_lately(d.view.attempts, d.now_us) + int(about_to)
+    return count if count >= MANY else 0
 
 
 def _new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:

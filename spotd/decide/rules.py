@@ -15,7 +15,7 @@ from spotd.decide.ending import clean_up, finish, obey_limits, stop_wanted
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
 from spotd.decide.outbidding import move_outbid
 from spotd.decide.placing import choose, place_job
-from spotd.decide.saving import save_when_slow
+from spotd.decide.saving import move_when_slow, save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed
 from spotd.model import (
     Market,
@@ -33,6 +33,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     stop_wanted,  # cancel, pause, or a limit: save and give back
     drain_noticed,  # a notice: drain, and place in the same pass
     withdraw,  # the notice was withdrawn and nothing is lost yet
+    move_when_slow,  # two rounds slower than itself
     give_up_lost,  # silent, and the cloud or time says dead
     give_up_boot,  # never said hello
     move_outbid,  # its price rose above the job's cap

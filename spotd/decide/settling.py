@@ -10,7 +10,14 @@ from spotd.decide.needs import gang_finished_us, may_have_finished, scripts_gang
 from spotd.decide.wiping import record_wipe
 from spotd.model import Desired, LeaveReason, Node, S, Severity
 from spotd.states import NodeState
-from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
+from spotd.wire import (
+    EXIT_DIVERGED,
+    EXIT_FENCED,
+    EXIT_FINISHED,
+    EXIT_HUNG,
+    EXIT_RELEASED,
+    EXIT_UNFIT,
+)
 
 HEAD_PATIENCE_S = 600.0  # for HEAD to be read after an exit 0
 GANG_FINAL_S = 60.0  # for rank 0 to commit that its gang has finished
@@ -122,6 +129,10 @@ def settle_exits(d: Draft) -> None:
                 d.leave(node, LeaveReason.PREEMPTED, _stopped(d, node), keep=True)
             case code if code == EXIT_FENCED:
                 d.leave(node, LeaveReason.LOST, "fenced by a newer generation", keep=True)
+            case code if code == EXIT_UNFIT:
+                d.leave(node, LeaveReason.LOST, "its GPU has failed", keep=True)
+            case code if code == EXIT_DIVERGED:
+                _diverged(d, node)
             case _:
                 _crashed(d, node)
 
@@ -192,6 +203,12 @@ def _await_gang(d: Draft, node: Node) -> None:
     _charge(d, node, f"all ranks exited 0, and HEAD could not be told{error}")
 
 
+def _diverged(d: Draft, node: Node) -> None:
+    """It went back as often as it may: another machine would come to the same end."""
+    d.set_job(stop_text=d.job.stop_text or "training diverged: no finite loss after going back")
+    _leave_failed(d, node, "training diverged")
+
+
 def _setup_failed(d: Draft, node: Node) -> None:
     d.set_job(stop_text=d.job.stop_text or "setup failed; see `spotctl logs`")
     d.event("setup_failed", f"setup failed on {place(node)}", node, severity=Severity.ERROR)
@@ -206,7 +223,9 @@ def _crashed(d: Draft, node: Node) -> None:
     if may_have_finished(node, d.view):
         _await_head(d, node)
     elif not _broken_by_a_machine(d, node):
-        _charge(d, node, f"the program exited with code {node.exit_code}")
+        hung = node.exit_code == EXIT_HUNG
+        how = "hung, and was ended" if hung else f"exited with code {node.exit_code}"
+        _charge(d, node, f"the program {how}")
 
 
 def _broken_by_a_machine(d: Draft, node: Node) -> bool:

@@ -136,11 +136,18 @@ def _waiting(backing: Backing, function: Waiting) -> Callable[[Request], Awaitab
         while True:
             data, ready = await run_in_threadpool(function, call)
             left = end - anyio.current_time()
-            if ready or left <= 0 or await request.is_disconnected():
+            over = ready or left <= 0 or _stopping(request)
+            if over or await request.is_disconnected():
                 return _answer(data)
             await anyio.sleep(min(_POLL_S, left))
 
     return endpoint
+
+
+def _stopping(request: Request) -> bool:
+    """The daemon ends: who waits is answered in time, and asks the next one."""
+    stopping = getattr(request.app.state, "stopping", None)
+    return stopping is not None and stopping()
 
 
 def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:

@@ -75,19 +75,31 @@ def all_reports(progress: Sequence[ProgressRow], first_step_at_us: int) -> Seque
 
 
 def useful_us(progress: Sequence[ProgressRow]) -> int:
-    """Wall time of training whose steps survive: what a newer generation trained again does not
-    count. Each stretch lies within one node's clock, so that it does not matter whether that is
-    right, nor when we heard of it."""
+    """Wall time of training whose steps survive: what a newer run trained again does not count.
+    Each stretch lies within one node's clock, so that it does not matter whether that is right, nor
+    when we heard of it."""
     total, floor = 0, None
-    for generation in sorted({row.generation for row in progress}, reverse=True):
-        rows = [row for row in progress if row.generation == generation]
-        first, last = min(row.from_step for row in rows), max(row.to_step for row in rows)
+    for rows in reversed(_runs(progress)):
+        first, last = rows[0].from_step, max(row.to_step for row in rows)
         span = max(row.last_at_us for row in rows) - min(row.first_at_us for row in rows)
         kept_to = last if floor is None else min(last, floor - 1)
         kept = max(0, kept_to - first + 1)
         total += span * kept // max(1, last - first + 1)
         floor = first if floor is None else min(floor, first)
     return total
+
+
+def _runs(progress: Sequence[ProgressRow]) -> list[list[ProgressRow]]:
+    """Reports in the order of training, divided where it went back to an earlier step: in a newer
+    generation, or in a program that was begun again on its machine."""
+    found: list[list[ProgressRow]] = []
+    for row in sorted(progress, key=lambda row: row.generation):  # stable: as they were recorded
+        last = found[-1][-1] if found else None
+        goes_on = last is not None and last.generation == row.generation
+        if last is None or not goes_on or row.from_step <= last.to_step:
+            found.append([])
+        found[-1].append(row)
+    return found
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ QUERY: dict[str, dict[str, Schema]] = {
         "limit": _NUMBER,
         "last": _NUMBER,
         "wait_s": _WAIT,
+        "phase": {**_TEXT, "description": "Answer at once when the job has another one"},
     },
     "GET /v1/jobs/{job}/ssh": {"rank": _NUMBER},
     "GET /v1/policy/{cloud}": {

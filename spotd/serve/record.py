@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from spotd.phase import phase
 from spotd.serve.call import Call
 from spotd.serve.views import event_data
 
@@ -14,11 +15,13 @@ _PAGE = 500
 def read_events(call: Call) -> tuple[dict[str, Any], bool]:
     """Events after the id `after`, oldest first, of one job (`job`) or of all; at most `limit`.
 
-    With `last=N` and no `after`, the newest N.
+    With `last=N` and no `after`, the newest N. Who waits with the `phase` that is known of the job
+    is answered as soon as it has another one.
     """
     store = call.backing.store
-    name = call.query.get("job", "")
-    job_id = replace(call, path={"job": name}).job().id if name else None
+    name, known = call.query.get("job", ""), call.query.get("phase", "")
+    job = replace(call, path={"job": name}).job() if name else None
+    job_id = job.id if job else None
     after = call.number("after", 0, 0, 1 << 62)
     limit = call.number("limit", _PAGE, 1, _PAGE)
     last = call.number("last", 0, 0, 100_000)
@@ -37,4 +40,5 @@ def read_events(call: Call) -> tuple[dict[str, Any], bool]:
         names[wanted] = job.name if job else wanted
     items = [event_data(row, names.get(row.job_id, "")) for row in rows]
     cursor = rows[-1].id if rows else after
-    return {"kind": "EventList", "items": items, "cursor": cursor}, bool(items)
+    moved = job is not None and known != "" and phase(job, store.job_nodes(job.id)) != known
+    return {"kind": "EventList", "items": items, "cursor": cursor}, bool(items) or moved

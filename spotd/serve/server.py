@@ -78,6 +78,7 @@ def serve(app: Starlette, path: Path) -> Server:
         timeout_keep_alive=30,
     )
     server = uvicorn.Server(config)
+    app.state.stopping = lambda: server.should_exit
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listener]}, name="spotd-api", daemon=True
     )

@@ -313,6 +313,13 @@ def _released(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event("released", f"released HEAD at step {step}"), at_us)
 
 
+_ENDS = {
+    wire.EXIT_HUNG: "the program was ended",
+    wire.EXIT_UNFIT: "the program was ended",
+    wire.EXIT_DIVERGED: "training diverged for good",
+}
+
+
 def _exited(node: Heard, entry: JournalEntry, at_us: int) -> None:
     code = _int_or_none(entry.data, "code")
     if code is None:
@@ -324,13 +331,33 @@ def _exited(node: Heard, entry: JournalEntry, at_us: int) -> None:
     }
     node.due = True
     obeyed = code == wire.EXIT_RELEASED and node.columns["released_at_us"]
-    text = "the program stopped, as asked" if obeyed else f"the program ended with code {code}"
+    text = _ENDS.get(code, f"the program ended with code {code}")
+    text = "the program stopped, as asked" if obeyed else text
     node.say(Event("exited", text), at_us)
 
 
 def _warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
     text = _text(entry.data, "text")
     node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
+
+
+def _rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    text = f"no finite number came of training up to step {_int(entry.data, 'from_step')}: it went"
+    text = f"{text} back to the checkpoint of step {_int(entry.data, 'step')}, past those batches"
+    node.say(Event("rolled_back", text, severity=Severity.WARNING, alert=True), at_us)
+
+
+def _unwell(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    """It was ended; the exit that follows, where it does, decides what becomes of the machine."""
+    data = entry.data
+    hung, text = _text(data, "what") == "hung", _text(data, "text")
+    text = f"training hangs: {text}" if hung else text
+    stacks = _int(data, "stacks", 0)
+    text += f"; the stacks of {stacks} of its processes are in its log" if stacks else ""
+    again = "it begins again here, from its last checkpoint"
+    text += f"; {again if _flag(data, 'again') else 'that was its end on this machine'}"
+    event = Event("hung" if hung else "gpu", text, severity=Severity.WARNING, alert=True)
+    node.say(event, at_us)
 
 
 def _wiped(node: Heard, entry: JournalEntry, at_us: int) -> None:
@@ -365,5 +392,7 @@ APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.RELEASED: _released,
     wire.EXITED: _exited,
     wire.WIPED: _wiped,
+    wire.ROLLED_BACK: _rolled_back,
+    wire.UNWELL: _unwell,
     wire.WARNING: _warning,
 }

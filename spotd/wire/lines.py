@@ -26,6 +26,10 @@ MAX_LINE_BYTES = 1 << 20
 EXIT_FINISHED = 0
 EXIT_RELEASED = 75
 EXIT_FENCED = 76
+# Beyond what a process can end with: nobody but the agent says these.
+EXIT_HUNG = 256  # it hung, here for the second time or with others that wait for it
+EXIT_UNFIT = 257  # the machine is not fit to train on: its GPU has failed
+EXIT_DIVERGED = 258  # its numbers are none, nor were they after it went back
 
 # What a journal entry can be; the comment gives its `data`.
 HELLO = "hello"  # agent, wire, python, hostname, boot_id
@@ -41,19 +45,21 @@ CHECKPOINT_FAILED = "checkpoint_failed"  # step, error
 CHECKPOINT_SKIPPED = (
     "checkpoint_skipped"  # step, manifest, error: a torn or corrupt one passed over
 )
+ROLLED_BACK = "rolled_back"  # step, from_step: to the state of an older checkpoint
 NOTICE = "notice"  # notice_id, kind, remaining_s (null: unknown), source, text
 NOTICE_WITHDRAWN = "notice_withdrawn"  # notice_id
 METADATA = "metadata"  # up: bool, error
 DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
 RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
-EXITED = "exited"  # code (0, 75, 76, else crashed), ranks: {rank: code}, tail: last output lines
+UNWELL = "unwell"  # what: hung|gpu, text, code, again: it is ended, and begins again here or not
+EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
 WARNING = "warning"  # text
 
 JOURNAL_KINDS = frozenset(
     {HELLO, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
     | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
-    | {WARNING}
+    | {UNWELL, ROLLED_BACK, WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.

@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import pty
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ import pytest
 import structlog
 
 from spotd import log
-from spotd.log import Redactor
+from spotd.log import FLOOD_LINES, FLOOD_S, Redactor, Sampler
 
 WEBHOOK = "https://hooks.slack.com/services/T0AAAAAAA/B0BBBBBBB/cccccccccccccccccccccccc"
 PEM = (
@@ -199,3 +201,75 @@ def test_python_warnings_become_log_lines() -> None:
         warnings.warn("old call", DeprecationWarning, stacklevel=1)
         logging.captureWarnings(False)
     assert "old call" in str(lines_of(out)[0]["event"])
+
+
+# --- floods
+
+
+def sampled(now: list[float]) -> tuple[logging.Logger, Sampler, list[str]]:
+    """A logger that goes through a sampler whose clock is `now[0]`, and what came out."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    sampler = Sampler(Lines(), lambda: now[0])
+    logger = logging.Logger("flood")  # noqa: LOG001 - of this test alone
+    logger.addHandler(sampler)
+    return logger, sampler, lines
+
+
+def test_a_flood_of_one_kind_is_cut_off_and_counted() -> None:
+    now = [0.0]
+    logger, _, lines = sampled(now)
+    for number in range(FLOOD_LINES + 25):
+        logger.warning("node %d does not answer", number)
+        logger.info("job %s is placed", "x" * (number % 2))
+    assert len([line for line in lines if line.startswith("node")]) == FLOOD_LINES
+    assert lines[-1] != "node 74 does not answer"
+    now[0] = FLOOD_S
+    logger.warning("node %d does not answer", 99)
+    assert "25 more were left out of: node %d does not answer" in lines
+    assert lines[-1] == "node 99 does not answer", "and another window begins"
+
+
+def test_what_differs_in_more_than_numbers_is_another_kind() -> None:
+    logger, _, lines = sampled([0.0])
+    for number in range(FLOOD_LINES):
+        logger.info(f"pass {number} of j0{number:08x}")  # noqa: G004 - as an event is given
+    logger.info("pass 51 of j0deadbeef")
+    assert len(lines) == FLOOD_LINES
+    logger.warning("pass 52 of j0deadbeef")
+    logger.info("something else")
+    assert lines[FLOOD_LINES:] == ["pass 52 of j0deadbeef", "something else"]
+
+
+def test_at_the_end_all_is_told() -> None:
+    logger, sampler, lines = sampled([0.0])
+    for _ in range(FLOOD_LINES + 3):
+        logger.error("the store is away")
+    sampler.close()
+    assert lines[-1] == "3 more were left out of: the store is away"
+
+
+def test_kinds_without_number_take_no_memory_without_end() -> None:
+    logger, sampler, lines = sampled([0.0])
+    for number in range(5000):
+        logger.error(f"{'x' * (number % 100)} {'y' * (number // 100)}")  # noqa: G004
+    assert len(sampler._kinds) <= 1000
+    assert len(lines) > 4000
+
+
+def test_a_real_process_that_floods_its_log_writes_little() -> None:
+    code = (
+        "from spotd import log\n"
+        "log.configure(form='json')\n"
+        "said = log.get_logger('spotd.flood')\n"
+        "for number in range(20_000): said.warning('a cloud does not answer', job=f'j{number}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["job"] for line in lines[:-1]] == [f"j{number}" for number in range(FLOOD_LINES)]
+    left_out = f"{20_000 - FLOOD_LINES} more were left out of: a cloud does not answer"
+    assert (lines[-1]["event"], lines[-1]["level"]) == (left_out, "warning")

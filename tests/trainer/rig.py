@@ -153,6 +153,7 @@ class Trainer:
     every_steps: int = 5
     arguments: tuple[str, ...] = ()
     ranks: int = 1
+    module: str = "trainer.train"
     env: Mapping[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -161,7 +162,7 @@ class Trainer:
         return self.env.get("SPOTD_STORE_URL", (self.folder / "store").as_uri())
 
     def start(self, generation: int, agent: AgentEnd | None = None) -> subprocess.Popen[bytes]:
-        launcher = ["-m", "trainer.train"]
+        launcher = ["-m", self.module]
         if self.ranks > 1:
             nodes = ["--nproc-per-node", str(self.ranks), "--rdzv-backend", "c10d"]
             where = ["--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -22,10 +23,12 @@ from trainer.agent.drain import Step, Stopping
 from trainer.agent.leaving import let_go
 from trainer.agent.notices import NoticeBook, watch
 from trainer.agent.pace import Pace
+from trainer.agent.phase import Phase
 from trainer.agent.places import in_memory
 from trainer.agent.recall import Recall, describe_agent
 from trainer.agent.site import Site
-from trainer.agent.training import Phase, Training
+from trainer.agent.training import Training
+from trainer.agent.ward import Ward
 from trainer.agent.worker_link import WorkerLink
 
 _LOG = logging.getLogger(__name__)
@@ -45,12 +48,11 @@ class Agent:
         self._watcher = watcher
         self._journal = site.journal
         self._demands = load_demands(site.places.state)
-        self._training = Training(
-            site, self._demands, set(recall.said), lambda: self._link.connected
-        )
+        self._training = Training(site, self._demands, recall, lambda: self._link.connected)
         self._dangers = Dangers(site.monotonic, site.now_us)
         self.deadman = Deadman(site.config, site.monotonic())
         self._pace = Pace(recall, self._demands)
+        self._ward = Ward(site, self._training, self._demands, self._pace, recall)
         self._save_asked_at = float("-inf")
         self._beat_at = 0.0
         self._leave_at: float | None = None
@@ -88,6 +90,7 @@ class Agent:
         threading.Thread(
             target=watch, args=(self._watcher, self._book, self._site.ended), daemon=True
         ).start()
+        self._ward.start()
         self._survive(self._training.warm_up)
         while not self._is_over():
             self._turn()
@@ -112,6 +115,7 @@ class Agent:
         now = self._site.monotonic()
         self._survive(self._training.poll)
         self._survive(lambda: self._consider(now))
+        self._survive(lambda: self._ward.look(now))
         if now >= self._beat_at:
             self._beat_at = now + self._site.config.heartbeat_s
             self._journal.retry()
@@ -221,7 +225,7 @@ class Agent:
             case Step.TERM:
                 stopping.termed = True
                 self._demands.write()
-                self._training.terminate()
+                self._training.signal(signal.SIGTERM)
             case Step.KILL:
                 self._training.kill()
                 stopping.kill_at = now + TICK_S
@@ -231,8 +235,7 @@ class Agent:
     # --- notices: called from the watching thread
 
     def on_notice(self, notice: Notice) -> None:
-        """The two branches: our own first, which waits for no disk, and on record, for a
-        replacement depends on it."""
+        """Our own branch first, which waits for no disk; a replacement depends on the record."""
         self._site.post(lambda: self._meet(notice, news=True))
         left_s = None
         if notice.deadline_us is not None:
@@ -294,6 +297,9 @@ class Agent:
     def on_worker_exit(self, rank: int, code: int) -> None:
         self._site.post(lambda: self._training.note_worker_exit(rank, code))
 
+    def on_busy(self, for_s: float) -> None:
+        self._site.post(lambda: self._ward.excuse(for_s))
+
     def on_nonsense(self, text: str) -> None:
         _LOG.warning("a training process says nonsense: %s", text)
 
@@ -302,7 +308,7 @@ class Agent:
 
     def _note(self, kind: str, data: Mapping[str, Any]) -> None:
         self._training.note_said(kind)
-        self._pace.note(Recall.of_fact(kind, data))
+        self._ward.note(kind, data)
         if kind in (wire.CHECKPOINT, wire.CHECKPOINT_FAILED):
             self._save_asked_at = float("-inf")
         if kind == wire.CHECKPOINT and data.get("final") is True:
@@ -380,7 +386,7 @@ class Agent:
             self._link.publish()
             self._demands.write()
             if not self._link.connected:
-                self._training.ask_save()
+                self._training.signal(signal.SIGUSR1, only_if_caught=True)
         return Reply(True)
 
     def _kill(self) -> None:

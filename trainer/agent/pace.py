@@ -17,7 +17,7 @@ class Pace:
         self.step = past.step
         self._demands = demands
         self._saves_s: deque[float] = deque(past.saves_s, maxlen=SAVES)
-        self._steps_s: deque[float] = deque(past.steps_s, maxlen=REPORTS)
+        self.steps_s: deque[float] = deque(past.steps_s, maxlen=REPORTS)  # of one, by report
 
     def note(self, found: Fact) -> None:
         """What a message of a training process tells."""
@@ -26,7 +26,12 @@ class Pace:
         if found.save_s is not None:
             self._saves_s.append(found.save_s)
         if found.step_s is not None:
-            self._steps_s.append(found.step_s)
+            self.steps_s.append(found.step_s)
+
+    @property
+    def report_every_s(self) -> float:
+        """How often the program tells of its steps."""
+        return self._demands.start.progress_every_s if self._demands.start else 0.0
 
     def policy(self) -> Policy:
         """How long a stop takes."""
@@ -34,4 +39,4 @@ class Pace:
         save_s = max(self._saves_s, default=drain.SAVE_GUESS_S)
         if start is None:
             return Policy(drain.ENGINE_NONE, 0.0, save_s)
-        return drain.policy_of(start, save_s, max(self._steps_s, default=0.0))
+        return drain.policy_of(start, save_s, max(self.steps_s, default=0.0))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spotd.wire import AgentConfig, StartDocument
+from spotd.wire import AgentConfig, Package, StartDocument
 from trainer.agent.keeper import Order
+from trainer.agent.packages import PackageError, unpack_packages
 from trainer.agent.places import Places, write_private
 
 # Set by the way that the agent itself was started, and wrong for anybody else.
-_OURS = frozenset({"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES"})
+_OURS = frozenset({"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES", "SPOTD_HANG_S", "SPOTD_KMSG"})
 # Options of a store that anybody may see; whatever else there is, now or later, may be a secret.
 _PLAIN_OPTIONS = frozenset({"endpoint", "region", "allow_http", "timeout_s"})
 
@@ -88,6 +89,17 @@ def make_order(
         wake=str(places.control_socket),
         secrets=secrets,
     )
+
+
+def unpack_all(places: Places, packages: Sequence[Package]) -> str:
+    """Put the job's files in place; why not, or nothing."""
+    try:
+        # First the link: a mount below ~/sky_workdir is to land in the workdir.
+        link_workdir(places.workdir, Path.home())
+        unpack_packages(places.home, places.workdir, packages)
+    except (PackageError, OSError) as error:
+        return str(error) or repr(error)
+    return ""
 
 
 def link_workdir(workdir: Path, home: Path) -> None:

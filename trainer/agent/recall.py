@@ -13,6 +13,7 @@ from typing import Any
 from providers.base import Notice, NoticeKind
 from spotd import wire
 from spotd.wire import JournalEntry
+from trainer.agent.unwell import NOTHING, Past, past_of
 
 # How many of the last saves, and reports of steps, tell how long the next one may take.
 SAVES = 3
@@ -40,6 +41,8 @@ class Recall:
     saves_s: tuple[float, ...]
     steps_s: tuple[float, ...]
     step: int
+    stepping: bool = False  # the program that runs had come to its first step
+    unwell: Past = NOTHING
 
     @staticmethod
     def of_fact(kind: str, data: Mapping[str, Any]) -> Fact:
@@ -87,7 +90,14 @@ def recall(entries: Sequence[JournalEntry], boot_id: str) -> Recall:
         saves_s=tuple(saves_s[-SAVES:]),
         steps_s=tuple(steps_s[-REPORTS:]),
         step=steps[-1] if steps else 0,
+        stepping=_stepping(found),
+        unwell=past_of(found),
     )
+
+
+def _stepping(entries: Sequence[JournalEntry]) -> bool:
+    last = [e.kind for e in entries if e.kind in (wire.STARTED, wire.PROGRESS, wire.UNWELL)]
+    return last[-1:] == [wire.PROGRESS]
 
 
 def _notices(entries: Sequence[JournalEntry]) -> dict[str, Notice]:

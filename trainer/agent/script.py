@@ -137,6 +137,13 @@ class Script:
         killed = kill_tree(keeper.pid)
         return killed + send_signal(keeper, signal.SIGKILL)
 
+    def forget(self) -> None:
+        """It has ended, and may be ordered again. Its end is forgotten last: until then it counts
+        as ended, whoever looks."""
+        for suffix in (".ordered", ".proc", ".exit"):
+            self._state.with_suffix(suffix).unlink(missing_ok=True)
+        self.orders = 0
+
     def dismiss(self) -> None:
         """Send an idle keeper home."""
         if self._keeper is not None and self._keeper.stdin is not None:

@@ -39,6 +39,7 @@ class LogWriter:
             try:
                 if self._file < 0:
                     self._file = self._open()
+                    self._base = self._begin_of(self._file)
                 room = self._limit_bytes - os.fstat(self._file).st_size
                 if room <= 0:
                     self._rotate()
@@ -52,6 +53,14 @@ class LogWriter:
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
+
+    def _begin_of(self, file: int) -> int:
+        """At which byte of the stream a file begins that an earlier writer may have left."""
+        try:
+            begins = json.loads(_index(self._path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return 0
+        return int(begins.get(str(os.fstat(file).st_ino), 0))
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -7,11 +7,8 @@ final manifest or release) -> exited. Every step can be taken up again by a rest
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections.abc import Callable, Mapping
-from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from spotd import wire
@@ -20,10 +17,13 @@ from trainer.agent.authority import Authority, EndedError
 from trainer.agent.demands import Demands
 from trainer.agent.drain import ENGINE_NONE
 from trainer.agent.keeper import Exit
-from trainer.agent.packages import PackageError, unpack_packages
-from trainer.agent.prepare import build_env, hidden_of, link_workdir, make_order
+from trainer.agent.meaning import meaning_of
+from trainer.agent.phase import Phase
+from trainer.agent.prepare import build_env, hidden_of, make_order, unpack_all
+from trainer.agent.recall import Recall
 from trainer.agent.script import Script, ScriptState
 from trainer.agent.site import Site
+from trainer.agent.unwell import Unwell
 from trainer.fence import FencedError
 
 _LOG = logging.getLogger(__name__)
@@ -32,31 +32,19 @@ _LAST_WORDS_S = 1.0
 _ORDERS = 3  # a script that does not start, because its keeper dies, is ordered this often
 
 
-class Phase(Enum):
-    """Where this node is."""
-
-    WAITING = "waiting for start"
-    PREPARING = "unpacking packages"
-    SETUP = "setup"
-    CLAIMING = "waiting to claim HEAD"
-    RUNNING = "running"
-    SETTLING = "telling HEAD how it ended"
-    ENDED = "ended"
-
-
 class Training:
     """Lives in the agent's loop: no method waits, and `poll` is called at every turn.
 
-    `said` are the kinds of entry that this boot's journal already has; `lines()` is how many
-    training processes may still say something.
+    `past` is what this boot's journal already has; `lines()` is how many training processes may
+    still say something.
     """
 
     def __init__(
-        self, site: Site, demands: Demands, said: set[str], lines: Callable[[], int]
+        self, site: Site, demands: Demands, past: Recall, lines: Callable[[], int]
     ) -> None:
         self._site = site
         self._demands = demands
-        self._said = said
+        self._said = said = set(past.said)
         self._lines = lines
         self._setup = self._script("setup")
         self._run = self._script("run")
@@ -68,6 +56,7 @@ class Training:
         self.final = wire.CHECKPOINT + ":final" in said  # the job's success is in HEAD
         self.claimed = wire.CLAIMED in said
         self._fenced = False
+        self.unwell = past.unwell.pending  # what runs is to be ended for
         self.code: int | None = None  # of EXITED, when this agent has written it
         self.phase = Phase.ENDED if wire.EXITED in said else Phase.WAITING
 
@@ -107,18 +96,12 @@ class Training:
 
     def _prepare(self) -> None:
         self.phase = Phase.PREPARING
-        site, start = self._site, self._start
+        site, packages = self._site, self._start.packages
 
         def unpack() -> None:
-            try:
-                # First the link: a mount below ~/sky_workdir is to land in the workdir.
-                link_workdir(site.places.workdir, Path.home())
-                unpack_packages(site.places.home, site.places.workdir, start.packages)
-            except (PackageError, OSError) as error:
-                text = str(error)
-                site.post(lambda: self._setup_failed(_CRASHED, 0.0, text))
-            else:
-                site.post(self._prepared)
+            error = unpack_all(site.places, packages)
+            failed = lambda: self._setup_failed(_CRASHED, 0.0, error)  # noqa: E731
+            site.post(failed if error else self._prepared)
 
         threading.Thread(target=unpack, name="unpack", daemon=True).start()
 
@@ -189,6 +172,9 @@ class Training:
             self._authority.start_release()
 
     def _order_run(self) -> None:
+        if self.unwell is not None:
+            self.unwell = None
+            self._said.discard(wire.STARTED)
         stream = f"rank{self._site.config.rank}"
         self._order(self._run, stream, "run", self._start.run)
 
@@ -239,6 +225,9 @@ class Training:
         if self.phase is not Phase.RUNNING:
             return
         self._exit = ended
+        if self.unwell is not None and self._demands.stopping is None and not self.final:
+            self._ended_unwell(self.unwell, ended)
+            return
         if self._authority is None:
             self._exited(self._code_of_ours(ended.code), ended)
             return
@@ -252,23 +241,29 @@ class Training:
             code = _CRASHED if ended.code == wire.EXIT_FENCED else ended.code
             self._exited(code, ended)
 
+    def _ended_unwell(self, unwell: Unwell, ended: Exit) -> None:
+        """It begins again, or that was its end on this machine. HEAD knows the same owner again,
+        and shuts out whatever the process before it had under way."""
+        if not unwell.again:
+            self._exited(unwell.code, ended)
+            return
+        self._run.forget()
+        self._exit = self._ended_at = None
+        self._worker_codes.clear()
+        self._order_run()
+
     def _code_of_ours(self, code: int) -> int:
-        """What the exit means, seen through a launcher that has exit codes of its own."""
-        said = set(self._worker_codes.values())
-        if self.final:
-            if code and self._demands.stopping is None:  # else its shell was held back and ended
-                text = f"the job is finished, but its script ended with code {code} after that"
-                self._site.journal.append(wire.WARNING, {"text": f"{text}: see its last output"})
-            return wire.EXIT_FINISHED
-        if wire.EXIT_FENCED in {code, *said}:
-            return wire.EXIT_FENCED
-        if wire.RELEASED in self._said or wire.EXIT_RELEASED in {code, *said}:
-            return wire.EXIT_RELEASED
-        if self._demands.stopping is None or code == 0:
-            return code
-        text = f"the program ended with code {code} when asked to stop, and did not say that it"
-        self._site.journal.append(wire.WARNING, {"text": f"{text} saved: see its last output"})
-        return wire.EXIT_RELEASED
+        """What the exit means."""
+        meant, warning = meaning_of(
+            code,
+            set(self._worker_codes.values()),
+            final=self.final,
+            released=wire.RELEASED in self._said,
+            stopped=self._demands.stopping is not None,
+        )
+        if warning:
+            self._site.journal.append(wire.WARNING, {"text": warning})
+        return meant
 
     def on_settled(self, head: Head | None, *, final: bool) -> None:
         """The script's end is in HEAD."""
@@ -375,13 +370,15 @@ class Training:
         else:
             self._run.hold_shells(end=end)
 
-    def terminate(self) -> int:
-        """SIGTERM to the training processes, not to what launched them; returns how many."""
-        return self._run.signal_workers(signal.SIGTERM)
+    def signal(self, number: int, *, only_if_caught: bool = False) -> int:
+        """Signal the training processes (those that have a handler for it), and not what launched
+        them; returns how many."""
+        return self._run.signal_workers(number, only_if_caught=only_if_caught)
 
-    def ask_save(self) -> int:
-        """SIGUSR1 to those training processes that have a handler for it."""
-        return self._run.signal_workers(signal.SIGUSR1, only_if_caught=True)
+    def end_unfit(self, unwell: Unwell) -> None:
+        """Nothing more is to run on this machine."""
+        self.kill()
+        self._exited(unwell.code, Exit(unwell.code, unwell.text, 0.0))
 
     def kill(self) -> None:
         """End every process of the job on this node, now."""

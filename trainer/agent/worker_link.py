@@ -14,7 +14,7 @@ from trainer.agent.sockets import Connection, Listener
 # What a training process may journal; the rest is the agent's own to say.
 WORKER_KINDS = frozenset(
     {wire.READY, wire.CLAIMED, wire.PROGRESS, wire.CHECKPOINT, wire.CHECKPOINT_FAILED}
-    | {wire.CHECKPOINT_SKIPPED, wire.RELEASED, wire.WARNING}
+    | {wire.CHECKPOINT_SKIPPED, wire.ROLLED_BACK, wire.RELEASED, wire.WARNING}
 )
 
 
@@ -27,6 +27,10 @@ class WorkerListener(Protocol):
 
     def on_worker_exit(self, rank: int, code: int) -> None:
         """A training process says how it is about to end."""
+        ...
+
+    def on_busy(self, for_s: float) -> None:
+        """A training process is alive, and may be silent for so long."""
         ...
 
     def on_nonsense(self, text: str) -> None:
@@ -93,12 +97,15 @@ class WorkerLink:
     def _hear(self, text: bytes) -> None:
         message = _parse(text)
         kind, data, leaving = message.get("kind"), message.get("data"), message.get("exit")
+        busy_s = message.get("busy_s")
         if kind in WORKER_KINDS and isinstance(data, dict):
             self._listener.on_fact(str(kind), data)
         elif isinstance(leaving, dict):
             rank, code = leaving.get("rank"), leaving.get("code")
             if isinstance(rank, int) and isinstance(code, int):
                 self._listener.on_worker_exit(rank, code)
+        elif isinstance(busy_s, (int, float)):
+            self._listener.on_busy(float(busy_s))
         else:
             self._listener.on_nonsense(f"not a message: {text[:100]!r}")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from spotd import wire
 from spotd.cli.client import _UnixConnection
 from spotd.model import Desired, Event, LeaveReason, Outcome
 from tests.spotd.cli.conftest import Spotctl
@@ -125,7 +126,8 @@ def test_a_wrong_name_does_not_spare_the_others(
         if verb == "resume":
             assert spotctl(rig, "pause", name) == 0
     capsys.readouterr()
-    assert spotctl(rig, verb, "typo", "one", "tpyo", "two", "-o", "json") == 3
+    sure = [] if verb == "resume" else ["--yes"]
+    assert spotctl(rig, verb, "typo", "one", "tpyo", "two", "-o", "json", *sure) == 3
     captured = capsys.readouterr()
     assert [item["name"] for item in json.loads(captured.out)["items"]] == ["one", "two"]
     assert captured.err.splitlines() == [
@@ -135,6 +137,23 @@ def test_a_wrong_name_does_not_spare_the_others(
     ]
     wanted = {"cancel": Desired.CANCEL, "pause": Desired.PAUSE, "resume": Desired.RUN}[verb]
     assert [rig.store.find_job(n).desired for n in ("one", "two")] == [wanted] * 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (1, "exit 1"),
+        (wire.EXIT_HUNG, "which hung"),
+        (wire.EXIT_UNFIT, "whose GPU failed"),
+        (wire.EXIT_DIVERGED, "which diverged"),
+    ],
+)
+def test_a_job_shows_how_its_program_ended(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, code: int, how: str
+) -> None:
+    crash(rig, code)
+    assert spotctl(rig, "show", "crashed") == 0
+    assert f"last output of generation 1, {how}:" in capsys.readouterr().out
 
 
 # --- waiting and following

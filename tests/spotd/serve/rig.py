@@ -407,13 +407,13 @@ def story(rig: Rig) -> str:
     return job_id
 
 
-def crash(rig: Rig) -> str:
+def crash(rig: Rig, code: int = 1) -> str:
     """A job whose program crashed for good, with last words that would like to steer a terminal."""
     job_id = rig.submit("crashed", ago_s=8130)
     node = rig.launch(job_id, SPOT, ago_s=8120)
     rig.train(node, ago_s=8100, until_s=7500, first=0, last=10)
     tail = "Traceback (most recent call last):\n\x1b[2J\x1b[31mValueError\x1b[0m: no\x07 more data"
-    rig.say(node, 7490, "exited", code=1, ranks={"0": 1}, tail=tail)
+    rig.say(node, 7490, "exited", code=code, ranks={"0": 1}, tail=tail)
     rig.leave(node, 7480, LeaveReason.FAILED, "exit code 1")
     rig.finish(job_id, 7470, Outcome.FAILED, "the program crashed with exit code 1")
     return job_id

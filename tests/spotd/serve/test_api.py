@@ -239,6 +239,35 @@ def test_a_long_poll_answers_when_something_happens(rig: Rig, client: Client) ->
     assert empty["cursor"] == news["cursor"]
 
 
+def test_who_waits_hears_of_another_phase_at_once(rig: Rig, client: Client) -> None:
+    """Whatever event there is of it, or none."""
+    job_id = rig.submit()
+    start = client.get("/v1/events", job="gpt", last=1)["cursor"]
+    wanted = {"job": "gpt", "after": start, "phase": "waiting"}
+    timer = threading.Timer(0.3, lambda: rig.finish(job_id, 0, Outcome.SUCCEEDED))
+    timer.start()
+    begun = time.monotonic()
+    news = client.get("/v1/events", **wanted, wait_s=30)
+    timer.join()
+    assert time.monotonic() - begun < 20
+    assert client.get("/v1/jobs/gpt")["phase"] == "succeeded"
+    known = {**wanted, "after": news["cursor"] + 10, "phase": "succeeded"}
+    begun = time.monotonic()
+    assert client.get("/v1/events", **known, wait_s=1)["items"] == []
+    assert time.monotonic() - begun >= 1, "that one is known"
+
+
+def test_who_waits_is_answered_when_the_daemon_stops(rig: Rig, client: Client) -> None:
+    """And not cut off, which would look like a failure."""
+    rig.submit()
+    timer = threading.Timer(0.5, rig.stop)
+    timer.start()
+    begun = time.monotonic()
+    assert client.get("/v1/events", job="gpt", after=1 << 40, wait_s=30)["items"] == []
+    assert time.monotonic() - begun < 20
+    timer.join()
+
+
 # --- logs
 
 

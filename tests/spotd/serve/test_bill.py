@@ -61,6 +61,15 @@ def test_replayed_steps_are_not_useful() -> None:
     assert useful_us(rows) == int(1.75 * H)
 
 
+def test_neither_are_those_of_a_program_that_was_begun_again_on_its_machine() -> None:
+    """It trained for an hour, hung for one, and went on from a checkpoint of 25 steps before."""
+    rows = [
+        *(progress(1, (1, 50), (0, 0.5)), progress(1, (51, 100), (0.5, 1))),
+        *(progress(1, (76, 125), (2, 2.5)), progress(1, (126, 175), (2.5, 3))),
+    ]
+    assert useful_us(rows) == int(1.75 * H)
+
+
 def test_on_demand_would_not_have_paid_for_recoveries() -> None:
     segments = [segment(0, 1.5), segment(1.25, 3)]  # overlap at the hand-over
     rows = [progress(1, (1, 100), (0.25, 1.25)), progress(2, (101, 200), (1.75, 2.75))]

@@ -403,6 +403,45 @@ def test_garbage_becomes_a_warning_and_stops_nobody(
     assert kind in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("data", "kind", "text"),
+    [
+        (
+            {"what": "hung", "text": "no step for 130 s", "again": True, "stacks": 8},
+            "hung",
+            "training hangs: no step for 130 s; the stacks of 8 of its processes are in its log",
+        ),
+        (
+            {"what": "gpu", "text": "GPU 0000:c0:00 reports Xid 79", "again": False},
+            "gpu",
+            "GPU 0000:c0:00 reports Xid 79; that was its end on this machine",
+        ),
+    ],
+)
+def test_what_ails_a_machine_is_told_at_once(
+    store: Store, data: dict[str, Any], kind: str, text: str
+) -> None:
+    placed(store)
+    code = 256 if kind == "hung" else 257
+    store.record_journal([said(("unwell", data), ("exited", {"code": code}))])
+    told, ended = (row.event for row in store.events("j1") if row.event.kind != "pass")
+    assert (told.kind, told.alert) == (kind, True)
+    assert told.text.startswith(text)
+    assert ("it begins again here" in told.text) is data["again"]
+    assert ended.text == "the program was ended"
+
+
+def test_going_back_is_told(store: Store) -> None:
+    placed(store)
+    back = ("rolled_back", {"step": 1500, "from_step": 1719})
+    store.record_journal([said(back, ("exited", {"code": 258}))])
+    told, ended = (row.event for row in store.events("j1") if row.event.kind != "pass")
+    assert (told.kind, told.alert) == ("rolled_back", True)
+    assert "1500" in told.text
+    assert "1719" in told.text
+    assert ended.text == "training diverged for good"
+
+
 def test_entries_of_another_generation_or_an_unknown_node(store: Store) -> None:
     placed(store)
     store.record_journal(

@@ -73,3 +73,17 @@ def test_a_stream_that_is_not_there_is_empty(tmp_path: Path) -> None:
     reader = LogReader(tmp_path / "rank0.log")
     assert reader.bounds() == (0, 0)
     assert reader.read(5, 10) == (5, b"")
+
+
+def test_another_writer_goes_on_where_the_first_one_ended(tmp_path: Path) -> None:
+    """A program that is started again writes to the stream of the one before it."""
+    path, text = tmp_path / "rank0.log", b""
+    for number in range(3):
+        writer = LogWriter(path, 10)
+        for line in (b"%d: first\n" % number, b"%d: last\n" % number):
+            writer.write(line)
+            text += line
+        writer.close()
+    reader = LogReader(path)
+    first, end = reader.bounds()
+    assert (end, read_all(reader, first)) == (len(text), (first, text[first:]))

@@ -1,0 +1,36 @@
+"""An order that ends many things at once is given with their number."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from spotd.errors import ExitCode, UserError
+
+_SHOWN = 10
+YES = typer.Option(False, "--yes", "-y", help="Do not ask, however many there are.")
+
+
+def confirm_many(verb: str, noun: str, names: Sequence[str], *, yes: bool) -> None:
+    """Have the number of `names` typed in, if there are several. Raises UserError where that is
+    refused, or nobody is there to be asked."""
+    count = len(names)
+    if yes or count < 2:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"{verb} of {count} {noun} was not confirmed, and nobody is here to be asked",
+            f"spotctl ... --yes, if all {count} are meant",
+            ExitCode.USAGE,
+        )
+    more = f", and {count - _SHOWN} more" if count > _SHOWN else ""
+    typer.echo(f"{verb} {count} {noun}: {', '.join(names[:_SHOWN])}{more}", err=True)
+    typed = typer.prompt("Type their number to go on", default="", show_default=False, err=True)
+    if typed.strip() != str(count):
+        raise UserError(
+            f"nothing was done: {typed.strip() or 'nothing'!r} is not {count}",
+            f"the same again, and {count}",
+            ExitCode.USAGE,
+        )

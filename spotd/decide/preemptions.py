@@ -1,0 +1,42 @@
+"""A job that is preempted again and again turns to where that is rarer, and saves more often.
+
+Counted from what is on record: attempts that a preemption was the cause of, and refusals of the
+offers that the job's own machines were taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from providers.base import CapacityType, Offer
+from spotd.model import Attempt, LeaveReason, Market, S
+
+MANY = 3
+WITHIN_S = 3600.0
+# With three in an hour the time between two is a fraction of what it was; the best interval between
+# saves goes with its square root (Young).
+CADENCE = 0.5
+
+
+def preemptions_lately(attempts: Iterable[Attempt], now_us: int) -> int:
+    """How many attempts of the last hour replaced a machine that was taken away."""
+    since_us = now_us - int(WITHIN_S * S)
+    taken = [a for a in attempts if a.cause == LeaveReason.PREEMPTED.value]
+    return sum(1 for attempt in taken if attempt.opened_at_us > since_us)
+
+
+def takers(job_id: str, market: Market, now_us: int) -> frozenset[str]:
+    """The providers that took this job's machines away in the last hour."""
+    since_us = now_us - int(WITHIN_S * S)
+    return frozenset(
+        refusal.offer_key.partition("/")[0]
+        for refusal in market.refusals
+        if refusal.code == "Preempted"
+        and refusal.at_us > since_us
+        and refusal.node_id.startswith(f"{job_id}-g")
+    )
+
+
+def shunned(offer: Offer, providers: frozenset[str]) -> bool:
+    """It may be taken away in the same way: others come first, those on demand among them."""
+    return offer.capacity_type is CapacityType.SPOT and offer.provider in providers

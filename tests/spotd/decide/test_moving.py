@@ -1,0 +1,127 @@
+"""A machine that stays slow is left for another one, once in a while and never for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from providers.base import NoticeKind
+from spotd.decide.apply import apply_all
+from spotd.decide.rules import decide
+from spotd.decide.saving import MOVE_EVERY_S
+from spotd.model import Attempt, Desired, EffectKind, LeaveReason, Node, NoticeSeen, S, View
+from spotd.states import NodeState
+from tests.spotd.decide.build import (
+    NOW,
+    OFFERS,
+    by_id,
+    head,
+    kinds,
+    market,
+    node,
+    settle,
+    spec,
+    view,
+)
+from tests.spotd.decide.test_health import GOOD, ROUND_S, SLOW, every
+
+L, B, R, D, T, G = NodeState
+TOLD = NOW - int(ROUND_S * S)
+SAVED = {"save_wanted_at_us": TOLD, "head": head(seen_at_us=TOLD + S)}
+
+
+def slow_view(*nodes: Node, throughput: Any = SLOW, **job: Any) -> View:
+    return view(*(nodes or (node(R),)), throughput=throughput, job=SAVED | job)
+
+
+def is_moved(before: View, **said: Any) -> bool:
+    after, plan = settle(before, market(**said))
+    moved = [n for n in after.nodes if n.leave_reason is LeaveReason.OUTBID]
+    assert bool(moved) is ("moved" in kinds(plan))
+    return bool(moved)
+
+
+def test_a_machine_that_stays_slow_is_replaced_while_it_trains_on() -> None:
+    slow = node(R)
+    after, plan = settle(slow_view(slow))
+    left = by_id(after, slow)
+    assert (left.state, left.leave_reason) == (D, LeaveReason.OUTBID)
+    (event,) = (event for event in plan.events if event.kind == "moved")
+    assert event.alert
+    assert "slow" not in kinds(plan), "that was told before"
+    (fresh,) = (n for n in after.nodes if n.generation == 2)
+    assert fresh.offer == OFFERS[1], "not where the slow one is"
+    assert left.effect is not EffectKind.DRAIN, "it is not told to stop yet"
+    later = decide(after, market(), NOW + 3600 * S)
+    assert by_id(apply_all(after, later.changes), slow).state is D, "nor after an hour"
+    assert decide(after, market(), NOW).changes == (), "and nothing more follows at once"
+
+
+def test_it_is_released_when_its_replacement_is_ready() -> None:
+    slow = node(D, leave_reason=LeaveReason.OUTBID, drained_at_us=NOW - 60 * S)
+    seen = {"hello_at_us": NOW - S, "booted_at_us": NOW - 2 * S, "heard_at_us": NOW - S}
+    ready = {"chosen": True, "started_at_us": NOW - S, "ready_at_us": NOW, "host": "127.0.0.1"}
+    after, _ = settle(view(slow, node(B, generation=2, **seen, **ready)))
+    assert by_id(after, slow).effect is EffectKind.RELEASE
+
+
+def test_a_gang_moves_together() -> None:
+    gang = (node(R), node(R, rank=1))
+    after, _ = settle(slow_view(*gang, spec=spec(num_nodes=2)))
+    assert [by_id(after, n).leave_reason for n in gang] == [LeaveReason.OUTBID] * 2
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"save_wanted_at_us": 0},
+        {"save_wanted_at_us": TOLD + S},  # the second round is not over
+        {"save_wanted_at_us": NOW - int(2 * ROUND_S * S)},  # that was another time
+        {"head": head(seen_at_us=TOLD)},  # nothing was saved since
+        {"head": head(seen_at_us=NOW, generation=0)},
+        {"head": None},
+        {"stop_text": "over budget"},
+        {"desired": Desired.PAUSE},
+    ],
+)
+def test_not_before_it_was_told_saved_and_slow_again(job: dict[str, Any]) -> None:
+    assert not is_moved(slow_view(**job))
+
+
+def test_one_that_recovered_stays() -> None:
+    assert not is_moved(slow_view(throughput=[*GOOD, *every(10, 119, 0, 100.0)]))
+
+
+def test_one_that_is_silent_stays() -> None:
+    """It evaluates, or hangs: its agent knows."""
+    assert not is_moved(slow_view(throughput=GOOD))
+
+
+def test_a_slow_machine_is_kept_when_no_other_is_to_be_had() -> None:
+    assert not is_moved(slow_view(), offers=OFFERS[:1])
+    assert not is_moved(slow_view(), blocked="the limit of nodes is reached")
+    assert is_moved(slow_view(), offers=OFFERS[:2])
+
+
+@pytest.mark.parametrize(("ago_s", "moves"), [(MOVE_EVERY_S - 1, False), (MOVE_EVERY_S, True)])
+def test_it_moves_once_in_two_hours(ago_s: float, moves: bool) -> None:
+    before = slow_view(node(R, generation=2), head=head(seen_at_us=NOW, generation=2))
+    when = NOW - int(ago_s * S)
+    moved = (before.attempts[0], Attempt("j0", 2, when, LeaveReason.OUTBID.value))
+    assert is_moved(replace(before, attempts=moved)) is moves
+
+
+def test_a_notice_that_is_taken_back_does_not_end_the_move() -> None:
+    taken_back = NoticeSeen("n1", NoticeKind.PREEMPT, NOW - S, NOW + 60 * S, withdrawn=True)
+    slow = node(D, leave_reason=LeaveReason.OUTBID, notices=(taken_back,), drained_at_us=NOW - S)
+    after, _ = settle(view(slow))
+    assert by_id(after, slow).state is D
+
+
+def test_a_cancelled_job_stops_on_the_slow_machine() -> None:
+    slow = node(D, leave_reason=LeaveReason.OUTBID, drained_at_us=NOW - 600 * S)
+    after, _ = settle(view(slow, job={"desired": Desired.CANCEL}))
+    assert by_id(after, slow).effect is EffectKind.DRAIN
+    assert by_id(after, slow).drained_at_us == NOW, "its grace begins now"

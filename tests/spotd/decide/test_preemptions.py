@@ -1,0 +1,118 @@
+"""After many preemptions in an hour a job turns to other clouds and to on-demand, and saves more
+often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from providers.base import CapacityType, Scope
+from spotd.act.effects import effects_of
+from spotd.decide.bootstrap import start_document
+from spotd.decide.preemptions import CADENCE, WITHIN_S, preemptions_lately
+from spotd.model import Attempt, CheckpointSpec, LeaveReason, Market, Node, Refusal, S, View
+from spotd.plan import Effect
+from spotd.states import NodeState
+from tests.spotd.decide.build import (
+    JOB,
+    NOW,
+    OFFERS,
+    hello,
+    market,
+    node,
+    offer,
+    settle,
+    spec,
+    view,
+)
+
+L, B, R, D, T, G = NodeState
+AWS, OTHER_ZONE, GCP = OFFERS[:3]
+DEMAND = offer("aws-1c", 40, capacity_type=CapacityType.ON_DEMAND)
+
+
+def preempted(ago_s: float, generation: int, *, job: str = JOB, zone: str = "aws-1a") -> Refusal:
+    key = offer(zone).key
+    at_us = NOW - int(ago_s * S)
+    return Refusal(key, Scope.OFFER, "Preempted", at_us, f"{job}-g{generation}-c0-r0")
+
+
+def again(count: int, ago_s: float = 600.0) -> View:
+    """A job about to be placed, whose last `count` machines were taken away."""
+    left = {"leave_reason": LeaveReason.PREEMPTED, "left_at_us": NOW - S, "chosen": True}
+    last = node(G, generation=count, gone_at_us=NOW - S, **left)
+    causes = ["first", *["preempted"] * (count - 1)]
+    attempts = tuple(
+        Attempt(JOB, number, NOW - int(ago_s * S), cause)
+        for number, cause in enumerate(causes, start=1)
+    )
+    return replace(view(last), attempts=attempts)
+
+
+def where(before: View, offers: Market) -> Node:
+    after, plan = settle(before, offers)
+    (fresh,) = (n for n in after.nodes if n.state is L)
+    texts = [event.text for event in plan.events if event.kind == "requested"]
+    weary = "3 preemptions within an hour" in texts[0]
+    assert weary is (fresh.offer.provider != "aws" or fresh.offer == DEMAND)
+    return fresh
+
+
+REFUSALS = tuple(preempted(600.0 * n, n) for n in (1, 2, 3))
+
+
+def test_the_third_in_an_hour_turns_to_another_cloud() -> None:
+    assert where(again(2), market(refusals=REFUSALS[:2])).offer == OTHER_ZONE
+    assert where(again(3), market(refusals=REFUSALS)).offer == GCP
+
+
+def test_or_to_on_demand_where_there_is_no_other() -> None:
+    aws = (AWS, OTHER_ZONE, DEMAND)
+    assert where(again(3), market(aws, refusals=REFUSALS)).offer == DEMAND
+    assert where(again(2), market(aws, refusals=REFUSALS[:2])).offer == OTHER_ZONE
+
+
+def test_but_not_above_what_the_job_may_cost() -> None:
+    capped = again(3)
+    capped = replace(capped, job=replace(capped.job, spec=spec(max_hourly_microusd=20_000_000)))
+    after, _ = settle(capped, market((AWS, OTHER_ZONE, DEMAND), refusals=REFUSALS))
+    (fresh,) = (n for n in after.nodes if n.state is L)
+    assert fresh.offer == OTHER_ZONE, "what is left, rather than nothing"
+
+
+@pytest.mark.parametrize(
+    "refusals",
+    [
+        tuple(preempted(600.0, n, job="other") for n in (1, 2, 3)),
+        tuple(replace(r, code="Lost") for r in REFUSALS),
+        tuple(preempted(WITHIN_S, n) for n in (1, 2)),
+    ],
+)
+def test_only_what_took_this_jobs_machines_of_late_is_shunned(
+    refusals: tuple[Refusal, ...],
+) -> None:
+    """Its last machine, which the view shows, was AWS's too: so say who that was."""
+    before = again(3)
+    elsewhere = replace(before.nodes[0], offer=offer("azure-1a", 13))
+    after, _ = settle(replace(before, nodes=(elsewhere,)), market(refusals=refusals))
+    (fresh,) = (n for n in after.nodes if n.state is L)
+    assert fresh.offer.provider == "aws"
+
+
+def test_preemptions_of_long_ago_are_forgotten() -> None:
+    assert preemptions_lately(again(4, WITHIN_S - 1).attempts, NOW) == 3
+    assert preemptions_lately(again(4, WITHIN_S).attempts, NOW) == 0
+
+
+@pytest.mark.parametrize(("count", "part"), [(3, 1.0), (4, CADENCE)])
+def test_what_starts_after_it_saves_more_often(count: int, part: float) -> None:
+    coming = hello(generation=count, chosen=True, effect=None)
+    saves = CheckpointSpec("file:///ckpt", "spotd", every_steps=100, every_s=300.0)
+    before = replace(view(coming), attempts=again(count).attempts)
+    before = replace(before, job=replace(before.job, spec=spec(checkpoint=saves)))
+    after, _ = settle(before)
+    (start,) = effects_of(after, [coming.id], NOW)
+    assert isinstance(start, Effect)
+    told = start_document(before.job, start, {}, {})
+    assert (told.every_steps, told.every_s) == (100 * part, 300.0 * part)

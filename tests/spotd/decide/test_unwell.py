@@ -1,0 +1,94 @@
+"""A program that hangs is charged like one that crashes, and its offer cools; a GPU that fails is
+nobody's fault, and its machine is replaced at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spotd.decide.cooldowns import BASE_S, cooldown_until_us, refusal_of, spoiled_places
+from spotd.model import LeaveReason, Outcome, S
+from spotd.states import NodeState
+from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
+from tests.spotd.decide.build import NOW, OFFERS, by_id, kinds, node, settle, spec, view
+
+L, B, R, D, T, G = NodeState
+HUNG = {"exit_code": EXIT_HUNG, "exited_at_us": NOW}
+UNFIT = {"exit_code": EXIT_UNFIT, "exited_at_us": NOW}
+
+
+def test_a_machine_whose_gpu_fails_is_replaced_at_once_and_uncharged() -> None:
+    broken = node(R, **UNFIT)
+    after, _ = settle(view(broken, job={"failures": 3}))
+    left = by_id(after, broken)
+    assert (left.state, left.leave_reason, left.leave_text) == (
+        T,
+        LeaveReason.LOST,
+        "its GPU has failed",
+    )
+    assert (after.job.failures, after.job.place_after_us, after.job.outcome) == (3, 0, None)
+    (fresh,) = (n for n in after.nodes if n.generation == 2)
+    assert fresh.offer == OFFERS[1], "not from where the broken one came"
+
+
+@pytest.mark.parametrize("state", [B, R, D])
+def test_a_gpu_may_fail_before_a_step_and_during_a_drain(state: NodeState) -> None:
+    chosen = {"chosen": True, "hello_at_us": NOW - S, "booted_at_us": NOW - S}
+    reason = LeaveReason.PREEMPTED if state is D else None
+    broken = node(state, **{**chosen, **UNFIT}, leave_reason=reason)
+    after, plan = settle(view(broken, job={"first_step_at_us": 0}))
+    assert by_id(after, broken).state is T
+    assert by_id(after, broken).leave_reason is (reason or LeaveReason.LOST)
+    assert after.job.outcome is None
+    assert "crashed" not in kinds(plan)
+
+
+def test_a_program_that_hangs_on_its_machine_again_is_charged() -> None:
+    hung = node(R, **HUNG)
+    after, plan = settle(view(hung))
+    assert (by_id(after, hung).state, by_id(after, hung).leave_reason) == (T, LeaveReason.FAILED)
+    assert after.job.failures == 1
+    assert after.job.place_after_us > NOW
+    (told,) = (event for event in plan.events if event.kind == "crashed")
+    assert told.text.startswith("the program hung, and was ended on node g1")
+    assert told.alert
+
+
+def test_a_program_that_always_hangs_ends_its_job() -> None:
+    budget = {"failures": 3, "spec": spec(max_restarts_on_errors=3)}
+    after, _ = settle(view(node(R, **HUNG), job=budget))
+    assert after.job.outcome is Outcome.FAILED
+    assert "hung" in after.job.outcome_text
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "said"),
+    [
+        (EXIT_HUNG, LeaveReason.FAILED, "Hung"),
+        (EXIT_UNFIT, LeaveReason.LOST, "Unfit"),
+        (EXIT_UNFIT, LeaveReason.PREEMPTED, "Unfit"),
+    ],
+)
+def test_its_offer_cools_for_long(code: int, reason: LeaveReason, said: str) -> None:
+    left = node(G, exit_code=code, leave_reason=reason, gone_at_us=NOW)
+    refusal = refusal_of(left)
+    assert refusal is not None
+    assert refusal.code == said
+    until_us, why = cooldown_until_us(left.offer, spoiled_places([refusal]))
+    assert (until_us, why) == (NOW + int(BASE_S[said] * S), said)
+    assert refusal_of(replace(left, leave_reason=None)) is None, "it has not left yet"
+
+
+def test_training_that_diverged_for_good_is_not_tried_again() -> None:
+    diverged = node(R, exit_code=EXIT_DIVERGED, exited_at_us=NOW)
+    after, plan = settle(view(diverged))
+    assert by_id(after, diverged).state is T
+    assert after.job.outcome is Outcome.FAILED
+    assert "diverged" in after.job.outcome_text
+    assert "failed" in kinds(plan), "and its user is told"
+
+
+def test_after_a_crash_any_offer_is_good() -> None:
+    crashed = node(G, exit_code=1, leave_reason=LeaveReason.FAILED, gone_at_us=NOW)
+    assert refusal_of(crashed) is None

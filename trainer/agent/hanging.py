@@ -1,0 +1,59 @@
+"""Whether training hangs: no step for longer than its own steps make likely.
+
+A program that reports its steps is watched as soon as it has shown how long one takes. What counts
+as silence is the time in which this agent looked and heard nothing of it, so that neither a machine
+that was frozen nor an agent that was away makes a program hang.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from trainer.agent.pace import Pace
+
+# Required: no new step in five times the median one, and in two minutes at least.
+STEPS = 5.0
+LEAST_S = 120.0
+MIN_REPORTS = 3  # before the median means anything
+GLANCE_S = 2.0  # more than that between two looks, and nobody looked in between
+
+
+class StepWatch:
+    """Belongs to the agent's loop. `stepping`: the program of an earlier agent does."""
+
+    def __init__(self, pace: Pace, now: float, *, least_s: float = LEAST_S, stepping: bool) -> None:
+        self._pace = pace
+        self._least_s = least_s
+        self._watching = stepping
+        self._looked_at = now
+        self._leave_s = 0.0
+        self.silent_s = 0.0
+
+    def hear(self, *, stepped: bool) -> None:
+        """The program says something: a step, or anything else that shows that it lives."""
+        self.silent_s = self._leave_s = 0.0
+        self._watching = self._watching or stepped
+
+    def excuse(self, for_s: float) -> None:
+        """The program says that it will be at work for so long before its next word."""
+        self.silent_s, self._leave_s = 0.0, for_s
+
+    def forget(self) -> None:
+        """Another process begins: until its first step nothing is known of it."""
+        self.silent_s = self._leave_s = 0.0
+        self._watching = False
+
+    @property
+    def limit_s(self) -> float:
+        """How long it may be silent; infinite while its steps are not known."""
+        steps_s = self._pace.steps_s
+        if not self._watching or len(steps_s) < MIN_REPORTS:
+            return float("inf")
+        allowed_s = self._pace.report_every_s + max(STEPS * median(steps_s), self._least_s)
+        return max(allowed_s, self._leave_s)
+
+    def look(self, now: float) -> bool:
+        """Whether it hangs."""
+        self.silent_s += min(now - self._looked_at, GLANCE_S)
+        self._looked_at = now
+        return self.silent_s >= self.limit_s

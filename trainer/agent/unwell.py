@@ -1,0 +1,60 @@
+"""A program that hangs, or a machine whose GPU has failed: what the agent makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spotd.wire import EXIT_HUNG, EXIT_UNFIT, STARTED, UNWELL, JournalEntry
+
+HUNG = "hung"
+GPU = "gpu"
+_CODES = {HUNG: EXIT_HUNG, GPU: EXIT_UNFIT}
+
+
+@dataclass(frozen=True)
+class Unwell:
+    """What runs is ended. `again`: it begins again on this machine, from its last checkpoint; else
+    that was its end here."""
+
+    what: str
+    text: str
+    again: bool
+
+    @property
+    def code(self) -> int:
+        """What the end is told as."""
+        return _CODES[self.what]
+
+    def to_data(self) -> dict[str, Any]:
+        return {**asdict(self), "code": self.code}
+
+
+def unwell_of(data: Mapping[str, Any]) -> Unwell:
+    """What `to_data` wrote."""
+    return Unwell(str(data["what"]), str(data["text"]), again=bool(data["again"]))
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the journal knows of it: whether a second beginning here has been used up, and what was
+    to be ended when the agent was killed over it."""
+
+    restarted: bool = False
+    pending: Unwell | None = None
+
+
+NOTHING = Past()
+
+
+def past_of(entries: Sequence[JournalEntry]) -> Past:
+    """From the entries of this boot of the machine."""
+    restarted, pending = False, None
+    for entry in entries:
+        if entry.kind == UNWELL:
+            pending = unwell_of(entry.data)
+            restarted = restarted or pending.again
+        elif entry.kind == STARTED:
+            pending = None
+    return Past(restarted, pending)
