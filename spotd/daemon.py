@@ -21,6 +21,7 @@ from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd import log as logs
+from spotd import wire
 from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.effects import World
@@ -84,6 +85,7 @@ class Daemon:
             notify=self._hint,
             deployment_factory=lambda: self.ids.token()[:12],
         )
+        _check_agents(store)
         if file is not None:
             store.free_duties()  # nobody else has this file open: their holders are dead
         _go_on(self.clock, store.newest_us())
@@ -332,6 +334,21 @@ def _hold_folder(folder: Path) -> IO[bytes]:
         return hold(folder / "lock", text, fix)
     except OSError as error:
         raise _unusable(folder, error) from None
+
+
+def _check_agents(store: Store) -> None:
+    """Whether we are understood by the agents that run, and they by us. Raises UserError: nothing
+    was done to them then, and they go on as without a daemon."""
+    ours = wire.SPOKEN
+    far = [node for node in store.active_nodes() if node.wire and node.wire not in ours]
+    if far:
+        ids = ", ".join(f"{node.id} (version {node.wire})" for node in far)
+        raise UserError(
+            f"agents run that speak another wire than this spotd (version {wire.WIRE_VERSION}, "
+            f"with agents of {ours[0]} to {ours[-1]}): {ids}",
+            "install the spotd that started them, or one between, until these machines are gone; "
+            "their training goes on meanwhile",
+        )
 
 
 def _go_on(clock: SystemClock, newest_us: int) -> None:

@@ -18,17 +18,22 @@ from typing import Any
 import pytest
 
 from providers.stores import open_store as open_objects
+from spotd import wire
 from spotd.act.bundle import build_bundle
 from spotd.act.ssh import Address, connect
 from spotd.command import main as spotd
-from spotd.demo.box import Box, wait_for
+from spotd.demo.box import Box, BoxError, wait_for
 from spotd.demo.facts import lineage
 from spotd.store import schema
+from spotd.store.base import JournalBatch
+from spotd.store.sql import open_store
+from spotd.wire import JournalEntry
 from tests.e2e.rig import open_records
 from tests.rigs import tiny
 from tests.rigs.older import SCHEMA, VERSION, unpack
 from tests.rigs.pair import machines
 from tests.rigs.processes import alive, carrying
+from tests.spotd.store.build import NOW, new_node, offer, placed, view
 from trainer.fence import read_head
 from trainer.shards import read_manifest
 
@@ -276,3 +281,28 @@ def test_what_is_older_is_older() -> None:
     """Of the wire by one step, of the schema by some."""
     assert VERSION == 1
     assert SCHEMA in schema.REVISIONS[:-1]
+
+
+@pytest.mark.parametrize(("version", "starts"), [(0, True), (1, True), (9, False)])
+def test_with_agents_that_it_does_not_understand_it_does_not_start(
+    box: Versions, version: int, starts: bool
+) -> None:
+    """Nothing that they say is taken for something else, and their training goes on."""
+    (box.folder / "state").mkdir(mode=0o700)
+    url = f"sqlite:///{box.folder / 'state' / 'spotd.db'}"
+    store = open_store(url, now=lambda: NOW, notify=int, deployment_factory=lambda: "d0")
+    placed(store, "j1", new_node(offer=offer("elsewhere-1a")))
+    store.record_launched("j1-g1-0", "i-1", NOW)
+    if version:
+        hello = JournalEntry(1, NOW, 1, wire.HELLO, wire=version)
+        store.record_journal([JournalBatch("j1-g1-0", (hello,), NOW)])
+    before = view(store)
+    store.close()
+    if starts:
+        box.start_daemon()
+        return
+    with pytest.raises(BoxError, match=r"another wire .*: j1-g1-0 \(version 9\)"):
+        box.start_daemon()
+    store = open_store(url, now=lambda: NOW, notify=int, deployment_factory=str)
+    assert view(store) == before
+    store.close()
