@@ -95,8 +95,10 @@ def measure(kind: str, samples: int, folder: Path, lease_s: float) -> Outcome:
         with running_pair(folder, server, cloud, f"lease_s = {lease_s:g}\n{TIMING}") as pair:
             job_id = pair.twins[0].submit(JOB, "takeover")
             for number in range(samples):
-                found.append(_take_over(pair, job_id, kind, random.Random(f"{kind} {number}")))
-                print(".", end="", flush=True, file=sys.stderr)
+                with pair.explaining():
+                    sample = _take_over(pair, job_id, kind, random.Random(f"{kind} {number}"))
+                found.append(sample)
+                print(kind, number + 1, asdict(sample), flush=True, file=sys.stderr)
             pair.twins[0].client.post(f"/v1/jobs/{job_id}/cancel")
             wait_for("the last machine's end", lambda: not _running(pair, job_id), AWAIT_S)
             wrong = pair.doubles(job_id) + [f"written by {box}" for box, _ in pair.intruders()]
@@ -104,7 +106,6 @@ def measure(kind: str, samples: int, folder: Path, lease_s: float) -> Outcome:
             if rows != samples + 1:
                 wrong.append(f"{rows} machines were launched for {samples} preemptions")
             writes = sum(pair.writes_of(twin) for twin in pair.twins)
-    print(f" {kind}", file=sys.stderr)
     return Outcome(tuple(found), writes, tuple(wrong))
 
 
@@ -180,7 +181,7 @@ def _sorted_by_duty(pair: Pair) -> list[Twin]:
     except BoxError:
         twin = pair.twins[1]
         assert twin.daemon is not None
-        print("h", end="", flush=True, file=sys.stderr)
+        print("both hold some: one hands over", flush=True, file=sys.stderr)
         twin.daemon.terminate()
         twin.daemon.wait(AWAIT_S)
         twin.start_daemon()
