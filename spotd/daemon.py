@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import shutil
 import signal
 import socket
@@ -13,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 import structlog
@@ -24,6 +22,7 @@ from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd import log as logs
+from spotd import wire
 from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.claim import Claim
@@ -33,6 +32,7 @@ from spotd.act.secrets import open_job_secrets
 from spotd.act.visitors import Visitors
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
+from spotd.config.changes import changed_keys, check_change
 from spotd.config.policies import policy_facts
 from spotd.duties import Duties, Schedule
 from spotd.errors import ExitCode, UserError
@@ -43,7 +43,8 @@ from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
 from spotd.pool import Pool
 from spotd.reconcile import market_now
-from spotd.registry import build_provider
+from spotd.registry import Clouds, build_provider
+from spotd.reload import has_terminal, reload
 from spotd.routes import routes_of
 from spotd.safemode import SafeMode
 from spotd.sdnotify import notify
@@ -51,6 +52,7 @@ from spotd.serve.api import make_app
 from spotd.serve.authority import Authority
 from spotd.serve.call import Backing, ProviderInfo
 from spotd.serve.server import Server, serve
+from spotd.signals import Signals
 from spotd.store.backup import back_up
 from spotd.store.base import Store, StoreError
 from spotd.store.damage import check_whole
@@ -77,9 +79,7 @@ class Daemon:
         self.timing = config.timing
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
-        # A queue, because a signal handler may put to it whatever was interrupted.
         self._fed_s = -WATCHDOG_EVERY_S
-        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._locks = [_hold_folder(make_folder(config.state_dir))]
         settings = config.file.safe_mode.to_settings()
         self.safe = SafeMode(config.state_dir, self.clock, settings)
@@ -94,13 +94,15 @@ class Daemon:
             notify=self._hint,
             deployment_factory=lambda: self.ids.token()[:12],
         )
+        _check_agents(store)
         if file is not None:
             store.free_duties()  # nobody else has this file open: their holders are dead
         _go_on(self.clock, store.newest_us())
         self.store: Store = store
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
         self.store.set_limits(config.file.limits.to_model())
-        self.providers = _providers(config, self.store.deployment())
+        self.providers = Clouds(self._build_providers(config, {}))
+        self._own_options = config.store_options(config.deployment_store)
         self.objects = _open_objects(config)
         every_s = config.file.timing.claim_every_s
         ids = self.ids
@@ -123,13 +125,11 @@ class Daemon:
         self._hints = [self.loop.poke, self.follower.poke]
 
     def run(self) -> None:
-        """Until SIGTERM, SIGINT or SIGHUP (the terminal was closed). Raises UserError when the
-        socket is busy."""
+        """Until SIGTERM or SIGINT, or SIGHUP where a terminal was closed; elsewhere that one has
+        the configuration read anew. Raises UserError when the socket is busy."""
         server = serve(make_app(self._backing(), self.authority), self.config.socket)
         self.safe.begin()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-                signal.signal(number, self._stop)
+        signals = Signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         looked = threading.Event()
         threading.Thread(target=self.claim.watch, args=(looked,), daemon=True).start()
         looked.wait(FIRST_LOOK_S)
@@ -141,7 +141,7 @@ class Daemon:
             notify("READY=1")
             self._tell()
             log.info("ready", socket=str(self.config.socket), providers=list(self.providers))
-            received = signal.Signals(self._signals.get())
+            received = self._wait_for_the_end(signals)
             notify("STOPPING=1")
             log.info("stopping", signal=received.name)
         finally:  # without its main thread it would go on half alive, and hold the state folder
@@ -163,8 +163,36 @@ class Daemon:
             lock.close()
         log.info("stopped")
 
-    def _stop(self, number: int, _frame: FrameType | None) -> None:
-        self._signals.put(number)
+    def _wait_for_the_end(self, signals: Signals) -> signal.Signals:
+        in_terminal = has_terminal()
+        while True:
+            received = signals.wait()
+            if received is not signal.SIGHUP or in_terminal:
+                return received
+            reload(self.config, self._take_over, self.store, self.clock.now_us())
+
+    def _take_over(self, config: Config) -> list[str]:
+        """The keys that are others now. What may fail comes first, and changes nothing. Raises
+        UserError, StoreError, and what an adapter raises."""
+        check_change(self.config, config, self._own_options)
+        keys = changed_keys(self.config, config)
+        providers, routes = self._build_providers(config, self.providers), routes_of(config)
+        self.store.set_limits(config.file.limits.to_model())
+        logs.configure(level=config.file.log.level, form=config.file.log.format)
+        access = config.file.access
+        self.authority.admins, self.authority.viewers = access.admins, access.viewers
+        self.config, self.timing = config, config.timing
+        self.survey.change(providers)
+        self.pool.change(providers)
+        self.providers.change(providers)
+        self.delivery.change(routes)
+        self.duties.change(self.timing, _schedule(config))
+        self.loop.change(self.timing)
+        try:  # what waited for a limit need not wait for its time
+            self.store.note_jobs([job.id for job in self.store.jobs(finished=False)])
+        except StoreError as error:
+            log.warning("the store does not answer", error=str(error))
+        return keys
 
     def _hint(self) -> None:
         """Something was recorded that makes a job due: look now, not at the next poll."""
@@ -205,8 +233,25 @@ class Daemon:
     def _secrets(self, job_id: str) -> Mapping[str, str]:
         return open_job_secrets(self.store, self.vault, job_id)
 
+    def _store_options(self, url: str) -> Mapping[str, str]:
+        return self.config.store_options(url)
+
     def _open_store(self, url: str) -> ObjectStore:
-        return open_objects(url, self.config.store_options(url))
+        return open_objects(url, self._store_options(url))
+
+    def _build_providers(
+        self, config: Config, known: Mapping[str, Provider]
+    ) -> dict[str, Provider]:
+        """By name; those of `known` with the settings that we have stay what they are."""
+        found, before = dict[str, Provider](), self.config.file.providers
+        for name, section in config.file.providers.items():
+            if name in known and section == before.get(name):
+                found[name] = known[name]
+                continue
+            settings = section.model_dump(exclude={"kind"})
+            deployment = self.store.deployment()
+            found[name] = build_provider(section.kind, name, deployment, settings)
+        return found
 
     def _world(self) -> World:
         return World(
@@ -220,7 +265,7 @@ class Daemon:
             keys=self.keys,
             secrets=self._secrets,
             open_store=self._open_store,
-            store_options=self.config.store_options,
+            store_options=self._store_options,
             started_at_us=self.clock.now_us(),
             listening_since=self.listening.since_us,
             answering_since=self.survey.answering_since,
@@ -250,8 +295,8 @@ class Daemon:
             objects=self.objects,
             open_store=self._open_store,
             spool_dir=spool,
-            defaults=self.config.checkpoint_defaults,
-            known=self.config.known,
+            defaults=lambda: self.config.checkpoint_defaults,
+            known=lambda: self.config.known,
             market=lambda _now_us: market_now(self.world, self.timing),
             providers_info=self._providers_info,
             back_up=partial(back_up, self.config.database_url),
@@ -261,7 +306,7 @@ class Daemon:
             put_out=partial(self.visitors.put_out, self.store),
             is_trusted=self.authority.trusted.__contains__,
             policy_facts=self._policy_facts,
-            silent=partial(self.survey.silent, 3 * self.config.file.timing.survey_every_s),
+            silent=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
             held=self.survey.held,
             unswept=self.survey.unswept,
             safe_mode=self.safe.why,
@@ -291,6 +336,7 @@ class Daemon:
         return [
             ProviderInfo(name, kinds[name].kind, provider.local)
             for name, provider in self.providers.items()
+            if name in kinds
         ]
 
 
@@ -340,6 +386,21 @@ def _hold_folder(folder: Path) -> IO[bytes]:
         raise _unusable(folder, error) from None
 
 
+def _check_agents(store: Store) -> None:
+    """Whether we are understood by the agents that run, and they by us. Raises UserError: nothing
+    was done to them then, and they go on as without a daemon."""
+    ours = wire.SPOKEN
+    far = [node for node in store.active_nodes() if node.wire and node.wire not in ours]
+    if far:
+        ids = ", ".join(f"{node.id} (version {node.wire})" for node in far)
+        raise UserError(
+            f"agents run that speak another wire than this spotd (version {wire.WIRE_VERSION}, "
+            f"with agents of {ours[0]} to {ours[-1]}): {ids}",
+            "install the spotd that started them, or one between, until these machines are gone; "
+            "their training goes on meanwhile",
+        )
+
+
 def _go_on(clock: SystemClock, newest_us: int) -> None:
     """Leases, timers and calls of a daemon whose clock was ahead would bind us until its time."""
     behind_s = clock.not_before(newest_us + 1) / S
@@ -349,14 +410,6 @@ def _go_on(clock: SystemClock, newest_us: int) -> None:
             "`timedatectl` if the clock is not right",
             seconds=round(behind_s, 1),
         )
-
-
-def _providers(config: Config, deployment: str) -> dict[str, Provider]:
-    found = {}
-    for name, section in config.file.providers.items():
-        settings = section.model_dump(exclude={"kind"})
-        found[name] = build_provider(section.kind, name, deployment, settings)
-    return found
 
 
 def _schedule(config: Config) -> Schedule:

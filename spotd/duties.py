@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -90,19 +91,13 @@ class Duties:
         self._stopping = False
         self._running = 0
         self._wall_s = _wall_s()
-        self._names: list[str] = []
+        self._names: tuple[str, ...] = ()
+        self._watched: dict[str, Provider] = {}
         self._epochs: dict[str, int] = {}  # of the duties that we hold, as far as we know
-        self._untold: dict[str, list[Notice]] = {name: [] for name in providers}
-        self._leftovers = {name: LeftoverSweep(each, clock) for name, each in providers.items()}
-        self._quotes = {name: Quotes(each, clock) for name, each in providers.items()}
-        self._paged: dict[str, set[str]] = {name: set() for name in providers}
-        lines = {name: ThreadPoolExecutor(CLOUD_THREADS) for name in providers}
+        self._untold: defaultdict[str, list[Notice]] = defaultdict(list)
+        self._paged: defaultdict[str, set[str]] = defaultdict(set)
         self._scheduler = BackgroundScheduler(
-            executors={
-                OWN: ThreadPoolExecutor(OWN_THREADS),
-                LEASES: ThreadPoolExecutor(1),
-                **lines,
-            },
+            executors={OWN: ThreadPoolExecutor(OWN_THREADS), LEASES: ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": 60},
         )
 
@@ -110,13 +105,7 @@ class Duties:
         """Ask for prices, then keep to the schedule. A cloud that does not answer holds up nobody
         for long."""
         s = self._schedule
-        asked = {name: threading.Event() for name in self._providers}
-        for name, done in asked.items():
-            self._every(s.survey_s, f"survey:{name}", partial(self._survey.sweep, name), name)
-            self._every(s.offers_s, f"offers:{name}", self._quotes[name].refresh, name, done)
-            self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
-            self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
-            self._every(s.leftovers_s, f"leftovers:{name}", self._leftovers[name].run, name)
+        asked = [self._watch(name, provider) for name, provider in self._providers.items()]
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
         self._every(s.health_s, "health", self._note_slow)
@@ -128,7 +117,7 @@ class Duties:
         renew()
         self._scheduler.start()
         end_s = time.monotonic() + FIRST_OFFERS_S
-        for done in asked.values():
+        for done in asked:
             done.wait(max(end_s - time.monotonic(), 0.0))
 
     def add(self, seconds: float, duty: str, run: Callable[[Store], object]) -> None:
@@ -140,6 +129,24 @@ class Duties:
         """While `contested()` says why, no cloud is asked for anything. To be set before the start;
         see act/claim.py."""
         self._contested = contested
+
+    def change(self, timing: Timing, schedule: Schedule) -> None:
+        """From now on with this patience and rhythm, and for the clouds that there are now."""
+        before, self._schedule, self._timing = self._schedule, schedule, timing
+        self._scheduler.pause()  # nothing new is done before it is ours to do
+        for job in self._scheduler.get_jobs():
+            rhythm = "renew_s" if job.id == LEASES else f"{job.id.partition(':')[0]}_s"
+            seconds = getattr(schedule, rhythm, None)  # what was added has a rhythm of its own
+            if seconds != getattr(before, rhythm, None):
+                job.reschedule("interval", seconds=seconds)
+        for name, provider in list(self._watched.items()):
+            if self._providers.get(name) is not provider:
+                self._leave(name)
+        for name, provider in self._providers.items():
+            if name not in self._watched:
+                self._watch(name, provider)
+        self._guarded(LEASES, self._renew)
+        self._scheduler.resume()
 
     def notice_clock(self) -> None:
         """To be called again and again, from outside of the schedule: that goes by the wall clock,
@@ -162,12 +169,41 @@ class Duties:
             self._scheduler.shutdown(wait=False)
         with self._changed:
             ended = self._changed.wait_for(lambda: not self._running, patience_s)
+        self._let_go(sorted(self._epochs))
+        return ended
+
+    def _let_go(self, duties: Iterable[str]) -> None:
+        """Another replica may have them at once."""
         try:
-            for duty in sorted(self._epochs):
+            for duty in duties:
                 self._store.take_duty(duty, self._holder, self._clock.now_us, 0)
         except StoreError as error:
             log.warning("the store does not answer", error=str(error))
-        return ended
+
+    def _watch(self, name: str, provider: Provider) -> threading.Event:
+        """Begin the duties of a cloud; set once it was asked for prices."""
+        s, asked = self._schedule, threading.Event()
+        self._watched[name] = provider
+        self._scheduler.add_executor(ThreadPoolExecutor(CLOUD_THREADS), name)
+        self._every(s.survey_s, f"survey:{name}", partial(self._survey.sweep, name), name)
+        quotes, leftovers = Quotes(provider, self._clock), LeftoverSweep(provider, self._clock)
+        self._every(s.offers_s, f"offers:{name}", quotes.refresh, name, asked)
+        self._every(s.leftovers_s, f"leftovers:{name}", leftovers.run, name)
+        self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
+        self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
+        return asked
+
+    def _leave(self, name: str) -> None:
+        """End the duties of a cloud; what is under way may end by itself."""
+        del self._watched[name]
+        duties = [duty for duty in self._names if duty.endswith(f":{name}")]
+        self._names = tuple(duty for duty in self._names if duty not in duties)
+        for duty in duties:
+            self._scheduler.remove_job(duty)
+        self._scheduler.remove_executor(name, shutdown=False)
+        with self._changed:
+            held = [duty for duty in duties if self._epochs.pop(duty, None) is not None]
+        self._let_go(held)
 
     def _renew(self) -> None:
         """Take every duty that is free, and keep those that are ours. What cannot be asked for now
@@ -218,7 +254,7 @@ class Duties:
             if at_once is not None:
                 at_once.set()
 
-        self._names.append(duty)
+        self._names = (*self._names, duty)
         first = {"next_run_time": datetime.now(UTC)} if at_once is not None else {}
         self._scheduler.add_job(
             guarded, "interval", seconds=seconds, id=duty, executor=line, **first

@@ -52,6 +52,13 @@ class Loop:
         """Something may be due: look now."""
         self._poked.set()
 
+    def change(self, timing: Timing) -> None:
+        """From now on with this patience; as after a start, every job with a machine is due, and
+        clouds that the configuration lost are told."""
+        self._timing = timing
+        self._resumed = False
+        self.poke()
+
     def stop(self) -> None:
         """End after the pass at hand."""
         self._stopping.set()

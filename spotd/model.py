@@ -248,6 +248,7 @@ class Node:
     effect_failures: int = 0  # in a row, of the armed effect
     effect_error: str = ""
     journal_seq: int = 0
+    wire: int = 0  # the version of the wire that its agent speaks; 0: it has not said
     notices: tuple[NoticeSeen, ...] = ()
 
     @property

@@ -40,11 +40,20 @@ class Pool:
         }
         self._clouds: dict[str, ThreadPoolExecutor] = {}
         self._terminates: dict[str, ThreadPoolExecutor] = {}
-        for name in providers:
-            self._clouds[name] = ThreadPoolExecutor(CLOUD_CALLS, thread_name_prefix=f"{name}")
-            self._terminates[name] = ThreadPoolExecutor(
-                TERMINATE_CALLS, thread_name_prefix=f"{name}-end"
-            )
+        self.change(providers)
+
+    def change(self, providers: Iterable[str]) -> None:
+        """From now on a lane for each of these; what one that goes was given is still made."""
+        wanted = set(providers)
+        with self._lock:
+            for name in wanted - self._clouds.keys():
+                self._clouds[name] = ThreadPoolExecutor(CLOUD_CALLS, thread_name_prefix=f"{name}")
+                self._terminates[name] = ThreadPoolExecutor(
+                    TERMINATE_CALLS, thread_name_prefix=f"{name}-end"
+                )
+            for name in self._clouds.keys() - wanted:
+                self._clouds.pop(name).shutdown(wait=False)
+                self._terminates.pop(name).shutdown(wait=False)
 
     def submit(self, effect: Effect) -> None:
         """Queue a call on its lane. A survey that has not begun does for all who want one: it lists

@@ -1,7 +1,9 @@
-"""Which kinds of provider there are. CONTRIBUTING.md says what else a new one needs."""
+"""Which kinds of provider there are, and those in force. CONTRIBUTING.md says what else a new kind
+needs."""
 
 from __future__ import annotations
 
+from collections.abc import ItemsView, Iterator, Mapping
 from importlib import import_module
 from typing import Any, cast
 
@@ -13,6 +15,31 @@ from spotd.errors import ExitCode, UserError
 KINDS = {
     "local": "providers.local.cloud:LocalCloud",
 }
+
+
+class Clouds(Mapping[str, Provider]):
+    """The providers in force, by name. Another set takes their place at once for all who look,
+    while others are in the middle of looking."""
+
+    def __init__(self, providers: Mapping[str, Provider]) -> None:
+        self._providers = dict(providers)
+
+    def change(self, providers: Mapping[str, Provider]) -> None:
+        """From now on these."""
+        self._providers = dict(providers)
+
+    def __getitem__(self, name: str) -> Provider:
+        return self._providers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._providers)
+
+    def __len__(self) -> int:
+        return len(self._providers)
+
+    def items(self) -> ItemsView[str, Provider]:
+        """Of one set, however long the caller takes to look at it."""
+        return self._providers.items()
 
 
 def build_provider(kind: str, name: str, deployment: str, settings: dict[str, Any]) -> Provider:

@@ -1,9 +1,11 @@
-"""What systemd is told: ready, alive, stopping (sd_notify(3): one datagram to $NOTIFY_SOCKET)."""
+"""What systemd is told: ready, alive, reloading, stopping (sd_notify(3): one datagram to
+$NOTIFY_SOCKET)."""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 
 import structlog
 
@@ -27,3 +29,9 @@ def notify(state: str) -> bool:
             log.warning("systemd cannot be told", state=state, error=str(error))
             return False
     return True
+
+
+def notify_reloading() -> None:
+    """A reload has begun; READY=1 ends it. The moment tells systemd which one that is."""
+    moment_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    notify(f"RELOADING=1\nMONOTONIC_USEC={moment_us}")

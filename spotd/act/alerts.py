@@ -148,12 +148,29 @@ class Delivery:
 
     def __init__(self, routes: Mapping[str, Route], clock: Clock) -> None:
         self._clock = clock
-        self._lanes = {name: _Lane(route) for name, route in routes.items()}
-        self._lanes[_LOG] = _Lane(LogRoute(Severity.DEBUG))
+        self._lock = threading.Lock()  # one delivery at a time, and no other routes meanwhile
+        self._lanes: dict[str, _Lane] = {}
+        self.change(routes)
+
+    def change(self, routes: Mapping[str, Route]) -> None:
+        """From now on these routes. What is under way stays so, and one that is as it was keeps its
+        pace; another one may be in use again."""
+        with self._lock:
+            lanes: dict[str, _Lane] = {}
+            for name, route in routes.items():
+                known = self._lanes.get(name)
+                if known is None or known.route != route:
+                    known = _Lane(route, sending=known.sending if known else None)
+                lanes[name] = known
+            self._lanes = {**lanes, _LOG: _Lane(LogRoute(Severity.DEBUG))}
 
     def deliver(self, store: Store) -> None:
         """Send due alerts, back within WAIT_S even when a route hangs. `store` is fenced for the
         duty. Raises StoreError."""
+        with self._lock:
+            self._deliver(store)
+
+    def _deliver(self, store: Store) -> None:
         self._settle(store)
         waiting: dict[str, list[AlertRow]] = {}
         for row in store.due_alerts(self._clock.now_us(), ROWS):
@@ -172,13 +189,14 @@ class Delivery:
 
         A route that was out of use and takes the message is in use again.
         """
-        names = [name for name in self._lanes if name != _LOG and route in ("", name)]
+        lanes = self._lanes
+        names = [name for name in lanes if name != _LOG and route in ("", name)]
         now_s, now_us = self._clock.monotonic_s(), self._clock.now_us()
         event = Event("test", "this is a test of the alert route")
         sendings = {}
         for name in names:
             alert = Alert(AlertRow(0, name, now_us, "", "", event, 1, 0))
-            sendings[name] = _Sending(self._lanes[name].route, [alert], now_s)
+            sendings[name] = _Sending(lanes[name].route, [alert], now_s)
         found = {}
         for name, sending in sendings.items():
             sending.wait(TEST_S - (self._clock.monotonic_s() - now_s))
@@ -187,7 +205,7 @@ class Delivery:
             else:
                 found[name] = str(sending.error or "")
             if not found[name]:
-                self._lanes[name].gone = False
+                lanes[name].gone = False
         return found
 
     def _lane_of(self, route: str) -> str:

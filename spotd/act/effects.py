@@ -185,9 +185,10 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
 def _provider(effect: Effect, world: World) -> Provider:
     """The cloud that the node is in. Raises NotConfiguredError."""
     name = effect.node.offer.provider
-    if name not in world.providers:
+    provider = world.providers.get(name)
+    if provider is None:
         raise NotConfiguredError(not_configured(name))
-    return world.providers[name]
+    return provider
 
 
 def not_configured(provider: str) -> str:

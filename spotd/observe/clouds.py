@@ -50,10 +50,21 @@ class Survey:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._store = store
-        self._lanes = {
-            name: _Lane(_Listing(store, provider, clock), patience_s)
-            for name, provider in providers.items()
-        }
+        self._clock = clock
+        self._patience_s = patience_s
+        self._lanes: dict[str, _Lane] = {}
+        self.change(providers)
+
+    def change(self, providers: Mapping[str, Provider]) -> None:
+        """From now on these clouds; what is known of those that stay is kept."""
+        lanes = {}
+        for name, provider in providers.items():
+            lane = self._lanes.get(name)
+            if lane is None or lane.listing.provider is not provider:
+                listing = _Listing(self._store, provider, self._clock)
+                lane = _Lane(listing, self._patience_s)
+            lanes[name] = lane
+        self._lanes = lanes
 
     def survey(self, provider: str) -> Record:
         """List `provider`; the result records it (once, whoever calls it). Raises ProviderError."""
@@ -191,7 +202,7 @@ class _Listing:
 
     def __init__(self, store: Store, provider: Provider, clock: Clock) -> None:
         self._store = store
-        self._provider = provider
+        self.provider = provider
         self._clock = clock
         self.sweep = Sweep(provider, clock)
         self._unanswered = (0, "")  # since when (us; 0: it answers), and the last error
@@ -203,14 +214,14 @@ class _Listing:
         since_us, error = self._unanswered
         self._unanswered = (since_us or asked_at_us, error)
         try:
-            instances = self._provider.list()
+            instances = self.provider.list()
         except ProviderError as failed:
             self._unanswered = (since_us or asked_at_us, str(failed))
             raise
         if since_us and self._clock.now_us() - since_us > AWAY_S * S:
             self.answering_since_us = self._clock.now_us()
         self._unanswered = (0, "")
-        return Answer(self._store, self._provider, self._clock, instances, asked_at_us)
+        return Answer(self._store, self.provider, self._clock, instances, asked_at_us)
 
     def silence(self) -> tuple[float, str]:
         """For how many seconds the cloud was asked in vain, and its last error; 0 when it answers.

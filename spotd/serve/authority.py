@@ -111,10 +111,11 @@ def in_group(peer: Peer, group: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Authority:
-    """The groups in force. `viewers` "" is everybody who can open the socket. `trusted` users
-    need no group: root, and the user of the daemon, who could read its database anyhow."""
+    """The groups in force, which another configuration may change. `viewers` "" is everybody who
+    can open the socket. `trusted` users need no group: root, and the user of the daemon, who could
+    read its database anyhow."""
 
     admins: str = "spotd-admin"
     viewers: str = ""

@@ -47,16 +47,17 @@ class Backing:
     """What the daemon lends to its doors.
 
     `objects` is the deployment's store (packages, logs); `open_store(url)` opens a job's authority
-    store; `spool_dir` takes an upload until its digest is known; `back_up(file, now_us)` copies the
-    database into a new file; `test_alert(route)` sends a test message ("" means to every route) and
-    returns route -> "" or what went wrong; `rotate_key()` has the next master key take over, or
-    raises VaultError; `admit(node, user, public key)` lets a user in to a machine (LinkError),
-    `put_out()` has those that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is
-    true of those who are never shut out; `policy_facts(cloud)` is None when no such cloud is
-    configured; `silent` are the clouds that do not answer, provider -> what is known of it; `held`
-    are the machines that no job wants and that are not ended, and `unswept` the providers of which
-    this daemon does not know any; `safe_mode()` is why the daemon only observes and ends, or "",
-    and `leave_safe_mode()` a person's word against it; `contested()` is why it stands still.
+    store; `spool_dir` takes an upload until its digest is known; `defaults()` and `known()` are
+    what job files are read with; `back_up(file, now_us)` copies the database into a new file;
+    `test_alert(route)` sends a test message ("" means to every route) and returns route -> "" or
+    what went wrong; `rotate_key()` has the next master key take over, or raises VaultError;
+    `admit(node, user, public key)` lets a user in to a machine (LinkError), `put_out()` has those
+    that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is true of those who are
+    never shut out; `policy_facts(cloud)` is None when no such cloud is configured; `silent` are the
+    clouds that do not answer, provider -> what is known of it; `held` are the machines that no job
+    wants and that are not ended, and `unswept` the providers of which this daemon does not know
+    any; `safe_mode()` is why the daemon only observes and ends, or "", and `leave_safe_mode()` a
+    person's word against it; `contested()` is why it stands still.
     """
 
     store: Store
@@ -66,8 +67,8 @@ class Backing:
     objects: ObjectStore
     open_store: Callable[[str], ObjectStore]
     spool_dir: Path
-    defaults: CheckpointDefaults
-    known: Known
+    defaults: Callable[[], CheckpointDefaults]
+    known: Callable[[], Known]
     market: Callable[[int], Market]
     providers_info: Callable[[], Sequence[ProviderInfo]]
     back_up: Callable[[Path, int], None]

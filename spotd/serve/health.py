@@ -73,7 +73,7 @@ def _check_objects(objects: ObjectStore, ids: Ids) -> str:
 def _check_checkpoints(backing: Backing) -> list[Check]:
     """The store of jobs that name none. Machines on this box write to a folder as the daemon's
     user; a bucket they reach with rights of their own, and the daemon only reads there: HEAD."""
-    url = backing.defaults.store
+    url = backing.defaults().store
     if not url:
         return []
     check = _check_objects if url.startswith("file:") else _check_reading

@@ -75,9 +75,9 @@ def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
             now_us=call.now_us,
             env=call.texts("env"),
             secrets=secrets,
-            defaults=backing.defaults,
+            defaults=backing.defaults(),
             fallback_name=call.text("fallback_name"),
-            known=replace(backing.known, secrets=[row.name for row in kept]),
+            known=replace(backing.known(), secrets=[row.name for row in kept]),
         )
     except SpecError as error:
         raise bad_input(error.text, error.try_) from None

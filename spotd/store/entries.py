@@ -26,7 +26,8 @@ MAX_AGE_S = 30 * 86_400.0  # no notice or duration is longer
 COLUMNS = (
     *("hello_at_us", "ready_at_us", "claimed_at_us", "first_step_at_us", "last_step"),
     *("heard_at_us", "link_down_at_us", "released_at_us", "exit_code", "exited_at_us"),
-    *("exit_tail", "setup_failed", "journal_seq", "wiped_at_us", "wiped_text"),
+    *("exit_tail", "setup_failed", "journal_seq", "wire"),
+    *("wiped_at_us", "wiped_text"),
 )
 
 
@@ -130,10 +131,10 @@ def _flag(data: Any, name: str) -> bool:
 
 
 def _hello(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    spoken = _int(entry.data, "wire", wire.WIRE_VERSION)
-    if spoken not in wire.SPOKEN:
-        text = f"the node speaks version {spoken} of the wire, this spotd {wire.WIRE_VERSION}"
+    if entry.wire not in wire.SPOKEN:
+        text = f"the node speaks version {entry.wire} of the wire, this spotd {wire.WIRE_VERSION}"
         node.say(Event("wire", text, severity=Severity.WARNING), at_us)
+    node.columns["wire"] = entry.wire
     node.first("hello_at_us", at_us)
 
 

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -201,7 +201,7 @@ nodes = Table(
     words("exit_tail"),
     flag("setup_failed"),
     *(big("wiped_at_us"), words("wiped_text")),
-    big("journal_seq"),
+    *(big("journal_seq"), big("wire")),
     UniqueConstraint("token"),
     ForeignKeyConstraint(["job_id", "generation"], ["attempts.job_id", "attempts.generation"]),
     one_of("state", NodeState),

@@ -218,16 +218,38 @@ def test_a_crashed_one_is_started_again(spotd: Container) -> None:
     good(spotd, "alice", "ps")
 
 
-def test_there_is_no_reload_and_systemd_says_so(spotd: Container) -> None:
-    """A restart is the reload: it touches no trainer."""
-    pid = main_pid(spotd)
-    done = spotd.run("systemctl", "reload", UNIT, check=False)
-    assert done.returncode != 0
-    assert "not applicable" in done.stderr
-    assert main_pid(spotd) == pid
-    spotd.run("systemctl", "reload-or-restart", UNIT)
-    assert main_pid(spotd) != pid
+def status(box: Container) -> str:
+    """What spotd says of itself in `systemctl status`."""
+    return box.show(UNIT, "StatusText")
+
+
+def reloaded(box: Container, config: str, words: str) -> None:
+    """`systemctl reload` with another configuration, of which spotd says that."""
+    pid = main_pid(box)
+    box.write("/etc/spotd/config.toml", config)
+    box.run("systemctl", "reload", UNIT)
+    wait_until(words, lambda: words in status(box))
+    wait_until("the reload to be over", lambda: box.show(UNIT, "ActiveState") == "active")
+    assert main_pid(box) == pid
+
+
+def test_its_configuration_is_read_anew(spotd: Container) -> None:
+    """And a wrong one changes nothing, which whoever looks is told."""
+    good(spotd, "viola", "ps")
+    stricter = CONFIG + '[access]\nviewers = "spotd-admin"\n'
+    reloaded(spotd, stricter, "was read anew: access.viewers")
+    assert ctl(spotd, "viola", "ps")[0] == ExitCode.AUTH
     good(spotd, "alice", "ps")
+    refused = "the configuration was not read anew"
+    reloaded(spotd, CONFIG + "[limits]\nmax_nodes = 0\n", f"{refused}, the one before stays in")
+    assert "limits.max_nodes" in status(spotd)
+    assert refused in spotd.journal(UNIT)
+    assert ctl(spotd, "viola", "ps")[0] == ExitCode.AUTH, "the one before stays in force"
+    elsewhere = f'state_dir = "/tmp/x"\n{CONFIG}'
+    reloaded(spotd, elsewhere, "state_dir: cannot change while spotd runs")
+    reloaded(spotd, CONFIG, "was read anew: access.viewers")
+    good(spotd, "viola", "ps")
+    assert "canary" not in spotd.journal(UNIT)
 
 
 def test_it_stops_by_itself_when_it_is_told(spotd: Container) -> None:

@@ -1,35 +1,29 @@
-"""The agent as it was before this version of the wire: what a daemon of the version before ships.
+"""spotd as it was before this version of the wire: the whole program, not a part made to look old.
 
-`agent-wire-1.pyz` is the bundle of the last revision that spoke version 1. When the version grows,
-build the bundle of the last revision before that (`spotd.act.bundle.build_bundle`), and keep the
-one of the version before alone.
+`spotd-wire-1.tar.xz` is `git archive` of the packages at the last revision that spoke version 1 of
+the wire (schema 0002); a clone that CI makes may have no history to take it from. When the version
+grows, take the last revision before that, and keep the archive of the version before alone.
 """
 
 from __future__ import annotations
 
-import hashlib
+import tarfile
 from pathlib import Path
 
 from spotd import wire
-from spotd.act.bundle import Bundle
 
 VERSION = wire.WIRE_VERSION - 1
-FILE = Path(__file__).parents[1] / "fixtures" / f"agent-wire-{VERSION}.pyz"
-
-# A daemon that ships them: all of it is today's but what it has on the machines.
-OLD_DAEMON = """
-import sys
-import spotd.daemon
-from pathlib import Path
-from spotd.config import load_config
-from tests.rigs.older import bundle
-
-spotd.daemon.build_bundle = bundle
-sys.exit(spotd.daemon.run_daemon(load_config(Path(sys.argv[1]), to_start=True)))
-"""
+SCHEMA = "0002"  # that it needs
+ARCHIVE = Path(__file__).parents[1] / "fixtures" / f"spotd-wire-{VERSION}.tar.xz"
 
 
-def bundle() -> Bundle:
-    """The older agent."""
-    data = FILE.read_bytes()
-    return Bundle(data, hashlib.sha256(data).hexdigest())
+def unpack(folder: Path) -> Path:
+    """Put it into `folder`, to be named in PYTHONPATH."""
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            if file is not None:
+                path = folder / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.read())
+    return folder

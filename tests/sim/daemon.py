@@ -334,6 +334,9 @@ class _Scheduler:
     ) -> None:
         self._jobs.append((run, seconds, "next_run_time" in more))
 
+    def add_executor(self, _executor: object, _alias: str) -> None:
+        pass
+
     def start(self) -> None:
         self.running = True
         process = self._kernel.task().process

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import re
 import resource
 import shutil
@@ -15,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -33,6 +33,7 @@ from spotd.errors import UserError
 from spotd.model import S
 from spotd.store.base import LostDutyError
 from spotd.store.sql import open_store
+from tests.rigs.manager import Manager
 from tests.rigs.processes import alive
 
 T = TypeVar("T")
@@ -123,30 +124,6 @@ def ended_cleanly(box: Box, number: int = signal.SIGTERM) -> None:
     assert time.monotonic() - started < QUICK_S, box.tail("daemon")
     assert not box.socket_path.exists()
     assert "Traceback" not in box.tail("daemon", 1000)
-
-
-class Manager:
-    """Systemd's end of the notify socket."""
-
-    def __init__(self, path: Path) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(str(path))
-        self.said: list[bytes] = []
-        self.thread = threading.Thread(target=self._listen)
-        self.thread.start()
-
-    def _listen(self) -> None:
-        while word := self.socket.recv(100):
-            self.said.append(word)
-
-    def hears(self, word: bytes) -> bool:
-        return word in self.said
-
-    def close(self) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
-            last.sendto(b"", self.socket.getsockname())
-        self.thread.join()
-        self.socket.close()
 
 
 @pytest.fixture
@@ -305,7 +282,7 @@ def test_with_every_cloud_down_it_starts_and_goes_on_when_they_come_back(folder:
         )
         training(box, job_id)
         finish(box, job_id)
-        ended_cleanly(box, signal.SIGHUP)  # as when its terminal is closed
+        ended_cleanly(box, signal.SIGINT)
 
 
 def test_under_nohup_it_outlives_its_terminal(box: Box) -> None:
@@ -318,6 +295,22 @@ def test_under_nohup_it_outlives_its_terminal(box: Box) -> None:
     box.daemon.send_signal(signal.SIGHUP)
     ended_cleanly(box)
     assert "SIGHUP" not in box.tail("daemon", 1000)  # what ended it is told
+
+
+def test_when_its_terminal_is_closed_it_ends(box: Box) -> None:
+    """Elsewhere the same signal has the configuration read anew (test_reload.py)."""
+    box.write_config()
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "spotd.command", "run", "-c", str(box.config_path)]
+    with (box.folder / "daemon.log").open("ab") as log:
+        box.daemon = subprocess.Popen(
+            ["setsid", "--ctty", *command], stdin=its, stdout=log, stderr=log
+        )
+    os.close(its)
+    wait_until("it to be ready", lambda: "ready" in box.tail("daemon", 1000))
+    os.close(ours)
+    assert box.daemon.wait(LIMIT_S) == 0, box.tail("daemon")
+    assert "SIGHUP" in box.tail("daemon", 1000)
 
 
 def test_a_cloud_that_accepts_and_never_answers_delays_neither_start_nor_end(box: Box) -> None:

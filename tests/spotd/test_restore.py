@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def living(cloud: Box, job_id: str) -> list[dict[str, Any]]:
     return [row for row in machines(cloud, job_id) if not row["ended_at_us"]]
 
 
+def heard(box: Box, job_id: str, since: datetime) -> bool:
+    """Whether the box has heard the job's machine itself: that one runs, a backup says too."""
+    times = [node["heard_at"] for node in box.job(job_id)["nodes"] if node["heard_at"]]
+    return any(datetime.fromisoformat(at) > since for at in times)
+
+
 @pytest.mark.timeout(300)
 def test_the_backup_of_a_box_that_burned_down_goes_on_with_its_jobs(
     folder: Path, cloud: Box, capsys: pytest.CaptureFixture[str]
@@ -94,7 +101,7 @@ def test_the_backup_of_a_box_that_burned_down_goes_on_with_its_jobs(
         burned.kill_daemon()
         shutil.rmtree(burned.folder / "state")  # checkpoints are kept elsewhere, as in a bucket
 
-    began_s = time.monotonic()
+    began_s, began_at = time.monotonic(), datetime.now(UTC)
     fresh = make_box(folder / "b", cloud)
     fresh.write_config()
     assert spotd(["db", "restore", str(backup), "-c", str(fresh.config_path)]) == 0
@@ -108,9 +115,12 @@ def test_the_backup_of_a_box_that_burned_down_goes_on_with_its_jobs(
             return [item for item in items if item["job"] == unknown]
 
         wait_for("what the backup does not know to be told", held, LIMIT_S)
+        wait_for("the machine to be heard", lambda: heard(fresh, kept, began_at), LIMIT_S)
         assert fresh.job(kept)["phase"] == "running"
         fresh.wait_phase(ended, {"succeeded"}, LIMIT_S)
-        assert time.monotonic() - began_s < PROMISE_S
+        took_s = time.monotonic() - began_s
+        print(f"from a fresh box to one that keeps its jobs: {took_s:.1f} s")
+        assert took_s < PROMISE_S
         assert alive(kept_pid), "a program that trains was not touched"
         assert alive(unknown_pid), "nor one that the backup does not know"
         assert len(living(cloud, unknown)) == 1

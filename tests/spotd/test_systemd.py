@@ -90,7 +90,7 @@ def test_it_agrees_with_the_program() -> None:
     assert int(unit["WatchdogSec"]) > 5 * longest_silence_s, "an idle daemon is not a hung one"
     # The loop, the duties and the calls in flight are each waited for; the API has five seconds.
     assert int(unit["TimeoutStopSec"]) > 3 * daemon.PATIENCE_S + 10
-    assert "ExecReload" not in unit, "SIGHUP ends the daemon: the terminal was closed"
+    assert unit["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert unit["LoadCredential"].split(":")[0] == KEY_NAME
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from spotd import wire
-from tests.rigs.older import FILE
+from tests.rigs.older import VERSION, unpack
 
 # What version 1 wrote, word for word.
 OLD_JOURNAL = b'{"journal":{"at_us":5,"data":{"wire":1},"generation":1,"kind":"hello","seq":1}}\n'
@@ -45,19 +46,19 @@ READ_OURS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from spotd import wire
-assert wire.WIRE_VERSION == 1 and ".pyz" in wire.__file__, wire.__file__
+assert str(wire.WIRE_VERSION) == sys.argv[2], wire.__file__
 for line in sys.stdin.buffer:
     parse = wire.parse_command if b"command" in line else wire.parse_line
     print(parse(line))
 """
 
 
-def test_the_agent_before_reads_what_we_write() -> None:
-    """Its own code does, out of its bundle: a field that it does not know is passed over."""
+def test_the_version_before_reads_what_we_write(tmp_path: Path) -> None:
+    """Its own code does: a field that it does not know is passed over."""
     lines = [wire.Command(name, 1).to_line() for name in sorted(wire.COMMANDS)]
     lines.append(wire.JournalEntry(1, 5, 1, wire.HELLO).to_line())
     done = subprocess.run(
-        [sys.executable, "-I", "-c", READ_OURS, str(FILE)],
+        [sys.executable, "-I", "-c", READ_OURS, str(unpack(tmp_path)), str(VERSION)],
         input=b"".join(lines),
         capture_output=True,
         check=False,

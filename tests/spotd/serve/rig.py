@@ -187,8 +187,8 @@ class Rig:
             objects=self.objects,
             open_store=self.open_store,
             spool_dir=self.folder / "spool",
-            defaults=CheckpointDefaults(store=self.checkpoint_store),
-            known=Known(),
+            defaults=lambda: CheckpointDefaults(store=self.checkpoint_store),
+            known=Known,
             market=self.store.load_market,
             providers_info=lambda: [
                 ProviderInfo("aws", "aws", False),
@@ -263,7 +263,7 @@ class Rig:
         parsed = load(
             text,
             now_us=self.clock.now_us(),
-            defaults=self.backing().defaults,
+            defaults=self.backing().defaults(),
             secrets={"HF_TOKEN": "hf_very_secret"} if "HF_TOKEN" in text else {},
         )
         job_id = self.ids.job_id()

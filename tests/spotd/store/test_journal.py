@@ -52,6 +52,16 @@ def test_every_kind_of_the_wire_has_a_meaning() -> None:
     assert APPLY.keys() == wire.JOURNAL_KINDS
 
 
+@pytest.mark.parametrize("version", [1, wire.WIRE_VERSION, 99])
+def test_which_wire_an_agent_speaks_is_kept(store: Store, version: int) -> None:
+    placed(store)
+    assert node(store).wire == 0
+    hello = JournalEntry(1, AT, 1, wire.HELLO, {"wire": version}, wire=version)
+    store.record_journal([JournalBatch(NODE, (hello,), AT)])
+    assert node(store).wire == version
+    assert ("wire" in kinds(store)) == (version == 99)
+
+
 def test_a_life_from_hello_to_release(store: Store) -> None:
     placed(store)
     batch = said(

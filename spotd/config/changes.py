@@ -1,0 +1,59 @@
+"""What another configuration changes, and what of it a daemon that runs cannot take over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spotd.config.file import identity
+from spotd.config.load import Config, ConfigError
+from spotd.errors import Problem
+
+RESTART = "systemctl restart spotd: no training is touched by that"
+
+
+def changed_keys(old: Config, new: Config) -> list[str]:
+    """The dotted keys that differ, in order; never their values, which may be secrets."""
+    return list(_different(old.file.model_dump(), new.file.model_dump()))
+
+
+def check_change(old: Config, new: Config, own_options: Mapping[str, str]) -> None:
+    """Whether a daemon that runs with `old` can go on with `new`; `own_options` are those with
+    which it opened the deployment's store. Raises ConfigError, which names every key that cannot
+    change while it runs."""
+    fixed = {
+        "state_dir": (old.state_dir, new.state_dir),
+        "socket": (old.socket, new.socket),
+        "database.url": (old.database_url, new.database_url),
+        "deployment.store": (old.deployment_store, new.deployment_store),
+    }
+    keys = [key for key, (before, after) in fixed.items() if before != after]
+    if "deployment.store" not in keys and new.store_options(new.deployment_store) != own_options:
+        keys.append("stores")
+    text = "cannot change while spotd runs"
+    problems = [Problem(key, text, f"put it back, or restart: {RESTART}") for key in keys]
+    problems += _strangers(old, new)
+    if problems:
+        title = f"the configuration {new.path} cannot be taken over:"
+        raise ConfigError(title, problems, f"correct {new.path} as said above, then reload again")
+
+
+def _strangers(old: Config, new: Config) -> Iterator[Problem]:
+    """Accounts under the name of another one: its machines would be looked for in the wrong place,
+    and given up."""
+    for name, section in new.file.providers.items():
+        before = old.file.providers.get(name)
+        if before is not None and identity(before) != identity(section):
+            text = "is another account than the one that spotd has under this name"
+            yield Problem(f"providers.{name}", text, "give it a name of its own")
+
+
+def _different(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _different(before, after, f"{above}{key}.")
+        else:
+            yield f"{above}{key}"
