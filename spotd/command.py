@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import Exit
 
+from spotd.beginning import make_folder
 from spotd.cli.main import run_app
 from spotd.cli.render import Output, emit
 from spotd.clock import SystemClock
 from spotd.config import load_config
-from spotd.daemon import make_folder, run_daemon
+from spotd.daemon import run_daemon
 from spotd.lock import hold_database
 from spotd.store.backup import back_up, restore
 from spotd.store.base import StoreError

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
-from typing import IO
 
 import structlog
 
@@ -20,9 +17,7 @@ from providers.base import Provider
 from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
-from providers.stores.base import StoreError as ObjectStoreError
 from spotd import log as logs
-from spotd import wire
 from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.claim import Claim
@@ -30,15 +25,23 @@ from spotd.act.effects import World
 from spotd.act.link import SshLink
 from spotd.act.secrets import open_job_secrets
 from spotd.act.visitors import Visitors
+from spotd.beginning import (
+    check_agents,
+    empty_folder,
+    go_on,
+    hold_folder,
+    make_folder,
+    open_deployment_store,
+)
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
 from spotd.config.changes import changed_keys, check_change
 from spotd.config.policies import policy_facts
 from spotd.duties import Duties, Schedule
-from spotd.errors import ExitCode, UserError
-from spotd.lock import hold, hold_database
+from spotd.errors import UserError
+from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.model import Event, S, Severity
+from spotd.model import Event, Severity
 from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
 from spotd.pool import Pool
@@ -80,7 +83,7 @@ class Daemon:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
         self._fed_s = -WATCHDOG_EVERY_S
-        self._locks = [_hold_folder(make_folder(config.state_dir))]
+        self._locks = [hold_folder(make_folder(config.state_dir))]
         settings = config.file.safe_mode.to_settings()
         self.safe = SafeMode(config.state_dir, self.clock, settings)
         self._told: set[str] = set()  # what keeps us from our work, and is on record
@@ -94,16 +97,16 @@ class Daemon:
             notify=self._hint,
             deployment_factory=lambda: self.ids.token()[:12],
         )
-        _check_agents(store)
+        check_agents(store)
         if file is not None:
             store.free_duties()  # nobody else has this file open: their holders are dead
-        _go_on(self.clock, store.newest_us())
+        go_on(self.clock, store.newest_us())
         self.store: Store = store
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
         self.store.set_limits(config.file.limits.to_model())
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
-        self.objects = _open_objects(config)
+        self.objects = open_deployment_store(config)
         every_s = config.file.timing.claim_every_s
         ids = self.ids
         self.claim = Claim(self.store, self.objects, self.clock, self.owner, ids.chance, every_s)
@@ -286,7 +289,7 @@ class Daemon:
         )
 
     def _backing(self) -> Backing:
-        spool = _empty_folder(self.config.state_dir / "spool")
+        spool = empty_folder(self.config.state_dir / "spool")
         return Backing(
             store=self.store,
             clock=self.clock,
@@ -338,78 +341,6 @@ class Daemon:
             for name, provider in self.providers.items()
             if name in kinds
         ]
-
-
-def make_folder(path: Path) -> Path:
-    """The state folder, for its owner alone. Raises UserError."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unusable(path, error) from None
-    return path
-
-
-def _empty_folder(path: Path) -> Path:
-    """What a daemon that was killed left there, uploads and copies of the database, would stay for
-    ever."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(mode=0o700, exist_ok=True)
-    return path
-
-
-def _unusable(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"the state folder {path} cannot be used: {error.strerror}",
-        "let the user that runs spotd write there, or set another `state_dir` in config.toml",
-    )
-
-
-def _open_objects(config: Config) -> ObjectStore:
-    """The deployment's store. Raises UserError."""
-    url = config.deployment_store
-    try:
-        return open_objects(url, config.store_options(url))
-    except ObjectStoreError as error:
-        text = f"deployment.store cannot be used: {error}"
-        raise UserError(text, "correct it in config.toml", ExitCode.USAGE) from None
-
-
-def _hold_folder(folder: Path) -> IO[bytes]:
-    """One daemon a state folder. Raises UserError when another holds it."""
-    text, fix = (
-        f"another spotd runs on {folder}",
-        "stop it first, or give this one its own state_dir",
-    )
-    try:
-        return hold(folder / "lock", text, fix)
-    except OSError as error:
-        raise _unusable(folder, error) from None
-
-
-def _check_agents(store: Store) -> None:
-    """Whether we are understood by the agents that run, and they by us. Raises UserError: nothing
-    was done to them then, and they go on as without a daemon."""
-    ours = wire.SPOKEN
-    far = [node for node in store.active_nodes() if node.wire and node.wire not in ours]
-    if far:
-        ids = ", ".join(f"{node.id} (version {node.wire})" for node in far)
-        raise UserError(
-            f"agents run that speak another wire than this spotd (version {wire.WIRE_VERSION}, "
-            f"with agents of {ours[0]} to {ours[-1]}): {ids}",
-            "install the spotd that started them, or one between, until these machines are gone; "
-            "their training goes on meanwhile",
-        )
-
-
-def _go_on(clock: SystemClock, newest_us: int) -> None:
-    """Leases, timers and calls of a daemon whose clock was ahead would bind us until its time."""
-    behind_s = clock.not_before(newest_us + 1) / S
-    if behind_s > 1:
-        log.warning(
-            "this machine's clock is behind the records: spotd goes on from their time; see "
-            "`timedatectl` if the clock is not right",
-            seconds=round(behind_s, 1),
-        )
 
 
 def _schedule(config: Config) -> Schedule:

@@ -1,7 +1,7 @@
 """A machine whose price has risen above the job's cap is left for a cheaper one, when that pays.
 
 `max_hourly_cost` is a cap of what is asked for, and prices move under what runs. To move costs a
-save, a boot and a restart; how much is left to train nobody knows, so it counts as long as it has
+boot, a save and a restart; how much is left to train nobody knows, so it counts as long as it has
 trained here: a move is paid back before anything like it can be decided again. Only programs that
 save when they are told to are moved.
 """
@@ -46,7 +46,7 @@ def move_outbid(d: Draft) -> None:
         left_at_us=d.now_us,
         drained_at_us=d.now_us,
     )
-    words = f"{place(node)} saves and moves: {text}"
+    words = f"{place(node)} moves: {text}; it trains on until its replacement is ready"
     d.event("outbid", words, node, severity=Severity.WARNING, alert=True)
 
 

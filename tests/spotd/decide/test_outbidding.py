@@ -33,12 +33,12 @@ def seen(one: Node, **more: Any) -> View:
 PLACES = market(offers=(offer("aws-1a", 30), CHEAP))
 
 
-def test_it_saves_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> None:
+def test_it_trains_on_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> None:
     one = dear()
     after, plan = settle(seen(one), PLACES)
     left = by_id(after, one)
     assert (left.state, left.leave_reason) == (NodeState.DRAINING, LeaveReason.OUTBID)
-    assert left.effect is EffectKind.DRAIN, "told to save now"
+    assert left.effect is None, "it trains on until the cheaper one is ready"
     (new,) = [found for found in after.nodes if found.id != one.id]
     assert (new.offer, new.effect) == (CHEAP, EffectKind.LAUNCH)
     assert "outbid" in kinds(plan)

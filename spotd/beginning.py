@@ -1,0 +1,94 @@
+"""What a daemon makes sure of before it begins, and what it begins with."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from providers.stores import open_store
+from providers.stores.base import ObjectStore
+from providers.stores.base import StoreError as ObjectStoreError
+from spotd import wire
+from spotd.clock import SystemClock
+from spotd.config import Config
+from spotd.errors import ExitCode, UserError
+from spotd.lock import hold
+from spotd.model import S
+from spotd.store.base import Store
+
+log = structlog.get_logger(__name__)
+
+
+def make_folder(path: Path) -> Path:
+    """The state folder, for its owner alone. Raises UserError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(path, error) from None
+    return path
+
+
+def empty_folder(path: Path) -> Path:
+    """What a daemon that was killed left there, uploads and copies of the database, would stay for
+    ever."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def _unusable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"the state folder {path} cannot be used: {error.strerror}",
+        "let the user that runs spotd write there, or set another `state_dir` in config.toml",
+    )
+
+
+def open_deployment_store(config: Config) -> ObjectStore:
+    """The deployment's store. Raises UserError."""
+    url = config.deployment_store
+    try:
+        return open_store(url, config.store_options(url))
+    except ObjectStoreError as error:
+        text = f"deployment.store cannot be used: {error}"
+        raise UserError(text, "correct it in config.toml", ExitCode.USAGE) from None
+
+
+def hold_folder(folder: Path) -> IO[bytes]:
+    """One daemon a state folder. Raises UserError when another holds it."""
+    text, fix = (
+        f"another spotd runs on {folder}",
+        "stop it first, or give this one its own state_dir",
+    )
+    try:
+        return hold(folder / "lock", text, fix)
+    except OSError as error:
+        raise _unusable(folder, error) from None
+
+
+def check_agents(store: Store) -> None:
+    """Whether we are understood by the agents that run, and they by us. Raises UserError: nothing
+    was done to them then, and they go on as without a daemon."""
+    ours = wire.SPOKEN
+    far = [node for node in store.active_nodes() if node.wire and node.wire not in ours]
+    if far:
+        ids = ", ".join(f"{node.id} (version {node.wire})" for node in far)
+        raise UserError(
+            f"agents run that speak another wire than this spotd (version {wire.WIRE_VERSION}, "
+            f"with agents of {ours[0]} to {ours[-1]}): {ids}",
+            "install the spotd that started them, or one between, until these machines are gone; "
+            "their training goes on meanwhile",
+        )
+
+
+def go_on(clock: SystemClock, newest_us: int) -> None:
+    """Leases, timers and calls of a daemon whose clock was ahead would bind us until its time."""
+    behind_s = clock.not_before(newest_us + 1) / S
+    if behind_s > 1:
+        log.warning(
+            "this machine's clock is behind the records: spotd goes on from their time; see "
+            "`timedatectl` if the clock is not right",
+            seconds=round(behind_s, 1),
+        )
