@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spotd.serve.authority import NOBODY, RULES, Authority, Need, Peer, Rule, find_peer
-from spotd.serve.call import ApiError, Backing
+from spotd.serve.call import ApiError, Backing, shut_out
 from spotd.store.base import AuditOutcome, AuditRow, StoreError
 from spotd.store.columns import clean
 
@@ -109,7 +109,7 @@ class Guard:
             return
         for row in self._backing.store.disabled_users():
             if peer.name == row.name or peer.uid == row.uid:
-                raise ApiError(403, "auth", f"{peer.name} is disabled", "ask who runs spotd")
+                raise shut_out(peer.name)
 
     def _write(self, row: AuditRow) -> None:
         backing = self._backing
