@@ -79,7 +79,7 @@ class Reaper:
             report.errors += part.errors
             topics |= part.topics
         if not self.dry_run:
-            self._tell(told, topics, report)
+            self._tell(told, topics, report, now_us)
         return report
 
     def _look_at(
@@ -148,15 +148,24 @@ class Reaper:
             return "failed", f"{ident} cannot be ended: {error}"
         return "ended", ""
 
-    def _tell(self, told: Told, topics: Mapping[str, str], report: Report) -> None:
-        """Each topic once, for as long as it lasts. One that no way took is told again."""
-        news = told.news(topics)
+    def _tell(self, told: Told, topics: Mapping[str, str], report: Report, now_us: int) -> None:
+        """Each topic once, for as long as it lasts. One that no way took is told again, and when it
+        is over by then (a machine that was ended is not listed any more), as it was."""
+        news, late = told.news(topics), told.untold(topics)
         report.pages = list(dict.fromkeys(topics[key] for key in news))
-        lost = [error for text in report.pages for error in self.pager.send(f"spot-reaper: {text}")]
-        kept = [key for key in topics if key not in news] if lost else list(topics)
-        report.errors += dict.fromkeys(lost)
-        if trouble := told.keep(kept):
-            report.errors.append(trouble)
+        sent = {text: self.pager.send(f"spot-reaper: {text}") for text in report.pages}
+        untold = {key: topics[key] for key in news if not sent[topics[key]][0]}
+        put_off = {key: f"at {_when(now_us)} {text}" for key, text in untold.items()}
+        if late:
+            newest = list(dict.fromkeys(late.values()))[-NAMED:]
+            text = "\n".join(["nobody could be told:", *newest])
+            report.pages.append(text)
+            sent[text] = self.pager.send(f"spot-reaper: {text}")
+            if not sent[text][0]:
+                put_off = late | put_off
+        report.errors += dict.fromkeys(error for _, errors in sent.values() for error in errors)
+        troubles = [told.put_off(put_off), told.keep(key for key in topics if key not in untold)]
+        report.errors += [trouble for trouble in troubles if trouble]
 
 
 def _warnings(provider: str, findings: Sequence[Finding]) -> dict[str, str]:

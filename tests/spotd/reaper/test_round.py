@@ -269,10 +269,38 @@ def test_a_page_that_did_not_arrive_is_sent_again(go: Go, hook: slack.Slack) -> 
     assert slack.SECRET not in str(Pager(hook.url))
 
 
+def test_what_was_ended_when_nobody_could_be_told_is_told_later(go: Go, hook: slack.Slack) -> None:
+    """No listing shows it any more."""
+    cloud = Listed(EXPIRED, SILENT)
+    hook.script += [(500, "oops", {})] * 4
+    assert go(cloud).errors == ["Slack answered 500"]
+    assert go(cloud, after_s=300).errors == ["Slack answered 500"]
+    assert (cloud.ended, texts(hook)) == (["i-old"], [])
+    for _ in range(2):
+        assert go(cloud, after_s=HOUR_S).errors == []
+    silent, late = texts(hook)
+    assert "silent for 15.0 h" in silent, "as it is by now"
+    assert late.startswith(
+        "spot-reaper: nobody could be told:\nat 2030-03-17T17:46:40Z ended i-old"
+    )
+    assert "silent" not in late
+
+
+def test_one_way_that_took_a_page_is_enough(go: Go, hook: slack.Slack, tmp_path: Path) -> None:
+    pager = Pager(hook.url, ("tee", "-a", str(tmp_path / "pages")))
+    reaper = Reaper("d0", {"aws": Listed(SILENT)}, pager)  # type: ignore[dict-item]
+    hook.script.append((500, "oops", {}))
+    for _ in range(2):
+        reaper.go_round(Told(tmp_path), int(NOW_S * S))
+    assert (tmp_path / "pages").read_text().count("i-silent") == 1
+    assert texts(hook) == []
+
+
 def test_a_page_goes_to_no_address_that_is_not_slacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the daemon's own alerts: see tests/spotd/test_webhook.py."""
     names(monkeypatch, "10.0.0.1")
-    [error] = Pager("https://hooks.slack.com/services/canary").send("x")
+    took, [error] = Pager("https://hooks.slack.com/services/canary").send("x")
+    assert not took
     assert error == "hooks.slack.com leads to 10.0.0.1: nothing is sent there"
 
 
@@ -283,17 +311,19 @@ def test_a_page_command_gets_the_text_on_its_stdin(tmp_path: Path) -> None:
         f"#!{sys.executable}\nimport sys; open({str(told)!r}, 'w').write(sys.stdin.read())\n"
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    assert Pager(command=(str(program),)).send("the box is dead") == []
+    assert Pager(command=(str(program),)).send("the box is dead") == (True, [])
     assert told.read_text() == "the box is dead"
-    assert Pager(command=("false",)).send("x") == ["the page command ended with 1"]
-    [error] = Pager(command=(str(tmp_path / "nothing"),)).send("x")
+    assert Pager(command=("false",)).send("x") == (False, ["the page command ended with 1"])
+    _, [error] = Pager(command=(str(tmp_path / "nothing"),)).send("x")
     assert error.startswith("the page command failed")
 
 
 @pytest.mark.parametrize("words", ["", "{", "[1, 2]", '"a"', "[[]]"])
 def test_a_memory_that_cannot_be_read_tells_again(tmp_path: Path, words: str) -> None:
-    (tmp_path / "told.json").write_text(words)
+    for name in ("told.json", "untold.json"):
+        (tmp_path / name).write_text(words)
     assert Told(tmp_path).news(["a"]) == ["a"]
+    assert Told(tmp_path).untold([]) == {}
 
 
 def test_a_memory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
