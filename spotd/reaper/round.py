@@ -18,7 +18,7 @@ NAMED = 10  # machines that one page names
 CALLS = 8  # at once, of each cloud
 # After so long no other call is begun: systemd ends what takes 240 s, and nobody would be told.
 END_S = 120.0
-_DOUBT = "the clock here was set ahead, or the machine has just started"
+_DOUBT = "the clock here was set ahead, or the machine or spot-reaper has just started"
 
 
 @dataclass
