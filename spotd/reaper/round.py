@@ -14,6 +14,7 @@ from spotd.decide.reaping import Finding, Found, look
 from spotd.model import S
 from spotd.reaper.page import Pager, Told
 
+LAST_US = 253_402_300_800 * S  # the year 10000, which no calendar here knows
 NAMED = 10  # machines that one page names
 CALLS = 8  # at once, of each cloud
 # After so long no other call is begun: systemd ends what takes 240 s, and nobody would be told.
@@ -172,6 +173,7 @@ def _warnings(provider: str, findings: Sequence[Finding]) -> dict[str, str]:
     """A topic for each machine; the machines of a box that fell silent share one text."""
     silent = [f for f in findings if f.found is Found.SILENT]
     untagged = [f for f in findings if f.found is Found.UNTAGGED]
+    strange = [f for f in findings if f.found is Found.STRANGE]
     topics: dict[str, str] = {}
     if silent:
         longest_h = max(f.silent_s for f in silent) / 3600
@@ -188,6 +190,12 @@ def _warnings(provider: str, findings: Sequence[Finding]) -> dict[str, str]:
             "ends them but you, or spot-reaper --end-untagged"
         )
         topics |= {f"untagged/{provider}/{f.instance.instance_id}": text for f in untagged}
+    if strange:
+        text = (
+            f"in {provider} {_named(strange, ends=True)}, further ahead than spotd ever writes: "
+            "the clock here is far behind, or the tag is not ours. Nothing ends them but you"
+        )
+        topics |= {f"strange/{provider}/{f.instance.instance_id}": text for f in strange}
     return topics
 
 
@@ -237,4 +245,6 @@ def _item(provider: str, finding: Finding, done: str) -> dict[str, Any]:
 
 
 def _when(at_us: int) -> str:
+    if at_us >= LAST_US:
+        return "no time that there is"
     return datetime.fromtimestamp(at_us / S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

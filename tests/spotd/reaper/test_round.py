@@ -17,7 +17,7 @@ from spotd.model import S
 from spotd.reaper.page import Pager, Told
 from spotd.reaper.round import CALLS, Reaper, Report
 from tests.rigs import slack
-from tests.spotd.decide.test_reaping import HOUR_S, NOW_S, machine
+from tests.spotd.decide.test_reaping import DAY_S, HOUR_S, NOW_S, machine
 from tests.spotd.test_webhook import names
 
 
@@ -159,6 +159,27 @@ def test_one_without_an_expiry_is_told_and_left_unless_it_is_asked_for(
     assert "--end-untagged" in texts(hook)[0]
     go(cloud, end_untagged=True)
     assert cloud.ended == ["i-bare"]
+
+
+def test_a_clock_that_is_a_month_behind_makes_no_machine_untagged(
+    go: Go, hook: slack.Slack
+) -> None:
+    cloud = Listed(FRESH, SILENT)
+    report = go(cloud, after_s=-30 * DAY_S, end_untagged=True)
+    assert cloud.ended == []
+    assert [item["found"] for item in report.items] == ["strange", "strange"]
+    [text] = texts(hook)
+    assert "the clock here is far behind" in text
+    assert "i-fresh ends at 2030-03-18T" in text
+
+
+def test_a_tag_of_a_year_that_no_calendar_knows_keeps_no_other_from_its_end(
+    go: Go, hook: slack.Slack
+) -> None:
+    cloud = Listed(machine(9e11, instance_id="i-strange"), EXPIRED)
+    go(cloud)
+    assert cloud.ended == ["i-old"]
+    assert any("i-strange ends at no time that there is" in text for text in texts(hook))
 
 
 def test_a_dry_run_ends_nothing_and_pages_nobody(go: Go, hook: slack.Slack) -> None:
