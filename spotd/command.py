@@ -22,8 +22,11 @@ from spotd.lock import hold_database
 from spotd.store.backup import back_up, restore
 from spotd.store.base import StoreError
 from spotd.store.engine import file_of
+from spotd.store.schema import REVISIONS
 from spotd.store.version import downgrade as downgrade_database
 from spotd.store.version import upgrade as upgrade_database
+
+RENEWING = "0004"  # the first schema whose spotd moves on the expiry of machines
 
 app = typer.Typer(
     name="spotd",
@@ -113,15 +116,29 @@ def downgrade(
     What only newer ones know is lost: make a backup before. The older one names the schema that it
     needs when it refuses to start.
 
+    A spotd with a schema before 0004 renews the expiry of no machine: those that run by now save
+    and end, healthy as they are, when `limits.unattended_h` is over. Be back before that.
+
     \b
     Example:
       systemctl stop spotd && spotd db downgrade 0002
     """
-    url = load_config(config).database_url
-    with _alone(url):
-        before, after = downgrade_database(url, revision)
-    data = {"kind": "Downgrade", "before": before, "after": after}
-    _emit(data, output, f"the database has schema {after}")
+    found = load_config(config)
+    with _alone(found.database_url):
+        before, after = downgrade_database(found.database_url, revision)
+    warning = _cost_of(after, found.file.limits.unattended_h)
+    data = {"kind": "Downgrade", "before": before, "after": after, "warning": warning}
+    _emit(data, output, f"the database has schema {after}" + (f"\n{warning}" if warning else ""))
+
+
+def _cost_of(schema: str, unattended_h: float) -> str:
+    """What goes on without the spotd that is to have this schema; "" when nothing does."""
+    if REVISIONS.index(schema) >= REVISIONS.index(RENEWING):
+        return ""
+    return (
+        "a spotd with this schema renews no machine: those that run now save and end, healthy as "
+        f"they are, within {unattended_h:g} h, unless a newer spotd is back by then"
+    )
 
 
 @db.command()

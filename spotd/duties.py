@@ -20,12 +20,12 @@ import structlog
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from providers.base import Notice, Provider, ProviderError
+from providers.base import Provider, ProviderError
 from spotd.act.renewal import renew_expiries
 from spotd.clock import Clock
 from spotd.decide.health import slow
 from spotd.model import S, Timing
-from spotd.observe.clouds import Survey, hear_notices
+from spotd.observe.clouds import NoticeQueue, Survey
 from spotd.observe.leftovers import LeftoverSweep
 from spotd.observe.prices import Quotes
 from spotd.store.base import LostDutyError, Store, StoreError, StoreUnavailableError
@@ -94,7 +94,7 @@ class Duties:
         self._names: tuple[str, ...] = ()
         self._watched: dict[str, Provider] = {}
         self._epochs: dict[str, int] = {}  # of the duties that we hold, as far as we know
-        self._untold: defaultdict[str, list[Notice]] = defaultdict(list)
+        self._queues: dict[str, NoticeQueue] = {}
         self._paged: defaultdict[str, set[str]] = defaultdict(set)
         self._scheduler = BackgroundScheduler(
             executors={OWN: ThreadPoolExecutor(OWN_THREADS), LEASES: ThreadPoolExecutor(1)},
@@ -106,6 +106,8 @@ class Duties:
         for long."""
         s = self._schedule
         asked = [self._watch(name, provider) for name, provider in self._providers.items()]
+        untold = partial(self._guarded, "untold", self._record_untold)
+        self._scheduler.add_job(untold, "interval", seconds=s.notices_s, id="untold", executor=OWN)
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
         self._every(s.health_s, "health", self._note_slow)
@@ -190,6 +192,7 @@ class Duties:
         self._every(s.offers_s, f"offers:{name}", quotes.refresh, name, asked)
         self._every(s.leftovers_s, f"leftovers:{name}", leftovers.run, name)
         self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
+        self._queues.setdefault(name, NoticeQueue(self._store, name, self._clock))
         self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         return asked
 
@@ -283,7 +286,12 @@ class Duties:
                 self._changed.notify_all()
 
     def _notices(self, name: str, store: Store) -> None:
-        hear_notices(store, self._providers[name], self._clock, self._untold[name])
+        self._queues[name].hear(store, self._providers[name])
+
+    def _record_untold(self) -> None:
+        """No duty: what a cloud told a daemon that was overtaken meanwhile, nobody else knows."""
+        for queue in list(self._queues.values()):
+            queue.record()
 
     def _move_on(self, name: str, store: Store) -> None:
         provider, paged = self._providers[name], self._paged[name]

@@ -239,7 +239,7 @@ def _left_s(effect: Effect, world: World) -> float:
 
 def _boot(effect: Effect, world: World) -> Record:
     node, provider = effect.node, _provider(effect, world)
-    config = agent_config(world.deployment, node, provider, world.clock.now_us())
+    config = agent_config(world.deployment, effect.job, node, provider, world.clock.now_us())
     world.link.boot(node, world.keys(node.job_id), config, _left_s(effect, world))
     return lambda: world.store.record_booted(node.id, world.clock.now_us())
 

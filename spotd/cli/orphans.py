@@ -84,3 +84,5 @@ def _print(data: dict[str, Any]) -> None:
         for item in data["items"]
     ]
     print_table(_COLUMNS, rows)
+    unpriced = f" and {data['unpriced']} of unknown price" if data["unpriced"] else ""
+    say(f"in no job's bill: {money(data['usd_per_h'])}/h{unpriced}")

@@ -14,7 +14,9 @@ from spotd.plan import (
 from spotd.wire import AgentConfig, Package, StartDocument
 
 
-def agent_config(deployment: str, node: Node, provider: Provider, now_us: int) -> AgentConfig:
+def agent_config(
+    deployment: str, job: Job, node: Node, provider: Provider, now_us: int
+) -> AgentConfig:
     """What `spot-node run` gets. The metadata service is the cloud's own unless the node's
     environment names another (SPOTD_METADATA_BASE, as local machines do)."""
     timed = node.expires_at_us > 0
@@ -27,6 +29,7 @@ def agent_config(deployment: str, node: Node, provider: Provider, now_us: int) -
         life_s=max(1.0, limit_s - age_s) if limit_s else 0.0,
         power_off=provider.power_off,
         wipe=True,
+        keep_s=job.spec.keep_on_failure_s,
     )
 
 

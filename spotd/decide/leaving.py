@@ -249,7 +249,7 @@ def keep_gang(d: Draft) -> None:
         draining = next((n for n in gang if n.state is NodeState.DRAINING), None)
         for node in gang:
             if node.kept_until_us > d.now_us:
-                continue  # for its user, who looks at this one machine
+                continue  # for its user, who looks at this one: its agent keeps it as long alone
             if first is not None and not _may_save(d, node):
                 why = first.leave_reason or LeaveReason.LOST
                 d.leave(node, why, f"rank {first.rank} left", keep=True)

@@ -28,6 +28,7 @@ class Found(str, Enum):
     EXPIRED = "expired"
     SILENT = "silent"  # half of its time has passed without a renewal
     UNTAGGED = "untagged"  # it says of no time when it may be ended
+    STRANGE = "strange"  # it says of one that is none, or the clock here is far behind
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,10 @@ def look(
 
 def _look_at(instance: Instance, now_us: int, unattended_s: float | None) -> Finding | None:
     expires_us = instance.expires_at_us
-    if not expires_us or expires_us - now_us > (LONGEST_S + SKEW_S) * S:
+    if not expires_us:
         return Finding(Found.UNTAGGED, instance)
+    if expires_us - now_us > (LONGEST_S + SKEW_S) * S:
+        return Finding(Found.STRANGE, instance, expires_us)
     time_s = unattended_s or _tagged_s(instance)
     silent_s = max(0.0, time_s - (expires_us - now_us) / S)
     if now_us > expires_us + SKEW_S * S:

@@ -230,14 +230,33 @@ class _Listing:
         return ((self._clock.now_us() - since_us) / S if since_us else 0.0), error
 
 
-def hear_notices(store: Store, provider: Provider, clock: Clock, untold: list[Notice]) -> None:
-    """Ask the cloud's own queue of notices and record them. The queue tells each of them once:
-    `untold` keeps, from call to call, those that the store did not take. Raises StoreError."""
-    store.hold_duty(clock.now_us())  # another daemon would not be told them any more
-    try:
-        untold.extend(provider.notices())
-    except ProviderError as error:
-        log.warning("notices", provider=provider.name, error=str(error))
-    if untold:
-        store.record_cloud_notices(provider.name, untold, clock.now_us())
-        untold.clear()
+class NoticeQueue:
+    """A cloud's own queue of notices. It tells each of them once, to whoever asks: to ask is a
+    duty, and its holder's alone. What it told is an observation like a listing: any daemon may
+    record it, overtaken or not. It is kept until the store has taken it."""
+
+    def __init__(self, store: Store, name: str, clock: Clock) -> None:
+        self._store = store
+        self._name = name
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._untold: list[Notice] = []
+
+    def hear(self, store: Store, provider: Provider) -> None:
+        """Ask, and record what is told; `store` is fenced for the duty. Raises StoreError."""
+        store.hold_duty(self._clock.now_us())  # another daemon would not be told them any more
+        try:
+            notices = provider.notices()
+        except ProviderError as error:
+            log.warning("notices", provider=self._name, error=str(error))
+            notices = []
+        with self._lock:
+            self._untold.extend(notices)
+        self.record()
+
+    def record(self) -> None:
+        """Record what the store did not take before. Raises StoreError."""
+        with self._lock:
+            if self._untold:
+                self._store.record_cloud_notices(self._name, self._untold, self._clock.now_us())
+                self._untold = []

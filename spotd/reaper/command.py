@@ -15,7 +15,7 @@ from typer.exceptions import Exit
 
 from spotd.cli.main import run_app
 from spotd.cli.text import clean
-from spotd.errors import ExitCode
+from spotd.errors import ExitCode, UserError
 from spotd.reaper.config import DEFAULT, load
 from spotd.reaper.page import Pager, Told
 from spotd.reaper.round import Reaper, Report
@@ -54,6 +54,11 @@ def reap(
       spot-reaper --once --config /etc/spotd/reaper.toml -o json
     """
     found = load(config)
+    if once and found.state_dir is None:
+        text = "without state_dir, rounds that are processes of their own never believe the clock"
+        raise UserError(
+            text, f'write state_dir = "FOLDER" into {config or DEFAULT}', ExitCode.USAGE
+        )
     pager = Pager(found.slack_url, tuple(found.file.page.command))
     reaper = Reaper(
         found.file.deployment,

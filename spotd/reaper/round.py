@@ -14,11 +14,12 @@ from spotd.decide.reaping import Finding, Found, look
 from spotd.model import S
 from spotd.reaper.page import Pager, Told
 
+LAST_US = 253_402_300_800 * S  # the year 10000, which no calendar here knows
 NAMED = 10  # machines that one page names
 CALLS = 8  # at once, of each cloud
 # After so long no other call is begun: systemd ends what takes 240 s, and nobody would be told.
 END_S = 120.0
-_DOUBT = "the clock here was set ahead, or the machine has just started"
+_DOUBT = "the clock here was set ahead, or the machine or spot-reaper has just started"
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Reaper:
             report.errors += part.errors
             topics |= part.topics
         if not self.dry_run:
-            self._tell(told, topics, report)
+            self._tell(told, topics, report, now_us)
         return report
 
     def _look_at(
@@ -148,21 +149,31 @@ class Reaper:
             return "failed", f"{ident} cannot be ended: {error}"
         return "ended", ""
 
-    def _tell(self, told: Told, topics: Mapping[str, str], report: Report) -> None:
-        """Each topic once, for as long as it lasts. One that no way took is told again."""
-        news = told.news(topics)
+    def _tell(self, told: Told, topics: Mapping[str, str], report: Report, now_us: int) -> None:
+        """Each topic once, for as long as it lasts. One that no way took is told again, and when it
+        is over by then (a machine that was ended is not listed any more), as it was."""
+        news, late = told.news(topics), told.untold(topics)
         report.pages = list(dict.fromkeys(topics[key] for key in news))
-        lost = [error for text in report.pages for error in self.pager.send(f"spot-reaper: {text}")]
-        kept = [key for key in topics if key not in news] if lost else list(topics)
-        report.errors += dict.fromkeys(lost)
-        if trouble := told.keep(kept):
-            report.errors.append(trouble)
+        sent = {text: self.pager.send(f"spot-reaper: {text}") for text in report.pages}
+        untold = {key: topics[key] for key in news if not sent[topics[key]][0]}
+        put_off = {key: f"at {_when(now_us)} {text}" for key, text in untold.items()}
+        if late:
+            newest = list(dict.fromkeys(late.values()))[-NAMED:]
+            text = "\n".join(["nobody could be told:", *newest])
+            report.pages.append(text)
+            sent[text] = self.pager.send(f"spot-reaper: {text}")
+            if not sent[text][0]:
+                put_off = late | put_off
+        report.errors += dict.fromkeys(error for _, errors in sent.values() for error in errors)
+        troubles = [told.put_off(put_off), told.keep(key for key in topics if key not in untold)]
+        report.errors += [trouble for trouble in troubles if trouble]
 
 
 def _warnings(provider: str, findings: Sequence[Finding]) -> dict[str, str]:
     """A topic for each machine; the machines of a box that fell silent share one text."""
     silent = [f for f in findings if f.found is Found.SILENT]
     untagged = [f for f in findings if f.found is Found.UNTAGGED]
+    strange = [f for f in findings if f.found is Found.STRANGE]
     topics: dict[str, str] = {}
     if silent:
         longest_h = max(f.silent_s for f in silent) / 3600
@@ -179,6 +190,12 @@ def _warnings(provider: str, findings: Sequence[Finding]) -> dict[str, str]:
             "ends them but you, or spot-reaper --end-untagged"
         )
         topics |= {f"untagged/{provider}/{f.instance.instance_id}": text for f in untagged}
+    if strange:
+        text = (
+            f"in {provider} {_named(strange, ends=True)}, further ahead than spotd ever writes: "
+            "the clock here is far behind, or the tag is not ours. Nothing ends them but you"
+        )
+        topics |= {f"strange/{provider}/{f.instance.instance_id}": text for f in strange}
     return topics
 
 
@@ -228,4 +245,6 @@ def _item(provider: str, finding: Finding, done: str) -> dict[str, Any]:
 
 
 def _when(at_us: int) -> str:
+    if at_us >= LAST_US:
+        return "no time that there is"
     return datetime.fromtimestamp(at_us / S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,7 +3,7 @@
 A clock that was set ahead makes a whole fleet expire at once. The daemon believes such a clock only
 when it stays so (`clock.BELIEF_S`), and moves the expiries on soon after that. So we wait for
 longer: by then, what is wanted was renewed. The same after a start of the machine, whose clock may
-have been wrong while it was off.
+have been wrong while it was off, and when nothing is known of a round before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _read_clocks() -> Moment:
 
 class Trust:
     """Compares how far the wall clock is ahead of the ticks with how far it was at the round
-    before. Without a folder, a program that runs for one round alone cannot, and believes."""
+    before. Without a folder it is known to this process alone."""
 
     def __init__(self, folder: Path | None, clocks: Callable[[], Moment] = _read_clocks) -> None:
         self._path = None if folder is None else folder / "clock.json"
@@ -38,7 +38,7 @@ class Trust:
         """The time now, us, and for how many seconds nothing may be ended by it yet."""
         wall_us, ticks_us = self._clocks()
         before_us, self._ahead_us = self._ahead_us, wall_us - ticks_us
-        if before_us is not None and self._ahead_us - before_us > SKEW_S * S:
+        if before_us is None or self._ahead_us - before_us > SKEW_S * S:
             self._since_us = ticks_us
         if self._since_us is None:
             return wall_us, 0.0

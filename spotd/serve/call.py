@@ -163,5 +163,9 @@ def bad_input(text: str, try_: str) -> ApiError:
     return ApiError(400, "bad_input", text, try_)
 
 
+def shut_out(user: str) -> ApiError:
+    return ApiError(403, "auth", f"{user} is disabled", "ask who runs spotd")
+
+
 def conflict(text: str, try_: str) -> ApiError:
     return ApiError(409, "conflict", text, try_)

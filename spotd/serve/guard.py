@@ -19,7 +19,8 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spotd.serve.authority import NOBODY, RULES, Authority, Need, Peer, Rule, find_peer
-from spotd.serve.call import ApiError, Backing
+from spotd.serve.call import ApiError, Backing, shut_out
+from spotd.serve.refusals import Refusals
 from spotd.store.base import AuditOutcome, AuditRow, StoreError
 from spotd.store.columns import clean
 
@@ -47,6 +48,7 @@ class Guard:
         self._authority = authority
         self._routes = [_known(route) for route in routes]
         self._refusal = refusal
+        self._refusals = Refusals(self._write)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._find(scope)
@@ -93,15 +95,23 @@ class Guard:
     def _admit(self, scope: Scope, rule: Rule, target: str) -> Peer:
         """Raises ApiError, which is on record then."""
         peer = _peer(scope)
+        self._settle()
         try:
             self._check_enabled(peer)
             self._authority.check(peer, rule.need)
         except ApiError as error:
             action = rule.action or clean(f"{scope['method']} {scope['path']}"[:MAX_TEXT])
             row = _row(peer, action, target, AuditOutcome.REFUSED)
-            self._write(replace(row, text=error.text))
+            self._refusals.add(replace(row, text=error.text), self._backing.clock.now_us())
             raise
         return peer
+
+    def _settle(self) -> None:
+        """A database that is away keeps nobody from what needs none."""
+        try:
+            self._refusals.settle(self._backing.clock.now_us())
+        except StoreError as error:
+            log.warning("refusals are not on record yet", error=str(error))
 
     def _check_enabled(self, peer: Peer) -> None:
         """Raises ApiError for one who is shut out, by name or by number."""
@@ -109,7 +119,7 @@ class Guard:
             return
         for row in self._backing.store.disabled_users():
             if peer.name == row.name or peer.uid == row.uid:
-                raise ApiError(403, "auth", f"{peer.name} is disabled", "ask who runs spotd")
+                raise shut_out(peer.name)
 
     def _write(self, row: AuditRow) -> None:
         backing = self._backing

@@ -12,6 +12,7 @@ from providers.stores.base import StoreError as ObjectsError
 from spotd.clock import Ids
 from spotd.model import Market
 from spotd.serve.call import Backing, Call, Check, not_found
+from spotd.serve.orphans import check_held
 from spotd.serve.views import iso, usd
 from spotd.store.base import StoreError
 
@@ -96,6 +97,7 @@ def _check_market(backing: Backing, now_us: int) -> list[Check]:
     return [
         Check("limits", True, _check_limits(market)),
         *worst_case(market),
+        *check_held(backing.held(), market),
         *_check_providers(backing, market),
     ]
 
@@ -130,7 +132,8 @@ def _check_limits(market: Market) -> str:
 
 def worst_case(market: Market) -> list[Check]:
     """What a control box that dies now, and stays dead, would cost: every machine of ours until its
-    expiry, and a machine that no record knows at the dearest price that the limits allow."""
+    expiry, and a machine that no record knows at the dearest price that the limits allow. What is
+    held already has a line of its own."""
     cap = market.limits.max_microusd_per_h
     prices = [offer.price_microusd_per_h for offer in market.offers]
     dearest = max((price for price in prices if not cap or price <= cap), default=0)

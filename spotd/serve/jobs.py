@@ -11,12 +11,12 @@ from typing import Any
 from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, Job, JobSpec, Mount
-from spotd.serve.call import ApiError, Call, bad_input, conflict
+from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
 from spotd.spec import Parsed, SpecError, load
-from spotd.store.base import DuplicateNameError, Submission
+from spotd.store.base import DuplicateNameError, ShutOutError, Submission
 from spotd.vault import JobKeys, seal_job_keys, seal_secrets
 
 _PAGE = 100
@@ -107,6 +107,8 @@ def submit_job(call: Call) -> dict[str, Any]:
 
     try:
         job = with_present_key(backing.vault, submit)
+    except ShutOutError:
+        raise shut_out(call.actor) from None
     except DuplicateNameError as error:
         raise conflict(
             f"a job named {spec.name!r} is not finished yet ({error.job_id})",

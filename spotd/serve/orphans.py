@@ -2,25 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from providers.base import CapacityType
 from spotd.decide.sweeping import Fate, Held
-from spotd.model import Event, Severity
-from spotd.serve.call import Call
+from spotd.model import Event, Market, Severity
+from spotd.serve.call import Call, Check
 from spotd.serve.views import iso, usd
+
+NAMED = 5  # machines that one line names
+Sold = tuple[str, str, str, CapacityType]  # what a price is of: provider, zone, type, capacity type
 
 
 def list_orphans(call: Call) -> dict[str, Any]:
-    """What the last listings showed, longest held first."""
-    market = call.backing.market(call.now_us)
-    prices = {
+    """What the last listings showed, longest held first. `usd_per_h` is what those of ours cost
+    together, which is in no job's bill, but for `unpriced` ones that are not on sale now."""
+    held = call.backing.held()
+    prices = _prices(call.backing.market(call.now_us))
+    microusd_per_h, unpriced = _sum(held, prices)
+    return {
+        "kind": "OrphanList",
+        "items": [_held_data(item, prices) for item in held],
+        "unswept": sorted(call.backing.unswept()),
+        "usd_per_h": usd(microusd_per_h),
+        "unpriced": unpriced,
+    }
+
+
+def check_held(held: Sequence[Held], market: Market) -> list[Check]:
+    """The doctor's line about what is paid for and wanted by nobody; none when there is nothing."""
+    ids = [item.instance.instance_id for item in held if item.fate is Fate.HOLD]
+    if not ids:
+        return []
+    microusd_per_h, unpriced = _sum(held, _prices(market))
+    named = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
+    text = f"{named}: ${usd(microusd_per_h):,.2f}/h{_and_unpriced(unpriced)}, in no job's bill"
+    advice = "spotctl orphans says why they are held; spotctl orphans end ends them"
+    return [Check("held machines", False, text, advice)]
+
+
+def _and_unpriced(count: int) -> str:
+    return f" and {count} of unknown price" if count else ""
+
+
+def _prices(market: Market) -> dict[Sold, int]:
+    return {
         (o.provider, o.zone, o.instance_type, o.capacity_type): o.price_microusd_per_h
         for o in market.offers
     }
-    items = [_held_data(held, prices) for held in call.backing.held()]
-    return {"kind": "OrphanList", "items": items, "unswept": sorted(call.backing.unswept())}
+
+
+def _sold(held: Held) -> Sold:
+    instance = held.instance
+    return (held.provider, instance.zone, instance.instance_type, instance.capacity_type)
+
+
+def _sum(held: Sequence[Held], prices: Mapping[Sold, int]) -> tuple[int, int]:
+    """What those of ours cost, microusd per hour, and how many have no price."""
+    found = [prices.get(_sold(item)) for item in held if item.fate is Fate.HOLD]
+    return sum(price or 0 for price in found), found.count(None)
 
 
 def end_orphans(call: Call) -> dict[str, Any]:
@@ -39,12 +80,9 @@ def end_orphans(call: Call) -> dict[str, Any]:
     return {"kind": "OrphansReleased", "items": data["instances"], "count": len(held)}
 
 
-def _held_data(
-    held: Held, prices: Mapping[tuple[str, str, str, CapacityType], int]
-) -> dict[str, Any]:
+def _held_data(held: Held, prices: Mapping[Sold, int]) -> dict[str, Any]:
     instance, tags = held.instance, held.instance.tags
-    sold = (held.provider, instance.zone, instance.instance_type, instance.capacity_type)
-    price = prices.get(sold)
+    price = prices.get(_sold(held))
     return {
         "provider": held.provider,
         "instance": instance.instance_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 from typing import Any
 
-from spotd.serve.call import ApiError, Call, conflict, not_found
+from spotd.serve.call import Call, conflict, not_found, shut_out
 from spotd.serve.views import iso
 from spotd.store.base import DisabledUser
 
@@ -68,7 +68,7 @@ def enable_user(call: Call) -> dict[str, Any]:
 def check_enabled(call: Call) -> None:
     """Raises ApiError when the caller was disabled just now."""
     if _is_disabled(call, call.actor):
-        raise ApiError(403, "auth", f"{call.actor} is disabled", "ask who runs spotd")
+        raise shut_out(call.actor)
 
 
 def _is_disabled(call: Call, name: str) -> bool:

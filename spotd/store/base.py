@@ -63,6 +63,7 @@ __all__ = [
     "SealedValue",
     "SecretRow",
     "SegmentRow",
+    "ShutOutError",
     "StaleKeyError",
     "Store",
     "StoreError",
@@ -89,6 +90,10 @@ class StaleKeyError(StoreError):
 
 class LostDutyError(StoreError):
     """A duty's lease is another daemon's now, or about to be: nothing was written."""
+
+
+class ShutOutError(StoreError):
+    """Who submits was disabled."""
 
 
 class DuplicateNameError(StoreError):
@@ -227,8 +232,8 @@ class Store(LeakRecords, AccessRecords, Protocol):
 
     # --- users
     def submit(self, submission: Submission, at_us: int) -> Job:
-        """Raises DuplicateNameError, StaleKeyError. The same `request_id` again returns the first
-        job."""
+        """Raises DuplicateNameError, ShutOutError, StaleKeyError. The same `request_id` again
+        returns the first job."""
         ...
 
     def set_desired(self, job_id: str, desired: Desired, actor: str, at_us: int) -> Job: ...

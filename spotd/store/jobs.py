@@ -11,6 +11,7 @@ from spotd.model import Desired, HeadSeen, Job
 from spotd.store import schema, sealed
 from spotd.store.base import DuplicateNameError, StoreError, Submission
 from spotd.store.codec import encode
+from spotd.store.people import check_enabled, disabled_users
 from spotd.store.rows import JOB_COLUMNS, head_columns, head_of, job_of
 from spotd.store.transaction import Transaction
 
@@ -54,7 +55,9 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     other = conn.execute(select(_jobs.id).where(unfinished)).scalar_one_or_none()
     if other is not None:
         raise duplicate_name(spec.name, other)
+    # Whoever disables a user waits for us here, or we for that: no job is left to one shut out.
     sealed.hold_epoch(conn, submission.key_epoch)
+    check_enabled(submission.user, disabled_users(conn))
     conn.execute(
         schema.jobs.insert().values(
             id=submission.job_id,

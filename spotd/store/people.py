@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import Connection, delete, insert, select, update
 
 from spotd.model import Event
 from spotd.states import NodeState
 from spotd.store import schema
-from spotd.store.base import DisabledUser
+from spotd.store.base import DisabledUser, ShutOutError
 from spotd.store.transaction import Transaction
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
@@ -29,12 +31,16 @@ def disabled_users(conn: Connection) -> list[DisabledUser]:
 
 def disable_user(tx: Transaction, row: DisabledUser) -> list[str]:
     """See Store.disable_user."""
+    mine = (_jobs.user_name == row.name) & _jobs.outcome.is_(None)
+    # A job that is being submitted is stored before, and moves, or not at all. Jobs first and in
+    # order, as everybody who goes on to lock the deployment.
+    tx.conn.execute(select(_jobs.id).where(mine).order_by(_jobs.id).with_for_update()).all()
+    tx.conn.execute(select(schema.deployment.c.id).with_for_update()).all()
     enable_user(tx, row.name)
     values = {name: getattr(row, name) for name in DisabledUser.__dataclass_fields__}
     tx.conn.execute(insert(schema.disabled_users).values(**values))
     if not row.successor:
         return []
-    mine = (_jobs.user_name == row.name) & _jobs.outcome.is_(None)
     moved = tx.conn.execute(
         update(schema.jobs).where(mine).values(user_name=row.successor).returning(_jobs.id)
     )
@@ -42,6 +48,12 @@ def disable_user(tx: Transaction, row: DisabledUser) -> list[str]:
     for job_id in found:
         tx.event(job_id, transferred(row), row.disabled_at_us)
     return found
+
+
+def check_enabled(user: str, disabled: Iterable[DisabledUser]) -> None:
+    """Raises ShutOutError."""
+    if any(row.name == user for row in disabled):
+        raise ShutOutError(f"{user} is disabled")
 
 
 def transferred(row: DisabledUser) -> Event:

@@ -17,7 +17,8 @@ class AgentConfig:
     where the machine has another one (empty: the cloud's own). `unattended_s` is how long the
     machine may go on without a control box (0: for ever), `left_s` what is left of that now,
     `life_s` when the cloud ends it in any case (0: never), and `power_off` the command that
-    switches it off (empty: there is none). `wipe`: the disks are wiped at the end.
+    switches it off (empty: there is none). `wipe`: the disks are wiped at the end. `keep_s` is how
+    long it stays for its user after its program failed.
     """
 
     deployment: str
@@ -33,6 +34,7 @@ class AgentConfig:
     life_s: float = 0.0
     power_off: tuple[str, ...] = ()
     wipe: bool = False
+    keep_s: float = 0.0
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,6 +65,7 @@ def _parse_end(data: Mapping[str, Any]) -> dict[str, Any]:
         "life_s": read_number(data, "life_s"),
         "power_off": tuple(read_list(data, "power_off", str)),
         "wipe": read_field(data, "wipe", bool),
+        "keep_s": read_number(data, "keep_s") if "keep_s" in data else 0.0,
     }
 
 

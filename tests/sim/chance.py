@@ -137,7 +137,8 @@ def _submit(c: Chance) -> Call:
     )
     request = c.random.choice(("", "", f"r{c.submitted - 1}", f"r{c.submitted}"))
     new = submission(c.random.choice(JOBS), spec=made, request_id=request, secrets={"B": b"2"})
-    new = replace(new, key_epoch=c.epoch())
+    user = ("dave", "dave", "alice", "bob")[c.submitted % 4]  # nobody shuts dave out
+    new = replace(new, key_epoch=c.epoch(), user=user)
     return "submit", new, c.moment()
 
 

@@ -79,6 +79,20 @@ def test_the_schema_goes_back_and_forth(
     assert revision(file) == HEAD
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_who_goes_back_to_one_that_renews_nothing_is_told_what_it_ends(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    make_database(tmp_path)
+    told = "save and end, healthy as they are, within 24 h"
+    assert main(["db", "downgrade", "0004", "-c", config, "-o", output]) == 0
+    assert told not in capsys.readouterr().out
+    assert main(["db", "downgrade", "0003", "-c", config, "-o", output]) == 0
+    assert told in capsys.readouterr().out
+    assert main(["db", "downgrade", "--help"]) == 0
+    assert "limits.unattended_h" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("line", ["upgrade", f"downgrade {schema.REVISIONS[-2]}"])
 def test_not_while_a_daemon_has_it(
     tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], line: str

@@ -228,10 +228,11 @@ def test_a_clock_that_is_set_back_stops_no_duty(
         wait_until(lambda: calls(stage, "list") >= listed + 5)
 
 
+@pytest.mark.parametrize("overtaken", [False, True])
 def test_a_warning_outlives_a_store_that_was_away(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, overtaken: bool
 ) -> None:
-    """The cloud's queue tells it once."""
+    """The cloud's queue tells it once, and whoever has the duty by then is told nothing."""
     stage.goal = None
     stage.submit()
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
@@ -243,6 +244,9 @@ def test_a_warning_outlives_a_store_that_was_away(
     def away_twice(*arguments: Any) -> None:
         if tries:
             tries.pop()
+            if overtaken:
+                duty, later_us = f"notices:{cloud.name}", SystemClock().now_us() + 3600 * S
+                stage.store.take_duty(duty, "other", lambda: later_us, 3600 * S)
             raise StoreUnavailableError("away")
         record(*arguments)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,3 +130,9 @@ def test_a_box_that_gives_no_time_is_understood() -> None:
     for name in ("unattended_s", "left_s", "life_s", "power_off", "wipe"):
         del data[name]
     assert wire.parse_agent_config(data).unattended_s == 0
+
+
+def test_a_box_that_does_not_say_how_long_to_keep_what_failed_is_understood() -> None:
+    data = json.loads(json.dumps(replace(CONFIG, unattended_s=60.0).to_data()))
+    del data["keep_s"]
+    assert wire.parse_agent_config(data) == replace(CONFIG, unattended_s=60.0, keep_s=0.0)

@@ -35,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 TICK_S = 0.5
 LOOK_S = 0.02
 COMMAND_TIMEOUT_S = 20.0
+_WELL = {wire.EXIT_FINISHED, wire.EXIT_RELEASED, wire.EXIT_FENCED}
 LINGER_S = 600.0  # after the end, for whoever follows
 LINGER_STOPPED_S = 2.0
 SAVE_PENDING_S = 30.0
@@ -160,7 +161,8 @@ class Agent:
         if told and self._leave_at is not None:
             self._leave_at = min(self._leave_at, now + LINGER_STOPPED_S)
         elif self.deadman.on:  # it stays, and guards the machine
-            return self.deadman.spent(now, waits=waits)
+            failed = self._training.code not in _WELL
+            return self.deadman.spent(now, waits=waits, failed=failed)
         return self._leave_at is not None and now >= self._leave_at
 
     def _let_go(self) -> None:

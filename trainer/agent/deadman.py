@@ -3,7 +3,8 @@
 The control box says again and again that it is there, and how long this machine may go on without
 it. That is as long as its expiry tag says, which spot-reaper reads: before it ends the machine, the
 agent has saved, released and switched the machine off. A program that runs has the whole time, for
-a box that is away must cost nothing; a machine on which nothing runs has a part of it.
+a box that is away must cost nothing; a machine on which nothing runs has a part of it, or the time
+for which its user wants to look at what failed there (`keep_on_failure`), whichever is longer.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Deadman:
         self._until = now + max(config.left_s, self._idle_s)
         # The cloud's own limit cannot be moved, whoever speaks to us.
         self._life_until = now + config.life_s if config.life_s else float("inf")
+        self._keep_s = config.keep_s
+        self._kept_until: float | None = None  # what failed here is somebody's to look at
         self._fired = False  # it was time: what runs was asked to stop
         self.abandoned = False  # and now the machine is to be switched off
 
@@ -64,10 +67,12 @@ class Deadman:
         self._fired = self._fired or late or (idle and self._left_alone(now))
         return self._fired
 
-    def spent(self, now: float, *, waits: bool) -> bool:
+    def spent(self, now: float, *, waits: bool, failed: bool) -> bool:
         """Nothing runs any more, and nobody is there to give the machine back. `waits`: only the
         box can say what is to become of what has ended here."""
-        alone = self._left_alone(now) and not waits
+        if self._kept_until is None:
+            self._kept_until = now + (self._keep_s if failed else 0.0)
+        alone = self._left_alone(now) and not waits and now >= self._kept_until
         self.abandoned = self.on and (self._fired or now >= self.deadline or alone)
         return self.abandoned
 

@@ -10,6 +10,7 @@ from spotd.store.codec import decode_spec, encode
 from spotd.store.columns import clean
 from spotd.store.engine import BrokenRuleError
 from spotd.store.jobs import duplicate_name, is_settled, newer_head, unknown_job
+from spotd.store.people import check_enabled
 from spotd.store.sealed import check_epoch
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
@@ -45,6 +46,7 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     if other is not None:
         raise duplicate_name(spec.name, other)
     check_epoch(submission.key_epoch, tables.key.epoch)
+    check_enabled(submission.user, tables.disabled.values())
     if job_id in tables.jobs:
         raise BrokenRuleError(f"there is a job {job_id} already")
     job = Job(job_id, spec.name, spec, Desired.RUN, 0, at_us)

@@ -25,3 +25,4 @@ def test_a_box_that_does_not_sweep_says_so(
     captured = capsys.readouterr()
     assert "not known here of aws, gcp" in captured.err
     assert "i-1" in captured.out
+    assert "in no job's bill: $19.93/h\n" in captured.err

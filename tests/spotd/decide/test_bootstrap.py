@@ -44,8 +44,11 @@ def started(**data: object) -> StartDocument:
 
 def test_an_agent_knows_which_node_it_is() -> None:
     """And where it cannot be told when to end, it is not."""
-    told = agent_config("d0", node(generation=3, rank=1), Cloud(), NOW)  # type: ignore[arg-type]
-    expected = AgentConfig("d0", "j0", 3, 1, "t-3-0-1", "aws", power_off=("off",), wipe=True)
+    kept = job(spec=replace(SPEC, keep_on_failure_s=9.0))
+    told = agent_config("d0", kept, node(generation=3, rank=1), Cloud(), NOW)  # type: ignore[arg-type]
+    expected = AgentConfig(
+        "d0", "j0", 3, 1, "t-3-0-1", "aws", power_off=("off",), wipe=True, keep_s=9.0
+    )
     assert told == expected
     assert parse_agent_config(json.loads(json.dumps(told.to_data()))) == told
 

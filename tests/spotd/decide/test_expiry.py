@@ -92,13 +92,13 @@ def test_what_an_agent_is_told_of_its_time() -> None:
     """As its tag says, whenever it is started; the cloud's own limit only where there is one."""
     node = build.node(NodeState.BOOTING, requested_at_us=NOW - HOUR, expires_at_us=NOW + 23 * HOUR)
     cloud = Cloud()
-    config = agent_config("d", node, cloud, NOW)  # type: ignore[arg-type]
+    config = agent_config("d", build.job(), node, cloud, NOW)  # type: ignore[arg-type]
     assert (config.unattended_s, config.left_s) == (86_400, 23 * 3600)
     assert (config.life_s, config.power_off) == (LIFE_LIMIT_S - 3600, ("off",))
     cloud.limits_life = False
     renewed = replace(node, renewed_until_us=NOW + 24 * HOUR)
-    config = agent_config("d", renewed, cloud, NOW)  # type: ignore[arg-type]
+    config = agent_config("d", build.job(), renewed, cloud, NOW)  # type: ignore[arg-type]
     assert (config.left_s, config.life_s) == (24 * 3600, 0)
     older = replace(node, expires_at_us=0, renewed_until_us=NOW + HOUR)
-    config = agent_config("d", older, Cloud(), NOW)  # type: ignore[arg-type]
+    config = agent_config("d", build.job(), older, Cloud(), NOW)  # type: ignore[arg-type]
     assert (config.unattended_s, config.life_s) == (0, 0), "asked for before there were expiries"

@@ -12,6 +12,7 @@ from spotd.model import S
 
 NOW_S = 1_900_000_000
 HOUR_S = 3600
+DAY_S = 24 * HOUR_S
 
 
 def machine(
@@ -59,7 +60,9 @@ def found(instance: Instance, unattended_s: float | None = None) -> Found | None
         (machine(USUAL_S / 2 - 1, time_s=None), Found.SILENT),
         (machine(USUAL_S / 2, time_s=None), None),
         (machine(None), Found.UNTAGGED),
-        (machine(LONGEST_S + SKEW_S + 1), Found.UNTAGGED),  # a time that nobody can have meant
+        # A time that nobody can have meant; or our clock is a month behind, and all are such.
+        (machine(LONGEST_S + SKEW_S), None),
+        (machine(LONGEST_S + SKEW_S + 1), Found.STRANGE),
     ],
 )
 def test_one_machine(instance: Instance, what: Found | None) -> None:

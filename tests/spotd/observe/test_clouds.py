@@ -15,9 +15,10 @@ from providers.base import (
     ThrottledError,
     UnknownOutcome,
 )
-from spotd.observe.clouds import Survey, hear_notices
+from spotd.model import S
+from spotd.observe.clouds import NoticeQueue, Survey
 from spotd.states import NodeState
-from spotd.store.base import StoreUnavailableError
+from spotd.store.base import LostDutyError, StoreUnavailableError
 from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, ToyCloud
 
@@ -243,7 +244,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
     warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
     cloud = stage.clouds["aws"]
     monkeypatch.setattr(cloud, "notices", lambda: [warning])
-    hear_notices(stage.duty("notices:aws"), cloud, stage.clock, [])
+    queue(stage).hear(stage.duty("notices:aws"), stage.clouds["aws"])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.DRAINING
 
@@ -251,7 +252,7 @@ def test_the_clouds_own_queue_warns_too(stage: Stage, monkeypatch: pytest.Monkey
 def test_a_queue_that_does_not_answer_is_no_warning(stage: Stage) -> None:
     trained(stage)
     stage.clouds["aws"].fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.duty("notices:aws"), stage.clouds["aws"], stage.clock, [])
+    queue(stage).hear(stage.duty("notices:aws"), stage.clouds["aws"])
     stage.turn()
     assert stage.nodes("j1")[0].state is NodeState.RUNNING
 
@@ -262,18 +263,42 @@ def test_a_warning_that_the_store_did_not_take_is_told_again(
     """The queue tells each once; also when it does not answer the next time."""
     instance = trained(stage)
     warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
-    cloud, untold = stage.clouds["aws"], list[Notice]()
+    cloud, asking = stage.clouds["aws"], queue(stage)
     monkeypatch.setattr(cloud, "notices", iter([[warning]]).__next__)
     with monkeypatch.context() as patch:
         patch.setattr(SqlStore, "record_cloud_notices", away)
         with pytest.raises(StoreUnavailableError):
-            hear_notices(stage.duty("notices:aws"), cloud, stage.clock, untold)
+            asking.hear(stage.duty("notices:aws"), stage.clouds["aws"])
     monkeypatch.undo()
     cloud.fail("notices", ThrottledError("slow down"))
-    hear_notices(stage.duty("notices:aws"), cloud, stage.clock, untold)
-    (told_,) = stage.nodes("j1")[0].notices
-    assert told_.notice_id == "n1"
-    assert untold == []
+    asking.hear(stage.duty("notices:aws"), stage.clouds["aws"])
+    assert [told.notice_id for told in stage.nodes("j1")[0].notices] == ["n1"]
+
+
+def test_a_warning_told_to_one_who_is_overtaken_meanwhile_is_recorded(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue tells its next holder nothing of it."""
+    instance = trained(stage)
+    warning = Notice("n1", NoticeKind.PREEMPT, stage.clock.now_us() + 120_000_000, "q", instance)
+    cloud, ours = stage.clouds["aws"], stage.duty("notices:aws")
+
+    def tell() -> list[Notice]:
+        stage.clock.sleep(21)  # our lease ends
+        assert stage.store.take_duty("notices:aws", "other", stage.clock.now_us, 20 * S)
+        return [warning]
+
+    monkeypatch.setattr(cloud, "notices", tell)
+    asking = queue(stage)
+    asking.hear(ours, cloud)
+    assert [told.notice_id for told in stage.nodes("j1")[0].notices] == ["n1"]
+    monkeypatch.setattr(cloud, "notices", lambda: pytest.fail("the duty is another's"))
+    with pytest.raises(LostDutyError):
+        asking.hear(ours, cloud)
+
+
+def queue(stage: Stage) -> NoticeQueue:
+    return NoticeQueue(stage.store, "aws", stage.clock)
 
 
 def away(*_: object) -> None:

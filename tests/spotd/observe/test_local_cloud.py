@@ -70,7 +70,8 @@ def test_from_launch_to_gone(
     follower.start()
     try:
         booted = build.node(store, NODE)
-        config = replace(agent_config("d0", booted, cloud, clock.now_us()), heartbeat_s=0.2)
+        job = store.jobs()[0]
+        config = replace(agent_config("d0", job, booted, cloud, clock.now_us()), heartbeat_s=0.2)
         link.boot(booted, KEYS, config, 30.0)
         store.record_booted(NODE, clock.now_us())
         follower.poke()

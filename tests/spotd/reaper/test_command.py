@@ -15,6 +15,7 @@ import pytest
 from providers.base import EXPIRES_TAG
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running, running
+from spotd.clock import ticks_ns
 from spotd.reaper.command import main
 from tests.rigs.local_cloud import launch_running, wait_for
 
@@ -38,6 +39,9 @@ def launch(cloud: LocalCloud, token: str, left_s: float | None) -> str:
 
 
 def configure(folder: Path, local: Running, more: str = "") -> Path:
+    """One that has gone round for long enough to believe the clock."""
+    ahead_us = time.time_ns() // 1000 - ticks_ns() // 1000
+    (folder / "clock.json").write_text(json.dumps({"ahead_us": ahead_us, "since_us": None}))
     path = folder / "reaper.toml"
     path.write_text(
         f'deployment = "d0"\nstate_dir = "{folder}"\n[providers.here]\nkind = "local"\n'
@@ -115,6 +119,24 @@ def test_a_clock_that_was_set_ahead_since_the_last_round_ends_nothing(
     assert "is not ended for 20 min" in found["errors"][0]
     assert expired in alive(cloud)
     cloud.terminate(expired)
+
+
+def test_the_first_round_of_all_ends_nothing(local: Running, tmp_path: Path) -> None:
+    cloud, config = adapter(local), configure(tmp_path, local)
+    (tmp_path / "clock.json").unlink()
+    expired = launch(cloud, "t-before-the-first-round", -3600)
+    assert [item["done"] for item in reap(config)["items"]] == ["waits"]
+    assert expired in alive(cloud)
+    cloud.terminate(expired)
+
+
+def test_one_that_could_never_believe_the_clock_says_so(
+    local: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path, local)
+    config.write_text(config.read_text().replace("state_dir", "# state_dir"))
+    assert main(["--once", "-c", str(config)]) == 2
+    assert "state_dir" in capsys.readouterr().err
 
 
 def test_a_cloud_that_is_gone_is_exit_code_1(tmp_path: Path, local: Running) -> None:

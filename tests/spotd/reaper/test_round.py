@@ -17,7 +17,7 @@ from spotd.model import S
 from spotd.reaper.page import Pager, Told
 from spotd.reaper.round import CALLS, Reaper, Report
 from tests.rigs import slack
-from tests.spotd.decide.test_reaping import HOUR_S, NOW_S, machine
+from tests.spotd.decide.test_reaping import DAY_S, HOUR_S, NOW_S, machine
 from tests.spotd.test_webhook import names
 
 
@@ -161,6 +161,27 @@ def test_one_without_an_expiry_is_told_and_left_unless_it_is_asked_for(
     assert cloud.ended == ["i-bare"]
 
 
+def test_a_clock_that_is_a_month_behind_makes_no_machine_untagged(
+    go: Go, hook: slack.Slack
+) -> None:
+    cloud = Listed(FRESH, SILENT)
+    report = go(cloud, after_s=-30 * DAY_S, end_untagged=True)
+    assert cloud.ended == []
+    assert [item["found"] for item in report.items] == ["strange", "strange"]
+    [text] = texts(hook)
+    assert "the clock here is far behind" in text
+    assert "i-fresh ends at 2030-03-18T" in text
+
+
+def test_a_tag_of_a_year_that_no_calendar_knows_keeps_no_other_from_its_end(
+    go: Go, hook: slack.Slack
+) -> None:
+    cloud = Listed(machine(9e11, instance_id="i-strange"), EXPIRED)
+    go(cloud)
+    assert cloud.ended == ["i-old"]
+    assert any("i-strange ends at no time that there is" in text for text in texts(hook))
+
+
 def test_a_dry_run_ends_nothing_and_pages_nobody(go: Go, hook: slack.Slack) -> None:
     cloud = Listed(EXPIRED, SILENT)
     report = go(cloud, dry_run=True)
@@ -269,10 +290,38 @@ def test_a_page_that_did_not_arrive_is_sent_again(go: Go, hook: slack.Slack) -> 
     assert slack.SECRET not in str(Pager(hook.url))
 
 
+def test_what_was_ended_when_nobody_could_be_told_is_told_later(go: Go, hook: slack.Slack) -> None:
+    """No listing shows it any more."""
+    cloud = Listed(EXPIRED, SILENT)
+    hook.script += [(500, "oops", {})] * 4
+    assert go(cloud).errors == ["Slack answered 500"]
+    assert go(cloud, after_s=300).errors == ["Slack answered 500"]
+    assert (cloud.ended, texts(hook)) == (["i-old"], [])
+    for _ in range(2):
+        assert go(cloud, after_s=HOUR_S).errors == []
+    silent, late = texts(hook)
+    assert "silent for 15.0 h" in silent, "as it is by now"
+    assert late.startswith(
+        "spot-reaper: nobody could be told:\nat 2030-03-17T17:46:40Z ended i-old"
+    )
+    assert "silent" not in late
+
+
+def test_one_way_that_took_a_page_is_enough(go: Go, hook: slack.Slack, tmp_path: Path) -> None:
+    pager = Pager(hook.url, ("tee", "-a", str(tmp_path / "pages")))
+    reaper = Reaper("d0", {"aws": Listed(SILENT)}, pager)  # type: ignore[dict-item]
+    hook.script.append((500, "oops", {}))
+    for _ in range(2):
+        reaper.go_round(Told(tmp_path), int(NOW_S * S))
+    assert (tmp_path / "pages").read_text().count("i-silent") == 1
+    assert texts(hook) == []
+
+
 def test_a_page_goes_to_no_address_that_is_not_slacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the daemon's own alerts: see tests/spotd/test_webhook.py."""
     names(monkeypatch, "10.0.0.1")
-    [error] = Pager("https://hooks.slack.com/services/canary").send("x")
+    took, [error] = Pager("https://hooks.slack.com/services/canary").send("x")
+    assert not took
     assert error == "hooks.slack.com leads to 10.0.0.1: nothing is sent there"
 
 
@@ -283,17 +332,19 @@ def test_a_page_command_gets_the_text_on_its_stdin(tmp_path: Path) -> None:
         f"#!{sys.executable}\nimport sys; open({str(told)!r}, 'w').write(sys.stdin.read())\n"
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    assert Pager(command=(str(program),)).send("the box is dead") == []
+    assert Pager(command=(str(program),)).send("the box is dead") == (True, [])
     assert told.read_text() == "the box is dead"
-    assert Pager(command=("false",)).send("x") == ["the page command ended with 1"]
-    [error] = Pager(command=(str(tmp_path / "nothing"),)).send("x")
+    assert Pager(command=("false",)).send("x") == (False, ["the page command ended with 1"])
+    _, [error] = Pager(command=(str(tmp_path / "nothing"),)).send("x")
     assert error.startswith("the page command failed")
 
 
 @pytest.mark.parametrize("words", ["", "{", "[1, 2]", '"a"', "[[]]"])
 def test_a_memory_that_cannot_be_read_tells_again(tmp_path: Path, words: str) -> None:
-    (tmp_path / "told.json").write_text(words)
+    for name in ("told.json", "untold.json"):
+        (tmp_path / name).write_text(words)
     assert Told(tmp_path).news(["a"]) == ["a"]
+    assert Told(tmp_path).untold([]) == {}
 
 
 def test_a_memory_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from spotd.serve.api import make_app
 from spotd.serve.authority import NOBODY, RULES, Authority, Need, Peer, find_peer, in_group
 from spotd.serve.call import ApiError
 from spotd.serve.guard import Guard
+from spotd.serve.refusals import ONE_BY_ONE
 from spotd.store.base import AuditOutcome, AuditRow, StoreUnavailableError
 from tests.spotd.serve.rig import JOB_FILE, Rig, story
 from tests.spotd.serve.test_api import raw
@@ -232,10 +233,7 @@ def test_what_cannot_be_put_on_record_is_not_done(
 ) -> None:
     rig.submit()
 
-    def away(_row: AuditRow) -> None:
-        raise StoreUnavailableError("the disk is full")
-
-    monkeypatch.setattr(rig.store, "add_audit", away)
+    monkeypatch.setattr(rig.store, "add_audit", _away)
     with pytest.raises(UserError, match="the disk is full"):
         admin.post("/v1/jobs/gpt/cancel")
     job = rig.store.find_job("gpt")
@@ -255,6 +253,33 @@ def test_a_bug_is_on_record_as_one(
     with pytest.raises(UserError, match="the daemon failed"):
         admin.post("/v1/jobs/gpt/cancel")
     assert [line[3] for line in lines(rig)] == ["asked", "failed"]
+
+
+def test_who_is_refused_again_and_again_does_not_fill_the_disk(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of a minute are on record one by one, and of the others how many there were."""
+    rig.submit()
+    door(rig, groups("spotd"))
+    for _ in range(ONE_BY_ONE + 7):
+        assert raw(rig, "POST", "/v1/jobs/gpt/cancel")[0] == 403
+    assert lines(rig) == [(ME.name, "cancel", "gpt", "refused")] * ONE_BY_ONE
+    rig.clock.go_on(60.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store, "add_audit", _away)
+        assert raw(rig, "GET", "/v1/jobs")[0] == 200
+    assert raw(rig, "GET", "/v1/jobs")[0] == 200
+    last = rig.store.audit(0)[-1]
+    assert (last.user, last.action, last.outcome.value) == (ME.name, "refusals", "refused")
+    assert last.text == "7 more in one minute, the last of them: cancel"
+    for _ in range(2):
+        rig.clock.go_on(60.0)
+        assert raw(rig, "POST", "/v1/jobs/gpt/cancel")[0] == 403
+    assert len(rig.store.audit(0)) == ONE_BY_ONE + 3, "one by one again, and no number of none"
+
+
+def _away(_row: AuditRow) -> None:
+    raise StoreUnavailableError("the disk is full")
 
 
 def test_a_viewer_is_told_by_spotctl(rig: Rig) -> None:

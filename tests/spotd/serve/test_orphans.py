@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spotd.decide.sweeping import Fate
 from spotd.serve.call import Call
-from spotd.serve.orphans import end_orphans, list_orphans
+from spotd.serve.health import doctor
+from spotd.serve.orphans import check_held, end_orphans, list_orphans
 from tests.spotd.serve.rig import Rig
 
 
@@ -15,6 +18,22 @@ def test_they_are_listed_with_what_they_cost(rig: Rig) -> None:
     assert (ours["instance"], ours["ours"], ours["price_usd_per_h"]) == ("i-1", True, 19.93)
     assert (ours["job"], ours["generation"]) == ("jold", "3")
     assert (foreign["instance"], foreign["ours"]) == ("i-2", False)
+
+
+def test_what_ours_cost_together_is_named(rig: Rig) -> None:
+    """It is in no bill: there is no job that wanted them."""
+    assert check_held([], rig.backing().market(0)) == []
+    rig.hold("i-1", 60, "job jold is not on record")
+    rig.hold("i-2", 60, "its tag says that it belongs to d1", Fate.FOREIGN)
+    rig.hold("i-3", 60, "job jold is not on record")
+    rig.hold("i-4", 60, "job jold is not on record")
+    rig.held[3] = replace(rig.held[3], provider="gone")
+    data = list_orphans(Call(rig.backing()))
+    assert (data["usd_per_h"], data["unpriced"]) == (39.86, 1)
+    [check] = [c for c in doctor(Call(rig.backing()))["checks"] if c["name"] == "held machines"]
+    assert not check["ok"]
+    text = "i-1, i-3, i-4: $39.86/h and 1 of unknown price, in no job's bill"
+    assert (check["text"], "spotctl orphans" in check["try"]) == (text, True)
 
 
 def test_they_are_released_by_a_person_whose_name_is_kept(rig: Rig) -> None:

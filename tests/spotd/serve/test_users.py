@@ -12,7 +12,7 @@ from spotd.errors import ExitCode, UserError
 from spotd.model import Node
 from spotd.serve.authority import Authority, find_peer
 from spotd.store.base import DisabledUser
-from tests.spotd.serve.rig import Rig, story
+from tests.spotd.serve.rig import JOB_FILE, Rig, story
 
 ME = find_peer(os.getuid())
 HEIR, OTHER = "daemon", "nobody"  # two that every machine has
@@ -118,6 +118,22 @@ def test_who_is_disabled_while_a_machine_lets_them_in_gets_no_key(
     with pytest.raises(UserError, match="is disabled"):
         client.get("/v1/jobs/gpt/ssh")
     assert rig.hosts.inside == {}
+
+
+def test_who_is_disabled_while_a_job_is_on_its_way_leaves_none(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = rig.store.submit
+
+    def late(*asked: object) -> object:
+        shut_out(rig, ME.name)
+        return real(*asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rig.store, "submit", late)
+    with pytest.raises(UserError, match=f"{ME.name} is disabled") as caught:
+        client.post("/v1/jobs", {"yaml": JOB_FILE})
+    assert caught.value.exit_code is ExitCode.AUTH
+    assert rig.store.job_owners() == {}
 
 
 def test_a_machine_that_lets_nobody_in_says_so(rig: Rig, client: Client, node: Node) -> None:

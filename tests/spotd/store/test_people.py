@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
 import pytest
+from sqlalchemy import Connection
 
 from spotd.model import Desired, Outcome
 from spotd.plan import ChangeJob
 from spotd.states import NodeState
-from spotd.store.base import DisabledUser, Store
+from spotd.store import jobs
+from spotd.store.base import DisabledUser, ShutOutError, Store
 from spotd.store.engine import BrokenRuleError
+from spotd.store.transaction import Transaction
+from tests.rigs import postgres
 from tests.spotd.store.build import NOW, commit, kinds, move, placed, plan, submission, view
+from tests.spotd.store.conftest import make
 
 NODE = "j1-g1-0"
 ALICE = DisabledUser("alice", 1000, NOW, "root", "bob")
@@ -42,6 +50,38 @@ def test_unfinished_jobs_become_those_of_the_successor(store: Store) -> None:
     job = store.find_job("j1")
     assert job is not None
     assert job.desired is Desired.RUN, "it goes on"
+
+
+def test_who_is_shut_out_submits_nothing(store: Store) -> None:
+    first = submission("j1", request_id="r")
+    store.submit(first, NOW)
+    store.disable_user(ALICE)
+    with pytest.raises(ShutOutError, match="alice is disabled"):
+        store.submit(submission("j2"), NOW)
+    assert store.job_owners() == {"j1": "bob"}
+    assert store.submit(first, NOW).id == "j1", "its answer was lost"
+    store.enable_user("alice")
+    store.submit(submission("j2"), NOW)
+
+
+def test_a_job_that_is_submitted_at_that_moment_moves_too(server: postgres.Postgres) -> None:
+    """Its transaction is not over when that of the others is to begin."""
+    store = make(server.url(server.create("ready")))
+    with ThreadPoolExecutor(1) as other:
+
+        def submit(conn: Connection) -> Future[list[str]]:
+            tx = Transaction(conn)
+            jobs.submit(tx, submission("j1"), NOW)
+            tx.flush()
+            disabling = other.submit(store.disable_user, ALICE)
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while not server.execute(waiting) and not disabling.done():
+                time.sleep(0.01)
+            return disabling
+
+        assert store._database.write(submit).result(30) == ["j1"]
+    assert store.job_owners() == {"j1": "bob"}
+    store.close()
 
 
 def test_machines_that_may_have_a_key_of_one_who_is_shut_out(store: Store) -> None:

@@ -62,6 +62,7 @@ class Node:
     unattended_s: float = 0.0
     power_off: tuple[str, ...] = ()
     wipe: bool = False
+    keep_s: float = 0.0
     environ: dict[str, str] = field(default_factory=dict)
     token: str = "token-1"
     followers: list[Following] = field(default_factory=list)
@@ -131,6 +132,7 @@ class Node:
             left_s=self.unattended_s,
             power_off=self.power_off,
             wipe=self.wipe,
+            keep_s=self.keep_s,
         )
         done = self.call("run", stdin=wire.encode(config.to_data()))
         assert done.returncode == 0, done.stderr.decode()

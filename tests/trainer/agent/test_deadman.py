@@ -21,9 +21,9 @@ SCRIPT = Policy("none", 29.0)
 OURS = Policy("spotd", 30.0, save_s=100.0, step_s=10.0)
 
 
-def deadman(left_s: float = DAY_S, time_s: float = DAY_S, now: float = 0.0) -> Deadman:
-    config = AgentConfig("d", "j", 1, 0, "t", "none", unattended_s=time_s, left_s=left_s)
-    return Deadman(config, now)
+def deadman(left_s: float = DAY_S, time_s: float = DAY_S, keep_s: float = 0.0) -> Deadman:
+    times = {"unattended_s": time_s, "left_s": left_s, "keep_s": keep_s}
+    return Deadman(AgentConfig("d", "j", 1, 0, "t", "none", **times), 0.0)
 
 
 # --- the arithmetic
@@ -36,16 +36,37 @@ def test_a_program_has_the_whole_time_but_for_its_own_end(policy: Policy) -> Non
     found = deadman()
     assert found.due(policy, end_s, idle=False)
     assert found.deadline == DAY_S * (1 - SLACK_SHARE)
-    assert found.spent(end_s, waits=True), "what was stopped for this waits for nobody"
+    assert found.spent(end_s, waits=True, failed=False), (
+        "what was stopped for this waits for nobody"
+    )
 
 
 def test_where_nothing_runs_a_short_outage_is_waited_for() -> None:
     assert not deadman().due(SCRIPT, HOUR_S - 1, idle=True)
     assert deadman().due(SCRIPT, HOUR_S, idle=True)
-    assert not deadman().spent(HOUR_S - 1, waits=False)
-    assert deadman().spent(HOUR_S, waits=False)
-    assert not deadman().spent(HOUR_S, waits=True), "only the box knows whether the gang is done"
-    assert deadman().spent(DAY_S, waits=True)
+    assert not deadman().spent(HOUR_S - 1, waits=False, failed=False)
+    assert deadman().spent(HOUR_S, waits=False, failed=False)
+    assert not deadman().spent(HOUR_S, waits=True, failed=False), (
+        "only the box knows whether the gang is done"
+    )
+    assert deadman().spent(DAY_S, waits=True, failed=False)
+
+
+def test_what_failed_is_kept_for_its_user_as_long_as_the_job_asks() -> None:
+    """From its end, which may be long after the last word of the box; never beyond the whole time:
+    that bounds what a dead box costs."""
+    end_s = 5 * HOUR_S
+    found = deadman(keep_s=6 * HOUR_S)
+    assert not found.spent(end_s, waits=False, failed=True)
+    assert not found.spent(end_s + 6 * HOUR_S - 1, waits=False, failed=True)
+    assert found.spent(end_s + 6 * HOUR_S, waits=False, failed=True)
+    assert deadman(keep_s=6 * HOUR_S).spent(end_s, waits=False, failed=False), "nothing to look at"
+    brief = deadman(keep_s=60.0)
+    assert not brief.spent(60.0, waits=False, failed=True)
+    assert not brief.spent(HOUR_S - 1, waits=False, failed=True), "a short outage is waited for"
+    long = deadman(keep_s=7 * DAY_S)
+    assert not long.spent(22 * HOUR_S, waits=False, failed=True)
+    assert long.spent(DAY_S * (1 - SLACK_SHARE), waits=False, failed=True)
 
 
 def test_every_word_begins_it_anew() -> None:
@@ -93,7 +114,7 @@ def test_without_a_time_it_is_off() -> None:
     found = deadman(0.0, 0.0)
     assert not found.on
     assert not found.due(SCRIPT, 1e9, idle=True)
-    assert not found.spent(1e9, waits=False)
+    assert not found.spent(1e9, waits=False, failed=False)
 
 
 def test_a_switch_that_does_not_work_is_left_to_the_reaper(
@@ -165,6 +186,18 @@ def test_what_has_ended_and_nobody_collects_is_switched_off(node: Node, switch: 
     assert node.wait_for(wire.EXITED).data["code"] == 3
     wait_until("the machine is off", switch.exists)
     wait_until("the agent has left", lambda: not is_running(pid))
+
+
+def test_what_has_failed_is_left_to_its_user_first(node: Node, switch: Path) -> None:
+    """With its files, for all of the time, of which half would be enough for one that is idle."""
+    node.unattended_s, node.keep_s = 10.0, 3600.0
+    before_s = time.time()
+    node.run()
+    node.start(run="echo why > evidence; exit 3")
+    wait_until("its evidence", (node.places.workdir / "evidence").exists)
+    wait_until("the machine is off", switch.exists)
+    assert switch.stat().st_mtime - before_s > 10.0 * (1 - SLACK_SHARE) - 0.1
+    assert not (node.places.workdir / "evidence").exists()
 
 
 def test_what_was_never_started_is_switched_off(node: Node, switch: Path) -> None:
