@@ -4,12 +4,15 @@ and HEAD as it was seen from the outside."""
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spotd.demo.box import Box
 from spotd.demo.facts import giving_back, lineage, losses_by_generation, orphan_seconds
 from spotd.demo.heads import zombie_commits
 from spotd.demo.report import GIVING_BACK_MAX_S
@@ -29,37 +32,46 @@ def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]
     records = open_records(run.box)
     try:
         nodes, progress = records.job_nodes(run.job_id), records.progress(run.job_id)
-        wrong += _segments(records, run.job_id)
+        wrong += segments(records, run.job_id)
     finally:
         records.close()
-    wrong += _state(run, reference)
-    wrong += _losses(progress, reference)
+    wrong += state(run.box, run.job_id, reference)
+    wrong += losses(progress, reference)
     wrong += missing_steps(run, progress, reference)
     wrong += lost_steps(run.box.ask_cloud("/control/state")["notices"], nodes, progress)
     wrong += machines(run.box.meter(), nodes, time.time_ns() // 1000)
     wrong += _one_at_a_time(progress)
-    wrong += _head(versions, nodes)
+    wrong += head(versions, nodes)
     return wrong
 
 
-def _segments(records: Store, job_id: str) -> list[str]:
+def segments(records: Store, job_id: str) -> list[str]:
+    """Every machine's costs are on record, and reckoned to their end."""
     states = Counter(segment.state for segment in records.segments(job_id))
     unfinished = {state: n for state, n in states.items() if state not in ("closed", "void")}
     return [f"ledger segments not closed: {unfinished}"] if unfinished or not states else []
 
 
-def _state(run: Run, reference: Reference) -> list[str]:
-    ours = [run.box.checkpoints_url, run.job_id]
+def state(box: Box, job_id: str, reference: Reference) -> list[str]:
+    """The final state is the reference's, bit for bit."""
+    ours = [box.checkpoints_url, job_id]
     theirs = [reference.store, reference.job_id]
-    command = [str(run.box.python), "-m", "trainer.checkpoint", "compare", *ours, *theirs]
+    command = [str(box.python), "-m", "trainer.checkpoint", "compare", *ours, *theirs]
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, cwd=run.box.folder, timeout=60
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=box.folder,
+        timeout=60,
+        env=os.environ | {"SPOTD_STORE_OPTIONS": json.dumps(getattr(box, "store_options", {}))},
     )
     said = (done.stdout + done.stderr).strip()
     return [] if done.returncode == 0 else [f"the final state is not the reference's: {said}"]
 
 
-def _losses(progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
+def losses(progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
+    """Every loss that was ever reported is the reference's, to the last bit."""
     wrong = []
     for generation, pairs in losses_by_generation(progress).items():
         for step, loss in pairs:
@@ -137,7 +149,7 @@ def _one_at_a_time(progress: Sequence[ProgressRow]) -> list[str]:
     ]
 
 
-def _head(versions: Sequence[Head], nodes: Sequence[Node]) -> list[str]:
+def head(versions: Sequence[Head], nodes: Sequence[Node]) -> list[str]:
     """HEAD goes forward only, and whoever moves it is the node of its generation."""
     wrong = []
     commits = zombie_commits(versions)

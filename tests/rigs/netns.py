@@ -23,6 +23,7 @@ from typing import Any
 from providers.local import tree
 from spotd.demo.box import Box, BoxError, wait_for
 from tests.rigs import cgroups
+from tests.rigs.bucket import Bucket
 from tests.rigs.netns_machine import HOME, HOST_KEY, SSHD_CONFIG, port_of
 from tests.rigs.processes import below
 
@@ -187,7 +188,15 @@ class Machine:
         ]
         return run(*inside, "--wd=/", *command, check=check)
 
+    def up(self) -> bool:
+        """Whether it has its cable: from then on things can happen to its link."""
+        return Path(f"/sys/class/net/{self.port}/master").exists()
+
     # --- the network
+
+    def _inside(self, *command: str, check: bool = True) -> None:
+        """A command of this computer's on the machine's network."""
+        run("nsenter", "-t", str(self.pid), "-n", *command, check=check)
 
     def cut(self) -> None:
         """Pull the cable: nothing passes in either direction, and nobody is told."""
@@ -196,28 +205,37 @@ class Machine:
     def mend(self) -> None:
         run("ip", "link", "set", self.port, "up")
 
+    def lose_cable(self) -> None:
+        """The half of a power cut that comes first: no last word gets out."""
+        run("ip", "link", "del", self.port)
+
     def swallow(self, what: str) -> None:
         """A path that swallows packets, `to` the machine or `from` it: they go to nobody."""
         lost = ["lladdr", NOBODY, "nud", "permanent"]
         if what == "to":
             run("ip", "neigh", "replace", self.host, *lost, "dev", self.network.bridge)
         else:
-            self.enter("ip", "neigh", "replace", self.network.gateway, *lost, "dev", "eth0")
+            self._inside("ip", "neigh", "replace", self.network.gateway, *lost, "dev", "eth0")
 
     def deliver(self) -> None:
         """Packets go both ways again."""
         run("ip", "neigh", "del", self.host, "dev", self.network.bridge, check=False)
-        self.enter("ip", "neigh", "del", self.network.gateway, "dev", "eth0", check=False)
+        self._inside("ip", "neigh", "del", self.network.gateway, "dev", "eth0", check=False)
 
     def slow(self, kbit: int) -> None:
         """A slow link, both ways: by a bucket of tokens, for not every kernel has netem."""
         shape = ["root", "tbf", "rate", f"{kbit}kbit", "burst", "3000", "latency", "3s"]
         run("tc", "qdisc", "replace", "dev", self.port, *shape)
-        self.enter("tc", "qdisc", "replace", "dev", "eth0", *shape)
+        self._inside("tc", "qdisc", "replace", "dev", "eth0", *shape)
 
     def quicken(self) -> None:
         run("tc", "qdisc", "del", "dev", self.port, "root", check=False)
-        self.enter("tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+        self._inside("tc", "qdisc", "del", "dev", "eth0", "root", check=False)
+
+    def held_back(self) -> int:
+        """How often a slow link had a packet wait."""
+        said = run("tc", "-s", "-j", "qdisc", "show", "dev", self.port)
+        return sum(int(row.get("overlimits", 0)) for row in json.loads(said))
 
     # --- SSH
 
@@ -261,14 +279,30 @@ class Machine:
 
 
 class RealBox(Box):
-    """A box whose machines are of namespaces. `disk` is the size of each one's."""
+    """A box whose machines are of namespaces. `disk` is the size of each one's. With `bucket`, they
+    reach their checkpoints by the network; else in a folder that is there whatever happens."""
 
-    def __init__(self, network: Network, *arguments: Any, disk: str = "512m", **more: Any) -> None:
+    def __init__(
+        self,
+        network: Network,
+        *arguments: Any,
+        disk: str = "512m",
+        bucket: Bucket | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(*arguments, **more)
         self.network = network
+        self.bucket = bucket
+        self.store_options = bucket.options if bucket else {}
+        if bucket:
+            self._settings += _store_settings(bucket, self.folder / "bucket-key")
         (self.folder / "checkpoints").mkdir(exist_ok=True)
         shared = [self.folder / "checkpoints"]
         self.cloud_options = network.cloud_options(self.folder, shared, disk)
+
+    @property
+    def checkpoints_url(self) -> str:
+        return self.bucket.url if self.bucket else super().checkpoints_url
 
     def _spawn(self, *arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
         process = super()._spawn(*arguments, **more)
@@ -278,6 +312,16 @@ class RealBox(Box):
     def machine(self, instance_id: str) -> Machine:
         """Raises BoxError when it was never there."""
         return machine_of(self, self.network, instance_id)
+
+
+def _store_settings(bucket: Bucket, key: Path) -> str:
+    options = dict(bucket.options)
+    key.write_text(options.pop("secret_access_key"))
+    lines = [f'{name} = "{value}"' for name, value in options.items()]
+    lines += [f'secret_access_key_file = "{key}"']
+    return "\n".join(
+        ["", "[stores.bucket]", f'url = "{bucket.url}"', "[stores.bucket.options]", *lines, ""]
+    )
 
 
 def machine_of(cloud: Box, network: Network, instance_id: str) -> Machine:

@@ -33,14 +33,19 @@ CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON offers FOR EACH ROW EXECU
 
 
 class Twin(Box):
-    """One of the two. `box` is its name."""
+    """One of the two. `box` is its name; both have the cloud's box's store for checkpoints."""
 
     def __init__(self, folder: Path, box: str, cloud: Box, settings: str, cable: Cable) -> None:
-        super().__init__(folder, settings=settings)
+        super().__init__(folder, settings=settings, python=cloud.python)
         self.box = box
+        self.store = cloud.checkpoints_url
         self.cable = cable
         self.cloud_url, self.token_file = cloud.cloud_url, cloud.token_file
         self.pids: set[int] = set()
+
+    @property
+    def checkpoints_url(self) -> str:
+        return self.store
 
     def start_daemon(self) -> None:
         super().start_daemon()
