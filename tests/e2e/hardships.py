@@ -29,7 +29,6 @@ survey_every_s = 3
 """
 SLOW_KBIT = 400
 WAIT_S = 90.0  # for anything that is to happen, on a computer with much else to do
-GROWTH_BYTES = 64 << 20
 
 
 @dataclass
@@ -184,20 +183,24 @@ def hard_times(run: RealRun) -> None:
     """No room on the disk, and a notice in it; then no memory."""
     first = run.machine(1)
     run.training(step=5)
-    environ = Path(f"/proc/{run.agent_pid(first.ident)}/environ").read_bytes()
-    if b"SPOTD_METADATA_BASE" in environ:
+    agent = run.state_file(first.ident, "agent.pid")
+    environ = first.enter("cat", f"/proc/{agent and agent.read_text().strip()}/environ")
+    if "SPOTD_METADATA_BASE" in environ or "SPOTD_LOCAL_INSTANCE" not in environ:
         raise BoxError("the agent does not ask at the address that clouds have")
     first.fill_disk()
     run.note("the disk is full")
     run.bounce_daemon()
-    run.preempt(first.ident, notice_s=8.0)
+    run.preempt(first.ident, notice_s=20.0)
     second = run.machine(2)
     run.training(step=1, generation=2)
     run.wait("the first one is gone", lambda: not run.runs(first))
-    if run.nodes()[0].exit_code != wire.EXIT_RELEASED:
-        raise BoxError(f"it did not save and release: {run.nodes()[0].exit_code}")
+    if not run.nodes()[0].released_at_us:
+        raise BoxError("it did not save and release")
     group = second.group
-    second.hog(GROWTH_BYTES)
+    trainer = run.trainer_pid(second.ident)
+    if trainer is None:
+        raise BoxError("the program ended before there was no memory for it: make it longer")
+    second.use_up_memory(trainer)
     run.wait("the kernel kills for memory", lambda: cgroups.kills(group))
     run.finish()
     job = expect(run, generation=3)

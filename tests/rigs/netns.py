@@ -31,6 +31,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 NAME = "spnet"
 # Set aside for benchmarks of networks (RFC 2544): nobody's address lies in it.
 NETWORKS = list(IPv4Network("198.18.0.0/15").subnets(new_prefix=20))
+LEFT_BYTES = 48 << 20  # of memory, when it is about to be used up
 NOBODY = "02:00:00:00:00:01"  # a link address that no machine has
 _LOCK = Path("/run/lock/spotd-netns") if Path("/run/lock").is_dir() else Path("/tmp/spotd-netns")
 _PROGRAM = '#!/bin/sh\nexec env PYTHONPATH="{}" "{}" -m tests.rigs.netns_machine "{}" "$@"\n'
@@ -175,18 +176,11 @@ class Machine:
         return Path(f"/proc/{self.init}/root{inside}")
 
     def enter(self, *command: str, check: bool = True) -> str:
-        """Run a command on it as root."""
-        inside = [
-            "nsenter",
-            "-t",
-            str(self.init),
-            "-m",
-            "-p",
-            "-n",
-            "-u",
-            f"--root=/proc/{self.init}/root",
-        ]
-        return run(*inside, "--wd=/", *command, check=check)
+        """Run a command on it as root, with its limits."""
+        join = f'echo $$ > "{self.group}/cgroup.procs"; exec "$@"'
+        root = f"--root=/proc/{self.init}/root"
+        inside = ["nsenter", "-t", str(self.init), "-m", "-p", "-n", "-u", root, "--wd=/"]
+        return run("sh", "-c", join, "sh", *inside, *command, check=check)
 
     def up(self) -> bool:
         """Whether it has its cable: from then on things can happen to its link."""
@@ -249,7 +243,7 @@ class Machine:
 
     def hang_up(self) -> None:
         """End every session of sshd's."""
-        self.enter("pkill", "-9", "-f", "^sshd: ", check=False)
+        self.enter("pkill", "-9", "-f", "^sshd: [^/]", check=False)
 
     def change_host_key(self) -> None:
         """Another one has the address: the same machine with another key."""
@@ -266,15 +260,12 @@ class Machine:
     def free_disk(self) -> None:
         self.path(f"{HOME}/full").unlink()
 
-    def hog(self, more_bytes: int) -> None:
-        """Somebody else on the machine eats the memory, who is not the one to be killed for it."""
-        cgroups.limit_bytes(self.group, cgroups.used_bytes(self.group) + more_bytes)
-        eat = (
-            "import pathlib, time\n"
-            "pathlib.Path('/proc/self/oom_score_adj').write_text('-1000')\n"
-            "kept = []\n"
-            "while True: kept.append(bytearray(b'x' * (1 << 20))); time.sleep(0.005)\n"
-        )
+    def use_up_memory(self, victim: int) -> None:
+        """Somebody else on the machine takes more than there is left; the kernel kills `victim`, a
+        process id of this computer's, for it."""
+        Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
+        cgroups.limit_bytes(self.group, cgroups.used_bytes(self.group) + LEFT_BYTES)
+        eat = f"import time; kept = bytearray(b'x') * {2 * LEFT_BYTES}; time.sleep(1000)"
         self.enter("sh", "-c", f'{sys.executable} -c "{eat}" >/dev/null 2>&1 &')
 
 
@@ -316,9 +307,11 @@ class RealBox(Box):
 
 def _store_settings(bucket: Bucket, key: Path) -> str:
     options = dict(bucket.options)
-    key.write_text(options.pop("secret_access_key"))
-    lines = [f'{name} = "{value}"' for name, value in options.items()]
-    lines += [f'secret_access_key_file = "{key}"']
+    lines = []
+    for name in ("access_key_id", "secret_access_key"):
+        key.write_text(options.pop(name))  # the same for both
+        lines.append(f'{name}_file = "{key}"')
+    lines += [f'{name} = "{value}"' for name, value in options.items()]
     return "\n".join(
         ["", "[stores.bucket]", f'url = "{bucket.url}"', "[stores.bucket.options]", *lines, ""]
     )
