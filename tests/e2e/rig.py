@@ -106,6 +106,7 @@ class Run:
 
     `unheard` once the daemon was killed: a machine that goes before the next one listens takes its
     last reports with it. `agents_killed`: each may take along the one report that it was reading.
+    `refused_s`: for so long the cloud ended nothing.
     """
 
     box: Box
@@ -115,6 +116,7 @@ class Run:
     began_s: float = field(default_factory=time.monotonic)
     unheard: bool = False
     agents_killed: int = 0
+    refused_s: float = 0.0
 
     def note(self, text: str) -> None:
         """What was done, for whoever has to find out why it went wrong."""

@@ -39,7 +39,7 @@ def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]
     wrong += losses(progress, reference)
     wrong += missing_steps(run, progress, reference)
     wrong += lost_steps(run.box.ask_cloud("/control/state")["notices"], nodes, progress)
-    wrong += machines(run.box.meter(), nodes, time.time_ns() // 1000)
+    wrong += machines(run.box.meter(), nodes, time.time_ns() // 1000, run.refused_s)
     wrong += _one_at_a_time(progress)
     wrong += head(versions, nodes)
     return wrong
@@ -114,9 +114,11 @@ def _hand_overs(progress: Sequence[ProgressRow]) -> list[tuple[int, int, int]]:
     return [(generation, old[-1][0], new[0][0]) for (generation, old), (_, new) in pairs]
 
 
-def machines(meter: Sequence[Mapping[str, Any]], nodes: Sequence[Node], now_us: int) -> list[str]:
+def machines(
+    meter: Sequence[Mapping[str, Any]], nodes: Sequence[Node], now_us: int, refused_s: float = 0.0
+) -> list[str]:
     """The cloud's meter knows no machine but ours, one a token, none that still runs, and none that
-    ran on when it was not wanted any more."""
+    ran on when it was not wanted any more, but for `refused_s` in which it was told to end none."""
     wrong = []
     tokens = Counter(str(row["token"]) for row in meter)
     wrong += [f"token {token} got {n} machines" for token, n in tokens.items() if n > 1]
@@ -131,7 +133,7 @@ def machines(meter: Sequence[Mapping[str, Any]], nodes: Sequence[Node], now_us: 
     wrong += [
         f"{node_id} was not wanted any more and cost {seconds} s more"
         for node_id, seconds in giving_back(nodes, meter, now_us).items()
-        if seconds > GIVING_BACK_MAX_S
+        if seconds > GIVING_BACK_MAX_S + refused_s
     ]
     return wrong
 

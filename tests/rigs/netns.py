@@ -24,7 +24,7 @@ from providers.local import tree
 from spotd.demo.box import Box, BoxError, wait_for
 from tests.rigs import cgroups
 from tests.rigs.bucket import Bucket
-from tests.rigs.netns_machine import HOME, HOST_KEY, SSHD_CONFIG, port_of
+from tests.rigs.netns_machine import HOME, HOST_KEY, SSHD_CONFIG, SSHD_LOG, port_of
 from tests.rigs.processes import below
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -239,11 +239,15 @@ class Machine:
         wait_for("sshd to end", lambda: not self.path("/run/sshd/pid").exists(), 10)
 
     def start_sshd(self) -> None:
-        self.enter("/usr/sbin/sshd", "-f", SSHD_CONFIG, "-E", "/var/log/machine-sshd")
+        self.enter("/usr/sbin/sshd", "-f", SSHD_CONFIG, "-E", SSHD_LOG)
 
     def hang_up(self) -> None:
         """End every session of sshd's."""
         self.enter("pkill", "-9", "-f", "^sshd: [^/]", check=False)
+
+    def logins(self) -> int:
+        """How often somebody was let in."""
+        return self.path(SSHD_LOG).read_text().count("Accepted publickey")
 
     def change_host_key(self) -> None:
         """Another one has the address: the same machine with another key."""

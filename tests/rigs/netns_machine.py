@@ -35,6 +35,7 @@ METADATA = "169.254.169.254"
 HOME = "/home/spotd"
 SSHD_CONFIG = "/etc/ssh/machine_config"
 HOST_KEY = "/etc/ssh/machine_key"
+SSHD_LOG = "/var/log/machine-sshd"
 START_S = 30.0
 _NEW_NET, _NEW_NS, _NEW_UTS = 0x40000000, 0x00020000, 0x04000000
 
@@ -61,7 +62,7 @@ exec chroot "$root" /bin/sh -c "$INIT"
 # It waits for whatever is left to it, and ends when somebody on the machine switches it off.
 _WAIT = f"""
 trap 'exit 0' PWR
-/usr/sbin/sshd -f {SSHD_CONFIG} -E /var/log/machine-sshd
+/usr/sbin/sshd -f {SSHD_CONFIG} -E {SSHD_LOG}
 while :; do sleep 1000 & wait $!; done
 """
 _SSHD = """\
