@@ -91,6 +91,33 @@ class Network:
         program.chmod(0o755)
         return ["--machine", str(program), "--network", str(self.network)]
 
+    @contextmanager
+    def computer(self) -> Iterator[Machine]:
+        """One that is nobody's machine, with the last address: programs are started on it by
+        `Machine.within`."""
+        host = str(self.network[-2])
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "inf"]
+        )
+        mine = Path("/proc/self/ns/net").readlink()
+        theirs = Path(f"/proc/{process.pid}/ns/net")
+        try:
+            wait_for("a network of its own", lambda: theirs.readlink() != mine, 10)
+            found = Machine(self, "computer", host, process.pid)
+            peer = ["peer", "name", "eth0", "netns", str(process.pid)]
+            run("ip", "link", "add", found.port, "type", "veth", *peer)
+            run("ip", "link", "set", found.port, "master", self.bridge, "up")
+            for words in (
+                f"addr add {host}/{self.network.prefixlen} dev eth0",
+                "link set eth0 up",
+                "link set lo up",
+            ):
+                run(*found.within, "ip", *words.split())
+            yield found
+        finally:
+            process.kill()
+            process.wait()
+
     def keep(self, pid: int) -> None:
         """A process that is to end with this network, should nobody else end it."""
         (self.group / "boxes" / "cgroup.procs").write_text(str(pid))
@@ -164,6 +191,11 @@ class Machine:
         raise BoxError(f"machine {self.ident} does not run")
 
     @property
+    def within(self) -> list[str]:
+        """What starts a program of this computer's on its network."""
+        return ["nsenter", "-t", str(self.pid), "-n"]
+
+    @property
     def group(self) -> Path:
         return self.network.group / self.ident
 
@@ -190,7 +222,7 @@ class Machine:
 
     def _inside(self, *command: str, check: bool = True) -> None:
         """A command of this computer's on the machine's network."""
-        run("nsenter", "-t", str(self.pid), "-n", *command, check=check)
+        run(*self.within, *command, check=check)
 
     def cut(self) -> None:
         """Pull the cable: nothing passes in either direction, and nobody is told."""
