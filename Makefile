@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test sim lint format bench requirements soak soak-e2e soak-sim fuzz audit mutants clean lock
+.PHONY: help demo test sim lint format bench requirements soak soak-e2e soak-sim chaos fuzz audit mutants clean lock
 
 help: ## what there is to make
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -56,6 +56,10 @@ soak: soak-e2e soak-sim ## kill everything 20 times each, live long, then thousa
 soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json
 	$(BIN)/python -m tests.e2e.growth --json bench/out/growth.json
+
+MINUTES ?= 30
+chaos: $(READY) ## two daemons on real machines of namespaces, everything struck, as root: MINUTES=30
+	$(BIN)/python -m tests.e2e.chaos --minutes $(MINUTES) --out bench/out/chaos.json
 
 FROM ?= 0
 SEEDS ?= 20000

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import socket
 import time
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -24,6 +25,7 @@ from providers.local.nursery import Birth
 from providers.local.quiet_http import bind
 from providers.local.refusals import Refusal
 from providers.local.scenario import Zone
+from providers.local.site import SSH_PORT, Site
 
 DEPLOYMENT_TAG = "spotd-deployment"
 
@@ -70,21 +72,20 @@ def _check_keys(request: LaunchRequest) -> None:
 
 
 def prepare(
-    personality: str, request: LaunchRequest, zone: Zone, number: int, first_call_delay_s: float
+    personality: str,
+    request: LaunchRequest,
+    zone: Zone,
+    number: int,
+    first_call_delay_s: float,
+    site: Site | None = None,
 ) -> tuple[Launch, Birth]:
     """The `number`th machine of this server: its place in the books, and what it needs to start.
 
-    Each machine has a loopback address of its own, so that the machines of a gang can use the same
-    ports as they would anywhere.
+    Each machine has an address of its own, so that the machines of a gang can use the same ports as
+    they would anywhere. Raises SiteError, OSError.
     """
     ident = f"i-{secrets.token_hex(6)}"
-    host = f"127.{64 + os.getpid() % 128}.{number // 250 % 250}.{number % 250 + 1}"
-    ssh, metadata = bind(host), bind(host)
-    # A machine that boots listens when it has done so, and refuses until then; one without a boot
-    # delay lets the first connection wait its turn.
-    if not zone.boot_delay_s:
-        ssh.listen(128)
-        metadata.listen(128)
+    host, ssh_port, sockets = _place(site, number, listening=not zone.boot_delay_s)
     launch = Launch(
         instance_id=ident,
         token=request.token,
@@ -99,7 +100,7 @@ def prepare(
         ssh_user=request.ssh_user,
         host_public_key=request.host_public_key,
         host=host,
-        ssh_port=ssh.getsockname()[1],
+        ssh_port=ssh_port,
         launched_at_us=time.time_ns() // 1000,
     )
     facts = Facts(
@@ -118,7 +119,22 @@ def prepare(
         ssh_public_key=request.ssh_public_key,
         host_private_key=request.host_private_key,
         boot_delay_s=zone.boot_delay_s,
-        ssh=ssh,
-        metadata=metadata,
+        host=host,
+        sockets=sockets,
     )
     return launch, birth
+
+
+def _place(
+    site: Site | None, number: int, *, listening: bool
+) -> tuple[str, int, tuple[socket.socket, ...]]:
+    """Address, SSH port and sockets. A machine that boots listens when it has done so, and refuses
+    until then; one without a boot delay lets the first connection wait its turn."""
+    if site is not None:
+        return site.host(number), SSH_PORT, ()
+    host = f"127.{64 + os.getpid() % 128}.{number // 250 % 250}.{number % 250 + 1}"
+    sockets = (bind(host), bind(host))
+    if listening:
+        for bound in sockets:
+            bound.listen(128)
+    return host, sockets[0].getsockname()[1], sockets

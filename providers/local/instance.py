@@ -1,17 +1,11 @@
 """One machine: a process group of its own with a disk, an SSH server and a metadata service.
 
 The process is the machine's "kernel": root of its process tree, parent of every session, owner of
-its sockets. It obeys the control link to the cloud, one JSON document a packet:
-
-cloud -> machine  `{"publish": {...}}`, `{"withdraw": ID}`, `{"fault": {...}}`
-machine -> cloud  `{"event": "booted" | "exec" | "published" | "withdrawn" | "acknowledged", ...}`
-
-The end of the link is the end of the machine.
+its sockets. It obeys the control link to the cloud, whose end is its own.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -21,30 +15,11 @@ from pathlib import Path
 
 from providers.local import tree
 from providers.local.documents import Facts, document_for
+from providers.local.link import ControlLink
 from providers.local.metadata import MetadataServer
 from providers.local.power import PoweredOff, Switch
 from providers.local.reaper import Reaper
 from providers.local.sshd import Login, SshServer
-
-
-class ControlLink:
-    """The machine's end of the control link; `tell` may be called from any thread."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
-        self._lock = threading.Lock()
-
-    def tell(self, event: str, **data: object) -> None:
-        """Report one event, with the wall time at which it happened."""
-        body = json.dumps({"event": event, "at_us": time.time_ns() // 1000, **data})
-        with self._lock:
-            self._link.send(body.encode())
-
-    def receive(self, switch: Switch) -> dict[str, object] | None:
-        """The next order; None when the cloud is gone. Raises PoweredOff."""
-        switch.wait_unless_off(self._link)
-        data = self._link.recv(150_000)
-        return json.loads(data) if data else None
 
 
 def run(config: Mapping[str, object], control_fd: int, ssh_fd: int, metadata_fd: int) -> int:
@@ -108,6 +83,3 @@ def _mapping(value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise TypeError(f"expected an object, got {value!r}")
     return value
-
-
-__all__ = ["ControlLink", "run"]

@@ -33,20 +33,21 @@ class NurseryError(Exception):
 
 @dataclass(frozen=True)
 class Birth:
-    """All a machine needs to start; the two sockets are bound and not listening."""
+    """All a machine needs to start. `sockets` are those of its SSH server and its metadata service,
+    bound and not listening; none for a machine that has a program of its own."""
 
     facts: Facts
     ssh_user: str
     ssh_public_key: str
     host_private_key: str
     boot_delay_s: float
-    ssh: socket.socket
-    metadata: socket.socket
+    host: str
+    sockets: tuple[socket.socket, ...]
 
     def close(self) -> None:
         """Give the ports back; the machine will not be."""
-        self.ssh.close()
-        self.metadata.close()
+        for bound in self.sockets:
+            bound.close()
 
 
 class Body:
@@ -147,13 +148,15 @@ def _lock(folder: Path) -> IO[str]:
 
 
 class Nursery:
-    """Owns the folder and the zygote, whose death (`lost` is called) ends the cloud.
+    """Owns the folder and the zygote, whose death (`lost` is called) ends the cloud. `program`
+    makes the machines, if they are not to be processes of ours.
 
     Raises NurseryError when another server has the folder, or the zygote does not start.
     """
 
-    def __init__(self, folder: Path, lost: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, lost: Callable[[], None], program: Path | None = None) -> None:
         self._folder = folder
+        self._program = program
         self._lock = threading.Lock()
         self._lost = lost
         self._closing = False
@@ -184,6 +187,8 @@ class Nursery:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config: dict[str, object] = {
             "id": ident,
+            "host": birth.host,
+            "program": str(self._program or ""),
             "home": str(scratch[0]),
             "runtime": str(scratch[-1]),
             "log": str(self._folder / "logs" / f"{ident}.log"),
@@ -197,8 +202,8 @@ class Nursery:
                 "host_private_key": birth.host_private_key,
             },
         }
-        with theirs, birth.ssh, birth.metadata, self._lock:
-            fds = (theirs.fileno(), birth.ssh.fileno(), birth.metadata.fileno())
+        with theirs, contextlib.closing(birth), self._lock:
+            fds = (theirs.fileno(), *(bound.fileno() for bound in birth.sockets))
             try:
                 send_message(self._link, config, fds)
                 answer = receive_message(self._link)

@@ -22,6 +22,7 @@ from providers.local.quiet_http import bind
 from providers.local.scenario import DEFAULT, Scenario
 from providers.local.scenario_fields import ScenarioError
 from providers.local.scenario_file import load
+from providers.local.site import Site, SiteError, site_from
 from providers.local.taking import Taker
 from providers.local.world import World
 
@@ -35,12 +36,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, required=True, help="disks, ledger and logs")
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; 0 takes a free one")
     parser.add_argument("--scenario", type=Path, help="TOML file; see examples/scenarios/")
+    parser.add_argument(
+        "--machine", type=Path, metavar="PROGRAM", help="makes each machine; see site.py"
+    )
+    parser.add_argument("--network", default="", metavar="CIDR", help="of those machines")
     options = parser.parse_args(argv)
     folder: Path = options.dir.absolute()
     try:
         scenario = load(options.scenario) if options.scenario else DEFAULT
+        site = site_from(options.machine, options.network)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _serve(folder, options.port, scenario)
+        return _serve(folder, options.port, scenario, site)
+    except SiteError as error:
+        print(f"the local cloud cannot start: {error}", file=sys.stderr)
+        return 2
     except ScenarioError as error:
         print(f"the scenario has mistakes; correct them and start again:\n{error}", file=sys.stderr)
         return 2
@@ -49,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     return 1
 
 
-def _serve(folder: Path, port: int, scenario: Scenario) -> int:
+def _serve(folder: Path, port: int, scenario: Scenario, site: Site | None) -> int:
     # Blocked before any thread starts, so that they wait for `sigtimedwait` and nothing else.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     trouble = threading.Event()
@@ -59,7 +68,7 @@ def _serve(folder: Path, port: int, scenario: Scenario) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
 
     bound = bind("127.0.0.1", port)
-    world = World(folder, scenario, lose)
+    world = World(folder, scenario, lose, site)
     server = Server(bound, Api(world, Taker(world)), keep_token(folder))
     try:
         server.start()

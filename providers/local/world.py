@@ -18,6 +18,7 @@ from providers.local.market import Market
 from providers.local.nursery import Birth, Nursery, NurseryError
 from providers.local.refusals import Garble, HangUp, Refusal
 from providers.local.scenario import Fault, Scenario, Zone
+from providers.local.site import Site, SiteError
 from providers.local.timeline import Timeline
 
 _TERMINATED_VISIBLE_US = 3600 * 1_000_000
@@ -44,11 +45,19 @@ class World:
     `listener` hears what machines report ("launched", "exec", "acknowledged"); no lock is held.
     """
 
-    def __init__(self, folder: Path, scenario: Scenario, lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        lost: Callable[[], None],
+        site: Site | None = None,
+    ) -> None:
+        self._site = site
         self._began_s = time.monotonic()
         self.market = Market(scenario, self.elapsed_s)
         self.timeline = Timeline()
-        self.nursery = Nursery(folder, lost)  # first, because it makes the folder ours alone
+        # First, because it makes the folder ours alone.
+        self.nursery = Nursery(folder, lost, site.program if site else None)
         self.ledger = Ledger(folder)
         self.leftovers = Leftovers()
         self.lock = threading.RLock()
@@ -268,9 +277,14 @@ class World:
     ) -> tuple[Machine, Birth]:
         self._born += 1
         scenario = self.market.scenario
-        launch, birth = prepare(
-            personality, request, zone, self._born, scenario.azure_first_call_delay_s
-        )
+        try:
+            launch, birth = prepare(
+                *(personality, request, zone, self._born),
+                scenario.azure_first_call_delay_s,
+                self._site,
+            )
+        except SiteError as error:
+            raise Refusal("no_capacity", str(error)) from None
         machine = Machine(launch, InstanceState.PENDING)
         machine.visible_at_s = time.monotonic() + scenario.visibility_s
         self._keep(machine)

@@ -2,7 +2,8 @@
 
 `python -m providers.local.zygote LINK LOCK ALIVE` serves the socket LINK (a file descriptor) of
 the server that started it: each request is one JSON document with three file descriptors (control
-link, SSH listener, metadata listener), each answer `{"pid": N}`. When the server is gone, however
+link, SSH listener, metadata listener), or with the first of them alone for a machine that has a
+program of its own (see site.py), each answer `{"pid": N}`. When the server is gone, however
 it went, the socket reads end-of-file and everything below is killed, stopped machines included.
 Then the file ALIVE is touched, which says when the machines ended, and LOCK is let go.
 """
@@ -98,12 +99,24 @@ def _fork(own: tuple[int, ...], config: dict[str, Any], fds: list[int]) -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
+        if config["program"]:
+            _become(config, fds[0])
         status = instance.run(config, *fds)
     except BaseException:  # noqa: BLE001  the copy must never return into the zygote's loop
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+def _become(config: dict[str, Any], control_fd: int) -> None:
+    """Be the machine's own program, with the configuration on its stdin. Does not return."""
+    stdin = os.memfd_create("machine")
+    os.write(stdin, json.dumps(config).encode())
+    os.lseek(stdin, 0, os.SEEK_SET)
+    os.dup2(stdin, 0)
+    os.set_inheritable(control_fd, True)
+    os.execv(config["program"], [config["program"], str(control_fd)])  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ def check_change(old: Config, new: Config, own_options: Mapping[str, str]) -> No
         "socket": (old.socket, new.socket),
         "database.url": (old.database_url, new.database_url),
         "deployment.store": (old.deployment_store, new.deployment_store),
+        "safe_mode": (old.file.safe_mode, new.file.safe_mode),
+        "timing.claim_every_s": (
+            old.file.timing.claim_every_s,
+            new.file.timing.claim_every_s,
+        ),
     }
     keys = [key for key, (before, after) in fixed.items() if before != after]
     if "deployment.store" not in keys and new.store_options(new.deployment_store) != own_options:

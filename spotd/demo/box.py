@@ -62,6 +62,7 @@ class Box:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._settings = settings
         self._scenario = scenario
+        self.cloud_options: list[str] = []  # more of the local cloud's command line
         self.cloud: subprocess.Popen[bytes] | None = None
         self.daemon: subprocess.Popen[bytes] | None = None
         self.cloud_url = ""
@@ -85,7 +86,7 @@ class Box:
         scenario = self.folder / "scenario.toml"
         scenario.write_text(self._scenario)
         arguments = ["-m", "providers.local.server", "--dir", str(self.folder / "cloud")]
-        arguments += ["--scenario", str(scenario)]
+        arguments += ["--scenario", str(scenario), *self.cloud_options]
         self.cloud = self._spawn("cloud", arguments, stdout=subprocess.PIPE)
         assert self.cloud.stdout is not None  # noqa: S101 - we asked for a pipe
         line = self.cloud.stdout.readline()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from providers.stores import open_store
 from providers.stores.base import NotFoundError
@@ -15,8 +16,10 @@ EVERY_S = 0.02
 class HeadWatch:
     """Reads HEAD many times a second and keeps every version that it sees, oldest first."""
 
-    def __init__(self, url: str, job_id: str) -> None:
-        self._store = open_store(url)
+    def __init__(
+        self, url: str, job_id: str, options: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._store = open_store(url, options)
         self._key = head_key(job_id)
         self.versions: list[Head] = []
         self._stop = threading.Event()

@@ -166,6 +166,7 @@ class Follower:
             self._leave(self._followed[node_id])
         self._forget({*wanted, *self._ending})
         self._retries.forget(wanted)  # one that ends is not tried again, and wakes nobody
+        self._opener.forget(wanted)
         missing = wanted - self._followed.keys() - self._opening
         due = [node_id for node_id in missing if self._retries.due(node_id, now_s)]
         for node in self._store.find_nodes(due):

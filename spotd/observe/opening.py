@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -108,6 +108,7 @@ class Opener:
         self._lock = threading.Lock()
         self._opened: list[Followed] = []
         self._failed: list[str] = []
+        self._told: set[tuple[str, str]] = set()  # node, and which of the errors that are told
         self._stopping = threading.Event()
         self._queues: tuple[_Tasks, _Tasks] = (queue.SimpleQueue(), queue.SimpleQueue())
         for number, tasks in ((FRESH, self._queues[0]), (AGAIN, self._queues[1])):
@@ -116,7 +117,7 @@ class Opener:
 
     def open(self, node: Node, gap_after: int, *, ship: bool, failures: int) -> None:
         """Have the stream of `node` opened, which has failed so often in a row."""
-        task = partial(self._open, node, gap_after, ship=ship, first=failures == 0)
+        task = partial(self._open, node, gap_after, ship=ship)
         self._queues[failures > 0].put(task)
 
     def take(self) -> tuple[list[Followed], list[str]]:
@@ -125,6 +126,11 @@ class Opener:
             taken = self._opened, self._failed
             self._opened, self._failed = [], []
         return taken
+
+    def forget(self, kept: Container[str]) -> None:
+        """Drop what is known of nodes that are not in `kept`."""
+        with self._lock:
+            self._told = {told for told in self._told if told[0] in kept}
 
     def stop(self) -> None:
         """Open nothing more; a thread that waits for a machine ends when that has run out."""
@@ -140,7 +146,7 @@ class Opener:
 
     # --- on the threads
 
-    def _open(self, node: Node, gap_after: int, *, ship: bool, first: bool) -> None:
+    def _open(self, node: Node, gap_after: int, *, ship: bool) -> None:
         if self._stopping.is_set():
             return
         try:
@@ -148,12 +154,13 @@ class Opener:
             keys = self._keys(node.job_id)
             followed = open_stream(self._link, node, keys, offsets, gap_after, ship=ship)
         except (SshError, LinkError, StoreError, UserError, KeyError) as error:
-            self._fail(node, error, first=first)
+            self._fail(node, error)
         except Exception as error:
             log.exception("cannot follow", node=node.id)
-            self._fail(node, error, first=first)
+            self._fail(node, error)
         else:
             with self._lock:
+                self._told = {told for told in self._told if told[0] != node.id}
                 self._opened.append(followed)
         self._done()
         if self._stopping.is_set():
@@ -166,9 +173,14 @@ class Opener:
             if (generation, rank) == (node.generation, node.rank)
         }
 
-    def _fail(self, node: Node, error: Exception, *, first: bool) -> None:
+    def _fail(self, node: Node, error: Exception) -> None:
+        told = (node.id, type(error).__name__)
         with self._lock:
             self._failed.append(node.id)
+            # Not the first failure of all: an address falls silent before another machine has it.
+            first = told not in self._told
+            if isinstance(error, HostKeyMismatchError | SshAuthRefusedError):
+                self._told.add(told)
         if self._stopping.is_set():
             return
         log.info("cannot follow", node=node.id, error=str(error))
@@ -178,6 +190,8 @@ class Opener:
             try:
                 self._store.add_event(node.job_id, event, self._clock.now_us())
             except StoreError as trouble:
+                with self._lock:
+                    self._told.discard(told)
                 log.warning("the store does not answer", error=str(trouble))
 
 

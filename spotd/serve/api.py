@@ -194,15 +194,18 @@ async def _read_call(backing: Backing, request: Request) -> Call:
 
 async def _read_body(request: Request) -> dict[str, Any]:
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MAX_BODY_BYTES:
-            raise ApiError(
-                413,
-                "too_large",
-                f"a request may have {MAX_BODY_BYTES >> 20} MiB",
-                "put large data into the workdir or a bucket, not into the job file",
-            )
+    try:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > MAX_BODY_BYTES:
+                raise ApiError(
+                    413,
+                    "too_large",
+                    f"a request may have {MAX_BODY_BYTES >> 20} MiB",
+                    "put large data into the workdir or a bucket, not into the job file",
+                )
+    except ClientDisconnect:
+        raise bad_input("the request was cut off", "run it again") from None
     if not data:
         return {}
     try:

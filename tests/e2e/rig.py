@@ -40,20 +40,22 @@ name = "{cloud}-{letter}"
 )
 
 
-def job_file(python: Path) -> str:
-    """About eight seconds of training."""
+def job_file(
+    python: Path, steps: int = STEPS, seed: int = 3, *, name: str = "tiny", more: str = ""
+) -> str:
+    """About eight seconds of training; `more` is for its block of spotd's own."""
     size = "--layers 2 --heads 2 --width 64 --block 64 --batch 4"
-    program = f"{shlex.quote(str(python))} -m trainer.train --steps {STEPS} {size}"
+    program = f"{shlex.quote(str(python))} -m trainer.train --steps {steps} {size}"
     return f"""\
-name: tiny
+name: {name}
 resources:
   cpus: 1+
   use_spot: true
-run: {program} --step-time-ms {STEP_MS} --threads 1 --seed 3
+run: {program} --step-time-ms {STEP_MS} --threads 1 --seed {seed}
 spotd:
   checkpoint: {{engine: spotd, every: {EVERY_S}s}}
   progress_every: {REPORT_S}s
-"""
+{more}"""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,10 @@ def load_reference(path: Path) -> Reference:
     return Reference(data["store"], data["job_id"], losses)
 
 
-def make_reference(python: Path, folder: Path) -> Reference:
+def make_reference(python: Path, folder: Path, steps: int = STEPS, seed: int = 3) -> Reference:
     """Run the job uninterrupted. Raises BoxError."""
     with running_box(folder, SCENARIO, python=python) as box:
-        job_id = box.submit(job_file(python), "reference")
+        job_id = box.submit(job_file(python, steps, seed), "reference")
         ended = box.wait_phase(job_id, set(FINISHED), FINISH_TIMEOUT_S)
         if ended["phase"] != "succeeded":
             raise BoxError(f"the reference {ended['phase']}: {ended['outcome_text']}")
@@ -87,8 +89,8 @@ def make_reference(python: Path, folder: Path) -> Reference:
             losses = lineage(records.progress(job_id))
         finally:
             records.close()
-    if set(losses) != set(range(1, STEPS + 1)):
-        raise BoxError(f"the reference reported {len(losses)} of {STEPS} steps")
+    if set(losses) != set(range(1, steps + 1)):
+        raise BoxError(f"the reference reported {len(losses)} of {steps} steps")
     return Reference(box.checkpoints_url, job_id, losses)
 
 
@@ -104,6 +106,7 @@ class Run:
 
     `unheard` once the daemon was killed: a machine that goes before the next one listens takes its
     last reports with it. `agents_killed`: each may take along the one report that it was reading.
+    `refused_s`: for so long the cloud ended nothing.
     """
 
     box: Box
@@ -113,6 +116,7 @@ class Run:
     began_s: float = field(default_factory=time.monotonic)
     unheard: bool = False
     agents_killed: int = 0
+    refused_s: float = 0.0
 
     def note(self, text: str) -> None:
         """What was done, for whoever has to find out why it went wrong."""

@@ -4,12 +4,15 @@ and HEAD as it was seen from the outside."""
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spotd.demo.box import Box
 from spotd.demo.facts import giving_back, lineage, losses_by_generation, orphan_seconds
 from spotd.demo.heads import zombie_commits
 from spotd.demo.report import GIVING_BACK_MAX_S
@@ -29,37 +32,46 @@ def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]
     records = open_records(run.box)
     try:
         nodes, progress = records.job_nodes(run.job_id), records.progress(run.job_id)
-        wrong += _segments(records, run.job_id)
+        wrong += segments(records, run.job_id)
     finally:
         records.close()
-    wrong += _state(run, reference)
-    wrong += _losses(progress, reference)
+    wrong += state(run.box, run.job_id, reference)
+    wrong += losses(progress, reference)
     wrong += missing_steps(run, progress, reference)
     wrong += lost_steps(run.box.ask_cloud("/control/state")["notices"], nodes, progress)
-    wrong += machines(run.box.meter(), nodes, time.time_ns() // 1000)
+    wrong += machines(run.box.meter(), nodes, time.time_ns() // 1000, run.refused_s)
     wrong += _one_at_a_time(progress)
-    wrong += _head(versions, nodes)
+    wrong += head(versions, nodes)
     return wrong
 
 
-def _segments(records: Store, job_id: str) -> list[str]:
+def segments(records: Store, job_id: str) -> list[str]:
+    """Every machine's costs are on record, and reckoned to their end."""
     states = Counter(segment.state for segment in records.segments(job_id))
     unfinished = {state: n for state, n in states.items() if state not in ("closed", "void")}
     return [f"ledger segments not closed: {unfinished}"] if unfinished or not states else []
 
 
-def _state(run: Run, reference: Reference) -> list[str]:
-    ours = [run.box.checkpoints_url, run.job_id]
+def state(box: Box, job_id: str, reference: Reference) -> list[str]:
+    """The final state is the reference's, bit for bit."""
+    ours = [box.checkpoints_url, job_id]
     theirs = [reference.store, reference.job_id]
-    command = [str(run.box.python), "-m", "trainer.checkpoint", "compare", *ours, *theirs]
+    command = [str(box.python), "-m", "trainer.checkpoint", "compare", *ours, *theirs]
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, cwd=run.box.folder, timeout=60
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=box.folder,
+        timeout=60,
+        env=os.environ | {"SPOTD_STORE_OPTIONS": json.dumps(getattr(box, "store_options", {}))},
     )
     said = (done.stdout + done.stderr).strip()
     return [] if done.returncode == 0 else [f"the final state is not the reference's: {said}"]
 
 
-def _losses(progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
+def losses(progress: Sequence[ProgressRow], reference: Reference) -> list[str]:
+    """Every loss that was ever reported is the reference's, to the last bit."""
     wrong = []
     for generation, pairs in losses_by_generation(progress).items():
         for step, loss in pairs:
@@ -102,9 +114,11 @@ def _hand_overs(progress: Sequence[ProgressRow]) -> list[tuple[int, int, int]]:
     return [(generation, old[-1][0], new[0][0]) for (generation, old), (_, new) in pairs]
 
 
-def machines(meter: Sequence[Mapping[str, Any]], nodes: Sequence[Node], now_us: int) -> list[str]:
+def machines(
+    meter: Sequence[Mapping[str, Any]], nodes: Sequence[Node], now_us: int, refused_s: float = 0.0
+) -> list[str]:
     """The cloud's meter knows no machine but ours, one a token, none that still runs, and none that
-    ran on when it was not wanted any more."""
+    ran on when it was not wanted any more, but for `refused_s` in which it was told to end none."""
     wrong = []
     tokens = Counter(str(row["token"]) for row in meter)
     wrong += [f"token {token} got {n} machines" for token, n in tokens.items() if n > 1]
@@ -119,7 +133,7 @@ def machines(meter: Sequence[Mapping[str, Any]], nodes: Sequence[Node], now_us: 
     wrong += [
         f"{node_id} was not wanted any more and cost {seconds} s more"
         for node_id, seconds in giving_back(nodes, meter, now_us).items()
-        if seconds > GIVING_BACK_MAX_S
+        if seconds > GIVING_BACK_MAX_S + refused_s
     ]
     return wrong
 
@@ -137,7 +151,7 @@ def _one_at_a_time(progress: Sequence[ProgressRow]) -> list[str]:
     ]
 
 
-def _head(versions: Sequence[Head], nodes: Sequence[Node]) -> list[str]:
+def head(versions: Sequence[Head], nodes: Sequence[Node]) -> list[str]:
     """HEAD goes forward only, and whoever moves it is the node of its generation."""
     wrong = []
     commits = zombie_commits(versions)

@@ -33,14 +33,19 @@ CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON offers FOR EACH ROW EXECU
 
 
 class Twin(Box):
-    """One of the two. `box` is its name."""
+    """One of the two. `box` is its name; both have the cloud's box's store for checkpoints."""
 
     def __init__(self, folder: Path, box: str, cloud: Box, settings: str, cable: Cable) -> None:
-        super().__init__(folder, settings=settings)
+        super().__init__(folder, settings=settings, python=cloud.python)
         self.box = box
+        self.store = cloud.checkpoints_url
         self.cable = cable
         self.cloud_url, self.token_file = cloud.cloud_url, cloud.token_file
         self.pids: set[int] = set()
+
+    @property
+    def checkpoints_url(self) -> str:
+        return self.store
 
     def start_daemon(self) -> None:
         super().start_daemon()
@@ -65,16 +70,20 @@ class Twin(Box):
 
 
 class Pair:
-    """The twins `a` and `b`; `database` is the one that they share."""
+    """The twins `a` and `b`; `database` is the one that they share. With `address`, `a` reaches it
+    there and not through its cable."""
 
-    def __init__(self, folder: Path, server: Postgres, cloud: Box, timing: str) -> None:
+    def __init__(
+        self, folder: Path, server: Postgres, cloud: Box, timing: str, address: str = ""
+    ) -> None:
         self.server = server
         self.cloud = cloud
         self.database = server.create()
         self.twins = []
         for box in ("a", "b"):
             cable = Cable(folder / f"pg-{box}", server.folder)
-            url = f"postgresql://spotd@/{self.database}?host={cable.folder}&application_name={box}"
+            where = f"host={address if address and box == 'a' else cable.folder}"
+            url = f"postgresql://spotd@/{self.database}?{where}&application_name={box}"
             settings = f'[database]\nurl = "{url}"\n[deployment]\nstore = "file://{folder}/store"\n'
             self.twins.append(
                 Twin(folder / box, box, cloud, f"{settings}[timing]\n{timing}", cable)
@@ -153,9 +162,11 @@ def machines(cloud: Box, job_id: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def running_pair(folder: Path, server: Postgres, cloud: Box, timing: str) -> Iterator[Pair]:
+def running_pair(
+    folder: Path, server: Postgres, cloud: Box, timing: str, address: str = ""
+) -> Iterator[Pair]:
     """Both at work for the length of the block."""
-    pair = Pair(folder, server, cloud, timing)
+    pair = Pair(folder, server, cloud, timing, address)
     try:
         pair.start()
         yield pair

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,10 +42,13 @@ def _as_server_user() -> list[str]:
 
 
 class Postgres:
-    """A running server; `create` makes databases."""
+    """A running server; `create` makes databases. With `address` it listens there, too, started by
+    the command `within`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str = "", within: Sequence[str] = ()) -> None:
         self.folder = folder
+        self._address = address
+        self._within = within
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -58,11 +61,14 @@ class Postgres:
         )
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr}")
+        if self._address:
+            with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
         settings = {
-            "listen_addresses": "",
+            "listen_addresses": self._address,
             "unix_socket_directories": str(self.folder),
             "fsync": "off",
             "shared_buffers": "32MB",
@@ -73,7 +79,10 @@ class Postgres:
         command = [binary("postgres"), "-D", str(self.folder / "data"), *options]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*_as_server_user(), *command], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                [*self._within, *_as_server_user(), *command],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
             )
         deadline_s = time.monotonic() + START_S
         while True:
@@ -115,14 +124,14 @@ class Postgres:
 
 
 @contextmanager
-def running() -> Iterator[Postgres]:
+def running(address: str = "", within: Sequence[str] = ()) -> Iterator[Postgres]:
     """A server for the length of the block."""
     folder = Path(tempfile.mkdtemp(prefix="spotd-pg-", dir="/tmp"))
     try:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        server = Postgres(folder)
+        server = Postgres(folder, address, within)
         server.init()
         server.start()
         try:

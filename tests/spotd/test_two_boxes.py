@@ -114,10 +114,12 @@ def come_back(pair: Pair, twin: Twin, how: str) -> None:
 @pytest.mark.parametrize("how", HURTS)
 def test_the_other_goes_on_and_who_comes_back_changes_nothing(pair: Pair, how: str) -> None:
     with pair.explaining():
-        take_over(pair, how)
+        take_over(pair, how, HURTS[how], lambda _: None)
 
 
-def take_over(pair: Pair, how: str) -> None:
+def take_over(
+    pair: Pair, how: str, hurt: Callable[[Twin], None], heal: Callable[[Twin], None]
+) -> None:
     """One box is hurt while the job's machine is taken away, and comes back."""
     holder, other = pair.twins
     wait_for("one to hold every duty", lambda: pair.holds_all(holder), LIMIT_S)
@@ -125,13 +127,14 @@ def take_over(pair: Pair, how: str) -> None:
     first = started(pair, 1)
     wait_for("offers to move", lambda: moved(pair, holder, 3), LIMIT_S)
 
-    HURTS[how](holder)
+    hurt(holder)
     strike(pair, job_id)
     second = started(pair, 2)
     wait_for("the other to hold every duty", lambda: pair.holds_all(other), LIMIT_S)
     wait_for("the first machine's end", lambda: not alive(first), LIMIT_S)
 
     seen = pair.writes_of(other)
+    heal(holder)
     come_back(pair, holder, how)
     wait_for("offers to move again", lambda: moved(pair, other, seen + 30), LIMIT_S)
     assert pair.holds_all(other), "who comes back takes nothing away"

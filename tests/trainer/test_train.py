@@ -22,7 +22,7 @@ import torch
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, Head
-from tests.providers.stores.conftest import Bucket
+from tests.rigs.bucket import Bucket
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer import train
 from trainer.compare import first_difference

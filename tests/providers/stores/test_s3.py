@@ -18,7 +18,7 @@ from providers.stores.base import (
     StoreDeniedError,
     StoreUnavailableError,
 )
-from tests.providers.stores.conftest import Bucket
+from tests.rigs.bucket import Bucket
 
 
 class Line(ThreadingHTTPServer):

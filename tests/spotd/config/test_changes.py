@@ -72,6 +72,8 @@ def test_what_changes_is_named(
         ("s3://ours/own", "s3://ours/other", "deployment.store"),
         ('region = "a"', 'region = "b"', "stores"),
         ('state_dir = "', 'socket = "/run/x"\nstate_dir = "', "socket"),
+        ("[limits]", "[safe_mode]\nafter_crashes = 9\n[limits]", "safe_mode"),
+        ("[limits]", "[timing]\nclaim_every_s = 99\n[limits]", "timing.claim_every_s"),
     ],
 )
 def test_what_a_restart_alone_can_change(

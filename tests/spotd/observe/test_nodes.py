@@ -232,20 +232,29 @@ def test_a_node_of_an_older_version_is_given_the_new_code(here: Station) -> None
     assert bundles == [here.link.bundle.digest]
 
 
+@pytest.mark.parametrize("before", ["nothing", "silence"])
 @pytest.mark.parametrize("mistake", ["host", "user"])
 def test_somebody_else_at_the_address_is_told(
-    here: Station, mistake: str, monkeypatch: pytest.MonkeyPatch
+    here: Station, mistake: str, before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An alert, once, however often it is tried; and nothing that was said there counts."""
+    """An alert, once, however often it is tried, and also at an address where nobody had answered;
+    and nothing that was said there counts."""
     monkeypatch.setattr(retries, "CAP_S", 0.2)
     here.boot()
     wrong, right = sshd.keys(9), here.keys
     keys = replace(wrong, user=right.user) if mistake == "host" else replace(right, user=wrong.user)
     follower = Follower(here.store, here.link, lambda _: keys, here.objects, here.clock)
     here.followers.append(follower)
+    port = here.machine.port
+    if before == "silence":
+        here.machine.close()
     follower.start()
     wait_until("down", lambda: here.node.link_down_at_us)
-    wait_until("tried again", lambda: follower._retries.failures(NODE) > 4)
+    if before == "silence":
+        here.machine = sshd.start(here.machine.home, port)
+        wait_until("told", lambda: "link_refused" in here.kinds())
+    tried = follower._retries.failures(NODE)
+    wait_until("tried again", lambda: follower._retries.failures(NODE) > tried + 4)
     said = [row.event for row in here.store.events("j1") if row.event.kind == "link_refused"]
     assert len(said) == 1
     assert said[0].alert

@@ -530,3 +530,21 @@ def test_a_failing_route_is_reported(rig: Rig, client: Client) -> None:
         "HTTP 404 no_service"
     )
     assert client.post("/v1/alerts/test", {"route": "default"})["ok"]
+
+
+def test_a_caller_that_hangs_up_in_the_middle_is_no_mistake_of_ours(
+    rig: Rig, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It gave up on a daemon that was busy, stopped or away."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(rig.socket))
+        caller.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: spotd\r\nContent-Length: 100\r\n\r\n{")
+
+    def refused() -> bool:
+        return any("cut off" in row["text"] for row in client.get("/v1/audit")["items"])
+
+    end_s = time.monotonic() + 20
+    while not refused() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert refused()
+    assert [row.getMessage() for row in caplog.records if row.exc_info] == []
