@@ -20,6 +20,7 @@ class Profile:
     only: bool = False
     budgets_microusd: tuple[int, ...] = (0, 0, 0, 20_000_000)  # one of them for each job; 0: none
     poison: bool = False  # nothing can be decided about the first job
+    share: tuple[float, float] = (0.1, 0.5)  # of the time left, that a job takes undisturbed
     restored: bool = False  # an older copy of the database takes its place
     deserted: bool = False  # every control box is lost for good, and spot-reaper goes round
     unattended_h: float = 24.0  # limits.unattended_h
@@ -55,10 +56,19 @@ PROFILES = {
         restored=True,
     ),
     "deserted": Profile(
-        "every control box is lost for good", jobs=4, deserted=True, unattended_h=1.0
+        "every control box is lost for good",
+        jobs=4,
+        share=(0.4, 1.5),
+        deserted=True,
+        unattended_h=1.0,
     ),
     "abandoned": Profile(
-        "the same, and nothing else fails", only=True, jobs=4, deserted=True, unattended_h=1.0
+        "the same, and nothing else fails",
+        only=True,
+        jobs=4,
+        share=(0.4, 1.5),
+        deserted=True,
+        unattended_h=1.0,
     ),
     "slow": Profile(
         "clouds that take their time, and take machines away",

@@ -15,7 +15,10 @@ from tests.sim.tiers import memory
 from tests.sim.world import SimWorld
 
 # Of facts about reliability; T1 is a test of whole runs, and C2 has no rule in the product.
-NAMED = frozenset("L1 L1c L2 L3 S1 S2 S3 F1 F2 C1 D1 D2 G1 B1 B2 R1 P1 P2 P3 A1 X1 Q1".split())
+NAMED = frozenset(
+    ("L1", "L1c", "L2", "L3", "S1", "S2", "S3", "F1", "F2", "C1", "D1", "D2", "G1", "B1", "B2")
+    + ("R1", "P1", "P2", "P3", "A1", "X1", "Q1")
+)
 
 
 @pytest.fixture

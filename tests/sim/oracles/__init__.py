@@ -46,7 +46,7 @@ from tests.sim.oracles.restored import RestoredOracle
 from tests.sim.oracles.waste import WasteOracle
 from tests.sim.world import SimWorld
 
-__all__ = ["Oracles", "Violation", "ViolationError", "ORACLES"]
+__all__ = ["ORACLES", "Oracles", "Violation", "ViolationError"]
 
 # By invariant: the attributes of `Oracles` that judge it.
 ORACLES = {
