@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import spotd.decide.leaving
 import spotd.decide.placing
 import spotd.decide.sweeping
 import spotd.observe.clouds
@@ -20,7 +19,7 @@ import spotd.store.listing
 import tests.sim.memory.duties
 from providers.base import Instance, Offer
 from spotd.act.effects import launch_request
-from spotd.model import EffectKind, Node, S
+from spotd.model import EffectKind
 from spotd.observe.clouds import Survey
 from spotd.plan import AddNode, Effect, Plan
 from spotd.store.listing import ENDED
@@ -128,18 +127,6 @@ def _token_of_names(stack: ExitStack) -> None:
     put(stack, spotd.decide.placing, "launch_token", timeless)
 
 
-def _given_up_untried(stack: ExitStack) -> None:
-    boot_end = spotd.decide.leaving._boot_end
-
-    def strict(d: Any, node: Node) -> tuple[int, str]:
-        end_us, text = boot_end(d, node)
-        if not node.hello_at_us and not node.booted_at_us:
-            end_us = node.requested_at_us + int(d.job.spec.boot_timeout_s * S)
-        return end_us, text
-
-    put(stack, spotd.decide.leaving, "_boot_end", strict)
-
-
 GUARDING = (
     Bug(
         "lease without epoch",
@@ -177,14 +164,6 @@ GUARDING = (
         _seen("P1", "L1", "X1"),
         _token_of_names,
         "restored",
-    ),
-    Bug(
-        "given up untried",
-        "what an older copy of the database has as coming is given up before it is asked",
-        _seen("D1"),
-        _given_up_untried,
-        "restored",
-        within=60,
     ),
     Bug(
         "missing once is gone",
