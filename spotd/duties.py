@@ -108,7 +108,9 @@ class Duties:
         for name, done in asked.items():
             self._every(s.survey_s, f"survey:{name}", partial(self._survey.sweep, name), name)
             self._every(s.offers_s, f"offers:{name}", partial(self._offers, name), name, done)
-            self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
+            # Now as well: a daemon that dies again and again is there, and renews.
+            now = threading.Event()
+            self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name, now)
             self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         self._every(s.alerts_s, "alerts", self._deliver)
         self._every(s.silence_s, "silence", self._note_silent)
