@@ -46,7 +46,7 @@ from tests.sim.link import SimLink, SimWaiting
 from tests.sim.machine import SimMachine
 from tests.sim.net import Net
 from tests.sim.objects import Bucket, BucketClient
-from tests.sim.threads import Queue, Threading, ThreadPoolExecutor
+from tests.sim.threads import OneByOne, Queue, Threading, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -197,8 +197,11 @@ class StoreClient:
     def _write(self, name: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
         self._boundary(f"before {name}")
         result = self._read(method, *args, **more)
-        if name == "take_duty" and result is not None:
-            self._outside.on_duty_taken(Duty(args[0], result), args[3])
+        if name in ("take_duty", "take_duties"):
+            taken = result if name == "take_duties" else {args[0]: result}
+            for duty, epoch in taken.items():
+                if epoch is not None:
+                    self._outside.on_duty_taken(Duty(duty, epoch), args[3])
         elif self._duty is not None:
             self._outside.on_duty_write(self._duty, name)
         if self._outside.faults.strikes("commit_unknown"):
@@ -407,6 +410,8 @@ def on_kernel(kernel: Kernel) -> Iterator[None]:
         put("spotd.duties", "ThreadPoolExecutor", lambda _workers: None)
         put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel))
         put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
+        put("spotd.reaper.round", "ThreadPoolExecutor", OneByOne)
+        put("spotd.reaper.round", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.observe.nodes", "TURN_S", 5.0)
         put("spotd.observe.nodes", "LOOK_S", 15.0)
         put("spotd.observe.nodes", "SILENT_S", 15.0)

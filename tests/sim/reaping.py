@@ -6,6 +6,7 @@ from typing import Any
 
 from spotd.reaper.page import Pager, Told
 from spotd.reaper.round import Reaper
+from spotd.reaper.trust import Trust
 from tests.sim.daemon import CloudClient
 from tests.sim.kernel import Process
 from tests.sim.net import Net
@@ -31,9 +32,10 @@ class SimReaper:
             name: CloudClient(cloud, net, "reaper") for name, cloud in world.clouds.items()
         }
         reaper = Reaper(world.store.deployment(), providers, Pager())
-        told = Told(None)
+        now_us = lambda: world.kernel.now_us  # noqa: E731
+        told, trust = Told(None), Trust(None, lambda: (now_us(), now_us()))
         while True:
             world.kernel.sleep(ROUND_S)
-            for text in reaper.go_round(told, world.kernel.now_us).pages:
+            for text in reaper.go_round(told, *trust.look()).pages:
                 world.tell(f"the reaper pages: {text}")
                 world.paged.append((world.kernel.now_us, text))

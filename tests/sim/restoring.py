@@ -65,4 +65,5 @@ class Restoring:
             world.tell("a person ends the quarantine, and what nobody wants")
             self._look_us, world.released_us = 0, now_us
             self._store.set_quarantine("", now_us)
-            self._store.release_orphans(now_us)
+            for cloud in world.clouds:
+                self._store.release_orphans(cloud, now_us)

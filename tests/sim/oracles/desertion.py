@@ -30,6 +30,7 @@ class DesertionOracle(Oracle):
         super().__init__(world)
         self._bucket = bucket
         self._up_s: Counter[str] = Counter()  # without a gap
+        self._starts = 0  # of daemons
         self._attended_us: dict[str, int] = {}
         self._overdue_s: Counter[str] = Counter()
         self._silent_s = 0.0
@@ -40,6 +41,10 @@ class DesertionOracle(Oracle):
             cloud.hear_ended(self._ended)
 
     def look(self, passed_s: float) -> None:
+        starts = sum(daemon.starts for daemon in self.world.daemons)
+        if starts != self._starts:  # what was under way may have died with who began it
+            self._starts = starts
+            self._up_s.clear()
         living = [r for cloud in self.world.clouds.values() for r in cloud.alive()]
         for rented in living:
             up = self.everybody_up(rented) and self.world.machines[rented.id].reachable
