@@ -191,7 +191,9 @@ class Duties:
         quotes, leftovers = Quotes(provider, self._clock), LeftoverSweep(provider, self._clock)
         self._every(s.offers_s, f"offers:{name}", quotes.refresh, name, asked)
         self._every(s.leftovers_s, f"leftovers:{name}", leftovers.run, name)
-        self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name)
+        # Now as well: a daemon that dies again and again is there, and renews.
+        renewed = threading.Event()
+        self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name, renewed)
         self._queues.setdefault(name, NoticeQueue(self._store, name, self._clock))
         self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         return asked

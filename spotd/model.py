@@ -221,6 +221,7 @@ class Node:
     cloud_state: str = ""  # providers.base.InstanceState as last listed, "absent" when not listed
     surveyed_at_us: int = 0
     seen_at_us: int = 0  # last time that the cloud listed it
+    missed_at_us: int = 0  # since when listings lack it, though they should not; 0: they do not
     booted_at_us: int = 0  # agent shipped and started, the last time
     hello_at_us: int = 0
     started_at_us: int = 0  # `start` acknowledged

@@ -201,7 +201,9 @@ def give_up_boot(d: Draft) -> None:
 
 def _boot_end(d: Draft, node: Node) -> tuple[int, str]:
     """When the next thing that a coming machine is to do is overdue, and in which words; 0 when
-    nothing is. An agent may have done it while nobody listened: it has time to say so."""
+    nothing is. An agent may have done it while nobody listened: it has time to say so. So has a
+    machine whose time ran out while nobody was there to start its agent; of a database that was
+    restored, one that trains may be on record as coming."""
     spec = d.job.spec
     if not node.hello_at_us:
         end_us = node.requested_at_us + int(spec.boot_timeout_s * S)
@@ -217,9 +219,9 @@ def _boot_end(d: Draft, node: Node) -> tuple[int, str]:
         text = f"not to be started within {START_S:.0f} s"
     else:
         return 0, ""
-    if node.booted_at_us:
-        heard_us = d.market.listening_since_us + int(d.market.timing.lost_after_s * S)
-        end_us = max(end_us, heard_us)
+    since_us = d.market.listening_since_us
+    if node.booted_at_us or end_us < since_us:
+        end_us = max(end_us, since_us + int(d.market.timing.lost_after_s * S))
     return end_us, text
 
 

@@ -13,11 +13,14 @@ def node_id(job_id: str, generation: int, rank: int, candidate: int) -> str:
     return f"{job_id}-g{generation}-c{candidate}-r{rank}"
 
 
-def launch_token(deployment: str, node: str, offer: Offer) -> str:
+def launch_token(deployment: str, node: str, offer: Offer, asked_at_us: int) -> str:
     """The idempotency token of one launch: <= 64 ASCII, lower case, fit for names and labels.
 
     It contains the location (through the hash) because AWS client tokens are zonal: the same token
-    in another zone would launch a second machine.
+    in another zone would launch a second machine. And it contains the time of the intent, which is
+    on record before the call: a database that was restored gives names a second time, and a cloud
+    that remembers the first request would reject the second, or hand out the first one's machine.
     """
-    digest = hashlib.sha256(f"{deployment}\n{node}\n{offer.key}".encode()).digest()
+    intent = f"{deployment}\n{node}\n{offer.key}\n{asked_at_us}"
+    digest = hashlib.sha256(intent.encode()).digest()
     return f"spotd-{node}-{base64.b32encode(digest)[:10].decode().lower()}"

@@ -167,7 +167,7 @@ def _new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:
         generation=d.job.generation,
         rank=number,
         candidate=candidate,
-        token=launch_token(d.market.deployment, ident, best.offer),
+        token=launch_token(d.market.deployment, ident, best.offer, d.now_us),
         offer=best.offer,
         state=NodeState.LAUNCHING,
         requested_at_us=d.now_us,

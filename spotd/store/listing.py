@@ -19,11 +19,16 @@ from spotd.store.transaction import Transaction
 # A machine may be missing from listings for this long after its creation was confirmed, however
 # soon its cloud says that it shows one: also from the next listing after one that had it.
 FRESH_S = 10.0
+# Clouds answer from copies that lag, and two answers in a row may come from the same one. So a
+# machine that we did not end, and that does not speak, is gone when listings have lacked it for
+# this long: three of them, at the least, as often as one that is suspect is asked about. A cloud
+# that says that it has ended is believed at once.
+ABSENT_S = 60.0
 
 _nodes = schema.nodes.c
 ENDED = frozenset({InstanceState.TERMINATED, InstanceState.FAILED})
 _SAID = ("cloud_state", "host", "port", "ssh_user")
-_SEEN_COLUMNS = (*_SAID, "surveyed_at_us", "seen_at_us", "gone_at_us")
+_SEEN_COLUMNS = (*_SAID, "surveyed_at_us", "seen_at_us", "missed_at_us", "gone_at_us")
 _SEEN = (
     update(schema.nodes)
     .where(_nodes.id == bindparam("node"))
@@ -49,16 +54,25 @@ class Listing:
     at_us: int
     visibility_s: float
 
-    def proves_absent(self, row: NodeRow) -> bool:
-        """That the machine is missing is evidence that it is gone: the cloud was asked after it
-        was known to exist, and late enough for one that is fresh. Listings may be incomplete:
-        however often it is missing, one that we did not end is not gone while its link is up."""
+    def lacks(self, row: NodeRow) -> bool:
+        """It should show the machine, if that lives: the cloud was asked after it was known to
+        exist, and late enough for one that is fresh."""
         if not row.instance_id:
-            return False
-        if row.booted_at_us and not row.link_down_at_us and not row.terminated_at_us:
             return False
         shown_us = row.launched_at_us + int(max(FRESH_S, self.visibility_s) * S)
         return bool(self.asked_at_us > max(shown_us, row.seen_at_us))
+
+    def proves_absent(self, row: NodeRow) -> bool:
+        """That it lacks the machine is evidence that it is gone. Listings may be incomplete: one
+        that we did not end is gone when they have lacked it for ABSENT_S, and however long they
+        do, it is not while its link is up."""
+        if not self.lacks(row):
+            return False
+        if row.terminated_at_us:
+            return True
+        if row.booted_at_us and not row.link_down_at_us:
+            return False
+        return bool(row.missed_at_us and self.asked_at_us - row.missed_at_us >= ABSENT_S * S)
 
 
 def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
@@ -150,10 +164,12 @@ def tells(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
     if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= said.asked_at_us:
         return True
     if instance is None:
+        if said.lacks(row) and not row.missed_at_us:
+            return True
         return said.proves_absent(row) and not (row.gone_at_us and row.cloud_state == "absent")
     if came_to_nothing(row, instance):
         return not (row.gone_at_us and row.cloud_state == instance.state.value)
-    if not row.seen_at_us or row.instance_id != instance.instance_id:
+    if not row.seen_at_us or row.missed_at_us or row.instance_id != instance.instance_id:
         return True
     gone = instance.state in ENDED
     return gone != bool(row.gone_at_us) or _said(row, instance) != {
@@ -175,6 +191,8 @@ def unlisted(row: NodeRow, said: Listing) -> dict[str, Any]:
     """The columns of a node that is not listed."""
     seen = {name: getattr(row, name) for name in _SEEN_COLUMNS}
     seen["surveyed_at_us"] = max(row.surveyed_at_us, said.asked_at_us)
+    if said.lacks(row):
+        seen["missed_at_us"] = row.missed_at_us or said.asked_at_us
     if said.proves_absent(row):
         seen |= {"cloud_state": "absent", "gone_at_us": row.gone_at_us or said.at_us}
     return seen
@@ -186,6 +204,7 @@ def listed(row: NodeRow, instance: Instance, said: Listing) -> dict[str, Any]:
         **_said(row, instance),
         "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
         "seen_at_us": max(row.seen_at_us, said.asked_at_us),
+        "missed_at_us": 0,
         "gone_at_us": (row.gone_at_us or said.at_us) if instance.state in ENDED else 0,
     }
 

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -175,6 +175,7 @@ nodes = Table(
     words("cloud_state"),
     big("surveyed_at_us"),
     big("seen_at_us"),
+    big("missed_at_us"),
     big("booted_at_us"),
     big("started_at_us"),
     words("started_claim"),

@@ -63,6 +63,10 @@ class Rented:
     ended_by: str = ""
     ending_us: int = 0  # a terminate was accepted
     ignored: int = 0  # terminates that were accepted and not followed
+    told_by: str = ""  # who told it to end last
+    hidden_until_us: int = 0  # no listing shows it before
+    missed_us: int = 0  # since when listings lack it; 0: the last one showed it
+    missed_for_us: int = 0  # the longest that they did
     error_code: str = ""
     expires_at_us: int = 0  # as it was last renewed; 0: never
     notices: dict[str, Notice] = field(default_factory=dict)
@@ -142,7 +146,11 @@ class SimCloud:
         self.out = False  # the whole cloud answers nothing
         self.rejects_credentials = False
         self._hear_created: list[Callable[[Rented], None]] = []
-        self.told_to_end: Callable[[Rented], None] = lambda _rented: None
+        self.strangers: dict[str, Instance] = {}  # of another deployment, and yet listed
+        self.hear_stranger: Callable[[str, str], None] = lambda _what, _instance_id: None
+        self._hear_told: list[Callable[[Rented], None]] = []
+        self._hear_renewed: list[Callable[[Rented], None]] = []
+        self._hear_ended: list[Callable[[Rented], None]] = []
         self._kernel = kernel
         self._faults = faults
         self._random = faults.stream(f"cloud/{name}")
@@ -152,6 +160,18 @@ class SimCloud:
     def hear_created(self, hear: Callable[[Rented], None]) -> None:
         """Have it called for every machine, at the moment when it begins to cost."""
         self._hear_created.append(hear)
+
+    def hear_told(self, hear: Callable[[Rented], None]) -> None:
+        """Have it called whenever somebody tells a living machine to end."""
+        self._hear_told.append(hear)
+
+    def hear_renewed(self, hear: Callable[[Rented], None]) -> None:
+        """Have it called whenever the expiry of a living machine is moved on."""
+        self._hear_renewed.append(hear)
+
+    def hear_ended(self, hear: Callable[[Rented], None]) -> None:
+        """Have it called for every machine, at the moment when it costs nothing any more."""
+        self._hear_ended.append(hear)
 
     # --- the six verbs
 
@@ -219,13 +239,17 @@ class SimCloud:
             self._kernel.after(boot_s, lambda: rented.alive and rented.machine.power_on())
         return rented
 
-    def terminate(self, instance_id: str) -> None:
+    def terminate(self, instance_id: str, by: str = "daemon") -> None:
         self._admit()
         self.calls.append((self._kernel.now_us, "terminate", instance_id))
+        if instance_id in self.strangers:
+            self.hear_stranger("ended", instance_id)
         rented = self.rented.get(instance_id)
         if rented is None or not rented.alive:
             return
-        self.told_to_end(rented)
+        rented.told_by = by
+        for hear in self._hear_told:
+            hear(rented)
         if self._faults.strikes("terminate_ignored"):
             rented.ignored += 1
             return  # accepted, and the machine stays: it has to be asked again
@@ -241,9 +265,15 @@ class SimCloud:
             if rented.visible_us <= now_us
             and (rented.alive or now_us - rented.ended_us < FORGOTTEN_S * 1e6)
         ]
+        shown = [rented for rented in shown if rented.hidden_until_us <= now_us]
         if self._faults.on("list_misses"):
             shown = [r for r in shown if not self._faults.strikes("list_misses")]
-        return [self._shown(rented) for rented in shown]
+        there = {rented.id for rented in shown}
+        for rented in self.alive():
+            rented.missed_us = 0 if rented.id in there else rented.missed_us or now_us
+            if rented.missed_us:
+                rented.missed_for_us = max(rented.missed_for_us, now_us - rented.missed_us)
+        return [*(self._shown(rented) for rented in shown), *self.strangers.values()]
 
     def notices(self) -> list[Notice]:
         self._admit()
@@ -252,9 +282,13 @@ class SimCloud:
     def renew(self, instance_id: str, expires_at_us: int) -> None:
         self._admit()
         self.calls.append((self._kernel.now_us, "renew", instance_id))
+        if instance_id in self.strangers:
+            self.hear_stranger("renewed", instance_id)
         rented = self.rented.get(instance_id)
         if rented is not None and rented.alive:
             rented.expires_at_us = max(rented.expires_at_us, expires_at_us)
+            for hear in self._hear_renewed:
+                hear(rented)
 
     def _admit(self) -> None:
         if self.rejects_credentials:
@@ -287,6 +321,22 @@ class SimCloud:
             error_code=rented.error_code,
         )
 
+    def add_stranger(self) -> None:
+        """A machine of somebody else, long expired, that our listings show."""
+        instance_id = f"i-{self.name}-stranger"
+        tags = {"spotd-deployment": "another", "spotd-job": "j000000000", EXPIRES_TAG: "1"}
+        self.strangers[instance_id] = Instance(
+            instance_id=instance_id,
+            token="another's",
+            tags=tags,
+            state=InstanceState.RUNNING,
+            region=f"{self.name}-0",
+            zone=f"{self.name}-0a",
+            instance_type=TYPE,
+            capacity_type=CapacityType.SPOT,
+            launched_at_us=self._kernel.now_us,
+        )
+
     # --- what the cloud does by itself
 
     def reprice(self, zone: Zone, microusd_per_h: int) -> None:
@@ -305,6 +355,8 @@ class SimCloud:
         rented.machine.power_off()
         if rented.request.capacity_type is CapacityType.SPOT:
             self.zones[rented.request.zone].room += 1
+        for hear in self._hear_ended:
+            hear(rented)
 
     def preempt(self, rented: Rented) -> None:
         """Warn, and take it when the time is over."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
@@ -46,7 +47,7 @@ from tests.sim.link import SimLink, SimWaiting
 from tests.sim.machine import SimMachine
 from tests.sim.net import Net
 from tests.sim.objects import Bucket, BucketClient
-from tests.sim.threads import Queue, Threading, ThreadPoolExecutor
+from tests.sim.threads import OneByOne, Queue, Threading, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
     | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
-    | {"quarantine", "hold_duty"}
+    | {"quarantine"}
 )
 
 
@@ -93,11 +94,13 @@ class CloudClient:
     local = False
     visibility_s = 30.0
     limits_life = True
-    power_off = ()
 
-    def __init__(self, cloud: SimCloud, net: Net) -> None:
+    def __init__(self, cloud: SimCloud, net: Net, who: str = "daemon") -> None:
         self.name = cloud.name
         self.watcher = "aws"
+        # A guest of Azure's that switches itself off is paid for all the same.
+        self.power_off = ("poweroff",) if cloud.name != "azure" else ()
+        self._who = who
         self._cloud = cloud
         self._net = net
 
@@ -108,7 +111,7 @@ class CloudClient:
         return self._call("launch", lambda: self._cloud.launch(request))
 
     def terminate(self, instance_id: str) -> None:
-        self._call("terminate", lambda: self._cloud.terminate(instance_id))
+        self._call("terminate", lambda: self._cloud.terminate(instance_id, self._who))
 
     def list(self) -> Sequence[Instance]:
         return self._call("list", self._cloud.list)
@@ -137,20 +140,34 @@ class CloudClient:
         )
 
 
+@dataclass(frozen=True)
+class Duty:
+    """A duty as its holder knows it."""
+
+    name: str
+    epoch: int
+
+
 class StoreClient:
     """The store as one daemon sees it: writes are boundaries, and their outcome may be lost."""
 
     def __init__(
-        self, outside: Outside, boundary: Callable[[str], None], fenced: Store | None = None
+        self, outside: Outside, boundary: Callable[[str], None], duty: Duty | None = None
     ) -> None:
         self._outside = outside
         self._boundary = boundary
-        self._store = fenced or outside.store
+        self._duty = duty
+        self._store = outside.store.fenced(duty.name, duty.epoch) if duty else outside.store
 
     def fenced(self, duty: str, epoch: int) -> StoreClient:
         """See Store.fenced."""
-        fenced = self._outside.store.fenced(duty, epoch)
-        return StoreClient(self._outside, self._boundary, fenced)
+        return StoreClient(self._outside, self._boundary, Duty(duty, epoch))
+
+    def hold_duty(self, now_us: int) -> None:
+        """See Store.hold_duty."""
+        self._read(self._store.hold_duty, now_us)
+        if self._duty is not None:
+            self._outside.on_duty_held(self._duty)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -187,6 +204,13 @@ class StoreClient:
     def _write(self, name: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
         self._boundary(f"before {name}")
         result = self._read(method, *args, **more)
+        if name in ("take_duty", "take_duties"):
+            taken = result if name == "take_duties" else {args[0]: result}
+            for duty, epoch in taken.items():
+                if epoch is not None:
+                    self._outside.on_duty_taken(Duty(duty, epoch), args[3])
+        elif self._duty is not None:
+            self._outside.on_duty_write(self._duty, name)
         if self._outside.faults.strikes("commit_unknown"):
             raise StoreUnavailableError("the connection was lost at COMMIT")
         self._boundary(f"after {name if result or name != 'claim' else 'a look'}")
@@ -232,6 +256,15 @@ class Outside(Protocol):
     def on_committed(self, view: View, plan: Plan, stored: int) -> None:
         """A decision was accepted when `stored` was its job's version."""
 
+    def on_duty_taken(self, duty: Duty, ttl_us: int) -> None:
+        """Somebody has this duty, from now for that long (0: let go)."""
+
+    def on_duty_write(self, duty: Duty, what: str) -> None:
+        """The store took a write of who says to hold it."""
+
+    def on_duty_held(self, duty: Duty) -> None:
+        """The store said that what cannot be taken back may be begun."""
+
 
 class SimDaemon:
     """A control box and the daemon on it, which may be killed and started again."""
@@ -239,6 +272,7 @@ class SimDaemon:
     def __init__(self, outside: Outside, name: str) -> None:
         self.name = name
         self.ahead_us = 0  # how wrong the box's wall clock is
+        self.lost = False  # its box is gone for good
         self.process = Process(name, alive=False)
         self.world: World  # what the living one works with
         self.starts = 0
@@ -247,6 +281,8 @@ class SimDaemon:
 
     def start(self) -> None:
         """Begin a new life; nothing is remembered but what is in the store."""
+        if self.lost:
+            return
         self.starts += 1
         self.ahead_us = 0  # it waits for the time to be right: time-sync.target
         self.process = Process(f"{self.name}/{self.starts}")
@@ -384,6 +420,8 @@ def on_kernel(kernel: Kernel) -> Iterator[None]:
         put("spotd.duties", "ThreadPoolExecutor", lambda _workers: None)
         put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel))
         put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
+        put("spotd.reaper.round", "ThreadPoolExecutor", OneByOne)
+        put("spotd.reaper.round", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.observe.nodes", "TURN_S", 5.0)
         put("spotd.observe.nodes", "LOOK_S", 15.0)
         put("spotd.observe.nodes", "SILENT_S", 15.0)

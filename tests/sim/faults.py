@@ -18,13 +18,15 @@ from random import Random
 class Fault:
     """`most` is the highest strength a seed may draw: a probability a call, or a rate an hour.
 
-    `number` names the classes of docs/faults.md that it stands for.
+    `number` names the classes of docs/faults.md that it stands for. One that is `added` draws its
+    part in a swarm from a stream of its own: what a seed was before, it still is.
     """
 
     name: str
     most: float
     numbers: tuple[int, ...]
     text: str
+    added: bool = False
 
 
 class Faults:
@@ -71,9 +73,10 @@ class Faults:
 
 def draw(seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
     """A seed's swarm: about half of the faults, each at a strength that spans two decades."""
-    random = Random(f"{seed}/swarm")
+    swarm = Random(f"{seed}/swarm")
     chosen = {}
     for name in sorted(faults):
+        random = Random(f"{seed}/swarm/{name}") if faults[name].added else swarm
         on, strength = random.random() < 0.5, faults[name].most * 10 ** random.uniform(-2, 0)
         if on:
             chosen[name] = strength

@@ -126,7 +126,10 @@ class SimChannel:
 
     def setblocking(self, flag: int) -> None: ...
 
-    def sendall(self, data: bytes) -> None: ...
+    def sendall(self, data: bytes) -> None:
+        """A word that a machine off the network never hears."""
+        if self._machine.reachable and not self.closed:
+            self._agent.hear(data)
 
     def close(self) -> None:
         self.closed = True

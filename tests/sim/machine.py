@@ -8,13 +8,24 @@ nothing else; what a checkpoint holds is the number of its step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from providers.base import Notice, NoticeKind
 from providers.stores.base import StoreError
 from spotd import wire
-from spotd.wire import AgentConfig, Command, Heartbeat, JournalEntry, Manifest, Reply, parse_start
+from spotd.wire import (
+    AgentConfig,
+    Command,
+    Heartbeat,
+    JournalEntry,
+    Manifest,
+    Reply,
+    parse_here,
+    parse_start,
+)
 from tests.sim.faults import Faults
+from tests.sim.guard import Guard
 from tests.sim.kernel import Kernel, Process
 from tests.sim.objects import BucketClient
 from tests.sim.threads import Event
@@ -42,7 +53,7 @@ class Listener(Protocol):
 class Watch(Protocol):
     """Who sees what the training program does."""
 
-    def fenced(self, job_id: str, generation: int) -> None: ...
+    def fenced(self, job_id: str, generation: int, owner: str) -> None: ...
 
     def claimed(self, trainer: Trainer, step: int) -> None: ...
 
@@ -69,8 +80,11 @@ class SimMachine:
         self.cut = False  # off the network, in both directions
         self.metadata_up = True
         self.was_warned = False  # of its end, ever
+        self.was_alone = False  # for so long that its dead-man ended what ran
         self.mute_us = 0  # when it last could not be heard, as far as anybody looked
         self.agent: SimAgent | None = None
+        self.switch_off: Callable[[], None] = lambda: None  # what its dead-man does
+        self.left_alone: Callable[[], None] = lambda: None  # it hears why a program is stopped
         self.notices: dict[str, Notice] = {}
         self.open_store = open_store
         self.steps_of = steps_of
@@ -115,7 +129,7 @@ class SimMachine:
         """Start the agent; harmless when it runs."""
         if self.agent is None:
             self.agent = SimAgent(self, config)
-        self.agent.begin()
+        self.agent.begin(config)
 
 
 class SimAgent:
@@ -130,15 +144,18 @@ class SimAgent:
         self._kernel = machine.kernel
         self._listeners: list[Listener] = []
         self._dangers = Dangers(self._monotonic, self._now_us)
+        self.guard = Guard(config, self._monotonic)
         self._met: set[str] = set()
         self._trainer: Trainer | None = None
+        self._over = False  # nothing is started here any more
         self._turn = 0  # tells the tasks of an agent that died from those of the next one
 
-    def begin(self) -> None:
+    def begin(self, config: AgentConfig) -> None:
         """Greet once, and go on where an agent before left off."""
         if self.running:
             return
         self.running = True
+        self.guard = Guard(config, self._monotonic)
         self._turn += 1
         turn = self._turn
         if not self.journal:
@@ -158,6 +175,11 @@ class SimAgent:
             listener.hang_up()
 
     @property
+    def trainer(self) -> Trainer | None:
+        """The program, from when it was started on."""
+        return self._trainer
+
+    @property
     def trains(self) -> bool:
         """Whether agent and program run, and nobody has asked it to stop."""
         trainer = self._trainer
@@ -173,6 +195,12 @@ class SimAgent:
             listener.hear(entry.to_line())
         self._beat()
 
+    def hear(self, line: bytes) -> None:
+        """What the daemon says on a follow stream, where it also says what it has of the logs."""
+        with suppress(wire.WireError):
+            if self.running:
+                self.guard.hear(parse_here(line).left_s)
+
     def leave(self, listener: Listener) -> None:
         if listener in self._listeners:
             self._listeners.remove(listener)
@@ -185,6 +213,10 @@ class SimAgent:
         for listener in list(self._listeners):
             listener.hear(entry.to_line())
 
+    def exited(self, code: int) -> None:
+        """The program ended, or will not begin."""
+        self.say(wire.EXITED, {"code": code, "ranks": {"0": code}, "tail": ""})
+
     def _beat(self) -> None:
         beat = Heartbeat(len(self.journal), self._now_us(), self.config.generation, self.step)
         for listener in list(self._listeners):
@@ -194,6 +226,7 @@ class SimAgent:
         """One command, with the agent's own rules: other generations are refused."""
         if not self.running:
             return Reply(False, "no agent runs here")
+        self.guard.hear(None)
         if command.generation != self.config.generation:
             return Reply(False, f"this agent serves generation {self.config.generation}")
         match command.name:
@@ -211,6 +244,8 @@ class SimAgent:
 
     def _start(self, command: Command) -> None:
         start = parse_start(command.data)
+        if self._over:
+            return
         left_us = self._kernel.now_us + int(start.claim_deadline_s * 1e6)
         if self._trainer is None:
             self._trainer = Trainer(self._machine, self, start)
@@ -269,11 +304,21 @@ class SimAgent:
                 trainer.poke.set()
 
     def _consider(self) -> None:
-        if self._trainer is None:
-            return
-        danger = self._dangers.due(self._trainer.policy(), self._monotonic())
-        if danger is not None:
-            self._stop(f"{danger.reason}: the latest safe moment")
+        trainer = self._trainer
+        if trainer is not None and not trainer.ended:
+            danger = self._dangers.due(trainer.policy(), self._monotonic())
+            if danger is not None:
+                self._stop(f"{danger.reason}: the latest safe moment")
+            elif not trainer.stop_wanted and self.guard.stops(trainer.policy()):
+                self._machine.was_alone = True
+                self._machine.left_alone()
+                self._stop("the control box was not heard of")
+        elif trainer is None and not self._over:
+            if self.guard.idles():
+                self._over = self._machine.was_alone = True
+                self.exited(wire.EXIT_RELEASED)
+        elif self.guard.gives_up():
+            self._machine.switch_off()
 
     def _monotonic(self) -> float:
         return self._kernel.now_us / 1e6
@@ -306,6 +351,15 @@ class Trainer:
     def job_id(self) -> str:
         return self._agent.config.job_id
 
+    @property
+    def generation(self) -> int:
+        return self._agent.config.generation
+
+    @property
+    def step(self) -> int:
+        """The last one that was computed."""
+        return self._step
+
     def claim_by(self, claim: str, deadline_us: int) -> None:
         """When HEAD may be taken; a later command may only advance it."""
         if self._claim_us == 0 or claim == wire.CLAIM_NOW:
@@ -319,13 +373,14 @@ class Trainer:
         try:
             code = self._live()
         except FencedError:
-            self._machine.watch.fenced(self.job_id, self._agent.config.generation)
+            config = self._agent.config
+            self._machine.watch.fenced(config.job_id, config.generation, config.token)
             code = wire.EXIT_FENCED
         except HeadLostError as error:
             self._agent.say(wire.WARNING, {"text": str(error)})
             code = DIED
         self.ended = True
-        self._agent.say(wire.EXITED, {"code": code, "ranks": {"0": code}, "tail": ""})
+        self._agent.exited(code)
 
     def _live(self) -> int:
         self._kernel.sleep(self._random.uniform(*SETUP_S))

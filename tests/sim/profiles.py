@@ -20,6 +20,10 @@ class Profile:
     only: bool = False
     budgets_microusd: tuple[int, ...] = (0, 0, 0, 20_000_000)  # one of them for each job; 0: none
     poison: bool = False  # nothing can be decided about the first job
+    share: tuple[float, float] = (0.1, 0.5)  # of the time left, that a job takes undisturbed
+    restored: bool = False  # an older copy of the database takes its place
+    deserted: bool = False  # every control box is lost for good, and spot-reaper goes round
+    unattended_h: float = 24.0  # limits.unattended_h
 
     def draw(self, seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
         """The strengths of one seed."""
@@ -45,5 +49,36 @@ PROFILES = {
     ),
     "stubborn": Profile("machines that stay when told to end", forced={"terminate_ignored": 0.6}),
     "poor": Profile("jobs that may not cost much", budgets_microusd=(5_000_000, 20_000_000)),
+    "restored": Profile(
+        "an older copy takes the place of the database",
+        jobs=4,
+        budgets_microusd=(0,),  # what it knows of money is old as well
+        restored=True,
+    ),
+    "deserted": Profile(
+        "every control box is lost for good",
+        jobs=4,
+        share=(0.4, 1.5),
+        deserted=True,
+        unattended_h=1.0,
+    ),
+    "abandoned": Profile(
+        "the same, and nothing else fails",
+        only=True,
+        jobs=4,
+        share=(0.4, 1.5),
+        deserted=True,
+        unattended_h=1.0,
+    ),
+    "slow": Profile(
+        "clouds that take their time, and take machines away",
+        only=True,
+        jobs=5,
+        forced={"cloud_slow": 0.4, "preempt": 12.0},
+    ),
+    "stale": Profile(
+        "machines that are cut off, and listings that lack some of them",
+        forced={"machine_cut": 6.0, "list_stale": 12.0},
+    ),
     "poison": Profile("a job that nothing can be decided about", poison=True),
 }

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import spotd.reconcile
-from spotd.model import Market, View
+from spotd.model import Market, Timing, View
 from spotd.plan import Plan
 from tests.sim.daemon import on_kernel
 from tests.sim.faults import Faults
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.oracles import Oracles, Violation, ViolationError
-from tests.sim.profiles import PROFILES
+from tests.sim.profiles import PROFILES, Profile
+from tests.sim.reaping import SimReaper
+from tests.sim.restoring import Restoring
 from tests.sim.scenarios import SCENARIOS
 from tests.sim.tiers import Open
 from tests.sim.users import Users
@@ -77,11 +79,13 @@ def run(case: Case, open_store: Open) -> Result:
     with on_kernel(kernel), ExitStack() as stack:
         world = SimWorld(kernel, faults, profile.daemons)
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
+        world.timing = Timing(unattended_s=profile.unattended_h * 3600)
         if profile.poison:
             stack.enter_context(_poisoned(world))
         oracles = Oracles(world)
         weather = Weather(world)
         weather.begin()
+        _befall(world, profile, case.hours * STORM_PART * 3600)
         try:
             if case.scenario:
                 _tell(world, case)
@@ -102,6 +106,19 @@ def run(case: Case, open_store: Open) -> Result:
     result.counts["orphan_s"] = int(oracles.waste.orphan_s)
     result.took_s = time.process_time() - began_s
     return result
+
+
+def _befall(world: SimWorld, profile: Profile, storm_s: float) -> None:
+    """What happens once in every run of the profile, at a moment of chance."""
+    if profile.restored or profile.deserted:
+        for cloud in world.clouds.values():
+            cloud.add_stranger()
+    if profile.restored:
+        Restoring(world).begin(storm_s)
+    if profile.deserted:
+        SimReaper(world).start()
+        at_s = world.faults.stream("desertion").uniform(0.3, 0.8) * storm_s
+        world.kernel.after(at_s, world.desert)
 
 
 def _tell(world: SimWorld, case: Case) -> None:

@@ -7,7 +7,7 @@ who has to wait gives way to whoever is next.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from tests.sim.kernel import Kernel, Process, Task
@@ -200,6 +200,20 @@ class ThreadPoolExecutor:
         self._closed = True
         if cancel_futures:
             self._queued.clear()
+
+
+class OneByOne:
+    """A pool whose work is done by who gives it, in its order."""
+
+    def __init__(self, _workers: int) -> None: ...
+
+    def __enter__(self) -> OneByOne:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+    def map(self, work: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+        return [work(item) for item in items]
 
 
 class Threading:

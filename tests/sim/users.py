@@ -28,7 +28,7 @@ class Users:
     def _submit(self, number: int, left_s: float) -> None:
         """A job that could be done in the time left, if little went wrong."""
         random, world = self._random, self._world
-        steps = int(left_s * random.uniform(0.1, 0.5) / 10.0)
+        steps = int(left_s * random.uniform(*self._profile.share) / 10.0)
         job_id = world.submit(
             f"job{number}",
             steps,

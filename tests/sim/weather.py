@@ -174,6 +174,14 @@ def _metadata_down(world: SimWorld, random: Random) -> bool:
     return True
 
 
+def _stale(world: SimWorld, random: Random) -> bool:
+    """What its cloud answers from has not heard of a machine, for less than a minute."""
+    rented = _any(random, _alive(world))
+    if rented is not None:
+        rented.hidden_until_us = world.kernel.now_us + int(random.uniform(1, 45) * 1e6)
+    return rented is not None
+
+
 def _agent_dies(world: SimWorld, random: Random) -> bool:
     rented = _any(random, _alive(world))
     agent = world.machines[rented.id].agent if rented is not None else None
@@ -254,6 +262,7 @@ _HAPPENS: dict[str, Callable[[SimWorld, Random], bool]] = {
     "machine_cut": _cut,
     "metadata_down": _metadata_down,
     "agent_dies": _agent_dies,
+    "list_stale": _stale,
     "cloud_outage": _outage,
     "credentials": _credentials,
     "bucket_away": _bucket_away,
@@ -275,6 +284,7 @@ def _catalogue() -> dict[str, Fault]:
         Fault("machine_freezes", 2.0, (51, 63), "a machine stops, and goes on later"),
         Fault("machine_cut", 2.0, (50, 63), "a machine is off the network for a while"),
         Fault("metadata_down", 2.0, (56,), "the metadata service does not answer"),
+        Fault("list_stale", 6.0, (29,), "listings lack a machine for a while", added=True),
         Fault("agent_dies", 2.0, (58,), "the agent's process ends"),
         Fault("cloud_outage", 0.5, (38,), "a cloud answers nothing for a while"),
         Fault("credentials", 0.5, (39,), "a cloud refuses our credentials for a while"),

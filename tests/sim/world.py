@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import blake2b
 
 from spotd.model import Desired, JobSpec, Node, Timing, View
 from spotd.plan import Plan
 from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
-from tests.sim.daemon import SimDaemon
+from tests.sim.daemon import Duty, SimDaemon
 from tests.sim.faults import Faults
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.machine import SimMachine, Watch
@@ -43,6 +44,14 @@ class SimWorld:
         self.poisoned: set[str] = set()  # jobs that nothing can be decided about
         self.watch: Watch
         self.on_committed: Callable[[View, Plan, int], None]
+        self.on_duty_taken: Callable[[Duty, int], None]
+        self.on_duty_write: Callable[[Duty, str], None]
+        self.on_duty_held: Callable[[Duty], None]
+        self.left_alone: Callable[[Rented], None] = lambda _rented: None
+        self.deserted_us = 0  # when its last control box was lost for good
+        self.restored_us = 0  # when an older copy took the place of the database
+        self.released_us = 0  # when a person last said that what nobody wants may go
+        self.paged: list[tuple[int, str]] = []  # what the reaper told, and when
         self.steps: dict[str, int] = {}  # job id -> its last step
         self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
@@ -76,6 +85,14 @@ class SimWorld:
         self.tell(f"{daemon.process.name} dies")
         self.kernel.after(pause_s, daemon.start_again)
         self.kernel.kill(daemon.process)
+
+    def desert(self) -> None:
+        """All control boxes are lost, and nobody sets up another one."""
+        self.deserted_us = self.kernel.now_us
+        self.tell("every control box is lost")
+        for daemon in self.daemons:
+            daemon.lost = True
+            self.kernel.kill(daemon.process)
 
     def tell(self, what: str) -> None:
         """Something happened that others can see: part of the trace."""
@@ -141,6 +158,8 @@ class SimWorld:
             boundaries=self.boundaries,
             machines=len(rented),
             preemptions=sum(one.ended_by == "preempted" for one in rented),
+            reaped=sum(bool(one.ended_us) and one.told_by == "reaper" for one in rented),
+            switched_off=sum(one.ended_by == "dead-man" for one in rented),
         )
 
     def spec(self, job_id: str) -> JobSpec:
@@ -181,8 +200,15 @@ class SimWorld:
             self.steps.__getitem__,
             self.watch,
         )
+        machine.switch_off = partial(self._switch_off, rented)
+        machine.left_alone = lambda: self.left_alone(rented)
         self.machines[rented.id] = machine
         return machine
+
+    def _switch_off(self, rented: Rented) -> None:
+        """Its own dead-man does: not in the middle of its own task."""
+        cloud = self.clouds[rented.provider]
+        self.kernel.after(0.0, lambda: cloud.end(rented, "dead-man"))
 
     def _open_store(self, _url: str, machine: SimMachine) -> BucketClient:
         net = Net(self.kernel, self.faults, lambda _what: None)

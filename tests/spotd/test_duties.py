@@ -105,6 +105,15 @@ def test_every_duty_is_done_again_and_again(stage: Stage) -> None:
             wait_until(lambda verb=verb: calls(stage, verb) >= 4)
 
 
+def test_what_is_due_is_renewed_at_the_start(stage: Stage) -> None:
+    """Not after its interval alone: a daemon that dies more often would never renew anything."""
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    with at_work(Office(stage, NEVER)):
+        wait_until(lambda: calls(stage, "renew"))
+
+
 def test_one_replica_at_a_time_and_the_next_at_once_when_it_stops(stage: Stage) -> None:
     often = replace(NEVER, alerts_s=0.05)
     first, second = Office(stage, often, "one"), Office(stage, often, "two")

@@ -295,15 +295,30 @@ def test_a_machine_that_talks_is_not_gone_however_often_listings_lack_it(
     assert stage.nodes("j1", R)
 
 
-def test_a_machine_that_is_missing_and_whose_link_is_down_is_replaced_at_once(
+def test_a_machine_that_is_silent_and_missing_is_replaced_within_90_s(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its cloud says nothing of its end: it only lists it no more."""
     node = trained(stage)
     play(stage, 15.0)  # it was listed
     monkeypatch.setattr(stage.clouds["aws"], "_shown", lambda machine: not machine.hung)
     stage.machine(node).hung = True
-    stage.run(lambda s: len(s.nodes("j1")) == 2, limit_s=2.0)
+    stage.run(lambda s: len(s.nodes("j1")) == 2, limit_s=90.0)
     assert stage.nodes("j1")[0].leave_reason is LeaveReason.LOST
+
+
+def test_a_machine_that_was_cut_off_and_missed_for_a_moment_trains_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = trained(stage)
+    play(stage, 15.0)
+    monkeypatch.setattr(stage.clouds["aws"], "_shown", lambda machine: not machine.hung)
+    stage.machine(node).hung = True
+    play(stage, 30.0)
+    stage.machine(node).hung = False
+    play(stage, 60.0)
+    assert [n.id for n in stage.nodes("j1")] == [node.id], stage.told()
+    assert stage.nodes("j1", R)
 
 
 # --- the end

@@ -3,6 +3,34 @@
 The oracles believe nobody. Machines and money are judged by the clouds' own books, checkpoints by
 the bucket's, decisions by what the store had on record at that moment. Thresholds hide bugs, so
 beside each there is a sum: seconds that orphans lived.
+
+Which of them judges what (`ORACLES` says it to the tests); t is time in which somebody could act:
+
+* L1, no leak: waste (an orphan lives for 300 s at most), desertion (without any box, no machine
+  outlives `limits.unattended_h` and the reaper's grace; no expiry is moved too far, or for who is
+  unwanted).
+* L1c, its cost: waste (a machine beside the one that trains; where no fault makes orphans, all of
+  them together lived for no second).
+* L2, one machine for a token: clouds. L3, a job that has ended has none: waste.
+* S1, decisions are a compare-and-swap: record; a write of a shared duty has its lease's epoch, and
+  who was overtaken writes nothing: duties.
+* S2, nothing is begun for a duty without its lease, with five seconds to spare: duties.
+* S3, nobody touches what is another deployment's: clouds.
+* F1, F2, fencing: bucket. C1, what HEAD names is there, and it never goes back: bucket, record.
+* D1, no false kill: clouds (lost, preempted, boot timeout), record (taken for gone), desertion (by
+  the reaper or the dead-man). D2, one chosen node for a rank: record, at every choice.
+* G1, nobody's machine is ended unless the record says so: clouds; a record that does not know it
+  says nothing: restored.
+* B1, budgets: money. B2, prices above the cap: clouds, record.
+* R1, steps lost: bucket; what is ended for want of a box was saved before: desertion.
+* P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record.
+* A1, told at least once, and not without end: record; of a box that is lost, by the reaper:
+  desertion.
+* X1, an intent before each create: clouds. Q1, nothing is left to decide: record.
+* T1, the same seed is the same run: no oracle, but `tests/sim/test_runs.py`, over stores, processes
+  and hash seeds.
+* C2, HEAD never names a state that is not a number: not judged. The product has no such rule yet:
+  docs/faults.md, 66.
 """
 
 from __future__ import annotations
@@ -10,13 +38,41 @@ from __future__ import annotations
 from tests.sim.oracles.base import Violation, ViolationError
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.clouds import CloudOracle
+from tests.sim.oracles.desertion import DesertionOracle
+from tests.sim.oracles.duties import DutyOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.record import RecordOracle
+from tests.sim.oracles.restored import RestoredOracle
 from tests.sim.oracles.waste import WasteOracle
 from tests.sim.world import SimWorld
 
-__all__ = ["Oracles", "Violation", "ViolationError"]
+__all__ = ["ORACLES", "Oracles", "Violation", "ViolationError"]
 
+# By invariant: the attributes of `Oracles` that judge it.
+ORACLES = {
+    "L1": ("waste", "desertion"),
+    "L1c": ("waste",),
+    "L2": ("clouds",),
+    "L3": ("waste",),
+    "S1": ("record", "duties"),
+    "S2": ("duties",),
+    "S3": ("clouds",),
+    "F1": ("bucket",),
+    "F2": ("bucket",),
+    "C1": ("bucket", "record"),
+    "D1": ("clouds", "record", "desertion"),
+    "D2": ("record",),
+    "G1": ("clouds", "restored"),
+    "B1": ("money",),
+    "B2": ("clouds", "record"),
+    "R1": ("bucket", "desertion"),
+    "P1": ("record",),
+    "P2": ("record",),
+    "P3": ("record",),
+    "A1": ("record", "desertion"),
+    "X1": ("clouds",),
+    "Q1": ("record",),
+}
 LOOK_S = 10.0  # between looks at who is whose
 
 
@@ -30,6 +86,9 @@ class Oracles:
         self.money = MoneyOracle(world)
         self.record = RecordOracle(world, self.bucket, self.money)
         self.waste = WasteOracle(world)
+        self.duties = DutyOracle(world)
+        self.desertion = DesertionOracle(world, self.bucket)
+        self.restored = RestoredOracle(world)
         self._look()
 
     def _look(self) -> None:
@@ -40,8 +99,13 @@ class Oracles:
             self.clouds.look(nodes, LOOK_S)
             self.waste.look(nodes, LOOK_S)
         self.money.look(LOOK_S)
+        self.desertion.look(LOOK_S)
 
     def judge_end(self) -> None:
-        """After the calm: everything is done, told, and costs nothing any more."""
+        """After the calm: everything is done, told, and costs nothing any more. Where nobody was
+        left to do or tell anything, it costs nothing."""
+        if self._world.deserted_us:
+            self.desertion.judge_end()
+            return
         self.waste.judge_end()
         self.record.judge_end()

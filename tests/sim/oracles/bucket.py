@@ -26,7 +26,7 @@ class BucketOracle(Oracle):
         world.bucket.moved = self._moved
         world.watch = self
         enabled = world.faults.enabled()
-        self._bounded = not any(name.startswith(UNBOUNDED) for name in enabled)
+        self.bounded = not any(name.startswith(UNBOUNDED) for name in enabled)
 
     def _moved(self, key: str, before: bytes | None, after: bytes) -> None:
         if not key.endswith("/HEAD"):
@@ -56,11 +56,14 @@ class BucketOracle(Oracle):
         if parse_manifest(data[0]).step != head.current.step:
             self.fail("C1", f"{head.job}: HEAD says step {head.current.step}, its manifest not")
 
-    def fenced(self, job_id: str, generation: int) -> None:
-        """A trainer gives up because somebody else owns HEAD: then somebody does."""
+    def fenced(self, job_id: str, generation: int, owner: str) -> None:
+        """A trainer gives up because somebody else owns HEAD: then somebody does. A generation has
+        one owner; that it is given a second time can happen to a database that forgot the first."""
         head = self.heads.get(job_id)
-        if head is None or head.generation <= generation:
-            self.fail("F2", f"{job_id}: generation {generation} was fenced by nobody")
+        if head is None or (head.generation, head.owner) <= (generation, owner):
+            newer = head is not None and head.generation == generation and head.owner != owner
+            if not (newer and self.world.restored_us):
+                self.fail("F2", f"{job_id}: generation {generation} was fenced by nobody")
 
     def trained(self, trainer: Trainer, step: int) -> None:
         """So far it has come."""
@@ -77,6 +80,6 @@ class BucketOracle(Oracle):
         lost = max(self.reached[job_id] - step, 0)
         self.steps_lost[job_id] += lost
         most = int((self.world.spec(job_id).checkpoint.every_s + SLACK_S) / STEP_S)
-        if self._bounded and lost > most:
+        if self.bounded and lost > most:
             self.fail("R1", f"{job_id}: {lost} steps were lost, and its cadence allows {most}")
         self.reached[job_id] = step

@@ -14,6 +14,7 @@ from tests.sim.world import SimWorld
 
 WITHDRAWN_S = 60  # until a withdrawal is heard and followed
 SPEAKS_S = 120.0  # until who comes back from wherever has heard it again
+BOOTS_S = 300.0  # ... and has told it to start, which it had done long ago
 
 
 class CloudOracle(Oracle):
@@ -24,7 +25,8 @@ class CloudOracle(Oracle):
         self._obeyed_s: Counter[str] = Counter()
         for cloud in world.clouds.values():
             cloud.hear_created(self._created)
-            cloud.told_to_end = self._told_to_end
+            cloud.hear_told(self._told_to_end)
+            cloud.hear_stranger = self._touched
 
     def _created(self, rented: Rented) -> None:
         twins = [
@@ -36,12 +38,22 @@ class CloudOracle(Oracle):
         if len(twins) > 1:
             self.fail("L2", f"two machines live for {rented.token}")
         node = self.world.node_of(rented.token)
+        self._judge_intent(rented, node)
+        if node is not None:
+            self._judge_price(rented, node)
+
+    def _judge_intent(self, rented: Rented, node: Node | None) -> None:
         if node is None:
             self.fail("X1", f"{rented.id} was created without an intent on record")
+
+    def _judge_price(self, rented: Rented, node: Node) -> None:
         cap = self.world.spec(node.job_id).max_hourly_microusd
         spot = rented.request.capacity_type is CapacityType.SPOT
         if cap and spot and rented.prices[0][1] > cap:
             self.fail("B2", f"{rented.id} costs more than its job allows")
+
+    def _touched(self, what: str, instance_id: str) -> None:
+        self.fail("S3", f"{instance_id} is another deployment's, and was {what}")
 
     def look(self, nodes: Iterable[Node], passed_s: float) -> None:
         """A machine whose notice was withdrawn is kept, unless its replacement is there, or it has
@@ -64,8 +76,8 @@ class CloudOracle(Oracle):
     def _told_to_end(self, rented: Rented) -> None:
         """Somebody ends a machine: that has to be what the record says, and with reason."""
         node = self.world.node_of(rented.token)
-        if node is None:
-            return  # an orphan: L1 wants it ended
+        if node is None or rented.told_by == "reaper":
+            return  # see RestoredOracle and DesertionOracle
         if node.state not in (NodeState.TERMINATING, NodeState.GONE):
             self.fail("G1", f"{node.id} is {node.state.value} and was ended")
         self._judge_reason(rented, node)
@@ -74,9 +86,14 @@ class CloudOracle(Oracle):
         """A machine that trains and can be heard is ended for what its user, its cloud or its own
         program said, and for nothing else."""
         machine = self.world.machines[rented.id]
-        if node.leave_reason is LeaveReason.LOST:
+        if node.leave_reason is LeaveReason.LOST and node.exit_code is None:
             spoke_s = ((node.gone_at_us or node.left_at_us) - machine.mute_us) / S
             if machine.speaks and spoke_s > SPEAKS_S:
                 self.fail("D1", f"{node.id} is ended as lost, and had spoken for {spoke_s:.0f} s")
-        if node.leave_reason is LeaveReason.PREEMPTED and not machine.was_warned:
+        if node.leave_reason is LeaveReason.BOOT_TIMEOUT and machine.stays:
+            spoke_s = ((node.gone_at_us or node.left_at_us) - machine.mute_us) / S
+            if spoke_s > BOOTS_S:
+                self.fail("D1", f"{node.id} is ended as not up, and trains for {spoke_s:.0f} s")
+        reasons = machine.was_warned or machine.was_alone
+        if node.leave_reason is LeaveReason.PREEMPTED and not reasons:
             self.fail("D1", f"{node.id} was ended as preempted, and had no notice")

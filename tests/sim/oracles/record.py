@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from spotd.decide.rules import decide
 from spotd.model import Desired, Node, Outcome, View
-from spotd.plan import AddNode, Plan
+from spotd.plan import AddNode, ChangeNode, Plan
 from spotd.reconcile import market_now
 from spotd.states import NodeState
+from spotd.store.listing import ABSENT_S
 from tests.sim.kernel import EPOCH_US
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.oracles.bucket import BucketOracle
@@ -28,6 +29,7 @@ class RecordOracle(Oracle):
         self._money = money
         self._created: Counter[tuple[str, int]] = Counter()  # by job and hour
         world.on_committed = self._committed
+        self._clocks_are_right = "clock_jumps" not in world.faults.enabled()
         for cloud in world.clouds.values():
             cloud.hear_created(lambda rented: self._count(rented.job_id))
 
@@ -37,12 +39,33 @@ class RecordOracle(Oracle):
         job = view.job
         if job.version != stored:
             self.fail("S1", f"{job.id}: decided on version {job.version}, written over {stored}")
+        self._judge_nodes(view, plan)
         cap = job.spec.max_hourly_microusd
         for change in plan.changes:
             if isinstance(change, AddNode) and cap:
                 price = change.node.offer.price_microusd_per_h
                 if price > cap:
                     self.fail("B2", f"{change.node.id} is asked for at {price}, above {cap}")
+
+    def _judge_nodes(self, view: View, plan: Plan) -> None:
+        nodes = {node.id: node for node in view.nodes}
+        for change in plan.changes:
+            if not isinstance(change, ChangeNode):
+                continue
+            if change.fields.get("chosen"):
+                self._judge_chosen(self.world.store.job_nodes(view.job.id))
+            if change.fields.get("state") is NodeState.GONE:
+                self._judge_gone(nodes[change.node_id])
+
+    def _judge_gone(self, node: Node) -> None:
+        """A machine that we did not end, and that lives, is taken for gone when its cloud has not
+        listed it for long."""
+        if node.cloud_state != "absent" or node.terminated_at_us or not node.instance_id:
+            return
+        rented = self.world.rented(node.instance_id)
+        missed_s = rented.missed_for_us / S
+        if rented.alive and missed_s < ABSENT_S - 1.0 and self._clocks_are_right:
+            self.fail("D1", f"{node.id} lives, was not listed for {missed_s:.0f} s, and is gone")
 
     def _count(self, job_id: str) -> None:
         hour = int((self.world.kernel.now_us - EPOCH_US) / (3600 * S))
@@ -51,6 +74,9 @@ class RecordOracle(Oracle):
             self.fail("P3", f"{job_id} was given {CREATES_AN_HOUR} machines in an hour")
 
     def look(self, nodes: Iterable[Node]) -> None:
+        self._judge_chosen(nodes)
+
+    def _judge_chosen(self, nodes: Iterable[Node]) -> None:
         seen: set[tuple[str, int]] = set()
         for node in nodes:
             if node.chosen and node.state in (NodeState.BOOTING, NodeState.RUNNING):
@@ -63,9 +89,10 @@ class RecordOracle(Oracle):
     def judge_end(self) -> None:
         for job in self.world.store.jobs():
             if job.id in self.world.poisoned:
-                continue  # P2: the others are to be finished all the same
+                continue  # the others are to be finished all the same
             if job.outcome is None and job.desired is not Desired.PAUSE:
-                self.fail("P1", f"{job.name} is not finished: {self._why(job.id)}")
+                invariant = "P2" if self.world.poisoned else "P1"
+                self.fail(invariant, f"{job.name} is not finished: {self._why(job.id)}")
             if job.outcome is Outcome.SUCCEEDED:
                 self._judge_success(job.id)
             if job.outcome is Outcome.FAILED and not self._may_fail(job.id):

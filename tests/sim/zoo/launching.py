@@ -31,7 +31,7 @@ def _no_client_token(stack: ExitStack) -> None:
 
 
 def _token_without_location(stack: ExitStack) -> None:
-    def placeless(deployment: str, node: str, offer: Offer) -> str:
+    def placeless(deployment: str, node: str, offer: Offer, asked_at_us: int) -> str:
         job, generation, *_ = node.split("-")
         return f"spotd-{deployment}-{job}-{generation}"
 

@@ -130,7 +130,7 @@ WRITING = (
     Bug(
         "poison spreads",
         "a job that nothing can be decided about stops the others",
-        _seen("P1"),
+        _seen("P2"),
         _poison_spreads,
         "poison",
     ),

@@ -213,6 +213,20 @@ def test_a_chosen_machine_is_not_late_for_a_start_that_nobody_sent() -> None:
     assert by_id(after, waiting).leave_reason is LeaveReason.BOOT_TIMEOUT
 
 
+def test_a_machine_whose_time_to_boot_ran_out_while_nobody_was_there_is_tried_first() -> None:
+    """It may train: a database that was restored has it on record as it once was."""
+    old = node(B, host="h", instance_id="i-1", requested_at_us=NOW - 7200 * S)
+    back = market(listening_since_us=NOW)
+    after, plan = settle(view(old), back)
+    assert (by_id(after, old).state, by_id(after, old).effect) == (B, EffectKind.BOOT)
+    assert plan.wake_at_us <= NOW + 120 * S
+    after, _ = settle(view(old), back, now=NOW + 120 * S)
+    assert by_id(after, old).leave_reason is LeaveReason.BOOT_TIMEOUT
+    waited = replace(old, requested_at_us=NOW - 899 * S)
+    after, _ = settle(view(waited), back, now=NOW + S)
+    assert by_id(after, waited).leave_reason is LeaveReason.BOOT_TIMEOUT, "we were there"
+
+
 def test_a_machine_that_is_silent_during_setup_is_judged_by_its_silence() -> None:
     """It may have done its setup: its time for that ran out while its link was down."""
     seen = {"started_at_us": NOW - 3599 * S, "hello_at_us": NOW - 3600 * S}

@@ -25,7 +25,9 @@ def test_no_two_nodes_share_a_name() -> None:
 
 
 def test_a_token_is_the_same_for_the_same_intent() -> None:
-    assert launch_token("d1", "j1-g1-c0-r0", OFFER) == launch_token("d1", "j1-g1-c0-r0", OFFER)
+    assert launch_token("d1", "j1-g1-c0-r0", OFFER, 7) == launch_token(
+        "d1", "j1-g1-c0-r0", OFFER, 7
+    )
 
 
 def test_a_token_differs_with_everything_that_makes_it_another_machine() -> None:
@@ -39,12 +41,13 @@ def test_a_token_differs_with_everything_that_makes_it_another_machine() -> None
         ("d1", "j1-g1-c0-r0", replace(OFFER, capacity_type=CapacityType.ON_DEMAND)),
         ("d1", "j1-g1-c0-r0", replace(OFFER, provider="aws2")),
     ]
+    variants = [(*variant, 7) for variant in variants] + [("d1", "j1-g1-c0-r0", OFFER, 8)]
     assert len({launch_token(*variant) for variant in variants}) == len(variants)
 
 
 def test_a_price_change_does_not_make_a_retry_another_request() -> None:
     dearer = replace(OFFER, price_microusd_per_h=99)
-    assert launch_token("d", "n", OFFER) == launch_token("d", "n", dearer)
+    assert launch_token("d", "n", OFFER, 7) == launch_token("d", "n", dearer, 7)
 
 
 @given(
@@ -57,5 +60,5 @@ def test_every_cloud_takes_it_as_a_token_a_name_and_a_label(
     job: str, generation: int, rank: int, candidate: int
 ) -> None:
     """AWS: 64 ASCII characters; GCP: a name of 63, letter first, [a-z0-9-], no dash at the end."""
-    token = launch_token("d0123456789a", node_id(job, generation, rank, candidate), OFFER)
+    token = launch_token("d0123456789a", node_id(job, generation, rank, candidate), OFFER, 7)
     assert re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])", token)

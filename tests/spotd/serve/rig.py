@@ -24,6 +24,7 @@ from spotd.act.visitors import Visitors
 from spotd.decide.sweeping import Fate, Held
 from spotd.model import (
     Attempt,
+    EffectKind,
     Event,
     LeaveReason,
     Node,
@@ -360,6 +361,7 @@ class Rig:
         at_us = self.ago(ago_s)
         fields = {"leave_reason": reason, "leave_text": text, "left_at_us": at_us}
         self.change(node, ago_s, state=NodeState.TERMINATING, **fields)
+        self.store.record_told(node.id, EffectKind.TERMINATE, at_us - 1)
         self.store.record_listing(node.offer.provider, [], at_us, at_us)
         self.change(node, ago_s, state=NodeState.GONE)
 

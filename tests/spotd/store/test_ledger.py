@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from providers.base import CapacityType, InstanceState, Offer, Scope
-from spotd.model import S
+from spotd.model import EffectKind, S
 from spotd.states import NodeState
 from spotd.store.base import SegmentRow, Store
 from spotd.store.ledger import best_on_demand, cost_microusd
@@ -97,16 +97,18 @@ def test_a_machine_that_appears_after_all_is_counted(store: Store) -> None:
     assert _stretches(store) == [("void", 0, 2, 10_000_000), ("open", 5, 0, 10_000_000)]
 
 
-def test_a_machine_that_one_listing_missed_is_counted_without_a_gap(store: Store) -> None:
+def test_a_machine_that_listings_missed_is_counted_without_a_gap(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     found = instance(node(store))
     store.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
     store.record_listing("aws", [], NOW + 30 * S, NOW + 31 * S)
-    assert _stretches(store)[-1] == ("closed", 0, 31, 10_000_000)
-    store.record_listing("aws", [found], NOW + 60 * S, NOW + 60 * S)
+    assert _stretches(store) == [("open", 0, 0, 10_000_000)]
+    store.record_listing("aws", [], NOW + 90 * S, NOW + 91 * S)
+    assert _stretches(store)[-1] == ("closed", 0, 91, 10_000_000)
+    store.record_listing("aws", [found], NOW + 120 * S, NOW + 120 * S)
     assert node(store).gone_at_us == 0
-    assert _stretches(store)[1:] == [("open", 31, 0, 10_000_000)]
+    assert _stretches(store)[1:] == [("open", 91, 0, 10_000_000)]
 
 
 def test_a_machine_older_than_we_knew_is_counted_from_its_birth(store: Store) -> None:
@@ -146,6 +148,7 @@ def test_a_machine_whose_node_is_gone_costs_until_it_is_ended(store: Store) -> N
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     alive = instance(node(store))
+    store.record_told(NODE, EffectKind.TERMINATE, NOW + 15 * S)
     store.record_listing("aws", [], NOW + 20 * S, NOW + 21 * S)
     move(store, NODE, NodeState.GONE, NOW + 22 * S)
     store.record_listing("aws", [alive], NOW + 19 * S, NOW + 23 * S)  # an older answer
@@ -227,6 +230,7 @@ def test_a_node_that_is_decided_gone_stops_costing(store: Store) -> None:
     store.record_launched(NODE, "i-1", NOW)
     move(store, NODE, NodeState.TERMINATING, NOW + HOUR)
     assert view(store, now_us=NOW + 2 * HOUR).spent_microusd == 20_000_000
+    store.record_told(NODE, EffectKind.TERMINATE, NOW + HOUR)
     store.record_listing("aws", [], NOW + 2 * HOUR, NOW + 2 * HOUR)
     move(store, NODE, NodeState.GONE, NOW + 3 * HOUR)
     assert _stretches(store) == [("closed", 0, 7200, 10_000_000)]

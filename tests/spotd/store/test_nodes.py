@@ -252,17 +252,18 @@ def test_a_machine_with_another_address_is_news(store: Store, change: dict[str, 
     assert _notes(store) == notes + 1
 
 
-def test_a_machine_that_was_missed_once_and_lives_is_news(store: Store) -> None:
+def test_a_machine_that_was_taken_for_gone_and_lives_is_news(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     found = instance(node(store))
     for shown in ([found], [], [found]):
         store.record_listing("aws", shown, NOW + 60 * S, NOW + 60 * S)
-    store.record_listing("aws", [], NOW + 90 * S, NOW + 90 * S)
-    assert node(store).gone_at_us == NOW + 90 * S
-    store.record_listing("aws", [], NOW + 95 * S, NOW + 95 * S)
-    assert (node(store).gone_at_us, node(store).surveyed_at_us) == (NOW + 90 * S, NOW + 95 * S)
-    store.record_listing("aws", [found], NOW + 99 * S, NOW + 99 * S)
+    for at_us in (NOW + 90 * S, NOW + 150 * S):
+        store.record_listing("aws", [], at_us, at_us)
+    assert node(store).gone_at_us == NOW + 150 * S
+    store.record_listing("aws", [], NOW + 155 * S, NOW + 155 * S)
+    assert (node(store).gone_at_us, node(store).surveyed_at_us) == (NOW + 150 * S, NOW + 155 * S)
+    store.record_listing("aws", [found], NOW + 159 * S, NOW + 159 * S)
     assert (node(store).gone_at_us, node(store).cloud_state) == (0, "running")
     assert store.segments()[-1].state == "open"
 
@@ -346,53 +347,80 @@ def test_a_refusal_that_a_listing_told_of_is_not_told_twice(store: Store) -> Non
 
 @pytest.mark.parametrize("seen", [False, True], ids=["never-seen", "seen-once"])
 @pytest.mark.parametrize(
-    ("asked_s", "visibility_s", "gone"),
+    ("asked_s", "visibility_s", "counts"),
     [(-1, 0, False), (0, 0, False), (9, 0, False), (11, 0, True), (29, 30, False), (31, 30, True)],
 )
 def test_a_fresh_machine_may_be_missing_for_a_while(
-    store: Store, asked_s: int, visibility_s: float, gone: bool, seen: bool
+    store: Store, asked_s: int, visibility_s: float, counts: bool, seen: bool
 ) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     if seen:
         store.record_listing("aws", [instance(node(store))], NOW, NOW)
-    store.record_listing("aws", [], NOW + asked_s * S, NOW + 40 * S, visibility_s)
-    assert bool(node(store).gone_at_us) is gone
+    asked_us = NOW + asked_s * S
+    store.record_listing("aws", [], asked_us, NOW + 40 * S, visibility_s)
+    assert node(store).missed_at_us == (asked_us if counts else 0)
+    store.record_listing("aws", [], asked_us + 60 * S, NOW + 99 * S, visibility_s)
+    assert bool(node(store).gone_at_us) is counts
     listed = "running" if seen else ""
-    assert node(store).cloud_state == ("absent" if gone else listed)
+    assert node(store).cloud_state == ("absent" if counts else listed)
+
+
+def test_a_silent_machine_is_gone_when_listings_lack_it_for_a_minute(store: Store) -> None:
+    """However many they are: the copy that a cloud answers from may lag."""
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_booted(NODE, NOW + S)
+    found = instance(node(store))
+    store.record_listing("aws", [found], NOW + 15 * S, NOW + 15 * S)
+    store.record_link(NODE, NOW + 18 * S)
+    for asked_s in (20, 21, 40, 79):
+        store.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
+        seen = node(store)
+        assert (seen.gone_at_us, seen.cloud_state) == (0, "running")
+    store.record_listing("aws", [found], NOW + 79 * S, NOW + 79 * S)
+    assert node(store).missed_at_us == 0, "it is there: from the beginning"
+    for asked_s in (90, 149):
+        store.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
+    assert node(store).gone_at_us == 0
+    notes = _notes(store)
+    store.record_listing("aws", [], NOW + 150 * S, NOW + 150 * S)
+    assert (node(store).gone_at_us, _notes(store)) == (NOW + 150 * S, notes + 1)
 
 
 @pytest.mark.parametrize(
-    ("down_s", "terminated", "gone"), [(0, False, False), (20, False, True), (0, True, True)]
+    ("down_s", "terminated", "asked_s", "gone"),
+    [(0, False, 90, False), (20, False, 30, False), (20, False, 90, True), (0, True, 30, True)],
 )
 def test_a_machine_whose_link_is_up_is_gone_when_we_ended_it(
-    store: Store, down_s: int, terminated: bool, gone: bool
+    store: Store, down_s: int, terminated: bool, asked_s: int, gone: bool
 ) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
     store.record_booted(NODE, NOW + S)
     store.record_journal([said(("hello", {}), heard_at_us=NOW + 19 * S)])
+    store.record_listing("aws", [], NOW + 20 * S, NOW + 20 * S)
     if down_s:
         store.record_link(NODE, NOW + down_s * S)
     if terminated:
         store.record_told(NODE, EffectKind.TERMINATE, NOW + 20 * S)
     notes = _notes(store)
-    store.record_listing("aws", [], NOW + 21 * S, NOW + 22 * S)
+    store.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
     assert bool(node(store).gone_at_us) is gone
-    assert node(store).surveyed_at_us == NOW + 21 * S
+    assert node(store).surveyed_at_us == NOW + asked_s * S
     assert (_notes(store) > notes) is gone, "otherwise it is no news"
 
 
 def test_a_listing_asked_for_before_proves_nothing(store: Store) -> None:
     placed(store)
     store.record_launched(NODE, "i-1", NOW)
-    store.record_listing("aws", [instance(node(store))], NOW + 25 * S, NOW + 26 * S)
+    store.record_listing("aws", [instance(node(store))], NOW + 85 * S, NOW + 86 * S)
     store.record_listing(
-        "aws", [], NOW + 24 * S, NOW + 27 * S
+        "aws", [], NOW + 84 * S, NOW + 87 * S
     )  # an older answer, longer on its way
-    assert node(store).gone_at_us == 0
-    store.record_listing("aws", [], NOW + 28 * S, NOW + 29 * S)
-    assert node(store).gone_at_us == NOW + 29 * S
+    assert node(store).missed_at_us == 0
+    store.record_listing("aws", [], NOW + 88 * S, NOW + 89 * S)
+    assert node(store).missed_at_us == NOW + 88 * S
 
 
 def test_a_launch_in_flight_is_not_judged(store: Store) -> None:

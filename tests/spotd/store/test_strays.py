@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spotd.model import S
+from spotd.model import EffectKind, S
 from spotd.states import NodeState
 from spotd.store.base import Store
 from tests.spotd.store.build import NOW, instance, move, node, placed, said, view
@@ -27,6 +27,7 @@ def test_who_asked_for_a_machine(store: Store) -> None:
     assert store.asked_for("gcp", everybody) == {}
     assert store.asked_for("aws", []) == {}
     move(store, NODE, NodeState.TERMINATING)
+    store.record_told(NODE, EffectKind.TERMINATE, NOW + 20 * S)
     store.record_listing("aws", [], NOW + 30 * S, NOW + 30 * S)
     move(store, NODE, NodeState.GONE)
     assert store.asked_for("aws", everybody) == {"i-1": NOW + 30 * S, "i-2": NOW + 30 * S}

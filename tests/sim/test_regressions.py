@@ -1,0 +1,31 @@
+"""Seeds that found a mistake of the product once, and what it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.run import Case, run
+from tests.sim.tiers import memory
+from tests.sim.zoo import BUGS
+
+PLANTED = {bug.name: bug for bug in BUGS}
+# A case, the mistake that it found, and the bug of the zoo that is the same mistake again.
+CASES = [
+    # An older copy of the database was put in place. It gave out a launch token that its cloud knew
+    # from the time in between, with another expiry: "the same token with other parameters", and the
+    # job failed as one whose request is wrong.
+    (Case(1, "restored"), "token of names alone"),
+    # A machine was off the network for half a minute, and one listing of its cloud lacked it: it
+    # was gone on record while it trained, and ended as an orphan.
+    (Case(2, "stale", hours=2.0), "missing once is gone"),
+]
+
+
+@pytest.mark.parametrize(("case", "bug"), CASES, ids=[bug for _, bug in CASES])
+def test_what_was_mended_stays_mended(case: Case, bug: str) -> None:
+    with memory() as open_store:
+        assert run(case, open_store).violation is None
+        with PLANTED[bug].planted():
+            violation = run(case, open_store).violation
+    assert violation is not None, "the seed says nothing any more: find another one"
+    assert violation.invariant in PLANTED[bug].seen_as

@@ -1,0 +1,175 @@
+"""Bugs of the layers that guard machines: leases, the sweep, the quarantine, listings.
+
+The layers stand behind each other, and each hides what another one does wrong: so those that are
+right are switched off, and `tests/sim/test_guards.py` shows that it is the bug that is found then,
+and not that they are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import spotd.decide.placing
+import spotd.decide.sweeping
+import spotd.observe.clouds
+import spotd.observe.sweep
+import spotd.store.listing
+import tests.sim.memory.duties
+from providers.base import Instance, Offer
+from spotd.act.effects import launch_request
+from spotd.model import EffectKind
+from spotd.observe.clouds import Survey
+from spotd.plan import AddNode, Effect, Plan
+from spotd.store.listing import ENDED
+from tests.sim.daemon import KEYS, StoreClient
+from tests.sim.memory_store import MemoryStore
+from tests.sim.oracles.clouds import CloudOracle
+from tests.sim.zoo.bug import Bug, put
+from tests.sim.zoo.leaving import _seen
+
+RECORD_S = 5.0  # from a create to its record, where that comes after it
+
+
+def no_doubt(stack: ExitStack) -> None:
+    """Switched off: what no row names, and what would end many at once, is held."""
+    stray = spotd.observe.sweep._stray
+
+    def sure(instance: Instance, gone_us: int | None, seen_us: int) -> Any:
+        return stray(instance, gone_us or 0, seen_us)
+
+    put(stack, spotd.observe.sweep, "_stray", sure)
+    put(stack, spotd.decide.sweeping, "BLAST_LEAST", 10**6)
+
+
+def no_quarantine(stack: ExitStack) -> None:
+    """Switched off: nothing unknown is ended after a restore."""
+    put(stack, MemoryStore, "set_quarantine", lambda *_: None)
+
+
+def no_grace(stack: ExitStack) -> None:
+    """Switched off: an orphan is ended when it was one for a while."""
+    put(stack, spotd.decide.sweeping, "GRACE_S", 0.0)
+
+
+def late_record(stack: ExitStack) -> None:
+    """Switched off: the intent before the create, and who judges that."""
+    put(stack, CloudOracle, "_judge_intent", lambda *_: None)
+    commit = StoreClient.commit_many
+
+    def eager(self: StoreClient, plans: Sequence[tuple[Any, Plan]], now_us: int) -> Any:
+        added = [(v, c.node) for v, p in plans for c in p.changes if isinstance(c, AddNode)]
+        for view, node in added:
+            effect = Effect(EffectKind.LAUNCH, node, view.job, 0)
+            request = launch_request(effect, KEYS, self.deployment())
+            self._outside.clouds[node.offer.provider].launch(request)
+        if added:
+            self._outside.kernel.sleep(RECORD_S)
+        return commit(self, plans, now_us)
+
+    put(stack, StoreClient, "commit_many", eager)
+
+
+def database_first(stack: ExitStack) -> None:
+    """What is wanted is read, and then what there is: what was asked for in between is nobody's."""
+
+    def backwards(self: Survey, provider: str, store: Any) -> None:
+        wanted = {node.token for node in store.active_nodes()}
+        lane = self._lanes[provider]
+        answer = lane.ask()
+        answer.record(store)
+        living = [i for i in answer.instances if i.state not in ENDED]
+        orphans = [i for i in living if i.token not in wanted]
+        lane.listing.sweep.run(store, answer.instances, orphans)
+
+    put(stack, Survey, "sweep", backwards)
+
+
+def _sweep_without_grace(stack: ExitStack) -> None:
+    no_doubt(stack)
+    late_record(stack)
+    no_grace(stack)
+
+
+def _database_first(stack: ExitStack) -> None:
+    no_doubt(stack)
+    no_grace(stack)
+    database_first(stack)
+
+
+def _restored_kills(stack: ExitStack) -> None:
+    no_quarantine(stack)
+    no_doubt(stack)
+
+
+def _lease_without_epoch(stack: ExitStack) -> None:
+    put(stack, tests.sim.memory.duties, "hold", lambda *_: None)
+    put(stack, tests.sim.memory.duties, "check", lambda *_: None)
+
+
+def _missing_once(stack: ExitStack) -> None:
+    lacks = spotd.store.listing.Listing.lacks
+
+    def proof(self: Any, row: Any) -> bool:
+        speaks = row.booted_at_us and not row.link_down_at_us and not row.terminated_at_us
+        return lacks(self, row) and not speaks
+
+    put(stack, spotd.store.listing.Listing, "proves_absent", proof)
+
+
+def _token_of_names(stack: ExitStack) -> None:
+    token = spotd.decide.placing.launch_token
+
+    def timeless(deployment: str, node: str, offer: Offer, _asked_at_us: int) -> str:
+        return token(deployment, node, offer, 0)
+
+    put(stack, spotd.decide.placing, "launch_token", timeless)
+
+
+GUARDING = (
+    Bug(
+        "lease without epoch",
+        "who was overtaken goes on with what belongs to no job",
+        _seen("S1", "S2"),
+        _lease_without_epoch,
+        "two",
+    ),
+    Bug(
+        "sweep without grace",
+        "what was nobody's for a moment is ended",
+        _seen("G1"),
+        _sweep_without_grace,
+        "calm",
+        without="intent, doubt",
+    ),
+    Bug(
+        "sweep reads the database first",
+        "what was asked for while the cloud was listed is ended",
+        _seen("G1"),
+        _database_first,
+        "slow",
+        without="grace, doubt",
+    ),
+    Bug(
+        "restored database kills",
+        "what an older copy of the database does not know is ended",
+        _seen("G1"),
+        _restored_kills,
+        "restored",
+    ),
+    Bug(
+        "token of names alone",
+        "an older copy of the database gives tokens a second time",
+        _seen("P1", "L1", "X1"),
+        _token_of_names,
+        "restored",
+    ),
+    Bug(
+        "missing once is gone",
+        "a machine whose link is down and that one listing lacks is gone",
+        _seen("D1"),
+        _missing_once,
+        "stale",
+    ),
+)
