@@ -168,7 +168,7 @@ class Follower:
         self._retries.forget(wanted)  # one that ends is not tried again, and wakes nobody
         missing = wanted - self._followed.keys() - self._opening
         due = [node_id for node_id in missing if self._retries.due(node_id, now_s)]
-        for node in self._store.find_nodes(due):
+        for node in self._store.find_nodes(due) if due else ():
             self._opening.add(node.id)
             self._opener.open(
                 node,

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,8 +44,9 @@ def _as_server_user() -> list[str]:
 class Postgres:
     """A running server; `create` makes databases."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self._settings = settings or {}
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -68,6 +69,7 @@ class Postgres:
             "shared_buffers": "32MB",
             "max_connections": "60",
             "deadlock_timeout": "50ms",
+            **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [binary("postgres"), "-D", str(self.folder / "data"), *options]
@@ -115,14 +117,14 @@ class Postgres:
 
 
 @contextmanager
-def running() -> Iterator[Postgres]:
-    """A server for the length of the block."""
+def running(settings: Mapping[str, str] | None = None) -> Iterator[Postgres]:
+    """A server for the length of the block, with more settings than those of all tests."""
     folder = Path(tempfile.mkdtemp(prefix="spotd-pg-", dir="/tmp"))
     try:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        server = Postgres(folder)
+        server = Postgres(folder, settings)
         server.init()
         server.start()
         try:

@@ -171,6 +171,7 @@ class StoreClient:
             for view, _ in plans:
                 job = out.store.find_job(view.job.id)
                 stored[view.job.id] = job.version if job is not None else -1
+            out.decisions += 1
             return out.store.commit_many(plans, now_us)
 
         results: list[CommitResult] = self._write("commit_many", write)
@@ -195,6 +196,8 @@ class StoreClient:
 
 class Outside(Protocol):
     """What every daemon of a run shares."""
+
+    decisions: int  # that may have been written: each may change who is chosen, and what has ended
 
     @property
     def kernel(self) -> Kernel: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from tempfile import TemporaryDirectory
 from spotd.store.base import Store
 from spotd.store.sql import open_store
 from tests.rigs import postgres
+from tests.sim.kernel import EPOCH_US
 from tests.sim.memory_store import MemoryStore
 
 DEPLOYMENT = "d0"
@@ -26,15 +28,43 @@ def memory() -> Iterator[Open]:
 def sqlite() -> Iterator[Open]:
     """A file, as in production; on a disk that forgets, so that no run waits for one."""
     shm = Path("/dev/shm")
-    with TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
-        names = (f"sqlite:///{folder}/{number}.db" for number in range(10**9))
-        yield lambda now_us, notify: _sql(next(names), now_us, notify)
+    with TemporaryDirectory(
+        prefix="spotd-sim-", dir=shm if shm.is_dir() else None, ignore_cleanup_errors=True
+    ) as name:
+        folder = Path(name)
+        ready, used = folder / "ready.db", folder / "used.db"
+        _prepare(f"sqlite:///{ready}")
+
+        def open_copy(now_us: Callable[[], int], notify: Callable[[], None]) -> Store:
+            for old in folder.glob("used.db*"):
+                old.unlink()
+            shutil.copy(ready, used)
+            return _sql(f"sqlite:///{used}", now_us, notify)
+
+        yield open_copy
 
 
 @contextmanager
 def postgresql() -> Iterator[Open]:
-    with postgres.running() as server:
-        yield lambda now_us, notify: _sql(server.url(server.create()), now_us, notify)
+    """A server that syncs nothing: what a crash of it would lose is thrown away anyway."""
+    with postgres.running({"synchronous_commit": "off", "full_page_writes": "off"}) as server:
+        server.execute("CREATE DATABASE ready")
+        _prepare(server.url("ready"))
+        used = ""
+
+        def open_copy(now_us: Callable[[], int], notify: Callable[[], None]) -> Store:
+            nonlocal used
+            if used:
+                server.execute(f"DROP DATABASE {used}")
+            used = server.create("ready")
+            return _sql(server.url(used), now_us, notify)
+
+        yield open_copy
+
+
+def _prepare(url: str) -> None:
+    """An empty database with the schema, to be copied for each run."""
+    _sql(url, lambda: EPOCH_US, lambda: None).close()
 
 
 def _sql(url: str, now_us: Callable[[], int], notify: Callable[[], None]) -> Store:
