@@ -16,6 +16,10 @@ from tests.sim.memory_store import MemoryStore
 
 DEPLOYMENT = "d0"
 
+# No limits of real time, which would make a run depend on how busy the machine is: there is one
+# session at a time, and nobody to wait for.
+_PATIENT = "&connect_timeout=300&options=-c%20statement_timeout%3D0"
+
 Open = Callable[[Callable[[], int], Callable[[], None]], Store]  # (now_us, notify)
 
 
@@ -57,7 +61,7 @@ def postgresql() -> Iterator[Open]:
             if used:
                 server.execute(f"DROP DATABASE {used}")
             used = server.create("ready")
-            return _sql(server.url(used), now_us, notify)
+            return _sql(server.url(used) + _PATIENT, now_us, notify)
 
         yield open_copy
 
