@@ -23,12 +23,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## the main job on three local clouds, preempted three times, proven equal
 	@$(BIN)/spotctl demo --out demo
 
-test: $(READY) ## lint, then every test
+test: $(READY) ## lint, every test, then the simulator
 	@tests/system-packages
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/pytest -n 4 --dist loadgroup
+	@$(MAKE) --no-print-directory sim
 
 sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug found
+	@tests/system-packages
 	$(BIN)/python -m tests.sim --seeds 500
 	$(BIN)/python -m tests.sim --seeds 40 --tier sqlite
 	$(BIN)/python -m tests.sim --seeds 10 --tier postgresql --profile two

@@ -169,7 +169,7 @@ class Follower:
         self._opener.forget(wanted)
         missing = wanted - self._followed.keys() - self._opening
         due = [node_id for node_id in missing if self._retries.due(node_id, now_s)]
-        for node in self._store.find_nodes(due):
+        for node in self._store.find_nodes(due) if due else ():
             self._opening.add(node.id)
             self._opener.open(
                 node,

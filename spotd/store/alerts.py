@@ -19,6 +19,7 @@ from spotd.model import Event
 from spotd.store import schema
 from spotd.store.base import AlertRow
 from spotd.store.codec import decode
+from spotd.store.rows import ZERO
 from spotd.store.transaction import Transaction
 
 _alerts, _jobs = schema.alerts.c, schema.jobs.c
@@ -38,15 +39,17 @@ _MARK = (
 )
 
 
+_DUE = (
+    select(schema.alerts, _jobs.name.label("job_name"))
+    .join(schema.jobs, _jobs.id == _alerts.job_id, isouter=True)
+    .where(_alerts.sent_at_us == ZERO, _alerts.next_at_us <= bindparam("now", type_=BigInteger))
+    .order_by(_alerts.id)
+    .limit(bindparam("most", type_=Integer))
+)
+
+
 def due_alerts(conn: Connection, now_us: int, limit: int) -> list[AlertRow]:
     """Unsent rows whose time has come, oldest first."""
-    query = (
-        select(schema.alerts, _jobs.name.label("job_name"))
-        .join(schema.jobs, _jobs.id == _alerts.job_id, isouter=True)
-        .where(_alerts.sent_at_us == 0, _alerts.next_at_us <= now_us)
-        .order_by(_alerts.id)
-        .limit(limit)
-    )
     return [
         AlertRow(
             id=row.id,
@@ -58,7 +61,7 @@ def due_alerts(conn: Connection, now_us: int, limit: int) -> list[AlertRow]:
             repeats=row.repeats,
             tries=row.tries,
         )
-        for row in conn.execute(query)
+        for row in conn.execute(_DUE, {"now": now_us, "most": limit})
     ]
 
 

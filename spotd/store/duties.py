@@ -16,17 +16,35 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, bindparam, case, func, select, update
+from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, update
 
 from spotd.model import S
-from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.base import LostDutyError
+from spotd.store.rows import NOT_GONE
 
 CLOCK = "clock"  # the counter that keeps the latest time
 MARGIN_S = 5.0  # of a lease are left, or nothing is begun that no transaction can take back
 
 _duties, _counters, _nodes = schema.duties.c, schema.counters.c, schema.nodes.c
+_LEASE = select(schema.duties).where(_duties.name == bindparam("duty"))
+_TAKEN = _LEASE.with_for_update()
+_SHARED = _LEASE.with_for_update(read=True)
+_MANY = (
+    select(schema.duties)
+    .where(_duties.name.in_(bindparam("duties", expanding=True)))
+    .with_for_update(skip_locked=True)
+)
+_NOW = bindparam("now", type_=BigInteger)
+_KEEP_TIME = (
+    update(schema.counters)
+    .where(_counters.name == CLOCK)
+    .values(value=case((_counters.value > _NOW, _counters.value), else_=_NOW))
+)
+_NEWEST = (
+    select(_counters.value).where(_counters.name == CLOCK),
+    select(func.max(_nodes.effect_armed_at_us)).where(NOT_GONE),
+)
 _CHANGE = (
     update(schema.duties)
     .where(_duties.name == bindparam("duty"))
@@ -72,8 +90,7 @@ def take_duty(
     conn: Connection, duty: str, holder: str, now: Callable[[], int], ttl_us: int
 ) -> int | None:
     """See Store.take_duty."""
-    query = select(schema.duties).where(_duties.name == duty).with_for_update()
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(_TAKEN, {"duty": duty}).one_or_none()
     before = None if row is None else Lease(row.holder, row.epoch, row.until_us)
     now_us = now()
     after, has = asked(before, holder, now_us, ttl_us)
@@ -82,7 +99,7 @@ def take_duty(
     if before is None:
         conn.execute(schema.duties.insert().values(name=duty, **vars(after)))
     elif after != before:
-        conn.execute(update(schema.duties).where(_duties.name == duty).values(**vars(after)))
+        conn.execute(_CHANGE, {"duty": duty, **vars(after)})
     return after.epoch if has else None
 
 
@@ -90,8 +107,8 @@ def take_duties(
     conn: Connection, names: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
 ) -> dict[str, int | None]:
     """See Store.take_duties."""
-    query = select(schema.duties).where(_duties.name.in_(names)).with_for_update(skip_locked=True)
-    before = {row.name: Lease(row.holder, row.epoch, row.until_us) for row in conn.execute(query)}
+    rows = conn.execute(_MANY, {"duties": list(names)})
+    before = {row.name: Lease(row.holder, row.epoch, row.until_us) for row in rows}
     now_us = now()
     after = {name: asked(lease, holder, now_us, ttl_us) for name, lease in before.items()}
     if any(has for _, has in after.values()):
@@ -120,21 +137,16 @@ def check(conn: Connection, fence: Fence, now_us: int) -> None:
 
 
 def _lease(conn: Connection, fence: Fence, *, shared: bool) -> Lease | None:
-    query = select(schema.duties).where(_duties.name == fence.duty)
-    row = conn.execute(query.with_for_update(read=True) if shared else query).one_or_none()
+    row = conn.execute(_SHARED if shared else _LEASE, {"duty": fence.duty}).one_or_none()
     return None if row is None else Lease(row.holder, row.epoch, row.until_us)
 
 
 def _keep_time(conn: Connection, now_us: int) -> None:
-    kept = case((_counters.value > now_us, _counters.value), else_=now_us)
-    where = _counters.name == CLOCK
-    if not conn.execute(update(schema.counters).where(where).values(value=kept)).rowcount:
+    if not conn.execute(_KEEP_TIME, {"now": now_us}).rowcount:
         conn.execute(schema.counters.insert().values(name=CLOCK, value=now_us))
 
 
 def newest_us(conn: Connection) -> int:
     """See Store.newest_us. Duties are taken every few seconds; calls are armed in between."""
-    kept = select(_counters.value).where(_counters.name == CLOCK)
-    armed = select(func.max(_nodes.effect_armed_at_us)).where(_nodes.state != NodeState.GONE.value)
-    found = (conn.execute(query).scalar_one_or_none() for query in (kept, armed))
+    found = (conn.execute(query).scalar_one_or_none() for query in _NEWEST)
     return max(at_us or 0 for at_us in found)

@@ -5,42 +5,60 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, case, func, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from spotd.model import Desired, HeadSeen, Job
 from spotd.store import schema, sealed
 from spotd.store.base import DuplicateNameError, StoreError, Submission
 from spotd.store.codec import encode
 from spotd.store.people import check_enabled, disabled_users
-from spotd.store.rows import JOB_COLUMNS, head_columns, head_of, job_of
+from spotd.store.rows import JOB_COLUMNS, ZERO, head_columns, head_of, job_of
 from spotd.store.transaction import Transaction
 
 _jobs = schema.jobs.c
+_NOW, _UNTIL = bindparam("now", type_=BigInteger), bindparam("until", type_=BigInteger)
+# SKIP LOCKED (SQLite ignores it) lets several daemons take side by side.
+_DUE = (
+    select(_jobs.id)
+    .where(_jobs.due_at_us > ZERO, _jobs.due_at_us <= _NOW, _jobs.claim_until_us <= _NOW)
+    .order_by(_jobs.due_at_us, _jobs.id)
+    .limit(bindparam("most", type_=Integer))
+    .with_for_update(skip_locked=True)
+)
+_CLAIM = (
+    update(schema.jobs)
+    .where(_jobs.id.in_(_DUE))
+    .values(claim_owner=bindparam("owner"), claim_until_us=_UNTIL)
+    .returning(_jobs.due_at_us, _jobs.id)
+)
+_WAKE_US = case(
+    (_jobs.claim_until_us > _jobs.due_at_us, _jobs.claim_until_us), else_=_jobs.due_at_us
+)
+_NEXT_WAKE = select(func.min(_WAKE_US)).where(_jobs.due_at_us > ZERO)
+_ALL = select(*JOB_COLUMNS).order_by(_jobs.created_at_us, _jobs.id)
+_UNFINISHED = _ALL.where(_jobs.outcome.is_(None))
 
 
 def claim(conn: Connection, now_us: int, owner: str, limit: int, lease_us: int) -> list[str]:
-    """See Store.claim. SKIP LOCKED (SQLite ignores it) lets several daemons take side by side."""
-    due = (
-        select(_jobs.id)
-        .where(_jobs.due_at_us > 0, _jobs.due_at_us <= now_us, _jobs.claim_until_us <= now_us)
-        .order_by(_jobs.due_at_us, _jobs.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    taken = conn.execute(
-        update(schema.jobs)
-        .where(_jobs.id.in_(due))
-        .values(claim_owner=owner, claim_until_us=now_us + lease_us)
-        .returning(_jobs.due_at_us, _jobs.id)
-    )
+    """See Store.claim."""
+    said = {"now": now_us, "until": now_us + lease_us, "owner": owner, "most": limit}
+    taken = conn.execute(_CLAIM, said)
     return [job_id for _, job_id in sorted((row.due_at_us, row.id) for row in taken)]
 
 
 def next_wake_us(conn: Connection) -> int | None:
     """See Store.next_wake_us. A claimed job is due again when its claim has run out."""
-    claimed = _jobs.claim_until_us > _jobs.due_at_us
-    at_us = case((claimed, _jobs.claim_until_us), else_=_jobs.due_at_us)
-    found = conn.execute(select(func.min(at_us)).where(_jobs.due_at_us > 0)).scalar_one()
+    found = conn.execute(_NEXT_WAKE).scalar_one()
     return None if found is None else int(found)
 
 
@@ -139,10 +157,7 @@ def newer_head(known: HeadSeen | None, said: HeadSeen) -> HeadSeen:
 
 def jobs(conn: Connection, finished: bool) -> list[Job]:
     """Oldest first."""
-    query = select(*JOB_COLUMNS).order_by(_jobs.created_at_us, _jobs.id)
-    if not finished:
-        query = query.where(_jobs.outcome.is_(None))
-    return [job_of(row) for row in conn.execute(query)]
+    return [job_of(row) for row in conn.execute(_ALL if finished else _UNFINISHED)]
 
 
 def find_job(conn: Connection, name_or_id: str) -> Job | None:

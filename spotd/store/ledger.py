@@ -18,6 +18,7 @@ from spotd.model import Node
 from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.base import SegmentRow
+from spotd.store.rows import ZERO
 from spotd.store.transaction import Transaction
 
 COMPUTE = "compute"
@@ -35,6 +36,12 @@ Stretch = Row[Any] | SegmentRow  # a segment as it is stored
 
 _segments = schema.segments.c
 _nodes = schema.nodes.c
+_GONE = select(schema.nodes).where(
+    _nodes.provider == bindparam("provider"), _nodes.state == NodeState.GONE.value
+)
+_STRAYS = _GONE.join(schema.segments, _segments.node_id == _nodes.id).where(
+    _segments.end_us == ZERO
+)
 
 
 def cost_microusd(rate_microusd_per_h: int, start_us: int, end_us: int) -> int:
@@ -222,17 +229,13 @@ def count_strays(
     """Machines of nodes that we took for gone: one that is listed as alive costs money until it no
     longer is. `instances` are those alive that no node wants, as asked for at `asked_at_us`."""
     alive = {instance.token: instance for instance in instances}
-    gone = select(schema.nodes).where(
-        _nodes.provider == provider, _nodes.state == NodeState.GONE.value
-    )
-    running = gone.join(schema.segments, _segments.node_id == _nodes.id)
-    for row in tx.conn.execute(running.where(_segments.end_us == 0)).all():
+    for row in tx.conn.execute(_STRAYS, {"provider": provider}).all():
         if row.token not in alive:
             end(tx.conn, row.id, at_us)
     if not alive:
         return
-    back = gone.where(_nodes.token.in_(sorted(alive))).order_by(_nodes.id)
-    for row in tx.conn.execute(back).all():
+    back = _GONE.where(_nodes.token.in_(sorted(alive))).order_by(_nodes.id)
+    for row in tx.conn.execute(back, {"provider": provider}).all():
         if asked_at_us > row.gone_at_us:
             launched_at_us = alive[row.token].launched_at_us
             confirm(tx, row.id, max(launched_at_us, row.requested_at_us))

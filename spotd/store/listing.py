@@ -11,9 +11,8 @@ from sqlalchemy import Connection, Row, Select, bindparam, select, update
 import providers.base
 from providers.base import Instance, InstanceState, Notice, ProviderError, Scope
 from spotd.model import EffectKind, S
-from spotd.states import NodeState
 from spotd.store import ledger, market, nodes, notices, schema
-from spotd.store.rows import NodeRow
+from spotd.store.rows import NOT_GONE, NodeRow
 from spotd.store.transaction import Transaction
 
 # A machine may be missing from listings for this long after its creation was confirmed, however
@@ -34,13 +33,37 @@ _SEEN = (
     .where(_nodes.id == bindparam("node"))
     .values({name: bindparam(name) for name in _SEEN_COLUMNS})
 )
-_COMPARED = select(
-    *(_nodes[name] for name in _SEEN_COLUMNS),
-    *(_nodes.id, _nodes.job_id, _nodes.token, _nodes.instance_id),
-    *(_nodes.launched_at_us, _nodes.booted_at_us, _nodes.link_down_at_us, _nodes.terminated_at_us),
-    *(_nodes.effect, _nodes.effect_armed_at_us),
+_OURS = (_nodes.provider == bindparam("provider")) & NOT_GONE
+_COMPARED: Select[Any] = (
+    select(
+        *(_nodes[name] for name in _SEEN_COLUMNS),
+        *(_nodes.id, _nodes.job_id, _nodes.token, _nodes.instance_id),
+        *(
+            _nodes.launched_at_us,
+            _nodes.booted_at_us,
+            _nodes.link_down_at_us,
+            _nodes.terminated_at_us,
+        ),
+        *(_nodes.effect, _nodes.effect_armed_at_us),
+    )
+    .where(_OURS)
+    .order_by(_nodes.id)
+)
+# In the order in which everybody does: what follows writes some of them first.
+_LOCK = select(_nodes.id).where(_OURS).order_by(_nodes.id).with_for_update(key_share=True)
+_TOLD = (
+    select(schema.nodes)
+    .where(_OURS, _nodes.id.in_(bindparam("told", expanding=True)))
+    .order_by(_nodes.id)
 )
 _QUIET = 500  # nodes in one statement
+_ASKED_AT = {
+    column: update(schema.nodes)
+    .where(_nodes[column] < bindparam("asked"))
+    .where(_nodes.id.in_(bindparam("quiet", expanding=True)))
+    .values({column: bindparam("asked")})
+    for column in ("seen_at_us", "surveyed_at_us")
+}
 _ASKED = frozenset({EffectKind.SURVEY.value, EffectKind.RESOLVE.value})
 
 
@@ -78,15 +101,16 @@ class Listing:
 def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     """See Store.record_listing. Most of a listing is as it was last time: that costs a statement,
     not one for each machine."""
-    before = tx.conn.execute(_active(_COMPARED, said.provider)).all()
+    ours = {"provider": said.provider}
+    before = tx.conn.execute(_COMPARED, ours).all()
     found = matched(before, said.instances)
     told = {row.id: row.job_id for row in before if tells(row, found.get(row.id), said)}
     tx.touch(dict.fromkeys(told.values(), said.at_us))
-    _lock(tx.conn, said.provider)
+    if before:
+        tx.conn.execute(_LOCK, ours).all()
     seen = []
     # Looked at twice: to know what to lock, and under those locks.
-    under_locks = _active(select(schema.nodes), said.provider).where(_nodes.id.in_(sorted(told)))
-    for row in tx.conn.execute(under_locks):
+    for row in tx.conn.execute(_TOLD, {**ours, "told": sorted(told)}) if told else ():
         instance = found.get(row.id)
         if outdated(row, instance, said):
             continue
@@ -108,23 +132,11 @@ def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
     return strays
 
 
-def _active(columns: Select[Any], provider: str) -> Select[Any]:
-    ours = (_nodes.provider == provider) & (_nodes.state != NodeState.GONE.value)
-    return columns.where(ours).order_by(_nodes.id)
-
-
-def _lock(conn: Connection, provider: str) -> None:
-    """In the order in which everybody does: what follows writes some of them first."""
-    rows = _active(select(_nodes.id), provider).with_for_update(key_share=True)
-    conn.execute(rows).all()
-
-
 def _note_time(conn: Connection, ids: Sequence[str], said: Listing, column: str) -> None:
     """That the cloud was asked, and said nothing new about these nodes."""
-    later = _nodes[column] < said.asked_at_us
-    statement = update(schema.nodes).values({column: said.asked_at_us}).where(later)
     for at in range(0, len(ids), _QUIET):
-        conn.execute(statement.where(_nodes.id.in_(ids[at : at + _QUIET])))
+        some = ids[at : at + _QUIET]
+        conn.execute(_ASKED_AT[column], {"asked": said.asked_at_us, "quiet": some})
 
 
 def unwanted(said: Listing, found: Mapping[str, Instance]) -> list[Instance]:

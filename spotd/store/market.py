@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Label, Row, delete, func, select, update
 
 from providers.base import Offer, Scope
 from spotd.model import Desired, Limits, Market, Refusal, S
-from spotd.states import NodeState
 from spotd.store import ledger, limits, schema
 from spotd.store.codec import decode_offer, encode
+from spotd.store.rows import NOT_GONE
 from spotd.store.standing import Standing, judge
 from spotd.store.transaction import Transaction
 
@@ -21,7 +21,6 @@ REMEMBERED_S = 6 * 3600.0  # refusals older than this say nothing any more
 MOST_REFUSALS = 1000
 
 _offers, _refusals, _nodes = schema.offers.c, schema.refusals.c, schema.nodes.c
-_ACTIVE = _nodes.state != NodeState.GONE.value
 
 
 def _version(name: str) -> Label[int]:
@@ -39,7 +38,7 @@ _USE = (
         _version("offers"),
     )
     .select_from(schema.nodes)
-    .where(_ACTIVE)
+    .where(NOT_GONE)
 )
 _OFFERS_VERSION = select(_version("offers"))
 
@@ -196,7 +195,7 @@ def _keep_history(conn: Connection, offers: Iterable[Offer], at_us: int) -> None
 def _waiting_jobs(conn: Connection) -> list[str]:
     """Wanted jobs without a machine."""
     jobs = schema.jobs.c
-    has_node = select(_nodes.id).where(_nodes.job_id == jobs.id, _ACTIVE).exists()
+    has_node = select(_nodes.id).where(_nodes.job_id == jobs.id, NOT_GONE).exists()
     query = select(jobs.id).where(
         jobs.outcome.is_(None), jobs.desired == Desired.RUN.value, ~has_node
     )

@@ -11,7 +11,7 @@ from providers.base import Scope
 from spotd.model import EffectKind, Node, S
 from spotd.states import NodeState
 from spotd.store import ledger, market, schema
-from spotd.store.rows import NodeRow, nodes_query, read_nodes
+from spotd.store.rows import NOT_GONE, ZERO, NodeRow, nodes_query, read_nodes
 from spotd.store.transaction import Transaction
 
 _nodes = schema.nodes.c
@@ -31,11 +31,18 @@ _HEARD = (
         link_down_at_us=0,
     )
 )
-_NOT_GONE = _nodes.state != NodeState.GONE.value
 _OF_JOB = nodes_query(_nodes.job_id == bindparam("job"))
-_ACTIVE = nodes_query(_NOT_GONE)
+_ACTIVE = nodes_query(NOT_GONE)
 _SOME = nodes_query(_nodes.id.in_(bindparam("nodes", expanding=True)))
-_BOOTED = select(_nodes.id, _nodes.state).where(_NOT_GONE, _nodes.booted_at_us > 0)
+_BOOTED = select(_nodes.id, _nodes.state).where(NOT_GONE, _nodes.booted_at_us > 0)
+_DOWN = select(_nodes.id, _nodes.job_id).where(_nodes.link_down_at_us > ZERO)
+_SILENT = select(_nodes.job_id).where(
+    _nodes.state.not_in((NodeState.TERMINATING.value, NodeState.GONE.value)),
+    _nodes.booted_at_us > 0,
+    _nodes.booted_at_us < bindparam("before"),
+    _nodes.heard_at_us < bindparam("before"),
+    _nodes.exit_code.is_(None),
+)
 WORKED = {"effect_failures": 0, "effect_failed_at_us": 0, "effect_error": ""}
 
 
@@ -158,8 +165,7 @@ def record_heard(tx: Transaction, heard: dict[str, int]) -> None:
     """See Store.record_heard."""
     if not heard:
         return
-    down = select(_nodes.id, _nodes.job_id).where(_nodes.link_down_at_us > 0)
-    back = {row.id: row.job_id for row in tx.conn.execute(down) if row.id in heard}
+    back = {row.id: row.job_id for row in tx.conn.execute(_DOWN) if row.id in heard}
     tx.touch({job_id: heard[node_id] for node_id, job_id in back.items()})
     tx.conn.execute(_HEARD, [{"node": node, "at": heard[node]} for node in sorted(heard)])
 
@@ -176,13 +182,8 @@ def record_link(tx: Transaction, node_id: str, down_at_us: int) -> None:
 
 def note_silent(tx: Transaction, before_us: int) -> None:
     """See Store.note_silent."""
-    silent = select(_nodes.job_id).where(
-        _nodes.state.not_in((NodeState.TERMINATING.value, NodeState.GONE.value)),
-        _nodes.booted_at_us.between(1, before_us - 1),
-        _nodes.heard_at_us < before_us,
-        _nodes.exit_code.is_(None),
-    )
-    tx.touch(dict.fromkeys(tx.conn.execute(silent).scalars(), before_us))
+    silent = tx.conn.execute(_SILENT, {"before": before_us}).scalars()
+    tx.touch(dict.fromkeys(silent, before_us))
 
 
 def job_nodes(conn: Connection, job_id: str) -> list[Node]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, delete, insert, select, update
 
 from spotd.model import Event
-from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.base import DisabledUser, ShutOutError
+from spotd.store.rows import NOT_GONE
 from spotd.store.transaction import Transaction
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
@@ -83,7 +83,7 @@ def shut_out(conn: Connection) -> list[tuple[str, str]]:
         select(_admissions.node_id, _admissions.user_name)
         .join_from(schema.admissions, schema.nodes, _nodes.id == _admissions.node_id)
         .join(schema.disabled_users, _users.name == _admissions.user_name)
-        .where(_admissions.dismissed_at_us == 0, _nodes.state != NodeState.GONE.value)
+        .where(_admissions.dismissed_at_us == 0, NOT_GONE)
         .order_by(_admissions.node_id, _admissions.user_name)
     )
     return [(row.node_id, row.user_name) for row in conn.execute(query)]

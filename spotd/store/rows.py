@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select
 
 from providers.base import NoticeKind, Offer
 from spotd.model import (
@@ -50,6 +50,11 @@ NODE_BIRTH = (
     "expires_at_us",
 )
 _DECIDED = tuple(sorted(NODE_DECISIONS))
+
+# Spelled out as in the indexes that are made for them. With a parameter in its place, SQLite
+# compiles a statement anew whenever it is executed, to see whether such an index would do.
+ZERO: ColumnElement[int] = literal_column("0")
+NOT_GONE = _nodes.state != literal_column(f"'{NodeState.GONE.value}'")
 
 
 def job_of(row: Row[Any]) -> Job:

@@ -8,9 +8,8 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, or_, select
 
 from spotd.model import Attempt, Job, Node, View
-from spotd.states import NodeState
 from spotd.store import ledger, schema, throughput
-from spotd.store.rows import JOB_COLUMNS, job_of, nodes_query, read_nodes
+from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -25,7 +24,7 @@ _NEWEST = select(_jobs.generation).where(_jobs.id == _nodes.job_id).scalar_subqu
 # All nodes not gone, and those of the newest attempt, of each job.
 _NODES = nodes_query(
     _nodes.job_id.in_(_IDS),
-    or_(_nodes.state != NodeState.GONE.value, _nodes.generation == _NEWEST),
+    or_(NOT_GONE, _nodes.generation == _NEWEST),
 )
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,10 +45,17 @@ class Postgres:
     """A running server; `create` makes databases. With `address` it listens there, too, started by
     the command `within`."""
 
-    def __init__(self, folder: Path, address: str = "", within: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        address: str = "",
+        within: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self._address = address
         self._within = within
+        self._settings = settings or {}
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -74,6 +81,7 @@ class Postgres:
             "shared_buffers": "32MB",
             "max_connections": "60",
             "deadlock_timeout": "50ms",
+            **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [binary("postgres"), "-D", str(self.folder / "data"), *options]
@@ -124,14 +132,16 @@ class Postgres:
 
 
 @contextmanager
-def running(address: str = "", within: Sequence[str] = ()) -> Iterator[Postgres]:
-    """A server for the length of the block."""
+def running(
+    address: str = "", within: Sequence[str] = (), settings: Mapping[str, str] | None = None
+) -> Iterator[Postgres]:
+    """A server for the length of the block, with more settings than those of all tests."""
     folder = Path(tempfile.mkdtemp(prefix="spotd-pg-", dir="/tmp"))
     try:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-        server = Postgres(folder, address, within)
+        server = Postgres(folder, address, within, settings)
         server.init()
         server.start()
         try:

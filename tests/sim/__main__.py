@@ -17,10 +17,14 @@ import json
 import sys
 import time
 
-from tests.sim.batch import Sum, play, shrink
+from tests.sim import sweep
+from tests.sim.batch import Sum, cores, play, shrink
 from tests.sim.profiles import PROFILES
+from tests.sim.quiet import progress
 from tests.sim.run import Case, Result
 from tests.sim.tiers import TIERS
+from tests.sim.zoo import report as zoo
+from tests.sim.zoo.report import FORMS
 
 ENOUGH = 40  # runs from which on a fault that never fired is a mistake
 
@@ -28,12 +32,8 @@ ENOUGH = 40  # runs from which on a fault that never fired is a mistake
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     if args.zoo:
-        from tests.sim.zoo import report as zoo
-
-        return zoo.main(args.json)
+        return zoo.main("json" if args.json else args.form, args.processes or cores())
     if args.sweep:
-        from tests.sim import sweep
-
         return sweep.main(args.sweep, args.json)
     return _batch(args)
 
@@ -47,8 +47,8 @@ def _batch(args: argparse.Namespace) -> int:
         total.add(result)
         if result.violation is not None:
             _tell(shrink(result) if args.shrink else result)
-        if not args.json and sys.stderr.isatty():
-            print(f"\r{total.runs} of {len(cases)}", end="", file=sys.stderr)
+        if not args.json:
+            progress(f"{total.runs} of {len(cases)} runs", total.runs == len(cases))
     wall_s = time.monotonic() - began_s
     _print_json(total, wall_s) if args.json else _print(total, wall_s)
     vacuous = total.vacuous if total.runs >= ENOUGH else []
@@ -71,8 +71,8 @@ def _tell(result: Result) -> None:
 def _print(total: Sum, wall_s: float) -> None:
     each_s = total.took_s / max(total.runs, 1)
     print(
-        f"{total.runs} runs, {total.hours:,.0f} simulated hours in {wall_s:.0f} s"
-        f" ({1 / max(each_s, 1e-9):.2f} runs a second and core):"
+        f"{total.runs} runs, {total.hours:,.0f} simulated hours in {wall_s:.0f} s,"
+        f" {total.took_s:.0f} CPU s ({1 / max(each_s, 1e-9):.2f} runs a second and core):"
         f" {len(total.violations)} violations"
     )
     counts = ", ".join(f"{value:,} {name}" for name, value in sorted(total.counts.items()))
@@ -125,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, help="default: one for each core")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--zoo", action="store_true", help="find every planted bug")
+    parser.add_argument("--form", choices=FORMS, default="text", help="of the zoo's table")
     parser.add_argument("--sweep", metavar="SCENARIO", help="die at every boundary of one scenario")
     return parser
 

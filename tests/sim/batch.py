@@ -100,10 +100,15 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def play(cases: Iterable[Case], processes: int | None = None) -> Iterator[Result]:
     """The results as they come, in the order of the cases."""
     wanted = list(cases)
-    count = min(processes or os.cpu_count() or 1, len(wanted))
+    count = min(processes or cores(), len(wanted))
     if count > 1:
         with players(count) as pool:
             yield from pool.map(attempt, wanted)

@@ -188,6 +188,7 @@ class StoreClient:
             for view, _ in plans:
                 job = out.store.find_job(view.job.id)
                 stored[view.job.id] = job.version if job is not None else -1
+            out.decisions += 1
             return out.store.commit_many(plans, now_us)
 
         results: list[CommitResult] = self._write("commit_many", write)
@@ -219,6 +220,8 @@ class StoreClient:
 
 class Outside(Protocol):
     """What every daemon of a run shares."""
+
+    decisions: int  # that may have been written: each may change who is chosen, and what has ended
 
     @property
     def kernel(self) -> Kernel: ...
@@ -422,7 +425,7 @@ def on_kernel(kernel: Kernel) -> Iterator[None]:
         put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.reaper.round", "ThreadPoolExecutor", OneByOne)
         put("spotd.reaper.round", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
-        put("spotd.observe.nodes", "TURN_S", 5.0)
+        put("spotd.observe.nodes", "TURN_S", 10.0)
         put("spotd.observe.nodes", "LOOK_S", 15.0)
         put("spotd.observe.nodes", "SILENT_S", 15.0)
         put("spotd.observe.nodes", "STALL_S", 12.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -47,6 +48,7 @@ class Task:
             self._run()
         finally:
             self.process.tasks.pop(self, None)
+            self._kernel.forget(self)
 
     def step(self) -> None:
         """Go on until it gives way; by the scheduler alone."""
@@ -70,6 +72,7 @@ class Kernel:
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._current: Task | None = None
         self._failure: Exception | None = None
+        self._tasks: dict[Task, None] = {}
 
     # --- by anybody
 
@@ -84,6 +87,7 @@ class Kernel:
     def spawn(self, process: Process, run: Callable[[], None]) -> Task:
         """A new thread of control; it begins when whoever runs now gives way."""
         task = Task(self, process, run)
+        self._tasks[task] = None
         process.tasks[task] = None
         self._wake(task, self.now_us)
         return task
@@ -139,11 +143,25 @@ class Kernel:
         """Who runs now, if it is a task."""
         return self._current
 
+    def forget(self, task: Task) -> None:
+        """It has come to its end."""
+        self._tasks.pop(task, None)
+
     def fail(self, error: Exception) -> None:
         """End the run with `error` when the event at hand is over; the first one counts."""
         self._failure = self._failure or error
 
     # --- the scheduler
+
+    def close(self) -> None:
+        """Nothing happens any more: unwind whoever still waits. What waits for ever is never
+        forgotten: a world with a task that was left standing stays in memory."""
+        self._queue.clear()
+        for task in list(self._tasks):
+            task.process.alive = False
+            with suppress(Exception):  # where it stood, nobody is there any more
+                task.end()
+        self._queue.clear()
 
     def run(self, until_us: int) -> None:
         """Let everything happen that is due until then. Raises what it was told to fail with."""

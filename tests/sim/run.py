@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -76,7 +76,7 @@ def run(case: Case, open_store: Open) -> Result:
     kernel = Kernel()
     faults = Faults(case.seed, strengths)
     result = Result(case, enabled=frozenset(strengths))
-    with on_kernel(kernel), ExitStack() as stack:
+    with closing(kernel), on_kernel(kernel), ExitStack() as stack:
         world = SimWorld(kernel, faults, profile.daemons)
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
         world.timing = Timing(unattended_s=profile.unattended_h * 3600)
@@ -100,10 +100,10 @@ def run(case: Case, open_store: Open) -> Result:
             result.tail = world.told(50)
         finally:
             store.close()
-    result.fired, result.trace = faults.fired, world.trace()
-    result.counts = world.counts()
-    result.counts["steps_lost"] = oracles.bucket.steps_lost.total()
-    result.counts["orphan_s"] = int(oracles.waste.orphan_s)
+        result.fired, result.trace = faults.fired, world.trace()
+        result.counts = world.counts()
+        result.counts["steps_lost"] = oracles.bucket.steps_lost.total()
+        result.counts["orphan_s"] = int(oracles.waste.orphan_s)
     result.took_s = time.process_time() - began_s
     return result
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 
 from tests.sim.batch import Sum, play
-from tests.sim.quiet import quiet
+from tests.sim.quiet import progress, quiet
 from tests.sim.run import Case, Result
 from tests.sim.scenarios import SCENARIOS
 
@@ -28,15 +29,17 @@ def sweep(scenario: str, tier: str = "memory", processes: int | None = None) -> 
     cases = (replace(whole, die_at=number) for number in range(1, boundaries + 1))
     for result in play(cases, processes):
         total.add(result)
+        progress(f"{total.runs - 1} of {boundaries} boundaries", total.runs > boundaries)
     return boundaries, total
 
 
 def main(scenario: str, as_json: bool) -> int:
-    """Sweep and tell; 1 when something was violated."""
+    """Sweep and tell; 1 when something was violated, or somebody did not die."""
     quiet()
     if scenario not in SCENARIOS:
         print(f"no scenario {scenario!r}: try {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
+    began_s = time.monotonic()
     boundaries, total = sweep(scenario)
     if as_json:
         bad = [_row(result) for result in total.violations]
@@ -46,11 +49,12 @@ def main(scenario: str, as_json: bool) -> int:
         print(
             f"{scenario}: died at each of {boundaries} boundaries,"
             f" {total.counts['crashes']} deaths, {len(total.violations)} violations"
+            f" ({time.monotonic() - began_s:.0f} s, {total.took_s:.0f} CPU s)"
         )
         for result in total.violations:
             print(f"  at boundary {result.case.die_at}: {result.violation}")
             print(*(f"      {line}" for line in result.tail[-15:]), sep="\n")
-    return 1 if total.violations else 0
+    return 1 if total.violations or total.counts["crashes"] != boundaries else 0
 
 
 def _row(result: Result) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from tests.sim.kernel import EPOCH_US, Kernel, Killed, Process
@@ -25,6 +27,27 @@ def test_tasks_sleep_and_go_on_in_the_order_of_time() -> None:
     kernel.spawn(process, lambda: run("fast", 2))
     _run(kernel, 10)
     assert said == [("fast", 2), ("slow", 3), ("fast", 4), ("slow", 6)]
+    assert not process.tasks
+
+
+def test_what_is_left_standing_is_unwound_and_forgotten() -> None:
+    """Else the worlds of a long batch stay in memory, with every task that waits in them."""
+    kernel, lock, process = Kernel(), Lock(Kernel()), Process("p")
+
+    class World: ...
+
+    worlds = [World()]
+    kept = weakref.ref(worlds[0])
+
+    def wait(world: World) -> None:
+        with lock:
+            kernel.wait()
+
+    kernel.spawn(process, lambda: wait(worlds.pop()))
+    _run(kernel, 1)
+    assert kept() is not None
+    kernel.close()
+    assert kept() is None
     assert not process.tasks
 
 

@@ -33,6 +33,7 @@ def test_nothing_is_violated(profile: str) -> None:
     assert result.violation is None, result.tail
 
 
+@pytest.mark.timeout(600)  # a server and its client take turns, and on a busy machine they wait
 def test_a_run_is_the_same_on_every_store() -> None:
     """To the last event: what holds for the quick store holds for the real ones."""
     traces = {

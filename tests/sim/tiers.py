@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from spotd.store.base import Store
-from spotd.store.sql import open_store
+from spotd.store.sql import SqlStore, open_store
 from tests.rigs import postgres
+from tests.sim.kernel import EPOCH_US
 from tests.sim.memory_store import MemoryStore
 
 DEPLOYMENT = "d0"
+
+# No limits of real time, which would make a run depend on how busy the machine is: there is one
+# session at a time, and nobody to wait for.
+_PATIENT = "&connect_timeout=300&options=-c%20statement_timeout%3D0"
 
 Open = Callable[[Callable[[], int], Callable[[], None]], Store]  # (now_us, notify)
 
@@ -26,18 +32,50 @@ def memory() -> Iterator[Open]:
 def sqlite() -> Iterator[Open]:
     """A file, as in production; on a disk that forgets, so that no run waits for one."""
     shm = Path("/dev/shm")
-    with TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
-        names = (f"sqlite:///{folder}/{number}.db" for number in range(10**9))
-        yield lambda now_us, notify: _sql(next(names), now_us, notify)
+    with TemporaryDirectory(
+        prefix="spotd-sim-", dir=shm if shm.is_dir() else None, ignore_cleanup_errors=True
+    ) as name:
+        folder = Path(name)
+        ready, used = folder / "ready.db", folder / "used.db"
+        _prepare(f"sqlite:///{ready}")
+
+        def open_copy(now_us: Callable[[], int], notify: Callable[[], None]) -> Store:
+            for old in folder.glob("used.db*"):
+                old.unlink()
+            shutil.copy(ready, used)
+            return _sql(f"sqlite:///{used}", now_us, notify)
+
+        yield open_copy
 
 
 @contextmanager
 def postgresql() -> Iterator[Open]:
-    with postgres.running() as server:
-        yield lambda now_us, notify: _sql(server.url(server.create()), now_us, notify)
+    """A server that syncs nothing: what a crash of it would lose is thrown away anyway."""
+    careless = dict.fromkeys(("synchronous_commit", "full_page_writes", "autovacuum", "jit"), "off")
+    with postgres.running(settings=careless) as server:
+        server.execute("CREATE DATABASE ready")
+        _prepare(server.url("ready"))
+        used = ""
+
+        def open_copy(now_us: Callable[[], int], notify: Callable[[], None]) -> Store:
+            nonlocal used
+            if used:
+                server.execute(f"DROP DATABASE {used}")
+            used = server.create("ready")
+            store = _sql(server.url(used) + _PATIENT, now_us, notify)
+            # Nobody restarts this server: no connection is asked first whether it still is one.
+            store._database._writer.pool._pre_ping = False
+            return store
+
+        yield open_copy
 
 
-def _sql(url: str, now_us: Callable[[], int], notify: Callable[[], None]) -> Store:
+def _prepare(url: str) -> None:
+    """An empty database with the schema, to be copied for each run."""
+    _sql(url, lambda: EPOCH_US, lambda: None).close()
+
+
+def _sql(url: str, now_us: Callable[[], int], notify: Callable[[], None]) -> SqlStore:
     return open_store(url, now=now_us, notify=notify, deployment_factory=lambda: DEPLOYMENT)
 
 

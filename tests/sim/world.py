@@ -56,6 +56,7 @@ class SimWorld:
         self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
         self.crashes = 0  # of daemons
+        self.decisions = 0  # that may have been written
         self.boundaries = 0  # that a daemon came past
         self.die_at = 0  # which of them one does not survive
         self._digest = blake2b(digest_size=16)

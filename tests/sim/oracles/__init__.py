@@ -35,6 +35,7 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
 
 from __future__ import annotations
 
+from spotd.model import Node
 from tests.sim.oracles.base import Violation, ViolationError
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.clouds import CloudOracle
@@ -74,6 +75,7 @@ ORACLES = {
     "Q1": ("record",),
 }
 LOOK_S = 10.0  # between looks at who is whose
+READ_S = 60.0  # between readings of a record that nobody has decided anything about
 
 
 class Oracles:
@@ -89,17 +91,30 @@ class Oracles:
         self.duties = DutyOracle(world)
         self.desertion = DesertionOracle(world, self.bucket)
         self.restored = RestoredOracle(world)
+        self._nodes: list[Node] = []
+        self._ended: frozenset[str] = frozenset()  # jobs
+        self._decisions, self._read_us = -1, 0
         self._look()
 
     def _look(self) -> None:
         self._world.kernel.after(LOOK_S, self._look)
         if not self._world.store_away:
-            nodes = self._world.store.active_nodes()
-            self.record.look(nodes)
-            self.clouds.look(nodes, LOOK_S)
-            self.waste.look(nodes, LOOK_S)
+            self._read()
+            self.record.look(self._nodes)
+            self.clouds.look(self._nodes, LOOK_S)
+            self.waste.look(self._nodes, self._ended, LOOK_S)
         self.money.look(LOOK_S)
         self.desertion.look(LOOK_S)
+
+    def _read(self) -> None:
+        """What is judged of the record (who is chosen, in which state, and what has ended) changes
+        by decisions; in case it did not, it is read now and then all the same."""
+        world, now_us = self._world, self._world.kernel.now_us
+        if self._decisions == world.decisions and now_us < self._read_us + int(READ_S * 1e6):
+            return
+        self._decisions, self._read_us = world.decisions, now_us
+        self._nodes = world.store.active_nodes()
+        self._ended = frozenset(j.id for j in world.store.jobs() if j.outcome is not None)
 
     def judge_end(self) -> None:
         """After the calm: everything is done, told, and costs nothing any more. Where nobody was

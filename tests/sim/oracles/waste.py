@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from spotd.model import Node
 from spotd.states import NodeState
@@ -33,12 +33,12 @@ class WasteOracle(Oracle):
         self._beside: dict[str, float] = {}
         self._enabled = world.faults.enabled()
 
-    def look(self, nodes: Sequence[Node], passed_s: float) -> None:
+    def look(self, nodes: Sequence[Node], ended: Collection[str], passed_s: float) -> None:
+        """`nodes` are those not gone, `ended` the jobs with an outcome."""
         training = {n.job_id for n in nodes if n.chosen and n.state is NodeState.RUNNING}
         idle = (NodeState.LAUNCHING, NodeState.BOOTING)
         beside = {n.token for n in nodes if n.state in idle and n.job_id in training}
         owned = {node.token for node in nodes}
-        ended = {job.id for job in self.world.store.jobs() if job.outcome is not None}
         for cloud in self.world.clouds.values():
             for rented in cloud.alive():
                 if self._held(rented):
