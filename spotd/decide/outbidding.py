@@ -24,8 +24,10 @@ def move_outbid(d: Draft) -> None:
     if not dear:
         return
     node = max(dear, key=lambda one: one.offer.price_microusd_per_h)
-    usd = node.offer.price_microusd_per_h / 1e6
-    free = [row.offer for row in rank(spec, d.market, d.now_us) if not row.excluded]
+    here = node.offer.price_microusd_per_h
+    usd = here / 1e6
+    rows = rank(spec, d.market, d.now_us)
+    free = [row.offer for row in rows if not row.excluded and row.offer.price_microusd_per_h < here]
     if not free or d.market.blocked:
         d.say(
             f"{place(node)} costs ${usd:.2f}/h by now, and no place below max_hourly_cost is free"

@@ -9,7 +9,18 @@ import pytest
 
 from spotd.model import CheckpointSpec, Desired, EffectKind, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState
-from tests.spotd.decide.build import NOW, by_id, kinds, market, node, offer, settle, spec, view
+from tests.spotd.decide.build import (
+    NOW,
+    by_id,
+    hello,
+    kinds,
+    market,
+    node,
+    offer,
+    settle,
+    spec,
+    view,
+)
 
 CAP = 20_000_000
 CHEAP = offer("gcp-1a", 10)
@@ -44,6 +55,9 @@ def test_it_trains_on_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> Non
     assert "outbid" in kinds(plan)
     (event,) = [found for found in plan.events if found.kind == "outbid"]
     assert "$30.00/h is above max_hourly_cost" in event.text
+    ready = hello(generation=2, chosen=True, ready_at_us=NOW, started_at_us=NOW, offer=CHEAP)
+    later, _ = settle(replace(after, nodes=(left, ready)), PLACES)
+    assert by_id(later, left).effect is EffectKind.RELEASE
 
 
 def test_it_moves_when_that_has_paid_and_not_before() -> None:
