@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from spotd.act.effects import LinkError
@@ -13,6 +15,7 @@ from spotd.store.base import Store
 from spotd.vault import JobKeys
 
 CALL_S = 20.0  # to let somebody in, or put them out
+SIDE_BY_SIDE = 32  # machines asked at once to put somebody out
 
 
 class VisitorLink(Protocol):
@@ -41,16 +44,26 @@ class Visitors:
 
     def put_out(self, store: Store) -> dict[str, str]:
         """Have every machine that may let a disabled user in do so no more. Node id -> "", or why
-        it did not; it is asked again the next time."""
-        found: dict[str, str] = {}
+        it did not; it is asked again the next time. Someone waits for the answer: machines are
+        asked side by side, so that fifty dead ones take two calls' time."""
+        users = defaultdict[str, list[str]](list)
         for node_id, user in store.shut_out():
-            asked_at_us = self._clock.now_us()
-            try:
-                [node] = store.find_nodes([node_id])
-                self._link.dismiss(node, self._keys(node.job_id), user, CALL_S)
-            except (LinkError, UserError) as error:
-                found[node_id] = str(error)
-            else:
-                store.record_dismissed(node_id, user, asked_at_us)
-                found.setdefault(node_id, "")
-        return found
+            users[node_id].append(user)
+
+        def put(node: Node) -> str:
+            return "; ".join(
+                filter(None, dict.fromkeys(self._dismiss(store, node, u) for u in users[node.id]))
+            )
+
+        nodes = store.find_nodes(list(users))
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as lanes:
+            return {node.id: why for node, why in zip(nodes, lanes.map(put, nodes), strict=True)}
+
+    def _dismiss(self, store: Store, node: Node, user: str) -> str:
+        asked_at_us = self._clock.now_us()
+        try:
+            self._link.dismiss(node, self._keys(node.job_id), user, CALL_S)
+        except (LinkError, UserError) as error:
+            return str(error)
+        store.record_dismissed(node.id, user, asked_at_us)
+        return ""

@@ -5,7 +5,8 @@ On the real OpenSSH server, and on that of a local cloud's machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from spotd.act.bundle import build_bundle
 from spotd.act.effects import LinkError
 from spotd.act.link import SshLink
 from spotd.act.ssh import Connection, SshAuthRefusedError, connect
+from spotd.act.visitors import SIDE_BY_SIDE, Visitors
+from spotd.clock import SystemClock
 from spotd.model import Node
-from spotd.vault import KeyPair, make_key_pair
+from spotd.vault import JobKeys, KeyPair, make_key_pair
 from tests.rigs import openssh, sshd
 from tests.rigs.station import wait_until
 from tests.spotd.store.build import new_node
@@ -32,6 +35,7 @@ def pair(seed: int) -> KeyPair:
 
 
 ALICE, BOB = pair(7), pair(8)
+KEYS = JobKeys.create(bytes)
 
 
 @pytest.fixture(params=["openssh", "local"])
@@ -129,6 +133,39 @@ def test_keys_of_a_user_do_not_pile_up(tmp_path: Path) -> None:
         assert len(found) == 9
         assert pair(29).public in found[-1]
         assert sum(line.endswith(" spotd-user:alice") for line in found) == 8
+
+
+class Crowd:
+    """Machines that answer, or not, once all that may be asked at once are asked; and their store,
+    in which each lets two in."""
+
+    def __init__(self, count: int) -> None:
+        self.nodes = [replace(new_node(), id=f"n{at}") for at in range(count)]
+        self.asked = threading.Barrier(count)
+        self.dismissed: set[tuple[str, str]] = set()
+
+    def shut_out(self) -> list[tuple[str, str]]:
+        return [(node.id, user) for node in self.nodes for user in ("alice", "bob")]
+
+    def find_nodes(self, ids: Sequence[str]) -> list[Node]:
+        return [node for node in self.nodes if node.id in ids]
+
+    def record_dismissed(self, node_id: str, user: str, _at_us: int) -> None:
+        self.dismissed.add((node_id, user))
+
+    def dismiss(self, node: Node, _keys: object, user: str, _deadline_s: float) -> None:
+        if user == "alice":
+            self.asked.wait(LIMIT_S)
+        if node.id == "n3":
+            raise LinkError("no route")
+
+
+def test_dead_machines_keep_nobody_from_the_others() -> None:
+    crowd = Crowd(SIDE_BY_SIDE)
+    visitors = Visitors(crowd, lambda _job: KEYS, SystemClock())  # type: ignore[arg-type]
+    found = visitors.put_out(crowd)  # type: ignore[arg-type]
+    assert found == {node.id: "" for node in crowd.nodes} | {"n3": "no route"}
+    assert crowd.dismissed == {pair for pair in crowd.shut_out() if pair[0] != "n3"}
 
 
 @pytest.mark.parametrize(
