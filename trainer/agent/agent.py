@@ -79,10 +79,9 @@ class Agent:
         if recall.is_first:
             self._journal.append(wire.HELLO, describe_agent(recall.boot_id))
         else:
-            self._journal.append(wire.WARNING, {"text": "the node agent was started again"})
+            self._warn("the node agent was started again")
         if not in_memory(self._site.places):
-            text = f"no /dev/shm here: secrets lie in {self._site.places.memory}, on a disk"
-            self._journal.append(wire.WARNING, {"text": text})
+            self._warn(f"no /dev/shm here: secrets lie in {self._site.places.memory}, on a disk")
         if self._demands.start is not None:
             self._training.begin()
 
@@ -101,10 +100,11 @@ class Agent:
 
     def end(self) -> None:
         """Leave the loop, and training alone (SIGTERM)."""
-        self._journal.append(
-            wire.WARNING, {"text": "the node agent was told to end; training goes on without it"}
-        )
+        self._warn("the node agent was told to end; training goes on without it")
         self._site.ended.set()
+
+    def _warn(self, text: str) -> None:
+        self._journal.append(wire.WARNING, {"text": text})
 
     def _turn(self) -> None:
         try:
@@ -134,7 +134,7 @@ class Agent:
             if text not in self._met:
                 self._met.add(text)
                 _LOG.exception("an error of the machine")
-                self._journal.append(wire.WARNING, {"text": text})
+                self._warn(text)
 
     def _until_next(self) -> float:
         now = self._site.monotonic()
@@ -398,5 +398,4 @@ class Agent:
 
     def _watched_after(self, seq: int) -> None:
         if self._journal.skip_to(seq):
-            text = "the end of the journal was lost with a crash of the machine"
-            self._journal.append(wire.WARNING, {"text": text})
+            self._warn("the end of the journal was lost with a crash of the machine")
