@@ -425,7 +425,7 @@ def on_kernel(kernel: Kernel) -> Iterator[None]:
         put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.reaper.round", "ThreadPoolExecutor", OneByOne)
         put("spotd.reaper.round", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
-        put("spotd.observe.nodes", "TURN_S", 10.0)
+        put("spotd.observe.nodes", "TURN_S", 5.0)
         put("spotd.observe.nodes", "LOOK_S", 15.0)
         put("spotd.observe.nodes", "SILENT_S", 15.0)
         put("spotd.observe.nodes", "STALL_S", 12.0)

@@ -72,8 +72,6 @@ class Agent:
             self._dangers.meet(notice)
         self._link = WorkerLink(site.places.worker_socket, self._flag, self)
 
-    # --- the loop
-
     def greet(self, recall: Recall) -> None:
         """The first entry of this agent, and the training that an earlier one left."""
         if recall.is_first:
