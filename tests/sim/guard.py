@@ -31,6 +31,7 @@ class Guard:
         """Whether a machine on which nothing was started has waited for too long."""
         return self._deadman.due(_NOTHING, self._monotonic(), idle=True)
 
-    def gives_up(self) -> bool:
+    def gives_up(self, *, failed: bool) -> bool:
         """Whether the machine, on which nothing runs any more, switches itself off."""
-        return self._deadman.spent(self._monotonic(), waits=False) and self._can_switch_off
+        spent = self._deadman.spent(self._monotonic(), waits=False, failed=failed)
+        return spent and self._can_switch_off

@@ -147,6 +147,7 @@ class SimAgent:
         self.guard = Guard(config, self._monotonic)
         self._met: set[str] = set()
         self._trainer: Trainer | None = None
+        self._failed = False  # it crashed
         self._over = False  # nothing is started here any more
         self._turn = 0  # tells the tasks of an agent that died from those of the next one
 
@@ -215,6 +216,7 @@ class SimAgent:
 
     def exited(self, code: int) -> None:
         """The program ended, or will not begin."""
+        self._failed = code == DIED
         self.say(wire.EXITED, {"code": code, "ranks": {"0": code}, "tail": ""})
 
     def _beat(self) -> None:
@@ -317,7 +319,7 @@ class SimAgent:
             if self.guard.idles():
                 self._over = self._machine.was_alone = True
                 self.exited(wire.EXIT_RELEASED)
-        elif self.guard.gives_up():
+        elif self.guard.gives_up(failed=self._failed):
             self._machine.switch_off()
 
     def _monotonic(self) -> float:
