@@ -1,6 +1,7 @@
 """How soon does the other daemon take over? Two real ones on one PostgreSQL, one of them hurt.
 
-    python -m bench.takeover [--samples 20] [--kinds killed,frozen,cut] [--lease-s 20] [--json FILE]
+    python -m bench.takeover [--samples 20] [--kinds killed,frozen,cut] [--lease-s 20] [--first 0]
+                             [--json FILE]
 
 In each sample the daemon that holds every duty is hurt at a random moment (seeded), and the job's
 machine gets a notice of preemption in the same instant: killed (kill -9), frozen (SIGSTOP), or cut
@@ -83,8 +84,8 @@ class Sample:
     duties_s: float
 
 
-def measure(kind: str, samples: int, folder: Path, lease_s: float) -> Outcome:
-    """`samples` takeovers."""
+def measure(kind: str, samples: int, folder: Path, lease_s: float, first: int = 0) -> Outcome:
+    """`samples` takeovers; `first` is the number, and so the seed, of the first."""
     found = []
     with (
         Box(folder / "cloud", SCENARIO) as cloud,
@@ -94,7 +95,7 @@ def measure(kind: str, samples: int, folder: Path, lease_s: float) -> Outcome:
         cloud.ask_cloud("/control/fault", SLOW)
         with running_pair(folder, server, cloud, f"lease_s = {lease_s:g}\n{TIMING}") as pair:
             job_id = pair.twins[0].submit(JOB, "takeover")
-            for number in range(samples):
+            for number in range(first, first + samples):
                 with pair.explaining():
                     sample = _take_over(pair, job_id, kind, random.Random(f"{kind} {number}"))
                 found.append(sample)
@@ -212,6 +213,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--kinds", default=",".join(HURTS))
     parser.add_argument("--lease-s", type=float, default=20.0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first sample")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     machine = f"{platform.machine()}, {platform.system()}, local cloud, PostgreSQL without fsync"
@@ -220,7 +222,8 @@ def main() -> int:
     missed = []
     for kind in options.kinds.split(","):
         with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as folder:
-            outcome = measure(kind, options.samples, Path(folder), options.lease_s)
+            where = Path(folder)
+            outcome = measure(kind, options.samples, where, options.lease_s, options.first)
         figures = report["kinds"][kind] = summary(outcome)
         print(kind, json.dumps({k: v for k, v in figures.items() if k != "raw"}), flush=True)
         worst = {name: figures[f"{name}_worst"] for name in ("decision_s", "duties_s")}
