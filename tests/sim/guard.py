@@ -33,4 +33,7 @@ class Guard:
 
     def gives_up(self) -> bool:
         """Whether the machine, on which nothing runs any more, switches itself off."""
-        return self._deadman.spent(self._monotonic(), waits=False) and self._can_switch_off
+        return (
+            self._deadman.spent(self._monotonic(), waits=False, failed=False)
+            and self._can_switch_off
+        )
