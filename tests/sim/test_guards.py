@@ -20,6 +20,7 @@ from spotd.reaper.round import Reaper, Report
 from spotd.states import NodeState
 from tests.sim.daemon import CloudClient
 from tests.sim.oracles.desertion import DesertionOracle
+from tests.sim.oracles.waste import WasteOracle
 from tests.sim.run import Case, run
 from tests.sim.tiers import memory
 from tests.sim.zoo.bug import put
@@ -93,6 +94,8 @@ def _play(
     with memory() as open_store, ExitStack() as stack:
         for layer in layers:
             layer(stack)
+        if layers:  # each may make orphans; how long they live is judged all the same
+            put(stack, WasteOracle, "_judge_sum", lambda _self: None)
         for seed in seeds:
             result = run(Case(seed, profile, hours=hours, off=off), open_store)
             counts += result.counts
