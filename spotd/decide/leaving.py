@@ -220,7 +220,8 @@ def _boot_end(d: Draft, node: Node) -> tuple[int, str]:
     else:
         return 0, ""
     since_us = d.market.listening_since_us
-    if node.booted_at_us or end_us < since_us:
+    untried = end_us < since_us and node.effect_failed_at_us < end_us
+    if node.booted_at_us or untried:  # one try is on record: daemons that die do not begin anew
         end_us = max(end_us, since_us + int(d.market.timing.lost_after_s * S))
     return end_us, text
 

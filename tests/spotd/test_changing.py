@@ -96,9 +96,9 @@ def test_a_notice_that_was_heard_and_not_recorded_outlives_the_change(stage: Sta
     office.duties.start()
     try:
         notice = Notice("n1", NoticeKind.PREEMPT, None, "i-1")
-        office.duties._untold["aws"].append(notice)
+        office.duties._queues["aws"]._untold.append(notice)
         office.change({"aws": stage.clouds["aws"]}, replace(NEVER, notices_s=0.05))
-        wait_until(lambda: not office.duties._untold["aws"])
+        wait_until(lambda: not office.duties._queues["aws"]._untold)
     finally:
         assert office.duties.stop(LIMIT_S)
 

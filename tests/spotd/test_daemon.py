@@ -155,8 +155,9 @@ def test_the_loop_that_goes_round_looks_after_the_clock_of_the_duties() -> None:
     daemon, looked = Daemon.__new__(Daemon), []
     daemon.clock, daemon._fed_s = SystemClock(), -WATCHDOG_EVERY_S
     daemon.duties = SimpleNamespace(notice_clock=lambda: looked.append(1))  # type: ignore[assignment]
+    daemon._tell = lambda: looked.append(2)  # type: ignore[method-assign]
     daemon._progressed()
-    assert looked == [1]
+    assert looked == [1, 2]
 
 
 def test_a_failure_of_the_main_thread_ends_it_whole(box: Box) -> None:

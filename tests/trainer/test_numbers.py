@@ -88,7 +88,10 @@ def test_several_in_a_row_take_it_back_to_the_last_checkpoint(
 def test_what_does_not_help_twice_ends_it_and_head_is_a_good_one(trainer: Trainer) -> None:
     with AgentEnd() as agent:
         assert run(trainer, "0:17-1000", agent) not in (EXIT_FINISHED, EXIT_DIVERGED)
-        assert [said["step"] for said in agent.of("rolled_back")] == [15, 10], "further back"
+        first, second = (said["step"] for said in agent.of("rolled_back"))
+        assert second < first <= 15, (
+            "further back; a save that is under way keeps the next one away"
+        )
         assert [said["code"] for said in agent.of("exit")] == [EXIT_DIVERGED]
     assert "diverged" in trainer.output()
     head = head_of(trainer)

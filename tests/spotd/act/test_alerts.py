@@ -442,7 +442,7 @@ clock = SystemClock()
 store = open_store(database, now=clock.now_us, notify=lambda: None, deployment_factory=lambda: "d0")
 delivery = Delivery({"default": SlackRoute(url)}, clock)
 while store.due_alerts(clock.now_us(), 1):
-    epoch = store.take_duty("alerts", "me", clock.now_us(), 30_000_000)
+    epoch = store.take_duty("alerts", "me", clock.now_us, 30_000_000)
     delivery.deliver(store.fenced("alerts", epoch))
 store.close()
 """

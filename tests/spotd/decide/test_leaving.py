@@ -222,6 +222,9 @@ def test_a_machine_whose_time_to_boot_ran_out_while_nobody_was_there_is_tried_fi
     assert plan.wake_at_us <= NOW + 120 * S
     after, _ = settle(view(old), back, now=NOW + 120 * S)
     assert by_id(after, old).leave_reason is LeaveReason.BOOT_TIMEOUT
+    tried = replace(old, effect_failed_at_us=NOW - S, effect_failures=1)
+    after, _ = settle(view(tried), back)
+    assert by_id(after, tried).leave_reason is LeaveReason.BOOT_TIMEOUT, "by another, that died"
     waited = replace(old, requested_at_us=NOW - 899 * S)
     after, _ = settle(view(waited), back, now=NOW + S)
     assert by_id(after, waited).leave_reason is LeaveReason.BOOT_TIMEOUT, "we were there"
