@@ -23,11 +23,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## the main job on three local clouds, preempted three times, proven equal
 	@$(BIN)/spotctl demo --out demo
 
-test: $(READY) ## lint, every test, then the simulator
+test: $(READY) ## lint, every test, every planted bug, and a part of the simulator's seeds
 	@tests/system-packages
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/pytest -n 4 --dist loadgroup
-	@$(MAKE) --no-print-directory sim
+	$(BIN)/python -m tests.sim --seeds 150
+	$(BIN)/python -m tests.sim --seeds 10 --tier sqlite
+	$(BIN)/python -m tests.sim --seeds 3 --tier postgresql --profile two
+	$(BIN)/python -m tests.sim --zoo
 
 sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug found
 	@tests/system-packages

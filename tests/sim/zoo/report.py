@@ -20,7 +20,7 @@ _HEAD = """# The zoo
 Bugs that a programmer could make, planted one at a time from outside of the product's code, and how
 many seeds the simulator needs until an invariant of [faults.md](faults.md) tells of each. Where a
 layer above would hide a bug, it is switched off ("without"). Each hunt begins with seed 0 and ends
-with the first find; `most` is the number of seeds at which `make sim`, and CI with it, fails. The
+with the first find; `most` is the number of seeds at which `make test` fails. The
 simulator is deterministic: everybody gets this table, whatever the machine. It is written by
 `python -m tests.sim --zoo --form markdown > docs/zoo.md`.
 
