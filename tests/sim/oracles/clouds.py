@@ -12,7 +12,7 @@ from tests.sim.cloud import Rented
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.world import SimWorld
 
-WITHDRAWN_S = 90  # until a withdrawal is heard and followed; a thread may stand still for 60
+WITHDRAWN_S = 60  # until a withdrawal is heard and followed
 SPEAKS_S = 120.0  # until who comes back from wherever has heard it again
 BOOTS_S = 300.0  # ... and has told it to start, which it had done long ago
 
@@ -65,8 +65,9 @@ class CloudOracle(Oracle):
         manned = {n.job_id for n in nodes if n.chosen and n.state is not NodeState.DRAINING}
         for node in nodes:
             machine = self.world.machines.get(node.instance_id)
+            if node.state is not NodeState.DRAINING:
+                self._obeyed_s.pop(node.id, None)  # each withdrawal has its own time
             if machine is None or node.state is not NodeState.DRAINING or node.job_id in manned:
-                self._obeyed_s.pop(node.id, None)
                 continue
             noticed = node.leave_reason is LeaveReason.PREEMPTED and machine.stays
             if noticed and self.everybody_up(self.world.rented(node.instance_id)):
