@@ -37,10 +37,11 @@ class Door(paramiko.ServerInterface):
 
 
 def pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
-    with contextlib.suppress(OSError):
+    gone = contextlib.suppress(OSError, EOFError)  # paramiko says the second of a transport that ended
+    with gone:
         while data := source.recv(65536):
             sink.sendall(data)
-    with contextlib.suppress(OSError):
+    with gone:
         sink.shutdown(socket.SHUT_WR)
 
 
