@@ -14,7 +14,7 @@ lives, which costs that one a refused write, and keeps it from then on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, update
 
@@ -82,8 +82,8 @@ def asked(lease: Lease | None, holder: str, now_us: int, ttl_us: int) -> tuple[L
         lease = Lease(holder, lease.epoch + 1 if lease else 1, 0)
     elif lease.holder != holder:
         cut_us = now_us + ttl_us if ttl_us else lease.until_us
-        return replace(lease, until_us=min(lease.until_us, cut_us)), False
-    return replace(lease, holder=holder if ttl_us else "", until_us=now_us + ttl_us), True
+        return Lease(lease.holder, lease.epoch, min(lease.until_us, cut_us)), False
+    return Lease(holder if ttl_us else "", lease.epoch, now_us + ttl_us), True
 
 
 def take_duty(

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, create_engine, event
 from sqlalchemy import text as sql
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
@@ -204,9 +204,11 @@ def _on_connect(engine: Engine, begin: str, *, writable: bool) -> None:
         if not writable:
             connection.execute("PRAGMA query_only=ON")
 
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+    # Not an event, which every statement of the engine would pay for.
+    def _begin(connection: PoolProxiedConnection) -> None:
+        connection.cursor().execute(begin)
+
+    engine.dialect.do_begin = _begin  # type: ignore[assignment]
 
 
 def _check_path(path: Path) -> None:

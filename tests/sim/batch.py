@@ -3,6 +3,7 @@ fault that it does not need is switched off."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import threading
@@ -20,6 +21,8 @@ from tests.sim.oracles import Violation
 from tests.sim.quiet import quiet
 from tests.sim.run import Case, Result, run
 from tests.sim.tiers import TIERS, Open
+
+GARBAGE = 50_000  # objects until it is looked for: a run makes many that die by themselves
 
 
 @dataclass
@@ -89,6 +92,8 @@ def players(count: int) -> Iterator[ProcessPoolExecutor]:
 
 def _begin() -> None:
     quiet()
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(GARBAGE)
     Finalize(None, close_stores, exitpriority=10)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -141,7 +141,9 @@ class SimCloud:
         self.name = name
         self.zones = {zone.name: zone for zone in zones}
         self.notice_s = notice_s
-        self.rented: dict[str, Rented] = {}
+        self.rented: dict[str, Rented] = {}  # all there ever were
+        self._living: dict[str, Rented] = {}
+        self._remembered: dict[str, Rented] = {}  # that a listing may show, ended or not
         self.calls: list[tuple[int, str, str]] = []  # (when, verb, token or id): every mutation
         self.out = False  # the whole cloud answers nothing
         self.rejects_credentials = False
@@ -221,7 +223,8 @@ class SimCloud:
             machine=None,  # type: ignore[arg-type]
         )
         rented.machine = self._make_machine(rented)
-        self.rented[rented.id] = rented
+        for books in (self.rented, self._living, self._remembered):
+            books[rented.id] = rented
         self._by_token[request.token, request.region] = rented
         zone.room -= spot
         for hear in self._hear_created:
@@ -259,13 +262,14 @@ class SimCloud:
     def list(self) -> list[Instance]:
         self._admit()
         now_us = self._kernel.now_us
+        for rented in list(self._remembered.values()):
+            if not rented.alive and now_us - rented.ended_us >= FORGOTTEN_S * 1e6:
+                del self._remembered[rented.id]
         shown = [
             rented
-            for rented in self.rented.values()
-            if rented.visible_us <= now_us
-            and (rented.alive or now_us - rented.ended_us < FORGOTTEN_S * 1e6)
+            for rented in self._remembered.values()
+            if rented.visible_us <= now_us and rented.hidden_until_us <= now_us
         ]
-        shown = [rented for rented in shown if rented.hidden_until_us <= now_us]
         if self._faults.on("list_misses"):
             shown = [r for r in shown if not self._faults.strikes("list_misses")]
         there = {rented.id for rented in shown}
@@ -352,6 +356,7 @@ class SimCloud:
         if not rented.alive:
             return
         rented.ended_us, rented.ended_by = self._kernel.now_us, why
+        del self._living[rented.id]
         rented.machine.power_off()
         if rented.request.capacity_type is CapacityType.SPOT:
             self.zones[rented.request.zone].room += 1
@@ -376,4 +381,4 @@ class SimCloud:
             rented.machine.withdraw(notice_id)
 
     def alive(self) -> list[Rented]:
-        return [rented for rented in self.rented.values() if rented.alive]
+        return list(self._living.values())

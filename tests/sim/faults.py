@@ -55,7 +55,8 @@ class Faults:
 
     def strikes(self, name: str) -> bool:
         """Draw once for one call."""
-        if not self.on(name) or self.stream(name).random() >= self._strengths[name]:
+        strength = 0.0 if self.calm else self._strengths.get(name, 0.0)
+        if strength <= 0.0 or self.stream(name).random() >= strength:
             return False
         self.fired[name] += 1
         return True

@@ -7,11 +7,11 @@ together. The same seed gives the same run, to the last event.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -69,7 +69,9 @@ class Kernel:
         self.events = 0
         self.scheduler = getcurrent()
         self._order = itertools.count()
-        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        # When, in which order, and what: something that happens, or the wake-up of a task that has
+        # not had another turn since. (No closure for those: they are nearly everything.)
+        self._queue: list[tuple[int, int, Callable[[], None] | Task, int]] = []
         self._current: Task | None = None
         self._failure: Exception | None = None
         self._tasks: dict[Task, None] = {}
@@ -79,7 +81,7 @@ class Kernel:
     def at(self, at_us: int, happen: Callable[[], None]) -> None:
         """Have something happen at that moment, or now if it is past. What is due at the same
         moment happens in the order in which it was asked for."""
-        heapq.heappush(self._queue, (max(at_us, self.now_us), next(self._order), happen))
+        heappush(self._queue, (max(at_us, self.now_us), next(self._order), happen, 0))
 
     def after(self, seconds: float, happen: Callable[[], None]) -> None:
         self.at(self.now_us + int(seconds * 1e6), happen)
@@ -166,24 +168,26 @@ class Kernel:
     def run(self, until_us: int) -> None:
         """Let everything happen that is due until then. Raises what it was told to fail with."""
         while self._queue and self._queue[0][0] <= until_us:
-            at_us, _, happen = heapq.heappop(self._queue)
-            self.now_us = at_us
-            happen()
+            self.now_us, _, what, turn = heappop(self._queue)
+            if type(what) is Task:
+                self._step(what, turn)
+            else:
+                what()
             self.events += 1
             if self._failure is not None:
                 raise self._failure
         self.now_us = max(self.now_us, until_us)
 
     def _wake(self, task: Task, at_us: int) -> None:
-        turn = task.woken
-        self.at(at_us, lambda: self._step(task, turn))
+        heappush(self._queue, (max(at_us, self.now_us), next(self._order), task, task.woken))
 
     def _step(self, task: Task, turn: int) -> None:
         process = task.process
         if task.woken != turn or not process.alive:
             return
         if process.frozen_until_us > self.now_us:
-            self.at(process.frozen_until_us, lambda: self._step(task, turn))
+            then = (process.frozen_until_us, next(self._order), task, turn)
+            heappush(self._queue, then)
             return
         self._current = task
         try:

@@ -38,9 +38,10 @@ class _Waiters:
 
     def wake(self) -> None:
         """Have everybody look again."""
-        tasks, self._tasks = self._tasks, deque()
-        for task in tasks:
-            self._kernel.wake(task)
+        if self._tasks:
+            tasks, self._tasks = self._tasks, deque()
+            for task in tasks:
+                self._kernel.wake(task)
 
 
 class Lock:
@@ -60,10 +61,14 @@ class Lock:
         self._waiters.wake()
 
     def __enter__(self) -> bool:
-        return self.acquire()
+        if self._held:
+            return self.acquire()
+        self._held = True  # as nearly always: nobody has to wait
+        return True
 
     def __exit__(self, *_error: object) -> None:
-        self.release()
+        self._held = False
+        self._waiters.wake()
 
 
 class Event:

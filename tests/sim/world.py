@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
@@ -22,6 +22,7 @@ from tests.sim.people import People
 CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
 REGIONS, ZONES = 2, 2
 DEAD_S = 30.0  # from a death in a sweep to the next start
+KEPT = 4096  # lines of the trace, until they are digested
 # Writes that are made all the time, and change nothing that a later daemon would do.
 IDLE = (
     *("before claim", "after a look", "take_duty", "take_duties", "record_heard", "note_silent"),
@@ -60,7 +61,8 @@ class SimWorld:
         self.boundaries = 0  # that a daemon came past
         self.die_at = 0  # which of them one does not survive
         self._digest = blake2b(digest_size=16)
-        self._told: deque[str] = deque(maxlen=200)
+        self._told: list[tuple[int, str]] = []  # when and what, not digested yet
+        self._last: list[tuple[int, str]] = []  # before that
         self.clouds: Mapping[str, SimCloud] = {
             name: SimCloud(kernel, faults, name, self._zones(name), self._machine, notice_s)
             for name, notice_s in CLOUDS.items()
@@ -97,17 +99,23 @@ class SimWorld:
 
     def tell(self, what: str) -> None:
         """Something happened that others can see: part of the trace."""
-        line = f"{(self.kernel.now_us - EPOCH_US) / 1e6:.6f} {what}"
-        self._digest.update(line.encode())
-        self._told.append(line)
+        self._told.append((self.kernel.now_us, what))
+        if len(self._told) >= KEPT:
+            self._digest_told()
 
     def told(self, last: int) -> list[str]:
         """The last lines of the trace."""
-        return list(self._told)[-last:]
+        lines = (self._last + self._told)[-last:]
+        return [f"{(at_us - EPOCH_US) / 1e6:.6f} {what}" for at_us, what in lines]
 
     def trace(self) -> str:
         """A digest of all of it: equal for equal runs."""
+        self._digest_told()
         return self._digest.hexdigest()
+
+    def _digest_told(self) -> None:
+        self._digest.update("".join(f"{at_us} {what}\n" for at_us, what in self._told).encode())
+        self._last, self._told = self._told or self._last, []
 
     def notify(self) -> None:
         """The store says that a job became due: to the daemon that wrote, and nobody else."""

@@ -15,21 +15,29 @@ def take_duty(
     tx: Transaction, duty: str, holder: str, now: Callable[[], int], ttl_us: int
 ) -> int | None:
     """See Store.take_duty."""
-    tables, now_us = tx.tables, now()
-    after, has = asked(tables.duties.get(duty), holder, now_us, ttl_us)
-    if has:
-        tx.put(tables.counters, CLOCK, max(tables.counters[CLOCK], now_us))
-    tx.put(tables.duties, duty, after)
-    return after.epoch if has else None
+    return _take(tx, [duty], holder, now(), ttl_us)[duty]
 
 
 def take_duties(
     tx: Transaction, names: Collection[str], holder: str, now: Callable[[], int], ttl_us: int
 ) -> dict[str, int | None]:
     """See Store.take_duties."""
-    now_us = now()
     known = [name for name in names if name in tx.tables.duties]
-    return {name: take_duty(tx, name, holder, lambda: now_us, ttl_us) for name in known}
+    return _take(tx, known, holder, now(), ttl_us)
+
+
+def _take(
+    tx: Transaction, names: Collection[str], holder: str, now_us: int, ttl_us: int
+) -> dict[str, int | None]:
+    tables = tx.tables
+    given: dict[str, int | None] = {}
+    for name in names:
+        after, has = asked(tables.duties.get(name), holder, now_us, ttl_us)
+        tx.put(tables.duties, name, after)
+        given[name] = after.epoch if has else None
+    if any(epoch is not None for epoch in given.values()):
+        tx.put(tables.counters, CLOCK, max(tables.counters[CLOCK], now_us))
+    return given
 
 
 def free_all(tx: Transaction) -> None:

@@ -58,9 +58,7 @@ class CloudOracle(Oracle):
     def look(self, nodes: Iterable[Node], passed_s: float) -> None:
         """A machine whose notice was withdrawn is kept, unless its replacement is there, or it has
         begun to stop."""
-        for machine in self.world.machines.values():
-            if not machine.speaks:
-                machine.mute_us = self.world.kernel.now_us
+        self._note_mute()
         nodes = list(nodes)
         manned = {n.job_id for n in nodes if n.chosen and n.state is not NodeState.DRAINING}
         for node in nodes:
@@ -74,6 +72,13 @@ class CloudOracle(Oracle):
                 self._obeyed_s[node.id] += int(passed_s)
             if self._obeyed_s[node.id] > WITHDRAWN_S:
                 self.fail("D1", f"{node.id} goes on draining, and its notice was withdrawn")
+
+    def _note_mute(self) -> None:
+        for cloud in self.world.clouds.values():
+            for rented in cloud.alive():
+                machine = self.world.machines[rented.id]
+                if not machine.speaks:
+                    machine.mute_us = self.world.kernel.now_us
 
     def _told_to_end(self, rented: Rented) -> None:
         """Somebody ends a machine: that has to be what the record says, and with reason."""
