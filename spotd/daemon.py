@@ -311,6 +311,7 @@ class Daemon:
             policy_facts=self._policy_facts,
             silent=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
             held=self.survey.held,
+            held_leftovers=self.survey.held_leftovers,
             unswept=self.survey.unswept,
             safe_mode=self.safe.why,
             leave_safe_mode=self._leave_safe_mode,

@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Machines and money": {
         "nodes": Entry("jobs", "nodes", "List machines that cost money now, or all of one job."),
-        "orphans": Entry("orphans", "app", "List machines that no job wants, and end them."),
+        "orphans": Entry("orphans", "app", "List what no job wants, and end it."),
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
         "cost": Entry("cost", "cost", "Show what jobs cost, and would have cost on demand."),
     },
