@@ -6,21 +6,18 @@ import getpass
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from providers.stores import open_store
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.config.checks import Finding
+from spotd.config.config import Config
 from spotd.config.file import MAKES, ConfigFile, LocalProvider
 from spotd.errors import UserError
 from spotd.registry import KINDS
 from spotd.store.base import StoreError
 from spotd.store.engine import check_url
 from spotd.validation import Path as Keys
-
-if TYPE_CHECKING:
-    from spotd.config.load import Config
 
 
 def check_start(config: Config, kinds: Mapping[str, str]) -> Iterator[Finding]:
