@@ -43,8 +43,12 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),
         "audit": Entry("audit", "audit", "Print who did what, and what was refused."),
         "alerts": Entry("alerts", "app", "Test the alert routes."),
-        "quarantine": Entry("quarantine", "app", "Hold back the end of unknown machines, or not."),
-        "safe-mode": Entry("safemode", "app", "See or end what a daemon that crashed is held to."),
+        "quarantine": Entry(
+            "restraints", "quarantine", "Hold back the end of unknown machines, or not."
+        ),
+        "safe-mode": Entry(
+            "restraints", "safe_mode", "See or end what a daemon that crashed is held to."
+        ),
         "db": Entry("db", "app", "Copy the database while the daemon goes on."),
         "cloud": Entry("cloud", "app", "Run a small cloud on this machine, for trying and tests."),
         "demo": Entry("demo", "demo", "Watch a real job survive three preemptions."),
