@@ -45,3 +45,8 @@ class LeakRecords(Protocol):
     def record_claim(self, confirmed: int, intended: int) -> None:
         """These numbers."""
         ...
+
+    def record_home(self, home: int, moved: str, at_us: int) -> None:
+        """The database lies at `home` (a number that stands for the place, not 0) from now on; one
+        that lay elsewhere before is in quarantine, for the reason `moved`."""
+        ...

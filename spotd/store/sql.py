@@ -361,6 +361,9 @@ class SqlStore(SqlAccess):
     def record_claim(self, confirmed: int, intended: int) -> None:
         self._write(lambda tx: claims.record(tx.conn, confirmed, intended))
 
+    def record_home(self, home: int, moved: str, at_us: int) -> None:
+        self._write(lambda tx: claims.record_home(tx, home, moved, at_us))
+
     # --- the deployment
 
     def deployment(self) -> str:

@@ -320,6 +320,9 @@ class MemoryStore(MemoryAccess):
     def record_claim(self, confirmed: int, intended: int) -> None:
         self._write(strays.record_claim, confirmed, intended)
 
+    def record_home(self, home: int, moved: str, at_us: int) -> None:
+        self._write(strays.record_home, home, moved, at_us)
+
     def orphans_released_us(self, name: str) -> int:
         return strays.released_us(self._here(), name)
 

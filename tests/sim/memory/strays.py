@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotd.store.claims import CONFIRMED, INTENDED
+from spotd.store.claims import CONFIRMED, HOME, INTENDED
 from spotd.store.leaks import Owned
 from spotd.store.strays import RELEASED, matched
+from tests.sim.memory.market import set_quarantine
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -34,6 +35,13 @@ def record_claim(tx: Transaction, confirmed: int, intended: int) -> None:
     """See LeakRecords.record_claim."""
     tx.put(tx.tables.counters, CONFIRMED, confirmed)
     tx.put(tx.tables.counters, INTENDED, intended)
+
+
+def record_home(tx: Transaction, home: int, moved: str, at_us: int) -> None:
+    """See LeakRecords.record_home."""
+    if tx.tables.counters.get(HOME, home) != home:
+        set_quarantine(tx, moved, at_us)
+    tx.put(tx.tables.counters, HOME, home)
 
 
 def released_us(tables: Tables, name: str) -> int:
