@@ -48,14 +48,18 @@ def _check_tokens(file: ConfigFile) -> Iterator[Finding]:
     for name, entry in file.providers.items():
         if not isinstance(entry, LocalProvider):
             continue
-        keys, fix = ("providers", name, "token_file"), "`spotctl cloud up` prints which file it is"
+        fix = "`spotctl cloud up` prints which file it is"
         if entry.token_file is None:
-            yield keys, "is missing, and without it the cloud takes no orders", fix
-            continue
-        try:
-            entry.token_file.read_bytes()
-        except OSError as error:
-            yield keys, f"{entry.token_file} cannot be read by {_user()}: {error.strerror}", fix
+            text = "is missing, and without it the cloud takes no orders"
+            yield ("providers", name, "token_file"), text, fix
+        for key in ("token_file", "end_token_file"):
+            path: Path | None = getattr(entry, key)
+            try:
+                if path is not None:
+                    path.read_bytes()
+            except OSError as error:
+                text = f"{path} cannot be read by {_user()}: {error.strerror}"
+                yield ("providers", name, key), text, fix
 
 
 def _check_state(folder: Path) -> Iterator[Finding]:
