@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import shutil
 from pathlib import Path
 from typing import IO
@@ -20,6 +22,12 @@ from spotd.model import S
 from spotd.store.base import Store
 
 log = structlog.get_logger(__name__)
+
+MACHINE_ID = Path("/etc/machine-id")  # man machine-id: another one on every installation
+MOVED = (
+    "this database was moved or copied here: if a spotd still uses the other one, stop one of the "
+    "two for good"
+)
 
 
 def make_folder(path: Path) -> Path:
@@ -66,6 +74,22 @@ def hold_folder(folder: Path) -> IO[bytes]:
         return hold(folder / "lock", text, fix)
     except OSError as error:
         raise _unusable(folder, error) from None
+
+
+def settle(store: Store, file: Path, now_us: int) -> None:
+    """Note where the SQLite database lies. One that lay elsewhere was moved, or copied, and its
+    original may live: nothing in the two tells them apart, and what one of them gave up, the other
+    may use. So it is in quarantine, and a person is told. A copy that takes the machine along, of
+    its whole disk, is not found out. Raises StoreError."""
+    with contextlib.suppress(OSError):
+        store.record_home(_home_of(file), MOVED, now_us)
+
+
+def _home_of(file: Path) -> int:
+    """A number for this file on this machine. Raises OSError."""
+    machine = MACHINE_ID.read_bytes() if MACHINE_ID.is_file() else b""
+    place = machine.strip() + b" %d" % file.stat().st_ino
+    return int.from_bytes(hashlib.sha256(place).digest()[:7], "big") + 1
 
 
 def check_agents(store: Store) -> None:

@@ -32,6 +32,7 @@ from spotd.beginning import (
     hold_folder,
     make_folder,
     open_deployment_store,
+    settle,
 )
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
@@ -100,6 +101,7 @@ class Daemon:
         check_agents(store)
         if file is not None:
             store.free_duties()  # nobody else has this file open: their holders are dead
+            settle(store, file, self.clock.now_us())
         go_on(self.clock, store.newest_us())
         self.store: Store = store
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
@@ -311,6 +313,7 @@ class Daemon:
             policy_facts=self._policy_facts,
             silent=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
             held=self.survey.held,
+            held_leftovers=self.survey.held_leftovers,
             unswept=self.survey.unswept,
             safe_mode=self.safe.why,
             leave_safe_mode=self._leave_safe_mode,

@@ -26,7 +26,6 @@ from spotd.clock import Clock
 from spotd.decide.health import slow
 from spotd.model import S, Timing
 from spotd.observe.clouds import NoticeQueue, Survey
-from spotd.observe.leftovers import LeftoverSweep
 from spotd.observe.prices import Quotes
 from spotd.store.base import LostDutyError, Store, StoreError, StoreUnavailableError
 
@@ -188,12 +187,15 @@ class Duties:
         self._watched[name] = provider
         self._scheduler.add_executor(ThreadPoolExecutor(CLOUD_THREADS), name)
         self._every(s.survey_s, f"survey:{name}", partial(self._survey.sweep, name), name)
-        quotes, leftovers = Quotes(provider, self._clock), LeftoverSweep(provider, self._clock)
-        self._every(s.offers_s, f"offers:{name}", quotes.refresh, name, asked)
-        self._every(s.leftovers_s, f"leftovers:{name}", leftovers.run, name)
+        self._every(
+            s.offers_s, f"offers:{name}", Quotes(provider, self._clock).refresh, name, asked
+        )
         # Now as well: a daemon that dies again and again is there, and renews.
-        renewed = threading.Event()
-        self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name, renewed)
+        now = threading.Event()
+        self._every(s.expiry_s, f"expiry:{name}", partial(self._move_on, name), name, now)
+        # And whoever asks for orphans should not be told for minutes that nobody has looked.
+        clear_up = partial(self._survey.clear_up, name)
+        self._every(s.leftovers_s, f"leftovers:{name}", clear_up, name, now)
         self._queues.setdefault(name, NoticeQueue(self._store, name, self._clock))
         self._every(s.notices_s, f"notices:{name}", partial(self._notices, name), name)
         return asked

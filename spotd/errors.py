@@ -34,6 +34,13 @@ class UserError(Exception):
         self.exit_code = exit_code
 
 
+class UnreachableError(UserError):
+    """No daemon answers."""
+
+    def __init__(self, text: str, try_: str) -> None:
+        super().__init__(text, try_, ExitCode.UNREACHABLE)
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing wrong with an input. `where` is a dotted key; `line` is 1-based, 0 when unknown."""

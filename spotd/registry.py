@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from providers.base import Provider
+from providers.divided import Divided
 from spotd.errors import ExitCode, UserError
 
 # kind -> "module:factory"; the factory takes (name, deployment, **settings). Imported when used,
@@ -15,6 +16,9 @@ from spotd.errors import ExitCode, UserError
 KINDS = {
     "local": "providers.local.cloud:LocalCloud",
 }
+
+
+END = "end_"  # before a setting: the one with which machines are ended
 
 
 class Clouds(Mapping[str, Provider]):
@@ -43,7 +47,8 @@ class Clouds(Mapping[str, Provider]):
 
 
 def build_provider(kind: str, name: str, deployment: str, settings: dict[str, Any]) -> Provider:
-    """The provider called `name`. Raises UserError for a kind that is not in the table."""
+    """The provider called `name`; with settings for the end of machines, one that uses those for
+    it. Raises UserError for a kind that is not in the table."""
     if kind not in KINDS:
         known = ", ".join(f'"{known}"' for known in sorted(KINDS))
         raise UserError(
@@ -53,4 +58,9 @@ def build_provider(kind: str, name: str, deployment: str, settings: dict[str, An
         )
     module, factory = KINDS[kind].split(":")
     build = getattr(import_module(module), factory)
-    return cast("Provider", build(name=name, deployment=deployment, **settings))
+    ends = {key[len(END) :]: value for key, value in settings.items() if key.startswith(END)}
+    own = {key: value for key, value in settings.items() if not key.startswith(END)}
+    makes = cast("Provider", build(name=name, deployment=deployment, **own))
+    if not any(ends.values()):
+        return makes
+    return Divided(makes, build(name=name, deployment=deployment, **(own | ends)))

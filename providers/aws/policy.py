@@ -25,10 +25,18 @@ _LOOK = (
     *("ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSpotPriceHistory", "ec2:DescribeImages"),
     *("ec2:DescribeSubnets", "ec2:DescribeSecurityGroups", "ec2:DescribeAvailabilityZones"),
 )
+# What a machine may leave behind, and what deletes it. EC2 itself refuses to delete what hangs on a
+# machine, and nobody here may take it off: neither DetachVolume nor its like is anywhere.
+_LOOK_FOR_LEFTOVERS = (
+    *("ec2:DescribeVolumes", "ec2:DescribeNetworkInterfaces", "ec2:DescribeAddresses"),
+)
+_DISCARD = ("ec2:DeleteVolume", "ec2:DeleteNetworkInterface", "ec2:ReleaseAddress")
 _INSTANCES = "arn:aws:ec2:*:*:instance/*"
+_DISKS, _CARDS = "arn:aws:ec2:*:*:volume/*", "arn:aws:ec2:*:*:network-interface/*"
+_ADDRESSES = "arn:aws:ec2:*:*:elastic-ip/*"
 # What a machine is made of beside itself.
 _PARTS = (
-    *("arn:aws:ec2:*:*:volume/*", "arn:aws:ec2:*:*:network-interface/*"),
+    *(_DISKS, _CARDS),
     *("arn:aws:ec2:*:*:subnet/*", "arn:aws:ec2:*:*:security-group/*"),
     *("arn:aws:ec2:*:*:launch-template/*", "arn:aws:ec2:*::image/*"),
 )
@@ -58,17 +66,18 @@ def _control(facts: PolicyFacts) -> list[Document]:
     create = _here(facts, StringEquals=tagged | market)
     create["StringLike"] = {"ec2:InstanceType": [*facts.instance_types]}
     return [
-        _allow("Look", _LOOK, ["*"], _here(facts)),
+        _allow("Look", (*_LOOK, *_LOOK_FOR_LEFTOVERS), ["*"], _here(facts)),
         _allow("CreateTagged", ["ec2:RunInstances"], [_INSTANCES], create),
         _allow("CreateFromParts", ["ec2:RunInstances"], _PARTS, _here(facts)),
         _allow(
             "TagWhatIsCreated",
             ["ec2:CreateTags"],
-            [_INSTANCES, "arn:aws:ec2:*:*:volume/*"],
+            [_INSTANCES, _DISKS, _CARDS],
             {"StringEquals": {"ec2:CreateAction": "RunInstances"} | tagged},
         ),
         _move_on_expiry(facts),
         _end_own(facts),
+        _allow("DiscardOwn", _DISCARD, [_DISKS, _CARDS, _ADDRESSES], _own(facts)),
         _allow(
             "HandOutTheRoleOfMachines",
             ["iam:PassRole"],
@@ -104,21 +113,22 @@ def _node(facts: PolicyFacts) -> list[Document]:
 
 
 def _end_own(facts: PolicyFacts) -> Document:
-    mine = {f"aws:ResourceTag/{DEPLOYMENT_TAG}": facts.deployment}
-    condition = _here(facts, StringEquals=mine)
-    return _allow("EndOwn", ["ec2:TerminateInstances"], [_INSTANCES], condition)
+    return _allow("EndOwn", ["ec2:TerminateInstances"], [_INSTANCES], _own(facts))
 
 
 def _move_on_expiry(facts: PolicyFacts) -> Document:
     """That tag alone, of machines that are ours already: with any other key, a stranger's machine
     could be made ours, and ended then."""
-    mine = {f"aws:ResourceTag/{DEPLOYMENT_TAG}": facts.deployment}
-    condition = _here(facts, StringEquals=mine)
-    condition |= {
+    condition = _own(facts) | {
         "ForAllValues:StringEquals": {"aws:TagKeys": [EXPIRES_TAG]},
         "Null": {"aws:TagKeys": "false"},  # of no keys at all, the line above is true
     }
     return _allow("MoveOnExpiryOfOwn", ["ec2:CreateTags"], [_INSTANCES], condition)
+
+
+def _own(facts: PolicyFacts) -> dict[str, Any]:
+    """What has the deployment's tag, in its regions."""
+    return _here(facts, StringEquals={f"aws:ResourceTag/{DEPLOYMENT_TAG}": facts.deployment})
 
 
 def _objects(places: Sequence[Place]) -> list[Document]:

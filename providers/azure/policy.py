@@ -26,6 +26,9 @@ _MAKE = (
     *("Microsoft.Network/publicIPAddresses/join/action",),
     "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
 )
+# Cards and addresses are read as they are made (above); Azure refuses to delete what is in use.
+_LOOK_FOR_LEFTOVERS = ("Microsoft.Compute/disks/read",)
+# A machine with what hangs on it, and what machines left behind.
 _END = (
     *(f"{_MACHINES}/delete", "Microsoft.Compute/disks/delete"),
     *("Microsoft.Network/networkInterfaces/delete", "Microsoft.Network/publicIPAddresses/delete"),
@@ -37,8 +40,9 @@ _OBJECTS = (f"{_BLOBS}/read", f"{_BLOBS}/write", f"{_BLOBS}/delete", f"{_BLOBS}/
 def policies(facts: PolicyFacts) -> dict[str, Document]:
     """Name -> role definition, with the condition of its assignment where it has data actions."""
     control, node = facts.own_places("az"), facts.node_places("az")
+    look = (*_LOOK, *_LOOK_FOR_LEFTOVERS)
     return {
-        facts.name(CONTROL): _role(facts, CONTROL, (*_LOOK, *_MAKE, *_END), control),
+        facts.name(CONTROL): _role(facts, CONTROL, (*look, *_MAKE, *_END), control),
         facts.name(REAPER): _role(facts, REAPER, (f"{_MACHINES}/read", *_END), []),
         facts.name(NODE): _role(facts, NODE, (), node),
     }

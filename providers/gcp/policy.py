@@ -15,6 +15,7 @@ from providers.policy import CONTROL, NAME_PREFIX, NODE, REAPER, Document, Place
 _LOOK = (
     *("compute.instances.list", "compute.instances.get", "compute.machineTypes.list"),
     *("compute.zones.list", "compute.regions.get", "compute.zoneOperations.get"),
+    "compute.disks.list",
 )
 _MAKE = (
     *("compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata"),
@@ -26,6 +27,9 @@ _USE = (
     "compute.images.useReadOnly",
 )
 _END = ("compute.instances.delete",)
+# A disk is all that a machine can leave behind: its card is a part of it, and so is its address,
+# because nobody here may reserve one. Google refuses to delete a disk that a machine uses.
+_DISCARD = ("compute.disks.delete",)
 _OBJECTS = (
     *("storage.objects.get", "storage.objects.create", "storage.objects.delete"),
     *("storage.objects.list", "storage.multipartUploads.create"),
@@ -49,7 +53,7 @@ def policies(facts: PolicyFacts) -> dict[str, Document]:
     as_node = f"projects/{account}/serviceAccounts/{nodes.removeprefix('serviceAccount:')}"
     control = [
         _grant(_LOOK, ""),
-        _grant((*_MAKE, *_END), _machines(facts)),
+        _grant((*_MAKE, *_END, *_DISCARD), _machines(facts)),
         _grant(_USE, ""),
         _grant(("iam.serviceAccounts.actAs",), f'resource.name == "{as_node}"'),
         *(_grant(_OBJECTS, _below(place)) for place in facts.own_places("gs")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
@@ -90,21 +90,3 @@ def json_reply(document: object, **headers: str) -> Reply:
     """Compact JSON, as the vendors send it."""
     body = json.dumps(document, separators=(",", ":")).encode()
     return Reply(200, body, "application/json", headers)
-
-
-def document_for(
-    facts: Facts, acknowledged: Callable[[str], None] = lambda _notice_id: None
-) -> NoticeDocument:
-    """The dialect of a personality; `acknowledged` hears of notices the machine agreed to."""
-    from providers.local.aws_documents import AwsDocuments  # noqa: PLC0415  they import this file
-    from providers.local.azure_documents import AzureDocuments  # noqa: PLC0415
-    from providers.local.gcp_documents import GcpDocuments  # noqa: PLC0415
-
-    match facts.personality:
-        case "aws":
-            return AwsDocuments(facts)
-        case "gcp":
-            return GcpDocuments(facts)
-        case "azure":
-            return AzureDocuments(facts, acknowledged)
-    raise ValueError(f"no metadata dialect called {facts.personality!r}: use aws, gcp or azure")

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from providers.local import tree
-from providers.local.documents import Facts, document_for
+from providers.local.dialects import document_for
+from providers.local.documents import Facts
 from providers.local.link import ControlLink
 from providers.local.metadata import MetadataServer
 from providers.local.power import PoweredOff, Switch

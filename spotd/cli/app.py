@@ -30,7 +30,9 @@ class LazyGroup(TyperGroup):
             return None
         module = importlib.import_module(f"spotd.cli.{entry.module}")
         found = getattr(module, entry.attribute)
-        command = typer.main.get_command(found if entry.attribute == "app" else _single(found))
+        command = typer.main.get_command(
+            found if isinstance(found, typer.Typer) else _single(found)
+        )
         command.name = cmd_name
         return command
 

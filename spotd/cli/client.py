@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from spotd.errors import ExitCode, UserError
+from spotd.errors import ExitCode, UnreachableError, UserError
 from spotd.paths import SYSTEM_SOCKET, client_sockets, present
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -35,13 +35,6 @@ EXIT_CODES = {
     "refused": ExitCode.REFUSED,
     "auth": ExitCode.AUTH,
 }
-
-
-class UnreachableError(UserError):
-    """No daemon answers."""
-
-    def __init__(self, text: str, try_: str) -> None:
-        super().__init__(text, try_, ExitCode.UNREACHABLE)
 
 
 class UnavailableError(UserError):

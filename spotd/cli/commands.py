@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Machines and money": {
         "nodes": Entry("jobs", "nodes", "List machines that cost money now, or all of one job."),
-        "orphans": Entry("orphans", "app", "List machines that no job wants, and end them."),
+        "orphans": Entry("orphans", "app", "List what no job wants, and end it."),
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
         "cost": Entry("cost", "cost", "Show what jobs cost, and would have cost on demand."),
     },
@@ -43,8 +43,12 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),
         "audit": Entry("audit", "audit", "Print who did what, and what was refused."),
         "alerts": Entry("alerts", "app", "Test the alert routes."),
-        "quarantine": Entry("quarantine", "app", "Hold back the end of unknown machines, or not."),
-        "safe-mode": Entry("safemode", "app", "See or end what a daemon that crashed is held to."),
+        "quarantine": Entry(
+            "restraints", "quarantine", "Hold back the end of unknown machines, or not."
+        ),
+        "safe-mode": Entry(
+            "restraints", "safe_mode", "See or end what a daemon that crashed is held to."
+        ),
         "db": Entry("db", "app", "Copy the database while the daemon goes on."),
         "cloud": Entry("cloud", "app", "Run a small cloud on this machine, for trying and tests."),
         "demo": Entry("demo", "demo", "Watch a real job survive three preemptions."),

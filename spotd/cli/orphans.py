@@ -18,7 +18,8 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 _COLUMNS = (
-    Column("MACHINE"),
+    Column("WHAT"),
+    Column("ID"),
     Column("WHERE"),
     Column("JOB"),
     Column("$/H", right=True),
@@ -29,9 +30,10 @@ _COLUMNS = (
 
 @app.callback()
 def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List machines with our tag that no job wants and that spotd does not end by itself: because
-    its database never asked for them, or because they are too many at once. Of several control
-    boxes each knows those of the clouds that it sweeps.
+    """List machines with our tag that no job wants, and disks, addresses and cards that hang on no
+    machine, which spotd does not end by itself: because its database never asked for them, or
+    because they are too many at once. Of several control boxes each knows those of the clouds that
+    it sweeps.
 
     \b
     Example:
@@ -42,14 +44,15 @@ def orphans(ctx: typer.Context, output: Output = output_option()) -> None:
         return
     with connect(ctx) as client:
         data = client.get("/v1/orphans")
-    emit(data, output, lambda: _print(data), "instance")
+    emit(data, output, lambda: _print(data), "id")
 
 
 @app.command("end")
 def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -> None:
-    """End all machines that are held now. Look at the list first: they may train.
+    """End all machines that are held now, and delete what machines left. Look at the list first:
+    machines may train, disks may have what somebody wants.
 
-    Machines of another deployment stay as they are. Several are ended once their number was typed
+    What belongs to another deployment stays as it is. Several are ended once their number was typed
     in, or with --yes.
 
     \b
@@ -57,8 +60,8 @@ def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -
       spotctl orphans end
     """
     with connect(ctx) as client:
-        held = [item["instance"] for item in client.get("/v1/orphans")["items"]]
-        confirm_many("end", "machines", held, yes=yes)
+        held = [item["id"] for item in client.get("/v1/orphans")["items"] if item["ours"]]
+        confirm_many("end", "orphans", held, yes=yes)
         data = client.post("/v1/orphans/end", {})
     many = "nothing is held" if not data["count"] else f"released: {', '.join(data['items'])}"
     emit(data, output, lambda: say(f"{many}; the next sweep ends what was released"), "kind")
@@ -70,19 +73,23 @@ def _print(data: dict[str, Any]) -> None:
         say(f"not known here of {unswept}: ask the other control box, or spotctl doctor")
     if not data["items"]:
         if not unswept:
-            say("every machine with our tag belongs to a job")
+            say("everything with our tag belongs to a job")
         return
     rows = [
         [
-            item["instance"],
-            f"{item['provider']}/{item['zone']}",
+            item["what"],
+            item["id"],
+            f"{item['provider']}/{item['zone'] or item['region']}",
             f"{item['job'] or '-'} g{item['generation'] or '?'}",
             "?" if item["price_usd_per_h"] is None else money(item["price_usd_per_h"]),
-            age(item["launched_at"]),
+            age(item.get("launched_at") or item.get("left_at")),
             item["why"],
         ]
         for item in data["items"]
     ]
     print_table(_COLUMNS, rows)
-    unpriced = f" and {data['unpriced']} of unknown price" if data["unpriced"] else ""
-    say(f"in no job's bill: {money(data['usd_per_h'])}/h{unpriced}")
+    left = sum(item["what"] != "machine" for item in data["items"])
+    costs = f"{money(data['usd_per_h'])}/h"
+    costs += f" and {data['unpriced']} of unknown price" if data["unpriced"] else ""
+    costs += f", and what {left} leftover{'s' if left > 1 else ''} cost" if left else ""
+    say(f"in no job's bill: {costs}")

@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotd.cli.client import UnreachableError
-from spotd.errors import ExitCode, UserError
+from spotd.errors import ExitCode, UnreachableError, UserError
 
 _START_TIMEOUT_S = 60.0  # a person may have to type a passphrase or touch a key
 

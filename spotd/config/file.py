@@ -91,12 +91,14 @@ class LocalProvider(Section):
     url: Annotated[str, BeforeValidator(parse_local_url)]
     personality: Literal["aws", "gcp", "azure"]
     token_file: Path | None = None
+    end_token_file: Path | None = Field(default=None, description="With which machines are ended")
 
 
 class AwsProvider(Section):
     kind: Literal["aws"]
     regions: list[str] = Field(min_length=1)
     profile: str = ""
+    end_profile: str = Field(default="", description="With which machines are ended")
 
 
 class GcpProvider(Section):
@@ -104,6 +106,9 @@ class GcpProvider(Section):
     project: str
     regions: list[str] = Field(min_length=1)
     credentials_file: Path | None = None
+    end_credentials_file: Path | None = Field(
+        default=None, description="With which machines are ended"
+    )
 
 
 class AzureProvider(Section):
@@ -150,6 +155,9 @@ class AccessSection(Section):
 
 
 class AlertsSection(Section):
+    """What belongs to no job (a cloud, the box, the database) goes to the route "default"; without
+    one of that name, to the daemon's own log."""
+
     routes: dict[str, Route] = {}
 
 

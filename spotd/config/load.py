@@ -5,98 +5,23 @@ from __future__ import annotations
 import itertools
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from spotd import paths
-from spotd.config.checks import (
-    check_limits,
-    check_names,
-    check_references,
-    read_options,
-    read_route,
-)
-from spotd.config.file import MINIMAL, ConfigFile, LocalProvider, SlackRoute
+from spotd.config.checks import check_limits, check_names, check_references
+from spotd.config.config import Config, ConfigError, config_error
+from spotd.config.file import MINIMAL, ConfigFile
 from spotd.config.start import check_start
-from spotd.errors import InputError, Problem, suggest
-from spotd.model import Timing
-from spotd.spec import CheckpointDefaults, Known
+from spotd.errors import Problem, suggest
 from spotd.validation import Path as Keys
 from spotd.validation import key_text, validate_partly
 
 ENV_PREFIX = "SPOTD__"
-
-
-class ConfigError(InputError):
-    """A configuration that spotd does not start with."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """The configuration in force. `path` is the file it came from."""
-
-    path: Path
-    file: ConfigFile
-    state_dir: Path
-    socket: Path
-    environ: Mapping[str, str] = field(repr=False)
-
-    @property
-    def database_url(self) -> str:
-        return self.file.database.url or f"sqlite:///{self.state_dir / 'spotd.db'}"
-
-    @property
-    def deployment_store(self) -> str:
-        """URL of the store of packages and logs."""
-        return self.file.deployment.store or (self.state_dir / "store").as_uri()
-
-    @property
-    def checkpoint_defaults(self) -> CheckpointDefaults:
-        """A folder of this machine serves as long as every machine of a job is one of its
-        processes; a cloud's machine needs a store that it can reach."""
-        section, providers = self.file.checkpoint, self.file.providers.values()
-        local = all(isinstance(provider, LocalProvider) for provider in providers)
-        store = (self.state_dir / "checkpoints").as_uri() if local else ""
-        return CheckpointDefaults(section.store or store, section.every, section.keep)
-
-    @property
-    def timing(self) -> Timing:
-        """How patient the daemon is, and how long machines go on without it."""
-        unattended_s = self.file.limits.unattended_h * 3600
-        return replace(self.file.timing.to_model(), unattended_s=unattended_s)
-
-    @property
-    def known(self) -> Known:
-        """The names that job files may use."""
-        return Known(clouds=_clouds(self.file), routes=tuple(self.file.alerts.routes))
-
-    def store_options(self, url: str) -> dict[str, str]:
-        """Options, secrets included, of the [stores] entry that `url` lies under, the closest one.
-
-        Raises ConfigError when a secret cannot be read any more.
-        """
-        entries = [entry for entry in self.file.stores.values() if _is_under(url, entry.url)]
-        if not entries:
-            return {}
-        entry = max(entries, key=lambda entry: len(entry.url))
-        try:
-            return read_options(entry.options, self.environ)
-        except ValueError as error:
-            text, _, fix = str(error).partition("; ")
-            raise _error(self.path, [Problem("stores", text, fix)]) from None
-
-    def route_url(self, name: str) -> str:
-        """The secret URL of a Slack route. Raises ConfigError when it cannot be read any more."""
-        route = self.file.alerts.routes[name]
-        try:
-            return read_route(route, self.environ) if isinstance(route, SlackRoute) else ""
-        except ValueError as error:
-            text, _, fix = str(error).partition("; ")
-            raise _error(self.path, [Problem(f"alerts.routes.{name}", text, fix)]) from None
 
 
 class _Environment(ConfigFile, BaseSettings):
@@ -136,13 +61,8 @@ def load_config(
         if not any(_related(keys, other) for other, _ in problems):
             problems.append((keys, Problem(key_text(keys), text, fix)))
     if problems:
-        raise _error(path, [problem for _, problem in problems])
+        raise config_error(path, [problem for _, problem in problems])
     return config
-
-
-def _error(path: Path, problems: Sequence[Problem]) -> ConfigError:
-    title = f"the configuration {path} cannot be used:"
-    return ConfigError(title, problems, f"correct {path} as said above, then start again")
 
 
 def _find(environ: Mapping[str, str]) -> Path:
@@ -171,9 +91,9 @@ def _read(path: Path) -> dict[str, Any]:
         title = f"cannot read the configuration {path}: {error.strerror}"
         raise ConfigError(title, [], advice) from None
     except RecursionError:
-        raise _error(path, [Problem("", "not TOML for spotd: too deep")]) from None
+        raise config_error(path, [Problem("", "not TOML for spotd: too deep")]) from None
     except ValueError as error:  # of which those for TOML and UTF-8 are kinds
-        raise _error(path, [Problem("", f"not TOML: {error}")]) from None
+        raise config_error(path, [Problem("", f"not TOML: {error}")]) from None
 
 
 def _expand(key: str, path: Path, problems: list[tuple[Keys, Problem]]) -> Path:
@@ -226,12 +146,3 @@ def _kinds(data: Mapping[str, Any]) -> dict[str, str]:
     providers = data.get("providers")
     entries = providers.items() if isinstance(providers, dict) else ()
     return {name: str(entry.get("kind")) for name, entry in entries if isinstance(entry, dict)}
-
-
-def _is_under(url: str, prefix: str) -> bool:
-    return url == prefix or url.startswith(prefix + "/")
-
-
-def _clouds(file: ConfigFile) -> tuple[str, ...]:
-    makes = {getattr(entry, "personality", entry.kind) for entry in file.providers.values()}
-    return tuple(sorted({*file.providers, *makes}))

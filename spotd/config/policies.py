@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from providers.policy import PolicyFacts
+from spotd.config.config import Config
 from spotd.config.file import AzureProvider, GcpProvider, LocalProvider
-from spotd.config.load import Config
 
 
 def policy_facts(

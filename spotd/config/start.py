@@ -6,21 +6,18 @@ import getpass
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from providers.stores import open_store
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.config.checks import Finding
+from spotd.config.config import Config
 from spotd.config.file import MAKES, ConfigFile, LocalProvider
 from spotd.errors import UserError
 from spotd.registry import KINDS
 from spotd.store.base import StoreError
 from spotd.store.engine import check_url
 from spotd.validation import Path as Keys
-
-if TYPE_CHECKING:
-    from spotd.config.load import Config
 
 
 def check_start(config: Config, kinds: Mapping[str, str]) -> Iterator[Finding]:
@@ -51,14 +48,18 @@ def _check_tokens(file: ConfigFile) -> Iterator[Finding]:
     for name, entry in file.providers.items():
         if not isinstance(entry, LocalProvider):
             continue
-        keys, fix = ("providers", name, "token_file"), "`spotctl cloud up` prints which file it is"
+        fix = "`spotctl cloud up` prints which file it is"
         if entry.token_file is None:
-            yield keys, "is missing, and without it the cloud takes no orders", fix
-            continue
-        try:
-            entry.token_file.read_bytes()
-        except OSError as error:
-            yield keys, f"{entry.token_file} cannot be read by {_user()}: {error.strerror}", fix
+            text = "is missing, and without it the cloud takes no orders"
+            yield ("providers", name, "token_file"), text, fix
+        for key in ("token_file", "end_token_file"):
+            path: Path | None = getattr(entry, key)
+            try:
+                if path is not None:
+                    path.read_bytes()
+            except OSError as error:
+                text = f"{path} cannot be read by {_user()}: {error.strerror}"
+                yield ("providers", name, key), text, fix
 
 
 def _check_state(folder: Path) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from providers.base import Instance
+from providers.base import Instance, Leftover
 from spotd.model import S
 
 # A machine is ended only when it was seen as nobody's for this long: a create whose record is on
@@ -84,6 +84,23 @@ class Held:
     since_us: int
     fate: Fate
     why: str
+
+
+@dataclass(frozen=True)
+class HeldLeftover:
+    """What a machine left behind, and is not discarded (HOLD or FOREIGN)."""
+
+    provider: str
+    leftover: Leftover
+    since_us: int
+    fate: Fate
+    why: str
+
+
+def leftovers_of(provider: str) -> str:
+    """What a person's word about the leftovers of a cloud is kept under, beside that about its
+    machines: who saw the ones in the list has not seen the others."""
+    return f"leftovers:{provider}"
 
 
 def judge(strays: Iterable[Stray], fleet: int, record: Record, now_us: int) -> dict[str, Verdict]:

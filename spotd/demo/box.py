@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from providers.local.access import credentials, token_file
-from spotd.cli.client import Client, UnreachableError
-from spotd.errors import UserError
+from spotd.cli.client import Client
+from spotd.errors import UnreachableError, UserError
 
 T = TypeVar("T")
 

@@ -19,8 +19,9 @@ from providers.base import (
     UnknownOutcome,
 )
 from spotd.clock import Clock
-from spotd.decide.sweeping import Held
+from spotd.decide.sweeping import Held, HeldLeftover
 from spotd.model import S
+from spotd.observe.leftovers import LeftoverSweep
 from spotd.observe.sweep import Sweep
 from spotd.store.base import Store
 
@@ -78,6 +79,11 @@ class Survey:
         orphans = answer.record(store)
         lane.listing.sweep.run(store, answer.instances, orphans)
 
+    def clear_up(self, provider: str, store: Store) -> None:
+        """Discard what machines left behind; `store` is fenced for the duty. Raises ProviderError
+        and StoreError."""
+        self._lanes[provider].listing.leftovers.run(store)
+
     def silent(self, longer_than_s: float) -> dict[str, str]:
         """Providers that we have asked in vain for longer than that many seconds, and what to say
         of each."""
@@ -92,9 +98,15 @@ class Survey:
         """The machines that no node wants and that are not ended, as last seen."""
         return [held for lane in self._lanes.values() for held in lane.held() or ()]
 
+    def held_leftovers(self) -> list[HeldLeftover]:
+        """What machines left behind and is not discarded, as last seen."""
+        return [held for lane in self._lanes.values() for held in lane.held_leftovers() or ()]
+
     def unswept(self) -> list[str]:
-        """Providers of which we do not know that: another box sweeps them, or nobody can."""
-        return [name for name, lane in self._lanes.items() if lane.held() is None]
+        """Providers of which we do not know one of the two: another box sweeps them, or nobody
+        can."""
+        lanes = self._lanes.items()
+        return [n for n, lane in lanes if None in (lane.held(), lane.held_leftovers())]
 
     def answering_since(self) -> dict[str, int]:
         """When each provider that was away answered again, us; 0 for one that never was."""
@@ -180,6 +192,10 @@ class _Lane:
         """See Sweep.held."""
         return self.listing.sweep.held()
 
+    def held_leftovers(self) -> list[HeldLeftover] | None:
+        """See LeftoverSweep.held."""
+        return self.listing.leftovers.held()
+
     def answering_since_us(self) -> int:
         """See Survey.answering_since."""
         return self.listing.answering_since_us
@@ -194,7 +210,7 @@ def _told(outcome: Answer | BaseException | None) -> Answer:
 
 
 class _Listing:
-    """Takes the listings of one provider, and has them swept.
+    """Takes the listings of one provider, and has them and what is left behind swept.
 
     The cloud is asked first and the record read after that: what the record knows by then includes
     whoever was launched while the answer was on its way.
@@ -205,6 +221,7 @@ class _Listing:
         self.provider = provider
         self._clock = clock
         self.sweep = Sweep(provider, clock)
+        self.leftovers = LeftoverSweep(provider, clock)
         self._unanswered = (0, "")  # since when (us; 0: it answers), and the last error
         self.answering_since_us = 0  # when it last answered after it was away
 

@@ -16,7 +16,7 @@ import structlog
 
 from providers.base import Leftover, Provider, ProviderError
 from spotd.clock import Clock
-from spotd.decide.sweeping import Fate, Stray, Verdict, judge
+from spotd.decide.sweeping import Fate, HeldLeftover, Stray, Verdict, judge, leftovers_of
 from spotd.model import Event, Severity
 from spotd.observe.sweep import record_of
 from spotd.store.base import Store
@@ -24,6 +24,7 @@ from spotd.store.base import Store
 log = structlog.get_logger(__name__)
 
 NAMED = 5  # leftovers that one message names
+FRESH_S = 900.0  # what was held longer ago than this is known to nobody here
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class LeftoverSweep:
         self._clock = clock
         self._lock = threading.Lock()
         self._since_us: dict[str, int] = {}  # leftover -> first seen as one
+        self._held: dict[str, HeldLeftover] = {}
+        self._looked_s: float | None = None  # when that was known, monotonic
         self._paged: set[str] = set()  # held, and a person was told
 
     def run(self, store: Store) -> None:
@@ -58,7 +61,17 @@ class LeftoverSweep:
         verdicts = self._judge(store, left, now_us)
         gone = [one for one in left if verdicts[one.leftover_id].fate is Fate.END]
         self._discard(store, gone)
-        self._page(store, left, verdicts)
+        self._keep(left, verdicts)
+        self._page(store)
+
+    def held(self) -> list[HeldLeftover] | None:
+        """Those of the last look, longest held first; None when that is long ago: another box has
+        the duty, or the cloud is away."""
+        with self._lock:
+            looked_s = self._looked_s
+            if looked_s is None or self._clock.monotonic_s() - looked_s > FRESH_S:
+                return None
+            return sorted(self._held.values(), key=lambda held: held.since_us)
 
     def _judge(self, store: Store, left: Sequence[Leftover], now_us: int) -> dict[str, Verdict]:
         if not left:
@@ -70,7 +83,7 @@ class LeftoverSweep:
             for one in left
             if known.get(one.leftover_id) != 0  # 0: its node is not gone
         ]
-        record = record_of(store, self._provider.name, strays)
+        record = record_of(store, leftovers_of(self._provider.name), strays)
         verdicts = {one.leftover_id: Verdict(Fate.WAIT) for one in left}
         for stray in strays:
             verdicts |= judge([stray], 1, record, now_us)
@@ -92,25 +105,36 @@ class LeftoverSweep:
             event = Event("leftovers", f"{text}: {_named(done)}", severity=Severity.WARNING)
             store.add_event("", event, self._clock.now_us())
 
-    def _page(
-        self, store: Store, left: Sequence[Leftover], verdicts: Mapping[str, Verdict]
-    ) -> None:
+    def _keep(self, left: Sequence[Leftover], verdicts: Mapping[str, Verdict]) -> None:
+        """What is held, for whoever asks."""
+        name, kept = self._provider.name, (Fate.HOLD, Fate.FOREIGN)
+        with self._lock:
+            self._looked_s = self._clock.monotonic_s()
+            self._held = {
+                one.leftover_id: HeldLeftover(
+                    name, one, self._since_us[one.leftover_id], verdict.fate, verdict.why
+                )
+                for one in left
+                if (verdict := verdicts[one.leftover_id]).fate in kept
+            }
+
+    def _page(self, store: Store) -> None:
         """Tell of what is held, once."""
-        held = [one for one in left if verdicts[one.leftover_id].fate in (Fate.HOLD, Fate.FOREIGN)]
-        news = [one for one in held if one.leftover_id not in self._paged]
+        with self._lock:
+            news = [held for i, held in sorted(self._held.items()) if i not in self._paged]
         if not news:
             return
         name = self._provider.name
-        whys = dict.fromkeys(verdicts[one.leftover_id].why for one in news)
+        whys = dict.fromkeys(held.why for held in news)
         text = (
-            f"left behind in {name}, and held, not discarded: {_named(news)}; "
-            f"{'; '.join(list(whys)[:NAMED])}. They may cost money: look at them in that cloud's "
-            "own console, and delete there what is not wanted"
+            f"left behind in {name}, and held, not discarded: "
+            f"{_named([held.leftover for held in news])}; {'; '.join(list(whys)[:NAMED])}. They "
+            "may cost money: see `spotctl orphans`, and delete them with `spotctl orphans end`"
         )
         key = f"leftovers_held/{name}"
         event = Event("leftovers_held", text, severity=Severity.WARNING, alert=True, key=key)
         store.add_event("", event, self._clock.now_us())
-        self._paged |= {one.leftover_id for one in news}
+        self._paged |= {held.leftover.leftover_id for held in news}
 
 
 def _named(left: Sequence[Leftover]) -> str:

@@ -198,14 +198,15 @@ def held_event(provider: str, news: Sequence[Held]) -> Event:
     return Event("orphan_held", text, severity=Severity.ERROR, alert=True, key=key, data=data)
 
 
-def record_of(store: Store, provider: str, strays: Sequence[Stray]) -> Record:
-    """What the database says of itself, and of the jobs that unknown machines name."""
+def record_of(store: Store, name: str, strays: Sequence[Stray]) -> Record:
+    """What the database says of itself, and of the jobs that unknown strays name; `name` as of
+    `LeakRecords.release_orphans`."""
     named = {stray.job_id for stray in strays if not stray.known}
     jobs = {job_id: store.find_job(job_id) for job_id in named if job_id}
     return Record(
         deployment=store.deployment(),
         generations={i: job.generation for i, job in jobs.items() if job and job.id == i},
-        released_at_us=store.orphans_released_us(provider),
+        released_at_us=store.orphans_released_us(name),
         quarantine=store.quarantine(),
     )
 

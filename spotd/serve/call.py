@@ -13,7 +13,7 @@ from typing import Any
 from providers.policy import PolicyFacts
 from providers.stores.base import ObjectStore
 from spotd.clock import Clock, Ids
-from spotd.decide.sweeping import Held
+from spotd.decide.sweeping import Held, HeldLeftover
 from spotd.model import Job, Market, Node
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
@@ -55,9 +55,10 @@ class Backing:
     that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is true of those who are
     never shut out; `policy_facts(cloud)` is None when no such cloud is configured; `silent` are the
     clouds that do not answer, provider -> what is known of it; `held` are the machines that no job
-    wants and that are not ended, and `unswept` the providers of which this daemon does not know
-    any; `safe_mode()` is why the daemon only observes and ends, or "", and `leave_safe_mode()` a
-    person's word against it; `contested()` is why it stands still.
+    wants and that are not ended, `held_leftovers` what machines left behind and is not discarded,
+    and `unswept` the providers of which this daemon does not know; `safe_mode()` is why the daemon
+    only observes and ends, or "", and `leave_safe_mode()` a person's word against it; `contested()`
+    is why it stands still.
     """
 
     store: Store
@@ -80,6 +81,7 @@ class Backing:
     is_trusted: Callable[[int], bool]
     silent: Callable[[], Mapping[str, str]] = dict
     held: Callable[[], Sequence[Held]] = tuple
+    held_leftovers: Callable[[], Sequence[HeldLeftover]] = tuple
     unswept: Callable[[], Sequence[str]] = tuple
     safe_mode: Callable[[], str] = str
     leave_safe_mode: Callable[[], None] = lambda: None

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.rules import decide
 from spotd.model import Market, View
+from spotd.plan import Plan
 from spotd.serve.call import ApiError, Call
 from spotd.serve.jobs import parse_job
 from spotd.serve.views import iso, usd
 from spotd.spec import SpecError
 from spotd.spec.document import parse
 from spotd.states import NodeState
+from spotd.store.accepted import launches
+from spotd.store.limits import Room, Use
 
 
 def why(call: Call) -> dict[str, Any]:
@@ -24,7 +28,7 @@ def why(call: Call) -> dict[str, Any]:
     if view is None:
         raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
     market = call.backing.market(now_us)
-    plan = decide(view, market, now_us)
+    plan = _decide(view, market, now_us)
     return {
         "kind": "Why",
         "job": job.name,
@@ -33,6 +37,22 @@ def why(call: Call) -> dict[str, Any]:
         "wake_at": iso(plan.wake_at_us),
         "next": [event.text for event in plan.events],
     }
+
+
+def _decide(view: View, market: Market, now_us: int) -> Plan:
+    """As a pass does: one that a limit is in the way of asks for one machine where it would ask for
+    several, and else for none. What is in use is as the market was read, not as at a commit."""
+    use = Use(market.limits, market.nodes, market.microusd_per_h)
+    markets = [market]
+    if view.job.spec.candidates > 1:
+        markets.append(replace(market, hedging=False))
+    obstacle = ""
+    for tried in markets:
+        plan = decide(view, tried, now_us)
+        obstacle = Room(lambda: use, lambda _: view.spent_microusd).take(view.job, launches(plan))
+        if not obstacle:
+            return plan
+    return decide(view, replace(market, blocked=obstacle), now_us)
 
 
 def _silences(call: Call, view: View, market: Market) -> list[str]:

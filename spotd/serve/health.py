@@ -97,7 +97,7 @@ def _check_market(backing: Backing, now_us: int) -> list[Check]:
     return [
         Check("limits", True, _check_limits(market)),
         *worst_case(market),
-        *check_held(backing.held(), market),
+        *check_held(backing.held(), backing.held_leftovers(), market),
         *_check_providers(backing, market),
     ]
 

@@ -1,4 +1,4 @@
-"""Machines that no job wants and that are held for a person to look at."""
+"""Machines that no job wants, and what machines left behind, held for a person to look at."""
 
 from __future__ import annotations
 
@@ -6,44 +6,51 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from providers.base import CapacityType
-from spotd.decide.sweeping import Fate, Held
+from spotd.decide.sweeping import Fate, Held, HeldLeftover, leftovers_of
 from spotd.model import Event, Market, Severity
 from spotd.serve.call import Call, Check
 from spotd.serve.views import iso, usd
 
-NAMED = 5  # machines that one line names
+NAMED = 5  # of what is held, in one line
+ADVICE = "spotctl orphans says why they are held; spotctl orphans end ends them"
 Sold = tuple[str, str, str, CapacityType]  # what a price is of: provider, zone, type, capacity type
 
 
 def list_orphans(call: Call) -> dict[str, Any]:
-    """What the last listings showed, longest held first. `usd_per_h` is what those of ours cost
-    together, which is in no job's bill, but for `unpriced` ones that are not on sale now."""
+    """What the last looks showed: machines first, longest held first. `usd_per_h` is what those
+    machines of ours cost together, which is in no job's bill, but for `unpriced` ones that are not
+    on sale now; what a disk or an address costs is not known here."""
     held = call.backing.held()
     prices = _prices(call.backing.market(call.now_us))
     microusd_per_h, unpriced = _sum(held, prices)
+    left = call.backing.held_leftovers()
     return {
         "kind": "OrphanList",
-        "items": [_held_data(item, prices) for item in held],
+        "items": [*(_machine_data(item, prices) for item in held), *map(_leftover_data, left)],
         "unswept": sorted(call.backing.unswept()),
         "usd_per_h": usd(microusd_per_h),
         "unpriced": unpriced,
     }
 
 
-def check_held(held: Sequence[Held], market: Market) -> list[Check]:
-    """The doctor's line about what is paid for and wanted by nobody; none when there is nothing."""
+def check_held(held: Sequence[Held], left: Sequence[HeldLeftover], market: Market) -> list[Check]:
+    """The doctor's lines about what is paid for and wanted by nobody; none without any."""
+    found = []
     ids = [item.instance.instance_id for item in held if item.fate is Fate.HOLD]
-    if not ids:
-        return []
-    microusd_per_h, unpriced = _sum(held, _prices(market))
-    named = ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
-    text = f"{named}: ${usd(microusd_per_h):,.2f}/h{_and_unpriced(unpriced)}, in no job's bill"
-    advice = "spotctl orphans says why they are held; spotctl orphans end ends them"
-    return [Check("held machines", False, text, advice)]
+    if ids:
+        microusd_per_h, unpriced = _sum(held, _prices(market))
+        many = f" and {unpriced} of unknown price" if unpriced else ""
+        text = f"{_named(ids)}: ${usd(microusd_per_h):,.2f}/h{many}, in no job's bill"
+        found.append(Check("held machines", False, text, ADVICE))
+    ids = [item.leftover.leftover_id for item in left if item.fate is Fate.HOLD]
+    if ids:
+        text = f"{_named(ids)}: disks, addresses and cards that hang on no machine"
+        found.append(Check("held leftovers", False, text, ADVICE))
+    return found
 
 
-def _and_unpriced(count: int) -> str:
-    return f" and {count} of unknown price" if count else ""
+def _named(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if len(ids) > NAMED else "")
 
 
 def _prices(market: Market) -> dict[Sold, int]:
@@ -65,37 +72,63 @@ def _sum(held: Sequence[Held], prices: Mapping[Sold, int]) -> tuple[int, int]:
 
 
 def end_orphans(call: Call) -> dict[str, Any]:
-    """Release what was launched until now in clouds where something is held: the next sweep ends
-    it. Others' machines stay, and those in clouds that nobody could see here."""
-    held = [held for held in call.backing.held() if held.fate is Fate.HOLD]
+    """Release what was there until now in clouds where something is held, machines and leftovers
+    each by itself: the next sweep ends it. Others' stay, and those in clouds that nobody could see
+    here."""
+    held = [item for item in call.backing.held() if item.fate is Fate.HOLD]
+    left = [item for item in call.backing.held_leftovers() if item.fate is Fate.HOLD]
     store, now_us = call.backing.store, call.now_us
-    for provider in sorted({item.provider for item in held}):
-        store.release_orphans(provider, now_us)
+    names = {item.provider for item in held} | {leftovers_of(item.provider) for item in left}
+    for name in sorted(names):
+        store.release_orphans(name, now_us)
     who = call.actor or "somebody"
-    text = f"{who} released {len(held)} held machines: the next sweep ends them"
-    data = {"instances": [item.instance.instance_id for item in held], "actor": call.actor}
-    store.add_event(
-        "", Event("orphans_released", text, severity=Severity.WARNING, data=data), now_us
+    text = (
+        f"{who} released what was held: machines {len(held)}, leftovers {len(left)}; the next "
+        "sweep ends them"
     )
-    return {"kind": "OrphansReleased", "items": data["instances"], "count": len(held)}
+    ids = [item.instance.instance_id for item in held]
+    ids += [item.leftover.leftover_id for item in left]
+    event = Event(
+        "orphans_released", text, severity=Severity.WARNING, data={"ids": ids, "actor": call.actor}
+    )
+    store.add_event("", event, now_us)
+    return {"kind": "OrphansReleased", "items": ids, "count": len(ids)}
 
 
-def _held_data(held: Held, prices: Mapping[Sold, int]) -> dict[str, Any]:
-    instance, tags = held.instance, held.instance.tags
+def _machine_data(held: Held, prices: Mapping[Sold, int]) -> dict[str, Any]:
+    instance = held.instance
     price = prices.get(_sold(held))
     return {
-        "provider": held.provider,
-        "instance": instance.instance_id,
+        "what": "machine",
+        "id": instance.instance_id,
         "region": instance.region,
         "zone": instance.zone,
         "instance_type": instance.instance_type,
         "capacity_type": instance.capacity_type.value,
         "price_usd_per_h": None if price is None else usd(price),
+        "launched_at": iso(instance.launched_at_us),
+    } | _held_data(held, instance.tags)
+
+
+def _leftover_data(held: HeldLeftover) -> dict[str, Any]:
+    left = held.leftover
+    return {
+        "what": left.kind.value,
+        "id": left.leftover_id,
+        "region": left.region,
+        "zone": left.zone,
+        "price_usd_per_h": None,
+        "left_at": iso(left.since_us),
+    } | _held_data(held, left.tags)
+
+
+def _held_data(held: Held | HeldLeftover, tags: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "provider": held.provider,
         "job": tags.get("spotd-job", ""),
         "generation": tags.get("spotd-generation", ""),
         "deployment": tags.get("spotd-deployment", ""),
         "ours": held.fate is Fate.HOLD,
-        "launched_at": iso(instance.launched_at_us),
         "held_since": iso(held.since_us),
         "why": held.why,
     }

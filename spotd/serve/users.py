@@ -7,7 +7,7 @@ from typing import Any
 
 from spotd.serve.call import Call, conflict, not_found, shut_out
 from spotd.serve.views import iso
-from spotd.store.base import DisabledUser
+from spotd.store.base import DisabledUser, NoSuccessorError
 
 
 def list_users(call: Call) -> dict[str, Any]:
@@ -38,13 +38,13 @@ def disable_user(call: Call) -> dict[str, Any]:
     if name == call.actor or call.backing.is_trusted(uid):
         text = f"{name} cannot be disabled by {call.actor}"
         raise conflict(text, "root and the daemon's own user stay; nobody disables themselves")
-    if mine and not heir:
-        text = f"{name} has {len(mine)} unfinished jobs"
-        raise conflict(text, f"spotctl user disable {name} --transfer-to SOMEBODY")
     if heir and (heir == name or _uid(heir) < 0 or _is_disabled(call, heir)):
         raise not_found(f"{heir[:60]!r} cannot take over jobs", "name another user of this box")
     row = DisabledUser(name, uid, call.now_us, call.actor, heir)
-    moved = store.disable_user(row)
+    try:
+        moved = store.disable_user(row)
+    except NoSuccessorError as error:
+        raise conflict(str(error), f"spotctl user disable {name} --transfer-to SOMEBODY") from None
     asked = call.backing.put_out()
     return {
         "kind": "User",

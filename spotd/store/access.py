@@ -32,8 +32,9 @@ class AccessRecords(Protocol):
         ...
 
     def disable_user(self, row: DisabledUser) -> list[str]:
-        """Shut a user out, and make the unfinished jobs those of the successor, if there is one.
-        The ids of these jobs; each has an event that says so."""
+        """Shut a user out, and make the unfinished jobs those of the successor: their ids; each has
+        an event that says so. Raises NoSuccessorError where there are such jobs and no successor;
+        nobody is shut out then."""
         ...
 
     def enable_user(self, name: str) -> bool:

@@ -58,6 +58,7 @@ __all__ = [
     "JournalBatch",
     "KeyState",
     "LostDutyError",
+    "NoSuccessorError",
     "ProgressRow",
     "SchemaVersionError",
     "SealedValue",
@@ -90,6 +91,10 @@ class StaleKeyError(StoreError):
 
 class LostDutyError(StoreError):
     """A duty's lease is another daemon's now, or about to be: nothing was written."""
+
+
+class NoSuccessorError(StoreError):
+    """Who is to be shut out has unfinished jobs, and nobody was named who gets them."""
 
 
 class ShutOutError(StoreError):

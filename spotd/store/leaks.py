@@ -28,12 +28,12 @@ class LeakRecords(Protocol):
         """The cloud moved the node's expiry on to `until_us`. Makes no job due."""
         ...
 
-    def release_orphans(self, provider: str, at_us: int) -> None:
-        """A person said that machines of a cloud launched until `at_us` that no node wants may be
-        ended."""
+    def release_orphans(self, name: str, at_us: int) -> None:
+        """A person said that what no node wants and was there at `at_us` may go: machines of the
+        provider of that name, or what machines left there (`decide.sweeping.leftovers_of`)."""
         ...
 
-    def orphans_released_us(self, provider: str) -> int:
+    def orphans_released_us(self, name: str) -> int:
         """The latest of these times; 0 when nobody ever said so."""
         ...
 
@@ -44,4 +44,9 @@ class LeakRecords(Protocol):
 
     def record_claim(self, confirmed: int, intended: int) -> None:
         """These numbers."""
+        ...
+
+    def record_home(self, home: int, moved: str, at_us: int) -> None:
+        """The database lies at `home` (a number that stands for the place, not 0) from now on; one
+        that lay elsewhere before is in quarantine, for the reason `moved`."""
         ...

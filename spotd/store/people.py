@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from spotd.model import Event
 from spotd.store import schema
-from spotd.store.base import DisabledUser, ShutOutError
+from spotd.store.base import DisabledUser, NoSuccessorError, ShutOutError
 from spotd.store.rows import NOT_GONE
 from spotd.store.transaction import Transaction
 
@@ -36,11 +36,11 @@ def disable_user(tx: Transaction, row: DisabledUser) -> list[str]:
     # order, as everybody who goes on to lock the deployment.
     tx.conn.execute(select(_jobs.id).where(mine).order_by(_jobs.id).with_for_update()).all()
     tx.conn.execute(select(schema.deployment.c.id).with_for_update()).all()
+    if not row.successor:  # asked again: one may have been submitted while we waited
+        check_heirless(row, tx.conn.execute(select(_jobs.id).where(mine)).scalars().all())
     enable_user(tx, row.name)
     values = {name: getattr(row, name) for name in DisabledUser.__dataclass_fields__}
     tx.conn.execute(insert(schema.disabled_users).values(**values))
-    if not row.successor:
-        return []
     moved = tx.conn.execute(
         update(schema.jobs).where(mine).values(user_name=row.successor).returning(_jobs.id)
     )
@@ -48,6 +48,12 @@ def disable_user(tx: Transaction, row: DisabledUser) -> list[str]:
     for job_id in found:
         tx.event(job_id, transferred(row), row.disabled_at_us)
     return found
+
+
+def check_heirless(row: DisabledUser, job_ids: Sequence[str]) -> None:
+    """Raises NoSuccessorError where there are jobs."""
+    if job_ids:
+        raise NoSuccessorError(f"{row.name} has {len(job_ids)} unfinished jobs")
 
 
 def check_enabled(user: str, disabled: Iterable[DisabledUser]) -> None:

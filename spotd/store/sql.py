@@ -349,17 +349,20 @@ class SqlStore(SqlAccess):
     def record_renewed(self, node_id: str, until_us: int) -> None:
         self._write(lambda tx: strays.record_renewed(tx.conn, node_id, until_us))
 
-    def release_orphans(self, provider: str, at_us: int) -> None:
-        self._database.write(lambda c: strays.release(c, provider, at_us))
+    def release_orphans(self, name: str, at_us: int) -> None:
+        self._database.write(lambda c: strays.release(c, name, at_us))
 
-    def orphans_released_us(self, provider: str) -> int:
-        return self._database.read(lambda c: strays.released_us(c, provider))
+    def orphans_released_us(self, name: str) -> int:
+        return self._database.read(lambda c: strays.released_us(c, name))
 
     def claims(self) -> tuple[int, int]:
         return self._database.read(claims.claims)
 
     def record_claim(self, confirmed: int, intended: int) -> None:
         self._write(lambda tx: claims.record(tx.conn, confirmed, intended))
+
+    def record_home(self, home: int, moved: str, at_us: int) -> None:
+        self._write(lambda tx: claims.record_home(tx, home, moved, at_us))
 
     # --- the deployment
 

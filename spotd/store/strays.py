@@ -13,7 +13,7 @@ from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.leaks import Owned
 
-RELEASED = "orphans_released/"  # and a provider: the counter that keeps the time
+RELEASED = "orphans_released/"  # and what: the counter that keeps the time
 
 _counters, _nodes = schema.counters.c, schema.nodes.c
 _SOME = 500  # instances in one statement
@@ -53,15 +53,15 @@ def record_renewed(conn: Connection, node_id: str, until_us: int) -> None:
     conn.execute(update(schema.nodes).where(earlier).values(renewed_until_us=until_us))
 
 
-def release(conn: Connection, provider: str, at_us: int) -> None:
+def release(conn: Connection, name: str, at_us: int) -> None:
     """See LeakRecords.release_orphans."""
-    where = _counters.name == RELEASED + provider
+    where = _counters.name == RELEASED + name
     later = case((_counters.value > at_us, _counters.value), else_=at_us)
     if not conn.execute(update(schema.counters).where(where).values(value=later)).rowcount:
-        conn.execute(schema.counters.insert().values(name=RELEASED + provider, value=at_us))
+        conn.execute(schema.counters.insert().values(name=RELEASED + name, value=at_us))
 
 
-def released_us(conn: Connection, provider: str) -> int:
+def released_us(conn: Connection, name: str) -> int:
     """See LeakRecords.orphans_released_us."""
-    query = select(_counters.value).where(_counters.name == RELEASED + provider)
+    query = select(_counters.value).where(_counters.name == RELEASED + name)
     return int(conn.execute(query).scalar_one_or_none() or 0)

@@ -65,11 +65,21 @@ def test_an_import_where_it_does_not_belong_is_seen(tree: Path) -> None:
         plant(tree / path, module)
     said = lint(tree)
     summary, found = said.split("Broken contracts", 1)
-    assert "0 kept" in summary
+    assert "1 kept" in summary  # that of circles: the next test
     for (path, module), contract in PLANTED.items():
         importer = path.removesuffix(".py").replace("/", ".")
         assert re.search(rf"{re.escape(contract)}[^:]* BROKEN", summary), summary
         assert f"{importer} -> {module} (l." in found, found
+
+
+def test_two_modules_that_need_each_other_are_seen(tree: Path) -> None:
+    plant(tree / "spotd/cli/text.py", "spotd.cli.render")
+    plant(tree / "providers/stores/base.py", "providers.stores.s3")
+    plant(tree / "trainer/fence.py", "trainer.train")
+    said = lint(tree)
+    assert "no two modules of a package need each other BROKEN" in said
+    for package in ("spotd.cli", "providers.stores", "trainer"):
+        assert f"No cycles are allowed in {package}." in said
 
 
 def test_a_new_module_has_to_find_its_place(tree: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from spotd.cli.client import UnreachableError
 from spotd.demo.box import Box, BoxError, running_box, wait_for
 from spotd.demo.facts import lineage
+from spotd.errors import UnreachableError
 from spotd.phase import FINISHED
 from spotd.store.base import Store
 from spotd.store.sql import open_store as open_database

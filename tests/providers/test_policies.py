@@ -32,6 +32,11 @@ TAGGED = {"aws__RequestTag___spotd-deployment": "d0"}
 EXPIRY = {"aws__TagKeys": "spotd-expires"}
 MACHINE = "arn:aws:ec2:us-east-1:123456789012:instance/i-0abc"
 VOLUME = "arn:aws:ec2:us-east-1:123456789012:volume/*"
+LEFT = {
+    kind: f"arn:aws:ec2:us-east-1:123456789012:{kind}/x-0abc"
+    for kind in ("volume", "network-interface", "elastic-ip")
+}
+OTHERS = {"aws__ResourceTag___spotd-deployment": "d1"}
 CREATE = HERE | TAGGED | {"ec2__InstanceType": "p5.48xlarge", "ec2__MarketType": "spot"}
 LIST = {"s3__prefix": "team/jobs/j1/"}
 OBJECT = "arn:aws:s3:::runs/team/jobs/j1/HEAD"
@@ -68,6 +73,41 @@ AWS = [
     case("ec2:StopInstances", MACHINE, HERE | MINE),
     case("ec2:ModifyInstanceAttribute", MACHINE, HERE | MINE),
     case("ec2:CreateFleet", "*", HERE | TAGGED),
+    *[
+        case(f"ec2:Describe{kind}", "*", HERE, "control")
+        for kind in ("Volumes", "NetworkInterfaces", "Addresses")
+    ],
+    case("ec2:DescribeVolumes", "*", {"aws__RequestedRegion": "ap-south-1"}),
+    *[
+        row
+        for verb, kind in (
+            ("DeleteVolume", "volume"),
+            ("DeleteNetworkInterface", "network-interface"),
+            ("ReleaseAddress", "elastic-ip"),
+        )
+        for row in (
+            case(f"ec2:{verb}", LEFT[kind], HERE | MINE, "control"),
+            case(f"ec2:{verb}", LEFT[kind], HERE | OTHERS),
+            case(f"ec2:{verb}", LEFT[kind], HERE),
+        )
+    ],
+    case("ec2:DeleteVolume", LEFT["volume"], {"aws__RequestedRegion": "ap-south-1"} | MINE),
+    *[  # what hangs on a machine is never taken from it
+        case(f"ec2:{verb}", LEFT[kind], HERE | MINE)
+        for verb, kind in (
+            ("DetachVolume", "volume"),
+            ("DetachNetworkInterface", "network-interface"),
+            ("DisassociateAddress", "elastic-ip"),
+            ("AllocateAddress", "elastic-ip"),
+        )
+    ],
+    *[  # or nobody would know whose a leftover is
+        case(
+            "ec2:CreateTags", LEFT[kind], {"ec2__CreateAction": "RunInstances"} | TAGGED, "control"
+        )
+        for kind in ("volume", "network-interface")
+    ],
+    case("ec2:CreateTags", LEFT["volume"], HERE | TAGGED),
     case(
         "iam:PassRole",
         "arn:aws:iam::123456789012:role/spotd-node-d0",
@@ -176,6 +216,11 @@ BLOB = "projects/_/buckets/runs/objects/team/{}"
         ("compute.instances.create", VM.format("us-east-1-b", "web"), ()),
         ("compute.instances.create", VM.format("asia-1-b", "spotd-j1"), ()),
         ("compute.disks.create", "projects/lab/zones/us-east-1-b/disks/spotd-j1", ("control",)),
+        ("compute.disks.list", "projects/lab", ("control",)),
+        ("compute.disks.delete", "projects/lab/zones/us-east-1-b/disks/spotd-j1", ("control",)),
+        ("compute.disks.delete", "projects/lab/zones/us-east-1-b/disks/database", ()),
+        ("compute.disks.delete", "projects/lab/zones/asia-1-b/disks/spotd-j1", ()),
+        ("compute.instances.detachDisk", VM.format("us-east-1-b", "spotd-j1"), ()),
         ("compute.instances.setLabels", VM.format("eu-west-1-a", "spotd-j1"), ("control",)),
         ("compute.instances.setLabels", VM.format("us-east-1-b", "database"), ()),
         ("compute.instances.delete", VM.format("eu-west-1-a", "spotd-j1"), ("control", "reaper")),
@@ -223,6 +268,11 @@ GROUP = "/subscriptions/s0/resourceGroups/spotd"
 AZ_FACTS = replace(FACTS, own_store="az://ours/spotd", checkpoint_store="az://runs/team")
 COMPUTE = "Microsoft.Compute/virtualMachines"
 BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+AZ_LEFT = (
+    "Microsoft.Compute/disks",
+    "Microsoft.Network/networkInterfaces",
+    "Microsoft.Network/publicIPAddresses",
+)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +283,9 @@ BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
         (f"{COMPUTE}/delete", GROUP, (), ("control", "reaper")),
         (f"{COMPUTE}/delete", "/subscriptions/s0/resourceGroups/other", (), ()),
         (f"{COMPUTE}/delete", "/subscriptions/s0/resourceGroups/spotd2", (), ()),
+        *[(f"{left}/read", GROUP, (), ("control",)) for left in AZ_LEFT],
+        *[(f"{left}/delete", GROUP, (), ("control", "reaper")) for left in AZ_LEFT],
+        *[(f"{left}/delete", "/subscriptions/s0/resourceGroups/other", (), ()) for left in AZ_LEFT],
         (f"{COMPUTE}/runCommand/action", GROUP, (), ()),
         ("Microsoft.Authorization/roleAssignments/write", GROUP, (), ()),
         (f"{BLOBS}/read", GROUP, ("runs", "team/jobs/j1/HEAD"), ("control", "node")),

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from providers.base import Notice
-from providers.local.documents import Ask, Facts, Reply, document_for
+from providers.local.dialects import document_for
+from providers.local.documents import Ask, Facts, Reply
 from providers.local.metadata import MetadataServer
 
 

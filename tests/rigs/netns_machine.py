@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from providers.local import tree
-from providers.local.documents import Facts, document_for
+from providers.local.dialects import document_for
+from providers.local.documents import Facts
 from providers.local.link import ControlLink
 from providers.local.metadata import MetadataServer
 from providers.local.power import POWER_OFF

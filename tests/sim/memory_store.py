@@ -310,8 +310,8 @@ class MemoryStore(MemoryAccess):
     def record_renewed(self, node_id: str, until_us: int) -> None:
         self._write(strays.record_renewed, node_id, until_us)
 
-    def release_orphans(self, provider: str, at_us: int) -> None:
-        self._write(strays.release, provider, at_us)
+    def release_orphans(self, name: str, at_us: int) -> None:
+        self._write(strays.release, name, at_us)
 
     def claims(self) -> tuple[int, int]:
         counters = self._here().counters
@@ -320,8 +320,11 @@ class MemoryStore(MemoryAccess):
     def record_claim(self, confirmed: int, intended: int) -> None:
         self._write(strays.record_claim, confirmed, intended)
 
-    def orphans_released_us(self, provider: str) -> int:
-        return strays.released_us(self._here(), provider)
+    def record_home(self, home: int, moved: str, at_us: int) -> None:
+        self._write(strays.record_home, home, moved, at_us)
+
+    def orphans_released_us(self, name: str) -> int:
+        return strays.released_us(self._here(), name)
 
     # --- the deployment
 

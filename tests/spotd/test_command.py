@@ -42,6 +42,7 @@ kind = "local"
 url = "http://127.0.0.1:9"
 personality = "aws"
 token_file = "{folder}/no-token"
+end_token_file = "{folder}/no-token-either"
 [providers.there]
 kind = "local"
 url = "http://127.0.0.1:9"
@@ -352,6 +353,7 @@ def test_what_a_start_would_lack_is_told_at_once_and_nothing_made(
     assert [line.split(": ")[0] for line in told] == [
         "providers.aws.kind",
         "providers.here.token_file",
+        "providers.here.end_token_file",
         "providers.there.token_file",
         "state_dir",
         "database.url",
@@ -363,6 +365,7 @@ def test_what_a_start_would_lack_is_told_at_once_and_nothing_made(
         [
             'no provider of kind "aws" yet (fix: use kind = "local"',
             "no-token cannot be read by",
+            "no-token-either cannot be read by",
             "is missing, and without it the cloud takes no orders (fix: `spotctl cloud up`",
             "token/state cannot be written by",
             "names mysql; spotd knows sqlite and postgresql: try sqlite:///",

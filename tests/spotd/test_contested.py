@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from providers.stores.local import LocalStore
+from spotd.beginning import MOVED
 from spotd.demo.box import Box, wait_for
 
 LIMIT_S = 60.0
@@ -98,3 +99,22 @@ def _tell_story(one: Box, copy: Box, objects: LocalStore) -> None:
     wait_for("the copy to go on", lambda: not why(copy), LIMIT_S)
     copy.wait_phase(job_id, {"cancelled"}, LIMIT_S)
     assert open_machines(one) == []
+
+
+@pytest.mark.xdist_group("daemon")
+def test_a_folder_that_was_copied_with_all_that_is_in_it_begins_in_quarantine() -> None:
+    """The claim lies in that folder, too, and says nothing of the other."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name,
+        Box(Path(name) / "one") as one,
+        Box(Path(name) / "copy") as copy,
+    ):
+        one.start()
+        one.kill_daemon()
+        shutil.copytree(one.folder / "state", copy.folder / "state")
+        copy.cloud_url, copy.token_file = one.cloud_url, one.token_file
+        for box, moved in ((copy, True), (one, False)):
+            box.start_daemon()
+            assert (MOVED in box.client.get("/v1/quarantine")["reason"]) is moved
+            told = [row["kind"] for row in box.client.get("/v1/events")["items"]]
+            assert told.count("quarantine") == moved

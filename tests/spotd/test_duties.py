@@ -16,7 +16,14 @@ import apscheduler.triggers.interval
 import pytest
 
 import spotd.duties
-from providers.base import Notice, NoticeKind, Provider, UnknownOutcome
+from providers.base import (
+    Leftover,
+    LeftoverKind,
+    Notice,
+    NoticeKind,
+    Provider,
+    UnknownOutcome,
+)
 from spotd.clock import SystemClock
 from spotd.duties import FIRST_OFFERS_S, Duties, Schedule
 from spotd.model import S
@@ -112,6 +119,17 @@ def test_what_is_due_is_renewed_at_the_start(stage: Stage) -> None:
     stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
     with at_work(Office(stage, NEVER)):
         wait_until(lambda: calls(stage, "renew"))
+
+
+def test_what_is_held_is_known_soon_after_the_start_and_looked_at_again(stage: Stage) -> None:
+    marks = {"spotd-deployment": "d0", "spotd-job": "jold"}
+    disk = Leftover("vol-1", LeftoverKind.DISK, marks, "aws-1")
+    stage.clouds["aws"].left = [disk]
+    with at_work(Office(stage, NEVER)) as office:
+        wait_until(office.survey.held_leftovers)
+        assert [held.leftover for held in office.survey.held_leftovers()] == [disk]
+    with at_work(Office(stage, replace(NEVER, leftovers_s=0.1))):
+        wait_until(lambda: calls(stage, "leftovers") >= 6)
 
 
 def test_one_replica_at_a_time_and_the_next_at_once_when_it_stops(stage: Stage) -> None:

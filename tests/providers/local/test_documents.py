@@ -10,7 +10,8 @@ import pytest
 from providers.base import Notice, NoticeKind
 from providers.local.aws_documents import AwsDocuments
 from providers.local.azure_documents import AzureDocuments
-from providers.local.documents import Ask, Facts, Reply, document_for
+from providers.local.dialects import document_for
+from providers.local.documents import Ask, Facts, Reply
 from providers.local.gcp_documents import GcpDocuments
 
 FACTS = Facts("i-1", "aws", "node-1", "us-east-2", "us-east-2a", "p5.48xlarge", spot=True)

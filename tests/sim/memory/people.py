@@ -9,7 +9,7 @@ from spotd.states import NodeState
 from spotd.store.base import AuditRow, DisabledUser
 from spotd.store.columns import clean
 from spotd.store.engine import BrokenRuleError
-from spotd.store.people import transferred
+from spotd.store.people import check_heirless, transferred
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -39,10 +39,10 @@ def disabled_users(tables: Tables) -> list[DisabledUser]:
 def disable_user(tx: Transaction, row: DisabledUser) -> list[str]:
     """See Store.disable_user."""
     tables = tx.tables
-    tx.put(tables.disabled, row.name, row)
-    if not row.successor:
-        return []
     moved = [job for job, user in job_owners(tables).items() if user == row.name]
+    if not row.successor:
+        check_heirless(row, moved)
+    tx.put(tables.disabled, row.name, row)
     for job_id in moved:
         new = replace(tables.submissions[job_id], user=row.successor)
         tx.put(tables.submissions, job_id, new)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotd.store.claims import CONFIRMED, INTENDED
+from spotd.store.claims import CONFIRMED, HOME, INTENDED
 from spotd.store.leaks import Owned
 from spotd.store.strays import RELEASED, matched
+from tests.sim.memory.market import set_quarantine
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -24,10 +25,10 @@ def record_renewed(tx: Transaction, node_id: str, until_us: int) -> None:
         tx.change_node(node, renewed_until_us=until_us)
 
 
-def release(tx: Transaction, provider: str, at_us: int) -> None:
+def release(tx: Transaction, name: str, at_us: int) -> None:
     """See LeakRecords.release_orphans."""
-    latest_us = max(released_us(tx.tables, provider), at_us)
-    tx.put(tx.tables.counters, RELEASED + provider, latest_us)
+    latest_us = max(released_us(tx.tables, name), at_us)
+    tx.put(tx.tables.counters, RELEASED + name, latest_us)
 
 
 def record_claim(tx: Transaction, confirmed: int, intended: int) -> None:
@@ -36,6 +37,13 @@ def record_claim(tx: Transaction, confirmed: int, intended: int) -> None:
     tx.put(tx.tables.counters, INTENDED, intended)
 
 
-def released_us(tables: Tables, provider: str) -> int:
+def record_home(tx: Transaction, home: int, moved: str, at_us: int) -> None:
+    """See LeakRecords.record_home."""
+    if tx.tables.counters.get(HOME, home) != home:
+        set_quarantine(tx, moved, at_us)
+    tx.put(tx.tables.counters, HOME, home)
+
+
+def released_us(tables: Tables, name: str) -> int:
     """See LeakRecords.orphans_released_us."""
-    return tables.counters.get(RELEASED + provider, 0)
+    return tables.counters.get(RELEASED + name, 0)

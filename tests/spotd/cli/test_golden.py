@@ -29,6 +29,7 @@ def told() -> Iterator[Rig]:
     story(rig)
     rig.submit("waiting-for-a-machine-since-yesterday", 90_030)
     rig.hold("i-0a1", 7_230, "job jold is not on record: the database was restored")
+    rig.hold_disk("vol-0b2", 7_230, "job jold is not on record: the database was restored")
     (rig.folder / "job.yaml").write_text(JOB_FILE)
     yield rig.start()
     rig.close()

@@ -7,7 +7,7 @@ import pytest
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import Rig
 
-ALL_GOOD = "every machine with our tag belongs to a job\n"
+ALL_GOOD = "everything with our tag belongs to a job\n"
 
 
 def test_a_box_that_does_not_sweep_says_so(
@@ -25,4 +25,5 @@ def test_a_box_that_does_not_sweep_says_so(
     captured = capsys.readouterr()
     assert "not known here of aws, gcp" in captured.err
     assert "i-1" in captured.out
+    assert "leftovers" not in captured.err
     assert "in no job's bill: $19.93/h\n" in captured.err

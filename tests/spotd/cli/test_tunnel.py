@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spotd.cli.client import Client, UnreachableError
+from spotd.cli.client import Client
 from spotd.cli.tunnel import check_host, forward
-from spotd.errors import UserError
+from spotd.errors import UnreachableError, UserError
 
 
 class Answer(http.server.BaseHTTPRequestHandler):

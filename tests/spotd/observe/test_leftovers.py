@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from providers.base import Leftover, LeftoverKind, ProviderError
-from spotd.decide.sweeping import GRACE_S
+from spotd.decide.sweeping import GRACE_S, Fate, leftovers_of
 from spotd.model import Event
-from spotd.observe.leftovers import LeftoverSweep
+from spotd.observe.leftovers import FRESH_S, LeftoverSweep
 from spotd.states import NodeState
 from spotd.store.base import LostDutyError
 from tests.spotd.stage import Stage, ToyCloud
@@ -96,7 +96,32 @@ def test_what_a_person_releases_goes(stage: Stage) -> None:
     sweep = sweep_of(stage)
     look(stage, sweep, GRACE_S)
     stage.store.release_orphans("aws", stage.clock.now_us())
+    assert len(look(stage, sweep, GRACE_S).left) == 2, "that was said of machines"
+    stage.store.release_orphans(leftovers_of("aws"), stage.clock.now_us())
     assert look(stage, sweep, GRACE_S).left == [foreign]
+
+
+def test_what_is_held_can_be_seen_as_long_as_it_is_known(stage: Stage) -> None:
+    token, sweep = trained(stage), sweep_of(stage)
+    finish(stage)
+    assert sweep.held() is None, "nobody has looked yet"
+    left(stage, "vol-1", **{"spotd-job": "jnobody"})
+    left(stage, "vol-2", token=token)
+    foreign = left(stage, "vol-3", **{"spotd-deployment": "d9"})
+    look(stage, sweep)
+    first_us = stage.clock.now_us()
+    look(stage, sweep, FRESH_S)
+    held = sweep.held()
+    assert held is not None
+    assert [(one.leftover.leftover_id, one.fate, one.since_us) for one in held] == [
+        ("vol-1", Fate.HOLD, first_us),
+        ("vol-3", Fate.FOREIGN, first_us),
+    ]
+    stage.clouds["aws"].left = [foreign]
+    look(stage, sweep)
+    assert [one.leftover for one in sweep.held() or ()] == [foreign]
+    stage.clock.sleep(FRESH_S + 1)
+    assert sweep.held() is None, "another box may look now"
 
 
 def test_in_quarantine_nothing_is_discarded(stage: Stage) -> None:

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from providers.base import CapacityType, Instance, InstanceState, Offer
+from providers.base import CapacityType, Instance, InstanceState, Leftover, LeftoverKind, Offer
 from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd.act.effects import LinkError
 from spotd.act.visitors import Visitors
-from spotd.decide.sweeping import Fate, Held
+from spotd.decide.sweeping import Fate, Held, HeldLeftover
 from spotd.model import (
     Attempt,
     EffectKind,
@@ -173,6 +173,7 @@ class Rig:
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
         self.held: list[Held] = []
+        self.held_leftovers: list[HeldLeftover] = []
         self.unswept: list[str] = []
         self.authority = Authority()
         self.hosts = Hosts()
@@ -210,6 +211,7 @@ class Rig:
             ),
             silent=lambda: self.silent,
             held=lambda: self.held,
+            held_leftovers=lambda: self.held_leftovers,
             unswept=lambda: self.unswept,
         )
 
@@ -235,6 +237,13 @@ class Rig:
         )
         self.held.append(Held("aws", instance, self.ago(ago_s / 2), fate, why))
         return self.held[-1]
+
+    def hold_disk(self, ident: str, ago_s: float, why: str, fate: Fate = Fate.HOLD) -> None:
+        """The sweep found a disk that hangs on no machine, and keeps it."""
+        tags = {"spotd-deployment": "d0", "spotd-job": "jold", "spotd-generation": "3"}
+        disk = LeftoverKind.DISK
+        left = Leftover(ident, disk, tags, SPOT.region, SPOT.zone, self.ago(ago_s))
+        self.held_leftovers.append(HeldLeftover("aws", left, self.ago(ago_s / 2), fate, why))
 
     def _test_alert(self, route: str) -> Mapping[str, str]:
         return {name: error for name, error in self.alerts.items() if route in ("", name)}

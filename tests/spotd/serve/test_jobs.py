@@ -12,7 +12,7 @@ import pytest
 
 from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
-from spotd.model import Desired, Mount, Outcome
+from spotd.model import Desired, Limits, Mount, Outcome
 from spotd.vault import open_job_keys, open_secrets
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, story
 
@@ -198,3 +198,22 @@ def test_why_shows_a_decision_and_takes_none(rig: Rig, client: Client) -> None:
     assert SPOT.zone in data["reason"]
     assert rig.store.find_job(job_id) == before
     assert rig.store.job_nodes(job_id) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        (Limits(max_nodes=1), SPOT.zone),  # one machine instead of two
+        (Limits(max_microusd_per_h=19_000_000), "limits.max_usd_per_hour is 19.00"),
+    ],
+)
+def test_why_names_the_limit_that_holds_a_job_back(
+    rig: Rig, client: Client, limits: Limits, why: str
+) -> None:
+    """Which only the commit of a launch checks, and nothing is committed here."""
+    rig.submit(text=JOB_FILE.replace("spotd:\n", "spotd:\n  candidates: 2\n"))
+    rig.store.set_limits(limits)
+    data = client.get("/v1/jobs/gpt/why")
+    assert why in data["reason"]
+    launches = [text for text in data["next"] if SPOT.instance_type in text]
+    assert len(launches) == (1 if limits.max_nodes else 0), data["next"]

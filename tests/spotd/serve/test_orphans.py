@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spotd.decide.sweeping import Fate
+from spotd.decide.sweeping import Fate, leftovers_of
 from spotd.serve.call import Call
 from spotd.serve.health import doctor
 from spotd.serve.orphans import check_held, end_orphans, list_orphans
@@ -15,14 +15,14 @@ def test_they_are_listed_with_what_they_cost(rig: Rig) -> None:
     rig.hold("i-1", 60, "job jold is not on record")
     rig.hold("i-2", 60, "its tag says that it belongs to d1", Fate.FOREIGN)
     ours, foreign = list_orphans(Call(rig.backing()))["items"]
-    assert (ours["instance"], ours["ours"], ours["price_usd_per_h"]) == ("i-1", True, 19.93)
+    assert (ours["id"], ours["ours"], ours["price_usd_per_h"]) == ("i-1", True, 19.93)
     assert (ours["job"], ours["generation"]) == ("jold", "3")
-    assert (foreign["instance"], foreign["ours"]) == ("i-2", False)
+    assert (foreign["id"], foreign["ours"]) == ("i-2", False)
 
 
 def test_what_ours_cost_together_is_named(rig: Rig) -> None:
     """It is in no bill: there is no job that wanted them."""
-    assert check_held([], rig.backing().market(0)) == []
+    assert check_held([], [], rig.backing().market(0)) == []
     rig.hold("i-1", 60, "job jold is not on record")
     rig.hold("i-2", 60, "its tag says that it belongs to d1", Fate.FOREIGN)
     rig.hold("i-3", 60, "job jold is not on record")
@@ -43,8 +43,27 @@ def test_they_are_released_by_a_person_whose_name_is_kept(rig: Rig) -> None:
     assert end_orphans(call)["items"] == ["i-1"]
     assert rig.store.orphans_released_us("aws") == call.now_us
     [event] = [r.event for r in rig.store.events(None) if r.event.kind == "orphans_released"]
-    assert event.text.startswith("ada released 1 held machine")
-    assert event.data["instances"] == ["i-1"]
+    assert event.text.startswith("ada released what was held: machines 1, leftovers 0")
+    assert event.data["ids"] == ["i-1"]
+
+
+def test_what_machines_left_is_listed_and_released_by_itself(rig: Rig) -> None:
+    """The machines of that cloud may be swept by another box: nobody here has seen them."""
+    rig.hold_disk("vol-1", 60, "job jold is not on record")
+    rig.hold_disk("vol-2", 60, "its tag says that it belongs to d1", Fate.FOREIGN)
+    call = Call(rig.backing(), actor="ada")
+    data = list_orphans(call)
+    ours, foreign = data["items"]
+    assert (ours["what"], ours["id"], ours["ours"], ours["job"]) == ("disk", "vol-1", True, "jold")
+    assert (foreign["id"], foreign["ours"]) == ("vol-2", False)
+    assert (data["usd_per_h"], data["unpriced"]) == (0.0, 0)
+    [check] = [c for c in doctor(call)["checks"] if c["name"] == "held leftovers"]
+    assert (check["ok"], check["text"].split(":")[0]) == (False, "vol-1")
+    assert end_orphans(call)["items"] == ["vol-1"]
+    assert rig.store.orphans_released_us(leftovers_of("aws")) == call.now_us
+    assert rig.store.orphans_released_us("aws") == 0
+    [event] = [r.event for r in rig.store.events(None) if r.event.kind == "orphans_released"]
+    assert event.text.startswith("ada released what was held: machines 0, leftovers 1")
 
 
 def test_nothing_is_released_where_nobody_could_look(rig: Rig) -> None:

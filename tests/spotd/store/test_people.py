@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection
@@ -12,7 +13,7 @@ from spotd.model import Desired, Outcome
 from spotd.plan import ChangeJob
 from spotd.states import NodeState
 from spotd.store import jobs
-from spotd.store.base import DisabledUser, ShutOutError, Store
+from spotd.store.base import DisabledUser, NoSuccessorError, ShutOutError, Store
 from spotd.store.engine import BrokenRuleError
 from spotd.store.transaction import Transaction
 from tests.rigs import postgres
@@ -43,7 +44,9 @@ def test_unfinished_jobs_become_those_of_the_successor(store: Store) -> None:
     ended = {"outcome": Outcome.SUCCEEDED, "finished_at_us": NOW}
     commit(store, view(store, "j2"), plan(ChangeJob(ended)))
     assert store.job_owners() == {"j1": "alice", "j3": "carol"}
-    assert store.disable_user(DisabledUser("alice", 1000, NOW, "root")) == []
+    with pytest.raises(NoSuccessorError, match="alice has 1 unfinished jobs"):
+        store.disable_user(DisabledUser("alice", 1000, NOW, "root"))
+    assert store.disabled_users() == []
     assert store.disable_user(ALICE) == ["j1"]
     assert store.job_owners() == {"j1": "bob", "j3": "carol"}
     assert kinds(store)[-1] == "transferred"
@@ -81,6 +84,30 @@ def test_a_job_that_is_submitted_at_that_moment_moves_too(server: postgres.Postg
 
         assert store._database.write(submit).result(30) == ["j1"]
     assert store.job_owners() == {"j1": "bob"}
+    store.close()
+
+
+def test_a_job_that_is_submitted_at_that_moment_is_left_to_nobody(
+    server: postgres.Postgres,
+) -> None:
+    """The list of jobs that a person saw before was empty."""
+    store = make(server.url(server.create("ready")))
+    with ThreadPoolExecutor(1) as other:
+
+        def submit(conn: Connection) -> Future[list[str]]:
+            tx = Transaction(conn)
+            jobs.submit(tx, submission("j1"), NOW)
+            tx.flush()
+            disabling = other.submit(store.disable_user, replace(ALICE, successor=""))
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while not server.execute(waiting) and not disabling.done():
+                time.sleep(0.01)
+            return disabling
+
+        with pytest.raises(NoSuccessorError):
+            store._database.write(submit).result(30)
+    assert store.disabled_users() == []
+    assert store.job_owners() == {"j1": "alice"}
     store.close()
 
 

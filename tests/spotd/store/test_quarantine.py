@@ -36,3 +36,15 @@ def test_it_outlives_a_restart(sql_store: SqlStore, url: str) -> None:
     again = make(url)
     assert again.quarantine() == "restored"
     again.close()
+
+
+def test_a_database_that_lies_elsewhere_than_it_did_is_in_quarantine(store: Store) -> None:
+    for _ in range(2):
+        store.record_home(7, "moved", NOW)
+        assert store.quarantine() == ""
+    store.record_home(8, "moved", NOW + S)
+    assert store.quarantine() == "moved"
+    assert told(store) == [("quarantine", NOW + S)]
+    store.set_quarantine("", NOW + 2 * S)
+    store.record_home(8, "moved", NOW + 3 * S)
+    assert store.quarantine() == "", "it was told, and a person has looked"

@@ -1,0 +1,64 @@
+"""Machines are ended as long as one of two sets of credentials is good: at a real local cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from providers.base import AuthError, InstanceState, OfferRequest, Provider
+from providers.local.control import Running, running
+from spotd.registry import build_provider
+from tests.rigs.local_cloud import launch_request, launch_running, wait_for
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("cloud")) as cloud:
+        yield cloud
+
+
+class Keys:
+    """Two files with the cloud's token, each good until it is taken away."""
+
+    def __init__(self, folder: Path, local: Running) -> None:
+        self.make, self.end = folder / "make", folder / "end"
+        for file in (self.make, self.end):
+            file.write_bytes(local.token_file.read_bytes())
+        files = {"token_file": self.make, "end_token_file": self.end}
+        settings = {"url": local.url, "personality": "aws", **files}
+        self.cloud: Provider = build_provider("local", "here", "d0", settings)
+
+
+def living(cloud: Provider) -> set[str]:
+    return {i.instance_id for i in cloud.list() if i.state is InstanceState.RUNNING}
+
+
+def test_who_may_make_no_more_still_ends_and_sees_it(local: Running, tmp_path: Path) -> None:
+    keys = Keys(tmp_path, local)
+    kept = launch_running(keys.cloud, "kept").instance_id
+    more = launch_request(keys.cloud, "more")
+    keys.make.write_text("revoked\n")
+    with pytest.raises(AuthError):
+        keys.cloud.launch(more)
+    assert kept in living(keys.cloud)
+    keys.cloud.terminate(kept)
+    wait_for(lambda: kept not in living(keys.cloud))
+
+
+def test_credentials_for_the_end_that_are_refused_are_told_before_they_are_needed(
+    local: Running, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path, local)
+    assert keys.cloud.offers(OfferRequest())
+    kept = launch_running(keys.cloud, "last").instance_id
+    keys.end.write_text("revoked\n")
+    with pytest.raises(AuthError, match="the credentials that end machines"):
+        keys.cloud.offers(OfferRequest())
+    keys.cloud.terminate(kept)
+    wait_for(lambda: kept not in living(keys.cloud))
+    keys.make.write_text("revoked\n")
+    for ask in (keys.cloud.list, lambda: keys.cloud.terminate(kept)):
+        with pytest.raises(AuthError):
+            ask()

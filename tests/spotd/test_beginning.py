@@ -1,0 +1,61 @@
+"""A SQLite database notices that it was moved or copied."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spotd import beginning
+from spotd.beginning import MOVED, settle
+from spotd.store.backup import back_up, restore
+from spotd.store.sql import open_store
+from tests.spotd.store.build import NOW
+
+
+@contextmanager
+def begun(file: Path) -> Iterator[str]:
+    """A daemon begins on it; why the database is in quarantine then."""
+    store = open_store(
+        f"sqlite:///{file}", now=lambda: NOW, notify=lambda: None, deployment_factory=lambda: "d0"
+    )
+    settle(store, file, NOW)
+    yield store.quarantine()
+    store.close()
+
+
+def test_a_copy_begins_in_quarantine_and_the_original_goes_on(tmp_path: Path) -> None:
+    """Nothing else tells them apart where the deployment's store was copied with them."""
+    one, two = tmp_path / "one.db", tmp_path / "two.db"
+    for _ in range(2):
+        with begun(one) as why:
+            assert why == ""
+    shutil.copy(one, two)
+    with begun(two) as why:
+        assert why == MOVED
+    with begun(one) as why:
+        assert why == ""
+
+
+def test_so_does_one_that_came_to_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, machine = tmp_path / "spotd.db", tmp_path / "machine-id"
+    monkeypatch.setattr(beginning, "MACHINE_ID", machine)
+    with begun(file) as why:
+        assert why == ""
+    machine.write_text("3c1f\n")
+    with begun(file) as why:
+        assert why == MOVED
+
+
+def test_one_that_is_restored_says_of_what(tmp_path: Path) -> None:
+    with begun(tmp_path / "one.db"):
+        pass
+    back_up(f"sqlite:///{tmp_path / 'one.db'}", tmp_path / "backup", NOW)
+    restore(f"sqlite:///{tmp_path / 'two.db'}", tmp_path / "backup", NOW)
+    with begun(tmp_path / "two.db") as why:
+        assert why.startswith("this database was restored from the backup of")
