@@ -26,7 +26,7 @@ def move_outbid(d: Draft) -> None:
     node = max(dear, key=lambda one: one.offer.price_microusd_per_h)
     here = node.offer.price_microusd_per_h
     usd = here / 1e6
-    rows = rank(spec, d.market, d.now_us)
+    rows = rank(spec, d.market, d.now_us, job_id=d.job.id)
     free = [row.offer for row in rows if not row.excluded and row.offer.price_microusd_per_h < here]
     if not free or d.market.blocked:
         d.say(

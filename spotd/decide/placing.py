@@ -127,7 +127,7 @@ def _ask(d: Draft) -> bool:
     market = _market(d)
     weary = _weary(d)
     shy = takers(d.job.id, market, d.now_us) if weary else frozenset()
-    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy)
+    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy, d.job.id)
     free = [row for row in ranked if not row.excluded]
     if not free:
         _wait_for_market(d, ranked)
