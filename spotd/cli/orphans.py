@@ -57,9 +57,10 @@ def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -
       spotctl orphans end
     """
     with connect(ctx) as client:
-        held = [item["instance"] for item in client.get("/v1/orphans")["items"]]
+        items = client.get("/v1/orphans")["items"]
+        held = [item["instance"] for item in items if item["ours"]]
         confirm_many("end", "machines", held, yes=yes)
-        data = client.post("/v1/orphans/end", {})
+        data = client.post("/v1/orphans/end", {"instances": held})
     many = "nothing is held" if not data["count"] else f"released: {', '.join(data['items'])}"
     emit(data, output, lambda: say(f"{many}; the next sweep ends what was released"), "kind")
 

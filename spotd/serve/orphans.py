@@ -8,7 +8,7 @@ from typing import Any
 from providers.base import CapacityType
 from spotd.decide.sweeping import Fate, Held
 from spotd.model import Event, Market, Severity
-from spotd.serve.call import Call, Check
+from spotd.serve.call import Call, Check, bad_input, conflict
 from spotd.serve.views import iso, usd
 
 NAMED = 5  # machines that one line names
@@ -66,9 +66,11 @@ def _sum(held: Sequence[Held], prices: Mapping[Sold, int]) -> tuple[int, int]:
 
 def end_orphans(call: Call) -> dict[str, Any]:
     """Release what was launched until now in clouds where something is held: the next sweep ends
-    it. Others' machines stay, and those in clouds that nobody could see here."""
+    it. Others' machines stay, and those in clouds that nobody could see here. With `instances`,
+    what the caller saw in the list, only if no other is held by now."""
     held = [held for held in call.backing.held() if held.fate is Fate.HOLD]
     store, now_us = call.backing.store, call.now_us
+    _check_order(call, held)
     for provider in sorted({item.provider for item in held}):
         store.release_orphans(provider, now_us)
     who = call.actor or "somebody"
@@ -78,6 +80,24 @@ def end_orphans(call: Call) -> dict[str, Any]:
         "", Event("orphans_released", text, severity=Severity.WARNING, data=data), now_us
     )
     return {"kind": "OrphansReleased", "items": data["instances"], "count": len(held)}
+
+
+def _check_order(call: Call, held: Sequence[Held]) -> None:
+    """Raises ApiError (conflict) where it would do something else than what was meant."""
+    reason = call.backing.store.quarantine()
+    if held and reason:
+        text = f"nothing is ended while the database is in quarantine: {reason}"
+        raise conflict(text, "spotctl quarantine release, when nothing in the list is wanted")
+    seen = call.body.get("instances")
+    if seen is None:
+        return
+    if not isinstance(seen, list) or not all(isinstance(item, str) for item in seen):
+        raise bad_input("instances must be a list of texts", "use the daemon's own spotctl")
+    news = [held.instance.instance_id for held in held if held.instance.instance_id not in seen]
+    if news:
+        named = ", ".join(news[:NAMED])
+        text = f"nothing is ended: {len(news)} more than you saw are held by now: {named}"
+        raise conflict(text, "look at `spotctl orphans` again")
 
 
 def _held_data(held: Held, prices: Mapping[Sold, int]) -> dict[str, Any]:
