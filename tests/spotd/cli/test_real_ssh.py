@@ -37,7 +37,9 @@ class Door(paramiko.ServerInterface):
 
 
 def pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
-    gone = contextlib.suppress(OSError, EOFError)  # paramiko says the second of a transport that ended
+    gone = contextlib.suppress(
+        OSError, EOFError
+    )  # paramiko says the second of a transport that ended
     with gone:
         while data := source.recv(65536):
             sink.sendall(data)
