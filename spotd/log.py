@@ -221,6 +221,9 @@ def configure(
         )
     )
     root = logging.getLogger()
+    for before in root.handlers:
+        if isinstance(before, Sampler):
+            before.close()
     root.handlers[:] = [Sampler(handler)]
     root.setLevel(level.upper())
     for name, least in _QUIET.items():

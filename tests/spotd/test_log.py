@@ -267,6 +267,14 @@ def test_at_the_end_all_is_told() -> None:
     assert lines[-1] == "3 more were left out of: the store is away"
 
 
+def test_another_configuration_forgets_no_count() -> None:
+    out, _ = configure()
+    for _ in range(FLOOD_LINES + 3):
+        log.get_logger("spotd.test").error("the store is away")
+    configure()
+    assert lines_of(out)[-1]["event"] == "3 more were left out of: the store is away"
+
+
 def test_kinds_without_number_take_no_memory_without_end() -> None:
     logger, sampler, lines = sampled([0.0])
     for number in range(5000):
