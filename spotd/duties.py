@@ -92,6 +92,7 @@ class Duties:
         self._wall_s = _wall_s()
         self._names: tuple[str, ...] = ()
         self._watched: dict[str, Provider] = {}
+        self._prompt: set[str] = set()  # done as soon as they are ours
         self._epochs: dict[str, int] = {}  # of the duties that we hold, as far as we know
         self._queues: dict[str, NoticeQueue] = {}
         self._paged: defaultdict[str, set[str]] = defaultdict(set)
@@ -231,11 +232,16 @@ class Duties:
 
     def _note_taken(self, taken: Mapping[str, int | None]) -> None:
         with self._changed:
+            fresh = {duty for duty, epoch in taken.items() if epoch and duty not in self._epochs}
             for duty, epoch in taken.items():
                 if epoch is None:
                     self._epochs.pop(duty, None)
                 else:
                     self._epochs[duty] = epoch
+        # At the start the lease may still have been that of a daemon that died.
+        for job in self._scheduler.get_jobs() if fresh & self._prompt else ():
+            if job.id in fresh & self._prompt:
+                job.modify(next_run_time=datetime.now(UTC))
 
     def _every(
         self,
@@ -246,7 +252,7 @@ class Duties:
         at_once: threading.Event | None = None,
     ) -> None:
         """Run `run(store)` each `seconds` while we hold the duty, with the store of its holder.
-        With `at_once` also now, and then set that."""
+        With `at_once` also as soon as we do, and set that after the first time."""
 
         def held() -> None:
             if line != OWN and self._contested():
@@ -262,6 +268,8 @@ class Duties:
                 at_once.set()
 
         self._names = (*self._names, duty)
+        if at_once is not None:
+            self._prompt.add(duty)
         first = {"next_run_time": datetime.now(UTC)} if at_once is not None else {}
         self._scheduler.add_job(
             guarded, "interval", seconds=seconds, id=duty, executor=line, **first

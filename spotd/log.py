@@ -116,8 +116,8 @@ class Sampler(logging.Handler):
     """Hands on to `handler` what is no flood: of one kind of message so many in a window. How many
     more there were is told when the window is over, or at the end.
 
-    A kind is a logger, a level, and what a message says but for its numbers
-    and ids.
+    A kind is a logger, a level, and what a message says but for its numbers and ids. An alert that
+    goes by the log is no flood: it is on record as told, and the outbox has its own measure.
     """
 
     def __init__(
@@ -132,6 +132,9 @@ class Sampler(logging.Handler):
         """Under the handler's lock, as all handlers are."""
         now = self._monotonic()
         self._tell(now - FLOOD_S)
+        if isinstance(record.msg, dict) and "alert" in record.msg:
+            self._handler.handle(record)
+            return
         said = record.msg.get("event", "") if isinstance(record.msg, dict) else record.msg
         key = (record.name, record.levelno, _NUMBERS.sub("#", str(said)[:200]))
         kind = self._kinds.setdefault(key, _Kind(now))
@@ -218,6 +221,9 @@ def configure(
         )
     )
     root = logging.getLogger()
+    for before in root.handlers:
+        if isinstance(before, Sampler):
+            before.close()
     root.handlers[:] = [Sampler(handler)]
     root.setLevel(level.upper())
     for name, least in _QUIET.items():

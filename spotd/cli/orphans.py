@@ -62,7 +62,7 @@ def end(ctx: typer.Context, yes: bool = YES, output: Output = output_option()) -
     with connect(ctx) as client:
         held = [item["id"] for item in client.get("/v1/orphans")["items"] if item["ours"]]
         confirm_many("end", "orphans", held, yes=yes)
-        data = client.post("/v1/orphans/end", {})
+        data = client.post("/v1/orphans/end", {"ids": held})
     many = "nothing is held" if not data["count"] else f"released: {', '.join(data['items'])}"
     emit(data, output, lambda: say(f"{many}; the next sweep ends what was released"), "kind")
 

@@ -14,6 +14,8 @@ from spotd.model import LeaveReason, Node, Refusal, S
 from spotd.states import NodeState
 from spotd.wire import EXIT_HUNG, EXIT_UNFIT
 
+OUTBID = "Outbid"  # left for a better one
+
 # First cooldown by what was said, in seconds; doubled for each repeat, up to the cap. Karpenter
 # blocks a refused pool for 3 minutes; quota comes back when our own dying machine is counted out.
 BASE_S = {
@@ -26,7 +28,7 @@ BASE_S = {
     "Lost": 120.0,
     "Hung": 600.0,
     "Unfit": 600.0,
-    "Outbid": 3600.0,
+    OUTBID: 3600.0,
 }
 CAP_S = 3600.0
 BOOT_TIMEOUTS = 2.0  # of the job that asks: another offer has its turn before this one is back
@@ -36,7 +38,7 @@ _CODES = {
     LeaveReason.PREEMPTED: "Preempted",
     LeaveReason.LOST: "Lost",
     LeaveReason.BOOT_TIMEOUT: "BootTimeout",
-    LeaveReason.OUTBID: "Outbid",
+    LeaveReason.OUTBID: OUTBID,
 }
 _EXITS = {EXIT_HUNG: "Hung", EXIT_UNFIT: "Unfit"}  # of a program that was not the only culprit
 
@@ -57,13 +59,17 @@ def refusal_of(node: Node) -> Refusal | None:
     return Refusal(node.offer.key, Scope.OFFER, code, max(node.left_at_us, gone_at_us), node.id)
 
 
-def spoiled_places(refusals: Iterable[Refusal]) -> Spoiled:
-    """The refusals by what each spoiled: the beginning of the offer's key that its scope says.
+def spoiled_places(refusals: Iterable[Refusal], job_id: str = "") -> Spoiled:
+    """The refusals by what each spoiled for that job: the beginning of the offer's key that its
+    scope says. What another job's machine was left for was its price under that job's cap, or its
+    pace: neither says anything to this one.
 
     Made once for many offers: hundreds of refusals are met when a whole zone is taken away.
     """
     found: dict[str, list[Refusal]] = {}
     for refusal in refusals:
+        if refusal.code == OUTBID and not refusal.node_id.startswith(f"{job_id}-g"):
+            continue
         place = _beginning(refusal.offer_key, _PARTS[refusal.scope])
         found.setdefault(place, []).append(refusal)
     return found

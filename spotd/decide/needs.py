@@ -7,9 +7,11 @@ repeats it while it is in flight.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from providers.base import InstanceState
 from spotd.decide.backoff import effect_backoff_s
-from spotd.model import TRAINS_ON, EffectKind, Job, Market, Node, S, View
+from spotd.model import TRAINS_ON, EffectKind, Job, Market, Node, NoticeSeen, S, View
 from spotd.states import NodeState
 from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, EXIT_FINISHED, EXIT_RELEASED
 
@@ -74,16 +76,24 @@ def claim_for(node: Node, view: View, now_us: int) -> tuple[str, float]:
 
 
 def release_deadline_us(node: Node, view: View, now_us: int) -> int:
-    """When a draining node is past saving: its notice's deadline, else the job's grace."""
-    deadlines = [
-        notice.deadline_us if notice.deadline_us is not None else notice.heard_at_us
-        for notice in node.notices
-        if notice.takes_away
-    ]
+    """When a draining node is past saving: its notice's deadline, else the job's grace. One that
+    trains on until its replacement is ready begins to save only then: as long as that may take.
+    A rank that drains for the notice of another has that one's time."""
+    key = (node.generation, node.candidate)
+    mates = [mate for mate in view.nodes if (mate.generation, mate.candidate) == key]
+    noticed = _takers(node.notices) or [n for mate in mates for n in _takers(mate.notices)]
+    deadlines = [n.heard_at_us if n.deadline_us is None else n.deadline_us for n in noticed]
     if deadlines:
         return min(deadlines)
+    spec = view.job.spec
     started_us = node.drained_at_us or now_us
-    return started_us + int(view.job.spec.stop_grace_s * S)
+    if node.leave_reason in TRAINS_ON:
+        started_us = node.told_release_at_us or now_us + int(spec.setup_timeout_s * S)
+    return started_us + int(spec.stop_grace_s * S)
+
+
+def _takers(notices: Iterable[NoticeSeen]) -> list[NoticeSeen]:
+    return [notice for notice in notices if notice.takes_away]
 
 
 def replacement_ready(node: Node, view: View) -> bool:

@@ -3,13 +3,15 @@
 `max_hourly_cost` is a cap of what is asked for, and prices move under what runs. To move costs a
 boot, a save and a restart; how much is left to train nobody knows, so it counts as long as it has
 trained here: a move is paid back before anything like it can be decided again. Only programs that
-save when they are told to are moved.
+save when they are told to are moved, and only by what their cloud itself says that they cost: a
+slip in its catalogue, or a catalogue that is away, moves nobody.
 """
 
 from __future__ import annotations
 
 from spotd.decide.draft import Draft, place
 from spotd.decide.placement import rank
+from spotd.decide.prices import ASSUMED, DOUBTED
 from spotd.model import Desired, LeaveReason, Node, Severity
 from spotd.states import NodeState
 
@@ -21,12 +23,15 @@ def move_outbid(d: Draft) -> None:
     if stays or not spec.max_hourly_microusd or spec.checkpoint.engine == "none":
         return
     dear = [node for node in d.nodes if _dear(node, spec.max_hourly_microusd)]
+    if dear:
+        unsure = {o.key for o in d.market.offers if o.price_source in (ASSUMED, DOUBTED)}
+        dear = [node for node in dear if node.offer.key not in unsure]
     if not dear:
         return
     node = max(dear, key=lambda one: one.offer.price_microusd_per_h)
     here = node.offer.price_microusd_per_h
     usd = here / 1e6
-    rows = rank(spec, d.market, d.now_us)
+    rows = rank(spec, d.market, d.now_us, job_id=d.job.id)
     free = [row.offer for row in rows if not row.excluded and row.offer.price_microusd_per_h < here]
     if not free or d.market.blocked:
         d.say(

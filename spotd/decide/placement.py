@@ -57,14 +57,16 @@ def rank(
     now_us: int,
     taken: Iterable[str] = (),
     takers: frozenset[str] = frozenset(),
+    job_id: str = "",
 ) -> list[Ranked]:
     """Every offer that fits, the best first, those not to be had now last.
 
     `taken` are offer keys not to be asked for: of a machine being taken away, or one that we are
     already asking for. `takers` are providers that took too many away: what they may take again
-    comes after all others. With `spec.ordered` an earlier alternative beats a cheaper one.
+    comes after all others. `job_id` is the job's, once it has one. With `spec.ordered` an earlier
+    alternative beats a cheaper one.
     """
-    barred, spoiled = set(taken), spoiled_places(market.refusals)
+    barred, spoiled = set(taken), spoiled_places(market.refusals, job_id)
     rows: list[tuple[bool, bool, int, int, str, Ranked]] = []
     for offer in market.offers:
         choices = [i for i, want in enumerate(spec.alternatives) if fits(offer, want)]

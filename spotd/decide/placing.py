@@ -127,12 +127,12 @@ def _ask(d: Draft) -> bool:
     market = _market(d)
     weary = _weary(d)
     shy = takers(d.job.id, market, d.now_us) if weary else frozenset()
-    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy)
+    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy, d.job.id)
     free = [row for row in ranked if not row.excluded]
     if not free:
         _wait_for_market(d, ranked)
         return False
-    best = free[0]
+    best = next((row for row in free if _has_room(d, row)), free[0])
     if not _attempt_open(d):
         generation = d.job.generation + 1
         head_generation = d.job.head.generation if d.job.head else 0
@@ -149,6 +149,12 @@ def _ask(d: Draft) -> bool:
     told = f" ({best_of})" if shy else ""
     d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{told}", d.current[-1])
     return True
+
+
+def _has_room(d: Draft, row: Ranked) -> bool:
+    """As far as we know; the commit knows. The best one need not be the cheapest."""
+    most = d.market.limits.max_microusd_per_h
+    return not most or d.market.microusd_per_h + row.score_microusd_per_h <= most
 
 
 def _weary(d: Draft) -> int:

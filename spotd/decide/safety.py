@@ -17,6 +17,7 @@ def safe(market: Market, now_us: int) -> bool:
 
 
 def withheld(node: Node, kind: EffectKind) -> bool:
-    """Whether a call has to wait until safe mode is over."""
-    begins = kind is EffectKind.BOOT and not node.started_at_us
-    return begins or kind in (EffectKind.LAUNCH, EffectKind.START)
+    """Whether a call has to wait until safe mode is over. One that has its start document is only
+    told by another that it may go on: it is paid for."""
+    begins = kind in (EffectKind.BOOT, EffectKind.START) and not node.started_at_us
+    return begins or kind is EffectKind.LAUNCH

@@ -50,7 +50,7 @@ def _moved_lately(d: Draft) -> bool:
 def _elsewhere(d: Draft) -> bool:
     """There is another place to be had; else a slow machine is the best there is."""
     ours = {node.offer.key for node in d.nodes if node.active}
-    rows = rank(d.job.spec, d.market, d.now_us, ours)
+    rows = rank(d.job.spec, d.market, d.now_us, ours, job_id=d.job.id)
     return not d.market.blocked and any(not row.excluded for row in rows)
 
 

@@ -59,7 +59,7 @@ def _silences(call: Call, view: View, market: Market) -> list[str]:
     """The clouds that do not answer, of those where the job is or could be."""
     if view.job.outcome is not None:
         return []
-    offers = [row.offer for row in rank(view.job.spec, market, call.now_us)]
+    offers = [row.offer for row in rank(view.job.spec, market, call.now_us, job_id=view.job.id)]
     offers += [node.offer for node in view.nodes if node.state is not NodeState.GONE]
     concerned = {offer.provider for offer in offers}
     silent = call.backing.silent()

@@ -61,6 +61,13 @@ BODY: dict[str, dict[str, Schema]] = {
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
     "POST /v1/alerts/test": {"route": _TEXT},
     "POST /v1/secrets/{name}": {"value": _TEXT},
+    "POST /v1/orphans/end": {
+        "instances": {
+            "type": "array",
+            "items": _TEXT,
+            "description": "Those that the caller saw: if others are held by now, none is ended",
+        }
+    },
     "POST /v1/users/{name}/disable": {
         "transfer_to": {**_TEXT, "description": "Who gets the unfinished jobs"}
     },

@@ -8,7 +8,7 @@ from typing import Any
 from providers.base import CapacityType
 from spotd.decide.sweeping import Fate, Held, HeldLeftover, leftovers_of
 from spotd.model import Event, Market, Severity
-from spotd.serve.call import Call, Check
+from spotd.serve.call import Call, Check, bad_input, conflict
 from spotd.serve.views import iso, usd
 
 NAMED = 5  # of what is held, in one line
@@ -74,9 +74,12 @@ def _sum(held: Sequence[Held], prices: Mapping[Sold, int]) -> tuple[int, int]:
 def end_orphans(call: Call) -> dict[str, Any]:
     """Release what was there until now in clouds where something is held, machines and leftovers
     each by itself: the next sweep ends it. Others' stay, and those in clouds that nobody could see
-    here."""
+    here. With `ids`, what the caller saw in the list, only if nothing else is held by now."""
     held = [item for item in call.backing.held() if item.fate is Fate.HOLD]
     left = [item for item in call.backing.held_leftovers() if item.fate is Fate.HOLD]
+    ids = [item.instance.instance_id for item in held]
+    ids += [item.leftover.leftover_id for item in left]
+    _check_order(call, ids)
     store, now_us = call.backing.store, call.now_us
     names = {item.provider for item in held} | {leftovers_of(item.provider) for item in left}
     for name in sorted(names):
@@ -86,13 +89,29 @@ def end_orphans(call: Call) -> dict[str, Any]:
         f"{who} released what was held: machines {len(held)}, leftovers {len(left)}; the next "
         "sweep ends them"
     )
-    ids = [item.instance.instance_id for item in held]
-    ids += [item.leftover.leftover_id for item in left]
     event = Event(
         "orphans_released", text, severity=Severity.WARNING, data={"ids": ids, "actor": call.actor}
     )
     store.add_event("", event, now_us)
     return {"kind": "OrphansReleased", "items": ids, "count": len(ids)}
+
+
+def _check_order(call: Call, ids: Sequence[str]) -> None:
+    """Raises ApiError (conflict) where it would do something else than what was meant."""
+    reason = call.backing.store.quarantine()
+    if ids and reason:
+        text = f"nothing is ended while the database is in quarantine: {reason}"
+        raise conflict(text, "spotctl quarantine release, when nothing in the list is wanted")
+    seen = call.body.get("ids")
+    if seen is None:
+        return
+    if not isinstance(seen, list) or not all(isinstance(item, str) for item in seen):
+        raise bad_input("ids must be a list of texts", "use the daemon's own spotctl")
+    news = [item for item in ids if item not in seen]
+    if news:
+        named = ", ".join(news[:NAMED])
+        text = f"nothing is ended: {len(news)} more than you saw are held by now: {named}"
+        raise conflict(text, "look at `spotctl orphans` again")
 
 
 def _machine_data(held: Held, prices: Mapping[Sold, int]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from tests.sim.link import SimLink, SimWaiting
 from tests.sim.machine import SimMachine
 from tests.sim.net import Net
 from tests.sim.objects import Bucket, BucketClient
-from tests.sim.threads import OneByOne, Queue, Threading, ThreadPoolExecutor
+from tests.sim.threads import Event, OneByOne, Queue, Threading, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -360,18 +360,35 @@ class SimDaemon:
         follower.start()
 
 
+@dataclass(frozen=True)
+class _Job:
+    id: str
+    run: Callable[[], None]
+    seconds: float
+    at_once: bool
+    soon: Event
+
+    def modify(self, **_fields: object) -> None:
+        """It is to run now."""
+        self.soon.set()
+
+
 class _Scheduler:
     """In place of APScheduler: each job at its interval, one run of it at a time."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._jobs: list[tuple[Callable[[], None], float, bool]] = []
+        self._jobs: list[_Job] = []
         self.running = False
 
     def add_job(
         self, run: Callable[[], None], _trigger: str, seconds: float, **more: object
     ) -> None:
-        self._jobs.append((run, seconds, "next_run_time" in more))
+        soon = Threading(self._kernel).Event()
+        self._jobs.append(_Job(str(more["id"]), run, seconds, "next_run_time" in more, soon))
+
+    def get_jobs(self) -> list[_Job]:
+        return self._jobs
 
     def add_executor(self, _executor: object, _alias: str) -> None:
         pass
@@ -379,15 +396,16 @@ class _Scheduler:
     def start(self) -> None:
         self.running = True
         process = self._kernel.task().process
-        for number, (run, seconds, at_once) in enumerate(self._jobs):
-            first_s = 0.0 if at_once else seconds * (number + 1) / (len(self._jobs) + 1)
-            self._kernel.spawn(process, partial(self._repeat, run, seconds, first_s))
+        for number, job in enumerate(self._jobs):
+            first_s = 0.0 if job.at_once else job.seconds * (number + 1) / (len(self._jobs) + 1)
+            self._kernel.spawn(process, partial(self._repeat, job, first_s))
 
-    def _repeat(self, run: Callable[[], None], seconds: float, first_s: float) -> None:
-        self._kernel.sleep(first_s)
+    def _repeat(self, job: _Job, first_s: float) -> None:
+        job.soon.wait(first_s)
         while True:
-            run()
-            self._kernel.sleep(seconds)
+            job.soon.clear()
+            job.run()
+            job.soon.wait(job.seconds)
 
     def shutdown(self, wait: bool = True) -> None:
         self.running = False

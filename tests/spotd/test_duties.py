@@ -132,6 +132,15 @@ def test_what_is_held_is_known_soon_after_the_start_and_looked_at_again(stage: S
         wait_until(lambda: calls(stage, "leftovers") >= 6)
 
 
+def test_or_as_soon_as_the_lease_of_one_that_died_has_run_out(stage: Stage) -> None:
+    stage.goal = None
+    stage.submit()
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+    stage.store.take_duty("expiry:aws", "dead", SystemClock().now_us, 2 * S)
+    with at_work(Office(stage, NEVER)):
+        wait_until(lambda: calls(stage, "renew"))
+
+
 def test_one_replica_at_a_time_and_the_next_at_once_when_it_stops(stage: Stage) -> None:
     often = replace(NEVER, alerts_s=0.05)
     first, second = Office(stage, often, "one"), Office(stage, often, "two")

@@ -15,7 +15,10 @@ import pytest
 import structlog
 
 from spotd import log
+from spotd.act.alerts import Alert, LogRoute
 from spotd.log import FLOOD_LINES, FLOOD_S, Redactor, Sampler
+from spotd.model import Event
+from spotd.store.base import AlertRow
 
 WEBHOOK = "https://hooks.slack.com/services/T0AAAAAAA/B0BBBBBBB/cccccccccccccccccccccccc"
 PEM = (
@@ -245,12 +248,31 @@ def test_what_differs_in_more_than_numbers_is_another_kind() -> None:
     assert lines[FLOOD_LINES:] == ["pass 52 of j0deadbeef", "something else"]
 
 
+def test_alerts_that_go_by_the_log_are_all_there() -> None:
+    """A hundred jobs lose their machines at once, and the log is the only route."""
+    out, _ = configure()
+    rows = [
+        AlertRow(number, "default", 1, f"j{number}", "", Event("lost", "it is gone"), 1, 0)
+        for number in range(2 * FLOOD_LINES)
+    ]
+    LogRoute().send([Alert(row) for row in rows])
+    assert [line["number"] for line in lines_of(out)] == list(range(2 * FLOOD_LINES))
+
+
 def test_at_the_end_all_is_told() -> None:
     logger, sampler, lines = sampled([0.0])
     for _ in range(FLOOD_LINES + 3):
         logger.error("the store is away")
     sampler.close()
     assert lines[-1] == "3 more were left out of: the store is away"
+
+
+def test_another_configuration_forgets_no_count() -> None:
+    out, _ = configure()
+    for _ in range(FLOOD_LINES + 3):
+        log.get_logger("spotd.test").error("the store is away")
+    configure()
+    assert lines_of(out)[-1]["event"] == "3 more were left out of: the store is away"
 
 
 def test_kinds_without_number_take_no_memory_without_end() -> None:

@@ -167,6 +167,7 @@ LAUNCHING = (
         _cancel_forgets,
         "unknown",
         without="sweep",
+        within=80,
     ),
     Bug(
         "hedge loser kept",

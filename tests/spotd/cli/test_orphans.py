@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spotd.decide.sweeping import Fate
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import Rig
 
@@ -27,3 +28,14 @@ def test_a_box_that_does_not_sweep_says_so(
     assert "i-1" in captured.out
     assert "leftovers" not in captured.err
     assert "in no job's bill: $19.93/h\n" in captured.err
+
+
+def test_others_machines_are_not_counted_in_the_order_to_end(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.hold("i-1", 60, "job jold is not on record")
+    rig.hold("i-2", 60, "its tag says that it belongs to d1", Fate.FOREIGN)
+    assert spotctl(rig, "orphans", "end") == 0, "one machine is ended without its number"
+    assert "released: i-1;" in capsys.readouterr().err
+    rig.hold("i-3", 60, "job jold is not on record")
+    assert spotctl(rig, "orphans", "end") == 2

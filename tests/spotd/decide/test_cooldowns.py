@@ -55,6 +55,14 @@ def test_a_gang_that_is_taken_away_is_one_repeat() -> None:
     assert until_us - (NOW + 157 * S) == 240 * S
 
 
+def test_a_place_that_a_job_left_for_a_better_one_cools_for_that_job_alone() -> None:
+    left = [Refusal(REFUSED, Scope.OFFER, "Outbid", NOW, "j1-g2-c0-r0")]
+    until_us, _ = cooldown_until_us(offer(REFUSED), spoiled_places(left, "j1"))
+    assert until_us == NOW + int(BASE_S["Outbid"] * S)
+    for other in ("j", "j10", ""):
+        assert cooldown_until_us(offer(REFUSED), spoiled_places(left, other)) == (0, ""), other
+
+
 def test_what_lies_an_hour_back_is_no_repeat() -> None:
     old = Refusal(REFUSED, Scope.OFFER, "Lost", NOW - 3600 * S)
     new = Refusal(REFUSED, Scope.OFFER, "Lost", NOW)

@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
-from providers.base import NoticeKind
+from providers.base import NoticeKind, Scope
 from spotd.decide.apply import apply_all
 from spotd.decide.rules import decide
 from spotd.decide.saving import MOVE_EVERY_S
-from spotd.model import Attempt, Desired, EffectKind, LeaveReason, Node, NoticeSeen, S, View
+from spotd.model import (
+    Attempt,
+    Desired,
+    EffectKind,
+    LeaveReason,
+    Node,
+    NoticeSeen,
+    Refusal,
+    S,
+    View,
+)
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
@@ -65,6 +75,18 @@ def test_it_is_released_when_its_replacement_is_ready() -> None:
     ready = {"chosen": True, "started_at_us": NOW - S, "ready_at_us": NOW, "host": "127.0.0.1"}
     after, _ = settle(view(slow, node(B, generation=2, **seen, **ready)))
     assert by_id(after, slow).effect is EffectKind.RELEASE
+
+
+def test_where_another_job_was_too_slow_is_a_place_like_any_other() -> None:
+    other, mine = (
+        Refusal(OFFERS[0].key, Scope.OFFER, "Outbid", NOW - S, f"{job}-g1-c0-r0")
+        for job in ("j9", "j0")
+    )
+    one = market(offers=OFFERS[:1])
+    after, _ = settle(view(), replace(one, refusals=(other,)))
+    assert [n.offer for n in after.nodes] == [OFFERS[0]]
+    after, _ = settle(view(), replace(one, refusals=(mine,)))
+    assert not after.nodes, "nor does this one go back at once"
 
 
 def test_a_gang_moves_together() -> None:

@@ -283,6 +283,19 @@ def test_until_when_a_draining_node_may_save(
     assert release_deadline_us(draining, view(draining), NOW) == expected
 
 
+@pytest.mark.parametrize("reason", [LeaveReason.OUTBID, LeaveReason.PREEMPTED])
+def test_who_trains_on_until_it_is_replaced_saves_only_then(reason: LeaveReason) -> None:
+    """It was to leave ten minutes ago, and no notice says when it goes: that its replacement took
+    so long to come up takes nothing away from its last save."""
+    one = node(D, leave_reason=reason, drained_at_us=minutes_ago(10))
+    whole_s = view(one).job.spec.setup_timeout_s + view(one).job.spec.stop_grace_s
+    assert claim(one) == ("after_release", whole_s)
+    told = replace(one, told_release_at_us=NOW - 10 * S)
+    assert claim(told) == ("after_release", 20.0)
+    mate = node(D, rank=1, leave_reason=reason, notices=(notice(50.0),))
+    assert claim(one, mate) == ("after_release", 50.0), "its gang is taken away by then"
+
+
 def test_a_save_is_asked_of_running_nodes_once_for_each_wish() -> None:
     assert needed(node(R), save_wanted_at_us=NOW) is K.SAVE
     assert needed(node(R, told_save_at_us=NOW), save_wanted_at_us=NOW) is None

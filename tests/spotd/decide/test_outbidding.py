@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.decide.prices import ASSUMED, DOUBTED
 from spotd.model import CheckpointSpec, Desired, EffectKind, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
@@ -85,6 +86,15 @@ def test_it_stays(one: Node, more: dict[str, Any], places: Market) -> None:
     after, plan = settle(view(one, job=job() | more), places)
     assert by_id(after, one).leave_reason is not LeaveReason.OUTBID
     assert "outbid" not in kinds(plan)
+
+
+@pytest.mark.parametrize("source", [ASSUMED, DOUBTED])
+def test_it_stays_where_the_price_is_not_its_clouds_own_word(source: str) -> None:
+    """A slip in a catalogue, or one that did not answer for an hour."""
+    told = offer("aws-1a", 30, price_source=source)
+    one = dear()
+    after, _ = settle(seen(one), market(offers=(told, CHEAP)))
+    assert by_id(after, one).state is NodeState.RUNNING
 
 
 def test_a_gang_moves_together() -> None:

@@ -11,7 +11,17 @@ from providers.base import CapacityType, Scope
 from spotd.act.effects import effects_of
 from spotd.decide.bootstrap import start_document
 from spotd.decide.preemptions import CADENCE, WITHIN_S, preemptions_lately
-from spotd.model import Attempt, CheckpointSpec, LeaveReason, Market, Node, Refusal, S, View
+from spotd.model import (
+    Attempt,
+    CheckpointSpec,
+    LeaveReason,
+    Limits,
+    Market,
+    Node,
+    Refusal,
+    S,
+    View,
+)
 from spotd.plan import Effect
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
@@ -79,6 +89,17 @@ def test_but_not_above_what_the_job_may_cost() -> None:
     after, _ = settle(capped, market((AWS, OTHER_ZONE, DEMAND), refusals=REFUSALS))
     (fresh,) = (n for n in after.nodes if n.state is L)
     assert fresh.offer == OTHER_ZONE, "what is left, rather than nothing"
+
+
+def test_nor_above_what_the_limits_have_room_for() -> None:
+    """To ask for that would be refused at every try, while cheaper ones are to be had."""
+    offers = (AWS, OTHER_ZONE, DEMAND)
+    limits = Limits(max_microusd_per_h=50_000_000)
+    tight = market(offers, refusals=REFUSALS, limits=limits, microusd_per_h=10_000_001)
+    after, _ = settle(again(3), tight)
+    (fresh,) = (n for n in after.nodes if n.state is L)
+    assert fresh.offer == OTHER_ZONE
+    assert where(again(3), replace(tight, microusd_per_h=10_000_000)).offer == DEMAND
 
 
 @pytest.mark.parametrize(

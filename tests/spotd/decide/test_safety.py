@@ -61,6 +61,11 @@ def test_what_would_begin_something_waits(begun: Node, kind: EffectKind) -> None
             {},
             EffectKind.BOOT,  # where it ran before
         ),
+        (
+            hello(chosen=True, started_at_us=NOW - S, started_claim="after_release"),
+            {},
+            EffectKind.START,  # who it waits for at the gate has gone
+        ),
     ],
 )
 def test_what_observes_saves_or_ends_goes_on(

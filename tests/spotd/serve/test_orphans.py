@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from spotd.decide.sweeping import Fate, leftovers_of
-from spotd.serve.call import Call
+from spotd.serve.call import ApiError, Call
 from spotd.serve.health import doctor
 from spotd.serve.orphans import check_held, end_orphans, list_orphans
 from tests.spotd.serve.rig import Rig
@@ -64,6 +66,29 @@ def test_what_machines_left_is_listed_and_released_by_itself(rig: Rig) -> None:
     assert rig.store.orphans_released_us("aws") == 0
     [event] = [r.event for r in rig.store.events(None) if r.event.kind == "orphans_released"]
     assert event.text.startswith("ada released what was held: machines 0, leftovers 1")
+
+
+def test_no_more_is_released_than_was_seen(rig: Rig) -> None:
+    """Between the list and the order to end what is in it, a sweep held another fleet."""
+    rig.hold("i-1", 60, "job jold is not on record")
+    rig.hold("i-2", 60, "job jold is not on record")
+    with pytest.raises(ApiError, match="1 more than you saw are held by now: i-2") as refused:
+        end_orphans(Call(rig.backing(), body={"ids": ["i-1"]}))
+    assert refused.value.status == 409
+    assert rig.store.orphans_released_us("aws") == 0
+    assert end_orphans(Call(rig.backing(), body={"ids": ["i-2", "i-1", "i-0"]}))["count"] == 2
+    with pytest.raises(ApiError, match="ids must be a list"):
+        end_orphans(Call(rig.backing(), body={"ids": "i-1"}))
+
+
+def test_nothing_is_released_in_quarantine(rig: Rig) -> None:
+    """It would not be ended, and go without a look when the quarantine is over."""
+    rig.hold("i-1", 60, "the database is in quarantine: restored")
+    rig.store.set_quarantine("restored", 1)
+    with pytest.raises(ApiError, match="in quarantine: restored") as refused:
+        end_orphans(Call(rig.backing()))
+    assert "spotctl quarantine release" in refused.value.try_
+    assert rig.store.orphans_released_us("aws") == 0
 
 
 def test_nothing_is_released_where_nobody_could_look(rig: Rig) -> None:
