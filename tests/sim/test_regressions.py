@@ -18,6 +18,9 @@ CASES = [
     # A machine was off the network for half a minute, and one listing of its cloud lacked it: it
     # was gone on record while it trained, and ended as an orphan.
     (Case(2, "stale", hours=2.0), "missing once is gone"),
+    # A machine was hidden from two listings, two minutes apart, and what was listed in between died
+    # with its daemon before it was on record: it was gone while it trained.
+    (Case(2, "stale"), "a pause counts as missing"),
 ]
 
 
