@@ -151,10 +151,13 @@ class SimWorld:
     def desire(self, job_id: str, desired: Desired) -> None:
         """Somebody changes their mind."""
         self.tell(f"a user wants {job_id} to {desired.value}")
-        job = self.store.find_job(job_id) if not self.store_away else None
-        if job is None or job.outcome is None:
-            now_us = self.kernel.now_us
-            self._insist(lambda: self.store.set_desired(job_id, desired, "alice", now_us))
+        self._insist(lambda: self._desire(job_id, desired))
+
+    def _desire(self, job_id: str, desired: Desired) -> None:
+        """Nothing can be wanted of a job that has ended, or that a restored database forgot."""
+        job = self.store.find_job(job_id)
+        if job is not None and job.outcome is None:
+            self.store.set_desired(job_id, desired, "alice", self.kernel.now_us)
 
     def _insist(self, act: Callable[[], object]) -> None:
         """People try again when the database is away."""
