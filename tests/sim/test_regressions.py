@@ -21,6 +21,10 @@ CASES = [
     # A machine was hidden from two listings, two minutes apart, and what was listed in between died
     # with its daemon before it was on record: it was gone while it trained.
     (Case(2, "stale"), "a pause counts as missing"),
+    # 18 preemptions in an hour met the only job that had machines. It asked for two side by side,
+    # and again where it was taken away: 31 machines, which its judge called a loop. It turns to
+    # other clouds since; a loop in that weather is found all the same.
+    (Case(1, "slow", hours=4.0), "hurried"),
 ]
 # The same, of mistakes that no bug of the zoo is.
 ALONE = [
