@@ -31,6 +31,9 @@ ALONE = [
     # A daemon that died every minute forgot since when it had seen what no row names; a person had
     # let it go, and it never ended.
     Case(5048, "restored"),
+    # The simulator's own: a program crashed, and its judge asked the machine, which switched itself
+    # off much later, for what that had not saved.
+    Case(5015, "deserted"),
     # The simulator's own: a user changed their mind about a job that a restored database forgot.
     Case(5014, "restored"),
 ]
