@@ -126,9 +126,8 @@ def _judge_one(stray: Stray, blast: str, record: Record, now_us: int) -> Verdict
         return Verdict(Fate.HOLD, f"the database is in quarantine: {record.quarantine}")
     since_us = stray.since_us
     if _released(stray, record):
-        if (
-            not stray.known
-        ):  # a daemon that dies again and again forgets whom it saw, and no row says
+        if not stray.known:
+            # No row says since when, and a daemon that dies again and again forgets whom it saw.
             since_us = min(since_us, record.released_at_us)
     elif not stray.known:
         return Verdict(Fate.HOLD, _doubt(stray, record))
