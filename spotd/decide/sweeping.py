@@ -124,12 +124,16 @@ def _judge_one(stray: Stray, blast: str, record: Record, now_us: int) -> Verdict
         return Verdict(Fate.FOREIGN, f"its tag says that it belongs to {owner}")
     if record.quarantine:
         return Verdict(Fate.HOLD, f"the database is in quarantine: {record.quarantine}")
-    if not _released(stray, record):
+    since_us = stray.since_us
+    if _released(stray, record):
         if not stray.known:
-            return Verdict(Fate.HOLD, _doubt(stray, record))
-        if blast:
-            return Verdict(Fate.HOLD, blast)
-    waited = now_us - stray.since_us >= GRACE_S * S
+            # No row says since when, and a daemon that dies again and again forgets whom it saw.
+            since_us = min(since_us, record.released_at_us)
+    elif not stray.known:
+        return Verdict(Fate.HOLD, _doubt(stray, record))
+    elif blast:
+        return Verdict(Fate.HOLD, blast)
+    waited = now_us - since_us >= GRACE_S * S
     return Verdict(Fate.END if waited else Fate.WAIT)
 
 

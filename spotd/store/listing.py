@@ -20,8 +20,9 @@ from spotd.store.transaction import Transaction
 FRESH_S = 10.0
 # Clouds answer from copies that lag, and two answers in a row may come from the same one. So a
 # machine that we did not end, and that does not speak, is gone when listings have lacked it for
-# this long: three of them, at the least, as often as one that is suspect is asked about. A cloud
-# that says that it has ended is believed at once.
+# this long, and one followed the other within it: so there are three of them, at the least. What
+# lies further apart says nothing of the time between, in which nobody asked. A cloud that says that
+# it has ended is believed at once.
 ABSENT_S = 60.0
 
 _nodes = schema.nodes.c
@@ -85,6 +86,12 @@ class Listing:
         shown_us = row.launched_at_us + int(max(FRESH_S, self.visibility_s) * S)
         return bool(self.asked_at_us > max(shown_us, row.seen_at_us))
 
+    def missed_since_us(self, row: NodeRow) -> int:
+        """Since when listings have lacked it, this one left out; 0 where it begins anew: one showed
+        it, or nobody asked for ABSENT_S."""
+        paused = self.asked_at_us - row.surveyed_at_us >= ABSENT_S * S
+        return 0 if paused else row.missed_at_us
+
     def proves_absent(self, row: NodeRow) -> bool:
         """That it lacks the machine is evidence that it is gone. Listings may be incomplete: one
         that we did not end is gone when they have lacked it for ABSENT_S, and however long they
@@ -95,7 +102,8 @@ class Listing:
             return True
         if row.booted_at_us and not row.link_down_at_us:
             return False
-        return bool(row.missed_at_us and self.asked_at_us - row.missed_at_us >= ABSENT_S * S)
+        since_us = self.missed_since_us(row)
+        return bool(since_us and self.asked_at_us - since_us >= ABSENT_S * S)
 
 
 def record_listing(tx: Transaction, said: Listing) -> list[Instance]:
@@ -176,7 +184,7 @@ def tells(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
     if row.effect in _ASKED and row.surveyed_at_us < row.effect_armed_at_us <= said.asked_at_us:
         return True
     if instance is None:
-        if said.lacks(row) and not row.missed_at_us:
+        if said.lacks(row) and not said.missed_since_us(row):
             return True
         return said.proves_absent(row) and not (row.gone_at_us and row.cloud_state == "absent")
     if came_to_nothing(row, instance):
@@ -204,7 +212,7 @@ def unlisted(row: NodeRow, said: Listing) -> dict[str, Any]:
     seen = {name: getattr(row, name) for name in _SEEN_COLUMNS}
     seen["surveyed_at_us"] = max(row.surveyed_at_us, said.asked_at_us)
     if said.lacks(row):
-        seen["missed_at_us"] = row.missed_at_us or said.asked_at_us
+        seen["missed_at_us"] = said.missed_since_us(row) or said.asked_at_us
     if said.proves_absent(row):
         seen |= {"cloud_state": "absent", "gone_at_us": row.gone_at_us or said.at_us}
     return seen

@@ -2,7 +2,7 @@
 
   python -m tests.sim --seeds 500                      # a batch in memory
   python -m tests.sim --seeds 40 --tier sqlite --profile two
-  python -m tests.sim --seeds 1 --from 4711 --trace    # what happened in one
+  python -m tests.sim --seeds 1 --from 4711 --trace    # what happens in one, as it does
   python -m tests.sim --zoo                            # is every planted bug found?
   python -m tests.sim --sweep preempted                # die before and after everything
 
@@ -16,12 +16,13 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 
 from tests.sim import sweep
 from tests.sim.batch import Sum, cores, play, shrink
 from tests.sim.profiles import PROFILES
-from tests.sim.quiet import progress
-from tests.sim.run import Case, Result
+from tests.sim.quiet import progress, quiet
+from tests.sim.run import Case, Result, run
 from tests.sim.tiers import TIERS
 from tests.sim.zoo import report as zoo
 from tests.sim.zoo.report import FORMS
@@ -30,7 +31,10 @@ ENOUGH = 40  # runs from which on a fault that never fired is a mistake
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.trace and (args.seeds != 1 or args.json or args.zoo or args.sweep):
+        parser.error("--trace shows one run, line by line: it goes with --seeds 1 alone")
     if args.zoo:
         return zoo.main("json" if args.json else args.form, args.processes or cores())
     if args.sweep:
@@ -43,7 +47,7 @@ def _batch(args: argparse.Namespace) -> int:
     off = frozenset(args.off)
     cases = [Case(seed, args.profile, args.tier, args.hours, off) for seed in seeds]
     total, began_s = Sum(), time.monotonic()
-    for result in play(cases, args.processes):
+    for result in _traced(cases) if args.trace else play(cases, args.processes):
         total.add(result)
         if result.violation is not None:
             _tell(shrink(result) if args.shrink else result)
@@ -55,6 +59,14 @@ def _batch(args: argparse.Namespace) -> int:
     if vacuous:
         print(f"on, and never fired: {', '.join(vacuous)}", file=sys.stderr)
     return 1 if total.violations or vacuous else 0
+
+
+def _traced(cases: list[Case]) -> Iterator[Result]:
+    """Played here, and told as they go."""
+    quiet()
+    for case in cases:
+        with TIERS[case.tier]() as open_store:
+            yield run(case, open_store, print)
 
 
 def _tell(result: Result) -> None:
@@ -123,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--off", action="append", default=[], metavar="FAULT", help="never happens")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false")
     parser.add_argument("--processes", type=int, help="default: one for each core")
+    parser.add_argument("--trace", action="store_true", help="print what happens: with --seeds 1")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--zoo", action="store_true", help="find every planted bug")
     parser.add_argument("--form", choices=FORMS, default="text", help="of the zoo's table")

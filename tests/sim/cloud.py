@@ -33,6 +33,7 @@ from tests.sim.kernel import Kernel
 FORGOTTEN_S = 600.0  # a terminated machine is listed for that long
 TYPE = "8xh100"
 LIST_PRICE = 98_000_000  # micro-USD an hour, of an 8xH100 on demand
+PROOF = 3  # listings: with fewer, nobody has looked but at the two ends of a time
 LAUNCH_S = (20.0, 120.0)  # from create to a machine that answers
 
 
@@ -65,8 +66,9 @@ class Rented:
     ignored: int = 0  # terminates that were accepted and not followed
     told_by: str = ""  # who told it to end last
     hidden_until_us: int = 0  # no listing shows it before
-    missed_us: int = 0  # since when listings lack it; 0: the last one showed it
-    missed_for_us: int = 0  # the longest that they did
+    missed: int = 0  # listings in a row that lack it; 0: the last one showed it
+    missed_us: int = 0  # since when
+    missed_for_us: int = 0  # the longest that PROOF of them did
     error_code: str = ""
     expires_at_us: int = 0  # as it was last renewed; 0: never
     notices: dict[str, Notice] = field(default_factory=dict)
@@ -274,8 +276,12 @@ class SimCloud:
             shown = [r for r in shown if not self._faults.strikes("list_misses")]
         there = {rented.id for rented in shown}
         for rented in self.alive():
-            rented.missed_us = 0 if rented.id in there else rented.missed_us or now_us
-            if rented.missed_us:
+            if rented.id in there:
+                rented.missed = 0
+                continue
+            rented.missed += 1
+            rented.missed_us = now_us if rented.missed == 1 else rented.missed_us
+            if rented.missed >= PROOF:
                 rented.missed_for_us = max(rented.missed_for_us, now_us - rented.missed_us)
         return [*(self._shown(rented) for rented in shown), *self.strangers.values()]
 

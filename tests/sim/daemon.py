@@ -195,6 +195,8 @@ class StoreClient:
         for (view, plan), result in zip(plans, results, strict=True):
             if result.status is CommitStatus.DONE:
                 out.on_committed(view, plan, stored[view.job.id])
+                for event in plan.events:
+                    out.comment(f"{view.job.id} {event.kind}: {event.text}")
         return results
 
     def _read(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -255,6 +257,9 @@ class Outside(Protocol):
 
     def boundary(self, daemon: SimDaemon, what: str) -> None:
         """`daemon` stands there: it may die, or somebody may look."""
+
+    def comment(self, what: str) -> None:
+        """What stands behind what happened."""
 
     def on_committed(self, view: View, plan: Plan, stored: int) -> None:
         """A decision was accepted when `stored` was its job's version."""

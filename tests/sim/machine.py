@@ -337,6 +337,7 @@ class Trainer:
         self.save_wanted = False
         self.stop_wanted = False
         self.ended = False
+        self.erred = False  # it ended by its own mistake, with what it had not saved
         self._machine = machine
         self._kernel = machine.kernel
         self._agent = agent
@@ -441,10 +442,10 @@ class Trainer:
                 kernel.now_us + int((last - self._step) * STEP_S * 1e6),
             )
             self._train_until(max(due_us, kernel.now_us + int(STEP_S * 1e6)), last)
-            if self._machine.faults.strikes("trainer_crash"):
-                return DIED
-            if self._machine.faults.strikes("trainer_lies"):
-                return wire.EXIT_FINISHED
+            for fault, code in (("trainer_crash", DIED), ("trainer_lies", wire.EXIT_FINISHED)):
+                if self._machine.faults.strikes(fault):
+                    self.erred = True
+                    return code
             self._tell()
             final, stop = self._step >= last, self.stop_wanted
             if final or stop or self.save_wanted or kernel.now_us >= saved_us + int(every_s * 1e6):

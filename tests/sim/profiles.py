@@ -74,7 +74,7 @@ PROFILES = {
         "clouds that take their time, and take machines away",
         only=True,
         jobs=5,
-        forced={"cloud_slow": 0.2, "preempt": 9.0},
+        forced={"cloud_slow": 0.4, "preempt": 12.0},
     ),
     "stale": Profile(
         "machines that are cut off, and listings that lack some of them",

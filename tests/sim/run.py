@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from unittest.mock import patch
@@ -68,8 +69,8 @@ class Result:
     took_s: float = 0.0
 
 
-def run(case: Case, open_store: Open) -> Result:
-    """Play the case to its end or to its first violation."""
+def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None) -> Result:
+    """Play the case to its end or to its first violation; `hear` is told all that happens."""
     began_s = time.process_time()
     profile = PROFILES[case.profile]
     strengths = {n: s for n, s in profile.draw(case.seed, FAULTS).items() if n not in case.off}
@@ -78,6 +79,7 @@ def run(case: Case, open_store: Open) -> Result:
     result = Result(case, enabled=frozenset(strengths))
     with closing(kernel), on_kernel(kernel), ExitStack() as stack:
         world = SimWorld(kernel, faults, profile.daemons)
+        world.hear = hear
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
         world.timing = Timing(unattended_s=profile.unattended_h * 3600)
         if profile.poison:

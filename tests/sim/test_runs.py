@@ -74,6 +74,22 @@ def test_a_violation_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]
     assert main([*replay.split()[3:], "--processes", "1"]) == 0, "without the bug"
 
 
+def test_a_trace_shows_what_happens_and_what_was_decided(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = Case(1, "calm", hours=SHORT)
+    command = case.command.split()[3:]
+    assert main([*command, "--trace"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert any(line.endswith("box0/1 before commit_many") for line in told)
+    assert any("j000000000 requested: asked for " in line for line in told)
+    moments = [float(line.split()[0]) for line in told[:-3] if line[0].isdigit()]
+    assert moments == sorted(moments)
+    with pytest.raises(SystemExit):
+        main([*command, "--seeds", "2", "--trace"])
+    assert "--seeds 1" in capsys.readouterr().err
+
+
 def test_shrinking_leaves_what_is_needed() -> None:
     with PLANTED["no client token"].planted():
         whole = next(

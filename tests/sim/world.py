@@ -63,6 +63,7 @@ class SimWorld:
         self._digest = blake2b(digest_size=16)
         self._told: list[tuple[int, str]] = []  # when and what, not digested yet
         self._last: list[tuple[int, str]] = []  # before that
+        self.hear: Callable[[str], None] | None = None  # of all that happens, as it does
         self.clouds: Mapping[str, SimCloud] = {
             name: SimCloud(kernel, faults, name, self._zones(name), self._machine, notice_s)
             for name, notice_s in CLOUDS.items()
@@ -102,11 +103,17 @@ class SimWorld:
         self._told.append((self.kernel.now_us, what))
         if len(self._told) >= KEPT:
             self._digest_told()
+        self.comment(what)
+
+    def comment(self, what: str) -> None:
+        """What stands behind what happened: for who hears, and no part of the trace."""
+        if self.hear is not None:
+            self.hear(_line(self.kernel.now_us, what))
 
     def told(self, last: int) -> list[str]:
         """The last lines of the trace."""
         lines = (self._last + self._told)[-last:]
-        return [f"{(at_us - EPOCH_US) / 1e6:.6f} {what}" for at_us, what in lines]
+        return [_line(at_us, what) for at_us, what in lines]
 
     def trace(self) -> str:
         """A digest of all of it: equal for equal runs."""
@@ -144,10 +151,13 @@ class SimWorld:
     def desire(self, job_id: str, desired: Desired) -> None:
         """Somebody changes their mind."""
         self.tell(f"a user wants {job_id} to {desired.value}")
-        job = self.store.find_job(job_id) if not self.store_away else None
-        if job is None or job.outcome is None:
-            now_us = self.kernel.now_us
-            self._insist(lambda: self.store.set_desired(job_id, desired, "alice", now_us))
+        self._insist(lambda: self._desire(job_id, desired))
+
+    def _desire(self, job_id: str, desired: Desired) -> None:
+        """Nothing can be wanted of a job that has ended, or that a restored database forgot."""
+        job = self.store.find_job(job_id)
+        if job is not None and job.outcome is None:
+            self.store.set_desired(job_id, desired, "alice", self.kernel.now_us)
 
     def _insist(self, act: Callable[[], object]) -> None:
         """People try again when the database is away."""
@@ -222,3 +232,7 @@ class SimWorld:
     def _open_store(self, _url: str, machine: SimMachine) -> BucketClient:
         net = Net(self.kernel, self.faults, lambda _what: None)
         return BucketClient(self.bucket, net, lambda: machine.reachable)
+
+
+def _line(at_us: int, what: str) -> str:
+    return f"{(at_us - EPOCH_US) / 1e6:.6f} {what}"

@@ -106,10 +106,13 @@ class DesertionOracle(Oracle):
             self.fail("D1", f"{rented.id} trains, and {what} {early_s:.0f} s too early")
 
     def _ended(self, rented: Rented) -> None:
-        """By its own dead-man: then everything that was computed is in the bucket."""
+        """By its own dead-man: then everything that was computed is in the bucket, but of a program
+        that had ended by its own mistake before."""
         agent = self.world.machines[rented.id].agent
         trainer = agent.trainer if agent is not None else None
         if rented.ended_by != "dead-man" or trainer is None or not self._undisturbed():
+            return
+        if trainer.erred:
             return
         head = self._bucket.heads.get(trainer.job_id)
         if head is None or head.generation != trainer.generation:

@@ -118,6 +118,13 @@ def _missing_once(stack: ExitStack) -> None:
     put(stack, spotd.store.listing.Listing, "proves_absent", proof)
 
 
+def _pause_counts(stack: ExitStack) -> None:
+    def whole(self: Any, row: Any) -> Any:
+        return row.missed_at_us
+
+    put(stack, spotd.store.listing.Listing, "missed_since_us", whole)
+
+
 def _token_of_names(stack: ExitStack) -> None:
     token = spotd.decide.placing.launch_token
 
@@ -170,6 +177,13 @@ GUARDING = (
         "a machine whose link is down and that one listing lacks is gone",
         _seen("D1"),
         _missing_once,
+        "stale",
+    ),
+    Bug(
+        "a pause counts as missing",
+        "what two listings lack was not there in the time between, in which nobody asked",
+        _seen("D1"),
+        _pause_counts,
         "stale",
     ),
 )

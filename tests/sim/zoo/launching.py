@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import spotd.decide.ending
 import spotd.decide.placement
 import spotd.decide.placing
+import spotd.decide.rules
 from providers.base import CapacityError, Launched, LaunchRequest, Offer, UnknownOutcome
 from spotd.act.effects import launch_request
 from spotd.model import EffectKind, LeaveReason, Node
@@ -103,6 +105,21 @@ def _cancel_forgets(stack: ExitStack) -> None:
     put(stack, _draft(), "leave", forget)
 
 
+def _impatient(stack: ExitStack) -> None:
+    place_job, coming = spotd.decide.placing.place_job, spotd.decide.placing._candidates
+
+    def up(d: Any) -> dict[int, list[Node]]:
+        gangs = coming(d).items()
+        return {n: gang for n, gang in gangs if all(node.hello_at_us for node in gang)}
+
+    def hasty(d: Any) -> None:
+        with patch.object(spotd.decide.placing, "_candidates", up):
+            place_job(d)
+
+    rules = (hasty if rule is place_job else rule for rule in spotd.decide.rules.RULES)
+    put(stack, spotd.decide.rules, "RULES", tuple(rules))
+
+
 def _hedge_loser_kept(stack: ExitStack) -> None:
     leave: Callable[..., None] = _draft().leave
 
@@ -168,6 +185,13 @@ LAUNCHING = (
         "unknown",
         without="sweep",
         within=80,
+    ),
+    Bug(
+        "impatient",
+        "what comes up is not waited for: the next is asked for at every look",
+        frozenset({"P3"}),
+        _impatient,
+        "calm",
     ),
     Bug(
         "hedge loser kept",

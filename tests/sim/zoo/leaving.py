@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import spotd.decide.leaving
 import spotd.decide.needs
 import spotd.decide.rules
 import spotd.observe.nodes
@@ -22,6 +23,8 @@ from tests.sim.machine import SimAgent
 from tests.sim.zoo.bug import Bug, put
 from tests.sim.zoo.launching import no_sweep
 
+HURRY_US = 30_000_000  # most machines take longer to come up
+
 
 def _terminated_once(stack: ExitStack) -> None:
     need = spotd.decide.needs._need_terminating
@@ -32,6 +35,16 @@ def _terminated_once(stack: ExitStack) -> None:
         return EffectKind.SURVEY if again else wanted
 
     put(stack, spotd.decide.needs, "_need_terminating", trusting)
+
+
+def _hurried(stack: ExitStack) -> None:
+    boot_end = spotd.decide.leaving._boot_end
+
+    def early(d: Any, node: Node) -> tuple[int, str]:
+        end_us, text = boot_end(d, node)
+        return (node.requested_at_us + HURRY_US, text) if not node.hello_at_us else (end_us, text)
+
+    put(stack, spotd.decide.leaving, "_boot_end", early)
 
 
 def _gone_when_told(stack: ExitStack) -> None:
@@ -110,6 +123,13 @@ def _seen(*invariants: str) -> frozenset[str]:
 
 
 LEAVING = (
+    Bug(
+        "hurried",
+        "a machine has half a minute to come up, and then the next is asked for",
+        _seen("P3"),
+        _hurried,
+        "slow",
+    ),
     Bug(
         "terminated once",
         "a terminate that the cloud took is not repeated",

@@ -32,6 +32,10 @@ STRANGER = replace(STRAY, known=False)
         (replace(STRANGER, job_id=""), RECORD, Fate.HOLD, "names no job"),
         (STRANGER, replace(RECORD, released_at_us=STRAY.launched_at_us), Fate.END, ""),
         (STRANGER, replace(RECORD, released_at_us=STRAY.launched_at_us - 1), Fate.HOLD, "copy"),
+        # Its grace began when a person let it go, whenever this daemon saw it first.
+        (replace(STRANGER, since_us=NOW), replace(RECORD, released_at_us=OLD), Fate.END, ""),
+        (replace(STRANGER, since_us=NOW), replace(RECORD, released_at_us=OLD + 1), Fate.WAIT, ""),
+        (replace(STRAY, since_us=NOW), replace(RECORD, released_at_us=OLD), Fate.WAIT, ""),
         # A cloud that does not say when it launched: what was seen before the release counts.
         (replace(STRANGER, launched_at_us=0), replace(RECORD, released_at_us=OLD), Fate.END, ""),
         (replace(STRANGER, launched_at_us=0), replace(RECORD, released_at_us=1), Fate.HOLD, ""),

@@ -4,6 +4,7 @@ asked for is held, and so is a crowd."""
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -145,11 +146,16 @@ def test_what_a_node_wants_is_left_alone(stage: Stage) -> None:
     assert stage.survey.held() == []
 
 
-def test_a_daemon_that_dies_again_and_again_lets_no_orphan_live_longer(stage: Stage) -> None:
-    """Its node is gone on record: that, and not who saw it since when, begins the grace."""
-    [orphan] = orphaned(stage, "old")
-    gone_us = stage.nodes("old")[0].gone_at_us
-    while stage.clock.now_us() < gone_us + int((GRACE_S - 1) * 1e6):
+@pytest.mark.parametrize("known", [True, False], ids=["row", "person"])
+def test_a_daemon_that_dies_again_and_again_lets_no_orphan_live_longer(
+    stage: Stage, known: bool
+) -> None:
+    """Its node is gone on record, or it never had one and a person let it go: that, and not who saw
+    it since when, begins the grace."""
+    [orphan] = orphaned(stage, "old") if known else [plant(stage)]
+    began_us = stage.nodes("old")[0].gone_at_us if known else stage.clock.now_us()
+    stage.store.release_orphans("aws", 0 if known else began_us)
+    while stage.clock.now_us() < began_us + int((GRACE_S - 1) * 1e6):
         look(stage)
         assert stage.alive() == [orphan]
         stage.restart()
@@ -158,18 +164,21 @@ def test_a_daemon_that_dies_again_and_again_lets_no_orphan_live_longer(stage: St
 
 
 def test_the_grace_begins_anew_when_it_was_not_seen(stage: Stage) -> None:
-    """Of one that no row asked for; that of the others begins with the end of their node."""
-    orphan = plant(stage)
+    """Of a second machine for one token, whose node goes on. That of the others begins with the end
+    of their node, or when a person let them go."""
+    wanted = trained(stage)
     cloud = stage.clouds["aws"]
-    stage.store.release_orphans("aws", stage.clock.now_us())
+    twin = copy(cloud.machines[wanted])
+    twin.instance = replace(twin.instance, instance_id="i-twin")
+    cloud.machines["i-twin"] = twin
     look(stage)
-    hidden = cloud.machines.pop(orphan)
+    del cloud.machines["i-twin"]
     look(stage, 30)
-    cloud.machines[orphan] = hidden
+    cloud.machines["i-twin"] = twin
     look(stage, GRACE_S)
-    assert stage.alive() == [orphan]
+    assert sorted(stage.alive()) == sorted([wanted, "i-twin"])
     look(stage, GRACE_S)
-    assert stage.alive() == []
+    assert stage.alive() == [wanted]
 
 
 def test_one_that_cannot_be_ended_breaks_nothing_and_is_tried_again(stage: Stage) -> None:

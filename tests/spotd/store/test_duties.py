@@ -297,7 +297,8 @@ def test_a_listing_does_not_undo_a_newer_one(store: Store) -> None:
     store.record_listing("aws", [], NOW + 60 * S, NOW + 60 * S)
     assert node(store).gone_at_us == 0, "its link is up"
     store.record_link("j1-g1-0", NOW + 70 * S)
-    store.record_listing("aws", [], NOW + 120 * S, NOW + 120 * S)
+    for at_us in (NOW + 90 * S, NOW + 120 * S):
+        store.record_listing("aws", [], at_us, at_us)
     before = node(store)
     assert before.gone_at_us == NOW + 120 * S
     store.record_listing("aws", old, NOW + 50 * S, NOW + 130 * S)

@@ -104,6 +104,7 @@ def test_a_machine_that_listings_missed_is_counted_without_a_gap(store: Store) -
     store.record_listing("aws", [found], NOW + 20 * S, NOW + 20 * S)
     store.record_listing("aws", [], NOW + 30 * S, NOW + 31 * S)
     assert _stretches(store) == [("open", 0, 0, 10_000_000)]
+    store.record_listing("aws", [], NOW + 60 * S, NOW + 61 * S)
     store.record_listing("aws", [], NOW + 90 * S, NOW + 91 * S)
     assert _stretches(store)[-1] == ("closed", 0, 91, 10_000_000)
     store.record_listing("aws", [found], NOW + 120 * S, NOW + 120 * S)

@@ -258,7 +258,7 @@ def test_a_machine_that_was_taken_for_gone_and_lives_is_news(store: Store) -> No
     found = instance(node(store))
     for shown in ([found], [], [found]):
         store.record_listing("aws", shown, NOW + 60 * S, NOW + 60 * S)
-    for at_us in (NOW + 90 * S, NOW + 150 * S):
+    for at_us in (NOW + 90 * S, NOW + 120 * S, NOW + 150 * S):
         store.record_listing("aws", [], at_us, at_us)
     assert node(store).gone_at_us == NOW + 150 * S
     store.record_listing("aws", [], NOW + 155 * S, NOW + 155 * S)
@@ -360,7 +360,8 @@ def test_a_fresh_machine_may_be_missing_for_a_while(
     asked_us = NOW + asked_s * S
     store.record_listing("aws", [], asked_us, NOW + 40 * S, visibility_s)
     assert node(store).missed_at_us == (asked_us if counts else 0)
-    store.record_listing("aws", [], asked_us + 60 * S, NOW + 99 * S, visibility_s)
+    for later_s in (30, 60):
+        store.record_listing("aws", [], asked_us + later_s * S, NOW + 99 * S, visibility_s)
     assert bool(node(store).gone_at_us) is counts
     listed = "running" if seen else ""
     assert node(store).cloud_state == ("absent" if counts else listed)
@@ -388,6 +389,20 @@ def test_a_silent_machine_is_gone_when_listings_lack_it_for_a_minute(store: Stor
     assert (node(store).gone_at_us, _notes(store)) == (NOW + 150 * S, notes + 1)
 
 
+def test_listings_that_lie_far_apart_say_nothing_of_the_time_between(store: Store) -> None:
+    """Each lacked it for a moment; nobody asked in between, for the daemon was dead."""
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    store.record_booted(NODE, NOW + S)
+    store.record_link(NODE, NOW + 18 * S)
+    for asked_s in (20, 80, 200, 259):
+        store.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
+        assert node(store).gone_at_us == 0, f"after {asked_s} s"
+    assert node(store).missed_at_us == NOW + 200 * S, "since when it was asked for again and again"
+    store.record_listing("aws", [], NOW + 260 * S, NOW + 260 * S)
+    assert node(store).gone_at_us == NOW + 260 * S
+
+
 @pytest.mark.parametrize(
     ("down_s", "terminated", "asked_s", "gone"),
     [(0, False, 90, False), (20, False, 30, False), (20, False, 90, True), (0, True, 30, True)],
@@ -404,6 +419,8 @@ def test_a_machine_whose_link_is_up_is_gone_when_we_ended_it(
         store.record_link(NODE, NOW + down_s * S)
     if terminated:
         store.record_told(NODE, EffectKind.TERMINATE, NOW + 20 * S)
+    for between_s in range(50, asked_s, 40):
+        store.record_listing("aws", [], NOW + between_s * S, NOW + between_s * S)
     notes = _notes(store)
     store.record_listing("aws", [], NOW + asked_s * S, NOW + asked_s * S)
     assert bool(node(store).gone_at_us) is gone
