@@ -47,6 +47,7 @@ from spotd.spec import CheckpointDefaults, SpecError, load
 from spotd.store import codec
 from spotd.store.base import JournalBatch
 from spotd.store.sql import SqlStore
+from tests.rigs.memory import MEMORY
 from tests.spotd.decide import build
 from tests.spotd.serve.rig import Rig, story
 from tests.spotd.store.build import NOW, placed
@@ -110,7 +111,7 @@ def restore(data: bytes) -> None:
     """HEAD, and after a line of `---` the manifest that it names: a checkpoint, or what is passed
     over as damaged. The digest is right: what it cannot see is looked at here."""
     first, _, second = data.partition(BREAK)
-    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         store, layout = LocalStore(Path(folder)), Layout.of([PIECE])
         ref = wire.HeadRef(1, 1, "m", wire.sha256(second))
         store.put("m", second)
@@ -179,7 +180,7 @@ def read_config(data: bytes) -> None:
     environ = {name.replace("\0", ""): value.replace("\0", "") for name, _, value in pairs if name}
     for name in ("HOME", "SPOTD_CONFIG"):
         environ.pop(name, None)
-    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         path = Path(folder, "config.toml")
         path.write_bytes(text)
         try:
@@ -192,11 +193,6 @@ def read_config(data: bytes) -> None:
 def _says(error: UserError) -> None:
     assert error.text
     assert error.try_
-
-
-@cache
-def _memory() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def _answers(data: bytes) -> Iterator[Answer]:
@@ -233,7 +229,7 @@ def watch_metadata(data: bytes) -> None:
 
 @cache
 def _token() -> Path:
-    path = Path(tempfile.mkdtemp(dir=_memory()), "token")
+    path = Path(tempfile.mkdtemp(dir=MEMORY), "token")
     path.write_text("secret")
     return path
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from spotd.store.base import Store
 from spotd.store.sql import SqlStore, open_store
 from tests.rigs import postgres
+from tests.rigs.memory import MEMORY
 from tests.sim.kernel import EPOCH_US
 from tests.sim.memory_store import MemoryStore
 
@@ -31,10 +32,7 @@ def memory() -> Iterator[Open]:
 @contextmanager
 def sqlite() -> Iterator[Open]:
     """A file, as in production; on a disk that forgets, so that no run waits for one."""
-    shm = Path("/dev/shm")
-    with TemporaryDirectory(
-        prefix="spotd-sim-", dir=shm if shm.is_dir() else None, ignore_cleanup_errors=True
-    ) as name:
+    with TemporaryDirectory(prefix="spotd-sim-", dir=MEMORY, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         ready, used = folder / "ready.db", folder / "used.db"
         _prepare(f"sqlite:///{ready}")

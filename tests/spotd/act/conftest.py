@@ -14,10 +14,10 @@ from tests.spotd.store.build import NOW
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlStore]:
+def store(quick_folder: Path) -> Iterator[SqlStore]:
     """An empty store."""
     opened = open_store(
-        f"sqlite:///{tmp_path}/spotd.db",
+        f"sqlite:///{quick_folder}/spotd.db",
         now=lambda: NOW,
         notify=lambda: None,
         deployment_factory=lambda: "d0",

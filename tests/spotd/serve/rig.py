@@ -50,6 +50,7 @@ from spotd.store.base import CommitStatus, JournalBatch, Store, Submission
 from spotd.store.sql import open_store
 from spotd.vault import JobKeys, rotate, seal_job_keys, seal_secrets, unlock
 from spotd.wire import JournalEntry
+from tests.rigs.memory import MEMORY
 
 SPOT = Offer(
     "aws",
@@ -153,7 +154,7 @@ class Rig:
 
     def __init__(self) -> None:
         # A socket path must be short, and pytest's folders are not.
-        self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir=MEMORY or "/tmp"))
         self.socket = self.folder / "spotd.sock"
         self.clock = StoppedClock()
         self.ids = CountingIds()

@@ -44,9 +44,9 @@ def _database(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, quick_folder: Path) -> str:
     """A database of the test's own."""
-    return _database(request.param, request, tmp_path)
+    return _database(request.param, request, quick_folder)
 
 
 @pytest.fixture
@@ -64,12 +64,12 @@ def sql_store(url: str, bell: Bell) -> Iterator[SqlStore]:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, bell: Bell) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, quick_folder: Path, bell: Bell) -> Iterator[Store]:
     """An open, empty store, of which nothing is known but that it is one."""
     opened: Store
     if request.param == "memory":
         opened = MemoryStore(DEPLOYMENT, bell)
     else:
-        opened = make(_database(request.param, request, tmp_path), bell)
+        opened = make(_database(request.param, request, quick_folder), bell)
     yield opened
     opened.close()
