@@ -122,9 +122,12 @@ def opened(last: Stretch, launched_at_us: int) -> Columns | None:
     return {"state": OPEN, "start_us": max(launched_at_us, last.start_us)}
 
 
-def reopened(last: Stretch, launched_at_us: int) -> Columns:
-    """The segment that follows `last`, which had ended: it goes on where that one ended."""
-    start_us = launched_at_us if last.state == VOID else last.end_us
+def reopened(rows: Sequence[Stretch], launched_at_us: int) -> Columns:
+    """The segment that follows a node's `rows`, which have all ended: it goes on where the last one
+    did, or begins with the machine where that one came to nothing. No hour is counted twice."""
+    last = rows[-1]
+    counted_us = max((row.end_us for row in rows if row.state != VOID), default=0)
+    start_us = max(launched_at_us, counted_us) if last.state == VOID else last.end_us
     price = {name: getattr(last, name) for name in _PRICE}
     return _birth(last.node_id, last.job_id, start_us, OPEN, price)
 
@@ -203,7 +206,7 @@ def confirm(tx: Transaction, node_id: str, launched_at_us: int) -> None:
         price = {"rate_microusd_per_h": node.rate_microusd_per_h}
         _insert(tx, [_birth(node_id, node.job_id, launched_at_us, OPEN, price)])
     elif rows[-1].end_us:
-        _insert(tx, [reopened(rows[-1], launched_at_us)])
+        _insert(tx, [reopened(rows, launched_at_us)])
     else:
         _set(tx.conn, rows[-1].id, opened(rows[-1], launched_at_us))
 

@@ -23,6 +23,7 @@ class Profile:
     share: tuple[float, float] = (0.1, 0.5)  # of the time left, that a job takes undisturbed
     restored: bool = False  # an older copy of the database takes its place
     deserted: bool = False  # every control box is lost for good, and spot-reaper goes round
+    regret_s: float = 0.0  # each job is cancelled within that time; 0: a few are, some time
     unattended_h: float = 24.0  # limits.unattended_h
 
     def draw(self, seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
@@ -46,6 +47,12 @@ PROFILES = {
     "unknown": Profile(
         "creates whose answer is lost, and a daemon that dies",
         forced={"cloud_reply_lost": 0.3, "daemon_dies": 6.0, "boundary_crash": 0.02},
+    ),
+    "fickle": Profile(
+        "people who cancel what they have just submitted, at clouds whose answers get lost",
+        jobs=12,
+        regret_s=40.0,
+        forced={"cloud_reply_lost": 0.3, "cloud_slow": 0.1},
     ),
     "stubborn": Profile("machines that stay when told to end", forced={"terminate_ignored": 0.6}),
     "poor": Profile("jobs that may not cost much", budgets_microusd=(5_000_000, 20_000_000)),

@@ -44,7 +44,9 @@ class Users:
         )
         if self._profile.poison and number == 0:
             world.poisoned.add(job_id)
-        if random.random() < 0.15:
+        if self._profile.regret_s:
+            self._later(job_id, Desired.CANCEL, self._profile.regret_s)
+        elif random.random() < 0.15:
             self._later(job_id, Desired.CANCEL, left_s * 0.3)
         elif random.random() < 0.15:
             self._later(job_id, Desired.PAUSE, left_s * 0.3)

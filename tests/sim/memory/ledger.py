@@ -65,11 +65,11 @@ def _running(tables: Tables) -> list[tuple[Segment, Node]]:
 
 def confirm(tx: Transaction, node_id: str, launched_at_us: int) -> None:
     """A machine is known to exist since `launched_at_us`: its segment opens then, or goes on."""
-    last = _of_node(tx.tables, node_id)[-1]
-    if last.end_us:
-        _insert(tx, [ledger.reopened(last, launched_at_us)])
+    rows = _of_node(tx.tables, node_id)
+    if rows[-1].end_us:
+        _insert(tx, [ledger.reopened(rows, launched_at_us)])
     else:
-        _set(tx, last, ledger.opened(last, launched_at_us))
+        _set(tx, rows[-1], ledger.opened(rows[-1], launched_at_us))
 
 
 def backdate(tx: Transaction, node_id: str, launched_at_us: int) -> None:

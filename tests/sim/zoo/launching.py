@@ -182,9 +182,8 @@ LAUNCHING = (
         "what was on its way when its job was stopped is forgotten",
         frozenset({"L1", "L3"}),
         _cancel_forgets,
-        "unknown",
+        "fickle",
         without="sweep",
-        within=80,
     ),
     Bug(
         "impatient",

@@ -179,6 +179,23 @@ def test_a_machine_that_appears_when_its_node_is_gone_is_counted(store: Store, t
     assert _stretches(store)[1:] == [("closed", 5, 80, 10_000_000)]
 
 
+def test_no_hour_is_counted_twice_of_what_was_there_was_absent_and_is_back(store: Store) -> None:
+    """A price change had closed the hours before; what came to nothing was the rest."""
+    store.record_offers("aws", [offer()], NOW)
+    placed(store)
+    move(store, NODE, NodeState.GONE, NOW)
+    late = instance(node(store), launched_at_us=NOW)
+    store.record_listing("aws", [late], NOW + 60 * S, NOW + 60 * S)
+    store.record_offers("aws", [offer(price=5)], NOW + 1200 * S)
+    store.record_absent(NODE, NOW + 1300 * S)
+    store.record_listing("aws", [late], NOW + 1500 * S, NOW + 1500 * S)
+    assert _stretches(store)[1:] == [
+        ("closed", 0, 1200, 10_000_000),
+        ("void", 1200, 1300, 5_000_000),
+        ("open", 1200, 0, 5_000_000),
+    ]
+
+
 def test_a_price_change_splits_what_runs(store: Store) -> None:
     store.record_offers("aws", [offer()], NOW)
     placed(store, "j1", new_node(number=0), new_node(number=1))
