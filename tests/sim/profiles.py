@@ -87,5 +87,10 @@ PROFILES = {
         "machines that are cut off, and listings that lack some of them",
         forced={"machine_cut": 6.0, "list_stale": 12.0},
     ),
+    "gaps": Profile(
+        "nobody asks for minutes, again and again, and listings lack machines",
+        only=True,
+        forced={"machine_cut": 12.0, "list_misses": 0.2, "daemon_dies": 30.0},
+    ),
     "poison": Profile("a job that nothing can be decided about", poison=True),
 }

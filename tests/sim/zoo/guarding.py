@@ -184,6 +184,6 @@ GUARDING = (
         "what two listings lack was not there in the time between, in which nobody asked",
         _seen("D1"),
         _pause_counts,
-        "stale",
+        "gaps",
     ),
 )
