@@ -28,12 +28,19 @@ from tests.sim.run import Case, Result
 
 # Of a hundred seeds in a row: profile, tier, how many.
 MIX = (
-    ("swarm", "memory", 57),
+    ("swarm", "memory", 45),
     ("two", "memory", 20),
     ("zombies", "memory", 5),
-    ("unknown", "memory", 5),
-    ("stubborn", "memory", 5),
-    ("poor", "memory", 5),
+    ("unknown", "memory", 4),
+    ("stubborn", "memory", 4),
+    ("poor", "memory", 4),
+    ("restored", "memory", 4),
+    ("deserted", "memory", 3),
+    ("slow", "memory", 2),
+    ("stale", "memory", 2),
+    ("gaps", "memory", 2),
+    ("fickle", "memory", 1),
+    ("abandoned", "memory", 1),
     ("poison", "memory", 1),
     ("swarm", "sqlite", 1),
     ("two", "postgresql", 1),
