@@ -37,6 +37,9 @@ ALONE = [
     Case(5015, "deserted"),
     # The simulator's own: a user changed their mind about a job that a restored database forgot.
     Case(5014, "restored"),
+    # The simulator's own: a machine died while its cloud refused our credentials. It counted
+    # in full until they worked again, and spent its job's money; its judge took that for a mistake.
+    Case(1541),
 ]
 
 

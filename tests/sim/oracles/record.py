@@ -115,11 +115,12 @@ class RecordOracle(Oracle):
 
     def _may_fail(self, job_id: str) -> bool:
         """Its own program crashed, or its money is spent: by the clouds' books, unless calls were
-        lost; what may have been made counts in full until it is known."""
+        lost or refused; what may be there counts in full until it is known."""
         fired = self.world.faults.fired
         limit = self.world.spec(job_id).max_cost_microusd
         spent = self._money.spent_microusd(job_id, self.world.kernel.now_us)
-        unknown = sum(count for name, count in fired.items() if name.startswith("cloud_"))
+        unknown = fired["credentials"]
+        unknown += sum(count for name, count in fired.items() if name.startswith("cloud_"))
         over = limit > 0 and (spent > limit / 2 or unknown > 0)
         return over or fired["trainer_crash"] + fired["trainer_lies"] > 0
 
