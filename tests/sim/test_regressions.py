@@ -40,6 +40,9 @@ ALONE = [
     # The simulator's own: a machine died while its cloud refused our credentials. It counted
     # in full until they worked again, and spent its job's money; its judge took that for a mistake.
     Case(1541),
+    # The simulator's own: a lost machine stayed when told to end, healed, and was missing from a
+    # listing: its judge asked whether it had spoken before that, not before it was given up.
+    Case(2468, "zombies"),
 ]
 
 

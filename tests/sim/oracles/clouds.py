@@ -93,14 +93,18 @@ class CloudOracle(Oracle):
         """A machine that trains and can be heard is ended for what its user, its cloud or its own
         program said, and for nothing else."""
         machine = self.world.machines[rented.id]
-        if node.leave_reason is LeaveReason.LOST and node.exit_code is None:
-            spoke_s = ((node.gone_at_us or node.left_at_us) - machine.mute_us) / S
-            if machine.speaks and spoke_s > SPEAKS_S:
-                self.fail("D1", f"{node.id} is ended as lost, and had spoken for {spoke_s:.0f} s")
-        if node.leave_reason is LeaveReason.BOOT_TIMEOUT and machine.stays:
-            spoke_s = ((node.gone_at_us or node.left_at_us) - machine.mute_us) / S
-            if spoke_s > BOOTS_S:
-                self.fail("D1", f"{node.id} is ended as not up, and trains for {spoke_s:.0f} s")
+        # When it was given up. One that stays when told to end, heals, and is missing from a
+        # listing then, was not ended for that.
+        given_up_us = min(
+            (at_us for at_us in (node.gone_at_us, node.left_at_us) if at_us), default=0
+        )
+        spoke_s = (given_up_us - machine.mute_us) / S
+        lost = node.leave_reason is LeaveReason.LOST and node.exit_code is None
+        if lost and machine.speaks and spoke_s > SPEAKS_S:
+            self.fail("D1", f"{node.id} is ended as lost, and had spoken for {spoke_s:.0f} s")
+        late = node.leave_reason is LeaveReason.BOOT_TIMEOUT
+        if late and machine.stays and spoke_s > BOOTS_S:
+            self.fail("D1", f"{node.id} is ended as not up, and trains for {spoke_s:.0f} s")
         reasons = machine.was_warned or machine.was_alone
         if node.leave_reason is LeaveReason.PREEMPTED and not reasons:
             self.fail("D1", f"{node.id} was ended as preempted, and had no notice")
