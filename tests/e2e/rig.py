@@ -41,7 +41,13 @@ name = "{cloud}-{letter}"
 
 
 def job_file(
-    python: Path, steps: int = STEPS, seed: int = 3, *, name: str = "tiny", more: str = ""
+    python: Path,
+    steps: int = STEPS,
+    seed: int = 3,
+    *,
+    name: str = "tiny",
+    infra: str = "*",
+    more: str = "",
 ) -> str:
     """About eight seconds of training; `more` is for its block of spotd's own."""
     size = "--layers 2 --heads 2 --width 64 --block 64 --batch 4"
@@ -49,6 +55,7 @@ def job_file(
     return f"""\
 name: {name}
 resources:
+  infra: "{infra}"
   cpus: 1+
   use_spot: true
 run: {program} --step-time-ms {STEP_MS} --threads 1 --seed {seed}

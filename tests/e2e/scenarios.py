@@ -134,9 +134,13 @@ def _watch_release(run: Run, machine: str) -> tuple[int, int]:
     """The last step trained and the step released, by the node's own journal, which is deleted with
     the machine."""
 
+    last: list[tuple[str, dict[str, Any]]] = []
+
     def ask() -> tuple[int, int] | None:
+        nonlocal last
         path = run.state_file(machine, "journal.jsonl")
         entries = _journal(path) if path else []
+        last = entries or last
         ends = [data for kind, data in entries if kind == wire.EXITED]
         if not ends:
             return None
@@ -146,7 +150,11 @@ def _watch_release(run: Run, machine: str) -> tuple[int, int]:
         releases = [data["step"] for kind, data in entries if kind == wire.RELEASED]
         return steps[-1], releases[-1]
 
-    return wait_for("the node to release", ask, 20.0, every_s=0.02) or (0, 0)
+    try:
+        return wait_for("the node to release", ask, 20.0, every_s=0.02) or (0, 0)
+    except BoxError as error:
+        said = [(kind, data) for kind, data in last if kind != wire.PROGRESS][-6:]
+        raise BoxError(f"{error}; the last that its journal said: {said}") from None
 
 
 def _journal(path: Path) -> list[tuple[str, dict[str, Any]]]:
