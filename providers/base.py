@@ -273,7 +273,6 @@ class Provider(Protocol):
         name: the provider's name in the configuration, and in every offer it makes.
         local: machines are processes on this box; shown to users wherever the name is shown.
         watcher: which `providers.<watcher>.notice` its nodes run ("aws", "gcp", "azure").
-        visibility_s: how long a fresh create may stay invisible to `list()`.
         limits_life: `LaunchRequest.max_run_s` is kept by the cloud itself.
         power_off: what a machine runs, as the user that it was launched with, to switch itself off
             and stop costing; empty where a machine that is off is still paid for.
@@ -282,9 +281,13 @@ class Provider(Protocol):
     name: str
     local: bool
     watcher: str
-    visibility_s: float
     limits_life: bool
     power_off: tuple[str, ...]
+
+    @property
+    def visibility_s(self) -> float:
+        """How long a fresh create may stay invisible to `list()`, as far as is known by now."""
+        ...
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
         """What fits `request` and is on sale now, with prices."""

@@ -32,11 +32,15 @@ class Divided:
         self.name = makes.name
         self.local = makes.local
         self.watcher = makes.watcher
-        self.visibility_s = makes.visibility_s
         self.limits_life = makes.limits_life
         self.power_off = makes.power_off
         self._makes = makes
         self._ends = ends
+
+    @property
+    def visibility_s(self) -> float:
+        """As the cloud has told by now."""
+        return self._makes.visibility_s
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
         """See Provider.offers. Raises AuthError when the credentials that end are refused."""

@@ -37,6 +37,7 @@ class PolicyFacts:
     instance_types: Sequence[str] = ("*",)
     spot_only: bool = False
     account: Mapping[str, str] = field(default_factory=dict)
+    job_stores: Sequence[str] = ()  # others that jobs may name for their checkpoints
 
     def name(self, role: str) -> str:
         """What the policy of a role is called."""
@@ -44,13 +45,14 @@ class PolicyFacts:
 
     def own_places(self, scheme: str) -> list[Place]:
         """Where the daemon reads and writes, of this cloud's stores."""
-        urls = dict.fromkeys((self.own_store, self.checkpoint_store))
+        urls = dict.fromkeys((self.own_store, self.checkpoint_store, *self.job_stores))
         return [place for url in urls if (place := _place(url, scheme)) is not None]
 
     def node_places(self, scheme: str) -> list[Place]:
         """Where nodes read and write: the folder of jobs alone."""
-        place = _place(self.checkpoint_store, scheme)
-        return [] if place is None else [Place(place.bucket, place.prefix + NODE_FOLDER)]
+        urls = dict.fromkeys((self.checkpoint_store, *self.job_stores))
+        places = [place for url in urls if (place := _place(url, scheme)) is not None]
+        return [Place(place.bucket, place.prefix + NODE_FOLDER) for place in places]
 
 
 def _place(url: str, scheme: str) -> Place | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,5 +57,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> float:
     try:
         seconds = float(headers.get("Retry-After", ""))
     except ValueError:
+        return 0.0
+    if math.isnan(seconds):
         return 0.0
     return min(max(seconds, 1.0), RETRY_AFTER_CAP_S)

@@ -46,8 +46,10 @@ def read_job_file(path: Path) -> str:
         raise UserError(f"{path} is no text", "name a YAML file", ExitCode.USAGE) from None
 
 
-def env_values(given: Iterable[str]) -> dict[str, str]:
-    """NAME=VALUE as it is; NAME alone from this environment. Raises UserError."""
+def env_values(given: Iterable[str], *, secret: bool = False) -> dict[str, str]:
+    """NAME=VALUE as it is; NAME alone from this environment. Raises UserError, which does not send
+    a secret to the command line, where others can read it."""
+    other = "" if secret else ", or {0}=VALUE on the command line"
     values = {}
     for item in given:
         name, equals, value = item.partition("=")
@@ -55,7 +57,7 @@ def env_values(given: Iterable[str]) -> dict[str, str]:
             if name not in os.environ:
                 raise UserError(
                     f"{name} is not set in your environment",
-                    f"export {name}=..., or {name}=VALUE on the command line",
+                    f"export {name}=...{other.format(name)}",
                     ExitCode.USAGE,
                 )
             value = os.environ[name]

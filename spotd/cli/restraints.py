@@ -66,10 +66,12 @@ quarantine = _commands(
         verb="release",
         ended="released",
         about="While it lasts, no machine is ended for being unknown to the database.\n\n"
-        "It begins when the database was restored from a backup. Release it when what the clouds "
-        "list beside the known machines may be ended.",
+        "It begins when the database may be older than the fleet: it was restored from a backup, "
+        "moved or copied; HEAD of a job is ahead of it; or another spotd had the deployment. "
+        "Release it when you know which of the two is right.",
         asks="Say whether there is a quarantine, and why.",
-        ends="End the quarantine: machines that belong to no job are ended again, after a grace.",
+        ends="End the quarantine. Machines that no job ever asked for stay held, until you say "
+        "`spotctl orphans end`.",
     )
 )
 safe_mode = _commands(

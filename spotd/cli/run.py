@@ -50,7 +50,7 @@ def run(
         read_job_file(file),
         now_us=time.time_ns() // 1000,
         env=env_values(env),
-        secrets=env_values(secret),
+        secrets=env_values(secret, secret=True),
         base_dir=Path.cwd(),
         fallback_name=name or ("stdin" if str(file) == "-" else file.stem),
     )

@@ -35,4 +35,5 @@ def policy_facts(
         own_store=config.deployment_store,
         checkpoint_store=config.checkpoint_defaults.store,
         account=account,
+        job_stores=[entry.url for entry in config.file.stores.values()],
     )

@@ -46,7 +46,7 @@ from spotd.serve.call import (
     storable,
 )
 from spotd.serve.guard import Guard
-from spotd.serve.openapi import describe
+from spotd.serve.openapi import BODY, describe
 from spotd.store.base import StoreError, StoreUnavailableError
 
 MAX_BODY_BYTES = 4 << 20
@@ -94,6 +94,13 @@ WAITING: tuple[tuple[str, str, Waiting], ...] = (
     ("GET", "/v1/events", record.read_events),
     ("POST", "/v1/jobs/{job}/logs", logs.read_logs),
 )
+# These speak bytes.
+BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("GET", "/v1/db/backup", backup.copy_database),
+    ("HEAD", "/v1/packages/{digest}", packages.has_package),
+    ("GET", "/v1/packages/{digest}", packages.has_package),
+    ("PUT", "/v1/packages/{digest}", packages.receive_package),
+)
 
 
 def make_app(backing: Backing, authority: Authority) -> Starlette:
@@ -115,8 +122,7 @@ def make_app(backing: Backing, authority: Authority) -> Starlette:
 
 async def _description(_request: Request) -> Response:
     """What the API can be asked, as OpenAPI."""
-    packages_ = ("GET", "/v1/packages/{digest}", packages.has_package)
-    return JSONResponse(describe((*PLAIN, *WAITING, packages_)))
+    return JSONResponse(describe((*PLAIN, *WAITING, *BYTES)))
 
 
 def _plain(backing: Backing, function: Plain) -> Callable[[Request], Awaitable[Response]]:
@@ -133,6 +139,8 @@ def _waiting(backing: Backing, function: Waiting) -> Callable[[Request], Awaitab
         wait_s = call.number("wait_s", 0, 0, MAX_WAIT_S)
         end = anyio.current_time() + wait_s
         while True:
+            # Before each look: whoever is disabled while he waits hears no more.
+            await run_in_threadpool(request.state.still_in)
             data, ready = await run_in_threadpool(function, call)
             left = end - anyio.current_time()
             over = ready or left <= 0 or _stopping(request)
@@ -182,11 +190,19 @@ async def _read_call(backing: Backing, request: Request) -> Call:
     path, query = request.path_params, dict(request.query_params)
     if not all(storable(text) for text in (*path.values(), *query.values())):
         raise bad_input("the address has characters that no name has", "spotctl ps --all")
+    body = await _read_body(request)
+    fields = BODY.get(f"{request.method} {request.scope['route'].path}", {})
+    for name in body:
+        if name not in fields:
+            # Passed over, it could be what was to keep the request from doing more than was meant.
+            known = ", ".join(fields) or "nothing"
+            text = f"the request has a field {name[:50]!r}, which this daemon does not know"
+            raise bad_input(text, f"use the daemon's own spotctl; it takes {known}")
     return Call(
         backing=backing,
         path=path,
         query=query,
-        body=await _read_body(request),
+        body=body,
         actor=request.state.peer.name,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -61,7 +62,8 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - told as any other
             await self._refusal(Request(scope), error)(scope, receive, send)
             return
-        scope.setdefault("state", {})["peer"] = peer
+        state = scope.setdefault("state", {})
+        state["peer"], state["still_in"] = peer, partial(self._check_enabled, peer)
         if rule.need is Need.READ:
             await self._app(scope, receive, send)
             return

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectsError
 from spotd.clock import Ids
-from spotd.model import Market
+from spotd.decide.expiry import expires_us
+from spotd.model import Market, Node, S
 from spotd.serve.call import Backing, Call, Check, not_found
 from spotd.serve.orphans import check_held
 from spotd.serve.views import iso, usd
@@ -91,12 +92,12 @@ def _check_reading(objects: ObjectStore, ids: Ids) -> str:
 def _check_market(backing: Backing, now_us: int) -> list[Check]:
     """The limits and the providers, which without a database nobody knows."""
     try:
-        market = backing.market(now_us)
+        market, nodes = backing.market(now_us), backing.store.active_nodes()
     except StoreError as error:
         return [Check("limits", False, str(error), "see the database settings in config.toml")]
     return [
         Check("limits", True, _check_limits(market)),
-        *worst_case(market),
+        *worst_case(market, nodes, now_us),
         *check_held(backing.held(), backing.held_leftovers(), market),
         *_check_providers(backing, market),
     ]
@@ -130,26 +131,32 @@ def _check_limits(market: Market) -> str:
     return f"{nodes}, ${usd(market.microusd_per_h):.2f}/h of {cap}"
 
 
-def worst_case(market: Market) -> list[Check]:
+def worst_case(market: Market, nodes: Iterable[Node], now_us: int) -> list[Check]:
     """What a control box that dies now, and stays dead, would cost: every machine of ours until its
     expiry, and a machine that no record knows at the dearest price that the limits allow. What is
-    held already has a line of its own."""
+    held already has a line of its own.
+
+    A machine keeps the expiry that it has, and counts its own time without us, also where
+    `limits.unattended_h` is shorter by now.
+    """
     cap = market.limits.max_microusd_per_h
     prices = [offer.price_microusd_per_h for offer in market.offers]
     dearest = max((price for price in prices if not cap or price <= cap), default=0)
-    machines = f"{market.nodes} machine{'' if market.nodes == 1 else 's'}"
-    ours = _bill(market, market.microusd_per_h)
-    return [
-        Check("if spotd dies", True, f"{machines}, {ours} at most"),
-        Check("if one leaks", True, f"{_bill(market, dearest)}, until spot-reaper ends it"),
+    alone_us = int(market.timing.unattended_s * S)
+    rest = [
+        (node.offer.price_microusd_per_h, max(alone_us, expires_us(node) - now_us))
+        for node in nodes
     ]
+    ours = f"{len(rest)} machine{'' if len(rest) == 1 else 's'}, {_bill(rest)} at most"
+    leak = f"{_bill([(dearest, alone_us)])} with spot-reaper; else until you end it"
+    return [Check("if spotd dies", True, ours), Check("if one leaks", True, leak)]
 
 
-def _bill(market: Market, microusd_per_h: int) -> str:
-    """A price for all of the time that machines go on without us."""
-    hours = market.timing.unattended_s / 3600
-    total = usd(int(microusd_per_h * hours))
-    return f"${usd(microusd_per_h):,.2f}/h for {hours:g} h: ${total:,.2f}"
+def _bill(rest: Sequence[tuple[int, int]]) -> str:
+    """What machines cost that go on for a while: of each, micro-USD an hour and microseconds."""
+    rate, hours = sum(price for price, _ in rest), max((us for _, us in rest), default=0) / 3600 / S
+    total = usd(int(sum(price * us for price, us in rest) / 3600 / S))
+    return f"${usd(rate):,.2f}/h for {hours:.3g} h: ${total:,.2f}"
 
 
 def _check_providers(backing: Backing, market: Market) -> list[Check]:

@@ -62,7 +62,7 @@ BODY: dict[str, dict[str, Schema]] = {
     "POST /v1/alerts/test": {"route": _TEXT},
     "POST /v1/secrets/{name}": {"value": _TEXT},
     "POST /v1/orphans/end": {
-        "instances": {
+        "ids": {
             "type": "array",
             "items": _TEXT,
             "description": "Those that the caller saw: if others are held by now, none is ended",
@@ -80,6 +80,8 @@ BODY: dict[str, dict[str, Schema]] = {
         "wait_s": _WAIT,
     },
 }
+_BYTES: Schema = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_SENDS_BYTES, _TAKES_BYTES = ("GET /v1/db/backup",), ("PUT /v1/packages/{digest}",)
 _REFUSAL: Schema = {
     "type": "object",
     "required": ["error"],
@@ -123,7 +125,7 @@ def _operation(route: str, function: Callable[..., Any]) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {
         "summary": summary,
-        "operationId": function.__name__,
+        "operationId": re.sub(r"\W+", "_", route.lower()),
         "parameters": inside + asked,
         "responses": {
             "200": _content("done", "Answer"),
@@ -131,8 +133,15 @@ def _operation(route: str, function: Callable[..., Any]) -> dict[str, Any]:
         },
     }
     if route in BODY:
-        schema = {"type": "object", "properties": BODY[route]}
+        schema = {"type": "object", "properties": BODY[route], "additionalProperties": False}
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    if route in _SENDS_BYTES:
+        found["responses"]["200"] = {"description": "done", "content": _BYTES}
+    if route in _TAKES_BYTES:
+        found["requestBody"] = {"content": _BYTES}
+    if route.startswith("HEAD "):
+        for response in found["responses"].values():
+            del response["content"]
     return found
 
 

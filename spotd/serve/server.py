@@ -74,6 +74,8 @@ def serve(app: Starlette, path: Path) -> Server:
         lifespan="off",
         log_config=None,
         access_log=False,
+        # Who is at the other end, the kernel says: no header of a proxy is believed.
+        proxy_headers=False,
         timeout_graceful_shutdown=1,
         timeout_keep_alive=30,
     )

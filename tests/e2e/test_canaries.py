@@ -91,12 +91,31 @@ def found_in(text: str) -> list[str]:
 
 
 def dump(database: Path) -> str:
-    """All of it as text, blobs included."""
+    """All of it as text, blobs as the bytes that they are."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
-        return "\n".join(connection.iterdump())
+        named = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        rows = [
+            row
+            for (name,) in named.fetchall()
+            for row in connection.execute(f'SELECT * FROM "{name}"')
+        ]
     finally:
         connection.close()
+    return "\n".join(_text(value) for row in rows for value in row)
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def test_a_canary_in_a_blob_is_found(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "d.db")
+    connection.execute("CREATE TABLE sealed (value BLOB)")
+    connection.execute("INSERT INTO sealed VALUES (?)", (b"\x00\xff" + KEPT.encode(),))
+    connection.commit()
+    connection.close()
+    assert found_in(dump(tmp_path / "d.db")) == found_in(KEPT) != []
 
 
 def arguments_of(root: int) -> str:

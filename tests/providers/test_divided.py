@@ -35,6 +35,15 @@ def living(cloud: Provider) -> set[str]:
     return {i.instance_id for i in cloud.list() if i.state is InstanceState.RUNNING}
 
 
+def test_it_knows_how_late_a_machine_is_seen_when_the_cloud_has_told(
+    local: Running, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path, local)
+    before = keys.cloud.visibility_s
+    keys.cloud.list()
+    assert keys.cloud.visibility_s != before
+
+
 def test_who_may_make_no_more_still_ends_and_sees_it(local: Running, tmp_path: Path) -> None:
     keys = Keys(tmp_path, local)
     kept = launch_running(keys.cloud, "kept").instance_id

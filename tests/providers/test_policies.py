@@ -302,3 +302,18 @@ def test_azure(action: str, scope: str, where: tuple[str, ...], allowed: tuple[s
         role: azure_allows(documents[f"spotd-{role}-d0"], action, thing, *where) for role in ROLES
     }
     assert found == {role: role in allowed for role in ROLES}
+
+
+def test_a_store_that_jobs_name_is_theirs_as_well() -> None:
+    facts = replace(FACTS, job_stores=("s3://my-bucket/finetune", "gs://other/x"))
+    node = aws(facts)[facts.name("node")]
+    for key, good in {
+        "my-bucket/finetune/jobs/j1/HEAD": True,
+        "runs/team/jobs/j1/HEAD": True,
+        "my-bucket/finetune/other": False,
+        "my-bucket/jobs/j1/HEAD": False,
+    }.items():
+        assert aws_allows(node, "s3:PutObject", f"arn:aws:s3:::{key}", **HERE) is good
+    bare = aws(FACTS)[FACTS.name("node")]
+    object_ = "arn:aws:s3:::my-bucket/finetune/jobs/j1/HEAD"
+    assert not aws_allows(bare, "s3:PutObject", object_, **HERE)

@@ -65,7 +65,11 @@ def unpack_packages(home: Path, workdir: Path, packages: Sequence[Package]) -> N
                 archive.extractall(target, members=_checked(archive))  # noqa: S202 - see _checked
         except FileNotFoundError as error:
             raise PackageError(f"package {package.digest} is not here: put it first") from error
-        except (OSError, tarfile.TarError, EOFError) as error:
+        except PackageError:
+            raise
+        except (
+            Exception
+        ) as error:  # tarfile raises what it meets: ValueError, OverflowError, zlib's
             where = package.target or "the workdir"
             raise PackageError(f"package for {where} cannot be unpacked: {error}") from error
 

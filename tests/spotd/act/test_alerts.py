@@ -20,7 +20,7 @@ import structlog
 
 from spotd import log as logs
 from spotd.act.alerts import Delivery, LogRoute
-from spotd.act.slack import SlackRoute
+from spotd.act.slack import RETRY_AFTER_CAP_S, SlackRoute
 from spotd.clock import SystemClock
 from spotd.model import Event, S, Severity
 from spotd.store.base import LostDutyError, StoreUnavailableError
@@ -160,6 +160,16 @@ def test_429_is_obeyed(store: SqlStore, slack: Slack) -> None:
     desk.tick(1)
     assert len(slack.messages) == 1
     assert _told(slack.messages[0]["text"]) == 2
+
+
+@pytest.mark.parametrize("said", ["nan", "-nan", "inf", "-1", "soon", "1e999"])
+def test_a_429_that_makes_no_sense_ends_nothing(store: SqlStore, slack: Slack, said: str) -> None:
+    slack.script = [(429, "rate_limited", {"Retry-After": said})]
+    desk = Desk(store, default=SlackRoute(slack.url))
+    desk.happen("first")
+    desk.tick()
+    desk.tick(RETRY_AFTER_CAP_S + 1)
+    assert len(slack.messages) == 1
 
 
 def test_other_errors_are_tried_again_ever_more_rarely(store: SqlStore, slack: Slack) -> None:

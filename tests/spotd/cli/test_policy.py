@@ -31,6 +31,8 @@ regions = ["eastus"]
 kind = "local"
 url = "http://127.0.0.1:8700"
 personality = "aws"
+[stores.mine]
+url = "s3://my-bucket/finetune"
 """
 
 
@@ -72,5 +74,6 @@ def test_facts_are_those_of_the_configuration(tmp_path: Path) -> None:
     assert (azure.own_store, azure.checkpoint_store) == ("s3://ours/packages", "s3://runs")
     aws = policy_facts(config, "d0", "aws", on_sale.__getitem__)
     assert aws is not None
+    assert [*aws.job_stores] == ["s3://my-bucket/finetune"]
     assert aws.regions == ("us-1", "us-2")
     assert policy_facts(config, "d0", "gcp", on_sale.__getitem__) is None

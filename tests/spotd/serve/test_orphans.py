@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from spotd.cli.client import Client
 from spotd.decide.sweeping import Fate, leftovers_of
+from spotd.errors import UserError
 from spotd.serve.call import ApiError, Call
 from spotd.serve.health import doctor
 from spotd.serve.orphans import check_held, end_orphans, list_orphans
@@ -103,3 +105,10 @@ def test_nothing_is_released_where_nobody_could_look(rig: Rig) -> None:
     later = Call(rig.backing(), actor="ada")
     assert end_orphans(later)["count"] == 0
     assert rig.store.orphans_released_us("aws") == call.now_us
+
+
+def test_what_a_request_says_and_nobody_reads_is_refused(client: Client) -> None:
+    """It might be what was to hold the request back."""
+    with pytest.raises(UserError, match="field 'instances'") as caught:
+        client.post("/v1/orphans/end", {"instances": ["i-1"]})
+    assert "ids" in caught.value.try_

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import anyio
@@ -44,16 +44,27 @@ def path() -> Iterator[Path]:
         yield Path(folder) / "run" / "spotd.sock"
 
 
-def ask(path: Path, url: str) -> str:
+def ask(path: Path, url: str, headers: Mapping[str, str] | None = None) -> str:
     connection = http.client.HTTPConnection("spotd", timeout=10)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.settimeout(10)
     try:
         connection.sock.connect(str(path))
-        connection.request("GET", url)
+        connection.request("GET", url, headers=dict(headers or {}))
         return connection.getresponse().read().decode()
     finally:
         connection.close()
+
+
+def test_no_header_says_who_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of containers set this; the server's own default would believe the header then."""
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    running = serve(APP, path)
+    try:
+        said = ask(path, "/who", {"X-Forwarded-For": "uid:777", "X-Forwarded-Proto": "https"})
+        assert said.startswith(f"uid:{os.getuid()} ")
+    finally:
+        running.stop()
 
 
 @pytest.mark.req("UX-01")

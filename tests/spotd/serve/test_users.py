@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
+import threading
+import time
 
 import pytest
 
 from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
-from spotd.model import Node
+from spotd.model import Event, Node
 from spotd.serve.authority import Authority, find_peer
 from spotd.store.base import DisabledUser
 from tests.spotd.serve.rig import JOB_FILE, Rig, story
@@ -50,6 +52,27 @@ def test_a_disabled_user_gets_nothing_not_even_to_look(rig: Rig, client: Client,
     assert [(row.user, row.outcome.value) for row in rig.store.audit(0)] == [
         (ME.name, "refused")
     ] * 2
+
+
+def test_who_is_disabled_while_he_waits_hears_no_more(rig: Rig, client: Client) -> None:
+    as_an_ordinary_admin(rig)
+    rig.submit()
+    start = client.get("/v1/events")["cursor"]
+    heard: list[object] = []
+
+    def wait() -> None:
+        try:
+            heard.append(client.get("/v1/events", after=start, wait_s=20))
+        except UserError as error:
+            heard.append(error.exit_code)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.5)  # he waits; one who comes too late is refused at the door
+    shut_out(rig, ME.name)
+    rig.store.add_event("", Event("news", "not for him"), rig.clock.now_us())
+    thread.join(20)
+    assert heard == [ExitCode.AUTH]
 
 
 def test_root_and_the_daemons_own_user_are_not_shut_out(rig: Rig, client: Client) -> None:

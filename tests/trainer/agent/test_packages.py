@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,41 @@ def test_a_digest_is_not_a_path(tmp_path: Path, digest: str) -> None:
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     data = b"not an archive"
+    digest = hashlib.sha256(data).hexdigest()
+    put_package(tmp_path, digest, io.BytesIO(data))
+    with pytest.raises(PackageError, match="cannot be unpacked"):
+        unpack_packages(tmp_path, tmp_path / "work", (Package(digest, ""),))
+
+
+def _odd_path() -> bytes:
+    """A name, in an extended header, with a NUL in it."""
+    header = b"12 path=a\x00b\n"
+    assert len(header) == 12
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = tarfile.XHDTYPE, len(header)
+    blocks = entry.tobuf() + header.ljust(512, b"\0") + tarfile.TarInfo("y").tobuf()
+    return gzip.compress(blocks + bytes(1024))
+
+
+def _odd_time() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        entry = tarfile.TarInfo("late")
+        entry.pax_headers = {"mtime": "1e30"}
+        archive.addfile(entry)
+    return buffer.getvalue()
+
+
+def _damaged() -> bytes:
+    whole = bytearray(gzip.compress(os.urandom(4096)))
+    whole[10:14] = b"\xff\xff\xff\xff"
+    return bytes(whole)
+
+
+@pytest.mark.parametrize("make", [_odd_path, _odd_time, _damaged])
+def test_whatever_an_archive_raises_is_told(tmp_path: Path, make: Callable[[], bytes]) -> None:
+    """A machine on which the unpacking dies untold is paid for and does nothing."""
+    data = make()
     digest = hashlib.sha256(data).hexdigest()
     put_package(tmp_path, digest, io.BytesIO(data))
     with pytest.raises(PackageError, match="cannot be unpacked"):
