@@ -8,8 +8,9 @@ another one than it was made under. The database was restored from a backup, or 
 younger than the fleet; then the machine trains, with right. It is held, and a person is told: to
 hold it costs at most `limits.unattended_h` of its price, because nobody renews what nobody wants.
 
-A row's word is good in a restored database too, for what was over then is over now. But many rows
-that say so at once are more likely one mistake of ours than many: then none of them is ended.
+A row's word is good in a restored database too, for what was over then is over now; but as long as
+that one is in quarantine, nothing is ended here at all. And many rows that say so at once are more
+likely one mistake of ours than many: then none of them is ended.
 """
 
 from __future__ import annotations

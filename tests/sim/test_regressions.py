@@ -43,6 +43,9 @@ ALONE = [
     # The simulator's own: a lost machine stayed when told to end, healed, and was missing from a
     # listing: its judge asked whether it had spoken before that, not before it was given up.
     Case(2468, "zombies"),
+    # The simulator's own: a cloud took a terminate and did not follow, in a quarantine. What nobody
+    # wants is held there and told, whether a row knew it or not: its judge held that for a leak.
+    Case(3982, "restored"),
 ]
 
 

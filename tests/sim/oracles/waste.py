@@ -54,11 +54,13 @@ class WasteOracle(Oracle):
                     self._count(self._after_end, "L3", ENDED_S, rented, passed_s)
 
     def _held(self, rented: Rented) -> bool:
-        """What a restored database does not know of, or nobody vouches for it: a person has to look
-        first."""
+        """What a restored database does not know of, and in a quarantine everything that it does not
+        want: a person has to look first."""
         if not self.world.restored_us:
             return False
-        seen = rented.created_us <= self.world.released_us and not self.world.store.quarantine()
+        if self.world.store.quarantine():
+            return True
+        seen = rented.created_us <= self.world.released_us
         return not seen and self.world.node_of(rented.token) is None
 
     def _count(
