@@ -42,7 +42,7 @@ from spotd.store.base import CommitResult, CommitStatus, Store, StoreUnavailable
 from spotd.vault import JobKeys, KeyPair
 from tests.sim.cloud import SimCloud
 from tests.sim.faults import Faults
-from tests.sim.kernel import Kernel, Process
+from tests.sim.kernel import Kernel, Process, Task
 from tests.sim.link import SimLink, SimWaiting
 from tests.sim.machine import SimMachine
 from tests.sim.net import Net
@@ -283,6 +283,8 @@ class SimDaemon:
         self.lost = False  # its box is gone for good
         self.process = Process(name, alive=False)
         self.world: World  # what the living one works with
+        self._loop: Task | None = None  # its thread that decides
+        self._loop_held_until_us = 0
         self.starts = 0
         self._outside = outside
         self._pokes: list[Callable[[], None]] = []
@@ -294,6 +296,7 @@ class SimDaemon:
         self.starts += 1
         self.ahead_us = 0  # it waits for the time to be right: time-sync.target
         self.process = Process(f"{self.name}/{self.starts}")
+        self._loop, self._loop_held_until_us = None, 0
         self._pokes = []
         self._outside.kernel.spawn(self.process, self._main)
 
@@ -305,6 +308,18 @@ class SimDaemon:
     def awake(self, now_us: int) -> bool:
         """Whether it lives and is not frozen."""
         return self.process.alive and self.process.frozen_until_us <= now_us
+
+    def stall(self, seconds: float) -> None:
+        """Its thread that stands here stands still."""
+        kernel = self._outside.kernel
+        if kernel.current is self._loop:
+            self._loop_held_until_us = kernel.now_us + int(seconds * 1e6)
+        kernel.sleep(seconds)
+
+    def decides(self, now_us: int) -> bool:
+        """Whether nothing keeps its loop from deciding."""
+        held = self._loop is None or self._loop_held_until_us > now_us
+        return self.awake(now_us) and not held and not self._outside.store_away
 
     def poke(self) -> None:
         """Something was recorded that makes a job due."""
@@ -360,7 +375,7 @@ class SimDaemon:
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
         self._pokes = [loop.poke, follower.poke]
-        out.kernel.spawn(self.process, loop.run)
+        self._loop = out.kernel.spawn(self.process, loop.run)
         duties.start()
         follower.start()
 

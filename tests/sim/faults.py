@@ -19,7 +19,8 @@ class Fault:
     """`most` is the highest strength a seed may draw: a probability a call, or a rate an hour.
 
     `number` names the classes of docs/faults.md that it stands for. One that is `added` draws its
-    part in a swarm from a stream of its own: what a seed was before, it still is.
+    part in a swarm from a stream of its own: what a seed was before, it still is. With 0.0 as its
+    `most` it is never part of a swarm: only a profile that forces it has it.
     """
 
     name: str

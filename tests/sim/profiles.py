@@ -35,6 +35,11 @@ PROFILES = {
     "swarm": Profile("about half of all faults, each at a random strength"),
     "calm": Profile("nothing fails but the market", only=True),
     "two": Profile("two daemons on one database", daemons=2, forced={"daemon_freezes": 4.0}),
+    "late": Profile(
+        "two daemons that renew their leases at the last moment, and much to tell",
+        daemons=2,
+        forced={"renewal_late": 0.5, "chat_down": 0.9},
+    ),
     "zombies": Profile(
         "machines that freeze, stay when told to end, and come back to write",
         forced={

@@ -22,6 +22,9 @@ from tests.sim.people import People
 CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
 REGIONS, ZONES = 2, 2
 DEAD_S = 30.0  # from a death in a sweep to the next start
+# From a renewal that is due to one that is late: a lease (daemon.SCHEDULE) has then a few seconds
+# left, or ran out a few seconds ago.
+LATE_S = (52.0, 64.0)
 KEPT = 4096  # lines of the trace, until they are digested
 # Writes that are made all the time, and change nothing that a later daemon would do.
 IDLE = (
@@ -80,8 +83,10 @@ class SimWorld:
         if self.faults.strikes("boundary_crash"):
             pause_s = self.faults.stream("boundary_crash").uniform(1, 120)
             self.crash(daemon, pause_s)
+        if what == "before take_duties" and self.faults.strikes("renewal_late"):
+            daemon.stall(self.faults.stream("renewal_late").uniform(*LATE_S))
         if self.faults.strikes("boundary_stall"):
-            self.kernel.sleep(self.faults.stream("boundary_stall").uniform(0.01, 60))
+            daemon.stall(self.faults.stream("boundary_stall").uniform(0.01, 60))
 
     def crash(self, daemon: SimDaemon, pause_s: float) -> None:
         """kill -9, and a start later. Raises Killed where the daemon itself stands there."""

@@ -23,7 +23,8 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
   says nothing: restored.
 * B1, budgets: money. B2, prices above the cap: clouds, record.
 * R1, steps lost: bucket; what is ended for want of a box was saved before: desertion.
-* P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record.
+* P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record; who is due
+  is decided about within a tick: turns.
 * A1, told at least once, and not without end: record; of a box that is lost, by the reaper:
   desertion.
 * X1, an intent before each create: clouds. Q1, nothing is left to decide: record.
@@ -44,6 +45,7 @@ from tests.sim.oracles.duties import DutyOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.record import RecordOracle
 from tests.sim.oracles.restored import RestoredOracle
+from tests.sim.oracles.turns import TurnOracle
 from tests.sim.oracles.waste import WasteOracle
 from tests.sim.world import SimWorld
 
@@ -67,8 +69,8 @@ ORACLES = {
     "B1": ("money",),
     "B2": ("clouds", "record"),
     "R1": ("bucket", "desertion"),
-    "P1": ("record",),
-    "P2": ("record",),
+    "P1": ("record", "turns"),
+    "P2": ("record", "turns"),
     "P3": ("record",),
     "A1": ("record", "desertion"),
     "X1": ("clouds",),
@@ -91,6 +93,7 @@ class Oracles:
         self.duties = DutyOracle(world)
         self.desertion = DesertionOracle(world, self.bucket)
         self.restored = RestoredOracle(world)
+        self.turns = TurnOracle(world)
         self._nodes: list[Node] = []
         self._ended: frozenset[str] = frozenset()  # jobs
         self._decisions, self._read_us = -1, 0
@@ -105,6 +108,7 @@ class Oracles:
             self.waste.look(self._nodes, self._ended, LOOK_S)
         self.money.look(LOOK_S)
         self.desertion.look(LOOK_S)
+        self.turns.look(LOOK_S)
 
     def _read(self) -> None:
         """What is judged of the record (who is chosen, in which state, and what has ended) changes

@@ -12,6 +12,7 @@ import spotd.decide.ending
 import spotd.decide.placement
 import spotd.decide.placing
 import spotd.decide.rules
+import tests.sim.memory.commit
 from providers.base import CapacityError, Launched, LaunchRequest, Offer, UnknownOutcome
 from spotd.act.effects import launch_request
 from spotd.model import EffectKind, LeaveReason, Node
@@ -130,6 +131,19 @@ def _hedge_loser_kept(stack: ExitStack) -> None:
     put(stack, _draft(), "leave", kind)
 
 
+def _all_chosen(stack: ExitStack) -> None:
+    put(stack, tests.sim.memory.commit, "_rule", lambda *_: None)  # no index refuses a second one
+    choose = spotd.decide.placing.choose
+
+    def generous(d: Any) -> None:
+        for node in d.current:
+            if node.state is NodeState.BOOTING and node.hello_at_us and not node.chosen:
+                d.set_node(node, chosen=True)
+
+    rules = (generous if rule is choose else rule for rule in spotd.decide.rules.RULES)
+    put(stack, spotd.decide.rules, "RULES", tuple(rules))
+
+
 def _budget_after_the_create(stack: ExitStack) -> None:
     spent = spotd.decide.ending._spent_now
 
@@ -197,6 +211,14 @@ LAUNCHING = (
         "who answered second stays",
         frozenset({"L1c", "L3", "D2"}),
         _hedge_loser_kept,
+    ),
+    Bug(
+        "all chosen",
+        "of two that were asked for, each is chosen when it answers",
+        frozenset({"D2"}),
+        _all_chosen,
+        "slow",
+        without="index",
     ),
     Bug(
         "budget after the create",
