@@ -5,6 +5,7 @@
   python -m tests.sim --seeds 1 --from 4711 --trace    # what happens in one, as it does
   python -m tests.sim --zoo                            # is every planted bug found?
   python -m tests.sim --sweep preempted                # die before and after everything
+  python -m tests.sim --sweep preempted --die-at 17    # ... and at the 17th of them alone
 
 Exit status 1 when something was violated, when a fault that was on never fired in the whole batch,
 or when a planted bug was not found.
@@ -35,10 +36,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.trace and (args.seeds != 1 or args.json or args.zoo or args.sweep):
         parser.error("--trace shows one run, line by line: it goes with --seeds 1 alone")
+    if args.die_at is not None and not args.sweep:
+        parser.error("--die-at is a boundary of a sweep: it goes with --sweep")
     if args.zoo:
         return zoo.main("json" if args.json else args.form, args.processes or cores())
     if args.sweep:
-        return sweep.main(args.sweep, args.json)
+        return sweep.main(args.sweep, args.json, args.die_at)
     return _batch(args)
 
 
@@ -140,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--zoo", action="store_true", help="find every planted bug")
     parser.add_argument("--form", choices=FORMS, default="text", help="of the zoo's table")
     parser.add_argument("--sweep", metavar="SCENARIO", help="die at every boundary of one scenario")
+    parser.add_argument(
+        "--die-at", type=int, metavar="N", help="with --sweep: at that boundary alone (0: at none)"
+    )
     return parser
 
 

@@ -50,6 +50,8 @@ class Case:
     @property
     def command(self) -> str:
         """What replays it."""
+        if self.scenario:
+            return f"python -m tests.sim --sweep {self.scenario} --die-at {self.die_at}"
         words = ["python -m tests.sim --seeds 1", f"--from {self.seed}"]
         words += [f"--profile {self.profile}", f"--tier {self.tier}", f"--hours {self.hours:g}"]
         return " ".join([*words, *(f"--off {name}" for name in sorted(self.off))])
