@@ -30,8 +30,8 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
 * X1, an intent before each create: clouds. Q1, nothing is left to decide: record.
 * T1, the same seed is the same run: no oracle, but `tests/sim/test_runs.py`, over stores, processes
   and hash seeds.
-* C2, HEAD never names a state that is not a number: not judged. The product has no such rule yet:
-  docs/faults.md, 66.
+* C2, HEAD never names a state that is not a number: not judged here. The training engine keeps that
+  (docs/faults.md, 66), and a simulated program has no weights; trainer/test_numbers.py has them.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ LAUNCHING = (
     Bug(
         "hedge loser kept",
         "who answered second stays",
-        frozenset({"L1c", "L3", "D2"}),
+        frozenset({"L1c"}),
         _hedge_loser_kept,
     ),
     Bug(

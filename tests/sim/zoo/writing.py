@@ -131,7 +131,7 @@ WRITING = (
     Bug(
         "no fence",
         "HEAD is written whoever owns it",
-        _seen("F1", "C1"),
+        _seen("F1"),
         _no_fence,
         "zombies",
     ),
