@@ -65,6 +65,7 @@ class Result:
     violation: Violation | None = None
     enabled: frozenset[str] = frozenset()
     fired: Counter[str] = field(default_factory=Counter)
+    expected: dict[str, float] = field(default_factory=dict)  # how often each should have fired
     counts: Counter[str] = field(default_factory=Counter)
     tail: list[str] = field(default_factory=list)
     trace: str = ""  # a digest of everything that happened
@@ -104,7 +105,7 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
             result.tail = world.told(50)
         finally:
             store.close()
-        result.fired, result.trace = faults.fired, world.trace()
+        result.fired, result.expected, result.trace = faults.fired, faults.expected, world.trace()
         result.counts = world.counts()
         result.counts["steps_lost"] = oracles.bucket.steps_lost.total()
         result.counts["orphan_s"] = int(oracles.waste.orphan_s)

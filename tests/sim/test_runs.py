@@ -134,3 +134,16 @@ def test_a_fault_that_never_fires_makes_a_batch_vacuous() -> None:
     assert total.vacuous == ["storm"]
     total.add(Result(Case(2), enabled=frozenset({"storm"}), fired=Counter(storm=1)))
     assert total.vacuous == []
+
+
+def test_in_a_small_batch_what_should_have_fired_often_is_missed() -> None:
+    total = Sum()
+    expected = {"storm": 3.0, "preempt": 2.0}
+    total.add(Result(Case(1), enabled=frozenset(expected), expected=expected))
+    assert total.amiss == []
+    total.add(Result(Case(2), enabled=frozenset({"storm"}), expected={"storm": 2.5}))
+    assert total.vacuous == ["preempt", "storm"]
+    assert total.amiss == ["storm"]
+    for seed in range(38):
+        total.add(Result(Case(seed)))
+    assert total.amiss == ["preempt", "storm"]

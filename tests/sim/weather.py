@@ -56,6 +56,7 @@ class Weather:
         def strike() -> None:
             if not self._faults.on(name):
                 return
+            self._faults.expected[name] += 1.0
             if happen(self._world, self._faults.stream(name)):
                 self._faults.happened(name)
             self._next(name, happen)

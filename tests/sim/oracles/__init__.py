@@ -31,7 +31,7 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
 * T1, the same seed is the same run: no oracle, but `tests/sim/test_runs.py`, over stores, processes
   and hash seeds.
 * C2, HEAD never names a state that is not a number: not judged here. The training engine keeps that
-  (docs/faults.md, 66), and a simulated program has no weights; trainer/test_numbers.py has them.
+  (docs/faults.md, 66), see tests/trainer/test_numbers.py; a simulated program has no weights.
 """
 
 from __future__ import annotations
