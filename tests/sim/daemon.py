@@ -189,15 +189,16 @@ class StoreClient:
                 job = out.store.find_job(view.job.id)
                 stored[view.job.id] = job.version if job is not None else -1
             out.decisions += 1
-            return out.store.commit_many(plans, now_us)
+            results = out.store.commit_many(plans, now_us)
+            for (view, plan), result in zip(plans, results, strict=True):
+                if result.status is CommitStatus.DONE:
+                    out.on_committed(view, plan, stored[view.job.id], now_us)
+                    for event in plan.events:
+                        out.comment(f"{view.job.id} {event.kind}: {event.text}")
+            return results
 
-        results: list[CommitResult] = self._write("commit_many", write)
-        for (view, plan), result in zip(plans, results, strict=True):
-            if result.status is CommitStatus.DONE:
-                out.on_committed(view, plan, stored[view.job.id])
-                for event in plan.events:
-                    out.comment(f"{view.job.id} {event.kind}: {event.text}")
-        return results
+        written: list[CommitResult] = self._write("commit_many", write)
+        return written
 
     def _read(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
         if self._outside.store_away:
@@ -261,8 +262,8 @@ class Outside(Protocol):
     def comment(self, what: str) -> None:
         """What stands behind what happened."""
 
-    def on_committed(self, view: View, plan: Plan, stored: int) -> None:
-        """A decision was accepted when `stored` was its job's version."""
+    def on_committed(self, view: View, plan: Plan, stored: int, now_us: int) -> None:
+        """A decision of `now_us` was accepted when `stored` was its job's version."""
 
     def on_duty_taken(self, duty: Duty, ttl_us: int) -> None:
         """Somebody has this duty, from now for that long (0: let go)."""

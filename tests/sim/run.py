@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import spotd.reconcile
-from spotd.model import Market, Timing, View
+from spotd.model import Limits, Market, Timing, View
 from spotd.plan import Plan
 from tests.sim.daemon import on_kernel
 from tests.sim.faults import Faults
@@ -85,6 +85,9 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
         world.hear = hear
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
         world.timing = Timing(unattended_s=profile.unattended_h * 3600)
+        if profile.limits != Limits():
+            store.set_limits(profile.limits)
+            world.limits = profile.limits
         if profile.poison:
             stack.enter_context(_poisoned(world))
         oracles = Oracles(world)

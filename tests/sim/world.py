@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 
-from spotd.model import Desired, JobSpec, Node, Timing, View
+from spotd.model import Desired, JobSpec, Limits, Node, Timing, View
 from spotd.plan import Plan
 from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
@@ -44,10 +44,11 @@ class SimWorld:
         self.bucket = Bucket(BUCKET)
         self.people = People(kernel, faults)
         self.timing = Timing()
+        self.limits = Limits()
         self.store_away = False
         self.poisoned: set[str] = set()  # jobs that nothing can be decided about
         self.watch: Watch
-        self.on_committed: Callable[[View, Plan, int], None]
+        self.on_committed: Callable[[View, Plan, int, int], None]
         self.on_duty_taken: Callable[[Duty, int], None]
         self.on_duty_write: Callable[[Duty, str], None]
         self.on_duty_held: Callable[[Duty], None]

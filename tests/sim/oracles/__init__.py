@@ -21,13 +21,13 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
   the reaper or the dead-man). D2, one chosen node for a rank: record, at every choice.
 * G1, nobody's machine is ended unless the record says so: clouds; a record that does not know it
   says nothing: restored.
-* B1, budgets: money. B2, prices above the cap: clouds, record.
+* B1, budgets: money; of all jobs together: limits. B2, prices above the cap: clouds, record.
 * R1, steps lost: bucket; what is ended for want of a box was saved before: desertion.
 * P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record; who is due
   is decided about within a tick: turns.
 * A1, told at least once, and not without end: record; of a box that is lost, by the reaper:
   desertion.
-* X1, an intent before each create: clouds. Q1, nothing is left to decide: record.
+* X1, an intent before each create: clouds. Q1, nothing is left to decide: rest.
 * T1, the same seed is the same run: no oracle, but `tests/sim/test_runs.py`, over stores, processes
   and hash seeds.
 * C2, HEAD never names a state that is not a number: not judged here. The training engine keeps that
@@ -66,7 +66,7 @@ ORACLES = {
     "D1": ("clouds", "record", "desertion"),
     "D2": ("record",),
     "G1": ("clouds", "restored"),
-    "B1": ("money",),
+    "B1": ("money", "limits"),
     "B2": ("clouds", "record"),
     "R1": ("bucket", "desertion"),
     "P1": ("record", "turns"),
@@ -74,7 +74,7 @@ ORACLES = {
     "P3": ("record",),
     "A1": ("record", "desertion"),
     "X1": ("clouds",),
-    "Q1": ("record",),
+    "Q1": ("rest",),
 }
 LOOK_S = 10.0  # between looks at who is whose
 READ_S = 60.0  # between readings of a record that nobody has decided anything about
@@ -89,6 +89,7 @@ class Oracles:
         self.clouds = CloudOracle(world)
         self.money = MoneyOracle(world)
         self.record = RecordOracle(world, self.bucket, self.money)
+        self.limits, self.rest = self.record.limits, self.record.rest
         self.waste = WasteOracle(world)
         self.duties = DutyOracle(world)
         self.desertion = DesertionOracle(world, self.bucket)

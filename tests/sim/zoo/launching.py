@@ -154,6 +154,10 @@ def _budget_after_the_create(stack: ExitStack) -> None:
     put(stack, spotd.store.limits.Room, "take", lambda *_: "")
 
 
+def _limits_unread(stack: ExitStack) -> None:
+    put(stack, tests.sim.memory.commit.Room, "take", lambda *_: "")
+
+
 def _cap_ignored(stack: ExitStack) -> None:
     refuse = spotd.decide.placement._excluded
 
@@ -226,6 +230,13 @@ LAUNCHING = (
         frozenset({"B1"}),
         _budget_after_the_create,
         "poor",
+    ),
+    Bug(
+        "limits unread",
+        "each job asks for what it needs, whatever all may have together",
+        frozenset({"B1"}),
+        _limits_unread,
+        "limited",
     ),
     Bug(
         "price cap ignored",
