@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 import tests.sim.oracles
 from providers.base import CapacityType, LaunchRequest
 from spotd.model import CheckpointSpec
+from spotd.states import NodeState
 from spotd.store.listing import ABSENT_S
 from tests.sim.cloud import TYPE, Rented
 from tests.sim.faults import Faults
@@ -22,6 +25,7 @@ from tests.sim.tiers import memory
 from tests.sim.users import ANYWHERE
 from tests.sim.world import BUCKET, SimWorld
 from tests.sim.zoo import BUGS
+from tests.spotd.store.build import new_node
 
 # Of facts about reliability, but T1, which is a test of whole runs, and C2, which is a rule of the
 # training engine (see `tests.sim.oracles`).
@@ -133,3 +137,24 @@ def test_two_listings_are_no_proof_of_the_time_between(
         machine.hidden_until_us = world.kernel.now_us + 1
         cloud.list()
     assert (machine.missed_for_us >= ABSENT_S * 1e6) is proof
+
+
+# --- G1: a crowd
+
+
+@pytest.mark.parametrize(("crowd", "found"), [(2, False), (3, True)])
+def test_more_at_once_than_the_breaker_allows_are_no_orphans(
+    world: SimWorld, oracles: Oracles, monkeypatch: pytest.MonkeyPatch, crowd: int, found: bool
+) -> None:
+    """Of a fleet of four whose rows all say that they are gone."""
+    store = CheckpointSpec(store=BUCKET, engine="spotd")
+    job_id = world.submit("job", 9, alternatives=(ANYWHERE,), checkpoint=store)
+    node = replace(new_node(job_id), state=NodeState.GONE)
+    monkeypatch.setattr(world, "node_of", lambda _token: node)
+    machines = [_created(world, job_id, number) for number in range(4)]
+    cloud = world.clouds["gcp"]
+    cloud.terminate(machines[3].id)
+    world.kernel.run(world.kernel.now_us + 60 * 1_000_000)  # the next sweep is another one
+    with pytest.raises(ViolationError, match=r"G1 .* 3 of") if found else nullcontext():
+        for machine in machines[:crowd]:
+            cloud.terminate(machine.id)

@@ -20,7 +20,7 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
 * D1, no false kill: clouds (lost, preempted, boot timeout), record (taken for gone), desertion (by
   the reaper or the dead-man). D2, one chosen node for a rank: record, at every choice.
 * G1, nobody's machine is ended unless the record says so: clouds; a record that does not know it
-  says nothing: restored.
+  says nothing: restored; no crowd at once: blast.
 * B1, budgets: money; of all jobs together: limits. B2, prices above the cap: clouds, record.
 * R1, steps lost: bucket; what is ended for want of a box was saved before: desertion.
 * P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record; who is due
@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from spotd.model import Node
 from tests.sim.oracles.base import Violation, ViolationError
+from tests.sim.oracles.blast import BlastOracle
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.clouds import CloudOracle
 from tests.sim.oracles.desertion import DesertionOracle
@@ -65,7 +66,7 @@ ORACLES = {
     "C1": ("bucket", "record"),
     "D1": ("clouds", "record", "desertion"),
     "D2": ("record",),
-    "G1": ("clouds", "restored"),
+    "G1": ("clouds", "restored", "blast"),
     "B1": ("money", "limits"),
     "B2": ("clouds", "record"),
     "R1": ("bucket", "desertion"),
@@ -95,6 +96,7 @@ class Oracles:
         self.desertion = DesertionOracle(world, self.bucket)
         self.restored = RestoredOracle(world)
         self.turns = TurnOracle(world)
+        self.blast = BlastOracle(world)
         self._nodes: list[Node] = []
         self._ended: frozenset[str] = frozenset()  # jobs
         self._decisions, self._read_us = -1, 0
