@@ -27,6 +27,7 @@ class Profile:
     restored: bool = False  # an older copy of the database takes its place
     deserted: bool = False  # every control box is lost for good, and spot-reaper goes round
     regret_s: float = 0.0  # each job is cancelled within that time; 0: a few are, some time
+    litters: bool = False  # machines leave disks and addresses behind
     unattended_h: float = 24.0  # limits.unattended_h
     limits: Limits = NO_LIMITS  # of the whole deployment
 
@@ -65,6 +66,7 @@ PROFILES = {
     ),
     "stubborn": Profile("machines that stay when told to end", forced={"terminate_ignored": 0.6}),
     "poor": Profile("jobs that may not cost much", budgets_microusd=(5_000_000, 20_000_000)),
+    "littered": Profile("machines that leave disks and addresses behind", litters=True),
     "limited": Profile(
         "more jobs than may run side by side",
         jobs=5,

@@ -118,6 +118,8 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
 
 def _befall(world: SimWorld, profile: Profile, storm_s: float) -> None:
     """What happens once in every run of the profile, at a moment of chance."""
+    for cloud in world.clouds.values():
+        cloud.litters = profile.litters
     if profile.restored or profile.deserted:
         for cloud in world.clouds.values():
             cloud.add_stranger()

@@ -11,7 +11,8 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
   unwanted).
 * L1c, its cost: waste (a machine beside the one that trains; where no fault makes orphans, all of
   them together lived for no second).
-* L2, one machine for a token: clouds. L3, a job that has ended has none: waste.
+* L2, one machine for a token: clouds. L3, a job that has ended has none: waste; nor what
+  machines left behind, but what is held, and told: leftovers.
 * S1, decisions are a compare-and-swap: record; a write of a shared duty has its lease's epoch, and
   who was overtaken writes nothing: duties.
 * S2, nothing is begun for a duty without its lease, with five seconds to spare: duties.
@@ -43,6 +44,7 @@ from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.clouds import CloudOracle
 from tests.sim.oracles.desertion import DesertionOracle
 from tests.sim.oracles.duties import DutyOracle
+from tests.sim.oracles.leftovers import LeftoverOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.record import RecordOracle
 from tests.sim.oracles.restored import RestoredOracle
@@ -57,7 +59,7 @@ ORACLES = {
     "L1": ("waste", "desertion"),
     "L1c": ("waste",),
     "L2": ("clouds",),
-    "L3": ("waste",),
+    "L3": ("waste", "leftovers"),
     "S1": ("record", "duties"),
     "S2": ("duties",),
     "S3": ("clouds",),
@@ -97,6 +99,7 @@ class Oracles:
         self.restored = RestoredOracle(world)
         self.turns = TurnOracle(world)
         self.blast = BlastOracle(world)
+        self.leftovers = LeftoverOracle(world)
         self._nodes: list[Node] = []
         self._ended: frozenset[str] = frozenset()  # jobs
         self._decisions, self._read_us = -1, 0
@@ -109,6 +112,7 @@ class Oracles:
             self.record.look(self._nodes)
             self.clouds.look(self._nodes, LOOK_S)
             self.waste.look(self._nodes, self._ended, LOOK_S)
+            self.leftovers.look(LOOK_S)
         self.money.look(LOOK_S)
         self.desertion.look(LOOK_S)
         self.turns.look(LOOK_S)

@@ -23,6 +23,7 @@ from providers.base import Instance, Offer
 from spotd.act.effects import launch_request
 from spotd.model import EffectKind
 from spotd.observe.clouds import Survey
+from spotd.observe.leftovers import LeftoverSweep
 from spotd.plan import AddNode, Effect, Plan
 from spotd.store.listing import ENDED
 from tests.sim.daemon import KEYS, StoreClient
@@ -127,6 +128,14 @@ def _reaps_others(stack: ExitStack) -> None:
     put(stack, spotd.reaper.round, "look", whoever)
 
 
+def _leftovers_untold(stack: ExitStack) -> None:
+    put(stack, LeftoverSweep, "_page", lambda *_: None)
+
+
+def _leftovers_kept(stack: ExitStack) -> None:
+    put(stack, LeftoverSweep, "_discard", lambda *_: None)
+
+
 def _missing_once(stack: ExitStack) -> None:
     lacks = spotd.store.listing.Listing.lacks
 
@@ -174,6 +183,20 @@ GUARDING = (
         _seen("S3"),
         _reaps_others,
         "abandoned",
+    ),
+    Bug(
+        "leftovers untold",
+        "of a disk that is held, for no row asked for it, nobody is told",
+        _seen("L3"),
+        _leftovers_untold,
+        "littered",
+    ),
+    Bug(
+        "leftovers kept",
+        "a disk whose machine is gone stays",
+        _seen("L3"),
+        _leftovers_kept,
+        "littered",
     ),
     Bug(
         "sweep without grace",
