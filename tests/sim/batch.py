@@ -22,6 +22,8 @@ from tests.sim.quiet import quiet
 from tests.sim.run import Case, Result, run
 from tests.sim.tiers import TIERS, Open
 
+ENOUGH = 40  # runs from which on a fault that never fired is a mistake
+OFTEN = 5.0  # ... as is one that was so often to be expected, in however few
 GARBAGE = 50_000  # objects until it is looked for: a run makes many that die by themselves
 
 
@@ -35,6 +37,7 @@ class Sum:
     counts: Counter[str] = field(default_factory=Counter)
     enabled: Counter[str] = field(default_factory=Counter)  # fault -> runs that could meet it
     fired: Counter[str] = field(default_factory=Counter)
+    expected: dict[str, float] = field(default_factory=dict)  # how often each should have fired
     violations: list[Result] = field(default_factory=list)
     trace: str = ""  # a digest of all runs' own
 
@@ -45,6 +48,8 @@ class Sum:
         self.counts += result.counts
         self.enabled.update(result.enabled)
         self.fired += result.fired
+        for name, count in result.expected.items():
+            self.expected[name] = self.expected.get(name, 0.0) + count
         self.trace = blake2b((self.trace + result.trace).encode(), digest_size=16).hexdigest()
         if result.violation is not None:
             self.violations.append(result)
@@ -53,6 +58,13 @@ class Sum:
     def vacuous(self) -> list[str]:
         """Faults that were on in some run and never happened: the batch proves nothing of them."""
         return sorted(name for name in self.enabled if not self.fired[name])
+
+    @property
+    def amiss(self) -> list[str]:
+        """Those of them that should have: in a batch of `ENOUGH` runs all, in a smaller one those
+        whose strength has them fire `OFTEN` times in it."""
+        few = self.runs < ENOUGH
+        return [n for n in self.vacuous if not few or self.expected.get(n, 0.0) >= OFTEN]
 
 
 _opened: dict[str, Open] = {}

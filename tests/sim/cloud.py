@@ -19,6 +19,8 @@ from providers.base import (
     InstanceState,
     Launched,
     LaunchRequest,
+    Leftover,
+    LeftoverKind,
     Notice,
     NoticeKind,
     Offer,
@@ -95,6 +97,16 @@ class Rented:
         return not self.ended_us
 
 
+@dataclass(frozen=True)
+class Left:
+    """What a machine left behind. One that nobody `asked_for` has our tags, and no token of ours:
+    so does what a person made from a copy of a machine."""
+
+    leftover: Leftover
+    rented: Rented
+    asked_for: bool
+
+
 @dataclass
 class Zone:
     """One place, with an offer for each way of selling."""
@@ -155,6 +167,9 @@ class SimCloud:
         self._hear_told: list[Callable[[Rented], None]] = []
         self._hear_renewed: list[Callable[[Rented], None]] = []
         self._hear_ended: list[Callable[[Rented], None]] = []
+        self.litters = False  # whether its machines leave disks and addresses behind
+        self.left: dict[str, Left] = {}
+        self.hear_discarded: Callable[[str, Left], None] = lambda _ident, _left: None
         self._kernel = kernel
         self._faults = faults
         self._random = faults.stream(f"cloud/{name}")
@@ -300,6 +315,28 @@ class SimCloud:
             for hear in self._hear_renewed:
                 hear(rented)
 
+    def leftovers(self) -> list[Leftover]:
+        self._admit()
+        return [left.leftover for left in self.left.values()]
+
+    def discard(self, leftover_id: str) -> None:
+        self._admit()
+        left = self.left.pop(leftover_id, None)
+        if left is not None:
+            self.hear_discarded(leftover_id, left)
+
+    def _leave(self, rented: Rented) -> None:
+        """A disk or an address of it stays, more often than not."""
+        random, request = self._faults.stream(f"litter/{self.name}"), rented.request
+        if random.random() < 0.4:
+            return
+        kind = random.choice((LeftoverKind.DISK, LeftoverKind.ADDRESS))
+        asked_for = random.random() < 0.7
+        ident = f"{kind.value}-{rented.id}"
+        tags = {**request.tags, "spotd-token": rented.token if asked_for else f"copy-{ident}"}
+        leftover = Leftover(ident, kind, tags, request.region, request.zone, self._kernel.now_us)
+        self.left[ident] = Left(leftover, rented, asked_for)
+
     def _admit(self) -> None:
         if self.rejects_credentials:
             raise AuthError("the credentials have expired")
@@ -366,6 +403,8 @@ class SimCloud:
         rented.machine.power_off()
         if rented.request.capacity_type is CapacityType.SPOT:
             self.zones[rented.request.zone].room += 1
+        if self.litters:
+            self._leave(rented)
         for hear in self._hear_ended:
             hear(rented)
 

@@ -42,7 +42,7 @@ from spotd.store.base import CommitResult, CommitStatus, Store, StoreUnavailable
 from spotd.vault import JobKeys, KeyPair
 from tests.sim.cloud import SimCloud
 from tests.sim.faults import Faults
-from tests.sim.kernel import Kernel, Process
+from tests.sim.kernel import Kernel, Process, Task
 from tests.sim.link import SimLink, SimWaiting
 from tests.sim.machine import SimMachine
 from tests.sim.net import Net
@@ -123,10 +123,12 @@ class CloudClient:
         self._call("renew", lambda: self._cloud.renew(instance_id, expires_at_us))
 
     def leftovers(self) -> Sequence[Leftover]:
-        return ()  # its machines end whole
+        if not self._cloud.litters:
+            return ()  # its machines end whole
+        return self._call("leftovers", self._cloud.leftovers)
 
     def discard(self, leftover_id: str) -> None:
-        raise AssertionError(f"{leftover_id} was never left")
+        self._call("discard", lambda: self._cloud.discard(leftover_id))
 
     def _call(self, what: str, act: Callable[[], T]) -> T:
         return self._net.call(
@@ -189,15 +191,16 @@ class StoreClient:
                 job = out.store.find_job(view.job.id)
                 stored[view.job.id] = job.version if job is not None else -1
             out.decisions += 1
-            return out.store.commit_many(plans, now_us)
+            results = out.store.commit_many(plans, now_us)
+            for (view, plan), result in zip(plans, results, strict=True):
+                if result.status is CommitStatus.DONE:
+                    out.on_committed(view, plan, stored[view.job.id], now_us)
+                    for event in plan.events:
+                        out.comment(f"{view.job.id} {event.kind}: {event.text}")
+            return results
 
-        results: list[CommitResult] = self._write("commit_many", write)
-        for (view, plan), result in zip(plans, results, strict=True):
-            if result.status is CommitStatus.DONE:
-                out.on_committed(view, plan, stored[view.job.id])
-                for event in plan.events:
-                    out.comment(f"{view.job.id} {event.kind}: {event.text}")
-        return results
+        written: list[CommitResult] = self._write("commit_many", write)
+        return written
 
     def _read(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
         if self._outside.store_away:
@@ -261,8 +264,8 @@ class Outside(Protocol):
     def comment(self, what: str) -> None:
         """What stands behind what happened."""
 
-    def on_committed(self, view: View, plan: Plan, stored: int) -> None:
-        """A decision was accepted when `stored` was its job's version."""
+    def on_committed(self, view: View, plan: Plan, stored: int, now_us: int) -> None:
+        """A decision of `now_us` was accepted when `stored` was its job's version."""
 
     def on_duty_taken(self, duty: Duty, ttl_us: int) -> None:
         """Somebody has this duty, from now for that long (0: let go)."""
@@ -283,6 +286,8 @@ class SimDaemon:
         self.lost = False  # its box is gone for good
         self.process = Process(name, alive=False)
         self.world: World  # what the living one works with
+        self._loop: Task | None = None  # its thread that decides
+        self._loop_held_until_us = 0
         self.starts = 0
         self._outside = outside
         self._pokes: list[Callable[[], None]] = []
@@ -294,6 +299,7 @@ class SimDaemon:
         self.starts += 1
         self.ahead_us = 0  # it waits for the time to be right: time-sync.target
         self.process = Process(f"{self.name}/{self.starts}")
+        self._loop, self._loop_held_until_us = None, 0
         self._pokes = []
         self._outside.kernel.spawn(self.process, self._main)
 
@@ -305,6 +311,18 @@ class SimDaemon:
     def awake(self, now_us: int) -> bool:
         """Whether it lives and is not frozen."""
         return self.process.alive and self.process.frozen_until_us <= now_us
+
+    def stall(self, seconds: float) -> None:
+        """Its thread that stands here stands still."""
+        kernel = self._outside.kernel
+        if kernel.current is self._loop:
+            self._loop_held_until_us = kernel.now_us + int(seconds * 1e6)
+        kernel.sleep(seconds)
+
+    def decides(self, now_us: int) -> bool:
+        """Whether nothing keeps its loop from deciding."""
+        held = self._loop is None or self._loop_held_until_us > now_us
+        return self.awake(now_us) and not held and not self._outside.store_away
 
     def poke(self) -> None:
         """Something was recorded that makes a job due."""
@@ -360,7 +378,7 @@ class SimDaemon:
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
         self._pokes = [loop.poke, follower.poke]
-        out.kernel.spawn(self.process, loop.run)
+        self._loop = out.kernel.spawn(self.process, loop.run)
         duties.start()
         follower.start()
 

@@ -19,7 +19,8 @@ class Fault:
     """`most` is the highest strength a seed may draw: a probability a call, or a rate an hour.
 
     `number` names the classes of docs/faults.md that it stands for. One that is `added` draws its
-    part in a swarm from a stream of its own: what a seed was before, it still is.
+    part in a swarm from a stream of its own: what a seed was before, it still is. With 0.0 as its
+    `most` it is never part of a swarm: only a profile that forces it has it.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Faults:
         self._strengths = dict(strengths)
         self._streams: dict[str, Random] = {}
         self.fired: Counter[str] = Counter()
+        # How often each should have struck by now: the sum of its chances, and of its moments.
+        self.expected: dict[str, float] = dict.fromkeys(strengths, 0.0)
         self.calm = False  # the last part of a run: nothing fails any more
 
     def stream(self, name: str) -> Random:
@@ -56,7 +59,10 @@ class Faults:
     def strikes(self, name: str) -> bool:
         """Draw once for one call."""
         strength = 0.0 if self.calm else self._strengths.get(name, 0.0)
-        if strength <= 0.0 or self.stream(name).random() >= strength:
+        if strength <= 0.0:
+            return False
+        self.expected[name] += strength
+        if self.stream(name).random() >= strength:
             return False
         self.fired[name] += 1
         return True
@@ -79,6 +85,6 @@ def draw(seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
     for name in sorted(faults):
         random = Random(f"{seed}/swarm/{name}") if faults[name].added else swarm
         on, strength = random.random() < 0.5, faults[name].most * 10 ** random.uniform(-2, 0)
-        if on:
+        if on and strength:
             chosen[name] = strength
     return chosen

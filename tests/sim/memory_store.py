@@ -110,6 +110,10 @@ class MemoryStore(MemoryAccess):
     def claim(self, now_us: int, owner: str, limit: int, lease_us: int) -> list[str]:
         return self._write(jobs.claim, now_us, limit, lease_us)
 
+    def due(self, now_us: int) -> dict[str, int]:
+        """The jobs that are due, claimed or not, and since when: for who judges."""
+        return {job_id: at_us for job_id, at_us in self._tables.due.items() if at_us <= now_us}
+
     def next_wake_us(self) -> int | None:
         return jobs.next_wake_us(self._here())
 

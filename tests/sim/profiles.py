@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from spotd.model import Limits
 from tests.sim.faults import Fault, draw
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,9 @@ class Profile:
     restored: bool = False  # an older copy of the database takes its place
     deserted: bool = False  # every control box is lost for good, and spot-reaper goes round
     regret_s: float = 0.0  # each job is cancelled within that time; 0: a few are, some time
+    litters: bool = False  # machines leave disks and addresses behind
     unattended_h: float = 24.0  # limits.unattended_h
+    limits: Limits = NO_LIMITS  # of the whole deployment
 
     def draw(self, seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
         """The strengths of one seed."""
@@ -35,6 +40,11 @@ PROFILES = {
     "swarm": Profile("about half of all faults, each at a random strength"),
     "calm": Profile("nothing fails but the market", only=True),
     "two": Profile("two daemons on one database", daemons=2, forced={"daemon_freezes": 4.0}),
+    "late": Profile(
+        "two daemons that renew their leases at the last moment, and much to tell",
+        daemons=2,
+        forced={"renewal_late": 0.5, "chat_down": 0.9},
+    ),
     "zombies": Profile(
         "machines that freeze, stay when told to end, and come back to write",
         forced={
@@ -56,6 +66,13 @@ PROFILES = {
     ),
     "stubborn": Profile("machines that stay when told to end", forced={"terminate_ignored": 0.6}),
     "poor": Profile("jobs that may not cost much", budgets_microusd=(5_000_000, 20_000_000)),
+    "littered": Profile("machines that leave disks and addresses behind", litters=True),
+    "limited": Profile(
+        "more jobs than may run side by side",
+        jobs=5,
+        share=(0.05, 0.2),
+        limits=Limits(max_nodes=2, max_microusd_per_h=60_000_000),
+    ),
     "restored": Profile(
         "an older copy takes the place of the database",
         jobs=4,

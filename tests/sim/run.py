@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import spotd.reconcile
-from spotd.model import Market, Timing, View
+from spotd.model import Limits, Market, Timing, View
 from spotd.plan import Plan
 from tests.sim.daemon import on_kernel
 from tests.sim.faults import Faults
@@ -50,6 +50,8 @@ class Case:
     @property
     def command(self) -> str:
         """What replays it."""
+        if self.scenario:
+            return f"python -m tests.sim --sweep {self.scenario} --die-at {self.die_at}"
         words = ["python -m tests.sim --seeds 1", f"--from {self.seed}"]
         words += [f"--profile {self.profile}", f"--tier {self.tier}", f"--hours {self.hours:g}"]
         return " ".join([*words, *(f"--off {name}" for name in sorted(self.off))])
@@ -63,6 +65,7 @@ class Result:
     violation: Violation | None = None
     enabled: frozenset[str] = frozenset()
     fired: Counter[str] = field(default_factory=Counter)
+    expected: dict[str, float] = field(default_factory=dict)  # how often each should have fired
     counts: Counter[str] = field(default_factory=Counter)
     tail: list[str] = field(default_factory=list)
     trace: str = ""  # a digest of everything that happened
@@ -82,6 +85,9 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
         world.hear = hear
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
         world.timing = Timing(unattended_s=profile.unattended_h * 3600)
+        if profile.limits != Limits():
+            store.set_limits(profile.limits)
+            world.limits = profile.limits
         if profile.poison:
             stack.enter_context(_poisoned(world))
         oracles = Oracles(world)
@@ -102,7 +108,7 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
             result.tail = world.told(50)
         finally:
             store.close()
-        result.fired, result.trace = faults.fired, world.trace()
+        result.fired, result.expected, result.trace = faults.fired, faults.expected, world.trace()
         result.counts = world.counts()
         result.counts["steps_lost"] = oracles.bucket.steps_lost.total()
         result.counts["orphan_s"] = int(oracles.waste.orphan_s)
@@ -112,6 +118,8 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
 
 def _befall(world: SimWorld, profile: Profile, storm_s: float) -> None:
     """What happens once in every run of the profile, at a moment of chance."""
+    for cloud in world.clouds.values():
+        cloud.litters = profile.litters
     if profile.restored or profile.deserted:
         for cloud in world.clouds.values():
             cloud.add_stranger()

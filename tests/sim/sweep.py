@@ -33,29 +33,45 @@ def sweep(scenario: str, tier: str = "memory", processes: int | None = None) -> 
     return boundaries, total
 
 
-def main(scenario: str, as_json: bool) -> int:
-    """Sweep and tell; 1 when something was violated, or somebody did not die."""
+def at_one(scenario: str, die_at: int) -> tuple[int, Sum]:
+    """Die at that boundary alone (0: at none), as one run of the sweep does."""
+    total = Sum()
+    [result] = play([Case(0, "calm", scenario=scenario, die_at=die_at)], 1)
+    total.add(result)
+    return min(die_at, 1), total
+
+
+def main(scenario: str, as_json: bool, die_at: int | None = None) -> int:
+    """Sweep and tell; 1 when something was violated, or somebody did not die. With `die_at` one run
+    of it."""
     quiet()
     if scenario not in SCENARIOS:
         print(f"no scenario {scenario!r}: try {', '.join(SCENARIOS)}", file=sys.stderr)
         return 2
     began_s = time.monotonic()
-    boundaries, total = sweep(scenario)
+    boundaries, total = sweep(scenario) if die_at is None else at_one(scenario, die_at)
     if as_json:
         bad = [_row(result) for result in total.violations]
         document = {"scenario": scenario, "boundaries": boundaries, "violations": bad}
         print(json.dumps(document, indent=2))
     else:
         print(
-            f"{scenario}: died at each of {boundaries} boundaries,"
+            f"{scenario}: {_what(boundaries, die_at)},"
             f" {total.counts['crashes']} deaths, {len(total.violations)} violations"
             f" ({time.monotonic() - began_s:.0f} s, {total.took_s:.0f} CPU s)"
         )
         for result in total.violations:
             print(f"  at boundary {result.case.die_at}: {result.violation}")
             print(*(f"      {line}" for line in result.tail[-15:]), sep="\n")
+            print(f"    replay: {result.case.command}")
     return 1 if total.violations or total.counts["crashes"] != boundaries else 0
 
 
+def _what(boundaries: int, die_at: int | None) -> str:
+    alone = "undisturbed" if die_at == 0 else f"died at boundary {die_at} alone"
+    return f"died at each of {boundaries} boundaries" if die_at is None else alone
+
+
 def _row(result: Result) -> dict[str, object]:
-    return {"boundary": result.case.die_at, "violation": str(result.violation)}
+    case = result.case
+    return {"boundary": case.die_at, "violation": str(result.violation), "replay": case.command}

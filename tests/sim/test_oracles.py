@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 import tests.sim.oracles
 from providers.base import CapacityType, LaunchRequest
 from spotd.model import CheckpointSpec
+from spotd.states import NodeState
 from spotd.store.listing import ABSENT_S
 from tests.sim.cloud import TYPE, Rented
 from tests.sim.faults import Faults
@@ -21,8 +24,11 @@ from tests.sim.oracles.record import CREATES_AN_HOUR, RecordOracle
 from tests.sim.tiers import memory
 from tests.sim.users import ANYWHERE
 from tests.sim.world import BUCKET, SimWorld
+from tests.sim.zoo import BUGS
+from tests.spotd.store.build import new_node
 
-# Of facts about reliability; T1 is a test of whole runs, and C2 has no rule in the product.
+# Of facts about reliability, but T1, which is a test of whole runs, and C2, which is a rule of the
+# training engine (see `tests.sim.oracles`).
 NAMED = frozenset(
     ("L1", "L1c", "L2", "L3", "S1", "S2", "S3", "F1", "F2", "C1", "D1", "D2", "G1", "B1", "B2")
     + ("R1", "P1", "P2", "P3", "A1", "X1", "Q1")
@@ -55,6 +61,20 @@ def test_every_invariant_has_its_oracle(oracles: Oracles, invariant: str) -> Non
     for name in ORACLES[invariant]:
         source = inspect.getsource(inspect.getmodule(getattr(oracles, name)) or tests.sim.oracles)
         assert f'"{invariant}"' in source, f"{name} does not judge {invariant}"
+
+
+# Those that no planted bug has to be found as, and why.
+UNPROVEN: dict[str, str] = {}
+
+
+@pytest.mark.parametrize("invariant", sorted(NAMED))
+def test_every_invariant_has_a_planted_bug_that_is_found_as_it_and_as_no_other(
+    invariant: str,
+) -> None:
+    """`make sim` fails when one of them is not found, within its seeds, as what it is seen as."""
+    found = [bug.name for bug in BUGS if bug.seen_as == {invariant}]
+    assert bool(found) is (invariant not in UNPROVEN), UNPROVEN.get(invariant, "none is")
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
 
 
 # --- P3: a loop is told from a storm
@@ -117,3 +137,24 @@ def test_two_listings_are_no_proof_of_the_time_between(
         machine.hidden_until_us = world.kernel.now_us + 1
         cloud.list()
     assert (machine.missed_for_us >= ABSENT_S * 1e6) is proof
+
+
+# --- G1: a crowd
+
+
+@pytest.mark.parametrize(("crowd", "found"), [(2, False), (3, True)])
+def test_more_at_once_than_the_breaker_allows_are_no_orphans(
+    world: SimWorld, oracles: Oracles, monkeypatch: pytest.MonkeyPatch, crowd: int, found: bool
+) -> None:
+    """Of a fleet of four whose rows all say that they are gone."""
+    store = CheckpointSpec(store=BUCKET, engine="spotd")
+    job_id = world.submit("job", 9, alternatives=(ANYWHERE,), checkpoint=store)
+    node = replace(new_node(job_id), state=NodeState.GONE)
+    monkeypatch.setattr(world, "node_of", lambda _token: node)
+    machines = [_created(world, job_id, number) for number in range(4)]
+    cloud = world.clouds["gcp"]
+    cloud.terminate(machines[3].id)
+    world.kernel.run(world.kernel.now_us + 60 * 1_000_000)  # the next sweep is another one
+    with pytest.raises(ViolationError, match=r"G1 .* 3 of") if found else nullcontext():
+        for machine in machines[:crowd]:
+            cloud.terminate(machine.id)

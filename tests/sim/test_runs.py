@@ -74,6 +74,26 @@ def test_a_violation_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]
     assert main([*replay.split()[3:], "--processes", "1"]) == 0, "without the bug"
 
 
+def test_a_violation_of_a_sweep_says_how_to_see_it_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The one run of it, with its death at the one boundary."""
+    case = Case(0, "calm", scenario="cancelled", die_at=3)
+    command = case.command.split()[3:]
+    with PLANTED["create then record"].planted():
+        assert main(command) == 1
+        told = capsys.readouterr().out
+        assert "at boundary 3: X1 at " in told
+        [replay] = [line.split("replay: ")[1] for line in told.splitlines() if "replay: " in line]
+        assert replay == case.command
+    assert main(command) == 0, "without the bug"
+    assert "died at boundary 3 alone, 1 deaths, 0 violations" in capsys.readouterr().out
+    assert main(["--sweep", "cancelled", "--die-at", "100000"]) == 1, "there is no such boundary"
+    with pytest.raises(SystemExit):
+        main(["--die-at", "3"])
+    assert "--sweep" in capsys.readouterr().err
+
+
 def test_a_trace_shows_what_happens_and_what_was_decided(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -114,3 +134,16 @@ def test_a_fault_that_never_fires_makes_a_batch_vacuous() -> None:
     assert total.vacuous == ["storm"]
     total.add(Result(Case(2), enabled=frozenset({"storm"}), fired=Counter(storm=1)))
     assert total.vacuous == []
+
+
+def test_in_a_small_batch_what_should_have_fired_often_is_missed() -> None:
+    total = Sum()
+    expected = {"storm": 3.0, "preempt": 2.0}
+    total.add(Result(Case(1), enabled=frozenset(expected), expected=expected))
+    assert total.amiss == []
+    total.add(Result(Case(2), enabled=frozenset({"storm"}), expected={"storm": 2.5}))
+    assert total.vacuous == ["preempt", "storm"]
+    assert total.amiss == ["storm"]
+    for seed in range(38):
+        total.add(Result(Case(seed)))
+    assert total.amiss == ["preempt", "storm"]

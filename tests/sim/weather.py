@@ -56,6 +56,7 @@ class Weather:
         def strike() -> None:
             if not self._faults.on(name):
                 return
+            self._faults.expected[name] += 1.0
             if happen(self._world, self._faults.stream(name)):
                 self._faults.happened(name)
             self._next(name, happen)
@@ -296,6 +297,7 @@ def _catalogue() -> dict[str, Fault]:
         # by call: the highest probability
         Fault("boundary_crash", 0.02, (1, 2, 3, 4, 5), "kill -9 between two effects"),
         Fault("boundary_stall", 0.02, (6, 10), "a thread that stands still between two effects"),
+        Fault("renewal_late", 0.0, (6, 10), "leases are renewed at the last moment", added=True),
         Fault("commit_unknown", 0.02, (21,), "written, and the answer lost"),
         Fault("cloud_request_lost", 0.1, (27,), "a call that never arrives"),
         Fault("cloud_reply_lost", 0.1, (26,), "a call that arrives, and its answer does not"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 
-from spotd.model import Desired, JobSpec, Node, Timing, View
+from spotd.model import Desired, JobSpec, Limits, Node, Timing, View
 from spotd.plan import Plan
 from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
@@ -22,6 +22,9 @@ from tests.sim.people import People
 CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
 REGIONS, ZONES = 2, 2
 DEAD_S = 30.0  # from a death in a sweep to the next start
+# From a renewal that is due to one that is late: a lease (daemon.SCHEDULE) has then a few seconds
+# left, or ran out a few seconds ago.
+LATE_S = (52.0, 64.0)
 KEPT = 4096  # lines of the trace, until they are digested
 # Writes that are made all the time, and change nothing that a later daemon would do.
 IDLE = (
@@ -41,10 +44,11 @@ class SimWorld:
         self.bucket = Bucket(BUCKET)
         self.people = People(kernel, faults)
         self.timing = Timing()
+        self.limits = Limits()
         self.store_away = False
         self.poisoned: set[str] = set()  # jobs that nothing can be decided about
         self.watch: Watch
-        self.on_committed: Callable[[View, Plan, int], None]
+        self.on_committed: Callable[[View, Plan, int, int], None]
         self.on_duty_taken: Callable[[Duty, int], None]
         self.on_duty_write: Callable[[Duty, str], None]
         self.on_duty_held: Callable[[Duty], None]
@@ -80,8 +84,10 @@ class SimWorld:
         if self.faults.strikes("boundary_crash"):
             pause_s = self.faults.stream("boundary_crash").uniform(1, 120)
             self.crash(daemon, pause_s)
+        if what == "before take_duties" and self.faults.strikes("renewal_late"):
+            daemon.stall(self.faults.stream("renewal_late").uniform(*LATE_S))
         if self.faults.strikes("boundary_stall"):
-            self.kernel.sleep(self.faults.stream("boundary_stall").uniform(0.01, 60))
+            daemon.stall(self.faults.stream("boundary_stall").uniform(0.01, 60))
 
     def crash(self, daemon: SimDaemon, pause_s: float) -> None:
         """kill -9, and a start later. Raises Killed where the daemon itself stands there."""

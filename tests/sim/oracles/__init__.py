@@ -11,7 +11,8 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
   unwanted).
 * L1c, its cost: waste (a machine beside the one that trains; where no fault makes orphans, all of
   them together lived for no second).
-* L2, one machine for a token: clouds. L3, a job that has ended has none: waste.
+* L2, one machine for a token: clouds. L3, a job that has ended has none: waste; nor what
+  machines left behind, but what is held, and told: leftovers.
 * S1, decisions are a compare-and-swap: record; a write of a shared duty has its lease's epoch, and
   who was overtaken writes nothing: duties.
 * S2, nothing is begun for a duty without its lease, with five seconds to spare: duties.
@@ -20,30 +21,34 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
 * D1, no false kill: clouds (lost, preempted, boot timeout), record (taken for gone), desertion (by
   the reaper or the dead-man). D2, one chosen node for a rank: record, at every choice.
 * G1, nobody's machine is ended unless the record says so: clouds; a record that does not know it
-  says nothing: restored.
-* B1, budgets: money. B2, prices above the cap: clouds, record.
+  says nothing: restored; no crowd at once: blast.
+* B1, budgets: money; of all jobs together: limits. B2, prices above the cap: clouds, record.
 * R1, steps lost: bucket; what is ended for want of a box was saved before: desertion.
-* P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record.
+* P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record; who is due
+  is decided about within a tick: turns.
 * A1, told at least once, and not without end: record; of a box that is lost, by the reaper:
   desertion.
-* X1, an intent before each create: clouds. Q1, nothing is left to decide: record.
+* X1, an intent before each create: clouds. Q1, nothing is left to decide: rest.
 * T1, the same seed is the same run: no oracle, but `tests/sim/test_runs.py`, over stores, processes
   and hash seeds.
-* C2, HEAD never names a state that is not a number: not judged. The product has no such rule yet:
-  docs/faults.md, 66.
+* C2, HEAD never names a state that is not a number: not judged here. The training engine keeps that
+  (docs/faults.md, 66), see tests/trainer/test_numbers.py; a simulated program has no weights.
 """
 
 from __future__ import annotations
 
 from spotd.model import Node
 from tests.sim.oracles.base import Violation, ViolationError
+from tests.sim.oracles.blast import BlastOracle
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.clouds import CloudOracle
 from tests.sim.oracles.desertion import DesertionOracle
 from tests.sim.oracles.duties import DutyOracle
+from tests.sim.oracles.leftovers import LeftoverOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.record import RecordOracle
 from tests.sim.oracles.restored import RestoredOracle
+from tests.sim.oracles.turns import TurnOracle
 from tests.sim.oracles.waste import WasteOracle
 from tests.sim.world import SimWorld
 
@@ -54,7 +59,7 @@ ORACLES = {
     "L1": ("waste", "desertion"),
     "L1c": ("waste",),
     "L2": ("clouds",),
-    "L3": ("waste",),
+    "L3": ("waste", "leftovers"),
     "S1": ("record", "duties"),
     "S2": ("duties",),
     "S3": ("clouds",),
@@ -63,16 +68,16 @@ ORACLES = {
     "C1": ("bucket", "record"),
     "D1": ("clouds", "record", "desertion"),
     "D2": ("record",),
-    "G1": ("clouds", "restored"),
-    "B1": ("money",),
+    "G1": ("clouds", "restored", "blast"),
+    "B1": ("money", "limits"),
     "B2": ("clouds", "record"),
     "R1": ("bucket", "desertion"),
-    "P1": ("record",),
-    "P2": ("record",),
+    "P1": ("record", "turns"),
+    "P2": ("record", "turns"),
     "P3": ("record",),
     "A1": ("record", "desertion"),
     "X1": ("clouds",),
-    "Q1": ("record",),
+    "Q1": ("rest",),
 }
 LOOK_S = 10.0  # between looks at who is whose
 READ_S = 60.0  # between readings of a record that nobody has decided anything about
@@ -87,10 +92,14 @@ class Oracles:
         self.clouds = CloudOracle(world)
         self.money = MoneyOracle(world)
         self.record = RecordOracle(world, self.bucket, self.money)
+        self.limits, self.rest = self.record.limits, self.record.rest
         self.waste = WasteOracle(world)
         self.duties = DutyOracle(world)
         self.desertion = DesertionOracle(world, self.bucket)
         self.restored = RestoredOracle(world)
+        self.turns = TurnOracle(world)
+        self.blast = BlastOracle(world)
+        self.leftovers = LeftoverOracle(world)
         self._nodes: list[Node] = []
         self._ended: frozenset[str] = frozenset()  # jobs
         self._decisions, self._read_us = -1, 0
@@ -103,8 +112,10 @@ class Oracles:
             self.record.look(self._nodes)
             self.clouds.look(self._nodes, LOOK_S)
             self.waste.look(self._nodes, self._ended, LOOK_S)
+            self.leftovers.look(LOOK_S)
         self.money.look(LOOK_S)
         self.desertion.look(LOOK_S)
+        self.turns.look(LOOK_S)
 
     def _read(self) -> None:
         """What is judged of the record (who is chosen, in which state, and what has ended) changes

@@ -1,20 +1,20 @@
-"""S1, D2, P1 to P3, A1, Q1: what is on record, while it is written and when all is calm."""
+"""S1, D2, P1 to P3, A1: what is on record, while it is written and when all is calm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spotd.decide.rules import decide
 from spotd.model import Desired, Node, Outcome, View
 from spotd.plan import AddNode, ChangeNode, Plan
-from spotd.reconcile import market_now
 from spotd.states import NodeState
 from spotd.store.listing import ABSENT_S
 from tests.sim.cloud import Rented
 from tests.sim.kernel import EPOCH_US
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.oracles.bucket import BucketOracle
+from tests.sim.oracles.limits import LimitOracle
 from tests.sim.oracles.money import MoneyOracle
+from tests.sim.oracles.rest import RestOracle
 from tests.sim.world import SimWorld
 
 # Of one job, beside those in place of machines that a cloud took away: more is a loop.
@@ -29,19 +29,23 @@ class RecordOracle(Oracle):
         super().__init__(world)
         self._bucket = bucket
         self._money = money
+        self.limits = LimitOracle(world)
+        self.rest = RestOracle(world)
         self._created: dict[tuple[str, int], list[Rented]] = {}  # by job and hour
         world.on_committed = self._committed
         self._clocks_are_right = "clock_jumps" not in world.faults.enabled()
         for cloud in world.clouds.values():
             cloud.hear_created(self._count)
 
-    def _committed(self, view: View, plan: Plan, stored: int) -> None:
+    def _committed(self, view: View, plan: Plan, stored: int, now_us: int) -> None:
         """A decision was accepted: it has to be about the job as it stood, and what its user
         allows."""
         job = view.job
         if job.version != stored:
             self.fail("S1", f"{job.id}: decided on version {job.version}, written over {stored}")
         self._judge_nodes(view, plan)
+        self.limits.committed(view, plan)
+        self.rest.committed(view, now_us)
         cap = job.spec.max_hourly_microusd
         for change in plan.changes:
             if isinstance(change, AddNode) and cap:
@@ -111,7 +115,7 @@ class RecordOracle(Oracle):
             if job.outcome is Outcome.FAILED and not self._may_fail(job.id):
                 self.fail("P1", f"{job.name} failed: {job.outcome_text}")
         self._judge_alerts()
-        self._judge_rest()
+        self.rest.judge_end()
 
     def _may_fail(self, job_id: str) -> bool:
         """Its own program crashed, or its money is spent: by the clouds' books, unless calls were
@@ -140,19 +144,6 @@ class RecordOracle(Oracle):
         for hour, messages in self.world.people.messages.items():
             if messages > MESSAGES_AN_HOUR:
                 self.fail("A1", f"{messages} messages in hour {hour}")
-
-    def _judge_rest(self) -> None:
-        """Nothing is left to decide: to decide twice is to decide once."""
-        for daemon in self.world.daemons:
-            world, timing = daemon.world, self.world.timing
-            now_us = world.clock.now_us()
-            for job_id in sorted(self.world.steps.keys() - self.world.poisoned):
-                view = self.world.store.load_view(job_id, now_us)
-                if view is None or view.job.outcome is None:
-                    continue
-                plan = decide(view, market_now(world, timing), now_us)
-                if plan.changes:
-                    self.fail("Q1", f"{job_id} has ended, and {plan.changes[0]} is decided")
 
     def _why(self, job_id: str) -> str:
         rows = self.world.store.events(job_id, 0, EVENTS)

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import spotd.decide.placing
 import spotd.decide.sweeping
 import spotd.observe.clouds
 import spotd.observe.sweep
+import spotd.reaper.round
 import spotd.store.listing
 import tests.sim.memory.duties
 from providers.base import Instance, Offer
 from spotd.act.effects import launch_request
 from spotd.model import EffectKind
 from spotd.observe.clouds import Survey
+from spotd.observe.leftovers import LeftoverSweep
 from spotd.plan import AddNode, Effect, Plan
 from spotd.store.listing import ENDED
 from tests.sim.daemon import KEYS, StoreClient
@@ -108,6 +111,31 @@ def _lease_without_epoch(stack: ExitStack) -> None:
     put(stack, tests.sim.memory.duties, "check", lambda *_: None)
 
 
+def _no_margin(stack: ExitStack) -> None:
+    put(stack, tests.sim.memory.duties, "MARGIN_S", 0.0)
+
+
+def _reaps_others(stack: ExitStack) -> None:
+    """spot-reaper goes by expiries, whoever's machines they are of."""
+    look = spotd.reaper.round.look
+
+    def whoever(instances: Sequence[Instance], deployment: str, *more: Any) -> Any:
+        return look((adopted(one, deployment) for one in instances), deployment, *more)
+
+    def adopted(instance: Instance, deployment: str) -> Instance:
+        return replace(instance, tags={**instance.tags, "spotd-deployment": deployment})
+
+    put(stack, spotd.reaper.round, "look", whoever)
+
+
+def _leftovers_untold(stack: ExitStack) -> None:
+    put(stack, LeftoverSweep, "_page", lambda *_: None)
+
+
+def _leftovers_kept(stack: ExitStack) -> None:
+    put(stack, LeftoverSweep, "_discard", lambda *_: None)
+
+
 def _missing_once(stack: ExitStack) -> None:
     lacks = spotd.store.listing.Listing.lacks
 
@@ -141,6 +169,34 @@ GUARDING = (
         _seen("S1", "S2"),
         _lease_without_epoch,
         "two",
+    ),
+    Bug(
+        "lease without margin",
+        "a lease that ends in a moment is good enough to begin something",
+        _seen("S2"),
+        _no_margin,
+        "late",
+    ),
+    Bug(
+        "another's reaped",
+        "the reaper ends what has expired, whoever's it is",
+        _seen("S3"),
+        _reaps_others,
+        "abandoned",
+    ),
+    Bug(
+        "leftovers untold",
+        "of a disk that is held, for no row asked for it, nobody is told",
+        _seen("L3"),
+        _leftovers_untold,
+        "littered",
+    ),
+    Bug(
+        "leftovers kept",
+        "a disk whose machine is gone stays",
+        _seen("L3"),
+        _leftovers_kept,
+        "littered",
     ),
     Bug(
         "sweep without grace",

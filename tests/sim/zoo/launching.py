@@ -12,6 +12,7 @@ import spotd.decide.ending
 import spotd.decide.placement
 import spotd.decide.placing
 import spotd.decide.rules
+import tests.sim.memory.commit
 from providers.base import CapacityError, Launched, LaunchRequest, Offer, UnknownOutcome
 from spotd.act.effects import launch_request
 from spotd.model import EffectKind, LeaveReason, Node
@@ -130,6 +131,19 @@ def _hedge_loser_kept(stack: ExitStack) -> None:
     put(stack, _draft(), "leave", kind)
 
 
+def _all_chosen(stack: ExitStack) -> None:
+    put(stack, tests.sim.memory.commit, "_rule", lambda *_: None)  # no index refuses a second one
+    choose = spotd.decide.placing.choose
+
+    def generous(d: Any) -> None:
+        for node in d.current:
+            if node.state is NodeState.BOOTING and node.hello_at_us and not node.chosen:
+                d.set_node(node, chosen=True)
+
+    rules = (generous if rule is choose else rule for rule in spotd.decide.rules.RULES)
+    put(stack, spotd.decide.rules, "RULES", tuple(rules))
+
+
 def _budget_after_the_create(stack: ExitStack) -> None:
     spent = spotd.decide.ending._spent_now
 
@@ -138,6 +152,10 @@ def _budget_after_the_create(stack: ExitStack) -> None:
 
     put(stack, spotd.decide.ending, "_spent_now", late)
     put(stack, spotd.store.limits.Room, "take", lambda *_: "")
+
+
+def _limits_unread(stack: ExitStack) -> None:
+    put(stack, tests.sim.memory.commit.Room, "take", lambda *_: "")
 
 
 def _cap_ignored(stack: ExitStack) -> None:
@@ -195,8 +213,16 @@ LAUNCHING = (
     Bug(
         "hedge loser kept",
         "who answered second stays",
-        frozenset({"L1c", "L3", "D2"}),
+        frozenset({"L1c"}),
         _hedge_loser_kept,
+    ),
+    Bug(
+        "all chosen",
+        "of two that were asked for, each is chosen when it answers",
+        frozenset({"D2"}),
+        _all_chosen,
+        "slow",
+        without="index",
     ),
     Bug(
         "budget after the create",
@@ -204,6 +230,13 @@ LAUNCHING = (
         frozenset({"B1"}),
         _budget_after_the_create,
         "poor",
+    ),
+    Bug(
+        "limits unread",
+        "each job asks for what it needs, whatever all may have together",
+        frozenset({"B1"}),
+        _limits_unread,
+        "limited",
     ),
     Bug(
         "price cap ignored",

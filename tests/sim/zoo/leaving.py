@@ -133,7 +133,7 @@ LEAVING = (
     Bug(
         "terminated once",
         "a terminate that the cloud took is not repeated",
-        _seen("L1", "L3"),
+        _seen("L3"),
         _terminated_once,
         "stubborn",
     ),

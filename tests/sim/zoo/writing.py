@@ -6,10 +6,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import spotd.decide.rules
 import spotd.loop
 import tests.sim.memory.commit
 from providers.stores.base import StoreError
 from spotd.model import HeadSeen
+from spotd.plan import ChangeJob
 from spotd.reconcile import drain, joint_pass
 from spotd.wire import Head, HeadRef
 from tests.sim.daemon import StoreClient
@@ -48,6 +50,18 @@ def _fence_after_reading(stack: ExitStack) -> None:
     put(stack, Fence, "claim", late)
 
 
+def _own_write_is_anothers(stack: ExitStack) -> None:
+    look = Fence._look
+
+    def forgetful(self: Fence, *, claiming: bool) -> Any:
+        head, tag = look(self, claiming=claiming)
+        if not claiming and head is not None and head != self._head:
+            raise self._fence_off(head.generation, head.owner)
+        return head, tag
+
+    put(stack, Fence, "_look", forgetful)
+
+
 def _no_compare_and_swap(stack: ExitStack) -> None:
     commit_many = tests.sim.memory.commit.commit_many
 
@@ -62,6 +76,14 @@ def _no_compare_and_swap(stack: ExitStack) -> None:
         return commit_many(tx, current, now_us)
 
     put(stack, tests.sim.memory.commit, "commit_many", last_wins)
+
+
+def _written_again(stack: ExitStack) -> None:
+    def repeat(d: Any) -> None:
+        if d.job.outcome is not None:
+            d._change(ChangeJob({"outcome_text": d.job.outcome_text}))
+
+    put(stack, spotd.decide.rules, "RULES", (*spotd.decide.rules.RULES, repeat))
 
 
 def _exit_code_is_success(stack: ExitStack) -> None:
@@ -94,11 +116,22 @@ def _poison_spreads(stack: ExitStack) -> None:
     put(stack, spotd.loop.Loop, "_decide_jointly", all_or_none)
 
 
+def _poison_delays(stack: ExitStack) -> None:
+    judge = spotd.loop.Loop._judge
+
+    def upset(self: Any, job_id: str, error: Exception | None) -> None:
+        judge(self, job_id, error)
+        if error is not None:
+            self._stopping.wait(180.0)
+
+    put(stack, spotd.loop.Loop, "_judge", upset)
+
+
 WRITING = (
     Bug(
         "no fence",
         "HEAD is written whoever owns it",
-        _seen("F1", "C1"),
+        _seen("F1"),
         _no_fence,
         "zombies",
     ),
@@ -109,11 +142,23 @@ WRITING = (
         _fence_after_reading,
     ),
     Bug(
+        "own write is another's",
+        "who hears no answer to a write of HEAD and finds it moved gives up",
+        _seen("F2"),
+        _own_write_is_anothers,
+    ),
+    Bug(
         "no compare and swap",
         "the last decision wins, whatever it was about",
         _seen("S1"),
         _no_compare_and_swap,
         "two",
+    ),
+    Bug(
+        "written again",
+        "how a job ended is written at every look",
+        _seen("Q1"),
+        _written_again,
     ),
     Bug(
         "exit is success",
@@ -132,6 +177,13 @@ WRITING = (
         "a job that nothing can be decided about stops the others",
         _seen("P2"),
         _poison_spreads,
+        "poison",
+    ),
+    Bug(
+        "poison delays",
+        "after each pass that failed the loop rests for three minutes",
+        _seen("P2"),
+        _poison_delays,
         "poison",
     ),
 )
