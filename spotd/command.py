@@ -100,7 +100,7 @@ def upgrade(config: ConfigOption = None, output: OutputOption = Output.TABLE) ->
     """
     url = load_config(config).database_url
     with _alone(url):
-        before, after = upgrade_database(url)
+        before, after = upgrade_database(url, SystemClock().now_us())
     data = {"kind": "Upgrade", "before": before, "after": after}
     _emit(data, output, f"the database is up to date: schema {after}")
 
@@ -125,7 +125,8 @@ def downgrade(
     """
     found = load_config(config)
     with _alone(found.database_url):
-        before, after = downgrade_database(found.database_url, revision)
+        now_us = SystemClock().now_us()
+        before, after = downgrade_database(found.database_url, revision, now_us)
     warning = _cost_of(after, found.file.limits.unattended_h)
     data = {"kind": "Downgrade", "before": before, "after": after, "warning": warning}
     _emit(data, output, f"the database has schema {after}" + (f"\n{warning}" if warning else ""))
@@ -185,7 +186,8 @@ def restore_(
 
 @contextmanager
 def _alone(url: str) -> Iterator[None]:
-    """While no daemon has the file open, where it is one. Raises UserError."""
+    """While no daemon has the file open, where it is one; who uses a server's, leases tell. Raises
+    UserError."""
     file = file_of(url)
     with closing(hold_database(file)) if file is not None and file.exists() else nullcontext():
         yield

@@ -17,6 +17,9 @@ depends_on = None
 def upgrade() -> None:
     column = sa.Column("quarantine", sa.Text(), nullable=False, server_default=sa.text("''"))
     op.add_column("deployment", column)
+    if sa.inspect(op.get_bind()).has_table("restored"):  # by a restore, before there was a place
+        op.execute("UPDATE deployment SET quarantine = (SELECT max(reason) FROM restored)")
+        op.drop_table("restored")
 
 
 def downgrade() -> None:

@@ -20,16 +20,28 @@ from sqlalchemy.engine import URL
 from spotd.lock import hold_database
 from spotd.store.base import StoreError
 from spotd.store.engine import Database, file_of
-from spotd.store.sql import open_store
-from spotd.store.version import HEAD, revision_of, upgrade
+from spotd.store.quarantine import news
+from spotd.store.schema import REVISIONS
+from spotd.store.sql import SqlStore, open_store
+from spotd.store.version import HEAD, check_known, revision_of, upgrade
 
 Program = Callable[[str], str | None]  # the path of a program by its name
 
 LIMIT_S = 3600.0  # for a program of PostgreSQL's; a server that hangs would keep it for ever
+_EMPTY = "is the backup of a database that held nothing"
 _SQLITE = b"SQLite format 3\x00"
 _POSTGRES = b"--\n-- PostgreSQL database dump"
 _COMPLETE = b"-- PostgreSQL database dump complete"
+_REVISION = b"COPY public.alembic_version (version_num) FROM stdin;\n"
 _MARK = "\nUPDATE public.deployment SET quarantine = '{reason}' WHERE quarantine = '';\n"
+_QUARANTINE = "0003"  # the first schema that knows of it; before, the reason waits for that one
+# What psql does after the backup's own lines, in the same transaction.
+_FREE = "UPDATE public.duties SET holder = '', until_us = 0;\n"
+_MARK_RESTORED = "UPDATE public.deployment SET quarantine = :'reason' WHERE quarantine = '';\n"
+_MARK_OLDER = (
+    "CREATE TABLE public.restored (reason text NOT NULL);\n"
+    "INSERT INTO public.restored VALUES (:'reason');\n"
+)
 
 
 def back_up(url: str, file: Path, now_us: int, find: Program | None = None) -> None:
@@ -145,7 +157,9 @@ def _restore_sqlite(target: Path, file: Path, now_us: int) -> str:
             except OSError as error:
                 raise StoreError(f"{file} cannot be copied: {error.strerror}") from None
             _check(draft)
-            reason = _settle(f"sqlite:///{draft}", file, now_us)
+            _refuse_empty(f"sqlite:///{draft}", f"{file} {_EMPTY}")
+            upgrade(f"sqlite:///{draft}")
+            reason = _mark(f"sqlite:///{draft}", _reason(file), now_us)
             _check(draft)
             _sync(draft)
             draft.rename(target)
@@ -162,8 +176,8 @@ def _find(name: str) -> str | None:
     return shutil.which(name) or (str(places[-1]) if places else None)
 
 
-def _run(find: Program, name: str, url: str, *options: str) -> None:
-    """The password goes by the environment: arguments are everybody's to read."""
+def _run(find: Program, name: str, url: str, *options: str, told: str = "") -> None:
+    """`told` is its stdin. The password goes by the environment: arguments are everybody's."""
     program = find(name)
     if program is None:
         raise StoreError(f"{name} is missing: apt-get install postgresql-client")
@@ -175,7 +189,7 @@ def _run(find: Program, name: str, url: str, *options: str) -> None:
         done = subprocess.run(
             [program, f"--dbname={parts.render_as_string(hide_password=False)}", *options],
             env={**os.environ, "PGCONNECT_TIMEOUT": "10", **secret},
-            stdin=subprocess.DEVNULL,
+            input=told,
             capture_output=True,
             text=True,
             errors="replace",
@@ -201,14 +215,46 @@ def _dump(url: str, file: Path, reason: str, find: Program) -> None:
 
 
 def _restore_postgres(url: str, file: Path, now_us: int, find: Program) -> str:
+    """In quarantine from the first moment on: a kill before the upgrade leaves what it is."""
     if _revision(url) is not None:
         raise StoreError(
             "the database of database.url is not empty, and nothing is overwritten: create another "
             "with createdb, and name that one"
         )
+    revision = _dumped_revision(file)
+    check_known(str(file), revision)
+    knows = REVISIONS.index(revision) >= REVISIONS.index(_QUARANTINE)
+    reason = _reason(file).encode("utf-8", "replace").decode()
     settings = ("--set=ON_ERROR_STOP=1", "--single-transaction", "--quiet", "--no-psqlrc")
-    _run(find, "psql", url, *settings, f"--file={file}")
-    return _settle(url, file, now_us)
+    inputs = (f"--set=reason={reason}", f"--file={file}", "--file=-")
+    told = _FREE + (_MARK_RESTORED if knows else _MARK_OLDER)
+    _run(find, "psql", url, *settings, *inputs, told=told)
+    upgrade(url)
+    with closing(_open(url, now_us)) as store:
+        found = store.quarantine()
+        event = news("", found)
+        if event is not None:
+            store.add_event("", event, now_us)
+        return found
+
+
+def _dumped_revision(file: Path) -> str:
+    """The schema of what pg_dump wrote. Raises StoreError, also where its end is missing."""
+    found: list[str] = []
+    with file.open("rb") as opened:
+        if any(line == _REVISION for line in opened):
+            for line in opened:
+                if line == b"\\.\n":
+                    break
+                found.append(line.decode("utf-8", "replace").rstrip("\n"))
+        opened.seek(max(file.stat().st_size - 4096, 0))
+        if _COMPLETE not in opened.read():
+            raise StoreError(f"{file} is damaged: its end is missing; take another backup")
+    if len(found) != 1:
+        raise StoreError(
+            f"{file} names {' and '.join(found)} as its schema" if found else f"{file} {_EMPTY}"
+        )
+    return found[0]
 
 
 # --- both
@@ -228,19 +274,19 @@ def _refuse_empty(url: str, text: str) -> None:
         raise StoreError(text)
 
 
-def _settle(url: str, file: Path, now_us: int) -> str:
-    """Of this schema, held by nobody, in quarantine; why."""
-    _refuse_empty(url, f"{file} is the backup of a database that held nothing")
-    upgrade(url)
-    return _mark(url, f"this database was restored from {file.name}", now_us)
+def _reason(file: Path) -> str:
+    return f"this database was restored from {file.name}"
 
 
 def _mark(url: str, reason: str, now_us: int) -> str:
-    """Put it in quarantine, unless it is of another schema; the reason that stands."""
+    """Held by nobody and in quarantine, unless it is of another schema; the reason that stands."""
     if _revision(url) != HEAD:
         return ""
-    store = open_store(url, now=lambda: now_us, notify=lambda: None, deployment_factory=str)
-    with closing(store):
+    with closing(_open(url, now_us)) as store:
         store.set_quarantine(reason, now_us)
         store.free_duties()
         return store.quarantine()
+
+
+def _open(url: str, now_us: int) -> SqlStore:
+    return open_store(url, now=lambda: now_us, notify=lambda: None, deployment_factory=str)

@@ -126,6 +126,17 @@ def free_all(conn: Connection) -> None:
     conn.execute(update(schema.duties).values(holder="", until_us=0))
 
 
+def holders(conn: Connection, now_us: int) -> dict[str, int]:
+    """Who holds a duty at `now_us`, and when the last lease of each ends, in microseconds."""
+    query = (
+        select(_duties.holder, func.max(_duties.until_us))
+        .where(_duties.holder != "", _duties.until_us > now_us)
+        .group_by(_duties.holder)
+        .order_by(_duties.holder)
+    )
+    return {str(holder): int(until_us) for holder, until_us in conn.execute(query)}
+
+
 def hold(conn: Connection, fence: Fence) -> None:
     """The lease is that of the fence until this transaction ends. Raises LostDutyError."""
     fence.check(_lease(conn, fence, shared=True))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, select, text
 
+from spotd.model import S
 from spotd.store import schema
 from spotd.store.base import SchemaVersionError, StoreError
+from spotd.store.duties import holders
 from spotd.store.engine import Database
 
 HEAD = schema.REVISIONS[-1]
@@ -23,37 +26,37 @@ def prepare(database: Database, name: Callable[[], str], now: Callable[[], int])
     if database.read(revision_of) is None:
         database.write(_create)
     found = database.read(revision_of)
-    if found != HEAD:
-        raise SchemaVersionError(_advice(database.place, found or ""))
+    _check_head(database.place, found or "")
     return database.read(_deployment) or database.write(lambda conn: _name(conn, name(), now()))
 
 
-def upgrade(url: str) -> tuple[str, str]:
+def upgrade(url: str, now_us: int | None = None) -> tuple[str, str]:
     """Bring the database at `url` to this program's schema; (revision before, revision after).
 
-    One transaction: a failure or a kill leaves the schema as it was. Raises StoreError.
+    One transaction: a failure or a kill leaves the schema as it was. Raises StoreError; with
+    `now_us` also while a daemon holds a lease in it. Without, it must be nobody's.
     """
     database = Database(url)
     try:
         before = database.read(revision_of)
-        if before is not None and before not in schema.REVISIONS:
-            raise SchemaVersionError(_advice(database.place, before))
+        if before is not None:
+            check_known(f"the database {database.place}", before)
         if before != HEAD:
-            database.write(_migrate)
+            database.write(lambda conn: _migrate(conn, now_us))
         return before or "", HEAD
     finally:
         database.close()
 
 
-def downgrade(url: str, revision: str) -> tuple[str, str]:
+def downgrade(url: str, revision: str, now_us: int | None = None) -> tuple[str, str]:
     """Bring the database at `url` back to an older schema of ours, for the older spotd that has it;
     (revision before, revision after). What only newer ones know is lost. One transaction; raises
-    StoreError."""
+    StoreError, and `now_us` is as in `upgrade`."""
     database = Database(url)
     try:
         before = database.read(revision_of)
-        if before not in schema.REVISIONS:
-            raise SchemaVersionError(_advice(database.place, before or ""))
+        before = before or ""
+        check_known(f"the database {database.place}", before)
         older = schema.REVISIONS[: schema.REVISIONS.index(before) + 1]
         if revision not in older:
             raise SchemaVersionError(
@@ -61,22 +64,28 @@ def downgrade(url: str, revision: str) -> tuple[str, str]:
                 f"before it: name one of {', '.join(older)}"
             )
         if revision != before:
-            database.write(lambda conn: _migrate(conn, revision))
+            database.write(lambda conn: _migrate(conn, now_us, revision))
         return before, revision
     finally:
         database.close()
 
 
-def _advice(place: str, found: str) -> str:
-    if found in schema.REVISIONS:
-        return (
+def check_known(what: str, found: str) -> None:
+    """Whether the schema `found` of `what` is one of ours. Raises SchemaVersionError."""
+    if found not in schema.REVISIONS:
+        raise SchemaVersionError(
+            f"{what} has schema {found!r}, which this spotd (schema {HEAD}) does not "
+            "know: install the newer spotd that wrote it"
+        )
+
+
+def _check_head(place: str, found: str) -> None:
+    check_known(f"the database {place}", found)
+    if found != HEAD:
+        raise SchemaVersionError(
             f"the database {place} has schema {found}, this spotd needs {HEAD}: "
             "stop every spotd that uses it, make a copy, and run `spotd db upgrade`"
         )
-    return (
-        f"the database {place} has schema {found!r}, which this spotd (schema {HEAD}) does not "
-        "know: install the newer spotd that wrote it"
-    )
 
 
 def revision_of(conn: Connection) -> str | None:
@@ -84,11 +93,26 @@ def revision_of(conn: Connection) -> str | None:
     tables = inspect(conn).get_table_names()
     if not tables:
         return None
+    place = conn.engine.url.render_as_string(hide_password=True)
     if "alembic_version" not in tables:
-        text_ = f"the database {conn.engine.url.render_as_string(hide_password=True)} holds tables"
-        raise StoreError(f"{text_} that are not spotd's: give spotd a database of its own")
-    found = conn.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
-    return str(found or "")
+        text_ = f"the database {place} holds tables that are not spotd's"
+        raise StoreError(f"{text_}: give spotd a database of its own")
+    found = conn.execute(text("SELECT version_num FROM alembic_version")).scalars().all()
+    if len(found) > 1:
+        named = " and ".join(sorted(map(str, found)))
+        raise StoreError(f"the database {place} names {named} as its schema: restore a backup")
+    return str(found[0] or "") if found else ""
+
+
+def _check_free(conn: Connection, now_us: int) -> None:
+    """Whether no daemon lives here, as far as leases tell. Raises StoreError."""
+    for holder, until_us in holders(conn, now_us).items():
+        left_s = math.ceil((until_us - now_us) / S)
+        raise StoreError(
+            f"the database {conn.engine.url.render_as_string(hide_password=True)} is in use by "
+            f"the spotd {holder}: stop it first; of one that was killed, the lease ends in "
+            f"{left_s} s: try again then"
+        )
 
 
 def _lock(conn: Connection) -> None:
@@ -121,7 +145,7 @@ def _add_counters(conn: Connection) -> None:
         conn.execute(schema.counters.insert(), rows)
 
 
-def _migrate(conn: Connection, older: str = "") -> None:
+def _migrate(conn: Connection, now_us: int | None, older: str = "") -> None:
     # Imported here: the daemon itself never needs alembic.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
@@ -129,6 +153,8 @@ def _migrate(conn: Connection, older: str = "") -> None:
     import migrations  # noqa: PLC0415
 
     _lock(conn)
+    if now_us is not None and inspect(conn).has_table(schema.duties.name):
+        _check_free(conn, now_us)
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 import migrations
-from spotd.model import Event
+from spotd.model import Event, S
 from spotd.store import schema
 from spotd.store.base import (
     AuditOutcome,
@@ -30,11 +31,12 @@ from spotd.store.base import (
 )
 from spotd.store.engine import Database
 from spotd.store.sql import open_store, upgrade
-from spotd.store.version import HEAD
+from spotd.store.version import HEAD, downgrade, revision_of
 from tests.rigs import postgres
 from tests.spotd.store.build import NOW, placed, submit, view
 from tests.spotd.store.conftest import make
 
+OLDER = schema.REVISIONS[-2]
 _PG_OBJECTS = """
 SELECT 'column', table_name || '.' || column_name,
        concat_ws(' ', data_type, is_nullable, column_default)
@@ -221,3 +223,41 @@ def test_a_view_is_the_same_after_a_restart(url: str) -> None:
     again = make(url)
     assert view(again) == before
     again.close()
+
+
+def test_a_database_that_names_two_schemas_is_refused(url: str) -> None:
+    make(url).close()
+    with closing(Database(url)) as database:
+        database.write(lambda c: c.execute(text("INSERT INTO alembic_version VALUES ('0001')")))
+    for refused in (lambda: make(url), lambda: upgrade(url), lambda: downgrade(url, "0001")):
+        with pytest.raises(StoreError, match=rf"names 0001 and {HEAD} as its schema: restore a"):
+            refused()
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_not_while_a_daemon_holds_a_lease(url: str, way: str) -> None:
+    """On a server no lock tells who lives."""
+    with closing(make(url)) as store:
+        if way == "up":
+            downgrade(url, OLDER)
+        store.take_duty("alerts", "box-1", lambda: NOW, 20 * S)
+        store.take_duty("survey:aws", "box-1", lambda: NOW, 15 * S)
+
+        def go(now_us: int) -> tuple[str, str]:
+            return upgrade(url, now_us) if way == "up" else downgrade(url, OLDER, now_us)
+
+        with closing(Database(url)) as database:
+            before = database.read(revision_of)
+            with pytest.raises(
+                StoreError, match=r"by the spotd box-1: stop it first; .* the lease ends in 13 s"
+            ):
+                go(NOW + 7 * S)
+            assert database.read(revision_of) == before
+        if way == "up":
+            go(NOW + 20 * S)  # it was killed
+        else:
+            for duty in ("alerts", "survey:aws"):  # a clean stop
+                store.take_duty(duty, "box-1", lambda: NOW + S, 0)
+            go(NOW + S)
+    with closing(Database(url)) as database:
+        assert database.read(revision_of) == (HEAD if way == "up" else OLDER)
