@@ -325,9 +325,11 @@ class Daemon:
         self._tell()
         self.store.note_jobs([job.id for job in self.store.jobs(False)])
 
-    def _rotate_key(self) -> None:
+    def _rotate_key(self) -> list[str]:
         config = self.config
-        rotate(self.store, self.vault, config.state_dir, config.environ, self.ids.random_bytes)
+        return rotate(
+            self.store, self.vault, config.state_dir, config.environ, self.ids.random_bytes
+        )
 
     def _policy_facts(self, cloud: str) -> PolicyFacts | None:
         offers = self.store.load_market(self.clock.now_us()).offers

@@ -165,10 +165,12 @@ def rotate(
     state_dir: Path,
     environ: Mapping[str, str],
     random_bytes: RandomBytes,
-) -> None:
+) -> list[str]:
     """Have the key NEXT_KEY_NAME take over: every sealed value is sealed anew in one transaction,
-    so that a crash leaves either key in force, and all of it with that one. Raises VaultError, and
-    StaleKeyError when another replica was faster."""
+    so that a crash leaves either key in force, and all of it with that one. A value that did not
+    open before either keeps its bytes, for the key that may still open it; the names of those.
+
+    Raises VaultError, and StaleKeyError when another replica was faster."""
     key = find_key(NEXT_KEY_NAME, state_dir, environ)
     if key is None:
         raise missing_next_key(state_dir)
@@ -177,13 +179,20 @@ def rotate(
         text = f"the key {NEXT_KEY_NAME} is in force already"
         raise VaultError(text, f"make it {KEY_NAME}, then a new one {NEXT_KEY_NAME}")
     epoch, fresh = vault.epoch, Vault(Ring((key,)), random_bytes)
+    unread: set[str] = set()  # a transaction may be tried again
 
     def reseal(item: SealedValue) -> bytes:
         context = _context(item.job_id, item.name)
-        return fresh.seal(vault.open(item.value, context), context)
+        try:
+            plain = vault.open(item.value, context)
+        except VaultError:
+            unread.add(context)
+            return item.value
+        return fresh.seal(plain, context)
 
     states.rotate_key(epoch, fresh.seal(b"", _CHECK), reseal)
     vault.refresh()
+    return sorted(unread)
 
 
 def _context(job_id: str, name: str) -> str:

@@ -93,7 +93,8 @@ def remove(ctx: typer.Context, name: str = _NAME, output: Output = output_option
 def rotate(ctx: typer.Context, output: Output = output_option()) -> None:
     """Have the master key spotd-key-next take over, under a running daemon: everything that the old
     one sealed is sealed anew, all of it or nothing. Then make spotd-key-next the spotd-key. The old
-    one still opens backups that were made before.
+    one still opens backups that were made before. What did not open before is left as it is, and
+    named.
 
     \b
     Example:
@@ -102,6 +103,9 @@ def rotate(ctx: typer.Context, output: Output = output_option()) -> None:
     with connect(ctx) as client:
         data = client.post("/v1/key/rotate")
     text = "spotd-key-next is in force: move it to where spotd-key is, before the next rotation"
+    for name in data["unread"]:
+        text += f"\n{name} does not open with any key at hand, and was left as it is: set it anew, "
+        text += "or submit its job again"
     emit(data, output, lambda: say(text), "epoch")
 
 

@@ -50,7 +50,8 @@ class Backing:
     store; `spool_dir` takes an upload until its digest is known; `defaults()` and `known()` are
     what job files are read with; `back_up(file, now_us)` copies the database into a new file;
     `test_alert(route)` sends a test message ("" means to every route) and returns route -> "" or
-    what went wrong; `rotate_key()` has the next master key take over, or raises VaultError;
+    what went wrong; `rotate_key()` has the next master key take over and names what does not open,
+    or raises VaultError;
     `admit(node, user, public key)` lets a user in to a machine (LinkError), `put_out()` has those
     that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is true of those who are
     never shut out; `policy_facts(cloud)` is None when no such cloud is configured; `silent` are the
@@ -74,7 +75,7 @@ class Backing:
     providers_info: Callable[[], Sequence[ProviderInfo]]
     back_up: Callable[[Path, int], None]
     test_alert: Callable[[str], Mapping[str, str]]
-    rotate_key: Callable[[], None]
+    rotate_key: Callable[[], list[str]]
     policy_facts: Callable[[str], PolicyFacts | None]
     admit: Callable[[Node, str, str], None]
     put_out: Callable[[], Mapping[str, str]]

@@ -76,13 +76,13 @@ def remove_secret(call: Call) -> dict[str, Any]:
 
 
 def rotate_key(call: Call) -> dict[str, Any]:
-    """Have the next master key take over: see `vault.rotate`."""
+    """Have the next master key take over: see `vault.rotate`. `unread` is what it left."""
     try:
-        call.backing.rotate_key()
+        unread = call.backing.rotate_key()
     except StaleKeyError:
         raise conflict(
             "another spotd of this database changed the key just now", "spotctl doctor"
         ) from None
     except VaultError as error:
         raise conflict(error.text, error.try_) from None
-    return {"kind": "KeyRotation", "epoch": call.backing.vault.epoch}
+    return {"kind": "KeyRotation", "epoch": call.backing.vault.epoch, "unread": unread}

@@ -11,13 +11,14 @@ from spotd.errors import ExitCode, UserError
 from spotd.masterkey import KEY_NAME, NEXT_KEY_NAME
 from spotd.model import Outcome
 from spotd.serve.kept import MAX_VALUE_BYTES
-from spotd.vault import open_job_keys, open_secrets, unlock
+from spotd.store.base import SecretRow
+from spotd.vault import Ring, Vault, open_job_keys, open_secrets, seal_secrets, unlock
 from tests.spotd.serve.rig import JOB_FILE, Rig
 
 
-def next_key(rig: Rig) -> None:
+def next_key(rig: Rig, key: bytes = b"n" * 32) -> None:
     path = rig.folder / NEXT_KEY_NAME
-    path.write_bytes(b"n" * 32)
+    path.write_bytes(key)
     path.chmod(0o600)
 
 
@@ -109,6 +110,29 @@ def test_a_key_takes_over_while_jobs_and_secrets_come_in(rig: Rig, client: Clien
         assert open_secrets(vault, job.id, rig.store.secrets(job.id)) == {"A": job.name}
     names = [row.name for row in rig.store.kept_secrets()]
     assert len(open_secrets(vault, "", rig.store.kept_secret_values(names))) == 18
+
+
+def test_what_no_key_opens_is_named_and_left_and_holds_up_no_rotation(
+    rig: Rig, client: Client
+) -> None:
+    """Its bytes stay: a key of before may still open them."""
+    text = JOB_FILE + "secrets: {OWN: own-value}\n"
+    job = client.post("/v1/jobs", {"yaml": text, "secrets": {"OWN": "own-value"}})
+    client.post("/v1/secrets/GOOD", {"value": "good"})
+    lost = Vault(Ring((b"l" * 32,)), rig.ids.random_bytes)
+    sealed = seal_secrets(lost, "", {"BAD": "lost-value"})["BAD"]
+    rig.store.keep_secret(SecretRow("BAD", 1, "ada"), sealed, 0)
+    for epoch in (1, 2):
+        next_key(rig, bytes([epoch]) * 32)
+        data = client.post("/v1/key/rotate")
+        assert (data["epoch"], data["unread"]) == (epoch, ["deployment/secrets/BAD"])
+        (rig.folder / NEXT_KEY_NAME).rename(rig.folder / KEY_NAME)
+    vault = unlock(rig.store, rig.folder, {}, rig.ids.random_bytes)
+    open_job_keys(vault, job["id"], rig.store.job_key(job["id"]))
+    assert open_secrets(vault, job["id"], rig.store.secrets(job["id"])) == {"OWN": "own-value"}
+    assert open_secrets(vault, "", rig.store.kept_secret_values(["GOOD"])) == {"GOOD": "good"}
+    kept = rig.store.kept_secret_values(["BAD"])
+    assert open_secrets(lost, "", kept) == {"BAD": "lost-value"}
 
 
 def test_what_was_sealed_just_before_another_key_took_over_is_sealed_again(
