@@ -7,8 +7,8 @@ from typing import Any
 import typer
 
 from spotd.cli.client import Client, connect
+from spotd.cli.durations import duration_s
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table
-from spotd.errors import ExitCode, UserError
 
 _STYLES = {"refused": "yellow", "failed": "red", "unknown": "red"}
 _UNKNOWN = "spotd ended, or lost its database, before this was over"
@@ -27,19 +27,9 @@ def audit(
       spotctl audit --since 7d -o json
     """
     with connect(ctx) as client:
-        items = merge(_read_all(client, _seconds(since)))
+        items = merge(_read_all(client, int(duration_s(since, "--since", "24h, or 7d"))))
     data = {"apiVersion": "spotd/v1", "kind": "AuditList", "items": items}
     emit(data, output, lambda: _print(items), "action")
-
-
-def _seconds(since: str) -> int:
-    from spotd.spec.quantities import parse_duration_s
-
-    try:
-        return int(parse_duration_s(since))
-    except ValueError:
-        text = f"--since {since!r} is no duration"
-        raise UserError(text, "--since 24h, or 7d", ExitCode.USAGE) from None
 
 
 def _read_all(client: Client, since_s: int) -> list[dict[str, Any]]:

@@ -17,9 +17,9 @@ import typer
 from providers.local.access import token_file
 from providers.local.client import NoAnswer
 from providers.local.control import Control, ControlError, start
+from spotd.cli.durations import duration_s
 from spotd.cli.render import HELP, Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import span
-from spotd.cli.wait import parse_duration_s
 from spotd.errors import ExitCode, UserError
 from spotd.paths import state_dir
 
@@ -254,7 +254,7 @@ def preempt(
         raise UserError(
             "name one machine, or a zone", "spotctl cloud status lists them", ExitCode.USAGE
         )
-    notice_s = parse_duration_s(notice, "--notice") if mode == "notice" else 0.0
+    notice_s = duration_s(notice, "--notice") if mode == "notice" else 0.0
     target = {"instance": instance} if instance else {"zone": zone}
     control = _control(folder)
     taken = _ask(lambda: control.preempt(**target, notice_s=notice_s, mode=mode))

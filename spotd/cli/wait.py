@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 
 import typer
 
 from spotd.cli.client import JOB, connect, job_path
+from spotd.cli.durations import duration_s
 from spotd.cli.follow import exit_code_of, follow_job, tell_once
 from spotd.cli.render import Output, emit, output_option, say
 from spotd.errors import ExitCode, UserError
-
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Goal(str, Enum):
@@ -21,14 +19,6 @@ class Goal(str, Enum):
     DONE = "done"
     RUNNING = "running"
     PAUSED = "paused"
-
-
-def parse_duration_s(text: str, option: str = "--timeout") -> float:
-    """Seconds in "90", "90s", "15m", "2h" or "1d"; "" is 0. Raises UserError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text or "0")
-    if match is None:
-        raise UserError(f"{text!r} is no duration", f"{option} 90s, 15m, 2h", ExitCode.USAGE)
-    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def wait(
@@ -47,7 +37,7 @@ def wait(
       spotctl wait gpt --timeout 2h
       spotctl wait gpt --for running
     """
-    limit_s = parse_duration_s(timeout)
+    limit_s = duration_s(timeout, "--timeout") if timeout else 0.0
     until = frozenset[str]() if goal is Goal.DONE else frozenset({goal.value})
     with connect(ctx) as client:
         job_id = client.get(job_path(job))["id"]

@@ -94,7 +94,7 @@ def test_up_status_preempt_down(folder: Path, url: str) -> None:
         (["preempt"], 2, "name one machine, or a zone"),
         (["preempt", "none"], 2, "no running machine"),
         (["preempt", "--zone", "nowhere"], 3, "no spot machine was there"),
-        (["preempt", "none", "--notice", "soon"], 2, "is no duration"),
+        (["preempt", "none", "--notice", "soon"], 2, "is not a duration"),
     ],
 )
 def test_errors(folder: Path, url: str, arguments: list[str], code: int, text: str) -> None:

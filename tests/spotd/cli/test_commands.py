@@ -52,8 +52,12 @@ def later(action: Callable[[], Any], after_s: float = 0.3) -> threading.Timer:
         ("ssh none", 3, "there is no job 'none'"),
         ("alerts test none", 3, "there is no alert route"),
         ("cancel crashed", 1, "already failed"),
-        ("wait gpt --timeout soon", 2, "is no duration\ntry: --timeout 90s"),
-        ("cloud preempt i-1 --notice soon", 2, "is no duration\ntry: --notice 90s"),
+        ("wait gpt --timeout soon", 2, "--timeout: 'soon' is not a duration; write it with a unit"),
+        ("wait gpt --timeout 90", 2, "like 90s, 5m or 2h\ntry: --timeout 90s, 15m, 1h30m"),
+        ("wait gpt --timeout 9999999999d", 2, "is longer than ten years"),
+        ("cloud preempt i-1 --notice soon", 2, "is not a duration"),
+        ("cloud preempt i-1 --notice 99999w", 2, "--notice: '99999w' is longer than ten years"),
+        ("audit --since soon", 2, "is not a duration; write it with a unit"),
         ("demo --steps -4", 2, "Invalid value for '--steps'"),
         ("logs crashed --gen 9", 3, "has no generation 9"),
         ("logs crashed --rank 7", 3, "has no machine of rank 7"),
@@ -168,7 +172,7 @@ def test_wait_tells_how_it_ended(
 ) -> None:
     job_id = rig.submit()
     timer = later(lambda: rig.finish(job_id, 0, outcome))
-    assert spotctl(rig, "wait", "gpt", "--timeout", "20s") == code
+    assert spotctl(rig, "wait", "gpt", "--timeout", "0m20s") == code
     timer.join()
     captured = capsys.readouterr()
     assert captured.err.splitlines()[-1] == f"gpt: {outcome.value}"
