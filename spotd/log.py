@@ -26,9 +26,13 @@ _PATTERNS = tuple(
         (r"(https?://hooks\.slack(?:-gov)?\.com/)[^\s\"'<>]+", r"\1"),
         (r"\b((?:AKIA|ASIA)[A-Z0-9]{4})[A-Z0-9]{12}\b", r"\1"),
         (r"\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", r"\1"),
-        (r"(\b(?:sig|X-Amz-Signature|X-Goog-Signature)=)[^&\s\"']+", r"\1"),
+        (r"(\b(?:sig|X-(?:Amz|Goog)-Signature|X-Amz-Security-Token)=)[^&\s\"']+", r"\1"),
+        (r"(\b(?:Account|SharedAccess)Key=)[^;&\s\"']+", r"\1"),  # of Azure's connection strings
+        (r"(\baws_(?:secret_access_key|session_token)\W{1,5})[A-Za-z0-9/+=]{16,}", r"\1"),
+        # What AWS's session tokens begin with: base64 of "origin" and "aws" in their frames.
+        (r"\b(IQoJb3JpZ2lu|F[QFw]oGZXIvYXdz)[A-Za-z0-9/+=%]{16,}", r"\1"),
         (r"(://[^/\s:@\"']+:)[^/\s@\"']+(?=@)", r"\1"),  # a password in a URL
-        (r"\b(xox[abeoprs]-|gh[opsu]_|hf_)[A-Za-z0-9-]{8,}", r"\1"),
+        (r"\b(xox[abeoprs]-|gh[oprsu]_|github_pat_|hf_)[A-Za-z0-9_-]{8,}", r"\1"),
     )
 )
 

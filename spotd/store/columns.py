@@ -22,6 +22,8 @@ from sqlalchemy import (
     text,
 )
 
+from spotd.log import redactor
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -50,6 +52,16 @@ class Words(TypeDecorator[str]):
         return None if value is None else clean(value)
 
 
+class Told(Words):
+    """What a cloud, a node or a store said: secrets in it are hidden before it is on record, where
+    pages, alerts and backups show it. Nothing compares it with what was said."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return super().process_bind_param(None if value is None else redactor.clean(value), dialect)
+
+
 def key(name: str) -> Column[str]:
     """Text of our own making: ids, names, states, JSON."""
     return Column(name, Text, nullable=False)
@@ -58,6 +70,11 @@ def key(name: str) -> Column[str]:
 def words(name: str) -> Column[str]:
     """Free text, empty by default."""
     return Column(name, Words, nullable=False, server_default=text("''"))
+
+
+def told(name: str) -> Column[str]:
+    """Free text of others, without secrets, empty by default."""
+    return Column(name, Told, nullable=False, server_default=text("''"))
 
 
 def big(name: str) -> Column[int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from providers.base import NoticeKind
 from spotd import wire
+from spotd.log import redactor
 from spotd.model import Event, HeadSeen, Job, S, Severity
 from spotd.store.columns import clean
 from spotd.store.notices import Heard as HeardNotice
@@ -149,7 +150,7 @@ def _setup(node: Heard, entry: JournalEntry, at_us: int) -> None:
     if status == "ok":
         node.say(Event("setup", f"setup done in {seconds:.1f} s"), at_us)
         return
-    code, tail = _int_or_none(entry.data, "code"), _text(entry.data, "tail", "")
+    code, tail = _int_or_none(entry.data, "code"), redactor.clean(_text(entry.data, "tail", ""))
     node.columns |= {"setup_failed": True, "exit_tail": tail}
     node.due = True
     text = f"setup failed with code {code} after {seconds:.1f} s"

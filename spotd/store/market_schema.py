@@ -6,13 +6,13 @@ from __future__ import annotations
 from sqlalchemy import Column, ForeignKey, Index, PrimaryKeyConstraint, Table, Text
 
 from providers.base import Scope
-from spotd.store.columns import big, key, metadata, one_of, words
+from spotd.store.columns import big, key, metadata, one_of, told, words
 
 providers = Table(
     "providers",
     metadata,
     Column("name", Text, primary_key=True),
-    words("disabled"),
+    told("disabled"),
     *(big("at_us"), big("told_at_us")),
 )
 

@@ -26,7 +26,7 @@ from providers.base import NoticeKind
 from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
 from spotd.states import NodeState
 from spotd.store import access_schema, columns, market_schema
-from spotd.store.columns import big, count, flag, job, key, one_of, real, where, words
+from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
@@ -167,7 +167,7 @@ nodes = Table(
     # --- observations: effects and the cloud
     words("instance_id"),
     big("launched_at_us"),
-    words("launch_error"),
+    told("launch_error"),
     words("launch_error_code"),
     words("host"),
     count("port"),
@@ -187,7 +187,7 @@ nodes = Table(
     words("effect_failed_kind"),
     big("effect_failed_at_us"),
     count("effect_failures"),
-    words("effect_error"),
+    told("effect_error"),
     # --- observations: the journal
     big("hello_at_us"),
     big("ready_at_us"),
@@ -199,9 +199,9 @@ nodes = Table(
     big("released_at_us"),
     Column("exit_code", Integer),
     big("exited_at_us"),
-    words("exit_tail"),
+    told("exit_tail"),
     flag("setup_failed"),
-    *(big("wiped_at_us"), words("wiped_text")),
+    *(big("wiped_at_us"), told("wiped_text")),
     *(big("journal_seq"), big("wire")),
     UniqueConstraint("token"),
     ForeignKeyConstraint(["job_id", "generation"], ["attempts.job_id", "attempts.generation"]),
@@ -237,7 +237,7 @@ notices = Table(
     Column("deadline_us", BigInteger),
     flag("withdrawn"),
     words("source"),
-    words("text"),
+    told("text"),
     PrimaryKeyConstraint("node_id", "notice_id"),
     one_of("kind", NoticeKind),
 )
@@ -350,7 +350,7 @@ alerts = Table(
     count("tries"),
     big("next_at_us"),
     big("sent_at_us"),
-    words("error"),
+    told("error"),
 )
 Index("ix_alerts_unsent", alerts.c.next_at_us, **where("sent_at_us = 0"))
 

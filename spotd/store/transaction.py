@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, case, select, update
 
+from spotd.log import redactor
 from spotd.model import Event, S
 from spotd.store import schema
 from spotd.store.codec import decode_spec, encode
@@ -100,7 +101,9 @@ class Transaction:
                 self.due = True
 
     def event(self, job_id: str, event: Event, at_us: int) -> None:
-        """Store `event` when the transaction ends; "" is the deployment's own."""
+        """Store `event`, and what it alerts, when the transaction ends, without secrets that its
+        text may tell; "" is the deployment's own."""
+        event = replace(event, text=redactor.clean(event.text))
         self._events.append((job_id, event, at_us))
 
     def progress(self, row: dict[str, Any]) -> None:

@@ -105,6 +105,16 @@ def test_the_level_is_kept() -> None:
         ("-----BEGIN RSA PRIVATE KEY-----\ncut off here MIIEow", "MIIEow"),
         ("xoxb-123456789012-abcdefABCDEF", "abcdefABCDEF"),
         ("hf_abcdefghijklmnop", "ijklmnop"),
+        ("a push with ghr_abcdefghijklmnop", "ijklmnop"),
+        ("a push with github_pat_11ABCDEFG0abcd_efghijklmnop", "efghijklmnop"),
+        ("AccountName=a;AccountKey=c2VjcmV0c2VjcmV0Cg==;EndpointSuffix=b", "c2VjcmV0"),
+        ("SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0c2VjcmV0Cg==", "c2VjcmV0"),
+        ("https://a.blob.core.windows.net/c?SV=2024&Sig=c2VjcmV0%3D", "c2VjcmV0"),
+        ("https://b/k?X-Amz-Security-Token=c2VjcmV0c2VjcmV0&x=1", "c2VjcmV0"),
+        ("refused IQoJb3JpZ2luX2VjEHoaCXVzLXdlc3QtMiJ: it has expired", "X2VjEHoaCXVzLXdl"),
+        ("refused FwoGZXIvYXdzEHoaDPqPnQ1kcSecretSecret==", "EHoaDPqPnQ1kcSecret"),
+        ('aws_session_token = "c2VjcmV0c2VjcmV0Cg/+"', "c2VjcmV0"),
+        ('{"aws_secret_access_key": "wJalrXUtnFEMI/K7MDENG"}', "K7MDENG"),
     ],
 )
 @pytest.mark.parametrize("form", ["json", "human"])

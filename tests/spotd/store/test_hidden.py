@@ -1,0 +1,60 @@
+"""What clouds, nodes and object stores say is on record without secrets: pages, alerts and backups
+show the record."""
+
+from __future__ import annotations
+
+from providers.base import Notice, NoticeKind, Scope
+from spotd.log import redactor
+from spotd.model import EffectKind, Event, S
+from spotd.states import NodeState
+from spotd.store import schema
+from spotd.store.sql import SqlStore
+from tests.spotd.store.build import NOW, move, node, placed, said
+
+CANARY = "canary-of-a-value-that-spotd-was-given"
+LOOKS = ("ghr_canaryCANARY99", "sig=canaryCANARY99%3D", "AccountKey=canaryCANARY99==")
+TEXT = f"refused {CANARY}, {' and '.join(LOOKS)}; the rest is told"
+
+
+def on_record(store: SqlStore) -> str:
+    """Every row of every table."""
+
+    def rows(table: str) -> list[object]:
+        return store._database.read(lambda c: list(c.exec_driver_sql(f"SELECT * FROM {table}")))
+
+    return "\n".join(f"{name}: {row}" for name in schema.metadata.tables for row in rows(name))
+
+
+def test_what_others_say_is_on_record_without_secrets(sql_store: SqlStore) -> None:
+    store = sql_store
+    redactor.register(CANARY)
+    placed(store)
+    placed(store, "j2")
+    store.record_launch_refused("j2-g1-0", "Auth", TEXT, Scope.PROVIDER, NOW)
+    store.record_launched("j1-g1-0", "i-1", NOW)
+    move(store, "j1-g1-0", NodeState.BOOTING)
+    store.record_effect_failed("j1-g1-0", EffectKind.TERMINATE, TEXT, NOW)
+    store.record_provider("aws", TEXT, NOW)
+    store.record_provider("aws", TEXT, NOW + 600 * S)  # now it is told
+    notice = Notice("n1", NoticeKind.PREEMPT, NOW + S, "queue", "i-1", TEXT)
+    store.record_cloud_notices("aws", [notice], NOW)
+    tail = {"tail": TEXT}
+    store.record_journal(
+        [
+            said(
+                ("setup", {"status": "failed", "code": 1, **tail}),
+                ("warning", {"text": TEXT}),
+                ("checkpoint_failed", {"step": 1, "error": TEXT}),
+                ("exited", {"code": 1, "ranks": {"0": 1}, **tail}),
+            )
+        ]
+    )
+    store.add_event("j1", Event("ssh", TEXT, alert=True), NOW)
+    alerts = store.due_alerts(NOW + 601 * S, 9)
+    assert alerts
+    store.mark_alerts(alerts, 0, NOW + 700 * S, TEXT)
+
+    found = on_record(store)
+    assert found.count("the rest is told") >= 9, "each of them is kept, but for its secrets"
+    assert [line for line in found.splitlines() if CANARY in line or "canaryCANARY" in line] == []
+    assert node(store).exit_tail.startswith("refused [hidden], ghr_[hidden] and sig=[hidden]")
