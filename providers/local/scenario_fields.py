@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from typing import TypeGuard
 
 _MICRO = 1_000_000
+MOST = 10**15  # of anything: what is more is a slip of the pen
 
 
 class ScenarioError(Exception):
@@ -54,7 +56,7 @@ class Row:
     def number(self, key: str, default: Decimal | None = None) -> Decimal:
         """A number, not below zero."""
         value = self._get(key, default)
-        if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and value >= 0:
+        if _is_number(value) and 0 <= value <= MOST:
             return Decimal(str(value))
         self._wrong(key, value, "a number of 0 or more")
         return Decimal(0)
@@ -66,7 +68,7 @@ class Row:
     def count(self, key: str, default: int | None = None) -> int:
         """A whole number, not below zero."""
         value = self._get(key, default)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST:
             return value
         self._wrong(key, value, "a whole number of 0 or more")
         return 0
@@ -94,8 +96,17 @@ class Row:
         if value is None:
             self.errors.append(f"{self.where}: {key!r} is missing; give {wanted}")
         else:
-            shown = str(value) if isinstance(value, Decimal) else repr(value)
+            try:
+                shown = str(value) if isinstance(value, Decimal) else repr(value)
+            except ValueError:
+                shown = "too much"  # Python prints no number of any size
             self.errors.append(f"{self.where}: {key!r} is {shown}; it must be {wanted}")
+
+
+def _is_number(value: object) -> TypeGuard[int | float | Decimal]:
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Rows:

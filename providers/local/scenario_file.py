@@ -41,7 +41,11 @@ def parse(text: str, name: str = "scenario") -> Scenario:
     """Read TOML; zones and types left out are the default ones. Raises ScenarioError."""
     try:
         data = tomllib.loads(text, parse_float=Decimal)
-    except tomllib.TOMLDecodeError as error:
+    except (
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:  # numbers beyond all measure, too
         raise ScenarioError([f"{name}: not TOML: {error}"]) from None
     errors: list[str] = []
     top = Row(data, name, errors)

@@ -83,7 +83,7 @@ def load(path: Path | None, environ: Mapping[str, str] | None = None) -> ReaperC
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _wrong(path, Problem("", f"cannot be read: {error.strerror}")) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits is no TOML error
         raise _wrong(path, Problem("", f"is not TOML: {error}")) from None
     try:
         file = ReaperFile.model_validate(data)
@@ -108,6 +108,9 @@ def _provider(path: Path, file: ReaperFile, name: str) -> Provider:
         key: Path(value) if key.endswith("_file") and isinstance(value, str) else value
         for key, value in file.providers[name].items()
     }
+    for key, given in settings.items():
+        if problem_ := _wrong_kind(key, given):
+            raise _wrong(path, Problem(f"providers.{name}.{key}", *problem_))
     kind = settings.pop("kind", None)
     if not isinstance(kind, str):
         problem = Problem(f"providers.{name}.kind", "is missing", 'add it, for example "local"')
@@ -117,6 +120,19 @@ def _provider(path: Path, file: ReaperFile, name: str) -> Provider:
     except (TypeError, ValueError) as error:
         text = str(error).rpartition("() ")[2]
         raise _wrong(path, Problem(f"providers.{name}", text)) from None
+
+
+def _wrong_kind(key: str, given: object) -> tuple[str, str] | None:
+    """What is wrong with one of a provider's settings, and the fix: those of all clouds are texts,
+    but for times and lists."""
+    if key.endswith("_s"):
+        if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < 86_400:
+            return None
+        return "is no time", "write seconds as a number above 0"
+    if key.endswith("_file") and "\0" in str(given):
+        return "is no path", "write the path of a file"
+    good = isinstance(given, str | Path | list | dict) and bool(given)
+    return None if good else ("is no text", "write it in quotes")
 
 
 def _slack_url(path: Path, page: PageSection, environ: Mapping[str, str]) -> str:
@@ -133,7 +149,7 @@ def _slack_url(path: Path, page: PageSection, environ: Mapping[str, str]) -> str
         return ""
     try:
         url = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # no name of a file holds NUL
         raise _wrong(path, Problem(where, f"{file} cannot be read")) from None
     if is_webhook(url, page.slack_hosts):
         return url

@@ -47,6 +47,7 @@ from spotd.spec import CheckpointDefaults, SpecError, load
 from spotd.store import codec
 from spotd.store.base import JournalBatch
 from spotd.store.sql import SqlStore
+from tests.fuzz import node
 from tests.rigs.memory import MEMORY
 from tests.spotd.decide import build
 from tests.spotd.serve.rig import Rig, story
@@ -315,4 +316,8 @@ TARGETS: dict[str, Target] = {
     "metadata": watch_metadata,
     "cloud": ask_cloud,
     "api": ask_api,
+    "kernel": node.read_kernel,
+    "reaper": node.read_reaper,
+    "scenario": node.read_scenario,
+    "worker": node.hear_worker,
 }

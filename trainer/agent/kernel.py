@@ -21,7 +21,7 @@ from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
 KMSG = "/dev/kmsg"
-_XID = re.compile(rb"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, )?([^\n]{0,200})")
+_XID = re.compile(rb"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,6})(?!\d)(?:, )?([^\n]{0,200})")
 _FATAL = {
     48: "double-bit ECC error",
     64: "memory remapping failure",

@@ -18,6 +18,9 @@ WORKER_KINDS = frozenset(
 )
 
 
+MAX_BUSY_S = 10 * 365 * 86_400.0  # longer than any program runs
+
+
 class WorkerListener(Protocol):
     """Who hears the training processes; called from the threads of their connections."""
 
@@ -104,10 +107,15 @@ class WorkerLink:
             rank, code = leaving.get("rank"), leaving.get("code")
             if isinstance(rank, int) and isinstance(code, int):
                 self._listener.on_worker_exit(rank, code)
-        elif isinstance(busy_s, (int, float)):
+        elif _is_time(busy_s):
             self._listener.on_busy(float(busy_s))
         else:
             self._listener.on_nonsense(f"not a message: {text[:100]!r}")
+
+
+def _is_time(value: Any) -> bool:
+    """Whether these are seconds: JSON has numbers that no float holds, Python's also NaN."""
+    return isinstance(value, int | float) and -MAX_BUSY_S <= value <= MAX_BUSY_S
 
 
 def _parse(text: bytes) -> dict[str, Any]:

@@ -281,3 +281,9 @@ def test_pending_answer_is_an_operation(begin: Any) -> None:
     assert isinstance(answer, Pending)
     assert answer.operation.startswith("operation-")
     wait_state(gcp, "later", InstanceState.RUNNING)
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-1", "true", "1e16", "0x" + "f" * 6000])
+def test_what_is_no_length_of_time_is_named(given: str) -> None:
+    with pytest.raises(ScenarioError, match=r"'visibility_s' is .*; it must be a number of 0"):
+        parse(f"visibility_s = {given}")

@@ -1,0 +1,45 @@
+"""The reaper's configuration: what is wrong is named, before a cloud is asked anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spotd.errors import UserError
+from spotd.reaper.config import load
+
+WHOLE = """\
+deployment = "d"
+[providers.aws]
+kind = "local"
+url = "http://127.0.0.1:8700"
+personality = "aws"
+token_file = "/t"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = " + "[" * 4000, "is not TOML"),
+        ("every_s = " + "9" * 5000, "is not TOML"),
+        (WHOLE.replace('"http://127.0.0.1:8700"', "5"), "providers.aws.url: is no text"),
+        (WHOLE.replace('"/t"', "7"), "providers.aws.token_file: is no text"),
+        (WHOLE + 'timeout_s = "x"', "providers.aws.timeout_s: is no time"),
+        (WHOLE + "timeout_s = nan", "providers.aws.timeout_s: is no time"),
+        (WHOLE + '[page]\nslack_url_file = "/a\\u0000b"', "page.slack_url_file: /a"),
+    ],
+)
+def test_each_mistake_is_named(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "reaper.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        load(path, {})
+    assert told in str(caught.value) + "".join(map(str, getattr(caught.value, "problems", ())))
+
+
+def test_the_smallest_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "reaper.toml"
+    path.write_text(WHOLE + "timeout_s = 3")
+    assert load(path, {}).providers.keys() == {"aws"}
