@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from spotd import wire
 from trainer.agent.sockets import Connection, Listener
@@ -113,7 +113,7 @@ class WorkerLink:
             self._listener.on_nonsense(f"not a message: {text[:100]!r}")
 
 
-def _is_time(value: Any) -> bool:
+def _is_time(value: Any) -> TypeGuard[int | float]:
     """Whether these are seconds: JSON has numbers that no float holds, Python's also NaN."""
     return isinstance(value, int | float) and -MAX_BUSY_S <= value <= MAX_BUSY_S
 
