@@ -28,7 +28,7 @@ from tests.sim.run import Case, Result
 
 # Of a hundred seeds in a row: profile, tier, how many.
 MIX = (
-    ("swarm", "memory", 45),
+    ("swarm", "memory", 41),
     ("two", "memory", 20),
     ("zombies", "memory", 5),
     ("unknown", "memory", 4),
@@ -42,6 +42,9 @@ MIX = (
     ("fickle", "memory", 1),
     ("abandoned", "memory", 1),
     ("poison", "memory", 1),
+    ("late", "memory", 1),
+    ("limited", "memory", 2),
+    ("littered", "memory", 1),
     ("swarm", "sqlite", 1),
     ("two", "postgresql", 1),
 )

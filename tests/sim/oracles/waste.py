@@ -54,7 +54,7 @@ class WasteOracle(Oracle):
                     self._count(self._after_end, "L3", ENDED_S, rented, passed_s)
 
     def _held(self, rented: Rented) -> bool:
-        """What a restored database does not know of, and in a quarantine everything that it does not
+        """What a restored database does not know of, and in a quarantine all that it does not
         want: a person has to look first."""
         if not self.world.restored_us:
             return False
