@@ -29,6 +29,7 @@ from spotd.store.listing import ENDED
 from tests.sim.daemon import KEYS, StoreClient
 from tests.sim.memory_store import MemoryStore
 from tests.sim.oracles.clouds import CloudOracle
+from tests.sim.oracles.turns import TurnOracle
 from tests.sim.zoo.bug import Bug, put
 from tests.sim.zoo.leaving import _seen
 
@@ -57,8 +58,10 @@ def no_grace(stack: ExitStack) -> None:
 
 
 def late_record(stack: ExitStack) -> None:
-    """Switched off: the intent before the create, and who judges that."""
+    """Switched off: the intent before the create, and who judges that, or how long others wait
+    while it is late."""
     put(stack, CloudOracle, "_judge_intent", lambda *_: None)
+    put(stack, TurnOracle, "look", lambda *_: None)
     commit = StoreClient.commit_many
 
     def eager(self: StoreClient, plans: Sequence[tuple[Any, Plan]], now_us: int) -> Any:
