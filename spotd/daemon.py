@@ -88,6 +88,7 @@ class Daemon:
         settings = config.file.safe_mode.to_settings()
         self.safe = SafeMode(config.state_dir, self.clock, settings)
         self._told: set[str] = set()  # what keeps us from our work, and is on record
+        self._telling = threading.Lock()
         file = file_of(config.database_url)
         if file is not None:
             self._locks.append(hold_database(file))
@@ -220,16 +221,17 @@ class Daemon:
             "safe_mode": (self.safe.why(), "safe mode is over: spotd launches and starts again"),
             "contested": (self.claim.why(), "the deployment is this spotd's alone: it goes on"),
         }
-        for kind, (why, over) in states.items():
-            if bool(why) == (kind in self._told):
-                continue
-            notify(f"STATUS={why}")
-            severity = Severity.ERROR if why else Severity.INFO
-            event = Event(kind, why or over, severity=severity, alert=True, key=kind)
-            with contextlib.suppress(StoreError):
-                self.store.add_event("", event, self.clock.now_us())
-                self._told ^= {kind}
-                log.warning(kind, text=why or over)
+        with self._telling:  # the loop's thread and others look at the same moment
+            for kind, (why, over) in states.items():
+                if bool(why) == (kind in self._told):
+                    continue
+                notify(f"STATUS={why}")
+                severity = Severity.ERROR if why else Severity.INFO
+                event = Event(kind, why or over, severity=severity, alert=True, key=kind)
+                with contextlib.suppress(StoreError):
+                    self.store.add_event("", event, self.clock.now_us())
+                    self._told ^= {kind}
+                    log.warning(kind, text=why or over)
 
     def keys(self, job_id: str) -> JobKeys:
         """The keys of a job, out of the vault."""

@@ -169,6 +169,7 @@ class SimCloud:
         self._hear_ended: list[Callable[[Rented], None]] = []
         self.litters = False  # whether its machines leave disks and addresses behind
         self.left: dict[str, Left] = {}
+        self.looks = 0  # at leftovers, whose answer was heard and whose discards arrived
         self.hear_discarded: Callable[[str, Left], None] = lambda _ident, _left: None
         self._kernel = kernel
         self._faults = faults

@@ -125,10 +125,14 @@ class CloudClient:
     def leftovers(self) -> Sequence[Leftover]:
         if not self._cloud.litters:
             return ()  # its machines end whole
-        return self._call("leftovers", self._cloud.leftovers)
+        found = self._call("leftovers", self._cloud.leftovers)
+        self._cloud.looks += 1
+        return found
 
     def discard(self, leftover_id: str) -> None:
+        self._cloud.looks -= 1  # one that does not arrive is for the next look to repeat
         self._call("discard", lambda: self._cloud.discard(leftover_id))
+        self._cloud.looks += 1
 
     def _call(self, what: str, act: Callable[[], T]) -> T:
         return self._net.call(

@@ -11,6 +11,7 @@ from tests.sim.cloud import Left
 from tests.sim.oracles.base import Oracle
 from tests.sim.world import SimWorld
 
+LOOKS = 3  # that are heard: to see it, to have seen it for long enough, to be sure
 SEEN_S = 3 * Schedule.leftovers_s + GRACE_S + 120.0  # while everybody is up
 EVENTS = 100_000
 
@@ -19,6 +20,7 @@ class LeftoverOracle(Oracle):
     def __init__(self, world: SimWorld) -> None:
         super().__init__(world)
         self._ages: Counter[str] = Counter()
+        self._looks: dict[str, int] = {}  # of its cloud, when it was seen first
         self._told: set[str] = set()
         self._starts = 0  # of daemons
         for cloud in world.clouds.values():
@@ -27,15 +29,16 @@ class LeftoverOracle(Oracle):
     def look(self, passed_s: float) -> None:
         starts = sum(daemon.starts for daemon in self.world.daemons)
         if starts != self._starts:  # a new one has to see it for a while, too
-            self._starts, self._ages = starts, Counter()
+            self._starts, self._ages, self._looks = starts, Counter(), {}
         for cloud in self.world.clouds.values():
             for ident, left in cloud.left.items():
                 if ident not in self._told and self.everybody_up(left.rented):
-                    self._count(ident, left, passed_s)
+                    self._count(ident, left, cloud.looks, passed_s)
 
-    def _count(self, ident: str, left: Left, passed_s: float) -> None:
+    def _count(self, ident: str, left: Left, looks: int, passed_s: float) -> None:
         self._ages[ident] += int(passed_s)
-        if self._ages[ident] <= SEEN_S:
+        heard = looks - self._looks.setdefault(ident, looks)
+        if self._ages[ident] <= SEEN_S or heard < LOOKS:
             return
         node = self.world.node_of(left.rented.token)
         if left.asked_for and node is not None and node.state is NodeState.GONE:
