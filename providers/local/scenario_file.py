@@ -41,11 +41,8 @@ def parse(text: str, name: str = "scenario") -> Scenario:
     """Read TOML; zones and types left out are the default ones. Raises ScenarioError."""
     try:
         data = tomllib.loads(text, parse_float=Decimal)
-    except (
-        ValueError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:  # numbers beyond all measure, too
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        # Not TOML, too deep, or a number beyond all measure.
         raise ScenarioError([f"{name}: not TOML: {error}"]) from None
     errors: list[str] = []
     top = Row(data, name, errors)

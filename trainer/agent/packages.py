@@ -67,9 +67,8 @@ def unpack_packages(home: Path, workdir: Path, packages: Sequence[Package]) -> N
             raise PackageError(f"package {package.digest} is not here: put it first") from error
         except PackageError:
             raise
-        except (
-            Exception
-        ) as error:  # tarfile raises what it meets: ValueError, OverflowError, zlib's
+        except Exception as error:
+            # tarfile raises whatever it meets: ValueError, OverflowError, zlib's own.
             where = package.target or "the workdir"
             raise PackageError(f"package for {where} cannot be unpacked: {error}") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import threading
-import time
 
 import pytest
 
@@ -32,10 +31,17 @@ def shut_out(rig: Rig, name: str, uid: int = -1) -> None:
     rig.store.disable_user(DisabledUser(name, uid, rig.clock.now_us(), "root"))
 
 
-def as_an_ordinary_admin(rig: Rig) -> None:
-    """The test's own user is otherwise trusted: root, or the daemon's own."""
+def as_an_ordinary_admin(rig: Rig, asked: threading.Event | None = None) -> None:
+    """The test's own user is otherwise trusted: root, or the daemon's own. `asked` is set when the
+    door looks at his groups, the last that it looks at."""
+
+    def is_member(*_: object) -> bool:
+        if asked is not None:
+            asked.set()
+        return True
+
     rig.stop()
-    rig.authority = Authority(trusted=frozenset(), is_member=lambda *_: True)
+    rig.authority = Authority(trusted=frozenset(), is_member=is_member)
     rig.start()
 
 
@@ -55,10 +61,12 @@ def test_a_disabled_user_gets_nothing_not_even_to_look(rig: Rig, client: Client,
 
 
 def test_who_is_disabled_while_he_waits_hears_no_more(rig: Rig, client: Client) -> None:
-    as_an_ordinary_admin(rig)
+    inside = threading.Event()  # past the door: who is disabled before that is refused there
+    as_an_ordinary_admin(rig, inside)
     rig.submit()
     start = client.get("/v1/events")["cursor"]
     heard: list[object] = []
+    inside.clear()
 
     def wait() -> None:
         try:
@@ -68,11 +76,12 @@ def test_who_is_disabled_while_he_waits_hears_no_more(rig: Rig, client: Client) 
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.5)  # he waits; one who comes too late is refused at the door
+    assert inside.wait(20)
     shut_out(rig, ME.name)
     rig.store.add_event("", Event("news", "not for him"), rig.clock.now_us())
     thread.join(20)
     assert heard == [ExitCode.AUTH]
+    assert rig.store.audit(0) == [], "not at the door, which puts it on record"
 
 
 def test_root_and_the_daemons_own_user_are_not_shut_out(rig: Rig, client: Client) -> None:
