@@ -54,11 +54,11 @@ T = TypeVar("T")
 CALL_S = 10.0  # by the provider port's contract, and what adapters allow themselves
 # Slower than in production, and the waits below: a simulated hour is to cost little.
 SCHEDULE = Schedule(
-    survey_s=30.0,
+    survey_s=45.0,
     offers_s=300.0,
     notices_s=3600.0,
-    alerts_s=20.0,
-    silence_s=20.0,
+    alerts_s=30.0,
+    silence_s=30.0,
     health_s=60.0,
     prune_s=86_400.0,
     lease_s=90.0,

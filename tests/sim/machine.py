@@ -79,6 +79,7 @@ class SimMachine:
         self.process = Process(name, alive=False)
         self.cut = False  # off the network, in both directions
         self.metadata_up = True
+        self.stirred = Event(kernel)  # the metadata service says something else than before
         self.was_warned = False  # of its end, ever
         self.was_alone = False  # for so long that its dead-man ended what ran
         self.mute_us = 0  # when it last could not be heard, as far as anybody looked
@@ -121,9 +122,21 @@ class SimMachine:
         """The metadata service says so from now on; the agent hears it when it polls."""
         self.notices[notice.notice_id] = notice
         self.was_warned = self.was_warned or notice.kind is not NoticeKind.REBALANCE
+        self._stir()
 
     def withdraw(self, notice_id: str) -> None:
         self.notices.pop(notice_id, None)
+        self._stir()
+
+    def turn_metadata(self, *, up: bool) -> None:
+        """Whether its metadata service answers, from now on."""
+        self.metadata_up = up
+        self._stir()
+
+    def _stir(self) -> None:
+        """An agent that polls every POLL_S sees it within that time. (Ours does not poll for what
+        has not changed: most of a run's time would go there.)"""
+        self.kernel.after(self.random.uniform(0.0, POLL_S), self.stirred.set)
 
     def boot(self, config: AgentConfig) -> None:
         """Start the agent; harmless when it runs."""
@@ -280,7 +293,9 @@ class SimAgent:
             if up:
                 self._compare()
             self._consider()
-            self._kernel.sleep(POLL_S if self._met else HEARTBEAT_S / 2)
+            # What it has met has a latest moment, to be seen in time.
+            self._machine.stirred.wait(POLL_S if self._met else HEARTBEAT_S)
+            self._machine.stirred.clear()
 
     def _compare(self) -> None:
         """What is said now against what was said before: a notice that is missing is withdrawn."""

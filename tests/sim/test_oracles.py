@@ -11,7 +11,7 @@ import pytest
 
 import tests.sim.oracles
 from providers.base import CapacityType, LaunchRequest
-from spotd.model import CheckpointSpec
+from spotd.model import CheckpointSpec, LeaveReason
 from spotd.states import NodeState
 from spotd.store.listing import ABSENT_S
 from tests.sim.cloud import TYPE, Rented
@@ -158,3 +158,54 @@ def test_more_at_once_than_the_breaker_allows_are_no_orphans(
     with pytest.raises(ViolationError, match=r"G1 .* 3 of") if found else nullcontext():
         for machine in machines[:crowd]:
             cloud.terminate(machine.id)
+
+
+# --- what the judges once took for mistakes (each found by a seed of `test_regressions.py`)
+
+
+@pytest.mark.parametrize("fault", ["credentials", "cloud_reply_lost"])
+def test_what_a_cloud_that_says_nothing_may_have_is_a_reason_to_be_out_of_money(
+    world: SimWorld, fault: str
+) -> None:
+    bucket = BucketOracle(world)
+    record = RecordOracle(world, bucket, MoneyOracle(world))
+    checkpoint = CheckpointSpec(store=BUCKET, engine="spotd")
+    spend = {"checkpoint": checkpoint, "max_cost_microusd": 1_000_000}
+    job_id = world.submit("job", 9, alternatives=(ANYWHERE,), **spend)
+    assert not record._may_fail(job_id)
+    world.faults.happened(fault)
+    assert record._may_fail(job_id)
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_a_machine_is_judged_by_when_it_was_given_up(
+    world: SimWorld,
+    oracles: Oracles,
+    job_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    found: bool,
+) -> None:
+    """It was silent when it was given up as lost; it stayed, healed, and is gone much later."""
+    monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
+    rented = _created(world, job_id, 0)
+    machine = world.machines[rented.id]
+    monkeypatch.setattr(type(machine), "speaks", True)
+    machine.mute_us = world.kernel.now_us
+    later_us = machine.mute_us + 600 * 1_000_000
+    lost = replace(new_node(job_id), state=NodeState.GONE, leave_reason=LeaveReason.LOST)
+    given_up_us = later_us if found else machine.mute_us
+    node = replace(lost, left_at_us=given_up_us, gone_at_us=later_us)
+    with pytest.raises(ViolationError, match=r"D1 .* is ended as lost") if found else nullcontext():
+        oracles.clouds._judge_reason(rented, node)
+
+
+@pytest.mark.parametrize("quarantine", ["", "restored from a backup"])
+def test_in_a_quarantine_nothing_is_a_leak(
+    world: SimWorld, oracles: Oracles, job_id: str, monkeypatch: pytest.MonkeyPatch, quarantine: str
+) -> None:
+    """A machine that a row knows, and does not want: it took a terminate and stayed."""
+    monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
+    rented = _created(world, job_id, 0)
+    world.restored_us = world.released_us = rented.created_us
+    world.store.set_quarantine(quarantine, world.kernel.now_us)
+    assert oracles.waste._held(rented) is bool(quarantine)

@@ -14,7 +14,7 @@ CASES = [
     # An older copy of the database was put in place. It gave out a launch token that its cloud knew
     # from the time in between, with another expiry: "the same token with other parameters", and the
     # job failed as one whose request is wrong.
-    (Case(1, "restored"), "token of names alone"),
+    (Case(5, "restored"), "token of names alone"),
     # A machine was off the network for half a minute, and one listing of its cloud lacked it: it
     # was gone on record while it trained, and ended as an orphan.
     (Case(2, "stale", hours=2.0), "missing once is gone"),
@@ -27,7 +27,9 @@ CASES = [
     # other clouds since; a loop in that weather is found all the same.
     (Case(1, "slow", hours=4.0), "hurried"),
 ]
-# The same, of mistakes that no bug of the zoo is.
+# The same, of mistakes that no bug of the zoo is. A seed tells another story when other things
+# change: what its judge has learnt is held by `test_oracles.py` as well, and the product's by a test
+# of its own.
 ALONE = [
     # A daemon that died every minute forgot since when it had seen what no row names; a person had
     # let it go, and it never ended.

@@ -43,7 +43,8 @@ class Weather:
                 zone.on_sale, zone.room = True, max(zone.room, 4)
                 cloud.reprice(zone, min(zone.spot_microusd_per_h, CALM_MICROUSD_PER_H))
         for machine in world.machines.values():
-            machine.cut, machine.metadata_up = False, True
+            machine.cut = False
+            machine.turn_metadata(up=True)
         for daemon in world.daemons:
             if not daemon.process.alive:
                 daemon.start()
@@ -170,8 +171,8 @@ def _metadata_down(world: SimWorld, random: Random) -> bool:
     if rented is None:
         return False
     machine = world.machines[rented.id]
-    machine.metadata_up = False
-    world.kernel.after(random.uniform(10, 1800), lambda: setattr(machine, "metadata_up", True))
+    machine.turn_metadata(up=False)
+    world.kernel.after(random.uniform(10, 1800), lambda: machine.turn_metadata(up=True))
     return True
 
 
