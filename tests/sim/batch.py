@@ -4,7 +4,6 @@ fault that it does not need is switched off."""
 from __future__ import annotations
 
 import gc
-import itertools
 import multiprocessing
 import os
 import threading
@@ -25,7 +24,7 @@ from tests.sim.tiers import TIERS, Open
 
 ENOUGH = 40  # runs from which on a fault that never fired is a mistake
 OFTEN = 5.0  # ... as is one that was so often to be expected, in however few
-TIDY = 8  # runs between looks for garbage: some 20 MB each, and no time lost while they last
+GARBAGE = 500_000  # objects until it is looked for: what some five runs leave, and no run waits for
 
 
 @dataclass
@@ -70,7 +69,6 @@ class Sum:
 
 _opened: dict[str, Open] = {}
 _stores = ExitStack()
-_played = itertools.count(1)
 
 
 def attempt(case: Case) -> Result:
@@ -83,9 +81,6 @@ def attempt(case: Case) -> Result:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         violation = Violation("raised", 0.0, f"{type(error).__name__}: {error}")
         return Result(case, violation, tail=traceback.format_exc().splitlines())
-    finally:
-        if not gc.isenabled() and next(_played) % TIDY == 0:
-            gc.collect()
 
 
 def close_stores() -> None:
@@ -110,7 +105,7 @@ def players(count: int) -> Iterator[ProcessPoolExecutor]:
 def _begin() -> None:
     quiet()
     gc.freeze()  # what was imported stays
-    gc.disable()  # but see `attempt`
+    gc.set_threshold(GARBAGE)
     Finalize(None, close_stores, exitpriority=10)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
