@@ -60,7 +60,7 @@ def list_nodes(call: Call) -> dict[str, Any]:
         nodes, names = store.job_nodes(job.id), {job.id: job.name}
     else:
         nodes = store.active_nodes()
-        names = {job.id: job.name for job in store.jobs()}
+        names = store.job_names({node.job_id for node in nodes})
     items = [node_data(node) | {"job": names.get(node.job_id, "")} for node in nodes]
     return {"kind": "NodeList", "items": items}
 

@@ -250,6 +250,10 @@ class Store(LeakRecords, AccessRecords, Protocol):
         """By id, else the newest by that name."""
         ...
 
+    def job_names(self, job_ids: Collection[str]) -> dict[str, str]:
+        """Id -> name, of those that exist; costs nothing for all the other jobs on record."""
+        ...
+
     def job_nodes(self, job_id: str) -> list[Node]:
         """All nodes a job ever had, oldest first."""
         ...

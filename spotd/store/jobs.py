@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,7 @@ _WAKE_US = case(
 _NEXT_WAKE = select(func.min(_WAKE_US)).where(_jobs.due_at_us > ZERO)
 _ALL = select(*JOB_COLUMNS).order_by(_jobs.created_at_us, _jobs.id)
 _UNFINISHED = _ALL.where(_jobs.outcome.is_(None))
+_NAMES = select(_jobs.id, _jobs.name).where(_jobs.id.in_(bindparam("jobs", expanding=True)))
 
 
 def claim(conn: Connection, now_us: int, owner: str, limit: int, lease_us: int) -> list[str]:
@@ -171,6 +173,12 @@ def find_job(conn: Connection, name_or_id: str) -> Job | None:
     )
     row = conn.execute(query).one_or_none()
     return None if row is None else job_of(row)
+
+
+def job_names(conn: Connection, job_ids: Collection[str]) -> dict[str, str]:
+    """See Store.job_names."""
+    rows = conn.execute(_NAMES, {"jobs": sorted(job_ids)}) if job_ids else ()
+    return {row.id: row.name for row in rows}
 
 
 def column(conn: Connection, job_id: str, name: str) -> Any:

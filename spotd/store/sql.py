@@ -249,6 +249,9 @@ class SqlStore(SqlAccess):
     def find_job(self, name_or_id: str) -> Job | None:
         return self._database.read(lambda c: jobs.find_job(c, name_or_id))
 
+    def job_names(self, job_ids: Collection[str]) -> dict[str, str]:
+        return self._database.read(lambda c: jobs.job_names(c, job_ids))
+
     def job_nodes(self, job_id: str) -> list[Node]:
         return self._database.read(lambda c: nodes.job_nodes(c, job_id))
 

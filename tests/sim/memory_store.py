@@ -229,6 +229,9 @@ class MemoryStore(MemoryAccess):
     def find_job(self, name_or_id: str) -> Job | None:
         return jobs.find_job(self._here(), name_or_id)
 
+    def job_names(self, job_ids: Collection[str]) -> dict[str, str]:
+        return jobs.job_names(self._here(), job_ids)
+
     def job_nodes(self, job_id: str) -> list[Node]:
         return nodes.job_nodes(self._here(), job_id)
 

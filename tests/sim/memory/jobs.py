@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from spotd.model import Desired, HeadSeen, Job
@@ -90,6 +91,11 @@ def find_job(tables: Tables, name_or_id: str) -> Job | None:
         return tables.jobs[name_or_id]
     named = [job for job in tables.jobs.values() if job.name == name_or_id]
     return max(named, key=lambda job: (job.created_at_us, job.id), default=None)
+
+
+def job_names(tables: Tables, job_ids: Collection[str]) -> dict[str, str]:
+    """See Store.job_names."""
+    return {job_id: tables.jobs[job_id].name for job_id in job_ids if job_id in tables.jobs}
 
 
 def known(tables: Tables, job_id: str) -> Job:

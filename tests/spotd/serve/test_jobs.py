@@ -13,6 +13,7 @@ import pytest
 from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
 from spotd.model import Desired, Limits, Mount, Outcome
+from spotd.store.codec import decode_spec
 from spotd.vault import open_job_keys, open_secrets
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, story
 
@@ -189,6 +190,15 @@ def test_nodes_of_all_jobs_are_those_that_cost(rig: Rig, client: Client) -> None
     story(rig)
     assert [node["generation"] for node in client.get("/v1/nodes")["items"]] == [2]
     assert [n["generation"] for n in client.get("/v1/nodes", job="gpt")["items"]] == [1, 2]
+
+
+def test_a_look_at_the_machines_reads_no_job_but_theirs(rig: Rig, client: Client) -> None:
+    """A daemon keeps finished jobs for months, and is asked this again and again."""
+    rig.finish(rig.submit(name="old"), 0, Outcome.SUCCEEDED)
+    story(rig)
+    decode_spec.cache_clear()
+    assert [node["job"] for node in client.get("/v1/nodes")["items"]] == ["gpt"]
+    assert decode_spec.cache_info().misses == 0
 
 
 def test_why_shows_a_decision_and_takes_none(rig: Rig, client: Client) -> None:

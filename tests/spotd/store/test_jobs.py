@@ -85,6 +85,13 @@ def test_a_name_is_unique_among_unfinished_jobs(store: Store) -> None:
     assert store.jobs(finished=False) == [newest]
 
 
+def test_names_are_had_by_id_of_those_jobs_that_there_are(store: Store) -> None:
+    for job_id, name in (("j1", "train"), ("j2", "eval"), ("j3", "other")):
+        store.submit(submission(job_id, name=name), NOW)
+    assert store.job_names({"j1", "j2", "train", "gone"}) == {"j1": "train", "j2": "eval"}
+    assert store.job_names(()) == {}
+
+
 def test_many_threads_submit_one_name_and_one_wins(url: str) -> None:
     stores = [make(url) for _ in range(4)]
     outcomes: list[str] = []
