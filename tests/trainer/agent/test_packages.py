@@ -189,7 +189,10 @@ def test_what_an_agent_left_that_was_killed_is_cleared_away(tmp_path: Path) -> N
 def test_folders_without_end_are_refused(tmp_path: Path) -> None:
     """What removes them again goes down by recursion."""
     with pytest.raises(PackageError, match="too deep in folders"):
-        unpack(tmp_path, *(member("/".join("a" * depth), tarfile.DIRTYPE) for depth in range(150, 1900, 150)))
+        unpack(
+            tmp_path,
+            *(member("/".join("a" * depth), tarfile.DIRTYPE) for depth in range(150, 1900, 150)),
+        )
     assert list((tmp_path / "work").iterdir()) == []
 
 
