@@ -68,4 +68,4 @@ def test_a_name_that_no_target_has_is_told(
     monkeypatch.setattr("sys.argv", ["fuzz", "nonsense"])
     with pytest.raises(SystemExit):
         main()
-    assert "no target nonsense; there are api, checkpoint" in capsys.readouterr().err
+    assert "no target nonsense; there are api, archive" in capsys.readouterr().err
