@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from providers.stores.base import StoreError as ObjectsError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
@@ -180,10 +181,22 @@ def _backup(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         call = await _read_call(backing, request)
         copy = await run_in_threadpool(backup.copy_database, call)
-        media = "application/octet-stream"
-        return StreamingResponse(copy.chunks(), headers=copy.headers, media_type=media)
+        return _Copied(copy)
 
     return endpoint
+
+
+class _Copied(StreamingResponse):
+    """A copy of the database. Whoever hangs up, however early, leaves none open."""
+
+    def __init__(self, copy: backup.Copy) -> None:
+        media = "application/octet-stream"
+        super().__init__(copy.chunks(), headers=copy.headers, media_type=media)
+        self._copy = copy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._copy.file:
+            await super().__call__(scope, receive, send)
 
 
 async def _read_call(backing: Backing, request: Request) -> Call:

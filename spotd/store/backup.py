@@ -6,6 +6,7 @@ clouds do, and ends no machine for being unknown to it until somebody says so.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -15,19 +16,25 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from sqlalchemy import Connection
+from sqlalchemy import text as sql
 from sqlalchemy.engine import URL
 
 from spotd.lock import hold_database
 from spotd.store.base import StoreError
 from spotd.store.engine import Database, file_of
 from spotd.store.quarantine import news
-from spotd.store.schema import REVISIONS
+from spotd.store.schema import REVISIONS, metadata
 from spotd.store.sql import SqlStore, open_store
 from spotd.store.version import HEAD, check_known, revision_of, upgrade
 
 Program = Callable[[str], str | None]  # the path of a program by its name
 
+_CHUNK_BYTES = 1 << 20
 LIMIT_S = 3600.0  # for a program of PostgreSQL's; a server that hangs would keep it for ever
+# How a backup ends, of either kind: with its digest, which tells damage that no database notices.
+_SEAL = b"\n-- spotd: sha256 of all that is above: "
+_SEAL_BYTES = len(_SEAL) + 64 + len(b"\n")
 _EMPTY = "is the backup of a database that held nothing"
 _SQLITE = b"SQLite format 3\x00"
 _POSTGRES = b"--\n-- PostgreSQL database dump"
@@ -35,6 +42,10 @@ _COMPLETE = b"-- PostgreSQL database dump complete"
 _REVISION = b"COPY public.alembic_version (version_num) FROM stdin;\n"
 _MARK = "\nUPDATE public.deployment SET quarantine = '{reason}' WHERE quarantine = '';\n"
 _QUARANTINE = "0003"  # the first schema that knows of it; before, the reason waits for that one
+_COLUMNS = sql(
+    "SELECT tables.name || '.' || columns.name FROM sqlite_master AS tables, "
+    "pragma_table_info(tables.name) AS columns WHERE tables.type = 'table'"
+)
 # What psql does after the backup's own lines, in the same transaction.
 _FREE = "UPDATE public.duties SET holder = '', until_us = 0;\n"
 _MARK_RESTORED = "UPDATE public.deployment SET quarantine = :'reason' WHERE quarantine = '';\n"
@@ -61,6 +72,8 @@ def back_up(url: str, file: Path, now_us: int, find: Program | None = None) -> N
         else:
             _refuse_empty(url, "the database holds nothing yet: correct database.url")
             _dump(url, file, reason, find or _find)
+        with file.open("ab") as opened:
+            opened.write(_seal(file, file.stat().st_size))
         _sync(file)
 
 
@@ -71,12 +84,13 @@ def restore(url: str, file: Path, now_us: int, find: Program | None = None) -> s
     Raises StoreError, and UserError when a daemon uses the database; nothing is half done then.
     """
     kind = _kind(file)
+    size = _check_seal(file)
     target = file_of(url)
     if (kind == _SQLITE) != (target is not None):
         here, there = ("SQLite", "PostgreSQL") if kind == _SQLITE else ("PostgreSQL", "SQLite")
         raise StoreError(f"{file} is a backup of {here}, and database.url is {there}")
     if target is not None:
-        return _restore_sqlite(target, file, now_us)
+        return _restore_sqlite(target, file, size, now_us)
     return _restore_postgres(url, file, now_us, find or _find)
 
 
@@ -118,6 +132,31 @@ def _kind(file: Path) -> bytes:
     raise StoreError(f"{file} is no backup that `spotctl db backup` made")
 
 
+def _seal(file: Path, size: int) -> bytes:
+    """What stands behind the first `size` bytes of a backup."""
+    found, left = hashlib.sha256(), size
+    with file.open("rb") as opened:
+        while left and (chunk := opened.read(min(left, _CHUNK_BYTES))):
+            found.update(chunk)
+            left -= len(chunk)
+    return _SEAL + found.hexdigest().encode() + b"\n"
+
+
+def _check_seal(file: Path) -> int:
+    """How long a backup is without its seal. One of an earlier spotd, or that somebody changed, has
+    none at its end. Raises StoreError."""
+    whole = file.stat().st_size
+    size = max(whole - _SEAL_BYTES, 0)
+    with file.open("rb") as opened:
+        opened.seek(size)
+        found = opened.read()
+    if not found.startswith(_SEAL):
+        return whole
+    if found != _seal(file, size):
+        raise StoreError(f"{file} is damaged: its digest is another one; take another backup")
+    return size
+
+
 # --- SQLite
 
 
@@ -138,13 +177,30 @@ def _check(file: Path) -> None:
         with closing(sqlite3.connect(file)) as connection:
             [[found], *_] = connection.execute("PRAGMA integrity_check").fetchall()
             connection.execute("PRAGMA journal_mode=DELETE")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # what it names may be no text
         found = str(error)
     if found != "ok":
         raise StoreError(f"{file} is damaged: {found}")
 
 
-def _restore_sqlite(target: Path, file: Path, now_us: int) -> str:
+def _missing_columns(conn: Connection) -> list[str]:
+    known = set(conn.execute(_COLUMNS).scalars())
+    ours = {f"{table.name}.{column.name}" for table in metadata.sorted_tables for column in table.c}
+    return sorted(ours - known)
+
+
+def _check_columns(url: str, file: Path) -> None:
+    """Whether the database made of `file` has every table and column of ours. Raises StoreError."""
+    database = Database(url)
+    try:
+        missing = database.read(_missing_columns)
+    finally:
+        database.close()
+    if missing:
+        raise StoreError(f"{file} is damaged: it lacks {' and '.join(missing)}")
+
+
+def _restore_sqlite(target: Path, file: Path, size: int, now_us: int) -> str:
     draft = target.with_name(f".{target.name}.restored")
     with closing(hold_database(target)):
         for path in (target, *(target.with_name(target.name + end) for end in ("-wal", "-shm"))):
@@ -154,11 +210,13 @@ def _restore_sqlite(target: Path, file: Path, now_us: int) -> str:
         with _new(draft):
             try:
                 shutil.copyfile(file, draft)
+                os.truncate(draft, size)
             except OSError as error:
                 raise StoreError(f"{file} cannot be copied: {error.strerror}") from None
             _check(draft)
             _refuse_empty(f"sqlite:///{draft}", f"{file} {_EMPTY}")
             upgrade(f"sqlite:///{draft}")
+            _check_columns(f"sqlite:///{draft}", file)
             reason = _mark(f"sqlite:///{draft}", _reason(file), now_us)
             _check(draft)
             _sync(draft)

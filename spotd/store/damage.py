@@ -30,6 +30,8 @@ def check_whole(file: Path) -> None:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
             return  # not damage: whoever opens it says what is the matter
         found = str(error)
+    except UnicodeDecodeError:
+        found = "its schema is no text"
     if found != "ok":
         said = " ".join(str(found).split())
         raise StoreError(f"the database {file} is damaged ({said}): {ADVICE}")

@@ -292,6 +292,8 @@ _BROKEN = {
     ("SQLITE_NOTADB",): "the file is not a database: correct database.url",
 }
 
+_NO_TEXT = "Could not decode to UTF-8"  # from Python's own sqlite3, which has no code for it
+
 
 def _translated(error: DBAPIError, place: str) -> StoreError:
     orig = error.orig
@@ -309,6 +311,8 @@ def _translated(error: DBAPIError, place: str) -> StoreError:
         refusal = words.split("FATAL: ", 1)[1].strip()
         text = f"the server of {place} refuses the connection: {refusal}; correct database.url"
         return StoreUnavailableError(text)
+    if isinstance(orig, sqlite3.OperationalError) and _NO_TEXT in words:
+        return StoreError(f"the database {place} cannot be used: it is damaged: {ADVICE} ({words})")
     if error.connection_invalidated or not code or code.startswith(("08", "57P", "53")):
         text = f"the database {place} does not answer: {words}; is the server up?"
         return StoreUnavailableError(text)

@@ -46,7 +46,8 @@ def fuzz(name: str, out: Path, seconds: int) -> int:
     """Never returns where libFuzzer runs: that ends the process."""
     import atheris
 
-    with atheris.instrument_imports(include=["spotd", "providers", "trainer", "yaml"]):
+    parsers = ["spotd", "providers", "trainer", "yaml", "tarfile", "urllib3"]
+    with atheris.instrument_imports(include=parsers):
         from tests.fuzz.targets import TARGETS
 
     seen = out / "seen"

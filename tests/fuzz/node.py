@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import hashlib
+import io
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +16,11 @@ from providers.local import scenario_file
 from providers.local.scenario_fields import ScenarioError
 from spotd.errors import UserError
 from spotd.reaper import config as reaper
+from spotd.wire import Package
+from tests.fuzz import BREAK
 from tests.rigs.memory import MEMORY
 from trainer.agent import kernel
+from trainer.agent.packages import PackageError, put_package, unpack_packages
 from trainer.agent.worker_link import WORKER_KINDS, WorkerLink
 
 
@@ -75,3 +82,58 @@ def read_kernel(data: bytes) -> None:
     for xid in kernel.find_xids(data):
         assert xid.text
         assert xid.grade
+
+
+Found = dict[str, tuple[object, ...]]
+
+
+def _found(folder: Path) -> Found:
+    """All that is in a folder, with what can be seen of it from outside."""
+    found: Found = {}
+    for path in (folder, *folder.rglob("*")):
+        seen = path.lstat()
+        if path.is_dir():
+            found[str(path)] = (seen.st_mode, sorted(path.iterdir()))
+            continue
+        data = path.read_bytes() if path.is_file() and seen.st_size < 1 << 16 else b""
+        found[str(path)] = (seen.st_mode, seen.st_nlink, seen.st_mtime_ns, seen.st_size, data)
+    return found
+
+
+def _archive(data: bytes) -> bytes:
+    """Headers of what is no gzip yet are given the sums that they should have."""
+    if data.startswith(b"\x1f\x8b"):
+        return data
+    blocks = bytearray(data)
+    for start in range(0, len(blocks) - 511, 512):
+        if blocks[start + 257 : start + 262] == b"ustar":
+            blocks[start + 148 : start + 156] = b" " * 8
+            total = sum(blocks[start : start + 512])
+            blocks[start + 148 : start + 155] = b"%06o\0" % total
+    return gzip.compress(blocks, 1)
+
+
+def unpack(data: bytes) -> None:
+    """Archives, one over the other: what is beside their folder is as it was, no link in it leads
+    there, and of one that is refused nothing is left."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
+        home, beside = Path(name, "home"), Path(name, "beside")
+        work = beside / "x/a/work"
+        work.mkdir(parents=True)
+        for place in (beside, beside / "x", beside / "x/a"):
+            (place / "b").write_text("another's")
+        before, there = _found(beside), str(work)
+        for part in data.split(BREAK)[:3]:
+            had, archive = _found(work), _archive(part)
+            digest = hashlib.sha256(archive).hexdigest()
+            put_package(home, digest, io.BytesIO(archive))
+            try:
+                unpack_packages(home, work, [Package(digest, "")])
+            except PackageError as error:
+                told = str(error)
+                assert told
+                assert _found(work) == had
+        after = {path: seen for path, seen in _found(beside).items() if not path.startswith(there)}
+        assert after == {path: seen for path, seen in before.items() if path != there}
+        for path in work.rglob("*"):
+            assert os.path.realpath(path).startswith(there)

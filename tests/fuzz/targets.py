@@ -47,7 +47,7 @@ from spotd.spec import CheckpointDefaults, SpecError, load
 from spotd.store import codec
 from spotd.store.base import JournalBatch
 from spotd.store.sql import SqlStore
-from tests.fuzz import node
+from tests.fuzz import BREAK, box, node
 from tests.rigs.memory import MEMORY
 from tests.spotd.decide import build
 from tests.spotd.serve.rig import Rig, story
@@ -66,7 +66,6 @@ from trainer.shards import (
 
 Target = Callable[[bytes], object]
 NODE = "j1-g1-0"
-BREAK = b"\n---\n"  # between the answers of a conversation
 READERS: tuple[Callable[[bytes], object], ...] = (
     wire.parse_line,
     wire.parse_command,
@@ -316,6 +315,9 @@ TARGETS: dict[str, Target] = {
     "metadata": watch_metadata,
     "cloud": ask_cloud,
     "api": ask_api,
+    "backup": box.restore_backup,
+    "slack": box.send_alert,
+    "archive": node.unpack,
     "kernel": node.read_kernel,
     "reaper": node.read_reaper,
     "scenario": node.read_scenario,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import re
+import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -15,6 +17,7 @@ from trainer.agent.places import NodeError
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1 << 20
+_MAX_DEPTH = 200  # of folders: what removes them goes down by recursion
 
 
 class PackageError(NodeError):
@@ -55,14 +58,15 @@ def put_package(home: Path, digest: str, source: BinaryIO) -> None:
 
 
 def unpack_packages(home: Path, workdir: Path, packages: Sequence[Package]) -> None:
-    """Unpack each at its target; doing it again is harmless. Raises PackageError."""
+    """Unpack each at its target; doing it again is harmless.
+
+    Raises PackageError. Of the package that it names nothing is in place then, unless the disk
+    failed while files that were whole were moved there.
+    """
     for package in packages:
         target = workdir / Path(package.target).expanduser() if package.target else workdir
-        path = _archive(home, package.digest)
         try:
-            target.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(path, "r:gz") as archive:
-                archive.extractall(target, members=_checked(archive))  # noqa: S202 - see _checked
+            _unpack(_archive(home, package.digest), target / f".{package.digest}.new", target)
         except FileNotFoundError as error:
             raise PackageError(f"package {package.digest} is not here: put it first") from error
         except PackageError:
@@ -73,23 +77,64 @@ def unpack_packages(home: Path, workdir: Path, packages: Sequence[Package]) -> N
             raise PackageError(f"package for {where} cannot be unpacked: {error}") from error
 
 
-def _checked(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Members that stay inside the target: what tarfile's "data" filter allows.
+def _unpack(path: Path, draft: Path, target: Path) -> None:
+    """Into the new folder `draft` first: what is there already steers nothing, and what cannot be
+    unpacked to its end leaves nothing."""
+    with tarfile.open(path, "r:gz") as archive:
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)  # of an agent that was killed
+        draft.mkdir(mode=0o700)
+        try:
+            archive.extractall(draft, members=_checked(archive, draft))  # noqa: S202 - see _checked
+            for new, place in list(_moves(draft, target)):
+                new.replace(place)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
 
-    Written out, because that filter is missing from Python 3.10 and 3.11 as many images have them.
+
+def _moves(new: Path, place: Path) -> Iterator[tuple[Path, Path]]:
+    """What puts the content of the folder `new` over that of the folder `place`. Raises
+    PackageError where one has a folder and the other has none: a link is no folder."""
+    for found in sorted(new.iterdir()):
+        there = place / found.name
+        if not os.path.lexists(there):
+            yield found, there
+            continue
+        folders = _is_folder(found), _is_folder(there)
+        if all(folders):
+            yield from _moves(found, there)
+        elif any(folders):
+            raise PackageError(f"{there} is in the way of the package: move it, or leave it out")
+        else:
+            yield found, there
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _checked(archive: tarfile.TarFile, draft: Path) -> Iterator[tarfile.TarInfo]:
+    """Members that stay inside the folder `draft`, which holds those before them and nothing else.
+
+    Written out, because tarfile's "data" filter is missing from Python 3.10 and 3.11 as many images
+    have them, and has let links out where it is not.
     """
-    links: set[PurePosixPath] = set()
+    end = -1
     for member in archive:
+        if member.offset <= end:
+            raise PackageError(f"{member.name!r} in the package leads back: it has no end")
+        end = member.offset
         name = PurePosixPath(member.name)
-        if name.is_absolute() or ".." in name.parts:
-            raise PackageError(f"{member.name!r} in the package leads out of its folder")
-        if links & {name, *name.parents}:
-            raise PackageError(f"{member.name!r} in the package goes through a link")
+        _check_path(member, name, draft)
         if member.issym():
-            _check_link(member, name.parent / member.linkname)
-            links.add(name)
+            # Without ".." behind a name, which might be a link's, it means what it says.
+            member.linkname = posixpath.normpath(member.linkname)
+            _check_inside(member, PurePosixPath(posixpath.normpath(name.parent / member.linkname)))
         elif member.islnk():
-            _check_link(member, PurePosixPath(member.linkname))
+            found = PurePosixPath(member.linkname)
+            _check_path(member, found, draft)
+            if not (draft / found).is_file():
+                raise PackageError(f"{member.name!r} in the package links to what is no file of it")
         elif not (member.isreg() or member.isdir()):
             raise PackageError(f"{member.name!r} in the package is a device or a pipe")
         member.uid, member.gid = os.getuid(), os.getgid()
@@ -98,9 +143,15 @@ def _checked(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-def _check_link(member: tarfile.TarInfo, target: PurePosixPath) -> None:
-    depth = 0
-    for part in target.parts:
-        depth += -1 if part == ".." else 0 if part == "." else 1
-        if depth < 0 or part == "/":
-            raise PackageError(f"link {member.name!r} in the package leads out of its folder")
+def _check_path(member: tarfile.TarInfo, path: PurePosixPath, draft: Path) -> None:
+    """Whether `path` names a place in `draft`, by real folders alone."""
+    _check_inside(member, path)
+    if len(path.parts) > _MAX_DEPTH:
+        raise PackageError(f"{member.name[:80]!r} in the package is too deep in folders")
+    if any((draft / part).is_symlink() for part in (path, *path.parents)):
+        raise PackageError(f"{member.name!r} in the package goes through a link")
+
+
+def _check_inside(member: tarfile.TarInfo, path: PurePosixPath) -> None:
+    if path.is_absolute() or ".." in path.parts:
+        raise PackageError(f"{member.name!r} in the package leads out of its folder")

@@ -101,8 +101,8 @@ class WorkerLink:
         message = _parse(text)
         kind, data, leaving = message.get("kind"), message.get("data"), message.get("exit")
         busy_s = message.get("busy_s")
-        if kind in WORKER_KINDS and isinstance(data, dict):
-            self._listener.on_fact(str(kind), data)
+        if isinstance(kind, str) and kind in WORKER_KINDS and isinstance(data, dict):
+            self._listener.on_fact(kind, data)
         elif isinstance(leaving, dict):
             rank, code = leaving.get("rank"), leaving.get("code")
             if isinstance(rank, int) and isinstance(code, int):

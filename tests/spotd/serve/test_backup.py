@@ -27,8 +27,8 @@ def rig() -> Iterator[Rig]:
     rig.close()
 
 
-def ask(rig: Rig, uid: int, said: list[Message]) -> None:
-    """A request of a user, and what is answered, as it comes."""
+def ask(rig: Rig, uid: int, said: list[Message], *, hangs_up: bool = False) -> None:
+    """A request of a user, and what is answered, as it comes; or the user hangs up at once."""
     app = make_app(rig.backing(), Authority(trusted=frozenset({0}), is_member=lambda *_: False))
     scope = {
         "type": "http",
@@ -43,6 +43,8 @@ def ask(rig: Rig, uid: int, said: list[Message]) -> None:
 
     async def receive() -> Message:
         nonlocal asked
+        if asked and hangs_up:
+            return {"type": "http.disconnect"}
         if asked:
             await anyio.sleep_forever()
         asked = True
@@ -61,11 +63,11 @@ def outcomes(rig: Rig) -> list[tuple[str, str]]:
 def test_it_is_nameless_and_whole(rig: Rig) -> None:
     copy = copy_database(Call(rig.backing()))
     assert list((rig.folder / "spool").iterdir()) == [], "whatever ends us, it is gone"
-    data = b"".join(copy.chunks())
+    with copy.file:
+        data = b"".join(copy.chunks())
     assert data.startswith(b"SQLite format 3\x00")
     assert copy.headers["Content-Length"] == str(len(data))
     assert copy.headers["X-Spotd-Sha256"] == hashlib.sha256(data).hexdigest()
-    assert copy.file.closed
 
 
 def test_it_is_on_record_before_its_first_byte_and_passes_as_it_comes(
@@ -112,3 +114,16 @@ def test_it_is_for_admins_alone(rig: Rig) -> None:
     assert said[0]["status"] == 403
     assert outcomes(rig) == [("db backup", "refused")]
     assert not (rig.folder / "spool").exists() or not list((rig.folder / "spool").iterdir())
+
+
+def test_whoever_hangs_up_leaves_no_copy_open(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no name: as long as it is open it fills the disk unseen."""
+    copies = []
+
+    def copy(call: Call) -> backup.Copy:
+        copies.append(copy_database(call))
+        return copies[-1]
+
+    monkeypatch.setattr(backup, "copy_database", copy)
+    ask(rig, 0, [], hangs_up=True)
+    assert [copy.file.closed for copy in copies] == [True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sqlite3
 import threading
@@ -18,6 +19,7 @@ from spotd.lock import hold_database
 from spotd.model import Event, S
 from spotd.store.backup import back_up, restore
 from spotd.store.base import AuditOutcome, AuditRow, SecretRow, Store, StoreError
+from spotd.store.damage import check_whole
 from spotd.store.engine import Database
 from spotd.store.sql import SqlStore
 from spotd.store.transaction import Transaction
@@ -177,6 +179,65 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
     with pytest.raises(StoreError, match=r"is damaged|is no backup|cannot be read"):
         restore(f"sqlite:///{tmp_path}/fresh/spotd.db", file, NOW)
     assert [path.name for path in (tmp_path / "fresh").iterdir()] in ([], ["spotd.db.lock"])
+
+
+def test_damage_that_no_database_notices_is_refused(
+    sql_store: SqlStore, url: str, target: str, file: Path
+) -> None:
+    """A letter of a job's file: the page, the table and the row are as good as before."""
+    sql_store.submit(submission("j1", spec_yaml="run: train"), NOW)
+    back_up(url, file, NOW)
+    data = file.read_bytes()
+    assert b"run: train" in data
+    file.write_bytes(data.replace(b"run: train", b"run: brain"))
+    with pytest.raises(StoreError, match="is damaged: its digest is another one"):
+        restore(target, file, NOW)
+    file.write_bytes(data)
+    assert restore(target, file, NOW) == REASON, "there was nothing in its way"
+
+
+def test_a_backup_of_a_spotd_that_wrote_no_digest_is_restored(
+    sql_store: SqlStore, url: str, target: str, file: Path
+) -> None:
+    placed(sql_store)
+    back_up(url, file, NOW)
+    data = file.read_bytes()
+    digest = data.index(b"\n-- spotd: sha256 of all that is above: ")
+    assert hashlib.sha256(data[:digest]).hexdigest() == data[-65:-1].decode()
+    file.write_bytes(data[:digest])
+    assert restore(target, file, NOW) == REASON
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            "ALTER TABLE jobs RENAME COLUMN outcome_text TO outcome_test",
+            r"it lacks jobs\.outcome_text",
+        ),
+        ("DROP TABLE alerts", r"is damaged: it lacks alerts\.at_us and"),
+    ],
+)
+def test_a_backup_that_lacks_what_ours_has_is_refused(
+    tmp_path: Path, file: Path, change: str, told: str
+) -> None:
+    """Whole, as far as SQLite can tell."""
+    make(f"sqlite:///{file}").close()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(change)
+    with pytest.raises(StoreError, match=told):
+        restore(f"sqlite:///{tmp_path}/fresh.db", file, NOW)
+    assert not (tmp_path / "fresh.db").exists()
+
+
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path, file: Path) -> None:
+    make(f"sqlite:///{file}").close()
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"CREATE TABLE jobs", b"CREATE T\xffBLE jobs"))
+    with pytest.raises(StoreError, match="is damaged"):
+        restore(f"sqlite:///{tmp_path}/fresh.db", file, NOW)
+    with pytest.raises(StoreError, match=r"is damaged \(its schema is no text\)"):
+        check_whole(file)
 
 
 def test_a_database_that_cannot_be_copied_leaves_no_file(tmp_path: Path, file: Path) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("dear diary " * 1000)
     with pytest.raises(StoreError, match=r"not a database.*database\.url"):
         make(f"sqlite:///{tmp_path}/notes.txt")
+
+
+def test_a_row_that_is_no_text_is_damage_and_no_server_that_is_down(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "spotd.db")) as connection, connection:
+        connection.execute("CREATE TABLE t AS SELECT CAST(x'ff' AS TEXT) AS word")
+    with (
+        closing(Database(f"sqlite:///{tmp_path}/spotd.db")) as database,
+        pytest.raises(StoreError, match=r"it is damaged: stop spotd.*UTF-8") as caught,
+    ):
+        database.read(lambda conn: conn.execute(text("SELECT word FROM t")).all())
+    assert not isinstance(caught.value, StoreUnavailableError), "it would be tried for ever"
 
 
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import inspect, text
 
 from spotd.model import S
@@ -23,6 +25,7 @@ from tests.spotd.store.build import NOW, placed
 from tests.spotd.store.conftest import make
 
 REASON = "this database was restored from it's {old}.backup"
+SEAL = b"\n-- spotd: sha256"
 
 
 @pytest.fixture
@@ -108,6 +111,7 @@ def test_a_backup_that_names_two_schemas_or_none_is_refused(
     dump = file.read_bytes()
     row = b"(version_num) FROM stdin;\n0010\n"
     assert dump.count(row) == 1
+    dump = dump[: dump.index(SEAL)]
     file.write_bytes(dump.replace(row, row + b"0009\n"))
     with pytest.raises(StoreError, match=r"names 0010 and 0009 as its schema"):
         restore(target, file, NOW)
@@ -133,3 +137,53 @@ def test_what_the_server_refuses_leaves_nothing(url: str, target: str, file: Pat
     with pytest.raises(StoreError, match=r"psql of .* failed: .*nonsense"):
         restore(target, file, NOW)
     assert tables(target) == []
+
+
+@st.composite
+def edits(draw: st.DrawFn, dump: bytes) -> bytes:
+    """The dump cut, with a line or some bytes of it gone, twice there, or others."""
+    lines = dump.splitlines(keepends=True)
+    where = draw(st.integers(0, len(lines) - 1))
+    count = draw(st.integers(1, 3))
+    match draw(st.sampled_from(["cut", "gone", "twice", "bytes"])):
+        case "cut":
+            return b"".join(lines[:where])
+        case "gone":
+            del lines[where : where + count]
+        case "twice":
+            lines[where:where] = lines[where : where + count]
+        case "bytes":
+            at = draw(st.integers(0, len(lines[where])))
+            # No command of psql's: damage is meant, not malice.
+            new = draw(st.binary(max_size=3)).replace(b"\\", b"/")
+            lines[where] = lines[where][:at] + new + lines[where][at + count :]
+    return b"".join(lines)
+
+
+def test_damage_of_any_kind_is_one_error_and_leaves_nothing(
+    url: str, server: postgres.Postgres, file: Path
+) -> None:
+    """Of a backup without a digest, where PostgreSQL alone judges; with one, all of it is told."""
+    back_up(url, file, NOW)
+    whole = file.read_bytes()
+    target = server.url(server.create())
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(edits(whole[: whole.index(SEAL)]), st.booleans())
+    def check(damaged: bytes, sealed: bool) -> None:
+        nonlocal target
+        seal = whole[whole.index(SEAL) :] if sealed else b""
+        file.write_bytes(damaged + seal)
+        try:
+            reason = restore(target, file, NOW)
+        except StoreError as error:
+            told = str(error)
+            assert told
+            assert tables(target) == []
+        else:
+            assert not sealed or damaged + seal == whole
+            with closing(make(target)) as store:
+                assert store.quarantine() == reason
+            target = server.url(server.create())
+
+    check()

@@ -127,3 +127,91 @@ def test_whatever_an_archive_raises_is_told(tmp_path: Path, make: Callable[[], b
     put_package(tmp_path, digest, io.BytesIO(data))
     with pytest.raises(PackageError, match="cannot be unpacked"):
         unpack_packages(tmp_path, tmp_path / "work", (Package(digest, ""),))
+
+
+def test_links_that_together_lead_out_are_refused(tmp_path: Path) -> None:
+    """Each is inside by its words; what they pass on the disk is a link."""
+    (tmp_path / "secret").write_text("of another")
+    (tmp_path / "secret").chmod(0o600)
+    deep = [member("p/q/r", tarfile.DIRTYPE), member("x", tarfile.DIRTYPE)]
+    chain = [
+        member("p/q/d", tarfile.SYMTYPE, "../../x"),
+        member("p/q/out", tarfile.SYMTYPE, "d/../../.."),
+    ]
+    work = unpack(tmp_path, *deep, *chain)
+    assert (work / "p/q/out").resolve() == work, "as it is written"
+    with pytest.raises(PackageError, match="goes through a link"):
+        unpack(tmp_path, *deep, *chain, member("hard", tarfile.LNKTYPE, "p/q/out/secret"))
+    assert (tmp_path / "secret").read_text() == "of another"
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_cannot_be_had_at_another_depth(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    low = member("a/b/low", tarfile.SYMTYPE, "../../jobs")
+    with pytest.raises(PackageError, match="goes through a link"):
+        unpack(tmp_path, low, member("a/up", tarfile.LNKTYPE, "a/b/low"), member("a/up/file"))
+    with pytest.raises(PackageError, match="no file of it"):
+        unpack(tmp_path, member("hard", tarfile.LNKTYPE, "later"), member("later"))
+    assert list((tmp_path / "jobs").iterdir()) == []
+
+
+def test_links_of_one_package_steer_no_other(tmp_path: Path) -> None:
+    """Through links to its own folder, another would be as deep as it likes."""
+    work = unpack(tmp_path, member("self", tarfile.SYMTYPE, "."), member("file"))
+    with pytest.raises(PackageError, match=r"self is in the way of the package"):
+        unpack(tmp_path, member("self/self/self/out", tarfile.SYMTYPE, "../../../x"))
+    assert sorted(path.name for path in work.iterdir()) == ["file", "self"]
+    unpack(tmp_path, member("self"))
+    assert not (work / "self").is_symlink(), "the link was replaced, not followed"
+
+
+def test_of_what_fails_nothing_is_left_and_what_was_there_stays(tmp_path: Path) -> None:
+    work = unpack(tmp_path, member("a", tarfile.DIRTYPE), member("a/file"), member("b"))
+    (work / "a/file").write_text("mine")
+    for last in (member("pipe", tarfile.FIFOTYPE), member("b/below")):
+        with pytest.raises(PackageError):
+            unpack(tmp_path, member("a/file"), member("a/new"), member("new"), last)
+        found = sorted(str(path.relative_to(work)) for path in work.rglob("*"))
+        assert found == ["a", "a/file", "b"]
+        assert (work / "a/file").read_text() == "mine"
+
+
+def test_what_an_agent_left_that_was_killed_is_cleared_away(tmp_path: Path) -> None:
+    work = unpack(tmp_path, member("a"))
+    [archive] = (tmp_path / "packages").iterdir()
+    left = work / f".{archive.name.removesuffix('.tar.gz')}.new"
+    (left / "half").mkdir(parents=True)
+    unpack(tmp_path, member("a"))
+    assert [path.name for path in work.iterdir()] == ["a"]
+
+
+def test_folders_without_end_are_refused(tmp_path: Path) -> None:
+    """What removes them again goes down by recursion."""
+    with pytest.raises(PackageError, match="too deep in folders"):
+        unpack(
+            tmp_path,
+            *(member("/".join("a" * depth), tarfile.DIRTYPE) for depth in range(150, 1900, 150)),
+        )
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def _backwards() -> bytes:
+    """A file with holes whose content is as long as two blocks, backwards: the next header is its
+    own."""
+    entry = tarfile.TarInfo("holes")
+    entry.type, entry.size = tarfile.GNUTYPE_SPARSE, -512
+    block = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
+    block[483:495] = b"00000000000\0"  # its size on the disk
+    block[148:156] = b" " * 8
+    block[148:155] = b"%06o\0" % sum(block)
+    return gzip.compress(tarfile.TarInfo("first").tobuf() + block + bytes(1024))
+
+
+@pytest.mark.timeout(10)
+def test_an_archive_that_leads_back_has_an_end(tmp_path: Path) -> None:
+    data = _backwards()
+    digest = hashlib.sha256(data).hexdigest()
+    put_package(tmp_path, digest, io.BytesIO(data))
+    with pytest.raises(PackageError, match="leads back"):
+        unpack_packages(tmp_path, tmp_path / "work", (Package(digest, ""),))
