@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,16 +14,14 @@ from typer.exceptions import Exit
 from spotd.beginning import make_folder
 from spotd.cli.main import run_app
 from spotd.cli.render import Output, emit
+from spotd.cli.schema import alone, upgrade_here
 from spotd.clock import SystemClock
 from spotd.config import load_config
 from spotd.daemon import run_daemon
-from spotd.lock import hold_database
 from spotd.store.backup import back_up, restore
 from spotd.store.base import StoreError
-from spotd.store.engine import file_of
 from spotd.store.schema import REVISIONS
 from spotd.store.version import downgrade as downgrade_database
-from spotd.store.version import upgrade as upgrade_database
 
 RENEWING = "0004"  # the first schema whose spotd moves on the expiry of machines
 
@@ -92,17 +89,14 @@ def check(config: ConfigOption = None) -> None:
 
 @db.command()
 def upgrade(config: ConfigOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Bring the database to this program's schema. Make a backup before.
+    """Bring the database to this program's schema: `spotctl db upgrade` does the same. Make a
+    backup before.
 
     \b
     Example:
       systemctl stop spotd && spotd db upgrade && systemctl start spotd
     """
-    url = load_config(config).database_url
-    with _alone(url):
-        before, after = upgrade_database(url, SystemClock().now_us())
-    data = {"kind": "Upgrade", "before": before, "after": after}
-    _emit(data, output, f"the database is up to date: schema {after}")
+    upgrade_here(config, output)
 
 
 @db.command()
@@ -124,7 +118,7 @@ def downgrade(
       systemctl stop spotd && spotd db downgrade 0002
     """
     found = load_config(config)
-    with _alone(found.database_url):
+    with alone(found.database_url):
         now_us = SystemClock().now_us()
         before, after = downgrade_database(found.database_url, revision, now_us)
     warning = _cost_of(after, found.file.limits.unattended_h)
@@ -182,15 +176,6 @@ def restore_(
     reason = restore(found.database_url, file, SystemClock().now_us())
     data = {"kind": "Restore", "file": str(file), "quarantine": reason}
     _emit(data, output, f"restored; in quarantine: {reason}")
-
-
-@contextmanager
-def _alone(url: str) -> Iterator[None]:
-    """While no daemon has the file open, where it is one; who uses a server's, leases tell. Raises
-    UserError."""
-    file = file_of(url)
-    with closing(hold_database(file)) if file is not None and file.exists() else nullcontext():
-        yield
 
 
 def _emit(data: dict[str, Any], output: Output, text: str) -> None:

@@ -36,7 +36,7 @@ from spotd.beginning import (
 )
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
-from spotd.config.changes import changed_keys, check_change
+from spotd.config.changes import check_change
 from spotd.config.policies import policy_facts
 from spotd.duties import Duties, Schedule
 from spotd.errors import UserError
@@ -175,13 +175,13 @@ class Daemon:
             received = signals.wait()
             if received is not signal.SIGHUP or in_terminal:
                 return received
-            reload(self.config, self._take_over, self.store, self.clock.now_us())
+            now_us, request = self.clock.now_us(), self.ids.token()
+            reload(self.config, self._take_over, self.store, now_us, request)
 
-    def _take_over(self, config: Config) -> list[str]:
-        """The keys that are others now. What may fail comes first, and changes nothing. Raises
-        UserError, StoreError, and what an adapter raises."""
+    def _take_over(self, config: Config) -> None:
+        """What may fail comes first, and changes nothing. Raises UserError, StoreError, and what an
+        adapter raises."""
         check_change(self.config, config, self._own_options)
-        keys = changed_keys(self.config, config)
         providers, routes = self._build_providers(config, self.providers), routes_of(config)
         self.store.set_limits(config.file.limits.to_model())
         logs.configure(level=config.file.log.level, form=config.file.log.format)
@@ -198,7 +198,6 @@ class Daemon:
             self.store.note_jobs([job.id for job in self.store.jobs(finished=False)])
         except StoreError as error:
             log.warning("the store does not answer", error=str(error))
-        return keys
 
     def _hint(self) -> None:
         """Something was recorded that makes a job due: look now, not at the next poll."""

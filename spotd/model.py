@@ -160,6 +160,7 @@ class Job:
     save_wanted_at_us: int = 0  # health asked for a checkpoint
     waiting_since_us: int = 0  # wanted, without a machine, and none to be had; 0: not so
     waiting_told_us: int = 0  # when its user was last told
+    unsaved_told_us: int = 0  # when its user was last told that its newest checkpoint is old
     stop_text: str = ""  # a limit was reached: drain, then fail with this text
     wake_at_us: int = 0
     notes: int = 0  # observations so far; `notes > notes_seen` means there is something new

@@ -52,6 +52,10 @@ _WORDS = {
         "Training goes on; the next save tries again.",
         "See that the store can be written and has room: `spotctl doctor`.",
     ),
+    "unsaved": (
+        "Training goes on; the next save tries again.",
+        "See that store and disk have room: `spotctl doctor`. " + _LOGS + ".",
+    ),
     "checkpoint_skipped": (
         "Went on from an older checkpoint.",
         "Nothing now; if it happens again, look after the store.",

@@ -15,6 +15,7 @@ from providers.stores.base import ObjectStore
 from spotd.act.bundle import Bundle
 from spotd.act.effects import LinkError
 from spotd.act.ssh import CHUNK, CONNECT_S, Address, Connection, Result, SshError, connect
+from spotd.log import redactor
 from spotd.model import Node
 from spotd.vault import JobKeys, host_key
 from spotd.wire import AgentConfig, Command, Reply, WireError, parse_reply
@@ -196,4 +197,5 @@ def _check(result: Result, what: str) -> dict[str, object]:
 
 def _said(result: Result) -> str:
     text = (result.stderr or result.stdout).decode(errors="replace").strip()
-    return f"exit {result.status}: {text[-400:]}" if text else f"exit {result.status}"
+    text = redactor.clean(text)[-400:]  # what a cut leaves of a secret looks like none
+    return f"exit {result.status}: {text}" if text else f"exit {result.status}"

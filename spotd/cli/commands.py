@@ -49,7 +49,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "safe-mode": Entry(
             "restraints", "safe_mode", "See or end what a daemon that crashed is held to."
         ),
-        "db": Entry("db", "app", "Copy the database while the daemon goes on."),
+        "db": Entry("db", "app", "Copy the database, or bring it to a new schema."),
         "cloud": Entry("cloud", "app", "Run a small cloud on this machine, for trying and tests."),
         "demo": Entry("demo", "demo", "Watch a real job survive three preemptions."),
     },

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import typer
 
-from spotd.cli.client import Client, connect
+from spotd.cli.client import Client, Target, connect
 from spotd.cli.render import HELP, Output, emit, output_option
-from spotd.errors import UserError
+from spotd.errors import ExitCode, UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
 
 @app.callback()
 def db() -> None:
-    """Copy the daemon's database.
+    """Copy the daemon's database, or bring it to a new version's schema.
 
-    The way back, and upgrades, need the daemon stopped and its configuration: `spotd db restore`
-    and `spotd db upgrade` on the control box.
+    The way back needs the daemon stopped and its configuration: `spotd db restore` and `spotd db
+    downgrade` on the control box.
 
     \b
     Example:
@@ -56,6 +56,36 @@ def backup(
         "sha256": digest,
     }
     emit(data, output, lambda: print(f"{path}: {size} bytes, checked"), "file")
+
+
+@app.command()
+def upgrade(
+    ctx: typer.Context,
+    config: Path = typer.Option(None, "--config", "-c", help="config.toml; else the usual places."),
+    output: Output = output_option(),
+) -> None:
+    """Bring the database to this program's schema, on the box of a daemon that is stopped.
+
+    It needs the rights of the daemon's user, or root's. Make a backup before. The same as `spotd
+    db upgrade`.
+
+    \b
+    Example:
+      systemctl stop spotd
+      spotctl db upgrade
+      systemctl start spotd
+    """
+    target: Target = ctx.obj
+    if target.host:
+        text = "an upgrade is made on the box of the daemon, while that is stopped"
+        raise UserError(text, f"ssh {target.host} spotctl db upgrade", ExitCode.USAGE)
+    from spotd.cli.schema import upgrade_here
+    from spotd.store.base import StoreError
+
+    try:
+        upgrade_here(config, output)
+    except StoreError as error:
+        raise UserError(str(error), "spotctl db upgrade --help") from None
 
 
 def _receive(client: Client, path: Path) -> tuple[int, str]:

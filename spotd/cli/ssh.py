@@ -25,8 +25,8 @@ def ssh(
 ) -> None:
     """Log in to a job's machine, or run a command there.
 
-    With -o json only the address is printed. The keys live in a private folder for as long as the
-    session lasts.
+    With -o json the address is printed, and nobody let in. The keys live in a private folder for as
+    long as the session lasts.
 
     \b
     Example:
@@ -35,11 +35,11 @@ def ssh(
     """
     target: Target = ctx.obj
     with connect(ctx) as client:
-        access = client.get(job_path(job, "/ssh"), rank=rank or "")
-    if output is not Output.TABLE:
-        public = {name: value for name, value in access.items() if name != "private_key"}
-        emit(public, output, lambda: None, "host")
-        return
+        if output is not Output.TABLE:
+            address = client.get(job_path(job, "/ssh"), rank=rank)
+            emit(address, output, lambda: None, "host")
+            return
+        access = client.post(job_path(job, "/ssh"), {"rank": rank})
     with tempfile.TemporaryDirectory(prefix="spotctl-") as folder:
         arguments = ssh_arguments(access, Path(folder), target.host) + list(command or [])
         local = " (local)" if access["local"] else ""

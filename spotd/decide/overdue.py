@@ -1,19 +1,25 @@
-"""What takes too long is told to a person: a job for which there is no machine, and a machine that
-was ended and is still there. Each is told when it is overdue, and again for as long as it lasts."""
+"""What takes too long is told to a person: a job for which there is no machine, a machine that was
+ended and is still there, and the next checkpoint. Each is told when it is overdue; what costs money
+or time without end, again for as long as it lasts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from spotd.decide.draft import LEAVING, Draft, place
+from spotd.decide.needs import suspect
 from spotd.decide.placement import DISABLED, TOO_DEAR, Ranked
 from spotd.decide.prices import DOUBTED
 from spotd.model import Node, S, Severity
+from spotd.states import NodeState
 
 WAITS_S = 1800.0  # without a machine before its user is told
 WAITS_AGAIN_S = 6 * 3600.0
 STAYS_S = 900.0  # ended, and still listed, before its user is told: it costs money
 STAYS_AGAIN_S = 3600.0
+CADENCES = 2.0  # without a checkpoint before the user of one that trains is told
+UNSAVED_S = 60.0  # at least: a save and its word take a while, however short the cadence
+UNSAVED_AGAIN_S = 3600.0  # where each one is late: its steps, or its saves, take that long
 
 _ADVICE = {
     DISABLED: "put its credentials right (`spotctl doctor`)",
@@ -85,6 +91,47 @@ def tell_staying(d: Draft, node: Node) -> None:
     d.event("stays", text, node, severity=Severity.ERROR, alert=True, seconds=stays_s)
 
 
+def tell_unsaved(d: Draft) -> None:
+    """What a job's end without a notice would cost grows, and nobody may see it: its store is away,
+    or a disk is full. Told once until the next checkpoint is made."""
+    node, told_us = _trains(d), d.job.unsaved_told_us
+    if node is None:
+        return
+    head, every_s = d.job.head, d.job.spec.checkpoint.every_s
+    ours = head is not None and head.generation == node.generation
+    saved_us = max(node.first_step_at_us, head.seen_at_us if head and ours else 0)
+    if told_us > saved_us:
+        return
+    # While nobody listened it may have saved: what it says of that comes first.
+    patience_us = int(max(CADENCES * every_s, UNSAVED_S) * S)
+    due_us = max(saved_us, d.market.listening_since_us) + patience_us
+    if told_us:
+        due_us = max(due_us, told_us + int(UNSAVED_AGAIN_S * S))
+    if d.now_us < due_us:
+        d.wake(due_us)
+        return
+    old_s = (d.now_us - saved_us) / S
+    step = head.step if head and ours else 0
+    text = (
+        f"{d.job.name} has saved nothing for {_span(old_s)}, and should each {_span(every_s)}: if "
+        f"{place(node)} ends now, it goes back to step {step}"
+    )
+    d.set_job(unsaved_told_us=d.now_us)
+    d.event("unsaved", text, node, severity=Severity.ERROR, alert=True, seconds=old_s, step=step)
+
+
+def _trains(d: Draft) -> Node | None:
+    """The machine that saves, where it trains on and would tell of a checkpoint."""
+    if d.ended or d.job.stop_text or d.job.spec.checkpoint.engine == "none":
+        return None
+    for node in d.current:
+        trains = node.state is NodeState.RUNNING and node.first_step_at_us and not node.rank
+        over = node.exit_code is not None or node.released_at_us
+        if trains and not over and not suspect(node, d.market, d.now_us):
+            return node
+    return None
+
+
 def _alarms(since_us: int, at_us: int) -> int:
     """How many were due by then."""
     over_us = at_us - since_us - int(STAYS_S * S)
@@ -92,4 +139,6 @@ def _alarms(since_us: int, at_us: int) -> int:
 
 
 def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"

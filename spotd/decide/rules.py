@@ -14,6 +14,7 @@ from spotd.decide.draft import Draft
 from spotd.decide.ending import clean_up, finish, obey_limits, stop_wanted
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
 from spotd.decide.outbidding import move_outbid
+from spotd.decide.overdue import tell_unsaved
 from spotd.decide.placing import choose, place_job
 from spotd.decide.saving import move_when_slow, save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed
@@ -41,6 +42,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     choose,  # the first whole gang that said hello
     place_job,  # a wanted job without an active node
     save_when_slow,  # health asks for a checkpoint
+    tell_unsaved,  # the newest checkpoint is old
     clean_up,  # an ended job keeps nothing
     arm,  # the calls that are due now
 )

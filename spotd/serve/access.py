@@ -5,17 +5,40 @@ from __future__ import annotations
 from typing import Any
 
 from spotd.act.effects import LinkError
-from spotd.model import Node
+from spotd.model import Job, Node
 from spotd.serve.call import ApiError, Call, conflict, not_found
 from spotd.serve.users import check_enabled
 from spotd.states import NodeState
 from spotd.vault import host_key, make_key_pair, open_job_keys
 
 
+def ssh_address(call: Call) -> dict[str, Any]:
+    """Where the job's machine of a `rank` is, and as whom to log in: the one that trains, else the
+    newest that can be reached. Lets nobody in."""
+    return _address(call, *_machine(call))
+
+
 def ssh_access(call: Call) -> dict[str, Any]:
-    """Address, user and keys of the job's machine of a `rank`: the one that trains, else the
-    newest that can be reached. The private key is new, the caller's own, and let in just now; the
-    daemon's never leaves it."""
+    """The same with a private key: new, the caller's own, and let in just now; the daemon's never
+    leaves it."""
+    job, node = _machine(call)
+    address = _address(call, job, node)
+    pair = make_key_pair(call.backing.ids.random_bytes)
+    try:
+        call.backing.admit(node, call.actor, pair.public)
+    except LinkError as error:
+        text = f"the machine of job {job.name} does not let anybody in now: {error}"
+        raise conflict(text, f"spotctl show {job.name}, and again in a moment") from None
+    try:
+        check_enabled(call)
+    except ApiError:
+        call.backing.put_out()
+        raise
+    return {**address, "private_key": pair.private}
+
+
+def _machine(call: Call) -> tuple[Job, Node]:
+    """Raises ApiError where none can be reached."""
     job = call.job()
     rank = call.number("rank", 0, 0, 1 << 20)
     if rank >= job.spec.num_nodes:
@@ -28,18 +51,10 @@ def ssh_access(call: Call) -> dict[str, Any]:
             f"job {job.name} has no machine that can be reached now",
             f"spotctl show {job.name} says what it is waiting for",
         )
-    node = max(nodes, key=lambda n: (n.state is NodeState.RUNNING, n.chosen, n.generation))
-    pair = make_key_pair(call.backing.ids.random_bytes)
-    try:
-        call.backing.admit(node, call.actor, pair.public)
-    except LinkError as error:
-        text = f"the machine of job {job.name} does not let anybody in now: {error}"
-        raise conflict(text, f"spotctl show {job.name}, and again in a moment") from None
-    try:
-        check_enabled(call)
-    except ApiError:
-        call.backing.put_out()
-        raise
+    return job, max(nodes, key=lambda n: (n.state is NodeState.RUNNING, n.chosen, n.generation))
+
+
+def _address(call: Call, job: Job, node: Node) -> dict[str, Any]:
     keys = open_job_keys(call.backing.vault, job.id, call.backing.store.job_key(job.id))
     return {
         "kind": "SshAccess",
@@ -49,7 +64,6 @@ def ssh_access(call: Call) -> dict[str, Any]:
         "host": node.host,
         "port": node.port or 22,
         "user": node.ssh_user,
-        "private_key": pair.private,
         "host_public_key": host_key(keys, node.token).public,
         "local": node.offer.local,
     }

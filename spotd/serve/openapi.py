@@ -58,6 +58,7 @@ BODY: dict[str, dict[str, Schema]] = {
         "packages": {"type": "array", "items": _PACKAGE},
         "request_id": {**_TEXT, "description": "The same again is the same job"},
     },
+    "POST /v1/jobs/{job}/ssh": {"rank": _NUMBER},
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
     "POST /v1/alerts/test": {"route": _TEXT},
     "POST /v1/secrets/{name}": {"value": _TEXT},

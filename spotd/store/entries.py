@@ -6,7 +6,7 @@ WireError, before anything of the entry is taken over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,13 +14,22 @@ from providers.base import NoticeKind
 from spotd import wire
 from spotd.log import redactor
 from spotd.model import Event, HeadSeen, Job, S, Severity
-from spotd.store.columns import clean
 from spotd.store.notices import Heard as HeardNotice
 from spotd.store.rows import NodeRow
-from spotd.wire import MAX_NUMBER, JournalEntry, WireError, shown
+from spotd.store.said import (
+    MAX_TEXT,
+    read_code,
+    read_flag,
+    read_float,
+    read_int,
+    read_items,
+    read_losses,
+    read_rest,
+    read_text,
+    read_words,
+)
+from spotd.wire import JournalEntry, WireError, shown
 
-MAX_TEXT = 4000  # of what a node says, in an event or a column
-MAX_LOSSES = 10_000
 MAX_AGE_S = 30 * 86_400.0  # no notice or duration is longer
 
 # The node columns that the journal owns; written together, once a batch.
@@ -95,39 +104,6 @@ class Heard:
         self.due = True
 
 
-# --- reading fields
-
-
-def _text(data: Any, name: str, default: str | None = None) -> str:
-    value = data.get(name, default)
-    if not isinstance(value, str):
-        raise WireError(f"field {name!r} is {shown(value)}")
-    return clean(value[:MAX_TEXT])
-
-
-def _int(data: Any, name: str, default: int | None = None) -> int:
-    value = data.get(name, default)
-    fits = isinstance(value, int) and not isinstance(value, bool)
-    if not fits or not 0 <= value <= MAX_NUMBER:
-        raise WireError(f"field {name!r} is {shown(value)}")
-    return int(value)
-
-
-def _float(data: Any, name: str, default: float | None = None) -> float:
-    value = data.get(name, default)
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fits or not 0 <= value <= MAX_NUMBER:  # nan compares false
-        raise WireError(f"field {name!r} is {shown(value)}")
-    return float(value)
-
-
-def _flag(data: Any, name: str) -> bool:
-    value = data.get(name, False)
-    if not isinstance(value, bool):
-        raise WireError(f"field {name!r} is {shown(value)}")
-    return value
-
-
 # --- one function a kind
 
 
@@ -140,31 +116,21 @@ def _hello(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 
 def _setup(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    status = _text(entry.data, "status")
+    status = read_text(entry.data, "status")
     if status not in ("begin", "ok", "failed"):
         raise WireError(f"field 'status' is {shown(status)}")
     if status == "begin":
         node.say(Event("setup", "setup has begun"), at_us)
         return
-    seconds = _float(entry.data, "seconds", 0.0)
+    seconds = read_float(entry.data, "seconds", 0.0)
     if status == "ok":
         node.say(Event("setup", f"setup done in {seconds:.1f} s"), at_us)
         return
-    code, tail = _int_or_none(entry.data, "code"), redactor.clean(_text(entry.data, "tail", ""))
+    code, tail = read_code(entry.data, "code"), read_words(entry.data, "tail", "")
     node.columns |= {"setup_failed": True, "exit_tail": tail}
     node.due = True
     text = f"setup failed with code {code} after {seconds:.1f} s"
     node.say(Event("setup", text, severity=Severity.ERROR, data={"tail": tail}), at_us)
-
-
-def _int_or_none(data: Any, name: str) -> int | None:
-    """Exit codes: negative for a signal, absent when there is none."""
-    value = data.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 2**31 - 1:
-        raise WireError(f"field {name!r} is {shown(value)}")
-    return value
 
 
 def _started(node: Heard, _entry: JournalEntry, at_us: int) -> None:
@@ -180,7 +146,7 @@ def _ready(node: Heard, _entry: JournalEntry, at_us: int) -> None:
 
 
 def _claimed(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    step, manifest = _int(entry.data, "step", 0), _text(entry.data, "manifest", "")
+    step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
     node.first("claimed_at_us", at_us)
     node.columns["last_step"] = max(node.columns["last_step"], step)
     node.head(step, manifest, at_us, released=False)
@@ -193,13 +159,13 @@ def _progress(node: Heard, entry: JournalEntry, at_us: int) -> None:
         "job_id": node.job.id,
         "generation": node.row.generation,
         "at_us": at_us,
-        "from_step": _int(data, "from_step"),
-        "to_step": _int(data, "to_step"),
-        "losses": _losses(data),
-        "first_at_us": _int(data, "first_at_us", entry.at_us),
-        "last_at_us": _int(data, "last_at_us", entry.at_us),
-        "tokens": _int(data, "tokens", 0),
-        "busy_s": _float(data, "busy_s", 0.0),
+        "from_step": read_int(data, "from_step"),
+        "to_step": read_int(data, "to_step"),
+        "losses": read_losses(data),
+        "first_at_us": read_int(data, "first_at_us", entry.at_us),
+        "last_at_us": read_int(data, "last_at_us", entry.at_us),
+        "tokens": read_int(data, "tokens", 0),
+        "busy_s": read_float(data, "busy_s", 0.0),
     }
     node.progress.append(row)
     node.columns["last_step"] = max(node.columns["last_step"], row["to_step"])
@@ -207,32 +173,20 @@ def _progress(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.stepped(at_us)
 
 
-def _losses(data: Any) -> tuple[float, ...]:
-    """NaN and infinity are losses too: that is how divergence looks."""
-    losses = data.get("losses", [])
-    fits = isinstance(losses, list) and len(losses) <= MAX_LOSSES
-    if not fits or any(type(loss) not in (int, float) for loss in losses):
-        raise WireError("field 'losses' is not a list of numbers")
-    try:
-        return tuple(float(loss) for loss in losses)
-    except OverflowError as error:
-        raise WireError(f"field 'losses': {error}") from None
-
-
 def _checkpoint(node: Heard, entry: JournalEntry, at_us: int) -> None:
     data = entry.data
     row: dict[str, Any] = {
         "job_id": node.job.id,
-        "manifest": _text(data, "manifest"),
+        "manifest": read_text(data, "manifest"),
         "generation": node.row.generation,
-        "step": _int(data, "step"),
-        "bytes": _int(data, "bytes", 0),
-        "trigger": _text(data, "trigger", ""),
-        "released": _flag(data, "released"),
-        "final": _flag(data, "final"),
+        "step": read_int(data, "step"),
+        "bytes": read_int(data, "bytes", 0),
+        "trigger": read_text(data, "trigger", ""),
+        "released": read_flag(data, "released"),
+        "final": read_flag(data, "final"),
         "committed_at_us": at_us,
-        "stage_s": _float(data, "stage_s", 0.0),
-        "write_s": _float(data, "write_s", 0.0),
+        "stage_s": read_float(data, "stage_s", 0.0),
+        "write_s": read_float(data, "write_s", 0.0),
     }
     if not row["manifest"]:
         raise WireError("field 'manifest' is empty")
@@ -241,19 +195,20 @@ def _checkpoint(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 
 def _checkpoint_failed(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    text = f"saving step {_int(entry.data, 'step', 0)} failed: {_text(entry.data, 'error', '')}"
+    step, error = read_int(entry.data, "step", 0), read_words(entry.data, "error", "")
+    text = f"saving step {step} failed: {error}"
     node.say(Event("checkpoint_failed", text, severity=Severity.ERROR, alert=True), at_us)
 
 
 def _checkpoint_skipped(node: Heard, entry: JournalEntry, at_us: int) -> None:
     data = entry.data
-    text = f"the checkpoint of step {_int(data, 'step', 0)} is damaged and was passed over"
+    text = f"the checkpoint of step {read_int(data, 'step', 0)} is damaged and was passed over"
     event = Event(
         "checkpoint_skipped",
-        f"{text}: {_text(data, 'error', '')}",
+        f"{text}: {read_words(data, 'error', '')}",
         severity=Severity.WARNING,
         alert=True,
-        data={"manifest": _text(data, "manifest", "")},
+        data={"manifest": read_text(data, "manifest", "")},
     )
     node.say(event, at_us)
 
@@ -261,17 +216,17 @@ def _checkpoint_skipped(node: Heard, entry: JournalEntry, at_us: int) -> None:
 def _notice(node: Heard, entry: JournalEntry, at_us: int) -> None:
     data = entry.data
     try:
-        kind = NoticeKind(_text(data, "kind"))
+        kind = NoticeKind(read_text(data, "kind"))
     except ValueError:
         raise WireError(f"field 'kind' is {shown(data.get('kind'))}") from None
     known = data.get("remaining_s") is not None
     # A deadline that has passed may come as a negative rest.
-    left_s = max(_signed(data, "remaining_s"), 0.0) if known else 0.0
+    left_s = max(read_rest(data, "remaining_s"), 0.0) if known else 0.0
     if left_s > MAX_AGE_S:
         raise WireError(f"field 'remaining_s' is {left_s}")
     deadline_us = at_us + int(left_s * S) if known else None
-    said = (_text(data, "source", ""), _text(data, "text", ""))
-    ids = (node.row.id, node.job.id, _text(data, "notice_id"))
+    said = (read_words(data, "source", ""), read_words(data, "text", ""))
+    ids = (node.row.id, node.job.id, read_text(data, "notice_id"))
     again = ids[2] in node.withdrawn
     node.notices.append(HeardNotice(*ids, kind, at_us, deadline_us, *said, again))
     # Taken back and said again within one batch: what came last counts.
@@ -279,15 +234,8 @@ def _notice(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.due = True
 
 
-def _signed(data: Any, name: str) -> float:
-    value = data.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
-        return 0.0
-    return _float(data, name)
-
-
 def _notice_withdrawn(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    notice_id = _text(entry.data, "notice_id")
+    notice_id = read_text(entry.data, "notice_id")
     node.withdrawn.append(notice_id)
     node.due = True
     text = "the notice was withdrawn"
@@ -295,21 +243,21 @@ def _notice_withdrawn(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 
 def _metadata(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    if _flag(entry.data, "up"):
+    if read_flag(entry.data, "up"):
         node.say(Event("metadata", "the metadata service answers again"), at_us)
         return
-    error = _text(entry.data, "error", "")
+    error = read_words(entry.data, "error", "")
     text = f"the metadata service does not answer: notices may be missed ({error})"
     node.say(Event("metadata", text, severity=Severity.WARNING), at_us)
 
 
 def _draining(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    reason, plan = _text(entry.data, "reason", ""), _text(entry.data, "plan", "")
+    reason, plan = read_words(entry.data, "reason", ""), read_words(entry.data, "plan", "")
     node.say(Event("node_draining", f"the node drains ({reason}): {plan}"), at_us)
 
 
 def _released(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    step, manifest = _int(entry.data, "step", 0), _text(entry.data, "manifest", "")
+    step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
     node.first("released_at_us", at_us)
     node.head(step, manifest, at_us, released=True)
     node.say(Event("released", f"released HEAD at step {step}"), at_us)
@@ -323,13 +271,13 @@ _ENDS = {
 
 
 def _exited(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    code = _int_or_none(entry.data, "code")
+    code = read_code(entry.data, "code")
     if code is None:
         raise WireError("field 'code' is missing")
     node.columns |= {
         "exit_code": code,
         "exited_at_us": at_us,
-        "exit_tail": _text(entry.data, "tail", ""),
+        "exit_tail": read_words(entry.data, "tail", ""),
     }
     node.due = True
     obeyed = code == wire.EXIT_RELEASED and node.columns["released_at_us"]
@@ -339,42 +287,39 @@ def _exited(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 
 def _warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    text = _text(entry.data, "text")
+    text = read_words(entry.data, "text")
     node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
 
 
 def _rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    text = f"no finite number came of training up to step {_int(entry.data, 'from_step')}: it went"
-    text = f"{text} back to the checkpoint of step {_int(entry.data, 'step')}, past those batches"
+    text = (
+        f"no finite number came of training up to step {read_int(entry.data, 'from_step')}: it went"
+    )
+    text = (
+        f"{text} back to the checkpoint of step {read_int(entry.data, 'step')}, past those batches"
+    )
     node.say(Event("rolled_back", text, severity=Severity.WARNING, alert=True), at_us)
 
 
 def _unwell(node: Heard, entry: JournalEntry, at_us: int) -> None:
     """It was ended; the exit that follows, where it does, decides what becomes of the machine."""
     data = entry.data
-    hung, text = _text(data, "what") == "hung", _text(data, "text")
+    hung, text = read_text(data, "what") == "hung", read_words(data, "text")
     text = f"training hangs: {text}" if hung else text
-    stacks = _int(data, "stacks", 0)
+    stacks = read_int(data, "stacks", 0)
     text += f"; the stacks of {stacks} of its processes are in its log" if stacks else ""
     again = "it begins again here, from its last checkpoint"
-    text += f"; {again if _flag(data, 'again') else 'that was its end on this machine'}"
+    text += f"; {again if read_flag(data, 'again') else 'that was its end on this machine'}"
     event = Event("hung" if hung else "gpu", text, severity=Severity.WARNING, alert=True)
     node.say(event, at_us)
 
 
 def _wiped(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    what = [str(name)[:40] for name in _items(entry.data, "what")]
-    left = len(_items(entry.data, "left_mounts")) + (_int_or_none(entry.data, "failed") or 0)
-    text = f"{', '.join(what[:8])} {_text(entry.data, 'how', 'removed')[:40]}"
+    what = [redactor.clean(str(name))[:40] for name in read_items(entry.data, "what")]
+    left = len(read_items(entry.data, "left_mounts")) + (read_code(entry.data, "failed") or 0)
+    text = f"{', '.join(what[:8])} {read_words(entry.data, 'how', 'removed')[:40]}"
     text += f", {left} left" if left else ""
     node.columns |= {"wiped_at_us": at_us, "wiped_text": text}
-
-
-def _items(data: Mapping[str, Any], name: str) -> list[Any]:
-    found = data.get(name, [])
-    if not isinstance(found, list):
-        raise WireError(f"field {name!r} is {found!r}")
-    return found
 
 
 APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {

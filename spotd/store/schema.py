@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS = tuple(f"{number:04}" for number in range(1, 12))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -82,7 +82,7 @@ jobs = Table(
     count("failures"),
     big("place_after_us"),
     big("save_wanted_at_us"),
-    *(big("waiting_since_us"), big("waiting_told_us")),
+    *(big("waiting_since_us"), big("waiting_told_us"), big("unsaved_told_us")),
     words("stop_text"),
     big("wake_at_us"),
     big("notes_seen"),

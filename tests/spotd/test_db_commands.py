@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from spotd.cli.app import run as spotctl
 from spotd.command import main
 from spotd.lock import hold_database
 from spotd.store import schema
@@ -77,6 +80,53 @@ def test_the_schema_goes_back_and_forth(
     assert main(["db", "downgrade", "7777", "-c", config]) == 1
     assert f"'7777' is none before it: name one of {schema.REVISIONS[0]}" in capsys.readouterr().err
     assert revision(file) == HEAD
+
+
+BOTH = pytest.mark.parametrize("program", [main, spotctl], ids=["spotd", "spotctl"])
+Program = Callable[[Sequence[str]], int]
+
+
+@BOTH
+def test_both_programs_bring_it_to_the_new_schema(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], program: Program
+) -> None:
+    file, older = make_database(tmp_path), schema.REVISIONS[-2]
+    assert main(["db", "downgrade", older, "-c", config]) == 0
+    capsys.readouterr()
+    assert program(["db", "upgrade", "-c", config, "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data == {"apiVersion": "spotd/v1", "kind": "Upgrade", "before": older, "after": HEAD}
+    assert revision(file) == HEAD
+    assert program(["db", "upgrade", "-c", config]) == 0
+    assert capsys.readouterr().out == f"the database is up to date: schema {HEAD}\n"
+
+
+@BOTH
+def test_what_keeps_them_from_it_is_said(
+    tmp_path: Path, config: str, capsys: pytest.CaptureFixture[str], program: Program
+) -> None:
+    file = make_database(tmp_path)
+    with hold_database(file):
+        assert program(["db", "upgrade", "-c", config]) == 1
+    assert "another spotd uses the database" in capsys.readouterr().err
+    lock = file.with_name(f"{file.name}.lock")
+    lock.unlink()
+    lock.mkdir()  # a test that may be root's has no file that it must not open
+    assert program(["db", "upgrade", "-c", config]) == 1
+    assert "cannot be used: Is a directory\ntry: run it as the user" in capsys.readouterr().err
+    lock.rmdir()
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    assert program(["db", "upgrade", "-c", config]) == 1
+    assert "install the newer spotd" in capsys.readouterr().err
+
+
+def test_an_upgrade_is_made_on_the_box_itself(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(["--host", "me@box", "db", "upgrade", "-c", config]) == 2
+    assert "try: ssh me@box spotctl db upgrade" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("output", ["table", "json"])

@@ -142,6 +142,16 @@ def test_limits_take_effect_and_a_lower_one_ends_nothing(box: Box, manager: Mana
         assert len(machines(box, job_id)) == 1
 
 
+def test_who_may_do_what_by_another_file_is_on_record(box: Box, manager: Manager) -> None:
+    edit(box, "[limits]", '[access]\nadmins = "others"\n[limits]')
+    assert reload(box, manager).endswith("access.admins")
+    lines = box.client.get("/v1/audit")["items"]
+    assert [(line["user"], line["action"], line["outcome"], line["text"]) for line in lines] == [
+        ("root/systemd", "config reload", "asked", "access.admins"),
+        ("root/systemd", "config reload", "done", "access.admins"),
+    ]
+
+
 WRONG = [
     ("max_nodes = 1", "max_nodes = many", "not TOML"),
     ("max_nodes = 1", "max_nodes = 0", "limits.max_nodes"),

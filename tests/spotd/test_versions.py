@@ -188,7 +188,7 @@ def take_away(box: Box, job_id: str, number: int) -> None:
 
 def let_in(box: Box, job_id: str) -> str:
     """What a user sees who logs in to the job's machine."""
-    access = box.client.get(f"/v1/jobs/{job_id}/ssh")
+    access = box.client.post(f"/v1/jobs/{job_id}/ssh")
     address = Address(access["host"], access["port"], access["user"], access["host_public_key"])
     connection = connect(address, access["private_key"], 20.0)
     try:

@@ -26,6 +26,7 @@ from trainer.agent.pace import Pace
 from trainer.agent.phase import Phase
 from trainer.agent.places import in_memory
 from trainer.agent.recall import Recall, describe_agent
+from trainer.agent.saves import Saves
 from trainer.agent.site import Site
 from trainer.agent.training import Training
 from trainer.agent.ward import Ward
@@ -38,7 +39,6 @@ COMMAND_TIMEOUT_S = 20.0
 _WELL = {wire.EXIT_FINISHED, wire.EXIT_RELEASED, wire.EXIT_FENCED}
 LINGER_S = 600.0  # after the end, for whoever follows
 LINGER_STOPPED_S = 2.0
-SAVE_PENDING_S = 30.0
 
 
 class Agent:
@@ -54,7 +54,7 @@ class Agent:
         self.deadman = Deadman(site.config, site.monotonic())
         self._pace = Pace(recall, self._demands)
         self._ward = Ward(site, self._training, self._demands, self._pace, recall)
-        self._save_asked_at = float("-inf")
+        self._saves = Saves(self._demands, self._pace, self._warn, recall, site.monotonic())
         self._beat_at = 0.0
         self._leave_at: float | None = None
         self._told_to_leave = False
@@ -181,6 +181,8 @@ class Agent:
                 self._stop(f"{danger.reason}: the latest safe moment", None)
             elif self.deadman.due(self._pace.policy(), now, idle=idle):
                 self._stop(self.deadman.reason(now), None if idle else self.deadman.deadline)
+            elif self._saves.due(now, self._site.config.rank):
+                self._save({})
         elif phase is Phase.RUNNING:
             self._insist(stopping, now)
 
@@ -252,6 +254,7 @@ class Agent:
 
     def on_metadata(self, up: bool, error: str) -> None:
         self._journal.append(wire.METADATA, {"up": up, "error": error})
+        self._site.post(lambda: self._saves.see(up=up))
 
     def _meet(self, notice: Notice, *, news: bool = False) -> None:
         """Plan for a notice, in the loop."""
@@ -309,8 +312,7 @@ class Agent:
     def _note(self, kind: str, data: Mapping[str, Any]) -> None:
         self._training.note_said(kind)
         self._ward.note(kind, data)
-        if kind in (wire.CHECKPOINT, wire.CHECKPOINT_FAILED):
-            self._save_asked_at = float("-inf")
+        self._saves.note(kind, self._site.monotonic())
         if kind == wire.CHECKPOINT and data.get("final") is True:
             self._training.final = True
 
@@ -378,11 +380,8 @@ class Agent:
         if data.get("final") is True:
             why_not = self._training.commit_final()
             return Reply(not why_not, why_not)
-        now = self._site.monotonic()
-        # The same request again, while the first is being served, is the same request.
-        if self._training.phase is Phase.RUNNING and now - self._save_asked_at > SAVE_PENDING_S:
-            self._save_asked_at = now
-            self._demands.saves += 1
+        running = self._training.phase is Phase.RUNNING
+        if running and self._saves.ask(self._site.monotonic()):
             self._link.publish()
             self._demands.write()
             if not self._link.connected:

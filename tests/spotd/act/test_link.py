@@ -20,6 +20,7 @@ from providers.stores.local import LocalStore
 from spotd.act.bundle import Bundle, build_bundle
 from spotd.act.effects import LinkError
 from spotd.act.link import LOADER_COMMAND, SshLink, node_command
+from spotd.log import redactor
 from spotd.wire import SAVE, AgentConfig, Command
 from tests.rigs import processes, sshd
 from tests.rigs.station import Station, station, wait_until
@@ -96,6 +97,17 @@ def test_a_machine_whose_python_is_too_old(here: Station) -> None:
 def test_a_configuration_that_the_agent_refuses(here: Station) -> None:
     with pytest.raises(LinkError, match="the agent did not start: exit 1"):
         here.link.boot(here.enlist(), here.keys, replace(CONFIG, job_id="../x"), CALL_S)
+
+
+def test_a_secret_that_the_cut_runs_through_is_hidden(here: Station) -> None:
+    """What a machine says last is told; what a cut leaves of a secret would look like none."""
+    redactor.register(SECRET)
+    rest = "." * (400 - len(SECRET) // 2)
+    with_python(here, f"#!/bin/sh\necho '{SECRET}{rest}' >&2\nexit 1\n")
+    with pytest.raises(LinkError) as caught:
+        here.link.boot(here.enlist(), here.keys, CONFIG, CALL_S)
+    assert rest in str(caught.value)
+    assert SECRET[-4:] not in str(caught.value)
 
 
 def test_a_command_and_its_reply(here: Station) -> None:

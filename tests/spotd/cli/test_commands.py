@@ -350,12 +350,15 @@ def test_ssh_pins_the_host_key_and_hides_the_user_key(
     assert last.endswith("'-p', '2222', '-l', 'ubuntu', '--', '127.0.0.9', 'nvidia-smi', '-L']")
 
 
-def test_ssh_json_has_no_key(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
+def test_ssh_json_has_no_key_and_lets_nobody_in(
+    rig: Rig, spotctl: Spotctl, capsys: Captured
+) -> None:
     rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
     assert spotctl(rig, "ssh", "gpt", "-o", "json") == 0
     out = capsys.readouterr().out
     assert json.loads(out)["host"] == "127.0.0.9"
     assert "PRIVATE" not in out
+    assert rig.hosts.inside == {}
 
 
 # --- run

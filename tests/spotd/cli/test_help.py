@@ -25,7 +25,8 @@ from tests.spotd.serve.rig import Rig, story
 EXAMPLES = Path("examples").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
-LINES += ["orphans end", "quarantine status", "quarantine release", "db backup"]
+LINES += ["orphans end", "quarantine status", "quarantine release"]
+LINES += ["db backup", "db upgrade"]
 LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
 LINES += ["user ls", "user disable", "user enable"]
@@ -78,8 +79,8 @@ def examples() -> Iterator[str]:
     """Every example of a command that needs nothing but the daemon, and ends by itself."""
     for module in ["app", *(entry.module for entry in ENTRIES.values())]:
         for line in lines_of(module):
-            follows = " -f" in line or "--host" in line
-            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo"} and not follows:
+            other = " -f" in line or "--host" in line or "db upgrade" in line
+            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo"} and not other:
                 yield line
 
 

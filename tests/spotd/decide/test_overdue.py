@@ -9,10 +9,32 @@ import pytest
 
 from providers.base import Scope
 from spotd.decide.overdue import STAYS_AGAIN_S, STAYS_S, WAITS_AGAIN_S, WAITS_S
-from spotd.model import Desired, Event, Limits, Market, Refusal, S, View
+from spotd.model import (
+    Desired,
+    Event,
+    LeaveReason,
+    Limits,
+    Market,
+    Outcome,
+    Refusal,
+    S,
+    Severity,
+    View,
+)
 from spotd.plan import Plan
 from spotd.states import NodeState
-from tests.spotd.decide.build import NOW, OFFERS, market, node, offer, settle, spec, view
+from tests.spotd.decide.build import (
+    NOW,
+    OFFERS,
+    head,
+    market,
+    node,
+    notice,
+    offer,
+    settle,
+    spec,
+    view,
+)
 
 
 def told(plan: Plan, kind: str) -> list[Event]:
@@ -115,3 +137,117 @@ def test_an_unknown_launch_that_stays_unknown_is_told() -> None:
 def test_who_waits_behind_a_limit_wakes_for_it_as_before() -> None:
     _, plan = settle(view(), market(limits=Limits(1), blocked="1 of 1 nodes are in use"))
     assert plan.wake_at_us == NOW + 15 * S
+
+
+# --- the next checkpoint
+
+EVERY_S = 300.0
+PREEMPTED, GOING = LeaveReason.PREEMPTED, (notice(),)
+
+
+def training(since_s: float = 0.0, **job: Any) -> View:
+    """It came to its first step so long ago, and its agent talks on."""
+    first_us = NOW - int(since_s * S)
+    one = node(NodeState.RUNNING, first_step_at_us=first_us, heard_at_us=NOW)
+    return view(one, job={"first_step_at_us": first_us, **job})
+
+
+def hear(before: View, now_us: int, step: int = 0) -> View:
+    """Its agent is heard; with `step`, it tells of a checkpoint."""
+    nodes = tuple(replace(one, heard_at_us=now_us) for one in before.nodes)
+    saved = head(step=step, seen_at_us=now_us) if step else before.job.head
+    return replace(before, nodes=nodes, job=replace(before.job, head=saved))
+
+
+def lives(saves_s: list[float], end_s: float) -> list[int]:
+    """Seconds at which the user of one is told that saves at these moments, and is looked at each
+    20 s and twice."""
+    before, found, now_s = training(), [], 0.0
+    left = list(saves_s)
+    while now_s < end_s:
+        now_us = NOW + int(now_s * S)
+        step = 100 + int(now_s) if left and left[0] <= now_s else 0
+        del left[: 1 if step else 0]
+        before, plan = settle(hear(before, now_us, step), None, now_us)
+        again, twice = settle(before, None, now_us)
+        assert not told(twice, "unsaved"), "once"
+        assert again.job == before.job
+        found += [int(now_s)] * len(told(plan, "unsaved"))
+        now_s += 20.0
+    return found
+
+
+def test_who_saves_in_time_alarms_nobody() -> None:
+    assert lives([300.0 * n for n in range(1, 60)], 4 * 3600) == []
+
+
+def test_the_newest_checkpoint_is_told_as_old_once_until_there_is_another() -> None:
+    """The store is away for two hours, and again for two."""
+    away = [300.0, 600.0, 7800.0, 8100.0, 15_300.0]
+    assert lives(away, 5 * 3600) == [1200, 8700, 15_900]
+
+
+def test_one_that_is_late_each_time_is_told_once_an_hour() -> None:
+    """Its steps take longer than its cadence."""
+    assert lives([900.0 * n for n in range(1, 12)], 2.5 * 3600) == [600, 4200, 7800]
+
+
+def test_what_it_would_cost_is_told_to_its_routes() -> None:
+    saved = head(step=480, seen_at_us=NOW - 700 * S)
+    after, plan = settle(training(4000.0, head=saved))
+    [event] = told(plan, "unsaved")
+    assert event.text.startswith("train has saved nothing for 12 min, and should each 5 min")
+    assert event.text.endswith("it goes back to step 480")
+    assert (event.alert, event.severity) == (True, Severity.ERROR)
+    assert after.job.unsaved_told_us == NOW
+
+
+def test_a_checkpoint_of_the_machine_before_is_not_its_own() -> None:
+    """One that just began to train again had no time to save."""
+    old = head(generation=1, seen_at_us=NOW - 9000 * S)
+    _, plan = settle(training(30.0, head=old, generation=1))
+    assert not told(plan, "unsaved")
+    after = training(30.0)
+    newer = tuple(replace(one, generation=2) for one in after.nodes)
+    _, plan = settle(replace(after, nodes=newer, job=replace(after.job, generation=2, head=old)))
+    assert not told(plan, "unsaved")
+
+
+def test_however_short_the_cadence_a_save_has_a_minute() -> None:
+    often = spec(checkpoint=replace(spec().checkpoint, every_s=4.0))
+    assert not told(settle(training(50.0, spec=often))[1], "unsaved")
+    [event] = told(settle(training(60.0, spec=often))[1], "unsaved")
+    assert event.text.startswith("train has saved nothing for 60 s, and should each 4 s")
+
+
+@pytest.mark.parametrize(
+    ("node_", "job", "market_"),
+    [
+        ({"heard_at_us": NOW - 60 * S}, {}, {}),  # it may save, and nobody hears of it
+        ({"link_down_at_us": NOW - S}, {}, {}),
+        ({}, {}, {"listening_since_us": NOW - 5 * S}),
+        ({"exit_code": 0, "exited_at_us": NOW}, {}, {}),
+        ({"released_at_us": NOW}, {}, {}),
+        ({"state": NodeState.DRAINING, "leave_reason": PREEMPTED, "notices": GOING}, {}, {}),
+        ({"first_step_at_us": 0}, {}, {}),
+        ({"rank": 1}, {}, {}),
+        ({}, {"stop_text": "max_duration"}, {}),
+        ({}, {"outcome": Outcome.FAILED}, {}),
+        ({}, {"spec": spec(checkpoint=replace(spec().checkpoint, engine="none"))}, {}),
+        ({}, {"spec": spec(checkpoint=replace(spec().checkpoint, every_s=2001.0))}, {}),
+    ],
+)
+def test_who_cannot_be_late_alarms_nobody(
+    node_: dict[str, Any], job: dict[str, Any], market_: dict[str, Any]
+) -> None:
+    late = training(4000.0)
+    assert told(settle(late)[1], "unsaved")
+    nodes = tuple(replace(one, **node_) for one in late.nodes)
+    other = replace(late, nodes=nodes, job=replace(late.job, **job))
+    assert not told(settle(other, market(**market_))[1], "unsaved")
+
+
+def test_it_is_looked_at_when_the_next_one_is_overdue() -> None:
+    saved = head(seen_at_us=NOW - 100 * S)
+    _, plan = settle(training(4000.0, head=saved))
+    assert plan.wake_at_us <= NOW + int((2 * EVERY_S - 100) * S)

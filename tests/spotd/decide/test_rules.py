@@ -407,7 +407,8 @@ def test_max_cost_saves_first_and_stops_then() -> None:
 
 
 def test_max_cost_wakes_when_the_money_will_be_gone() -> None:
-    job = {"spec": spec(max_cost_microusd=20_000_000)}
+    seldom = replace(spec().checkpoint, every_s=3600.0)  # when that is overdue, it wakes too
+    job = {"spec": spec(max_cost_microusd=20_000_000, checkpoint=seldom)}
     _, plan = settle(view(node(R), job=job, spent_microusd=10_000_000))
     assert plan.wake_at_us == NOW + 3600 * S, "10 dollars left at 10 dollars an hour"
 

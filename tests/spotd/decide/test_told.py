@@ -41,6 +41,8 @@ SCRIPTS: dict[str, Any] = {
     "spec": spec(num_nodes=2, checkpoint=replace(spec().checkpoint, engine="none"))
 }
 SCRIPT: dict[str, Any] = {"spec": spec(checkpoint=replace(spec().checkpoint, engine="none"))}
+LONG: dict[str, Any] = {"first_step_at_us": NOW - 250 * S}
+OFTEN = replace(spec().checkpoint, every_s=60.0)
 CRASH: dict[str, Any] = {"exit_code": 1, "exited_at_us": NOW - 30 * S, "exit_tail": "no memory"}
 DONE: dict[str, Any] = {"exit_code": 0, "exited_at_us": NOW - S}
 SAVED: dict[str, Any] = {"exit_code": 75, "exited_at_us": NOW, "released_at_us": NOW - S}
@@ -127,6 +129,19 @@ STORIES: dict[str, tuple[View, Market]] = {
     "training": told(node(R)),
     "training beside a machine that comes up": told(node(R), hello(generation=2, offer=OFFERS[1])),
     "slow": told(node(R), throughput=SLOW),
+    "nothing saved for long": told(node(R, **LONG), job={"spec": spec(checkpoint=OFTEN)}),
+    "saved long ago": told(
+        node(R, **LONG),
+        job={"spec": spec(checkpoint=OFTEN), "head": head(seen_at_us=NOW - 130 * S)},
+    ),
+    "saved long ago, and its user knows": told(
+        node(R, **LONG),
+        job={
+            "spec": spec(checkpoint=OFTEN),
+            "head": head(seen_at_us=NOW - 130 * S),
+            "unsaved_told_us": NOW - 5 * S,
+        },
+    ),
     # taken away
     "noticed": told(node(R, notices=(notice(90.0),))),
     "noticed without a deadline": told(node(R, notices=(notice(deadline_us=None),))),

@@ -410,7 +410,7 @@ def test_logs_end_with_the_job(rig: Rig, client: Client) -> None:
 
 def test_keys_are_for_the_unix_socket_only(rig: Rig) -> None:
     rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
-    assert raw(rig, "GET", "/v1/jobs/gpt/ssh")[0] == 200
+    assert raw(rig, "POST", "/v1/jobs/gpt/ssh")[0] == 200
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         make_app(rig.backing(), rig.authority), log_config=None, lifespan="off", ws="none"
@@ -420,7 +420,7 @@ def test_keys_are_for_the_unix_socket_only(rig: Rig) -> None:
     thread.start()
     connection = http.client.HTTPConnection(*listener.getsockname(), timeout=10)
     try:
-        connection.request("GET", "/v1/jobs/gpt/ssh")
+        connection.request("POST", "/v1/jobs/gpt/ssh")
         reply = connection.getresponse()
         assert reply.status == 403
         assert b"PRIVATE" not in reply.read()

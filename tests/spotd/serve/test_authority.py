@@ -203,7 +203,7 @@ def test_the_record_names_what_came_of_it(rig: Rig, admin: Client) -> None:
     job = admin.post("/v1/jobs", {"yaml": JOB_FILE})
     admin.post("/v1/jobs/gpt/pause")
     with pytest.raises(UserError, match="no machine"):
-        admin.get("/v1/jobs/gpt/ssh")
+        admin.post("/v1/jobs/gpt/ssh")
     rows = [row for row in rig.store.audit(0) if row.outcome is not AuditOutcome.ASKED]
     told = [(row.action, row.target, row.outcome.value, row.text) for row in rows]
     assert told[0] == ("run", "", "done", f"name=gpt id={job['id']}")
@@ -218,7 +218,7 @@ def test_the_record_names_what_came_of_it(rig: Rig, admin: Client) -> None:
 def test_a_key_that_is_handed_out_is_on_record_without_the_key(rig: Rig, admin: Client) -> None:
     node = rig.store.job_nodes(story(rig))[-1]
     rig.address(node, "127.0.0.9", 2222)
-    admin.get("/v1/jobs/gpt/ssh")
+    admin.post("/v1/jobs/gpt/ssh")
     last = rig.store.audit(0)[-1]
     assert (last.action, last.outcome, last.text) == (
         "ssh",

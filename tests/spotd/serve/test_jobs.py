@@ -170,14 +170,24 @@ def test_a_finished_job_cannot_be_steered(rig: Rig, client: Client) -> None:
 def test_ssh_prefers_the_machine_that_trains(rig: Rig, client: Client) -> None:
     job_id = story(rig)
     with pytest.raises(UserError, match="no machine that can be reached"):
-        client.get("/v1/jobs/gpt/ssh")
+        client.post("/v1/jobs/gpt/ssh")
     rig.address(rig.store.job_nodes(job_id)[-1], "127.0.0.9", 2222)
-    access = client.get("/v1/jobs/gpt/ssh")
+    access = client.post("/v1/jobs/gpt/ssh")
     assert (access["host"], access["port"], access["generation"]) == ("127.0.0.9", 2222, 2)
     assert "PRIVATE KEY" in access["private_key"]
     assert access["host_public_key"].startswith("ssh-ed25519 ")
     with pytest.raises(UserError, match="no rank 1"):
-        client.get("/v1/jobs/gpt/ssh", rank=1)
+        client.post("/v1/jobs/gpt/ssh", {"rank": 1})
+
+
+def test_who_asks_for_the_address_alone_is_not_let_in(rig: Rig, client: Client) -> None:
+    node = rig.store.job_nodes(story(rig))[-1]
+    rig.address(node, "127.0.0.9", 2222)
+    address = client.get("/v1/jobs/gpt/ssh", rank=0)
+    assert rig.hosts.inside == {}
+    access = client.post("/v1/jobs/gpt/ssh", {"rank": 0})
+    assert len(rig.hosts.inside) == 1
+    assert {**address, "private_key": access["private_key"]} == access
 
 
 def test_a_job_with_an_odd_name_in_the_path(rig: Rig, client: Client) -> None:

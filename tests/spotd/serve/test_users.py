@@ -93,7 +93,7 @@ def test_root_and_the_daemons_own_user_are_not_shut_out(rig: Rig, client: Client
 
 def test_each_login_has_a_key_of_its_own(rig: Rig, client: Client, node: Node) -> None:
     """Never the daemon's."""
-    first, second = (client.get("/v1/jobs/gpt/ssh")["private_key"] for _ in range(2))
+    first, second = (client.post("/v1/jobs/gpt/ssh")["private_key"] for _ in range(2))
     assert "PRIVATE KEY" in first
     assert first != second
     inside = rig.hosts.inside[node.id, ME.name]
@@ -148,7 +148,7 @@ def test_who_is_disabled_while_a_machine_lets_them_in_gets_no_key(
 
     monkeypatch.setattr(rig.hosts, "admit", slow)
     with pytest.raises(UserError, match="is disabled"):
-        client.get("/v1/jobs/gpt/ssh")
+        client.post("/v1/jobs/gpt/ssh")
     assert rig.hosts.inside == {}
 
 
@@ -171,7 +171,7 @@ def test_who_is_disabled_while_a_job_is_on_its_way_leaves_none(
 def test_a_machine_that_lets_nobody_in_says_so(rig: Rig, client: Client, node: Node) -> None:
     rig.hosts.away.add(node.id)
     with pytest.raises(UserError, match="does not let anybody in now: the machine does not answer"):
-        client.get("/v1/jobs/gpt/ssh")
+        client.post("/v1/jobs/gpt/ssh")
 
 
 def test_users_are_listed_and_let_in_again(rig: Rig, client: Client, node: Node) -> None:

@@ -8,6 +8,7 @@ from spotd.log import redactor
 from spotd.model import EffectKind, Event, S
 from spotd.states import NodeState
 from spotd.store import schema
+from spotd.store.said import MAX_TEXT
 from spotd.store.sql import SqlStore
 from tests.spotd.store.build import NOW, move, node, placed, said
 
@@ -17,10 +18,11 @@ TEXT = f"refused {CANARY}, {' and '.join(LOOKS)}; the rest is told"
 
 
 def on_record(store: SqlStore) -> str:
-    """Every row of every table."""
+    """Every row of every table, whole: a row of SQLAlchemy's shows the ends of long texts alone."""
 
-    def rows(table: str) -> list[object]:
-        return store._database.read(lambda c: list(c.exec_driver_sql(f"SELECT * FROM {table}")))
+    def rows(table: str) -> list[tuple[object, ...]]:
+        query = f"SELECT * FROM {table}"
+        return store._database.read(lambda c: [tuple(row) for row in c.exec_driver_sql(query)])
 
     return "\n".join(f"{name}: {row}" for name in schema.metadata.tables for row in rows(name))
 
@@ -58,3 +60,24 @@ def test_what_others_say_is_on_record_without_secrets(sql_store: SqlStore) -> No
     assert found.count("the rest is told") >= 9, "each of them is kept, but for its secrets"
     assert [line for line in found.splitlines() if CANARY in line or "canaryCANARY" in line] == []
     assert node(store).exit_tail.startswith("refused [hidden], ghr_[hidden] and sig=[hidden]")
+
+
+def test_a_secret_that_the_cut_runs_through_is_hidden(sql_store: SqlStore) -> None:
+    """What is left of it would look like none."""
+    redactor.register(CANARY)
+    placed(sql_store)
+    entries: list[tuple[str, dict[str, object]]] = []
+    for left in range(len(CANARY) - 1, 3, -4):  # of the secret before the cut
+        text = "." * (MAX_TEXT - left) + CANARY
+        entries += [
+            ("warning", {"text": text}),
+            ("checkpoint_failed", {"step": 1, "error": text}),
+            ("checkpoint_failed", {"step": 1, "error": text[len("saving step 1 failed: ") :]}),
+            ("setup", {"status": "failed", "code": 1, "tail": text}),
+            ("exited", {"code": 1, "tail": text}),
+        ]
+    sql_store.record_journal([said(*entries)])
+    found = on_record(sql_store)
+    assert found.count("." * (MAX_TEXT - 100)) > len(entries) / 2, "it is kept, but for the secret"
+    assert CANARY[:4] not in found
+    assert all(len(row.event.text) <= MAX_TEXT for row in sql_store.events("j1"))
