@@ -20,10 +20,10 @@ def job_cost(call: Call) -> dict[str, Any]:
 def all_costs(call: Call) -> dict[str, Any]:
     """What jobs cost, newest first, at most `limit`; and the spend of all `total` jobs."""
     store = call.backing.store
-    jobs = sorted(store.jobs(), key=lambda job: job.created_at_us, reverse=True)
-    items = [_job_cost(call, job) for job in jobs[: call.number("limit", 100, 1, 10_000)]]
+    newest, total = store.newest_jobs(call.number("limit", 100, 1, 10_000))
+    items = [_job_cost(call, job) for job in newest]
     spend = usd(bill(store.segments(), call.now_us).spend_microusd)
-    return {"kind": "CostList", "items": items, "total": len(jobs), "spend_usd": spend}
+    return {"kind": "CostList", "items": items, "total": total, "spend_usd": spend}
 
 
 def _job_cost(call: Call, job: Job) -> dict[str, Any]:

@@ -27,12 +27,9 @@ def list_jobs(call: Call) -> dict[str, Any]:
     """Unfinished jobs, newest first; with `all=1` finished ones as well; at most `limit`."""
     finished = call.query.get("all", "") == "1"
     limit = call.number("limit", _PAGE, 1, 10_000)
-    jobs = call.backing.store.jobs(finished)
-    if not finished:
-        jobs = [job for job in jobs if job.outcome is None]
-    newest = sorted(jobs, key=lambda job: job.created_at_us, reverse=True)
-    items = [_summary(call, job) for job in newest[:limit]]
-    return {"kind": "JobList", "items": items, "total": len(newest)}
+    newest, total = call.backing.store.newest_jobs(limit, finished)
+    items = [_summary(call, job) for job in newest]
+    return {"kind": "JobList", "items": items, "total": total}
 
 
 def _summary(call: Call, job: Job) -> dict[str, Any]:

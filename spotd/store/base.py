@@ -246,6 +246,11 @@ class Store(LeakRecords, AccessRecords, Protocol):
     # --- what the outside may read
     def jobs(self, finished: bool = True) -> list[Job]: ...
 
+    def newest_jobs(self, limit: int, finished: bool = True) -> tuple[list[Job], int]:
+        """At most `limit` of them, the newest first, and how many there are. The others cost
+        nothing but the count."""
+        ...
+
     def find_job(self, name_or_id: str) -> Job | None:
         """By id, else the newest by that name."""
         ...

@@ -15,6 +15,7 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    true,
     update,
 )
 
@@ -160,6 +161,15 @@ def newer_head(known: HeadSeen | None, said: HeadSeen) -> HeadSeen:
 def jobs(conn: Connection, finished: bool) -> list[Job]:
     """Oldest first."""
     return [job_of(row) for row in conn.execute(_ALL if finished else _UNFINISHED)]
+
+
+def newest_jobs(conn: Connection, limit: int, finished: bool) -> tuple[list[Job], int]:
+    """See Store.newest_jobs."""
+    which = true() if finished else _jobs.outcome.is_(None)
+    order = _jobs.created_at_us.desc(), _jobs.id.desc()
+    newest = select(*JOB_COLUMNS).where(which).order_by(*order).limit(limit)
+    count = select(func.count(_jobs.id)).where(which)
+    return [job_of(row) for row in conn.execute(newest)], conn.execute(count).scalar_one()
 
 
 def find_job(conn: Connection, name_or_id: str) -> Job | None:

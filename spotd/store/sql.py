@@ -246,6 +246,9 @@ class SqlStore(SqlAccess):
     def jobs(self, finished: bool = True) -> list[Job]:
         return self._database.read(lambda c: jobs.jobs(c, finished))
 
+    def newest_jobs(self, limit: int, finished: bool = True) -> tuple[list[Job], int]:
+        return self._database.read(lambda c: jobs.newest_jobs(c, limit, finished))
+
     def find_job(self, name_or_id: str) -> Job | None:
         return self._database.read(lambda c: jobs.find_job(c, name_or_id))
 

@@ -226,6 +226,9 @@ class MemoryStore(MemoryAccess):
     def jobs(self, finished: bool = True) -> list[Job]:
         return jobs.jobs(self._here(), finished)
 
+    def newest_jobs(self, limit: int, finished: bool = True) -> tuple[list[Job], int]:
+        return jobs.newest_jobs(self._here(), limit, finished)
+
     def find_job(self, name_or_id: str) -> Job | None:
         return jobs.find_job(self._here(), name_or_id)
 

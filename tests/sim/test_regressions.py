@@ -28,8 +28,8 @@ CASES = [
     (Case(1, "slow", hours=4.0), "hurried"),
 ]
 # The same, of mistakes that no bug of the zoo is. A seed tells another story when other things
-# change: what its judge has learnt is held by `test_oracles.py` as well, and the product's by a test
-# of its own.
+# change: what its judge has learnt is held by `test_oracles.py` as well, what the product has, by a
+# test of its own.
 ALONE = [
     # A daemon that died every minute forgot since when it had seen what no row names; a person had
     # let it go, and it never ended.

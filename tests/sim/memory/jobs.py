@@ -85,6 +85,12 @@ def jobs(tables: Tables, finished: bool) -> list[Job]:
     return sorted(found, key=lambda job: (job.created_at_us, job.id))
 
 
+def newest_jobs(tables: Tables, limit: int, finished: bool) -> tuple[list[Job], int]:
+    """See Store.newest_jobs."""
+    found = jobs(tables, finished)
+    return found[::-1][:limit], len(found)
+
+
 def find_job(tables: Tables, name_or_id: str) -> Job | None:
     """See Store.find_job."""
     if name_or_id in tables.jobs:

@@ -211,6 +211,17 @@ def test_a_look_at_the_machines_reads_no_job_but_theirs(rig: Rig, client: Client
     assert decode_spec.cache_info().misses == 0
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/costs"])
+def test_a_page_of_jobs_reads_no_others(rig: Rig, client: Client, path: str) -> None:
+    for number in range(3):
+        rig.submit(name=f"job-{number}")
+    decode_spec.cache_clear()
+    page = client.get(path, limit="1")
+    assert len(page["items"]) == 1
+    assert page["total"] == 3
+    assert decode_spec.cache_info().misses == 1
+
+
 def test_why_shows_a_decision_and_takes_none(rig: Rig, client: Client) -> None:
     job_id = rig.submit()
     before = rig.store.find_job(job_id)

@@ -92,6 +92,21 @@ def test_names_are_had_by_id_of_those_jobs_that_there_are(store: Store) -> None:
     assert store.job_names(()) == {}
 
 
+def test_the_newest_jobs_are_had_a_few_at_a_time_and_counted(store: Store) -> None:
+    for number in range(4):
+        store.submit(submission(f"j{number}", name=f"job-{number}"), NOW + number // 2)
+    over = store.load_views(["j3"], NOW)["j3"]
+    commit(store, over, plan(ChangeJob({"outcome": Outcome.FAILED, "finished_at_us": NOW})))
+
+    def newest(limit: int, *, finished: bool) -> tuple[list[str], int]:
+        found, total = store.newest_jobs(limit, finished)
+        return [job.id for job in found], total
+
+    assert newest(9, finished=True) == (["j3", "j2", "j1", "j0"], 4)
+    assert newest(3, finished=True) == (["j3", "j2", "j1"], 4)
+    assert newest(1, finished=False) == (["j2"], 3)
+
+
 def test_many_threads_submit_one_name_and_one_wins(url: str) -> None:
     stores = [make(url) for _ in range(4)]
     outcomes: list[str] = []
