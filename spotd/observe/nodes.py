@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 2.0  # between looks for nodes to follow, without a hint
 LOOK_FLOOR_S = 0.1  # with hints; and never more than a tenth of the time
-TURN_S = 0.25  # the longest sleep
+TURN_S = 0.25  # the longest sleep, while there is a node
 # Between turns, while nodes have no more to say than fits into one: hundreds of them share a turn
 # then, which costs the same for one, and a notice is late by half of this.
 GATHER_S = 0.05
@@ -76,6 +76,7 @@ class Follower:
         self._retries = Retries(clock)
         self._gaps: dict[str, int] = {}
         self._unshipped: set[str] = set()
+        self._idle = False  # there is no node to follow or to open
         self._looked_s = -1e9
         self._look_took_s = 0.0
         self._judged_s = clock.monotonic_s()
@@ -150,7 +151,7 @@ class Follower:
         retry_s = self._retries.next_s({*self._opening, *self._followed})
         due_s = min(due_s, max(retry_s, self._looked_s + floor_s))
         if now_s < due_s:
-            return min(due_s - now_s, TURN_S)
+            return due_s - now_s if self._idle else min(due_s - now_s, TURN_S)
         self._poked.clear()
         self._looked_s = now_s
         self._look(now_s)
@@ -160,6 +161,7 @@ class Follower:
     def _look(self, now_s: float) -> None:
         """Open what should be followed, leave what should not."""
         booted = self._store.booted_nodes()
+        self._idle = not booted and not self._followed and not self._opening
         self._ending = {n for n, state in booted.items() if state is NodeState.TERMINATING}
         wanted = {n for n, state in booted.items() if state in FOLLOWED}
         for node_id in [n for n in self._followed if n not in wanted and n not in self._ending]:

@@ -18,6 +18,7 @@ from spotd.clock import SystemClock
 from spotd.model import Node
 from spotd.observe.nodes import Follower
 from spotd.observe.output import log_key
+from spotd.observe.waiting import Waiting
 from spotd.states import NodeState
 from spotd.store.sql import SqlStore, open_store
 from spotd.vault import JobKeys
@@ -131,9 +132,10 @@ class Station:
 
     # --- the daemon
 
-    def follow(self) -> Follower:
+    def follow(self, waiting: Waiting[Any] | None = None) -> Follower:
         """A running follower."""
-        follower = Follower(self.store, self.link, lambda _job: self.keys, self.objects, self.clock)
+        outside = (self.store, self.link, lambda _job: self.keys, self.objects, self.clock)
+        follower = Follower(*outside, waiting=waiting)
         self.followers.append(follower)
         follower.start()
         return follower

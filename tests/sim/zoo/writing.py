@@ -140,6 +140,8 @@ WRITING = (
         "the resume point is read before HEAD is claimed",
         _seen("C1", "R1"),
         _fence_after_reading,
+        "zombies",
+        within=60,
     ),
     Bug(
         "own write is another's",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from spotd.act.bundle import Bundle
 from spotd.model import Node
 from spotd.observe import nodes, recording, retries
 from spotd.observe.nodes import Follower
+from spotd.observe.waiting import SystemWaiting
 from spotd.states import NodeState
 from spotd.store.base import JournalBatch, StoreUnavailableError
 from tests.rigs import sshd
@@ -79,6 +81,33 @@ def test_a_node_is_followed_from_its_hello_to_its_end(
     follower.poke()
     wait_until("it was left", lambda: follow_threads() == [])
     assert here.node.link_down_at_us == 0
+
+
+class Noting(SystemWaiting[Any]):
+    """Notes how long the follower means to sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.naps_s: list[float] = []
+
+    def wait(self, timeout_s: float) -> list[Any]:
+        self.naps_s.append(timeout_s)
+        return super().wait(timeout_s)
+
+
+def test_without_a_machine_nobody_looks_again_and_again(
+    here: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "LOOK_S", 600.0)
+    waiting = Noting()
+    follower = here.follow(waiting)
+    wait_until("it sleeps till the next look", lambda: waiting.naps_s and waiting.naps_s[-1] > 500)
+    here.boot()
+    follower.poke()
+    wait_until("its hello", lambda: here.node.hello_at_us)
+    awake = len(waiting.naps_s)
+    wait_until("more turns", lambda: len(waiting.naps_s) > awake + 5)
+    assert max(waiting.naps_s[awake:]) <= nodes.TURN_S
 
 
 @pytest.mark.req("PRE-01")
