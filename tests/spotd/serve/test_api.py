@@ -79,7 +79,7 @@ def test_a_database_that_is_away_says_so(
     def away(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(rig.store, "jobs", away)
+    monkeypatch.setattr(rig.store, "newest_jobs", away)
     with pytest.raises(UserError) as caught:
         client.get("/v1/jobs")
     assert caught.value.text == str(error)
@@ -93,7 +93,7 @@ def test_a_bug_is_a_clear_500_and_the_door_stays_open(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(rig.store, "jobs", broken)
+    monkeypatch.setattr(rig.store, "newest_jobs", broken)
     with pytest.raises(UserError, match="the daemon failed on GET /v1/jobs") as caught:
         client.get("/v1/jobs")
     assert "journalctl" in caught.value.try_
@@ -106,7 +106,7 @@ def test_what_is_away_for_a_moment_is_asked_again(
 ) -> None:
     """`wait`, `run` and `logs -f` go on after a short outage of the database; what is broken, not
     away, ends them at once."""
-    real, errors = rig.store.jobs, [StoreUnavailableError("away"), StoreUnavailableError("away")]
+    real, errors = rig.store.newest_jobs, [StoreUnavailableError("away"), StoreUnavailableError("away")]
     monkeypatch.setattr("spotd.cli.client._RETRY_S", 0.01)
 
     def ask() -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_what_is_away_for_a_moment_is_asked_again(
             raise errors.pop()
         return real(*arguments)
 
-    monkeypatch.setattr(rig.store, "jobs", recovering)
+    monkeypatch.setattr(rig.store, "newest_jobs", recovering)
     assert ask()["items"] == []
     assert errors == []
     errors += [StoreError("of another version"), StoreUnavailableError("away")]

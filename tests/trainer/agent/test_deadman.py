@@ -165,14 +165,14 @@ def test_unattended_it_saves_releases_and_switches_the_machine_off(
 
 
 def test_a_word_from_the_box_keeps_it_going(node: Node, switch: Path) -> None:
-    node.unattended_s = 4.0
+    node.unattended_s = 8.0
     node.run()
-    node.start(run="while :; do sleep 0.05; done", stop_grace_s=0.5)
-    node.wait_for(wire.STARTED)
     follower = node.follow()
     follower.stdin.write(b"nonsense\n" + Here(HOUR_S).to_line())
     follower.stdin.flush()
-    time.sleep(4.0)  # its whole time passes
+    node.start(run="while :; do sleep 0.05; done", stop_grace_s=0.5)
+    node.wait_for(wire.STARTED)
+    time.sleep(8.0)  # its whole time passes, since it was last spoken to
     node.live_on(0.5)
     assert wire.DRAINING not in node.kinds()
     assert not switch.exists()
