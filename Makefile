@@ -74,7 +74,7 @@ soak-sim: $(READY) ## the simulator's part alone: FROM=0 SEEDS=20000 PROCESSES=1
 	$(BIN)/python -m tests.sim --sweep preempted
 	$(BIN)/python -m tests.sim --sweep hedged
 	$(BIN)/python -m tests.sim --sweep cancelled
-	$(BIN)/python -m tests.sim.soak --out bench/out/sim-soak.json --from $(FROM) --seeds $(SEEDS) --processes $(PROCESSES)
+	$(BIN)/python -m tests.sim.soak --out docs/soak.json --from $(FROM) --seeds $(SEEDS) --processes $(PROCESSES)
 
 requirements: $(READY) ## each numbered requirement, the tests that show it, and whether they pass
 	@$(BIN)/python -m tests.requirements
