@@ -106,7 +106,8 @@ def test_what_is_away_for_a_moment_is_asked_again(
 ) -> None:
     """`wait`, `run` and `logs -f` go on after a short outage of the database; what is broken, not
     away, ends them at once."""
-    real, errors = rig.store.newest_jobs, [StoreUnavailableError("away"), StoreUnavailableError("away")]
+    real = rig.store.newest_jobs
+    errors = [StoreUnavailableError("away"), StoreUnavailableError("away")]
     monkeypatch.setattr("spotd.cli.client._RETRY_S", 0.01)
 
     def ask() -> dict[str, Any]:
