@@ -292,12 +292,9 @@ def _warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 
 def _rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    text = (
-        f"no finite number came of training up to step {read_int(entry.data, 'from_step')}: it went"
-    )
-    text = (
-        f"{text} back to the checkpoint of step {read_int(entry.data, 'step')}, past those batches"
-    )
+    reached, step = read_int(entry.data, "from_step"), read_int(entry.data, "step")
+    text = f"no finite number came of training up to step {reached}: it went back to the checkpoint"
+    text = f"{text} of step {step}, past those batches"
     node.say(Event("rolled_back", text, severity=Severity.WARNING, alert=True), at_us)
 
 

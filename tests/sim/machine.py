@@ -37,7 +37,7 @@ STEP_S = 10.0
 SETUP_S = (5.0, 60.0)
 SAVE_S = (2.0, 10.0)  # to write the shards, before the manifest
 POLL_S = 1.0  # of the metadata service, and of HEAD before a claim
-HEARTBEAT_S = 7.0
+HEARTBEAT_S = 7.0  # slower than ours, as what is taken for silence is (see daemon.py)
 RETRY_S = 5.0  # after the store did not answer
 DIED = 1  # exit code of a program that crashed
 

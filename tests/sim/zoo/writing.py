@@ -141,7 +141,6 @@ WRITING = (
         _seen("C1", "R1"),
         _fence_after_reading,
         "zombies",
-        within=60,
     ),
     Bug(
         "own write is another's",
