@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
 
 import boto3
-from moto.server import ThreadedMotoServer
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import make_server
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 KEYS = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
 _numbers = itertools.count()
@@ -31,14 +41,29 @@ class Bucket:
         return {**KEYS, "endpoint": self.endpoint, "allow_http": "true", "timeout_s": "10"}
 
 
+class _Atomic:
+    """moto compares the tag first and writes then, and lets another write in between, as S3 does
+    not: here one conditional write follows the other."""
+
+    def __init__(self, app: WSGIApplication) -> None:
+        self._app, self._turn = app, Lock()
+
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}.isdisjoint(environ):
+            return self._app(environ, start)
+        with self._turn:
+            return self._app(environ, start)
+
+
 @contextmanager
 def serving(address: str = "127.0.0.1") -> Iterator[Bucket]:
     """A bucket for the length of the block."""
-    server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
-    server.start()
+    app = _Atomic(DomainDispatcherApplication(create_backend_app))
+    server = make_server(address, 0, app, True, request_handler=MotoRequestHandler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
-        host, port = server.get_host_and_port()
-        made = Bucket(f"http://{host}:{port}")
+        made = Bucket(f"http://{address}:{server.server_port}")
         client = boto3.client(
             "s3",
             endpoint_url=made.endpoint,
@@ -50,4 +75,6 @@ def serving(address: str = "127.0.0.1") -> Iterator[Bucket]:
         client.close()
         yield made
     finally:
-        server.stop()
+        server.shutdown()
+        thread.join()
+        server.server_close()
