@@ -75,7 +75,7 @@ class Loop:
                 continue
             try:
                 self._resume()
-                busy = self.round()
+                more = self.round()
             except StoreError as error:
                 log.warning("the store does not answer", error=str(error))
                 if isinstance(error, StoreUnavailableError):
@@ -89,7 +89,7 @@ class Loop:
                 self._stopping.wait(AWAY_S)
                 continue
             self._progressed()
-            if not busy:
+            if not more:
                 self._poked.wait(self._idle_s())
 
     def _dispatch(self, effect: Effect) -> None:
@@ -125,12 +125,13 @@ class Loop:
             self._world.store.add_event("", event, self._world.clock.now_us())
 
     def round(self) -> bool:
-        """Claim and decide once; whether there was anything to do. Jobs whose decision the store
-        could not take have their turn again after the others, each alone: it may be for one."""
+        """Claim and decide once; whether more than could be claimed may be due. Jobs whose decision
+        the store could not take have their turn again after the others, each alone: it may be for
+        one."""
         if len(self._claimed) < BATCH:
             fresh = claim_due(self._world, self._owner, BATCH)
             self._claimed += [job_id for job_id in fresh if job_id not in self._claimed]
-        busy = bool(self._claimed)
+        more = len(self._claimed) >= BATCH
         while self._claimed and not self._stopping.is_set():
             together = self._claimed[:BATCH]
             if self._decide_jointly(together):
@@ -143,7 +144,7 @@ class Loop:
                 except StoreUnavailableError:
                     self._claimed.append(job_id)
                     raise
-        return busy
+        return more
 
     def _decide_jointly(self, job_ids: list[str]) -> bool:
         """Many jobs cost little more than one: when a zone is taken away, all in it are due. False

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, update
 
@@ -52,8 +53,7 @@ _CHANGE = (
 )
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(NamedTuple):
     """One duty's. `holder` is empty when it was let go."""
 
     holder: str
@@ -97,9 +97,9 @@ def take_duty(
     if has:
         _keep_time(conn, now_us)
     if before is None:
-        conn.execute(schema.duties.insert().values(name=duty, **vars(after)))
+        conn.execute(schema.duties.insert().values(name=duty, **after._asdict()))
     elif after != before:
-        conn.execute(_CHANGE, {"duty": duty, **vars(after)})
+        conn.execute(_CHANGE, {"duty": duty, **after._asdict()})
     return after.epoch if has else None
 
 
@@ -114,7 +114,9 @@ def take_duties(
     if any(has for _, has in after.values()):
         _keep_time(conn, now_us)
     changed = [
-        {"duty": name, **vars(lease)} for name, (lease, _) in after.items() if lease != before[name]
+        {"duty": name, **lease._asdict()}
+        for name, (lease, _) in after.items()
+        if lease != before[name]
     ]
     if changed:
         conn.execute(_CHANGE, changed)

@@ -49,6 +49,13 @@ _WAKE_US = case(
 _NEXT_WAKE = select(func.min(_WAKE_US)).where(_jobs.due_at_us > ZERO)
 _ALL = select(*JOB_COLUMNS).order_by(_jobs.created_at_us, _jobs.id)
 _UNFINISHED = _ALL.where(_jobs.outcome.is_(None))
+_BY_ID = _jobs.id == bindparam("wanted")
+_FOUND = (
+    select(*JOB_COLUMNS)
+    .where(or_(_BY_ID, _jobs.name == bindparam("wanted")))
+    .order_by(case((_BY_ID, 0), else_=1), _jobs.created_at_us.desc(), _jobs.id.desc())
+    .limit(1)
+)
 _NAMES = select(_jobs.id, _jobs.name).where(_jobs.id.in_(bindparam("jobs", expanding=True)))
 
 
@@ -174,14 +181,7 @@ def newest_jobs(conn: Connection, limit: int, finished: bool) -> tuple[list[Job]
 
 def find_job(conn: Connection, name_or_id: str) -> Job | None:
     """See Store.find_job."""
-    by_id = _jobs.id == name_or_id
-    query = (
-        select(*JOB_COLUMNS)
-        .where(or_(by_id, _jobs.name == name_or_id))
-        .order_by(case((by_id, 0), else_=1), _jobs.created_at_us.desc(), _jobs.id.desc())
-        .limit(1)
-    )
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(_FOUND, {"wanted": name_or_id}).one_or_none()
     return None if row is None else job_of(row)
 
 

@@ -128,7 +128,7 @@ class SqlStore(SqlAccess):
         return self._database.write(work, ahead=True)
 
     def next_wake_us(self) -> int | None:
-        return self._database.read(jobs.next_wake_us)
+        return self._database.glance(jobs.next_wake_us)
 
     def load_view(self, job_id: str, now_us: int) -> View | None:
         return self.load_views([job_id], now_us).get(job_id)
@@ -244,28 +244,28 @@ class SqlStore(SqlAccess):
     # --- what the outside may read
 
     def jobs(self, finished: bool = True) -> list[Job]:
-        return self._database.read(lambda c: jobs.jobs(c, finished))
+        return self._database.glance(lambda c: jobs.jobs(c, finished))
 
     def newest_jobs(self, limit: int, finished: bool = True) -> tuple[list[Job], int]:
         return self._database.read(lambda c: jobs.newest_jobs(c, limit, finished))
 
     def find_job(self, name_or_id: str) -> Job | None:
-        return self._database.read(lambda c: jobs.find_job(c, name_or_id))
+        return self._database.glance(lambda c: jobs.find_job(c, name_or_id))
 
     def job_names(self, job_ids: Collection[str]) -> dict[str, str]:
         return self._database.read(lambda c: jobs.job_names(c, job_ids))
 
     def job_nodes(self, job_id: str) -> list[Node]:
-        return self._database.read(lambda c: nodes.job_nodes(c, job_id))
+        return self._database.glance(lambda c: nodes.job_nodes(c, job_id))
 
     def active_nodes(self) -> list[Node]:
-        return self._database.read(nodes.active_nodes)
+        return self._database.glance(nodes.active_nodes)
 
     def booted_nodes(self) -> dict[str, NodeState]:
-        return self._database.read(nodes.booted_nodes)
+        return self._database.glance(nodes.booted_nodes)
 
     def find_nodes(self, node_ids: Sequence[str]) -> list[Node]:
-        return self._database.read(lambda c: nodes.find_nodes(c, node_ids))
+        return self._database.glance(lambda c: nodes.find_nodes(c, node_ids))
 
     def events(self, job_id: str | None, after_id: int = 0, limit: int = 500) -> list[EventRow]:
         return self._database.read(lambda c: record.events(c, job_id, after_id, limit))
@@ -330,7 +330,7 @@ class SqlStore(SqlAccess):
         return self._database.read(duties.newest_us)
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:
-        return self._database.read(lambda c: alerts.due_alerts(c, now_us, limit))
+        return self._database.glance(lambda c: alerts.due_alerts(c, now_us, limit))
 
     def mark_alerts(
         self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str
@@ -376,7 +376,7 @@ class SqlStore(SqlAccess):
         return self._deployment
 
     def quarantine(self) -> str:
-        return str(self._database.read(lambda c: c.execute(quarantine.REASON).scalar_one()))
+        return str(self._database.glance(lambda c: c.execute(quarantine.REASON).scalar_one()))
 
     def set_quarantine(self, reason: str, at_us: int) -> None:
         self._write(lambda tx: quarantine.set_quarantine(tx, reason, at_us))

@@ -61,10 +61,13 @@ SCHEDULE = Schedule(
     silence_s=30.0,
     health_s=60.0,
     prune_s=86_400.0,
-    lease_s=90.0,
-    renew_s=30.0,
+    lease_s=120.0,
+    renew_s=40.0,
 )
 KEYS = JobKeys(KeyPair("private", "public"), b"seed")
+# Of these, while nothing is left to do, every fourth turn is taken: most of a run's second half.
+SELDOM = ("survey:", "offers:", "silence", "health")
+SELDOM_TURNS = 4
 # Reads that nobody else can see: no boundary, and no time.
 _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
@@ -403,8 +406,9 @@ class _Job:
 class _Scheduler:
     """In place of APScheduler: each job at its interval, one run of it at a time."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, quiet: Callable[[], bool]) -> None:
         self._kernel = kernel
+        self._quiet = quiet
         self._jobs: list[_Job] = []
         self.running = False
 
@@ -432,7 +436,9 @@ class _Scheduler:
         while True:
             job.soon.clear()
             job.run()
-            job.soon.wait(job.seconds)
+            for _ in range(SELDOM_TURNS if job.id.startswith(SELDOM) else 1):
+                if job.soon.wait(job.seconds) or not self._quiet():
+                    break
 
     def shutdown(self, wait: bool = True) -> None:
         self.running = False
@@ -447,8 +453,9 @@ _THREADED = (
 
 
 @contextmanager
-def on_kernel(kernel: Kernel) -> Iterator[None]:
-    """While it lasts, the daemon's modules have threads, queues and pools of `kernel`."""
+def on_kernel(kernel: Kernel, quiet: Callable[[], bool]) -> Iterator[None]:
+    """While it lasts, the daemon's modules have threads, queues and pools of `kernel`. `quiet` says
+    that nothing is left to do."""
     threading = Threading(kernel)
     queues = SimpleNamespace(SimpleQueue=lambda: Queue(kernel), Queue=lambda: Queue(kernel))
 
@@ -466,14 +473,14 @@ def on_kernel(kernel: Kernel) -> Iterator[None]:
             put(module, "queue", queues)
         put("spotd.pool", "ThreadPoolExecutor", executor)
         put("spotd.duties", "ThreadPoolExecutor", lambda _workers: None)
-        put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel))
+        put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel, quiet))
         put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.reaper.round", "ThreadPoolExecutor", OneByOne)
         put("spotd.reaper.round", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
-        put("spotd.observe.nodes", "TURN_S", 5.0)
-        put("spotd.observe.nodes", "LOOK_S", 15.0)
-        put("spotd.observe.nodes", "SILENT_S", 15.0)
-        put("spotd.observe.nodes", "STALL_S", 12.0)
-        put("spotd.loop", "LONGEST_WAIT_S", 30.0)
+        put("spotd.observe.nodes", "TURN_S", 10.0)
+        put("spotd.observe.nodes", "LOOK_S", 45.0)
+        put("spotd.observe.nodes", "SILENT_S", 25.0)
+        put("spotd.observe.nodes", "STALL_S", 20.0)
+        put("spotd.loop", "LONGEST_WAIT_S", 90.0)
         put("spotd.act.effects", "host_key", lambda _keys, token: KeyPair("private", token))
         yield

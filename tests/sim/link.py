@@ -190,7 +190,7 @@ class SimLink:
         """Raises SshError."""
         machine = self._machine_at(node.host)
         if machine is None or not machine.reachable:
-            self._kernel.sleep(CONNECT_S if machine is not None and machine.cut else 0.1)
+            self._kernel.sleep(CONNECT_S if machine is not None and machine.cut_off else 0.1)
             raise SshUnreachableError(f"{node.host} does not answer")
         self._kernel.sleep(0.2)
         return SimConnection(self, machine)

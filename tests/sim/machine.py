@@ -37,7 +37,7 @@ STEP_S = 10.0
 SETUP_S = (5.0, 60.0)
 SAVE_S = (2.0, 10.0)  # to write the shards, before the manifest
 POLL_S = 1.0  # of the metadata service, and of HEAD before a claim
-HEARTBEAT_S = 7.0  # slower than ours, as what is taken for silence is (see daemon.py)
+HEARTBEAT_S = 10.0  # slower than ours, as what is taken for silence is (see daemon.py)
 RETRY_S = 5.0  # after the store did not answer
 DIED = 1  # exit code of a program that crashed
 
@@ -78,6 +78,7 @@ class SimMachine:
         self.random = faults.stream(f"machine/{name}")
         self.process = Process(name, alive=False)
         self.cut = False  # off the network, in both directions
+        self.cut_from_us = False  # ... to and from us alone: it still reaches its bucket
         self.metadata_up = True
         self.stirred = Event(kernel)  # the metadata service says something else than before
         self.was_warned = False  # of its end, ever
@@ -93,9 +94,19 @@ class SimMachine:
 
     @property
     def reachable(self) -> bool:
+        """Whether packets get to us and back."""
+        return self.online and not self.cut_from_us
+
+    @property
+    def online(self) -> bool:
         """Whether packets get in and out. A frozen machine answers nobody."""
         frozen = self.process.frozen_until_us > self.kernel.now_us
         return self.process.alive and not self.cut and not frozen
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether packets to it get lost, instead of being refused."""
+        return self.cut or self.cut_from_us
 
     @property
     def speaks(self) -> bool:

@@ -54,6 +54,12 @@ PROFILES = {
             "objects_slow": 0.1,
         },
     ),
+    "parted": Profile(
+        "machines that are cut off while they train, and stay when told to end",
+        only=True,
+        share=(0.3, 0.6),
+        forced={"machine_cut": 12.0, "terminate_ignored": 0.9},
+    ),
     "unknown": Profile(
         "creates whose answer is lost, and a daemon that dies",
         forced={"cloud_reply_lost": 0.3, "daemon_dies": 6.0, "boundary_crash": 0.02},

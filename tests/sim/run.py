@@ -80,8 +80,8 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
     kernel = Kernel()
     faults = Faults(case.seed, strengths)
     result = Result(case, enabled=frozenset(strengths))
-    with closing(kernel), on_kernel(kernel), ExitStack() as stack:
-        world = SimWorld(kernel, faults, profile.daemons)
+    world = SimWorld(kernel, faults, profile.daemons)
+    with closing(kernel), on_kernel(kernel, lambda: world.quiet), ExitStack() as stack:
         world.hear = hear
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
         world.timing = Timing(unattended_s=profile.unattended_h * 3600)

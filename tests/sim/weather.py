@@ -43,7 +43,7 @@ class Weather:
                 zone.on_sale, zone.room = True, max(zone.room, 4)
                 cloud.reprice(zone, min(zone.spot_microusd_per_h, CALM_MICROUSD_PER_H))
         for machine in world.machines.values():
-            machine.cut = False
+            machine.cut = machine.cut_from_us = False
             machine.turn_metadata(up=True)
         for daemon in world.daemons:
             if not daemon.process.alive:
@@ -156,13 +156,14 @@ def _freeze(world: SimWorld, random: Random) -> bool:
 
 
 def _cut(world: SimWorld, random: Random) -> bool:
-    """A machine is off the network for us, and may still reach its bucket or not."""
+    """A machine is off the network: for everybody, or for us alone."""
     rented = _any(random, _alive(world))
     if rented is None:
         return False
     machine = world.machines[rented.id]
-    machine.cut = True
-    world.kernel.after(random.uniform(5, 1800), lambda: setattr(machine, "cut", False))
+    how = random.choice(("cut", "cut_from_us"))
+    setattr(machine, how, True)
+    world.kernel.after(random.uniform(5, 1800), lambda: setattr(machine, how, False))
     return True
 
 

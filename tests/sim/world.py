@@ -24,7 +24,7 @@ REGIONS, ZONES = 2, 2
 DEAD_S = 30.0  # from a death in a sweep to the next start
 # From a renewal that is due to one that is late: a lease (daemon.SCHEDULE) has then a few seconds
 # left, or ran out a few seconds ago.
-LATE_S = (52.0, 64.0)
+LATE_S = (72.0, 84.0)
 KEPT = 4096  # lines of the trace, until they are digested
 # Writes that are made all the time, and change nothing that a later daemon would do.
 IDLE = (
@@ -46,6 +46,7 @@ class SimWorld:
         self.timing = Timing()
         self.limits = Limits()
         self.store_away = False
+        self.quiet = False  # nothing is left to do: clouds are asked more seldom
         self.poisoned: set[str] = set()  # jobs that nothing can be decided about
         self.watch: Watch
         self.on_committed: Callable[[View, Plan, int, int], None]
@@ -237,7 +238,7 @@ class SimWorld:
 
     def _open_store(self, _url: str, machine: SimMachine) -> BucketClient:
         net = Net(self.kernel, self.faults, lambda _what: None)
-        return BucketClient(self.bucket, net, lambda: machine.reachable)
+        return BucketClient(self.bucket, net, lambda: machine.online)
 
 
 def _line(at_us: int, what: str) -> str:

@@ -204,8 +204,19 @@ def test_what_was_claimed_is_decided_when_the_store_is_back(stage: Stage) -> Non
         with pytest.raises(StoreUnavailableError):
             loop.round()
     store.trouble.clear()
-    assert loop.round()
+    loop.round()
     assert sorted(effect.job.id for effect in found) == ["j0", "j1", "j2"]
+
+
+@pytest.mark.parametrize(("jobs", "more"), [(0, False), (BATCH - 1, False), (BATCH, True)])
+def test_a_round_that_found_all_is_not_followed_by_another(
+    stage: Stage, jobs: int, more: bool
+) -> None:
+    """It would write to the database to find nothing."""
+    for number in range(jobs):
+        stage.submit(f"j{number:02}")
+    loop = Loop(stage.world, stage.timing, "me", lambda _: None, lambda: None)
+    assert loop.round() is more
 
 
 def test_one_job_that_the_store_cannot_take_does_not_block_the_others(stage: Stage) -> None:

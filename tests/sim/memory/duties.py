@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from spotd.model import S
 from spotd.store.duties import CLOCK, MARGIN_S, Fence, asked
@@ -43,7 +42,7 @@ def _take(
 def free_all(tx: Transaction) -> None:
     """See SqlStore.free_duties."""
     for duty, lease in list(tx.tables.duties.items()):
-        tx.put(tx.tables.duties, duty, replace(lease, holder="", until_us=0))
+        tx.put(tx.tables.duties, duty, lease._replace(holder="", until_us=0))
 
 
 def hold(tables: Tables, fence: Fence) -> None:

@@ -102,6 +102,7 @@ class Oracles:
         self.leftovers = LeftoverOracle(world)
         self._nodes: list[Node] = []
         self._ended: frozenset[str] = frozenset()  # jobs
+        self._undone = True  # some job has not ended
         self._decisions, self._read_us = -1, 0
         self._look()
 
@@ -113,6 +114,8 @@ class Oracles:
             self.clouds.look(self._nodes, LOOK_S)
             self.waste.look(self._nodes, self._ended, LOOK_S)
             self.leftovers.look(LOOK_S)
+        living = any(cloud.alive() for cloud in self._world.clouds.values())
+        self._world.quiet = not self._undone and not living
         self.money.look(LOOK_S)
         self.desertion.look(LOOK_S)
         self.turns.look(LOOK_S)
@@ -125,7 +128,9 @@ class Oracles:
             return
         self._decisions, self._read_us = world.decisions, now_us
         self._nodes = world.store.active_nodes()
-        self._ended = frozenset(j.id for j in world.store.jobs() if j.outcome is not None)
+        jobs = world.store.jobs()
+        self._ended = frozenset(job.id for job in jobs if job.outcome is not None)
+        self._undone = len(jobs) > len(self._ended)
 
     def judge_end(self) -> None:
         """After the calm: everything is done, told, and costs nothing any more. Where nobody was

@@ -6,9 +6,9 @@ from tests.sim.memory_store import MemoryStore
 from tests.sim.oracles.base import Oracle
 from tests.sim.world import SimWorld
 
-# The loop looks every 30 s here (daemon.on_kernel), and what a daemon claimed and then died over is
+# The loop looks every 90 s here (daemon.on_kernel), and what a daemon claimed and then died over is
 # free again after ten more; the rest is for the ends of both, which fall between two looks.
-TURN_S = 70.0
+TURN_S = 130.0
 
 
 class TurnOracle(Oracle):

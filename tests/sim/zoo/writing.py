@@ -133,7 +133,7 @@ WRITING = (
         "HEAD is written whoever owns it",
         _seen("F1"),
         _no_fence,
-        "zombies",
+        "parted",
     ),
     Bug(
         "fence after reading",

@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from spotd.model import Event, S
@@ -305,6 +307,22 @@ def test_a_database_that_is_not_there(server: postgres.Postgres) -> None:
         StoreUnavailableError, match=r'"nosuch" does not exist; correct database\.url'
     ):
         make(server.url("nosuch"))
+
+
+def test_a_glance_asks_the_server_once(server: postgres.Postgres) -> None:
+    """What begins a transaction has to end it as well: two more ways there and back."""
+
+    def between(conn: Connection) -> TransactionStatus:
+        conn.execute(text("SELECT 1"))
+        dbapi: Any = conn.connection.dbapi_connection
+        return TransactionStatus(dbapi.info.transaction_status)
+
+    with closing(Database(server.url(server.create()))) as database:
+        assert database.glance(between) == TransactionStatus.IDLE
+        assert database.read(between) == TransactionStatus.INTRANS
+        assert database.write(between) == TransactionStatus.INTRANS, (
+            "and what came after it is none"
+        )
 
 
 def test_a_server_that_restarts_is_found_again() -> None:
