@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from random import Random
 
 Carry = Callable[[socket.socket, socket.socket, threading.Event], None]
 
@@ -24,8 +25,9 @@ class Lost(Enum):
 
 
 class CommitCutter:
-    """A PostgreSQL socket in `folder` that leads to the server's in `server`. Every `each`-th
-    COMMIT ends its connection; 0: none does."""
+    """A PostgreSQL socket in `folder` that leads to the server's in `server`. One COMMIT in `each`
+    ends its connection, drawn by lot: what is done over and over in as many commits would lose the
+    same one every time. 0: none does."""
 
     def __init__(self, folder: Path, server: Path, lost: Lost, each: int = 0) -> None:
         folder.mkdir()
@@ -34,7 +36,7 @@ class CommitCutter:
         self.struck = 0
         self._server = str(server / ".s.PGSQL.5432")
         self._lost = lost
-        self._commits = 0
+        self._lot = Random(0)
         self._lock = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(folder / ".s.PGSQL.5432"))
@@ -91,8 +93,7 @@ class CommitCutter:
 
     def _strikes(self) -> bool:
         with self._lock:
-            self._commits += 1
-            strikes = self.each > 0 and self._commits % self.each == 0
+            strikes = self.each > 0 and self._lot.randrange(self.each) == 0
             self.struck += strikes
             return strikes
 

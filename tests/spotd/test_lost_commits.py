@@ -16,7 +16,7 @@ from tests.rigs import postgres
 from tests.rigs.commit_cutter import CommitCutter, Lost
 from tests.spotd.stage import TICK_S, Stage
 
-EACH = 23  # COMMITs, those that end a look included; a turn of the story has some ten
+EACH = 12  # COMMITs; a turn of the story has some five
 MOST_TURNS = 2000
 
 

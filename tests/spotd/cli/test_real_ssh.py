@@ -51,7 +51,8 @@ def attend(connection: socket.socket, remote: str) -> None:
     transport.add_server_key(HOST_KEY)
     threads, sockets = [], []
     try:
-        transport.start_server(server=Door())
+        with contextlib.suppress(EOFError, paramiko.SSHException):  # it may leave at once
+            transport.start_server(server=Door())
         while transport.is_active():
             channel = transport.accept(0.1)
             if channel is None:

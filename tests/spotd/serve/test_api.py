@@ -516,7 +516,8 @@ def test_doctor_works_without_a_database(
     def away(*_: object) -> None:
         raise StoreUnavailableError("no route to the database")
 
-    monkeypatch.setattr(rig.store._database, "read", away)
+    for way in ("read", "glance"):
+        monkeypatch.setattr(rig.store._database, way, away)
     data = client.get("/v1/doctor")
     bad = {check["name"]: check["text"] for check in data["checks"] if not check["ok"]}
     assert set(bad) == {"database", "limits"}
