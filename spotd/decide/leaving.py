@@ -29,14 +29,15 @@ def drain_noticed(d: Draft) -> None:
     one that does not train yet."""
     for node in d.nodes:
         notice = taking_away(node)
-        if node.state is NodeState.DRAINING:
-            _end_drain(d, node)
         if notice is None or node.state in LEAVING:
             continue
         if node.state is NodeState.RUNNING:
             _drain(d, node, notice)
         elif node.state in (NodeState.LAUNCHING, NodeState.BOOTING):
             d.leave(node, LeaveReason.PREEMPTED, "preempted before it trained")
+    for node in d.nodes:  # what drains since just now may be late already
+        if node.state is NodeState.DRAINING:
+            _end_drain(d, node)
 
 
 def _end_drain(d: Draft, node: Node) -> None:

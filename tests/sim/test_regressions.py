@@ -34,6 +34,9 @@ ALONE = [
     # A daemon that died every minute forgot since when it had seen what no row names; a person had
     # let it go, and it never ended.
     Case(5048, "restored"),
+    # A notice ran out while the daemon was away: its machine was drained by one pass and ended by
+    # the next, at the same moment.
+    Case(129),
     # The simulator's own: a program crashed, and its judge asked the machine, which switched itself
     # off much later, for what that had not saved.
     Case(5015, "deserted"),

@@ -78,6 +78,14 @@ def test_a_notice_without_a_deadline_leaves_the_grace_to_save() -> None:
     assert by_id(after, running).leave_reason is PREEMPTED
 
 
+def test_a_notice_that_ran_out_while_nobody_looked_is_told_and_done_with_at_once() -> None:
+    running = node(R, notices=(notice(-10.0),))
+    after, plan = settle(view(running))
+    assert by_id(after, running).state is T
+    assert by_id(after, running).leave_reason is PREEMPTED
+    assert {"notice", "node_leaving"} <= set(kinds(plan))
+
+
 def test_a_drain_has_its_limit_also_when_the_job_was_resumed() -> None:
     paused = node(D, leave_reason=CANCELLED, drained_at_us=NOW, told_drain_at_us=NOW)
     paused = replace(paused, heard_at_us=NOW + seconds(GRACE_S))
