@@ -481,6 +481,7 @@ def on_kernel(kernel: Kernel, quiet: Callable[[], bool]) -> Iterator[None]:
         put("spotd.observe.nodes", "LOOK_S", 45.0)
         put("spotd.observe.nodes", "SILENT_S", 25.0)
         put("spotd.observe.nodes", "STALL_S", 20.0)
+        put("spotd.clock", "GAP_S", 25.0)  # longer than a turn, or nobody ever counts as silent
         put("spotd.loop", "LONGEST_WAIT_S", 90.0)
         put("spotd.act.effects", "host_key", lambda _keys, token: KeyPair("private", token))
         yield

@@ -14,7 +14,8 @@ import pytest
 from tests.sim.__main__ import main
 from tests.sim.batch import Sum, play, shrink
 from tests.sim.profiles import PROFILES
-from tests.sim.run import Case, Result
+from tests.sim.run import Case, Result, run
+from tests.sim.tiers import memory
 from tests.sim.zoo import BUGS
 
 SHORT = 1.0  # hours
@@ -31,6 +32,16 @@ def test_nothing_is_violated(profile: str) -> None:
     """One seed of each kind; `make sim` plays many."""
     result = _result(Case(1, profile, hours=4.0))
     assert result.violation is None, result.tail
+
+
+def test_a_machine_that_nobody_hears_is_given_up() -> None:
+    """The simulator's rhythms are slower than the daemon's: where they do not fit together, nobody
+    ever counts as silent, and no run would tell."""
+    told: list[str] = []
+    with memory() as open_store:
+        run(Case(0, "parted", hours=4.0), open_store, told.append)
+    lost = [line for line in told if " lost: " in line and "has been silent" in line]
+    assert len(lost) >= 3
 
 
 @pytest.mark.timeout(600)  # a server and its client take turns, and on a busy machine they wait
