@@ -28,9 +28,10 @@ from tests.sim.run import Case, Result
 
 # Of a hundred seeds in a row: profile, tier, how many.
 MIX = (
-    ("swarm", "memory", 41),
+    ("swarm", "memory", 39),
     ("two", "memory", 20),
     ("zombies", "memory", 5),
+    ("parted", "memory", 2),
     ("unknown", "memory", 4),
     ("stubborn", "memory", 4),
     ("poor", "memory", 4),
