@@ -51,6 +51,9 @@ ALONE = [
     # The simulator's own: a cloud took a terminate and did not follow, in a quarantine. What nobody
     # wants is held there and told, whether a row knew it or not: its judge held that for a leak.
     Case(3982, "restored"),
+    # The simulator's own: a cloud ignored five terminates and left a listing unanswered; its judge
+    # allowed for two surveys between two of them, and not for the third.
+    Case(262, "zombies"),
 ]
 
 
