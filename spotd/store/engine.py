@@ -118,8 +118,8 @@ class Database:
         return self._read(self._reader, work)
 
     def glance(self, work: Work[T]) -> T:
-        """`work` is one statement that reads: a snapshot by itself, which a server is asked for
-        once instead of three times. Raises like `write`."""
+        """`work` is one statement that reads: a snapshot by itself, without the two round trips
+        that begin and end a transaction. Raises like `write`."""
         return self._read(self._glancer, work)
 
     def _read(self, engine: Engine, work: Work[T]) -> T:

@@ -4,6 +4,7 @@ whether it took place, and nothing is made twice, lost, or counted twice."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,14 @@ def test_a_commit_of_which_nobody_knows_is_found_out(
     Stage(tmp_path, server.url(name)).close()  # the schema, undisturbed
     cutter = CommitCutter(tmp_path / "cut", server.folder, lost)
     try:
-        _tell_story(tmp_path, f"postgresql://{postgres.USER}@/{name}?host={cutter.folder}", cutter)
+        url = f"postgresql://{postgres.USER}@/{name}?host={cutter.folder}"
+        with closing(Stage(tmp_path, url)) as stage:
+            _tell_story(stage, cutter)
     finally:
         cutter.close()
 
 
-def _tell_story(folder: Path, url: str, cutter: CommitCutter) -> None:
-    stage = Stage(folder, url)
+def _tell_story(stage: Stage, cutter: CommitCutter) -> None:
     stage.goal = None
     stage.submit()
     cutter.each = EACH
@@ -84,4 +86,3 @@ def _tell_story(folder: Path, url: str, cutter: CommitCutter) -> None:
     segments = stage.store.segments("j1")
     assert {row.node_id for row in segments} == {node.id for node in nodes}
     assert [row.state for row in segments] == ["closed"] * len(nodes), "nor counted twice"
-    stage.close()

@@ -309,8 +309,8 @@ def test_a_database_that_is_not_there(server: postgres.Postgres) -> None:
         make(server.url("nosuch"))
 
 
-def test_a_glance_asks_the_server_once(server: postgres.Postgres) -> None:
-    """What begins a transaction has to end it as well: two more ways there and back."""
+def test_a_glance_begins_no_transaction(server: postgres.Postgres) -> None:
+    """It would have to be ended as well: two more ways there and back."""
 
     def between(conn: Connection) -> TransactionStatus:
         conn.execute(text("SELECT 1"))
