@@ -50,7 +50,7 @@ def job_file(
     more: str = "",
 ) -> str:
     """About eight seconds of training; `more` is for its block of spotd's own."""
-    size = "--layers 2 --heads 2 --width 64 --block 64 --batch 4"
+    size = "--layers 1 --heads 2 --width 32 --block 32 --batch 4"
     program = f"{shlex.quote(str(python))} -m trainer.train --steps {steps} {size}"
     return f"""\
 name: {name}

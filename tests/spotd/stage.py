@@ -355,6 +355,7 @@ class Stage:
     def __init__(self, folder: Path, url: str = "") -> None:
         self.folder = folder
         self.goal: int | None = 60
+        self.tick_s = TICK_S
         self.clock = HandClock()
         self.commits = LocalStore(folder / "commits")
         self.clouds = {
@@ -441,7 +442,7 @@ class Stage:
 
     def pass_time(self) -> None:
         """Machines live, their journals arrive, the periodic duties run."""
-        self.clock.sleep(TICK_S)
+        self.clock.sleep(self.tick_s)
         now_us = self.clock.now_us()
         for cloud in self.clouds.values():
             for machine in cloud.machines.values():
@@ -449,7 +450,7 @@ class Stage:
                 if machine.alive and 0 < machine.deadline_us <= now_us:
                     cloud.end(machine.instance.instance_id)
         self.follow()
-        if now_us % (10 * S) < TICK_S * S:
+        if now_us % (10 * S) < self.tick_s * S:
             self.store.note_silent(now_us - int(self.timing.suspect_after_s * S))
             for name in self.clouds:
                 try:

@@ -39,6 +39,13 @@ def test_listening_counts_from_its_start_or_the_end_of_the_last_gap() -> None:
     assert listening.since_us() == back_us
 
 
+@pytest.fixture
+def stage(stage: Stage) -> Stage:
+    """Hours are played here: a turn a second is enough."""
+    stage.tick_s = 1.0
+    return stage
+
+
 def trained(stage: Stage) -> Node:
     """A machine that trains without end."""
     stage.goal = None

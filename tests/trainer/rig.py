@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from spotd.wire import encode
+from tests.rigs.forks import Fork, nursery
 
 ROOT = Path(__file__).parent.parent.parent
+Process = subprocess.Popen[bytes] | Fork
 TINY = (
     *("--layers", "1", "--heads", "2", "--width", "32", "--block", "32", "--batch", "4"),
     *("--warmup", "5", "--threads", "1", "--device", "cpu"),
@@ -145,7 +147,8 @@ class AgentEnd:
 
 @dataclass
 class Trainer:
-    """Starts generations of one job; `env` overrides what spotd would set."""
+    """Starts generations of one job; `env` overrides what spotd would set. `fresh`: each in an
+    interpreter of its own, where what happens before torch is there matters."""
 
     folder: Path
     steps: int = 40
@@ -154,44 +157,54 @@ class Trainer:
     arguments: tuple[str, ...] = ()
     ranks: int = 1
     module: str = "trainer.train"
+    fresh: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: list[Process] = field(default_factory=list)
 
     @property
     def store_url(self) -> str:
         return self.env.get("SPOTD_STORE_URL", (self.folder / "store").as_uri())
 
-    def start(self, generation: int, agent: AgentEnd | None = None) -> subprocess.Popen[bytes]:
+    def start(self, generation: int, agent: AgentEnd | None = None) -> Process:
+        steps = ["--steps", str(self.steps)]
+        data = ["--data", argparse.__file__]  # some text that stays as it is
+        arguments = [*steps, *TINY, *data, *self.arguments]
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "SPOTD_JOB_ID": self.job_id,
+            "SPOTD_GENERATION": str(generation),
+            "SPOTD_TOKEN": f"token{generation}",
+            "SPOTD_STORE_URL": (self.folder / "store").as_uri(),
+            "SPOTD_EVERY_STEPS": str(self.every_steps),
+            "SPOTD_PROGRESS_EVERY_S": "0",
+            "SPOTD_SOCKET": agent.path if agent else "",
+            "GLOO_SOCKET_IFNAME": "lo",
+            **self.env,
+        }
+        log = self.folder / "out.log"
+        if self.fresh or self.ranks > 1:
+            process = self._interpreter(arguments, env, log)
+        else:
+            process = nursery().fork(self.module, arguments, env, self.folder, log)
+        self.started.append(process)
+        return process
+
+    def _interpreter(self, arguments: list[str], env: dict[str, str], log: Path) -> Process:
         launcher = ["-m", self.module]
         if self.ranks > 1:
             nodes = ["--nproc-per-node", str(self.ranks), "--rdzv-backend", "c10d"]
             where = ["--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
             launcher = ["-m", "torch.distributed.run", *nodes, *where, *launcher]
-        steps = ["--steps", str(self.steps)]
-        data = ["--data", argparse.__file__]  # some text that stays as it is
-        with (self.folder / "out.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *launcher, *steps, *TINY, *data, *self.arguments],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(ROOT),
-                    "SPOTD_JOB_ID": self.job_id,
-                    "SPOTD_GENERATION": str(generation),
-                    "SPOTD_TOKEN": f"token{generation}",
-                    "SPOTD_STORE_URL": (self.folder / "store").as_uri(),
-                    "SPOTD_EVERY_STEPS": str(self.every_steps),
-                    "SPOTD_PROGRESS_EVERY_S": "0",
-                    "SPOTD_SOCKET": agent.path if agent else "",
-                    "GLOO_SOCKET_IFNAME": "lo",
-                    **self.env,
-                },
+        with log.open("ab") as file:
+            return subprocess.Popen(
+                [sys.executable, *launcher, *arguments],
+                env=env,
                 cwd=self.folder,
-                stdout=log,
+                stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.started.append(process)
-        return process
 
     def run(self, generation: int, agent: AgentEnd | None = None) -> int:
         return self.start(generation, agent).wait(60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from spotd import wire
 from spotd.decide.health import slow
 from spotd.model import CheckpointSpec, HeadSeen, HealthSpec, NoticeSeen, S, Throughput
 from spotd.states import NodeState
-from spotd.store.base import JournalBatch, Store
+from spotd.store.base import JournalBatch, Store, StoreUnavailableError
 from spotd.store.entries import APPLY
 from spotd.wire import JournalEntry
 from tests.spotd.store.build import (
@@ -122,7 +123,10 @@ def test_two_daemons_that_follow_one_node_record_it_once(url: str) -> None:
     def follow(store: Store) -> None:
         start.wait()
         for batch in batches:
-            store.record_journal([batch])
+            while True:
+                with suppress(StoreUnavailableError):  # the row was the other's for too long
+                    store.record_journal([batch])
+                    break
 
     threads = [threading.Thread(target=follow, args=(store,)) for store in stores]
     for thread in threads:
