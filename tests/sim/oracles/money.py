@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.sim.cloud import Rented
+from tests.sim.daemon import SCHEDULE
 from tests.sim.oracles.base import Oracle
 from tests.sim.world import SimWorld
 
 # From the limit to the end of its machines: to notice, to save, to end, and to be believed. Only
 # time counts in which somebody could act.
 OVER_S = 600.0
+IGNORED_S = 2 * SCHEDULE.survey_s  # for each terminate that the cloud took and did not follow
 LATE_SHARE = 0.02  # prices are asked for now and then: what they did since is not known yet
 
 
@@ -43,7 +45,7 @@ class MoneyOracle(Oracle):
         if not self.everybody_up(rented) or not (machine.reachable or rented.ending_us):
             return
         self._over_s[rented.id] += passed_s  # type: ignore[assignment]
-        if self._over_s[rented.id] > OVER_S + rented.ignored * 90.0:
+        if self._over_s[rented.id] > OVER_S + rented.ignored * IGNORED_S:
             self.fail("B1", f"{rented.id} runs on, and its job's max_cost_usd is spent")
 
     def _created(self, rented: Rented) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from spotd.model import Node
 from spotd.states import NodeState
 from tests.sim.cloud import Rented
+from tests.sim.daemon import SCHEDULE
 from tests.sim.oracles.base import Oracle
 from tests.sim.world import SimWorld
 
@@ -14,8 +15,8 @@ BESIDE_S = 300.0  # how long a machine may live beside one that trains in its pl
 LEAK_S = 300.0  # how long an orphan may live while its cloud and a daemon are up
 ENDED_S = 900.0  # ... and any machine of a job that has ended
 # For each terminate that the cloud took and did not follow: it is repeated by the second survey
-# after it (daemon.SCHEDULE), or by the third, when that goes unanswered.
-IGNORED_S = 135.0
+# after it, or by the third, when that goes unanswered.
+IGNORED_S = 3 * SCHEDULE.survey_s
 # Of faults that a machine may be nobody's for a while after: an answer, a daemon or a listing that
 # was lost, a machine that stays.
 MAKE_ORPHANS = ("cloud_", "list_", "boundary_", "commit_", "daemon_", "store_", "clock_", "term")
