@@ -45,6 +45,7 @@ from spotd.loop import Loop, run_effect
 from spotd.model import Event, Severity
 from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
+from spotd.outage import LEASES, Outage
 from spotd.pool import Pool
 from spotd.reconcile import market_now
 from spotd.registry import Clouds, build_provider
@@ -128,6 +129,10 @@ class Daemon:
         self.duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         self.duties.add(every_s, "claim", self.claim.keep)
         self.duties.stand_still(self.claim.why)
+        self.outage = Outage(
+            socket.gethostname(), self.clock, _patience_s(config), self.delivery.page
+        )
+        self.duties.tell_renewals(self.outage.note)
         self._hints = [self.loop.poke, self.follower.poke]
 
     def run(self) -> None:
@@ -193,6 +198,7 @@ class Daemon:
         self.providers.change(providers)
         self.delivery.change(routes)
         self.duties.change(self.timing, _schedule(config))
+        self.outage.patience_s = _patience_s(config)
         self.loop.change(self.timing)
         try:  # what waited for a limit need not wait for its time
             self.store.note_jobs([job.id for job in self.store.jobs(finished=False)])
@@ -361,6 +367,11 @@ def _schedule(config: Config) -> Schedule:
         lease_s=timing.lease_s,
         renew_s=timing.lease_s / 4,
     )
+
+
+def _patience_s(config: Config) -> float:
+    """With a database that takes nothing down."""
+    return LEASES * config.file.timing.lease_s
 
 
 def run_daemon(config: Config) -> int:

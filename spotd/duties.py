@@ -85,6 +85,7 @@ class Duties:
         self._timing = timing
         self._schedule = schedule
         self._contested: Callable[[], str] = str
+        self._renewed: Callable[[str], None] = lambda _error: None
         self._more: list[tuple[float, str, Callable[[Store], object]]] = []
         self._changed = threading.Condition()
         self._stopping = False
@@ -114,7 +115,7 @@ class Duties:
         for seconds, duty, run in self._more:
             self._every(seconds, duty, run)
         self._every(s.prune_s, "prune", self._prune)
-        renew = partial(self._guarded, LEASES, self._renew)
+        renew = partial(self._guarded, LEASES, self._renew_and_tell)
         self._scheduler.add_job(renew, "interval", seconds=s.renew_s, id=LEASES, executor=LEASES)
         renew()
         self._scheduler.start()
@@ -132,6 +133,10 @@ class Duties:
         see act/claim.py."""
         self._contested = contested
 
+    def tell_renewals(self, renewed: Callable[[str], None]) -> None:
+        """Of every renewal, what it failed with, or "". To be set before the start."""
+        self._renewed = renewed
+
     def change(self, timing: Timing, schedule: Schedule) -> None:
         """From now on with this patience and rhythm, and for the clouds that there are now."""
         before, self._schedule, self._timing = self._schedule, schedule, timing
@@ -147,7 +152,7 @@ class Duties:
         for name, provider in self._providers.items():
             if name not in self._watched:
                 self._watch(name, provider)
-        self._guarded(LEASES, self._renew)
+        self._guarded(LEASES, self._renew_and_tell)
         self._scheduler.resume()
 
     def notice_clock(self) -> None:
@@ -212,6 +217,16 @@ class Duties:
         with self._changed:
             held = [duty for duty in duties if self._epochs.pop(duty, None) is not None]
         self._let_go(held)
+
+    def _renew_and_tell(self) -> None:
+        error = ""
+        try:
+            self._renew()
+        except StoreError as failed:
+            error = str(failed)
+            raise
+        finally:
+            self._renewed(error)
 
     def _renew(self) -> None:
         """Take every duty that is free, and keep those that are ours. What cannot be asked for now

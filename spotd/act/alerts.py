@@ -120,6 +120,20 @@ class _Sending:
         return True
 
 
+class Page:
+    """One event on its way by several routes, past the outbox."""
+
+    def __init__(self, sendings: Sequence[_Sending], clock: Clock) -> None:
+        self._sendings = sendings
+        self._clock = clock
+
+    @property
+    def failed(self) -> bool:
+        """Whether no route took it, and none is still asked."""
+        now_s = self._clock.monotonic_s()
+        return all(sending.over(now_s) and sending.error for sending in self._sendings)
+
+
 @dataclass
 class _Lane:
     """One route's traffic. Lost with the process: the next one may be a little too eager."""
@@ -207,6 +221,17 @@ class Delivery:
             if not found[name]:
                 lanes[name].gone = False
         return found
+
+    def page(self, event: Event) -> Page:
+        """Send an event by every route that wants such, at once and past the outbox. Returns before
+        they answer."""
+        now_s, now_us = self._clock.monotonic_s(), self._clock.now_us()
+        sendings = []
+        for name, lane in self._lanes.items():
+            if name != _LOG and _RANK[event.severity] >= _RANK[lane.route.min_severity]:
+                alert = Alert(AlertRow(0, name, now_us, "", "", event, 1, 0))
+                sendings.append(_Sending(lane.route, [alert], now_s))
+        return Page(sendings, self._clock)
 
     def _lane_of(self, route: str) -> str:
         """The route itself, what stands in for one that is gone, or the log."""

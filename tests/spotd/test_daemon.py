@@ -33,6 +33,7 @@ from spotd.errors import UserError
 from spotd.model import S
 from spotd.store.base import LostDutyError
 from spotd.store.sql import open_store
+from tests.rigs import slack
 from tests.rigs.manager import Manager
 from tests.rigs.processes import alive
 
@@ -362,10 +363,22 @@ def small_disk(box: Box, kind: str) -> Iterator[Callable[[], Callable[[], object
             subprocess.run(["umount", "-l", str(state)], check=True)
 
 
+def said(chat: slack.Slack) -> str:
+    return " ".join(message["text"] for message in chat.messages)
+
+
 @pytest.mark.parametrize("kind", ["limit", "tmpfs"] if os.geteuid() == 0 else ["limit"])
 def test_a_full_disk_under_the_database_loses_nothing(box: Box, kind: str) -> None:
-    """Nothing is decided while nothing can be written; the training goes on, and then so do we."""
-    with small_disk(box, kind) as fill:
+    """Nothing is decided while nothing can be written, and a person is told; the training goes on,
+    and then so do we."""
+    with small_disk(box, kind) as fill, slack.serving() as chat:
+        (box.folder / "url").write_text(chat.url)
+        box._settings += f"""
+lease_s = 8
+[alerts.routes.team]
+kind = "slack"
+url_file = "{box.folder / "url"}"
+allow_hosts = ["{chat.host}"]"""
         box.start_daemon()
         job_id = box.submit(script(box.folder), "r1")
         program = training(box, job_id)
@@ -375,7 +388,8 @@ def test_a_full_disk_under_the_database_loses_nothing(box: Box, kind: str) -> No
         with pytest.raises(UserError, match="disk"):
             box.submit(script(box.folder).replace("patient", "other"), "r2")
         assert box.job(job_id)["phase"] == "running", "it can still be asked"
-        time.sleep(2.0)  # it is tried again meanwhile, and again
+        wait_until("a person to be told", lambda: "took nothing down" in said(chat))
+        assert "disk" in said(chat)
         assert box.daemon is not None
         assert box.daemon.poll() is None
         free()
@@ -383,3 +397,4 @@ def test_a_full_disk_under_the_database_loses_nothing(box: Box, kind: str) -> No
         assert (job["generation"], job["failures"]) == (1, 0)
         assert len(machines(box, job_id)) == 1
         assert [item["name"] for item in box.client.get("/v1/jobs", all=1)["items"]] == ["patient"]
+        wait_until("its end to be told", lambda: "takes down again" in said(chat))

@@ -217,6 +217,21 @@ def test_a_store_that_is_away_is_waited_for(stage: Stage, monkeypatch: pytest.Mo
             wait_until(lambda: office.delivered)
 
 
+def test_every_renewal_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> None:
+        raise StoreUnavailableError("the disk is full")
+
+    told: list[str] = []
+    office = Office(stage, replace(NEVER, renew_s=0.05))
+    office.duties.tell_renewals(told.append)
+    with at_work(office):
+        wait_until(lambda: told[:2] == ["", ""])
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.store, "take_duties", away)
+            wait_until(lambda: told[-2:] == ["the disk is full"] * 2)
+        wait_until(lambda: told[-1] == "")
+
+
 def test_a_lease_that_is_locked_keeps_no_other_from_its_renewal(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

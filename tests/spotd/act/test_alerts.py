@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,6 +47,13 @@ class HandClock:
 
     def sleep(self, seconds: float) -> None:
         self.passed_s += seconds
+
+
+def wait_for(happened: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 class Desk:
@@ -491,3 +498,31 @@ def test_kill_between_post_and_mark(store: SqlStore, slack: Slack, quick_folder:
     assert store.due_alerts(1 << 60, 10) == []
     assert len(slack.messages) == 2
     assert all(f"(alert {number})" in message["text"] for message in slack.messages)
+
+
+def test_a_page_goes_past_the_outbox_by_every_route_that_wants_it(
+    store: SqlStore, slack: Slack
+) -> None:
+    with rig.serving() as spare:
+        loud = SlackRoute(spare.url, min_severity=Severity.ERROR)
+        desk = Desk(store, default=SlackRoute(slack.url), loud=loud)
+        quiet = desk.delivery.page(Event("database_back", "it is back"))
+        page = desk.delivery.page(Event("database_away", "it is away", severity=Severity.ERROR))
+        wait_for(lambda: len(slack.messages) == 2 and spare.messages)
+        assert "it is away" in spare.messages[0]["text"]
+        assert not quiet.failed
+        assert not page.failed
+    assert events(store) == []
+    assert desk.waiting() == 0
+
+
+def test_a_page_has_failed_when_no_route_took_it(store: SqlStore, slack: Slack) -> None:
+    with rig.serving() as spare:
+        desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
+        slack.script = [(503, "later", {})] * 2
+        page = desk.delivery.page(Event("database_away", "it is away"))
+        wait_for(lambda: slack.requests and spare.messages)
+        assert not page.failed, "one of them did"
+        spare.script = [(503, "later", {})]
+        page = desk.delivery.page(Event("database_away", "it is away"))
+        wait_for(lambda: page.failed)
