@@ -10,7 +10,8 @@ hold it costs at most `limits.unattended_h` of its price, because nobody renews 
 
 A row's word is good in a restored database too, for what was over then is over now; but as long as
 that one is in quarantine, nothing is ended here at all. And many rows that say so at once are more
-likely one mistake of ours than many: then none of them is ended.
+likely one mistake of ours than many: then none of them is ended, but for those that the cloud had
+accepted to end, and did not.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ BLAST_SHARE = 0.25  # of the machines that the cloud lists as ours
 @dataclass(frozen=True)
 class Stray:
     """A living machine that no node wants. `known` says that a node of ours once did; `ending` that
-    the cloud is at it. Job and generation are what its tags say."""
+    the cloud is at it; `condemned` that it accepted once that we end it, and that is still there.
+    Job and generation are what its tags say."""
 
     instance_id: str
     deployment: str
@@ -40,6 +42,7 @@ class Stray:
     since_us: int  # when it was first seen as nobody's, or its node was gone
     launched_at_us: int = 0  # 0: the cloud does not say
     ending: bool = False
+    condemned: bool = False
     job_id: str = ""
     generation: int = 0
 
@@ -108,7 +111,8 @@ def judge(strays: Iterable[Stray], fleet: int, record: Record, now_us: int) -> d
     """The fate of each stray of one listing in which `fleet` machines live, strays included."""
     found = list(strays)
     doomed = [s for s in found if _ours(s, record) and s.known and not s.ending]
-    crowd = [s for s in doomed if not _released(s, record)]
+    # One that the cloud had accepted to end was decided about by itself, before any sweep.
+    crowd = [s for s in doomed if not s.condemned and not _released(s, record)]
     most = max(BLAST_LEAST, int(BLAST_SHARE * fleet))
     blast = (
         f"{len(crowd)} of {fleet} machines would end at once, and more than {most} is more likely "
@@ -132,7 +136,7 @@ def _judge_one(stray: Stray, blast: str, record: Record, now_us: int) -> Verdict
             since_us = min(since_us, record.released_at_us)
     elif not stray.known:
         return Verdict(Fate.HOLD, _doubt(stray, record))
-    elif blast:
+    elif blast and not stray.condemned:
         return Verdict(Fate.HOLD, blast)
     waited = now_us - since_us >= GRACE_S * S
     return Verdict(Fate.END if waited else Fate.WAIT)

@@ -20,6 +20,7 @@ from spotd.decide.sweeping import Fate, HeldLeftover, Stray, Verdict, judge, lef
 from spotd.model import Event, Severity
 from spotd.observe.sweep import record_of
 from spotd.store.base import Store
+from spotd.store.leaks import Past
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +82,7 @@ class LeftoverSweep:
         strays = [
             _stray(one, known.get(one.leftover_id), self._since_us[one.leftover_id])
             for one in left
-            if known.get(one.leftover_id) != 0  # 0: its node is not gone
+            if one.leftover_id not in known or known[one.leftover_id].gone_us
         ]
         record = record_of(store, leftovers_of(self._provider.name), strays)
         verdicts = {one.leftover_id: Verdict(Fate.WAIT) for one in left}
@@ -143,13 +144,13 @@ def _named(left: Sequence[Leftover]) -> str:
     return ", ".join(words) + more
 
 
-def _stray(one: Leftover, gone_us: int | None, seen_us: int) -> Stray:
+def _stray(one: Leftover, past: Past | None, seen_us: int) -> Stray:
     """Its grace begins when it was first seen: its cloud may be about to clear up by itself."""
     generation = one.tags.get("spotd-generation", "")
     return Stray(
         instance_id=one.leftover_id,
         deployment=one.tags.get("spotd-deployment", ""),
-        known=gone_us is not None,
+        known=past is not None,
         since_us=seen_us,
         launched_at_us=one.since_us,
         job_id=one.tags.get("spotd-job", ""),

@@ -12,6 +12,7 @@ from spotd.clock import Clock
 from spotd.decide.sweeping import Fate, Held, Record, Stray, Verdict, judge
 from spotd.model import Event, S, Severity
 from spotd.store.base import Store, StoreError
+from spotd.store.leaks import Past
 
 log = structlog.get_logger(__name__)
 
@@ -211,18 +212,19 @@ def record_of(store: Store, name: str, strays: Sequence[Stray]) -> Record:
     )
 
 
-def _stray(instance: Instance, gone_us: int | None, seen_us: int) -> Stray:
-    """`gone_us` is when its node was gone (0: it is not), None when it never had one. A row that is
-    gone counts from then: a daemon that dies again and again forgets whom it saw."""
+def _stray(instance: Instance, past: Past | None, seen_us: int) -> Stray:
+    """`past` is None when it never had a node. A row that is gone counts from then: a daemon that
+    dies again and again forgets whom it saw."""
     tags = instance.tags
     generation = tags.get("spotd-generation", "")
     return Stray(
         instance_id=instance.instance_id,
         deployment=tags.get("spotd-deployment", ""),
-        known=gone_us is not None,
-        since_us=min(gone_us or seen_us, seen_us),
+        known=past is not None,
+        since_us=min(past.gone_us or seen_us, seen_us) if past else seen_us,
         launched_at_us=instance.launched_at_us,
         ending=instance.state is InstanceState.STOPPING,
+        condemned=past is not None and past.ended_us > 0,
         job_id=tags.get("spotd-job", ""),
         generation=int(generation) if generation.isdecimal() else 0,
     )

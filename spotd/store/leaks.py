@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class Past(NamedTuple):
+    """What the row of a machine's node says: when it was gone (0: it is not), and when the cloud
+    had accepted that we end it (0: never)."""
+
+    gone_us: int
+    ended_us: int
 
 
 class Owned(Protocol):
@@ -19,9 +27,9 @@ class Owned(Protocol):
 class LeakRecords(Protocol):
     """A part of `spotd.store.base.Store`."""
 
-    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
+    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, Past]:
         """Those instances, by id, that a node stands or stood for (it has their token, or
-        the id of one without any), and when that node was gone; 0 for one that is not."""
+        the id of one without any), and what became of it."""
         ...
 
     def record_renewed(self, node_id: str, until_us: int) -> None:

@@ -53,7 +53,7 @@ from spotd.store.base import (
 )
 from spotd.store.commit import LostRaceError, commit_many
 from spotd.store.engine import BrokenRuleError, Database
-from spotd.store.leaks import Owned
+from spotd.store.leaks import Owned, Past
 from spotd.store.sql_access import SqlAccess
 from spotd.store.transaction import Transaction
 from spotd.store.version import prepare, upgrade
@@ -349,7 +349,7 @@ class SqlStore(SqlAccess):
 
     # --- machines that nobody wants
 
-    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
+    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, Past]:
         return self._database.read(lambda c: strays.asked_for(c, provider, instances))
 
     def record_renewed(self, node_id: str, until_us: int) -> None:

@@ -11,40 +11,48 @@ from sqlalchemy import Connection, Row, case, or_, select, update
 from spotd.model import Node
 from spotd.states import NodeState
 from spotd.store import schema
-from spotd.store.leaks import Owned
+from spotd.store.leaks import Owned, Past
 
 RELEASED = "orphans_released/"  # and what: the counter that keeps the time
 
 _counters, _nodes = schema.counters.c, schema.nodes.c
 _SOME = 500  # instances in one statement
+_PAST = (
+    *(_nodes.token, _nodes.instance_id, _nodes.state),
+    *(_nodes.gone_at_us, _nodes.terminated_at_us),
+)
 
 
-def asked_for(conn: Connection, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
+def asked_for(conn: Connection, provider: str, instances: Sequence[Owned]) -> dict[str, Past]:
     """See LeakRecords.asked_for."""
-    found: dict[str, int] = {}
+    found: dict[str, Past] = {}
     for at in range(0, len(instances), _SOME):
         some = instances[at : at + _SOME]
         tokens = sorted({i.token for i in some if i.token})
         ids = sorted({i.instance_id for i in some})
         same = or_(_nodes.token.in_(tokens), _nodes.instance_id.in_(ids))
-        columns = _nodes.token, _nodes.instance_id, _nodes.state, _nodes.gone_at_us
-        query = select(*columns).where(_nodes.provider == provider, same)
+        query = select(*_PAST).where(_nodes.provider == provider, same)
         rows: list[Any] = list(conn.execute(query))
         found |= matched(rows, some)
     return found
 
 
-def matched(rows: Iterable[Row[Any] | Node], instances: Sequence[Owned]) -> dict[str, int]:
-    """Which instances are those of `rows`, and when those were gone."""
-    found = [(row, row.gone_at_us if row.state == NodeState.GONE.value else 0) for row in rows]
-    by_id = {row.instance_id: at_us for row, at_us in found if row.instance_id}
-    by_token = {row.token: at_us for row, at_us in found}
+def matched(rows: Iterable[Row[Any] | Node], instances: Sequence[Owned]) -> dict[str, Past]:
+    """Which instances are those of `rows`, and what became of these."""
+    found = [(row, _past(row)) for row in rows]
+    by_id = {row.instance_id: past for row, past in found if row.instance_id}
+    by_token = {row.token: past for row, past in found}
     # One with an id of ours and somebody else's token is not the machine that our row is about.
-    times = {
+    pasts = {
         i.instance_id: by_token.get(i.token) if i.token else by_id.get(i.instance_id)
         for i in instances
     }
-    return {instance_id: at_us for instance_id, at_us in times.items() if at_us is not None}
+    return {instance_id: past for instance_id, past in pasts.items() if past is not None}
+
+
+def _past(row: Row[Any] | Node) -> Past:
+    gone = row.state == NodeState.GONE.value
+    return Past(row.gone_at_us if gone else 0, row.terminated_at_us)
 
 
 def record_renewed(conn: Connection, node_id: str, until_us: int) -> None:

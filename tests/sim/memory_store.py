@@ -42,7 +42,7 @@ from spotd.store.base import (
 from spotd.store.claims import CONFIRMED, INTENDED
 from spotd.store.duties import Fence
 from spotd.store.engine import BrokenRuleError
-from spotd.store.leaks import Owned
+from spotd.store.leaks import Owned, Past
 from spotd.store.listing import Listing
 from tests.sim.memory import (
     alerts,
@@ -314,7 +314,7 @@ class MemoryStore(MemoryAccess):
 
     # --- machines that nobody wants
 
-    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
+    def asked_for(self, provider: str, instances: Sequence[Owned]) -> dict[str, Past]:
         return strays.asked_for(self._here(), provider, instances)
 
     def record_renewed(self, node_id: str, until_us: int) -> None:

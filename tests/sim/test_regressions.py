@@ -54,6 +54,9 @@ ALONE = [
     # The simulator's own: a cloud ignored five terminates and left a listing unanswered; its judge
     # allowed for two surveys between two of them, and not for the third.
     Case(262, "zombies"),
+    # A cloud accepted the end of three machines, did not follow, and lacked them in two listings:
+    # as orphans they were a crowd, and the sweep's breaker held what had been decided one by one.
+    Case(1459, "zombies"),
 ]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spotd.store.claims import CONFIRMED, HOME, INTENDED
-from spotd.store.leaks import Owned
+from spotd.store.leaks import Owned, Past
 from spotd.store.strays import RELEASED, matched
 from tests.sim.memory.market import set_quarantine
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
-def asked_for(tables: Tables, provider: str, instances: Sequence[Owned]) -> dict[str, int]:
+def asked_for(tables: Tables, provider: str, instances: Sequence[Owned]) -> dict[str, Past]:
     """See LeakRecords.asked_for."""
     nodes = [node for node in tables.nodes.values() if node.offer.provider == provider]
     return matched(nodes, instances)

@@ -15,7 +15,8 @@ LEAST, SHARE = BLAST_LEAST, BLAST_SHARE  # as they were before anybody planted a
 
 class BlastOracle(Oracle):
     """Hears of every machine that is told to end when its row says that it is gone already, as the
-    sweep's are: those of one sweep are no more than its breaker allows, but for a person's word."""
+    sweep's are: those of one sweep are no more than its breaker allows, but for a person's word,
+    and for those that their cloud had been told to end before."""
 
     def __init__(self, world: SimWorld) -> None:
         super().__init__(world)
@@ -27,7 +28,7 @@ class BlastOracle(Oracle):
         if rented.told_by == "reaper" or rented.created_us <= self.world.released_us:
             return
         node, now_us = self.world.node_of(rented.token), self.world.kernel.now_us
-        if node is None or node.state is not NodeState.GONE:
+        if node is None or node.state is not NodeState.GONE or node.terminated_at_us:
             return
         before = self._swept[rented.provider]
         lately = {i: at_us for i, at_us in before.items() if now_us - at_us < SWEEP_S * S}

@@ -25,6 +25,7 @@ from spotd.model import EffectKind
 from spotd.observe.clouds import Survey
 from spotd.observe.leftovers import LeftoverSweep
 from spotd.plan import AddNode, Effect, Plan
+from spotd.store.leaks import Past
 from spotd.store.listing import ENDED
 from tests.sim.daemon import KEYS, StoreClient
 from tests.sim.memory_store import MemoryStore
@@ -40,8 +41,8 @@ def no_doubt(stack: ExitStack) -> None:
     """Switched off: what no row names, and what would end many at once, is held."""
     stray = spotd.observe.sweep._stray
 
-    def sure(instance: Instance, gone_us: int | None, seen_us: int) -> Any:
-        return stray(instance, gone_us or 0, seen_us)
+    def sure(instance: Instance, past: Past | None, seen_us: int) -> Any:
+        return stray(instance, past or Past(0, 0), seen_us)
 
     put(stack, spotd.observe.sweep, "_stray", sure)
     put(stack, spotd.decide.sweeping, "BLAST_LEAST", 10**6)

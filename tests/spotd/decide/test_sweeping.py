@@ -81,13 +81,23 @@ def test_those_in_their_grace_are_of_the_crowd() -> None:
     assert {v.fate for v in judge(crowd, 3, RECORD, NOW).values()} == {Fate.HOLD}
 
 
+def test_what_was_to_end_anyway_is_not_held_with_the_crowd() -> None:
+    crowd = [replace(STRAY, instance_id=f"i-{n}") for n in range(BLAST_LEAST + 1)]
+    condemned = replace(STRAY, instance_id="condemned", condemned=True)
+    verdicts = judge([*crowd, condemned], 4, RECORD, NOW)
+    assert verdicts.pop("condemned").fate is Fate.END
+    assert {verdict.fate for verdict in verdicts.values()} == {Fate.HOLD}
+
+
 def test_who_is_not_in_the_crowd() -> None:
-    """Others' machines, strangers, those that end already and those that a person released."""
+    """Others' machines, strangers, those that end already, those that a person released, and those
+    that their cloud had accepted to end."""
     others = [
         replace(STRAY, instance_id="foreign", deployment="d1"),
         replace(STRANGER, instance_id="stranger"),
         replace(STRAY, instance_id="ending", ending=True),
         replace(STRAY, instance_id="released", launched_at_us=NOW - 7200 * S),
+        replace(STRAY, instance_id="condemned", condemned=True),
     ]
     crowd = [replace(STRAY, instance_id=f"i-{number}") for number in range(BLAST_LEAST)]
     record = replace(RECORD, released_at_us=NOW - 7200 * S)
@@ -95,6 +105,7 @@ def test_who_is_not_in_the_crowd() -> None:
     assert [i for i, fate in fates.items() if fate is Fate.END] == [
         "ending",
         "released",
+        "condemned",
         "i-0",
         "i-1",
     ]

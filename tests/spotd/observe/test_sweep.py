@@ -358,17 +358,40 @@ def test_what_is_held_ends_when_a_person_says_so_and_only_what_stood_there_then(
     assert [held.instance.instance_id for held in stage.survey.held()] == [later]
 
 
-def test_a_crowd_of_orphans_is_held(stage: Stage) -> None:
-    """Two may end, three of three are more likely a mistake of ours."""
-    orphans = orphaned(stage, "a", "b", "c")
-    look(stage)
+def test_a_crowd_of_orphans_is_held(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two may end, three of three are more likely a mistake: here of the cloud, which listed none
+    of those that train."""
+    jobs = ("a", "b", "c")
+    orphans = [trained(stage, job) for job in jobs]
+    with monkeypatch.context() as patch:
+        for cloud in stage.clouds.values():
+            patch.setattr(cloud, "list", list)
+        for job in jobs:
+            stage.machine(stage.nodes(job)[0]).hung = True
+        gone = NodeState.GONE
+        stage.run(lambda s: all(s.nodes(job)[0].state is gone for job in jobs))
+    assert set(orphans) <= set(stage.alive())
     look(stage, GRACE_S)
-    assert sorted(stage.alive()) == sorted(orphans)
-    assert "3 of 3 machines would end at once" in told(stage, "orphan_held")[0].text
+    assert set(orphans) <= set(stage.alive())
+    held = told(stage, "orphan_held")[-1].text
+    assert "machines would end at once, and more than 2 is more likely a mistake" in held
+    assert all(orphan in held for orphan in orphans)
     stage.store.release_orphans("aws", stage.clock.now_us())
     look(stage)
+    assert not set(orphans) & set(stage.alive())
+    assert stage.survey.held() == []
+
+
+def test_a_crowd_that_its_cloud_had_accepted_to_end_is_ended(stage: Stage) -> None:
+    """It did not follow, and lists them again: each was decided about by itself."""
+    orphans = orphaned(stage, "a", "b", "c")
+    assert all(stage.nodes(job)[0].terminated_at_us for job in ("a", "b", "c"))
+    look(stage)
+    assert sorted(stage.alive()) == sorted(orphans)
+    look(stage, GRACE_S)
     assert stage.alive() == []
     assert stage.survey.held() == []
+    assert told(stage, "orphan_held") == []
 
 
 def test_in_a_quarantine_nothing_is_ended(stage: Stage) -> None:

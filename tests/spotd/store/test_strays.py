@@ -7,9 +7,11 @@ from dataclasses import replace
 from spotd.model import EffectKind, S
 from spotd.states import NodeState
 from spotd.store.base import Store
+from spotd.store.leaks import Past
 from tests.spotd.store.build import NOW, instance, move, node, placed, said, view
 
 NODE = "j1-g1-0"
+LIVES = Past(0, 0)
 
 
 def test_who_asked_for_a_machine(store: Store) -> None:
@@ -22,15 +24,16 @@ def test_who_asked_for_a_machine(store: Store) -> None:
     stranger = replace(mine, instance_id="i-9", token="t-unknown")
     nameless = replace(mine, instance_id="i-8", token="")
     everybody = [mine, twin, stranger, nameless]
-    assert store.asked_for("aws", everybody) == {"i-1": 0, "i-2": 0}
-    assert store.asked_for("aws", [renamed]) == {"i-1": 0}
+    assert store.asked_for("aws", everybody) == {"i-1": LIVES, "i-2": LIVES}
+    assert store.asked_for("aws", [renamed]) == {"i-1": LIVES}
     assert store.asked_for("gcp", everybody) == {}
     assert store.asked_for("aws", []) == {}
     move(store, NODE, NodeState.TERMINATING)
     store.record_told(NODE, EffectKind.TERMINATE, NOW + 20 * S)
     store.record_listing("aws", [], NOW + 30 * S, NOW + 30 * S)
     move(store, NODE, NodeState.GONE)
-    assert store.asked_for("aws", everybody) == {"i-1": NOW + 30 * S, "i-2": NOW + 30 * S}
+    past = Past(NOW + 30 * S, NOW + 20 * S)
+    assert store.asked_for("aws", everybody) == {"i-1": past, "i-2": past}
 
 
 def test_an_id_of_ours_with_another_token_is_not_ours(store: Store) -> None:
