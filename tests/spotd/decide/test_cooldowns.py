@@ -63,6 +63,13 @@ def test_a_place_that_a_job_left_for_a_better_one_cools_for_that_job_alone() -> 
         assert cooldown_until_us(offer(REFUSED), spoiled_places(left, other)) == (0, ""), other
 
 
+def test_what_another_job_left_for_a_better_one_hides_no_refusal_behind_it() -> None:
+    left = Refusal(REFUSED, Scope.OFFER, "Outbid", NOW, "j2-g2-c0-r0")
+    full = Refusal(REFUSED, Scope.OFFER, "CapacityError", NOW)
+    until_us, why = cooldown_until_us(offer(REFUSED), spoiled_places([left, full], "j1"))
+    assert (until_us, why) == (NOW + 60 * S, "CapacityError")
+
+
 def test_what_lies_an_hour_back_is_no_repeat() -> None:
     old = Refusal(REFUSED, Scope.OFFER, "Lost", NOW - 3600 * S)
     new = Refusal(REFUSED, Scope.OFFER, "Lost", NOW)

@@ -83,9 +83,12 @@ def test_its_offer_cools_for_long(code: int, reason: LeaveReason, said: str) -> 
 def test_training_that_diverged_for_good_is_not_tried_again() -> None:
     diverged = node(R, exit_code=EXIT_DIVERGED, exited_at_us=NOW)
     after, plan = settle(view(diverged))
-    assert by_id(after, diverged).state is T
+    assert (by_id(after, diverged).state, by_id(after, diverged).leave_text) == (
+        T,
+        "training diverged",
+    )
     assert after.job.outcome is Outcome.FAILED
-    assert "diverged" in after.job.outcome_text
+    assert after.job.outcome_text == "training diverged: no finite loss after going back"
     assert "failed" in kinds(plan), "and its user is told"
 
 
