@@ -295,6 +295,17 @@ def test_a_checkpoint_of_the_machine_before_is_not_its_own() -> None:
     assert not told(plan, "unsaved")
 
 
+def test_it_goes_back_to_the_checkpoint_of_the_machine_before_where_it_has_none() -> None:
+    late = training(4000.0)
+    old = head(generation=1, step=480, seen_at_us=NOW - S)
+    newer = tuple(replace(one, generation=2) for one in late.nodes)
+    _, plan = settle(replace(late, nodes=newer, job=replace(late.job, generation=2, head=old)))
+    [event] = told(plan, "unsaved")
+    assert event.text.startswith("train has saved nothing for 67 min")
+    assert (event.data["seconds"], event.data["step"]) == (4000.0, 480)
+    assert event.text.endswith("it goes back to step 480")
+
+
 def test_however_short_the_cadence_a_save_has_a_minute() -> None:
     often = spec(checkpoint=replace(spec().checkpoint, every_s=4.0))
     assert not told(settle(training(50.0, spec=often))[1], "unsaved")
