@@ -32,7 +32,7 @@ def move_outbid(d: Draft) -> None:
     here = node.offer.price_microusd_per_h
     usd = here / 1e6
     rows = rank(spec, d.market, d.now_us, job_id=d.job.id)
-    free = [row.offer for row in rows if not row.excluded and row.offer.price_microusd_per_h < here]
+    free = [row.offer for row in rows if not row.excluded]  # none of them above the cap
     if not free or d.market.blocked:
         d.say(
             f"{place(node)} costs ${usd:.2f}/h by now, and no place below max_hourly_cost is free"
