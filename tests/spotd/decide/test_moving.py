@@ -122,6 +122,19 @@ def test_not_before_it_was_told_saved_and_slow_again(job: dict[str, Any]) -> Non
     assert not is_moved(slow_view(**job))
 
 
+@pytest.mark.parametrize(
+    "over", [{"exit_code": 0, "exited_at_us": NOW - S}, {"released_at_us": NOW - S}]
+)
+def test_one_that_trains_no_more_does_not_move(over: dict[str, Any]) -> None:
+    assert not is_moved(slow_view(node(R, **over)))
+    gang = (node(R), node(R, rank=1, **over))
+    assert not is_moved(slow_view(*gang, spec=spec(num_nodes=2)))
+
+
+def test_a_job_that_has_finished_moves_nobody() -> None:
+    assert not is_moved(slow_view(head=head(final=True, seen_at_us=TOLD + S)))
+
+
 def test_one_that_its_user_looks_at_does_not_move() -> None:
     failed = {"exit_code": 1, "exited_at_us": NOW - S, "kept_until_us": NOW + 60 * S}
     mate = node(D, rank=1, leave_reason=LeaveReason.CANCELLED, drained_at_us=NOW - S)

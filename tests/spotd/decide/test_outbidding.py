@@ -27,6 +27,7 @@ from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
     by_id,
+    head,
     hello,
     kinds,
     market,
@@ -156,6 +157,26 @@ KEPT = {"exit_code": 1, "exited_at_us": NOW - S, "kept_until_us": NOW + 60 * S}
 def test_one_that_its_user_looks_at_does_not_move(ones: list[Node], more: dict[str, Any]) -> None:
     after, plan = settle(view(*ones, job=job() | more), PLACES)
     assert after.nodes[0].state is NodeState.RUNNING
+    assert "outbid" not in kinds(plan)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [{"exit_code": 0, "exited_at_us": NOW - S}, {"released_at_us": NOW - S}],
+    ids=["ended", "released"],
+)
+def test_one_that_trains_no_more_does_not_move(over: dict[str, Any]) -> None:
+    """Whether it has finished is to be read; an alert that it trains on would be wrong."""
+    one = dear(**over)
+    after, plan = settle(seen(one), PLACES)
+    assert by_id(after, one).leave_reason is not LeaveReason.OUTBID
+    assert "outbid" not in kinds(plan)
+
+
+def test_a_job_that_has_finished_moves_nobody() -> None:
+    one = dear()
+    after, plan = settle(seen(one, head=head(final=True)), PLACES)
+    assert by_id(after, one).leave_reason is LeaveReason.DONE
     assert "outbid" not in kinds(plan)
 
 
