@@ -59,7 +59,7 @@ def refusal_of(node: Node) -> Refusal | None:
     return Refusal(node.offer.key, Scope.OFFER, code, max(node.left_at_us, gone_at_us), node.id)
 
 
-def spoiled_places(refusals: Iterable[Refusal], job_id: str = "") -> Spoiled:
+def spoiled_places(refusals: Iterable[Refusal], job_id: str) -> Spoiled:
     """The refusals by what each spoiled for that job: the beginning of the offer's key that its
     scope says. What another job's machine was left for was its price under that job's cap, or its
     pace: neither says anything to this one.
@@ -85,9 +85,7 @@ def _places(offer_key: str) -> tuple[str, ...]:
     return tuple(_beginning(offer_key, parts) for parts in _PARTS.values())
 
 
-def cooldown_until_us(
-    offer: Offer, spoiled: Spoiled, boot_timeout_s: float = 0.0
-) -> tuple[int, str]:
+def cooldown_until_us(offer: Offer, spoiled: Spoiled, boot_timeout_s: float) -> tuple[int, str]:
     """When `offer` may be tried again and why not before; (0, "") when it was never refused.
 
     Repeats within an hour of each other double the time: n waves give base * 2^(n-1), capped.

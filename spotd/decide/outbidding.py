@@ -10,17 +10,17 @@ slip in its catalogue, or a catalogue that is away, moves nobody.
 from __future__ import annotations
 
 from spotd.decide.draft import Draft, place
+from spotd.decide.needs import may_write
 from spotd.decide.placement import rank
 from spotd.decide.prices import ASSUMED, DOUBTED
-from spotd.model import Desired, LeaveReason, Node, Severity
+from spotd.model import LeaveReason, Node, Severity
 from spotd.states import NodeState
 
 
 def move_outbid(d: Draft) -> None:
     """Drain what costs more than the job allows, where a place below the cap is to be had."""
     spec = d.job.spec
-    stays = d.ended or d.job.stop_text or d.job.desired is not Desired.RUN
-    if stays or not spec.max_hourly_microusd or spec.checkpoint.engine == "none":
+    if d.ended or not spec.max_hourly_microusd or spec.checkpoint.engine == "none":
         return
     dear = [node for node in d.nodes if _dear(node, spec.max_hourly_microusd)]
     if dear:
@@ -32,7 +32,7 @@ def move_outbid(d: Draft) -> None:
     here = node.offer.price_microusd_per_h
     usd = here / 1e6
     rows = rank(spec, d.market, d.now_us, job_id=d.job.id)
-    free = [row.offer for row in rows if not row.excluded and row.offer.price_microusd_per_h < here]
+    free = [row.offer for row in rows if not row.excluded]  # none of them above the cap
     if not free or d.market.blocked:
         d.say(
             f"{place(node)} costs ${usd:.2f}/h by now, and no place below max_hourly_cost is free"
@@ -58,7 +58,7 @@ def move_outbid(d: Draft) -> None:
 
 
 def _dear(node: Node, cap_microusd_per_h: int) -> bool:
-    trains = node.state is NodeState.RUNNING and node.chosen and node.first_step_at_us
+    trains = node.state is NodeState.RUNNING and may_write(node) and node.first_step_at_us
     return bool(trains) and node.offer.price_microusd_per_h > cap_microusd_per_h
 
 

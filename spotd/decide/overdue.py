@@ -98,8 +98,9 @@ def tell_unsaved(d: Draft) -> None:
     if node is None:
         return
     head, every_s = d.job.head, d.job.spec.checkpoint.every_s
-    ours = head is not None and head.generation == node.generation
-    saved_us = max(node.first_step_at_us, head.seen_at_us if head and ours else 0)
+    saved_us = node.first_step_at_us
+    if head is not None and head.generation == node.generation:
+        saved_us = max(saved_us, head.seen_at_us)
     if told_us > saved_us:
         return
     # While nobody listened it may have saved: what it says of that comes first.
@@ -111,7 +112,7 @@ def tell_unsaved(d: Draft) -> None:
         d.wake(due_us)
         return
     old_s = (d.now_us - saved_us) / S
-    step = head.step if head and ours else 0
+    step = head.step if head is not None else 0
     text = (
         f"{d.job.name} has saved nothing for {_span(old_s)}, and should each {_span(every_s)}: if "
         f"{place(node)} ends now, it goes back to step {step}"

@@ -182,11 +182,11 @@ def _new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:
 
 
 def _cause(d: Draft) -> str:
-    left = [node for node in d.nodes if node.chosen and node.leave_reason is not None]
+    left = [(n, why) for n in d.nodes if n.chosen and (why := n.leave_reason) is not None]
     if not left:
         return "first" if d.job.generation == 0 else "again"
-    newest = max(left, key=lambda node: (node.generation, node.left_at_us))
-    return newest.leave_reason.value if newest.leave_reason else "again"
+    _, newest = max(left, key=lambda one: (one[0].generation, one[0].left_at_us))
+    return newest.value
 
 
 def _wait_for_market(d: Draft, ranked: list[Ranked]) -> None:

@@ -60,7 +60,7 @@ def _look_at(instance: Instance, now_us: int, unattended_s: float | None) -> Fin
     if expires_us - now_us > (LONGEST_S + SKEW_S) * S:
         return Finding(Found.STRANGE, instance, expires_us)
     time_s = unattended_s or _tagged_s(instance)
-    silent_s = max(0.0, time_s - (expires_us - now_us) / S)
+    silent_s = time_s - (expires_us - now_us) / S
     if now_us > expires_us + SKEW_S * S:
         return Finding(Found.EXPIRED, instance, expires_us, silent_s)
     if silent_s > LATE_SHARE * time_s:

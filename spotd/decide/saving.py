@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from spotd.decide.draft import Draft, place
 from spotd.decide.health import slow
+from spotd.decide.needs import may_write
 from spotd.decide.placement import rank
 from spotd.model import LeaveReason, Node, S, Severity
 from spotd.states import NodeState
@@ -19,7 +20,7 @@ def move_when_slow(d: Draft) -> None:
     spec, told_us = d.job.spec.health, d.job.save_wanted_at_us
     running = [node for node in d.nodes if node.state is NodeState.RUNNING]
     round_us = int(spec.checks * spec.check_every_s * S)
-    if d.ended or not running or d.job.stop_text or not told_us:
+    if d.ended or not running or not all(may_write(node) for node in running):
         return
     if not round_us <= d.now_us - told_us < 2 * round_us or not _saved_since(d, told_us):
         return

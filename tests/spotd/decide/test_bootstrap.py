@@ -87,7 +87,14 @@ def test_a_job_without_a_head_has_had_no_generation() -> None:
     assert start_document(job(), effect, {}, {}).head_generation == 0
 
 
-@pytest.mark.parametrize("data", [{"node_ips": ["10.0.0.1"]}, {"claim_deadline_s": 0}])
-def test_a_start_without_what_it_carries_is_a_bug(data: dict[str, object]) -> None:
-    with pytest.raises(TypeError, match=r"^a START effect carries node_ips and claim_deadline_s$"):
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"node_ips": ["10.0.0.1"]}, "a START effect carries node_ips and claim_deadline_s"),
+        ({"claim_deadline_s": 0}, "a START effect carries node_ips and claim_deadline_s"),
+        ({"cadence": "half"}, "the cadence of a START effect is a number"),
+    ],
+)
+def test_a_start_without_what_it_carries_is_a_bug(data: dict[str, object], words: str) -> None:
+    with pytest.raises(TypeError, match=f"^{words}$"):
         started(**data)

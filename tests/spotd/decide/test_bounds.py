@@ -26,6 +26,7 @@ from spotd.model import (
 )
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
+    JOB,
     NOW,
     OFFERS,
     head,
@@ -180,7 +181,7 @@ def test_what_did_not_boot_is_out_for_as_long_as_this_job_would_wait_for_it() ->
     failed = Refusal(OFFERS[0].key, Scope.OFFER, "BootTimeout", NOW)
     ranked = rank(spec(boot_timeout_s=900.0), market(OFFERS[:1], refusals=(failed,)), NOW)
     assert ranked[0].until_us == NOW + 1800 * S
-    until_us, _ = cooldown_until_us(OFFERS[0], spoiled_places([failed]))
+    until_us, _ = cooldown_until_us(OFFERS[0], spoiled_places([failed], JOB), 0.0)
     assert until_us == NOW + 60 * S, "nobody waits"
 
 
@@ -189,7 +190,7 @@ def test_what_failed_long_before_is_another_story() -> None:
     key, boot = OFFERS[0].key, "BootTimeout"
     for ago_s, pause_s in ((5000, 3600), (5500, 1800)):
         both = [Refusal(key, Scope.OFFER, boot, NOW - at * S) for at in (ago_s, 0)]
-        until_us, _ = cooldown_until_us(OFFERS[0], spoiled_places(both), 900.0)
+        until_us, _ = cooldown_until_us(OFFERS[0], spoiled_places(both, JOB), 900.0)
         assert (until_us - NOW) / S == pause_s
 
 

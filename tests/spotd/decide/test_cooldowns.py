@@ -19,6 +19,13 @@ def offer(key: str) -> Offer:
     return Offer(provider, region, zone, kind, CapacityType(capacity), 10, 40)
 
 
+def cooling(
+    refusals: list[Refusal], key: str = REFUSED, job_id: str = "j1", boot_timeout_s: float = 60.0
+) -> tuple[int, str]:
+    """Until when, and why."""
+    return cooldown_until_us(offer(key), spoiled_places(refusals, job_id), boot_timeout_s)
+
+
 @pytest.mark.parametrize(
     ("key", "spoiled_by"),
     [
@@ -32,41 +39,48 @@ def offer(key: str) -> Offer:
 )
 @pytest.mark.parametrize("scope", Scope)
 def test_the_scope_says_what_is_spoiled(key: str, spoiled_by: set[Scope], scope: Scope) -> None:
-    spoiled = spoiled_places([Refusal(REFUSED, scope, "CapacityError", NOW)])
+    refused = [Refusal(REFUSED, scope, "CapacityError", NOW)]
     expected = (NOW + int(BASE_S["CapacityError"] * S), "CapacityError")
-    assert cooldown_until_us(offer(key), spoiled) == (expected if scope in spoiled_by else (0, ""))
+    assert cooling(refused, key) == (expected if scope in spoiled_by else (0, ""))
 
 
 @pytest.mark.parametrize(("times", "pause_s"), [(1, 120), (2, 240), (3, 480), (9, CAP_S)])
 def test_repeats_double_it(times: int, pause_s: float) -> None:
     base_us = int(BASE_S["Preempted"] * S)
     again = [Refusal(REFUSED, Scope.OFFER, "Preempted", NOW - at * base_us) for at in range(times)]
-    until_us, why = cooldown_until_us(offer(REFUSED), spoiled_places(again))
+    until_us, why = cooling(again)
     assert (until_us - NOW, why) == (int(pause_s * S), "Preempted")
 
 
 def test_a_gang_that_is_taken_away_is_one_repeat() -> None:
     """Eight machines of one offer, within seconds; and the same once more after the cooldown."""
     first = [Refusal(REFUSED, Scope.OFFER, "Preempted", NOW - rank * S) for rank in range(8)]
-    until_us, _ = cooldown_until_us(offer(REFUSED), spoiled_places(first))
+    until_us, _ = cooling(first)
     assert until_us - NOW == 120 * S
     later = [Refusal(REFUSED, Scope.OFFER, "Preempted", NOW + (150 + at) * S) for at in range(8)]
-    until_us, _ = cooldown_until_us(offer(REFUSED), spoiled_places(first + later))
+    until_us, _ = cooling(first + later)
     assert until_us - (NOW + 157 * S) == 240 * S
 
 
 def test_a_place_that_a_job_left_for_a_better_one_cools_for_that_job_alone() -> None:
     left = [Refusal(REFUSED, Scope.OFFER, "Outbid", NOW, "j1-g2-c0-r0")]
-    until_us, _ = cooldown_until_us(offer(REFUSED), spoiled_places(left, "j1"))
+    until_us, _ = cooling(left)
     assert until_us == NOW + int(BASE_S["Outbid"] * S)
     for other in ("j", "j10", ""):
-        assert cooldown_until_us(offer(REFUSED), spoiled_places(left, other)) == (0, ""), other
+        assert cooling(left, job_id=other) == (0, ""), other
+
+
+def test_what_another_job_left_for_a_better_one_hides_no_refusal_behind_it() -> None:
+    left = Refusal(REFUSED, Scope.OFFER, "Outbid", NOW, "j2-g2-c0-r0")
+    full = Refusal(REFUSED, Scope.OFFER, "CapacityError", NOW)
+    until_us, why = cooling([left, full])
+    assert (until_us, why) == (NOW + 60 * S, "CapacityError")
 
 
 def test_what_lies_an_hour_back_is_no_repeat() -> None:
     old = Refusal(REFUSED, Scope.OFFER, "Lost", NOW - 3600 * S)
     new = Refusal(REFUSED, Scope.OFFER, "Lost", NOW)
-    assert cooldown_until_us(offer(REFUSED), spoiled_places([old, new])) == (NOW + 120 * S, "Lost")
+    assert cooling([old, new]) == (NOW + 120 * S, "Lost")
 
 
 @pytest.mark.parametrize(
@@ -80,8 +94,7 @@ def test_what_does_not_boot_cools_for_longer_than_it_was_waited_for_and_longer_e
     at_us, refusals = NOW, []
     for pause_s in pauses_s:
         refusals.append(Refusal(REFUSED, Scope.OFFER, "BootTimeout", at_us))
-        spoiled = spoiled_places(refusals)
-        until_us, why = cooldown_until_us(offer(REFUSED), spoiled, boot_timeout_s)
+        until_us, why = cooling(refusals, boot_timeout_s=boot_timeout_s)
         assert ((until_us - at_us) / S, why) == (pause_s, "BootTimeout")
         at_us = until_us + int(boot_timeout_s * S)
 
@@ -116,5 +129,5 @@ def test_the_longest_of_several_counts() -> None:
         Refusal("aws/us-1/us-1b/1xh100/spot", Scope.REGION, "QuotaError", NOW - S),
         Refusal(REFUSED, Scope.ZONE, "CapacityError", NOW),
     ]
-    until_us, why = cooldown_until_us(offer(REFUSED), spoiled_places(refusals))
+    until_us, why = cooling(refusals)
     assert (until_us, why) == (NOW + 599 * S, "QuotaError")

@@ -39,8 +39,9 @@ def test_a_machine_is_asked_for_with_its_whole_time() -> None:
     plan = decide(build.view(), market, NOW + 1)
     [node] = [change.node for change in plan.changes if isinstance(change, AddNode)]
     assert node.expires_at_us == NOW + 11 * S, "in whole seconds, as a tag is"
-    assert expiry_tags(node)["spotd-expires"] == str(NOW // S + 11)
+    assert expiry_tags(node) == {"spotd-expires": str(NOW // S + 11), "spotd-unattended-s": "10"}
     assert life_limit_s(node) == LIFE_LIMIT_S
+    assert expiry_tags(replace(node, expires_at_us=0)) == {}
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,17 @@ def test_when_a_person_has_to_know(left_h: int, late: bool) -> None:
     assert renewed_late(node, DAY, NOW) is late
 
 
-def test_a_limit_that_cannot_be_moved_is_longer_than_those_that_can() -> None:
-    for hours in (1, 24, 720):
-        node = build.node(
-            NodeState.LAUNCHING, requested_at_us=NOW, expires_at_us=NOW + hours * HOUR
-        )
-        assert life_limit_s(node) >= max(LIFE_LIMIT_S, 2 * hours * 3600)
+@pytest.mark.parametrize(
+    ("hours", "limit_s"), [(1, LIFE_LIMIT_S), (84, LIFE_LIMIT_S), (720, 2 * (720 * 3600 - 1))]
+)
+def test_a_limit_that_cannot_be_moved_is_twice_those_that_can_and_a_week_at_least(
+    hours: int, limit_s: int
+) -> None:
+    asked_us = NOW + 1  # a cloud's limit is in whole seconds
+    node = build.node(
+        NodeState.LAUNCHING, requested_at_us=asked_us, expires_at_us=NOW + hours * HOUR
+    )
+    assert life_limit_s(node) == limit_s
 
 
 def test_what_an_agent_is_told_of_its_time() -> None:
@@ -101,4 +107,15 @@ def test_what_an_agent_is_told_of_its_time() -> None:
     assert (config.left_s, config.life_s) == (24 * 3600, 0)
     older = replace(node, expires_at_us=0, renewed_until_us=NOW + HOUR)
     config = agent_config("d", build.job(), older, Cloud(), NOW)  # type: ignore[arg-type]
-    assert (config.unattended_s, config.life_s) == (0, 0), "asked for before there were expiries"
+    timeless = (config.unattended_s, config.left_s, config.life_s)
+    assert timeless == (0, 0, 0), "asked for before there were expiries"
+
+
+def test_an_agent_whose_time_is_over_is_told_that_nothing_is_left() -> None:
+    """A limit of its cloud is there all the same: 0 would be none."""
+    week_us = LIFE_LIMIT_S * S
+    late = build.node(
+        NodeState.BOOTING, requested_at_us=NOW - week_us, expires_at_us=NOW - week_us + 24 * HOUR
+    )
+    config = agent_config("d", build.job(), late, Cloud(), NOW)  # type: ignore[arg-type]
+    assert (config.unattended_s, config.left_s, config.life_s) == (86_400, 0, 1)

@@ -15,11 +15,13 @@ from spotd.model import (
     Attempt,
     Desired,
     EffectKind,
+    Event,
     LeaveReason,
     Node,
     NoticeSeen,
     Refusal,
     S,
+    Severity,
     View,
 )
 from spotd.states import NodeState
@@ -57,13 +59,21 @@ def test_a_machine_that_stays_slow_is_replaced_while_it_trains_on() -> None:
     slow = node(R)
     after, plan = settle(slow_view(slow))
     left = by_id(after, slow)
-    assert (left.state, left.leave_reason) == (D, LeaveReason.OUTBID)
+    why = "below 60% of the job's own throughput for 240 s"
+    assert left == replace(
+        slow,
+        state=D,
+        leave_reason=LeaveReason.OUTBID,
+        leave_text=why,
+        left_at_us=NOW,
+        drained_at_us=NOW,
+    ), "it is not told to stop yet"
     (event,) = (event for event in plan.events if event.kind == "moved")
-    assert event.alert
+    words = f"node g1 in aws/aws-1a is {why}: it trains on until its replacement is ready"
+    assert event == Event("moved", words, slow.id, Severity.WARNING, alert=True, key="j0:moved")
     assert "slow" not in kinds(plan), "that was told before"
     (fresh,) = (n for n in after.nodes if n.generation == 2)
     assert fresh.offer == OFFERS[1], "not where the slow one is"
-    assert left.effect is not EffectKind.DRAIN, "it is not told to stop yet"
     later = decide(after, market(), NOW + 3600 * S)
     assert by_id(apply_all(after, later.changes), slow).state is D, "nor after an hour"
     assert decide(after, market(), NOW).changes == (), "and nothing more follows at once"
@@ -112,6 +122,25 @@ def test_not_before_it_was_told_saved_and_slow_again(job: dict[str, Any]) -> Non
     assert not is_moved(slow_view(**job))
 
 
+@pytest.mark.parametrize(
+    "over", [{"exit_code": 0, "exited_at_us": NOW - S}, {"released_at_us": NOW - S}]
+)
+def test_one_that_trains_no_more_does_not_move(over: dict[str, Any]) -> None:
+    assert not is_moved(slow_view(node(R, **over)))
+    gang = (node(R), node(R, rank=1, **over))
+    assert not is_moved(slow_view(*gang, spec=spec(num_nodes=2)))
+
+
+def test_a_job_that_has_finished_moves_nobody() -> None:
+    assert not is_moved(slow_view(head=head(final=True, seen_at_us=TOLD + S)))
+
+
+def test_one_that_its_user_looks_at_does_not_move() -> None:
+    failed = {"exit_code": 1, "exited_at_us": NOW - S, "kept_until_us": NOW + 60 * S}
+    mate = node(D, rank=1, leave_reason=LeaveReason.CANCELLED, drained_at_us=NOW - S)
+    assert not is_moved(slow_view(node(R, **failed), mate, stop_text="no more"))
+
+
 def test_one_that_recovered_stays() -> None:
     assert not is_moved(slow_view(throughput=[*GOOD, *every(10, 119, 0, 100.0)]))
 
@@ -125,6 +154,8 @@ def test_a_slow_machine_is_kept_when_no_other_is_to_be_had() -> None:
     assert not is_moved(slow_view(), offers=OFFERS[:1])
     assert not is_moved(slow_view(), blocked="the limit of nodes is reached")
     assert is_moved(slow_view(), offers=OFFERS[:2])
+    left = Refusal(OFFERS[1].key, Scope.OFFER, "Outbid", NOW - S, "j0-g1-c0-r0")
+    assert not is_moved(slow_view(), offers=OFFERS[:2], refusals=(left,)), "slow there as well"
 
 
 @pytest.mark.parametrize(("ago_s", "moves"), [(MOVE_EVERY_S - 1, False), (MOVE_EVERY_S, True)])

@@ -7,16 +7,32 @@ from typing import Any
 
 import pytest
 
+from providers.base import Scope
 from spotd.decide.prices import ASSUMED, DOUBTED
-from spotd.model import CheckpointSpec, Desired, EffectKind, LeaveReason, Market, Node, S, View
+from spotd.model import (
+    CheckpointSpec,
+    Desired,
+    EffectKind,
+    Event,
+    LeaveReason,
+    Market,
+    Node,
+    Outcome,
+    Refusal,
+    S,
+    Severity,
+    View,
+)
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
     by_id,
+    head,
     hello,
     kinds,
     market,
     node,
+    notice,
     offer,
     settle,
     spec,
@@ -31,7 +47,8 @@ def dear(price: float = 30.0, trained_s: float = 3600.0, **fields: Any) -> Node:
     """It trains, at a price that was another one when it was asked for; it took 300 s to start."""
     step_us = NOW - int(trained_s * S)
     times = {"requested_at_us": step_us - 300 * S, "first_step_at_us": step_us}
-    return node(NodeState.RUNNING, offer=offer("aws-1a", price), **(times | fields))
+    state = fields.pop("state", NodeState.RUNNING)
+    return node(state, offer=offer("aws-1a", price), **(times | fields))
 
 
 def job(**fields: Any) -> dict[str, Any]:
@@ -49,13 +66,20 @@ def test_it_trains_on_and_the_cheaper_one_is_asked_for_in_the_same_pass() -> Non
     one = dear()
     after, plan = settle(seen(one), PLACES)
     left = by_id(after, one)
-    assert (left.state, left.leave_reason) == (NodeState.DRAINING, LeaveReason.OUTBID)
-    assert left.effect is None, "it trains on until the cheaper one is ready"
+    why = "$30.00/h is above max_hourly_cost, and gcp/gcp-1/gcp-1a/8xh100/spot costs $10.00/h"
+    assert left == replace(
+        one,
+        state=NodeState.DRAINING,
+        leave_reason=LeaveReason.OUTBID,
+        leave_text=why,
+        left_at_us=NOW,
+        drained_at_us=NOW,
+    ), "it trains on until the cheaper one is ready"
     (new,) = [found for found in after.nodes if found.id != one.id]
     assert (new.offer, new.effect) == (CHEAP, EffectKind.LAUNCH)
-    assert "outbid" in kinds(plan)
     (event,) = [found for found in plan.events if found.kind == "outbid"]
-    assert "$30.00/h is above max_hourly_cost" in event.text
+    words = f"node g1 in aws/aws-1a moves: {why}; it trains on until its replacement is ready"
+    assert event == Event("outbid", words, one.id, Severity.WARNING, alert=True, key="j0:outbid")
     ready = hello(generation=2, chosen=True, ready_at_us=NOW, started_at_us=NOW, offer=CHEAP)
     later, _ = settle(replace(after, nodes=(left, ready)), PLACES)
     assert by_id(later, left).effect is EffectKind.RELEASE
@@ -66,6 +90,9 @@ def test_it_moves_when_that_has_paid_and_not_before() -> None:
     before, plan = settle(seen(dear(trained_s=239)), PLACES)
     assert before.nodes[0].state is NodeState.RUNNING
     assert plan.wake_at_us == NOW + S
+    assert (
+        "node g1 in aws/aws-1a costs $30.00/h by now: it moves when that has paid" in plan.reasons
+    )
     after, _ = settle(seen(dear(trained_s=240)), PLACES)
     assert after.nodes[0].state is NodeState.DRAINING
 
@@ -85,6 +112,83 @@ def test_it_moves_when_that_has_paid_and_not_before() -> None:
 def test_it_stays(one: Node, more: dict[str, Any], places: Market) -> None:
     after, plan = settle(view(one, job=job() | more), places)
     assert by_id(after, one).leave_reason is not LeaveReason.OUTBID
+    assert "outbid" not in kinds(plan)
+
+
+def test_where_nothing_below_the_cap_is_free_it_says_so() -> None:
+    told = "node g1 in aws/aws-1a costs $30.00/h by now, and no place below max_hourly_cost is free"
+    for places in (market(offers=PLACES.offers[:1]), replace(PLACES, blocked="no room")):
+        _, plan = settle(seen(dear()), places)
+        assert told in plan.reasons
+
+
+def test_it_does_not_move_to_where_it_was_slow_or_too_dear_before() -> None:
+    left = Refusal(CHEAP.key, Scope.OFFER, "Outbid", NOW - S, "j0-g1-c0-r0")
+    one = dear(generation=2)
+    after, _ = settle(seen(one), replace(PLACES, refusals=(left,)))
+    assert by_id(after, one).state is NodeState.RUNNING
+    others = replace(left, node_id="j1-g1-c0-r0")
+    after, _ = settle(seen(one), replace(PLACES, refusals=(others,)))
+    assert by_id(after, one).leave_reason is LeaveReason.OUTBID
+
+
+KEPT = {"exit_code": 1, "exited_at_us": NOW - S, "kept_until_us": NOW + 60 * S}
+
+
+@pytest.mark.parametrize(
+    ("ones", "more"),
+    [
+        ([dear(**KEPT)], {"outcome": Outcome.FAILED, "outcome_text": "no more"}),
+        (
+            [
+                dear(**KEPT),
+                dear(
+                    rank=1,
+                    state=NodeState.DRAINING,
+                    leave_reason=LeaveReason.CANCELLED,
+                    drained_at_us=NOW - S,
+                ),
+            ],
+            {"stop_text": "no more"} | job(num_nodes=2),
+        ),
+    ],
+    ids=["ended", "ending"],
+)
+def test_one_that_its_user_looks_at_does_not_move(ones: list[Node], more: dict[str, Any]) -> None:
+    after, plan = settle(view(*ones, job=job() | more), PLACES)
+    assert after.nodes[0].state is NodeState.RUNNING
+    assert "outbid" not in kinds(plan)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [{"exit_code": 0, "exited_at_us": NOW - S}, {"released_at_us": NOW - S}],
+    ids=["ended", "released"],
+)
+def test_one_that_trains_no_more_does_not_move(over: dict[str, Any]) -> None:
+    """Whether it has finished is to be read; an alert that it trains on would be wrong."""
+    one = dear(**over)
+    after, plan = settle(seen(one), PLACES)
+    assert by_id(after, one).leave_reason is not LeaveReason.OUTBID
+    assert "outbid" not in kinds(plan)
+
+
+def test_a_job_that_has_finished_moves_nobody() -> None:
+    one = dear()
+    after, plan = settle(seen(one, head=head(final=True)), PLACES)
+    assert by_id(after, one).leave_reason is LeaveReason.DONE
+    assert "outbid" not in kinds(plan)
+
+
+def test_one_that_leaves_already_does_not_move() -> None:
+    one = dear(
+        state=NodeState.DRAINING,
+        leave_reason=LeaveReason.PREEMPTED,
+        drained_at_us=NOW - S,
+        notices=(notice(),),
+    )
+    after, plan = settle(seen(one), PLACES)
+    assert by_id(after, one).leave_reason is LeaveReason.PREEMPTED
     assert "outbid" not in kinds(plan)
 
 

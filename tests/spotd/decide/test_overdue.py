@@ -66,24 +66,72 @@ def test_a_job_that_waits_for_long_is_told_again_and_again_but_not_at_every_look
     assert hours == [WAITS_S, WAITS_S + WAITS_AGAIN_S]
 
 
+QUOTA = "ask that cloud for more quota there, or allow other regions"
+MORE = (
+    "allow more zones, regions or kinds of machines (resources.any_of), or on-demand ones "
+    "(use_spot: false)"
+)
+FIRST = "aws/aws-1/aws-1a/8xh100/spot"
+COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
+
+
 @pytest.mark.parametrize(
-    ("market_", "tries"),
+    ("market_", "obstacle", "tries"),
     [
-        (refused("QuotaError"), "ask that cloud for more quota"),
-        (refused("CapacityError"), "allow more zones"),
-        (market(disabled={"aws": "key", "gcp": "key", "azure": "key"}), "`spotctl doctor`"),
-        (market(offers=(offer(price=99.0),)), "raise max_hourly_cost"),
-        (market(offers=()), "ask for less"),
-        (market(blocked="3 of 3 nodes are in use"), "raise the limits"),
+        (
+            refused("QuotaError"),
+            f"all 2 offers that fit are out; {COOLING.format(600)} QuotaError",
+            QUOTA,
+        ),
+        (
+            refused("CapacityError"),
+            f"all 2 offers that fit are out; {COOLING.format('060')} CapacityError",
+            MORE,
+        ),
+        (
+            replace(refused("QuotaError"), offers=(*OFFERS[:2], offer("gcp-1a", 99.0))),
+            f"all 3 offers that fit are out; {COOLING.format(600)} QuotaError",
+            f"{QUOTA}; or raise max_hourly_cost",
+        ),
+        (
+            market(disabled={"aws": "key", "gcp": "key", "azure": "key"}),
+            f"all 4 offers that fit are out; {FIRST}: aws is out of use: key",
+            "put its credentials right (`spotctl doctor`)",
+        ),
+        (
+            market(offers=(offer(price=99.0),)),
+            f"the only offer that fits is out; {FIRST}: $99.00/h is above max_hourly_cost",
+            "raise max_hourly_cost",
+        ),
+        (
+            market(offers=()),
+            "no provider offers a machine that fits; see `spotctl plan`",
+            "let its resources ask for less, or configure another cloud",
+        ),
+        (
+            market(blocked="3 of 3 nodes are in use"),
+            "3 of 3 nodes are in use",
+            "end other jobs, or raise the limits in config.toml",
+        ),
     ],
 )
-def test_what_to_try_is_named(market_: Market, tries: str) -> None:
+def test_what_to_try_is_named(market_: Market, obstacle: str, tries: str) -> None:
     job = {"spec": spec(max_hourly_microusd=50_000_000), "waiting_since_us": NOW - 7200 * S}
     _, plan = settle(view(job=job), market_)
+    text = f"train has waited 2.0 h for a machine: {obstacle}; try: {tries}"
+    data = {"seconds": 7200.0}
+    assert told(plan, "waits") == [
+        Event("waits", text, "", Severity.WARNING, alert=True, key="j0:waits", data=data)
+    ]
+
+
+def test_a_wait_is_told_of_on_time_and_looked_at_when_it_is_to_be_told_again() -> None:
+    job = {"waiting_since_us": NOW - int(WAITS_S * S)}
+    after, plan = settle(view(job=job), refused("QuotaError"))
     (event,) = told(plan, "waits")
-    assert event.alert
-    assert "waited 2.0 h" in event.text
-    assert tries in event.text
+    assert event.text.startswith("train has waited 30 min for a machine")
+    assert after.job.waiting_told_us == NOW
+    assert plan.wake_at_us == NOW + int(WAITS_AGAIN_S * S)
 
 
 def test_who_asks_in_vain_waits_all_the_time() -> None:
@@ -91,6 +139,11 @@ def test_who_asks_in_vain_waits_all_the_time() -> None:
     before, _ = settle(view(job={"waiting_since_us": NOW - 1000 * S}))
     assert before.nodes, "asked for"
     assert before.job.waiting_since_us == NOW - 1000 * S
+    again, _ = settle(before)
+    assert again.job.waiting_since_us == NOW - 1000 * S, "a request is no machine"
+    left = replace(before.nodes[0], state=NodeState.TERMINATING, instance_id="i-1")
+    after, _ = settle(replace(before, nodes=(left,)), refused("QuotaError"))
+    assert after.job.waiting_since_us == NOW - 1000 * S, "nor one that is given back"
 
 
 @pytest.mark.parametrize("fields", [{"desired": Desired.PAUSE}, {"stop_text": "max_cost"}])
@@ -119,19 +172,45 @@ def test_a_machine_that_stays_is_told_with_what_it_costs() -> None:
     first, second = seconds
     assert 0 <= first - STAYS_S < 60
     assert 0 <= second - first - STAYS_AGAIN_S < 60
-    late = replace(left, effect_armed_at_us=NOW)
-    _, plan = settle(replace(before, nodes=(late,)), now=NOW + int(STAYS_S * S))
-    (event,) = told(plan, "stays")
-    assert event.alert
-    assert "aws still has i-1-0-0: it counts as $10.00/h" in event.text
+
+
+def stays(text: str, seconds: float) -> list[Event]:
+    said = f"node g1 in aws/aws-1a {text} in that cloud's own console"
+    data = {"seconds": seconds}
+    return [
+        Event("stays", said, "j0-g1-c0-r0", Severity.ERROR, alert=True, key="j0:stays", data=data)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("after_s", "span"), [(900, "15 min"), (7199, "120 min"), (7200, "2.0 h"), (7.2e6, "2000.0 h")]
+)
+@pytest.mark.parametrize(("error", "why"), [("", ""), ("AuthError: key", " (AuthError: key)")])
+def test_which_machine_stays_and_why_is_told(
+    after_s: float, span: str, error: str, why: str
+) -> None:
+    late = node(
+        NodeState.TERMINATING,
+        left_at_us=NOW,
+        terminating_at_us=NOW,
+        effect_armed_at_us=NOW,
+        effect_error=error,
+    )
+    _, plan = settle(view(late, job={"desired": Desired.PAUSE}), market(), NOW + int(after_s * S))
+    bill = f"it counts as $10.00/h until that is over{why}"
+    text = f"was to end {span} ago, and aws still has i-1-0-0: {bill}; end it"
+    assert told(plan, "stays") == stays(text, after_s)
 
 
 def test_an_unknown_launch_that_stays_unknown_is_told() -> None:
     lost = node(NodeState.LAUNCHING, requested_at_us=NOW)
     before, _ = settle(view(lost, job={"desired": Desired.CANCEL}))
     _, plan = settle(before, now=NOW + int(STAYS_S * S))
-    (event,) = told(plan, "stays")
-    assert "whether aws made a machine of t-1-0-0 is not known" in event.text
+    text = (
+        "was given up 15 min ago, and whether aws made a machine of t-1-0-0 is not known: "
+        "it counts as $10.00/h until that is over; look"
+    )
+    assert told(plan, "stays") == stays(text, STAYS_S)
 
 
 def test_who_waits_behind_a_limit_wakes_for_it_as_before() -> None:
@@ -195,10 +274,13 @@ def test_one_that_is_late_each_time_is_told_once_an_hour() -> None:
 def test_what_it_would_cost_is_told_to_its_routes() -> None:
     saved = head(step=480, seen_at_us=NOW - 700 * S)
     after, plan = settle(training(4000.0, head=saved))
-    [event] = told(plan, "unsaved")
-    assert event.text.startswith("train has saved nothing for 12 min, and should each 5 min")
-    assert event.text.endswith("it goes back to step 480")
-    assert (event.alert, event.severity) == (True, Severity.ERROR)
+    text = (
+        "train has saved nothing for 12 min, and should each 5 min: if node g1 in aws/aws-1a ends "
+        "now, it goes back to step 480"
+    )
+    data = {"seconds": 700.0, "step": 480}
+    loud: dict[str, Any] = {"severity": Severity.ERROR, "alert": True, "key": "j0:unsaved"}
+    assert told(plan, "unsaved") == [Event("unsaved", text, "j0-g1-c0-r0", **loud, data=data)]
     assert after.job.unsaved_told_us == NOW
 
 
@@ -213,11 +295,23 @@ def test_a_checkpoint_of_the_machine_before_is_not_its_own() -> None:
     assert not told(plan, "unsaved")
 
 
+def test_it_goes_back_to_the_checkpoint_of_the_machine_before_where_it_has_none() -> None:
+    late = training(4000.0)
+    old = head(generation=1, step=480, seen_at_us=NOW - S)
+    newer = tuple(replace(one, generation=2) for one in late.nodes)
+    _, plan = settle(replace(late, nodes=newer, job=replace(late.job, generation=2, head=old)))
+    [event] = told(plan, "unsaved")
+    assert event.text.startswith("train has saved nothing for 67 min")
+    assert (event.data["seconds"], event.data["step"]) == (4000.0, 480)
+    assert event.text.endswith("it goes back to step 480")
+
+
 def test_however_short_the_cadence_a_save_has_a_minute() -> None:
     often = spec(checkpoint=replace(spec().checkpoint, every_s=4.0))
     assert not told(settle(training(50.0, spec=often))[1], "unsaved")
-    [event] = told(settle(training(60.0, spec=often))[1], "unsaved")
-    assert event.text.startswith("train has saved nothing for 60 s, and should each 4 s")
+    for since_s, span in ((60.0, "60 s"), (119.4, "119 s"), (120.0, "2 min")):
+        [event] = told(settle(training(since_s, spec=often))[1], "unsaved")
+        assert event.text.startswith(f"train has saved nothing for {span}, and should each 4 s")
 
 
 @pytest.mark.parametrize(

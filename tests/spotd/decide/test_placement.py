@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
 from spotd.decide.placement import Ranked, fits, rank
+from spotd.decide.prices import DOUBTED
 from spotd.model import Refusal, S
 from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
 
@@ -116,31 +117,53 @@ def test_a_preferred_alternative_that_is_cooling_gives_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "taken", "why", "until_us"),
+    ("fields", "taken", "why", "until_us", "code"),
     [
-        ({"disabled": {"aws": "the key expired"}}, (), "aws is out of use: the key expired", 0),
-        ({}, (OFFERS[0].key,), "being taken away", 0),
+        (
+            {"disabled": {"aws": "the key expired"}},
+            (),
+            "aws is out of use: the key expired",
+            0,
+            "Disabled",
+        ),
+        ({}, (OFFERS[0].key,), "being taken away, or already asked for", 0, "Taken"),
+        (
+            {"offers": (replace(OFFERS[0], price_source=DOUBTED),)},
+            (),
+            "its price is not to be believed",
+            0,
+            "doubted",
+        ),
+        (
+            {"offers": (offer(price=99.0),)},
+            (),
+            "$99.00/h is above max_hourly_cost",
+            0,
+            "TooDear",
+        ),
         (
             {"refusals": (Refusal(OFFERS[0].key, Scope.OFFER, "Preempted", NOW - 20 * S),)},
             (),
             "cooling for 100 s more after Preempted",
             NOW + 100 * S,
+            "Preempted",
         ),
         (
             {"refusals": (Refusal(OFFERS[0].key, Scope.OFFER, "CapacityError", NOW - 60 * S),)},
             (),
             "",
             0,
+            "",
         ),
     ],
 )
 def test_why_not_now(
-    fields: dict[str, Any], taken: tuple[str, ...], why: str, until_us: int
+    fields: dict[str, Any], taken: tuple[str, ...], why: str, until_us: int, code: str
 ) -> None:
-    ranked = rank(spec(), market(OFFERS[:1], **fields), NOW, taken)
-    assert ranked[0].excluded.startswith(why)
-    assert bool(ranked[0].excluded) is bool(why)
-    assert ranked[0].until_us == until_us
+    there = market(**({"offers": OFFERS[:1]} | fields))
+    (offered,) = there.offers
+    ranked = rank(spec(max_hourly_microusd=50_000_000), there, NOW, taken)
+    assert ranked == [Ranked(offered, offered.price_microusd_per_h, why, until_us, code)]
 
 
 @pytest.mark.parametrize(("cap", "expected"), [(0, 4), (13, 4), (12, 3), (10, 1), (9, 0)])

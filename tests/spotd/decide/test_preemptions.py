@@ -69,12 +69,45 @@ def where(before: View, offers: Market) -> Node:
     return fresh
 
 
+def asked_for(before: View, offers: Market) -> list[str]:
+    _, plan = settle(before, offers)
+    return [event.text for event in plan.events if event.kind == "requested"]
+
+
 REFUSALS = tuple(preempted(600.0 * n, n) for n in (1, 2, 3))
 
 
 def test_the_third_in_an_hour_turns_to_another_cloud() -> None:
     assert where(again(2), market(refusals=REFUSALS[:2])).offer == OTHER_ZONE
     assert where(again(3), market(refusals=REFUSALS)).offer == GCP
+
+
+def test_what_comes_last_is_named() -> None:
+    taken = (*REFUSALS, preempted(300.0, 2, zone="gcp-1a"))
+    last = "after 3 preemptions within an hour: spot of aws, gcp last"
+    assert asked_for(again(3), market(refusals=taken)) == [
+        f"asked for {OFFERS[3].key} at $13.00/h ({last})"
+    ]
+
+
+def test_what_was_lost_without_a_notice_was_not_preempted() -> None:
+    before = again(3)
+    lost = replace(before.nodes[0], leave_reason=LeaveReason.LOST)
+    assert asked_for(replace(before, nodes=(lost,)), market(refusals=REFUSALS[:2])) == [
+        f"asked for {OTHER_ZONE.key} at $11.00/h"
+    ]
+
+
+def test_a_preemption_that_an_attempt_was_opened_for_counts_once() -> None:
+    """Its first candidate is on its way, and the second one is asked for."""
+    before = again(3)
+    coming = node(L, generation=3, offer=GCP)
+    old = replace(before.nodes[0], generation=2, id="old")
+    job = replace(before.job, spec=spec(candidates=2))
+    both = replace(before, nodes=(old, coming), job=job)
+    assert asked_for(both, market(refusals=REFUSALS[:2])) == [
+        f"asked for {OTHER_ZONE.key} at $11.00/h"
+    ]
 
 
 def test_or_to_on_demand_where_there_is_no_other() -> None:
@@ -100,6 +133,8 @@ def test_nor_above_what_the_limits_have_room_for() -> None:
     (fresh,) = (n for n in after.nodes if n.state is L)
     assert fresh.offer == OTHER_ZONE
     assert where(again(3), replace(tight, microusd_per_h=10_000_000)).offer == DEMAND
+    full = replace(tight, microusd_per_h=50_000_000)
+    assert where(again(3), full).offer == DEMAND, "no room for any: the commit says so"
 
 
 @pytest.mark.parametrize(

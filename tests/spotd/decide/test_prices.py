@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.base import Offer
 from spotd.decide.placement import rank
-from spotd.decide.prices import ASSUMED, DOUBTED, MOST_MICROUSD_PER_H, believed, stale
+from spotd.decide.prices import (
+    ASSUMED,
+    DOUBTED,
+    MOST_MICROUSD_PER_H,
+    Doubt,
+    believed,
+    stale,
+)
 from tests.spotd.decide.build import NOW, market, offer, spec
 
 USD = 1_000_000
@@ -32,6 +41,8 @@ def told(price: float, listed: float) -> Offer:
         (201, 40, 200, DOUBTED),
         (10**9, 40, 200, DOUBTED),
         (10, 0, 10, "quote"),  # nobody says what it costs on demand
+        (1e-6, 0, 1e-6, "quote"),
+        (10_000, 10_000, 10_000, "quote"),
         (10**9, 0, 10_000, DOUBTED),
     ],
 )
@@ -40,14 +51,17 @@ def test_a_price_out_of_bounds_is_not_believed(
 ) -> None:
     (found,), doubts = believed([told(price, listed)])
     assert (found.price_microusd_per_h, found.price_source) == (int(counts * USD), source)
-    assert bool(doubts) == (source != "quote")
+    key = "aws/aws-1/aws-1a/8xh100/spot"
+    doubt = Doubt(key, f"{key}: a price of ${price:,.4f}/h")
+    assert doubts == ([] if source == "quote" else [doubt])
 
 
 @pytest.mark.parametrize("listed", [-1, 10_001, 10**12])
 def test_an_absurd_list_price_saves_nothing(listed: int) -> None:
     (found,), (doubt,) = believed([told(10, listed)])
     assert (found.price_microusd_per_h, found.list_microusd_per_h) == (10 * USD, 0)
-    assert "list price" in doubt.text
+    key = "aws/aws-1/aws-1a/8xh100/spot"
+    assert doubt == Doubt(key, f"{key}: a list price of ${listed:,.4f}/h")
 
 
 @pytest.mark.parametrize("price", [0, -1])
@@ -80,11 +94,13 @@ def test_nothing_is_launched_at_a_doubted_price() -> None:
 
 
 def test_an_old_price_counts_as_the_on_demand_one() -> None:
-    before = [told(10, 40), told(60, 40), told(10, 0)]
+    doubted = replace(told(200, 40), price_source=DOUBTED)
+    before = [told(10, 40), told(60, 40), told(10, 0), doubted]
     after = stale(before)
     assert [(one.price_microusd_per_h // USD, one.price_source) for one in after] == [
         (40, ASSUMED),
         (60, ASSUMED),
         (10, DOUBTED),
+        (200, DOUBTED),
     ]
     assert stale(after) == after

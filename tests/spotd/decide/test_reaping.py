@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from providers.base import EXPIRES_TAG, UNATTENDED_TAG, CapacityType, Instance, InstanceState
-from spotd.decide.reaping import LONGEST_S, SKEW_S, USUAL_S, Found, look
+from spotd.decide.reaping import LONGEST_S, SKEW_S, USUAL_S, Finding, Found, look
 from spotd.model import S
 
 NOW_S = 1_900_000_000
@@ -38,6 +38,23 @@ def machine(
 def found(instance: Instance, unattended_s: float | None = None) -> Found | None:
     findings = look([instance], "d0", NOW_S * S, unattended_s)
     return findings[0].found if findings else None
+
+
+@pytest.mark.parametrize(
+    ("instance", "what", "left_s", "silent_s"),
+    [
+        (machine(None), Found.UNTAGGED, None, 0.0),
+        (machine(LONGEST_S + SKEW_S + 1), Found.STRANGE, LONGEST_S + SKEW_S + 1, 0.0),
+        (machine(HOUR_S), Found.SILENT, HOUR_S, 23.0 * HOUR_S),
+        (machine(-HOUR_S), Found.EXPIRED, -HOUR_S, 25.0 * HOUR_S),
+    ],
+)
+def test_a_finding_says_of_whom_and_how_much(
+    instance: Instance, what: Found, left_s: float | None, silent_s: float
+) -> None:
+    expires_us = 0 if left_s is None else int(NOW_S + left_s) * S
+    [finding] = look([machine(DAY_S), instance], "d0", NOW_S * S)
+    assert finding == Finding(what, instance, expires_us, silent_s)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +92,12 @@ def test_a_tag_that_is_no_time_is_none(text: str) -> None:
     assert found(replace(instance, tags={**instance.tags, EXPIRES_TAG: text})) is Found.UNTAGGED
     timeless = replace(instance, tags={**instance.tags, UNATTENDED_TAG: text})
     assert found(timeless) is Found.SILENT, "half of the usual time"
+
+
+@pytest.mark.parametrize(("digits", "silent_s"), [(8, 99_999_999.0), (9, USUAL_S)])
+def test_a_tag_of_more_than_three_years_says_nothing(digits: int, silent_s: float) -> None:
+    [finding] = look([machine(0, time_s=int("9" * digits))], "d0", NOW_S * S)
+    assert finding.silent_s == silent_s
 
 
 @pytest.mark.parametrize("deployment", ["d1", ""])

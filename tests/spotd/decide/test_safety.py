@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from spotd.model import Desired, EffectKind, Market, Node, S, View
+from spotd.model import Desired, EffectKind, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState
-from tests.spotd.decide.build import NOW, hello, market, node, notice, settle, view
+from tests.spotd.decide.build import NOW, OFFERS, hello, market, node, notice, settle, view
 
 SAFE = market(safe_until_us=NOW + 600 * S)
 ENDED = market(safe_until_us=NOW)
@@ -22,7 +22,9 @@ def armed(before: View, market_: Market) -> list[EffectKind | None]:
 def test_a_job_waits_and_says_why() -> None:
     after, plan = settle(view(), SAFE)
     assert not after.nodes
-    assert "safe mode" in plan.reason
+    assert plan.reasons == (
+        "spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`",
+    )
     assert plan.wake_at_us == NOW + 15 * S, "another daemon may place it"
     after, _ = settle(view(), ENDED)
     assert after.nodes
@@ -41,6 +43,13 @@ def test_what_would_begin_something_waits(begun: Node, kind: EffectKind) -> None
     assert armed(view(begun), SAFE) == []
     _, plan = settle(view(begun), SAFE)
     assert plan.wake_at_us == NOW + 15 * S
+    assert f"spotd is in safe mode: {kind.value} has to wait" in plan.reasons
+
+
+def test_what_waits_keeps_no_other_from_being_ended() -> None:
+    begun = node(NodeState.LAUNCHING, generation=2, offer=OFFERS[1])
+    left = node(NodeState.TERMINATING, leave_reason=LeaveReason.LOST)
+    assert armed(view(begun, left), SAFE) == [EffectKind.TERMINATE]
 
 
 @pytest.mark.parametrize(

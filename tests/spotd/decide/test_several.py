@@ -245,6 +245,7 @@ def test_half_a_gang_is_none() -> None:
     """Where one leaves, all have left before anybody is asked for; the rule holds by itself too."""
     after, _ = settle(view(node(R), job=TWO))
     assert [n.generation for n in after.nodes] == [1, 2, 2]
+    assert after.attempts[-1].cause == "again"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.decide.sweeping import BLAST_LEAST, GRACE_S, Fate, Record, Stray, judge
+from spotd.decide.sweeping import BLAST_LEAST, GRACE_S, Fate, Record, Stray, Verdict, judge
 from spotd.model import S
 
 NOW = 1_000_000 * S
@@ -14,6 +14,16 @@ OLD = NOW - int(GRACE_S * S)
 RECORD = Record("d0", {"j1": 4})
 STRAY = Stray("i-1", "d0", known=True, since_us=OLD, launched_at_us=NOW - 3600 * S, job_id="j1")
 STRANGER = replace(STRAY, known=False)
+TAGGED = "its tag says that it belongs to"
+COPY = (
+    "the record knows generation {} of job j1, but never asked for this machine: another spotd may "
+    "use a copy of this database"
+)
+OLDER = (
+    "it is generation 5 of job j1, and the record ends at 4: the database is older than the fleet"
+)
+YOUNGER = "not on record: the database was restored, or is younger than the fleet"
+QUARANTINED = "the database is in quarantine: restored"
 
 
 @pytest.mark.parametrize(
@@ -22,36 +32,50 @@ STRANGER = replace(STRAY, known=False)
         (STRAY, RECORD, Fate.END, ""),
         (replace(STRAY, since_us=OLD + 1), RECORD, Fate.WAIT, ""),
         (replace(STRAY, ending=True), RECORD, Fate.END, ""),
-        (replace(STRAY, deployment="d1"), RECORD, Fate.FOREIGN, "belongs to d1"),
-        (replace(STRAY, deployment=""), RECORD, Fate.FOREIGN, "belongs to nobody"),
-        (replace(STRAY, deployment="d1"), replace(RECORD, released_at_us=NOW), Fate.FOREIGN, "d1"),
-        (STRANGER, RECORD, Fate.HOLD, "a copy of this database"),
-        (replace(STRANGER, generation=4), RECORD, Fate.HOLD, "a copy of this database"),
-        (replace(STRANGER, generation=5), RECORD, Fate.HOLD, "older than the fleet"),
-        (replace(STRANGER, job_id="j2"), RECORD, Fate.HOLD, "job j2 is not on record"),
-        (replace(STRANGER, job_id=""), RECORD, Fate.HOLD, "names no job"),
+        (replace(STRAY, deployment="d1"), RECORD, Fate.FOREIGN, f"{TAGGED} d1"),
+        (replace(STRAY, deployment=""), RECORD, Fate.FOREIGN, f"{TAGGED} nobody"),
+        (
+            replace(STRAY, deployment="d1"),
+            replace(RECORD, released_at_us=NOW),
+            Fate.FOREIGN,
+            f"{TAGGED} d1",
+        ),
+        (STRANGER, RECORD, Fate.HOLD, COPY.format(0)),
+        (replace(STRANGER, generation=4), RECORD, Fate.HOLD, COPY.format(4)),
+        (replace(STRANGER, generation=5), RECORD, Fate.HOLD, OLDER),
+        (replace(STRANGER, job_id="j2"), RECORD, Fate.HOLD, f"job j2 is {YOUNGER}"),
+        (replace(STRANGER, job_id=""), RECORD, Fate.HOLD, f"it names no job that is {YOUNGER}"),
         (STRANGER, replace(RECORD, released_at_us=STRAY.launched_at_us), Fate.END, ""),
-        (STRANGER, replace(RECORD, released_at_us=STRAY.launched_at_us - 1), Fate.HOLD, "copy"),
+        (
+            STRANGER,
+            replace(RECORD, released_at_us=STRAY.launched_at_us - 1),
+            Fate.HOLD,
+            COPY.format(0),
+        ),
         # Its grace began when a person let it go, whenever this daemon saw it first.
         (replace(STRANGER, since_us=NOW), replace(RECORD, released_at_us=OLD), Fate.END, ""),
         (replace(STRANGER, since_us=NOW), replace(RECORD, released_at_us=OLD + 1), Fate.WAIT, ""),
         (replace(STRAY, since_us=NOW), replace(RECORD, released_at_us=OLD), Fate.WAIT, ""),
         # A cloud that does not say when it launched: what was seen before the release counts.
         (replace(STRANGER, launched_at_us=0), replace(RECORD, released_at_us=OLD), Fate.END, ""),
-        (replace(STRANGER, launched_at_us=0), replace(RECORD, released_at_us=1), Fate.HOLD, ""),
-        (STRAY, replace(RECORD, quarantine="restored"), Fate.HOLD, "restored"),
+        (
+            replace(STRANGER, launched_at_us=0),
+            replace(RECORD, released_at_us=1),
+            Fate.HOLD,
+            COPY.format(0),
+        ),
+        (STRAY, replace(RECORD, quarantine="restored"), Fate.HOLD, QUARANTINED),
         (
             STRAY,
             replace(RECORD, quarantine="restored", released_at_us=NOW),
             Fate.HOLD,
-            "in quarantine",
+            QUARANTINED,
         ),
     ],
 )
 def test_one_stray(stray: Stray, record: Record, fate: Fate, why: str) -> None:
     verdict = judge([stray], 10, record, NOW)["i-1"]
-    assert verdict.fate is fate
-    assert why in verdict.why
+    assert verdict == Verdict(fate, why)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +95,14 @@ def test_a_crowd(strays: int, fleet: int, held: int) -> None:
     fates = [verdict.fate for verdict in judge(crowd, fleet, RECORD, NOW).values()]
     assert fates.count(Fate.HOLD) == held
     assert fates.count(Fate.END) == strays - held
+
+
+def test_a_crowd_is_held_with_its_numbers() -> None:
+    crowd = [replace(STRAY, instance_id=f"i-{number}") for number in range(4)]
+    why = (
+        "4 of 12 machines would end at once, and more than 3 is more likely a mistake in the record"
+    )
+    assert set(judge(crowd, 12, RECORD, NOW).values()) == {Verdict(Fate.HOLD, why)}
 
 
 def test_those_in_their_grace_are_of_the_crowd() -> None:

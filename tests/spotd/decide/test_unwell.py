@@ -11,7 +11,7 @@ from spotd.decide.cooldowns import BASE_S, cooldown_until_us, refusal_of, spoile
 from spotd.model import LeaveReason, Outcome, S
 from spotd.states import NodeState
 from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
-from tests.spotd.decide.build import NOW, OFFERS, by_id, kinds, node, settle, spec, view
+from tests.spotd.decide.build import JOB, NOW, OFFERS, by_id, kinds, node, settle, spec, view
 
 L, B, R, D, T, G = NodeState
 HUNG = {"exit_code": EXIT_HUNG, "exited_at_us": NOW}
@@ -75,7 +75,7 @@ def test_its_offer_cools_for_long(code: int, reason: LeaveReason, said: str) -> 
     refusal = refusal_of(left)
     assert refusal is not None
     assert refusal.code == said
-    until_us, why = cooldown_until_us(left.offer, spoiled_places([refusal]))
+    until_us, why = cooldown_until_us(left.offer, spoiled_places([refusal], JOB), 60.0)
     assert (until_us, why) == (NOW + int(BASE_S[said] * S), said)
     assert refusal_of(replace(left, leave_reason=None)) is None, "it has not left yet"
 
@@ -83,9 +83,12 @@ def test_its_offer_cools_for_long(code: int, reason: LeaveReason, said: str) -> 
 def test_training_that_diverged_for_good_is_not_tried_again() -> None:
     diverged = node(R, exit_code=EXIT_DIVERGED, exited_at_us=NOW)
     after, plan = settle(view(diverged))
-    assert by_id(after, diverged).state is T
+    assert (by_id(after, diverged).state, by_id(after, diverged).leave_text) == (
+        T,
+        "training diverged",
+    )
     assert after.job.outcome is Outcome.FAILED
-    assert "diverged" in after.job.outcome_text
+    assert after.job.outcome_text == "training diverged: no finite loss after going back"
     assert "failed" in kinds(plan), "and its user is told"
 
 

@@ -7,23 +7,35 @@ from typing import Any
 import pytest
 
 from spotd.decide.rules import decide
-from spotd.model import LeaveReason, S
+from spotd.model import Event, LeaveReason, S
 from spotd.states import NodeState
 from tests.spotd.decide import build
 from tests.spotd.decide.build import NOW
 
-WIPED = {"exit_code": 0, "exited_at_us": NOW - 3 * S, "wiped_at_us": NOW - S}
+WIPED = {
+    "exit_code": 0,
+    "exited_at_us": NOW - 3 * S,
+    "wiped_at_us": NOW - S,
+    "wiped_text": "workdir removed",
+}
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         (
-            {**WIPED, "wiped_text": "workdir removed", "leave_reason": LeaveReason.DONE},
-            "aws-1: disks wiped 2.0 s after the program ended: workdir removed",
+            {**WIPED, "leave_reason": LeaveReason.DONE},
+            "disks wiped 2.0 s after the program ended: workdir removed",
         ),
-        ({"leave_reason": LeaveReason.PREEMPTED}, "not wiped, as far as we know: preempted"),
-        ({}, "not wiped, as far as we know: lost"),
+        (
+            {**WIPED, "exited_at_us": NOW, "leave_reason": LeaveReason.DONE},
+            "disks wiped 0.0 s after the program ended: workdir removed",
+        ),
+        (
+            {"leave_reason": LeaveReason.PREEMPTED},
+            "disks not wiped, as far as we know: preempted",
+        ),
+        ({}, "disks not wiped, as far as we know: lost"),
         ({"leave_reason": LeaveReason.BOOT_TIMEOUT, "booted_at_us": 0}, ""),
     ],
 )
@@ -33,8 +45,13 @@ def test_the_record_of_one_that_is_gone(fields: dict[str, Any], words: str) -> N
     node = build.node(state, **{**seen, **fields})
     plan = decide(build.view(node), build.market(), NOW)
     told = [event for event in plan.events if event.kind == "wipe"]
-    assert len(told) == bool(words)
-    for event in told:
-        assert words in event.text
-        assert event.data["region"] == node.offer.region
-        assert bool(event.data["wiped_at_us"]) is ("wiped_at_us" in fields)
+    said = {
+        "region": "aws-1",
+        "instance": "i-1-0-0",
+        "wiped_at_us": fields.get("wiped_at_us", 0),
+        "how": fields.get("wiped_text", ""),
+        "why_not": "" if "wiped_at_us" in fields else words.rpartition(": ")[2],
+    }
+    text = f"node g1 in aws/aws-1a, aws-1: {words}"
+    event = Event("wipe", text, node.id, key="j0:wipe", data=said)
+    assert told == ([event] if words else [])
