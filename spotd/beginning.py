@@ -76,6 +76,17 @@ def hold_folder(folder: Path) -> IO[bytes]:
         raise _unusable(folder, error) from None
 
 
+def check_deployment(store: Store, config: Config) -> None:
+    """A database keeps the id that it was made with. Raises UserError."""
+    wanted, found = config.file.deployment.id, store.deployment()
+    if wanted not in (None, found):
+        raise UserError(
+            f"deployment.id says {wanted}, and the database is that of deployment {found}",
+            "take deployment.id out of config.toml: it is for a database that is yet to be made",
+            ExitCode.USAGE,
+        )
+
+
 def settle(store: Store, file: Path, now_us: int) -> None:
     """Note where the SQLite database lies. One that lay elsewhere was moved, or copied, and its
     original may live: nothing in the two tells them apart, and what one of them gave up, the other

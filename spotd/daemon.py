@@ -27,6 +27,7 @@ from spotd.act.secrets import open_job_secrets
 from spotd.act.visitors import Visitors
 from spotd.beginning import (
     check_agents,
+    check_deployment,
     empty_folder,
     go_on,
     hold_folder,
@@ -98,8 +99,9 @@ class Daemon:
             config.database_url,
             now=self.clock.now_us,
             notify=self._hint,
-            deployment_factory=lambda: self.ids.token()[:12],
+            deployment_factory=lambda: config.file.deployment.id or self.ids.token()[:12],
         )
+        check_deployment(store, config)
         check_agents(store)
         if file is not None:
             store.free_duties()  # nobody else has this file open: their holders are dead

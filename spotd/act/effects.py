@@ -28,6 +28,7 @@ from providers.base import (
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
+from spotd.act.heads import read_head
 from spotd.clock import Clock
 from spotd.decide.bootstrap import agent_config, start_document
 from spotd.decide.expiry import expiry_tags, life_limit_s
@@ -289,24 +290,13 @@ def _read_head(effect: Effect, world: World) -> Record:
     # Before it is read: what happens meanwhile may not be in what is read.
     job, read_at_us = effect.job, world.clock.now_us()
     try:
-        data, _ = world.open_store(job.spec.checkpoint.store).get(wire.head_key(job.id))
+        seen = read_head(world.open_store(job.spec.checkpoint.store), job.id, read_at_us)
     except NotFoundError:
         if job.head is not None and job.head.generation:
             raise  # it was there: this is the store's trouble
         times = {"seen_at_us": read_at_us, "read_at_us": read_at_us}
         nobody = HeadSeen(0, 0, "", released=False, final=False, **times)
         return lambda: world.store.record_head(job.id, nobody)
-    head = wire.parse_head(data)
-    current = head.current
-    seen = HeadSeen(
-        generation=head.generation,
-        step=current.step if current else 0,
-        manifest=current.manifest if current else "",
-        released=head.released,
-        final=head.final,
-        seen_at_us=read_at_us,
-        read_at_us=read_at_us,
-    )
     return partial(_record_head, world, job, seen)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SUBMIT_PATIENCE_S = 15.0
 
 
-def run(
+def run(  # noqa: PLR0917 - every option is one
     ctx: typer.Context,
     file: Path = typer.Argument(metavar="FILE", help="A job file, or - for stdin."),
     name: str = typer.Option("", "-n", "--name", help="Instead of the name in the file."),
@@ -32,12 +32,18 @@ def run(
     secret: list[str] = secret_option(),
     detach: bool = typer.Option(False, "-d", "--detach", help="Do not follow the job."),
     request_id: str = typer.Option("", help="Submitting again with the same id does nothing."),
+    lost: str = typer.Option(
+        "", "--continue", metavar="JOB_ID", help="Go on from this job, of a lost database."
+    ),
     output: Output = output_option(),
 ) -> None:
     """Submit a job file and follow it until it trains.
 
     The workdir and local file_mounts go along; relative paths start from where you are, and
     .skyignore, or else git, says what stays behind. Interrupting stops the following, not the job.
+
+    With --continue, a job whose spotd was lost with its database goes on from its checkpoints,
+    under its old id. Machines that still train it can save no more: that spotd must be gone.
 
     \b
     Example:
@@ -63,10 +69,12 @@ def run(
             "secrets": dict(parsed.secrets),
             "packages": _upload_all(client, parsed),
             "request_id": request_id or random.token_hex(16),
-        }
+        } | ({"continue": lost} if lost else {})
         job = client.patiently(lambda: client.post("/v1/jobs", body), _SUBMIT_PATIENCE_S)
         for warning in job["warnings"]:
             say(f"warning: {warning}")
+        if lost:
+            say(f"{job['name']} goes on from step {job['step']}")
         if not detach:
             job = _follow(client, job)
         else:

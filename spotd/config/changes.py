@@ -25,6 +25,7 @@ def check_change(old: Config, new: Config, own_options: Mapping[str, str]) -> No
         "state_dir": (old.state_dir, new.state_dir),
         "socket": (old.socket, new.socket),
         "database.url": (old.database_url, new.database_url),
+        "deployment.id": (old.file.deployment.id, new.file.deployment.id),
         "deployment.store": (old.deployment_store, new.deployment_store),
         "safe_mode": (old.file.safe_mode, new.file.safe_mode),
         "timing.claim_every_s": (

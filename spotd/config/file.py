@@ -36,6 +36,11 @@ class DatabaseSection(Section):
 
 
 class DeploymentSection(Section):
+    id: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{12}$",
+        description="For a new database in place of one that was lost: whose machines it shows",
+    )
     store: StoreUrl | None = Field(
         default=None, description="Packages and logs of all jobs; default: a folder in state_dir"
     )

@@ -10,13 +10,14 @@ from typing import Any
 
 from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.decide.placement import rank
-from spotd.model import Desired, Event, Job, JobSpec, Mount
+from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Mount
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
+from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
 from spotd.spec import Parsed, SpecError, load
-from spotd.store.base import DuplicateNameError, ShutOutError, Submission
+from spotd.store.base import DuplicateIdError, DuplicateNameError, ShutOutError, Submission
 from spotd.vault import JobKeys, seal_job_keys, seal_secrets
 
 _PAGE = 100
@@ -90,33 +91,51 @@ def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
 
 
 def submit_job(call: Call) -> dict[str, Any]:
-    """Store a job. The same `request_id` again returns the first job and stores nothing."""
+    """Store a job. The same `request_id` again returns the first job and stores nothing. With
+    `continue` it is the job of that id, which another database had, and goes on from its HEAD."""
     backing = call.backing
     parsed = parse_job(call, call.texts("secrets"))
     _check_store(call, parsed.spec.checkpoint.store)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
+    lost, head = call.text("continue"), None
+    if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
+        head = head_of_lost(call, lost, spec.checkpoint)
     warnings = [*parsed.warnings, *_outlook(call, spec)]
     request_id = call.text("request_id") or backing.ids.token()
 
     def submit() -> Job:
-        submission = _submission(call, parsed, spec, request_id)
+        submission = _submission(call, parsed, spec, request_id, lost or backing.ids.job_id(), head)
         return backing.store.submit(submission, call.now_us)
 
     try:
         job = with_present_key(backing.vault, submit)
     except ShutOutError:
         raise shut_out(call.actor) from None
+    except DuplicateIdError:
+        raise conflict(
+            f"this database has job {lost} already: only one that it lacks is taken over",
+            f"spotctl show {lost}; leave --continue out to submit a new job",
+        ) from None
     except DuplicateNameError as error:
         raise conflict(
             f"a job named {spec.name!r} is not finished yet ({error.job_id})",
             f"spotctl run --name {spec.name}-2 ..., or spotctl cancel {spec.name} first",
         ) from None
+    if head is not None and job.id == lost:
+        warnings += put_on_record(call, job, head)
     return {"kind": "Job", **_summary(call, job), "warnings": warnings}
 
 
-def _submission(call: Call, parsed: Parsed, spec: JobSpec, request_id: str) -> Submission:
+def _submission(
+    call: Call,
+    parsed: Parsed,
+    spec: JobSpec,
+    request_id: str,
+    job_id: str,
+    head: HeadSeen | None,
+) -> Submission:
     ids, vault = call.backing.ids, call.backing.vault
-    job_id, epoch = ids.job_id(), vault.epoch
+    epoch = vault.epoch
     return Submission(
         job_id=job_id,
         spec=spec,
@@ -126,6 +145,7 @@ def _submission(call: Call, parsed: Parsed, spec: JobSpec, request_id: str) -> S
         job_key=seal_job_keys(vault, job_id, JobKeys.create(ids.random_bytes)),
         secrets=seal_secrets(vault, job_id, parsed.secrets),
         key_epoch=epoch,
+        head=head,
     )
 
 

@@ -57,6 +57,7 @@ BODY: dict[str, dict[str, Schema]] = {
         "secrets": _TEXTS,
         "packages": {"type": "array", "items": _PACKAGE},
         "request_id": {**_TEXT, "description": "The same again is the same job"},
+        "continue": {**_TEXT, "description": "The id of a lost database's job: its HEAD goes on"},
     },
     "POST /v1/jobs/{job}/ssh": {"rank": _NUMBER},
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},

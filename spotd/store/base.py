@@ -53,6 +53,7 @@ __all__ = [
     "CommitResult",
     "CommitStatus",
     "DisabledUser",
+    "DuplicateIdError",
     "DuplicateNameError",
     "EventRow",
     "JournalBatch",
@@ -107,6 +108,10 @@ class DuplicateNameError(StoreError):
     def __init__(self, text: str, job_id: str) -> None:
         super().__init__(text)
         self.job_id = job_id
+
+
+class DuplicateIdError(StoreError):
+    """A job of that id is on record."""
 
 
 class Store(LeakRecords, AccessRecords, Protocol):
@@ -237,8 +242,8 @@ class Store(LeakRecords, AccessRecords, Protocol):
 
     # --- users
     def submit(self, submission: Submission, at_us: int) -> Job:
-        """Raises DuplicateNameError, ShutOutError, StaleKeyError. The same `request_id` again
-        returns the first job."""
+        """Raises DuplicateIdError, DuplicateNameError, ShutOutError, StaleKeyError. The same
+        `request_id` again returns the first job."""
         ...
 
     def set_desired(self, job_id: str, desired: Desired, actor: str, at_us: int) -> Job: ...

@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from spotd.model import Desired, HeadSeen, Job
 from spotd.store import schema, sealed
-from spotd.store.base import DuplicateNameError, StoreError, Submission
+from spotd.store.base import DuplicateIdError, DuplicateNameError, StoreError, Submission
 from spotd.store.codec import encode
 from spotd.store.people import check_enabled, disabled_users
 from spotd.store.rows import JOB_COLUMNS, ZERO, head_columns, head_of, job_of
@@ -79,6 +79,8 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
         first = _one(conn, _jobs.request_id == submission.request_id)
         if first is not None:
             return first
+    if _one(conn, _jobs.id == submission.job_id) is not None:
+        raise duplicate_id(submission.job_id)
     unfinished = (_jobs.name == spec.name) & _jobs.outcome.is_(None)
     other = conn.execute(select(_jobs.id).where(unfinished)).scalar_one_or_none()
     if other is not None:
@@ -97,6 +99,7 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
             job_key=submission.job_key,
             created_at_us=at_us,
             desired=Desired.RUN.value,
+            **(head_columns(submission.head) if submission.head else {}),
         )
     )
     if submission.secrets:
@@ -107,6 +110,11 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
         conn.execute(schema.secrets.insert(), rows)
     tx.touch({submission.job_id: at_us})
     return _known(conn, submission.job_id)
+
+
+def duplicate_id(job_id: str) -> DuplicateIdError:
+    """The job is on record, whatever has become of it."""
+    return DuplicateIdError(f"job {job_id} is on record already: see `spotctl show {job_id}`")
 
 
 def duplicate_name(name: str, other: str) -> DuplicateNameError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from spotd.model import Event, JobSpec, View
+from spotd.model import Event, HeadSeen, JobSpec, View
 from spotd.wire import JournalEntry
 
 
@@ -170,7 +170,8 @@ class Submission:
     """A job to be stored with everything that later effects need, in one transaction.
 
     `secrets` and `job_key` are ciphertexts already, sealed with the master key of `key_epoch`.
-    `request_id` makes a repeat return the first.
+    `request_id` makes a repeat return the first. `head` is HEAD as it is by now, of a job that goes
+    on from the checkpoints of its id.
     """
 
     job_id: str
@@ -181,3 +182,4 @@ class Submission:
     job_key: bytes
     secrets: Mapping[str, bytes] = field(default_factory=dict)
     key_epoch: int = 0
+    head: HeadSeen | None = None

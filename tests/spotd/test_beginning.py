@@ -1,4 +1,4 @@
-"""A SQLite database notices that it was moved or copied."""
+"""A SQLite database notices that it was moved or copied, and keeps its deployment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from spotd import beginning
-from spotd.beginning import MOVED, settle
+from spotd.beginning import MOVED, check_deployment, settle
+from spotd.config import load_config
+from spotd.errors import UserError
 from spotd.store.backup import back_up, restore
 from spotd.store.sql import open_store
 from tests.spotd.store.build import NOW
@@ -59,3 +61,28 @@ def test_one_that_is_restored_says_of_what(tmp_path: Path) -> None:
     restore(f"sqlite:///{tmp_path / 'two.db'}", tmp_path / "backup", NOW)
     with begun(tmp_path / "two.db") as why:
         assert why.startswith("this database was restored from the backup of")
+
+
+CONFIG = """
+[providers.here]
+kind = "local"
+url = "http://127.0.0.1:8700"
+personality = "aws"
+"""
+
+
+def test_a_database_keeps_the_deployment_that_it_was_made_for(tmp_path: Path) -> None:
+    """Its machines have that tag: under another one, none of them would be found."""
+    file, environ = tmp_path / "config.toml", {"STATE_DIRECTORY": str(tmp_path)}
+    ours, other = "5f1c09a2b7de", "0123456789ab"
+    store = open_store(
+        "sqlite://", now=lambda: NOW, notify=lambda: None, deployment_factory=lambda: ours
+    )
+    for text in ("", f'[deployment]\nid = "{ours}"\n'):
+        file.write_text(CONFIG + text)
+        check_deployment(store, load_config(file, environ))
+    file.write_text(f'{CONFIG}[deployment]\nid = "{other}"\n')
+    with pytest.raises(UserError, match=f"says {other}, .* is that of deployment {ours}") as caught:
+        check_deployment(store, load_config(file, environ))
+    assert "take deployment.id out" in caught.value.try_
+    store.close()

@@ -9,8 +9,7 @@ from spotd.model import Desired, HeadSeen, Job
 from spotd.store.base import Submission
 from spotd.store.codec import decode_spec, encode
 from spotd.store.columns import clean
-from spotd.store.engine import BrokenRuleError
-from spotd.store.jobs import duplicate_name, is_settled, newer_head, unknown_job
+from spotd.store.jobs import duplicate_id, duplicate_name, is_settled, newer_head, unknown_job
 from spotd.store.people import check_enabled
 from spotd.store.sealed import check_epoch
 from tests.sim.memory.tables import Tables
@@ -42,15 +41,16 @@ def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     tables, job_id = tx.tables, submission.job_id
     if submission.request_id in tables.requests:
         return tables.jobs[tables.requests[submission.request_id]]
+    if job_id in tables.jobs:
+        raise duplicate_id(job_id)
     spec = decode_spec(encode(submission.spec))  # as a database gives it back
     other = tables.unfinished.get(spec.name)
     if other is not None:
         raise duplicate_name(spec.name, other)
     check_epoch(submission.key_epoch, tables.key.epoch)
     check_enabled(submission.user, tables.disabled.values())
-    if job_id in tables.jobs:
-        raise BrokenRuleError(f"there is a job {job_id} already")
-    job = Job(job_id, spec.name, spec, Desired.RUN, 0, at_us)
+    head = submission.head and replace(submission.head, manifest=clean(submission.head.manifest))
+    job = Job(job_id, spec.name, spec, Desired.RUN, 0, at_us, head=head)
     tx.put(tables.jobs, job_id, job)
     kept = replace(submission, secrets=dict(sorted(submission.secrets.items())))
     tx.put(tables.submissions, job_id, kept)

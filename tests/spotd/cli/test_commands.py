@@ -16,9 +16,12 @@ from typing import Any
 
 import pytest
 
+from providers.stores import open_store
 from spotd import wire
 from spotd.cli.client import _UnixConnection
+from spotd.errors import ExitCode
 from spotd.model import Desired, Event, LeaveReason, Outcome
+from spotd.wire import Head, HeadRef, head_key
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, crash, story
 
@@ -403,6 +406,23 @@ def test_run_with_one_request_id_is_one_job(rig: Rig, spotctl: Spotctl, project:
     for _ in range(2):
         assert spotctl(rig, *RUN, "-d", "--request-id", "mine") == 0
     assert len(rig.store.jobs()) == 1
+
+
+def test_run_takes_over_a_job_of_a_lost_database(
+    rig: Rig, spotctl: Spotctl, capsys: Captured, project: Path
+) -> None:
+    head = Head("jlostlostx", 7, 3, "n", "o", HeadRef(7, 1200, "m", "0" * 64))
+    open_store(rig.checkpoint_store).put_if(head_key(head.job), head.to_bytes(), None)
+    assert spotctl(rig, *RUN, "-d", "--continue", "jlostlosty") == ExitCode.NOT_FOUND
+    assert "can go on there: jlostlostx (step 1200)" in capsys.readouterr().err
+    for _ in range(2):  # an answer may be lost
+        words = ("--continue", head.job, "--request-id", "mine", "-o", "json")
+        assert spotctl(rig, *RUN, "-d", *words) == 0
+        captured = capsys.readouterr()
+        assert json.loads(captured.out)["id"] == head.job
+        assert "gpt goes on from step 1200\nsubmitted gpt (jlostlostx)\n" in captured.err
+    assert spotctl(rig, *RUN, "-d", "--continue", head.job, "--name", "other") == 1
+    assert f"try: spotctl show {head.job}" in capsys.readouterr().err
 
 
 def play(rig: Rig, then: Callable[[str], None]) -> threading.Thread:

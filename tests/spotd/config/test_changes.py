@@ -70,6 +70,7 @@ def test_what_changes_is_named(
         ("/var/lib/spotd", "/var/lib/other", "state_dir"),
         ("[limits]", '[database]\nurl = "postgresql:///x"\n[limits]', "database.url"),
         ("s3://ours/own", "s3://ours/other", "deployment.store"),
+        ("[deployment]", '[deployment]\nid = "5f1c09a2b7de"', "deployment.id"),
         ('region = "a"', 'region = "b"', "stores"),
         ('state_dir = "', 'socket = "/run/x"\nstate_dir = "', "socket"),
         ("[limits]", "[safe_mode]\nafter_crashes = 9\n[limits]", "safe_mode"),

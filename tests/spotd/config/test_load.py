@@ -99,6 +99,14 @@ def test_everything_that_can_be_said_is_understood(file: Path) -> None:
     assert "services/T" not in repr(config)
 
 
+def test_a_deployment_s_id_is_one_that_a_database_can_have(file: Path) -> None:
+    assert load(file, LOCAL).file.deployment.id is None
+    given = load(file, LOCAL + '[deployment]\nid = "5f1c09a2b7de"\n')
+    assert given.file.deployment.id == "5f1c09a2b7de"
+    [problem] = refused(file, LOCAL + '[deployment]\nid = "Mine"\n')
+    assert "deployment.id" in problem
+
+
 def test_the_checked_in_example_loads() -> None:
     config = load_config(EXAMPLE, {})
     assert config.known.clouds == ("aws", "gcp")

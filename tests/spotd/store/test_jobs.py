@@ -10,6 +10,7 @@ import pytest
 from providers.base import OfferRequest
 from spotd.model import (
     Desired,
+    HeadSeen,
     HealthSpec,
     JobSpec,
     Mount,
@@ -19,7 +20,7 @@ from spotd.model import (
 from spotd.plan import (
     ChangeJob,
 )
-from spotd.store.base import DuplicateNameError, Store, StoreError
+from spotd.store.base import DuplicateIdError, DuplicateNameError, Store, StoreError
 from spotd.store.codec import CodecError, decode, encode
 from tests.spotd.store.build import NOW, Bell, commit, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
@@ -83,6 +84,28 @@ def test_a_name_is_unique_among_unfinished_jobs(store: Store) -> None:
     assert store.find_job("j1") is not None
     assert store.find_job("j1").id == "j1"  # type: ignore[union-attr]  # an id goes before a name
     assert store.jobs(finished=False) == [newest]
+
+
+def test_an_id_is_on_record_once_whatever_became_of_its_job(store: Store) -> None:
+    first = store.submit(submission("j1", name="a", request_id="r1"), NOW)
+    with pytest.raises(DuplicateIdError, match="spotctl show j1"):
+        store.submit(submission("j1", name="b", request_id="r2"), NOW)
+    with pytest.raises(DuplicateIdError):  # rather than that the name is taken: by itself
+        store.submit(submission("j1", name="a"), NOW)
+    ended = {"outcome": Outcome.FAILED, "finished_at_us": NOW}
+    commit(store, view(store, "j1"), plan(ChangeJob(ended)))
+    with pytest.raises(DuplicateIdError):
+        store.submit(submission("j1", name="a"), NOW)
+    assert store.submit(submission("j1", name="b", request_id="r1"), NOW).id == first.id
+    assert len(store.jobs()) == 1
+
+
+def test_a_job_that_goes_on_has_its_head_from_the_beginning(store: Store) -> None:
+    head = HeadSeen(7, 1200, "jobs/j1/m", released=False, final=False, seen_at_us=3, read_at_us=4)
+    job = store.submit(submission("j1", head=head), NOW)
+    assert (job.head, job.generation) == (head, 0)
+    assert view(store, "j1").job.head == head
+    assert store.submit(submission("j2"), NOW).head is None
 
 
 def test_names_are_had_by_id_of_those_jobs_that_there_are(store: Store) -> None:
