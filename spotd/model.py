@@ -241,6 +241,7 @@ class Node:
     exited_at_us: int = 0
     exit_tail: str = ""
     setup_failed: bool = False
+    disk_full_at_us: int = 0  # its agent said that it stays so; 0: there is room
     wiped_at_us: int = 0  # its disks, after the program had ended
     wiped_text: str = ""
     terminated_at_us: int = 0  # the cloud accepted a terminate

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from spotd.decide.arming import arm
 from spotd.decide.draft import Draft
 from spotd.decide.ending import clean_up, finish, obey_limits, stop_wanted
+from spotd.decide.filling import move_when_full
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
 from spotd.decide.outbidding import move_outbid
 from spotd.decide.overdue import tell_unsaved
@@ -35,6 +36,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     drain_noticed,  # a notice: drain, and place in the same pass
     withdraw,  # the notice was withdrawn and nothing is lost yet
     move_when_slow,  # two rounds slower than itself
+    move_when_full,  # its disk stays full
     give_up_lost,  # silent, and the cloud or time says dead
     give_up_boot,  # never said hello
     move_outbid,  # its price rose above the job's cap

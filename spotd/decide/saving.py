@@ -28,11 +28,11 @@ def move_when_slow(d: Draft) -> None:
     speaks = any(t.at_us > d.now_us - spec.check_every_s * S for t in d.view.throughput[-1:])
     if not speaks or not slow(d.view.throughput, spec, d.now_us):
         return
-    if _moved_lately(d) or not _elsewhere(d):
+    if moved_lately(d, d.now_us) or not elsewhere(d):
         return
     text = f"below {spec.ratio:.0%} of the job's own throughput for {2 * round_us / S:.0f} s"
     for node in running:
-        _move(d, node, text)
+        move(d, node, text)
     told = f"{place(running[0])} is {text}: it trains on until its replacement is ready"
     d.event("moved", told, running[0], severity=Severity.WARNING, alert=True)
 
@@ -42,20 +42,22 @@ def _saved_since(d: Draft, at_us: int) -> bool:
     return head is not None and head.generation == d.job.generation and head.seen_at_us > at_us
 
 
-def _moved_lately(d: Draft) -> bool:
-    since_us = d.now_us - int(MOVE_EVERY_S * S)
+def moved_lately(d: Draft, at_us: int) -> bool:
+    """There had been a move not long before `at_us`."""
+    since_us = at_us - int(MOVE_EVERY_S * S)
     moves = [a for a in d.view.attempts if a.cause == LeaveReason.OUTBID.value]
     return any(attempt.opened_at_us > since_us for attempt in moves)
 
 
-def _elsewhere(d: Draft) -> bool:
-    """There is another place to be had; else a slow machine is the best there is."""
+def elsewhere(d: Draft) -> bool:
+    """There is another place to be had; else this one is the best there is."""
     ours = {node.offer.key for node in d.nodes if node.active}
     rows = rank(d.job.spec, d.market, d.now_us, ours, job_id=d.job.id)
     return not d.market.blocked and any(not row.excluded for row in rows)
 
 
-def _move(d: Draft, node: Node, text: str) -> None:
+def move(d: Draft, node: Node, text: str) -> None:
+    """It drains, and trains on until its replacement is ready."""
     d.set_node(
         node,
         state=NodeState.DRAINING,

@@ -37,7 +37,7 @@ COLUMNS = (
     *("hello_at_us", "ready_at_us", "claimed_at_us", "first_step_at_us", "last_step"),
     *("heard_at_us", "link_down_at_us", "released_at_us", "exit_code", "exited_at_us"),
     *("exit_tail", "setup_failed", "journal_seq", "wire"),
-    *("wiped_at_us", "wiped_text"),
+    *("disk_full_at_us", "wiped_at_us", "wiped_text"),
 )
 
 
@@ -311,6 +311,15 @@ def _unwell(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(event, at_us)
 
 
+def _disk(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    full, text = read_flag(entry.data, "full"), read_words(entry.data, "text")
+    node.columns["disk_full_at_us"] = at_us if full else 0
+    node.due = True
+    severity = Severity.WARNING if full else Severity.INFO
+    text = f"the disk {'stays full' if full else 'has room again'}: {text}"
+    node.say(Event("disk", text, severity=severity, alert=full), at_us)
+
+
 def _wiped(node: Heard, entry: JournalEntry, at_us: int) -> None:
     what = [redactor.clean(str(name))[:40] for name in read_items(entry.data, "what")]
     left = len(read_items(entry.data, "left_mounts")) + (read_code(entry.data, "failed") or 0)
@@ -335,6 +344,7 @@ APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.DRAINING: _draining,
     wire.RELEASED: _released,
     wire.EXITED: _exited,
+    wire.DISK: _disk,
     wire.WIPED: _wiped,
     wire.ROLLED_BACK: _rolled_back,
     wire.UNWELL: _unwell,

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 12))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 13))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -201,6 +201,7 @@ nodes = Table(
     big("exited_at_us"),
     told("exit_tail"),
     flag("setup_failed"),
+    big("disk_full_at_us"),
     *(big("wiped_at_us"), told("wiped_text")),
     *(big("journal_seq"), big("wire")),
     UniqueConstraint("token"),

@@ -53,13 +53,14 @@ DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
 RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
 UNWELL = "unwell"  # what: hung|gpu, text, code, again: it is ended, and begins again here or not
 EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
+DISK = "disk"  # full: bool, text: it stays so
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
 WARNING = "warning"  # text
 
 JOURNAL_KINDS = frozenset(
     {HELLO, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
     | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
-    | {UNWELL, ROLLED_BACK, WARNING}
+    | {UNWELL, ROLLED_BACK, DISK, WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.

@@ -263,6 +263,7 @@ def _entry(c: Chance) -> tuple[str, dict[str, Any]]:
         "tail": c.text(),
         "text": c.text(),
         "status": c.random.choice(("begin", "ok", "failed")),
+        "full": c.random.random() < 0.5,
         "up": c.random.random() < 0.5,
         "released": c.random.random() < 0.3,
         "wire": 1,

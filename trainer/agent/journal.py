@@ -6,6 +6,7 @@ move to the first when there is room again. A line cut off by a crash is cut awa
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -24,6 +25,8 @@ DURABLE_KINDS = frozenset(
     {wire.HELLO, wire.READY, wire.CLAIMED, wire.CHECKPOINT, wire.NOTICE, wire.NOTICE_WITHDRAWN}
     | {wire.RELEASED, wire.EXITED}
 )
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def parse_entry(line: bytes) -> JournalEntry | None:
@@ -46,7 +49,8 @@ class Journal:
     """The writing end; one per generation, in the agent. Safe to use from several threads.
 
     `on_append(seq)` is called as soon as others can read the entry, and before it is forced to
-    disk, because forcing may take long while a checkpoint is being written.
+    disk, because forcing may take long while a checkpoint is being written. `refused` says that the
+    disk had no room for the last try.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Journal:
         self.entries = [entry for entry in map(parse_entry, lines) if entry is not None]
         self.seq = self.entries[-1].seq if self.entries else 0
         self._waiting: list[bytes] = []
+        self.refused = False
         self._torn = False  # a part of a line may stand at the end of the file
         self._spilled = overflow.exists()
         for line in _lines(overflow):
@@ -121,15 +126,17 @@ class Journal:
                 self._cut()
             written = os.write(self._file, data)
             if written != len(data):
-                raise OSError(f"short write: {written} of {len(data)} bytes")
+                raise OSError(errno.ENOSPC, f"short write: {written} of {len(data)} bytes")
         except OSError as error:
             self._torn = True
+            self.refused = error.errno in _NO_ROOM
             with suppress(OSError):  # a broken disk; it is tried again before the next line
                 self._cut()
             if len(self._waiting) == 1:
                 _LOG.warning("the journal cannot be written: %s; it goes on in memory", error)
             return False
         self._size += written
+        self.refused = False
         if self._spilled:
             self._spilled = False
             self._overflow.unlink(missing_ok=True)

@@ -43,6 +43,7 @@ class Recall:
     step: int
     stepping: bool = False  # the program that runs had come to its first step
     unwell: Past = NOTHING
+    disk_full: bool = False  # what was last said of it, before this boot or in it
 
     @staticmethod
     def of_fact(kind: str, data: Mapping[str, Any]) -> Fact:
@@ -92,7 +93,12 @@ def recall(entries: Sequence[JournalEntry], boot_id: str) -> Recall:
         step=steps[-1] if steps else 0,
         stepping=_stepping(found),
         unwell=past_of(found),
+        disk_full=any(e.data.get("full") is True for e in _last(entries, wire.DISK)),
     )
+
+
+def _last(entries: Sequence[JournalEntry], kind: str) -> list[JournalEntry]:
+    return [entry for entry in entries if entry.kind == kind][-1:]
 
 
 def _stepping(entries: Sequence[JournalEntry]) -> bool:

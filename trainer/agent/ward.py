@@ -1,5 +1,5 @@
-"""Looks after the program and its machine: one that hangs is ended and begun again, once, and a
-machine whose GPU has failed is given up."""
+"""Looks after the program and its machine: one that hangs is ended and begun again, once, a machine
+whose GPU has failed is given up, and a disk that stays full is told of."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from spotd import wire
 from trainer.agent import kernel
 from trainer.agent.demands import Demands
+from trainer.agent.disk import STAYS_S, Disk
 from trainer.agent.hanging import LEAST_S, StepWatch
 from trainer.agent.kernel import Grade, Xid
 from trainer.agent.pace import Pace
@@ -40,6 +41,10 @@ class Ward:
         self._told: set[int] = set()
         self._kill_at = site.monotonic()  # what an earlier agent was about to end
         least_s = float(site.environ.get("SPOTD_HANG_S", LEAST_S))
+        stays_s = float(site.environ.get("SPOTD_DISK_FULL_S", STAYS_S))
+        self._disk = Disk(
+            site.places.folder, site.journal, self._kill_at, full=past.disk_full, stays_s=stays_s
+        )
         self._steps = StepWatch(pace, site.monotonic(), least_s=least_s, stepping=past.stepping)
 
     def start(self) -> None:
@@ -66,6 +71,12 @@ class Ward:
         self._steps.excuse(for_s)
 
     def look(self, now: float) -> None:
+        """Whether something is to be done, or said."""
+        self._look_at_program(now)
+        if self._training.phase is not Phase.ENDED:
+            self._disk.look(now)
+
+    def _look_at_program(self, now: float) -> None:
         """Whether it hangs, or is to be gone by now. A stop under way has its own deadline."""
         hangs, unwell = self._steps.look(now), self._training.unwell
         if self._training.phase is not Phase.RUNNING or self._demands.stopping is not None:

@@ -66,6 +66,7 @@ def nodes(draw: st.DrawFn, generation: int, candidate: int, rank: int) -> Node:
         code = draw(st.sampled_from([None, None, 0, 1, 75, 76]))
         seen |= {"exit_code": code, "exited_at_us": NOW - S if code is not None else 0}
         seen |= {"released_at_us": NOW - S if code == 75 else 0}
+        seen |= {"disk_full_at_us": draw(st.sampled_from([0, 0, NOW - S]))}
     if state in (NodeState.DRAINING, NodeState.TERMINATING, NodeState.GONE):
         seen |= {"leave_reason": draw(st.sampled_from(LeaveReason)), "left_at_us": draw(AGES)}
         seen |= {"drained_at_us": draw(AGES), "terminated_at_us": draw(AGES)}

@@ -402,6 +402,8 @@ def test_a_failed_setup(store: Store) -> None:
         ("exited", {"code": None}),
         ("exited", {"code": 2**40}),
         ("wiped", {"what": 5}),
+        ("disk", {"full": "very", "text": "t"}),
+        ("disk", {"full": True}),
         ("wiped", {"what": ["workdir"], "failed": 2**80}),
         ("nonsense", {}),
     ],
@@ -443,6 +445,24 @@ def test_what_ails_a_machine_is_told_at_once(
     assert told.text.startswith(text)
     assert ("it begins again here" in told.text) is data["again"]
     assert ended.text == "the program was ended"
+
+
+def test_a_full_disk_is_told_and_known_until_there_is_room(store: Store) -> None:
+    placed(store)
+    full = ("disk", {"full": True, "text": "3 of 102400 MiB are free at /home/u/.spotd"})
+    store.record_journal([said(full)])
+    assert node(store).disk_full_at_us == AT
+    told = store.events("j1")[-1].event
+    assert (told.kind, told.alert, told.node_id) == ("disk", True, NODE)
+    assert told.text == "the disk stays full: 3 of 102400 MiB are free at /home/u/.spotd"
+    job = view(store).job
+    assert job.notes > job.notes_seen, "it is decided about at once"
+    room = ("disk", {"full": False, "text": "512 of 102400 MiB are free at /home/u/.spotd"})
+    store.record_journal([said(room, first=2)])
+    assert node(store).disk_full_at_us == 0
+    told = store.events("j1")[-1].event
+    assert (told.kind, told.alert) == ("disk", False)
+    assert told.text.startswith("the disk has room again: 512 of")
 
 
 def test_going_back_is_told(store: Store) -> None:

@@ -149,8 +149,10 @@ def test_a_broken_disk_ends_no_thread(tmp_path: Path, monkeypatch: pytest.Monkey
         broken.setattr(os, "write", write_a_part)
         broken.setattr(os, "ftruncate", refuse)
         assert journal.append(wire.NOTICE).seq == 2
+        assert journal.refused, "there was room for a part"
         assert numbers(tmp_path) == [1, 2], "from memory"
         assert journal.append(wire.DRAINING).seq == 3
+        assert not journal.refused, "it is broken, not full"
     journal.append(wire.READY)
     journal.close()
     assert numbers(tmp_path) == [1, 2, 3, 4]
