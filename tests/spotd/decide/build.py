@@ -15,6 +15,7 @@ from spotd.model import (
     HeadSeen,
     Job,
     JobSpec,
+    LeaveReason,
     Limits,
     Market,
     Node,
@@ -156,3 +157,11 @@ def by_id(after: View, ident: Node) -> Node:
 
 def kinds(plan: Plan) -> list[str]:
     return [event.kind for event in plan.events]
+
+
+def is_moved(before: View, **said: Any) -> bool:
+    """Whether a decision moves a machine to another place; it is told where it does."""
+    after, plan = settle(before, market(**said))
+    moved = [n for n in after.nodes if n.leave_reason is LeaveReason.OUTBID]
+    assert bool(moved) is ("moved" in kinds(plan))
+    return bool(moved)

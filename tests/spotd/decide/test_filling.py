@@ -29,6 +29,7 @@ from tests.spotd.decide.build import (
     OFFERS,
     by_id,
     head,
+    is_moved,
     kinds,
     market,
     node,
@@ -39,13 +40,6 @@ from tests.spotd.decide.build import (
 
 L, B, R, D, T, G = NodeState
 FULL = {"disk_full_at_us": NOW - S}
-
-
-def is_moved(before: View, **said: Any) -> bool:
-    after, plan = settle(before, market(**said))
-    moved = [n for n in after.nodes if n.leave_reason is LeaveReason.OUTBID]
-    assert bool(moved) is ("moved" in kinds(plan))
-    return bool(moved)
 
 
 def test_a_machine_whose_disk_stays_full_is_replaced_while_it_trains_on() -> None:

@@ -30,6 +30,7 @@ from tests.spotd.decide.build import (
     OFFERS,
     by_id,
     head,
+    is_moved,
     kinds,
     market,
     node,
@@ -46,13 +47,6 @@ SAVED = {"save_wanted_at_us": TOLD, "head": head(seen_at_us=TOLD + S)}
 
 def slow_view(*nodes: Node, throughput: Any = SLOW, **job: Any) -> View:
     return view(*(nodes or (node(R),)), throughput=throughput, job=SAVED | job)
-
-
-def is_moved(before: View, **said: Any) -> bool:
-    after, plan = settle(before, market(**said))
-    moved = [n for n in after.nodes if n.leave_reason is LeaveReason.OUTBID]
-    assert bool(moved) is ("moved" in kinds(plan))
-    return bool(moved)
 
 
 def test_a_machine_that_stays_slow_is_replaced_while_it_trains_on() -> None:
