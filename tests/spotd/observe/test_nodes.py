@@ -391,8 +391,9 @@ def test_hints_do_not_become_queries(here: Station, monkeypatch: pytest.MonkeyPa
     real = here.store.booted_nodes
     monkeypatch.setattr(here.store, "booted_nodes", lambda: (looks.append(1), real())[1])
     follower = here.follow()
-    end_s = time.monotonic() + 2
-    while time.monotonic() < end_s:
+    began_s = time.monotonic()
+    # A machine full of other work may run the follower late: it is given the time to look again.
+    while (passed_s := time.monotonic() - began_s) < 2 or (len(looks) < 2 and passed_s < 30):
         follower.poke()
         time.sleep(0.001)
-    assert 2 <= len(looks) <= 30
+    assert 2 <= len(looks) <= 15 * passed_s
