@@ -22,6 +22,10 @@ from typing import Protocol
 EXPIRES_TAG = "spotd-expires"
 UNATTENDED_TAG = "spotd-unattended-s"
 
+# Of a field that is written down only when it says something: whoever reads what is written, and
+# does not know the field yet, can read all that does without it.
+SPARSE = {"sparse": True}
+
 
 class CapacityType(str, Enum):
     """How a machine is sold."""
@@ -73,6 +77,21 @@ class OfferRequest:
     zone: str = ""
     capacity_types: tuple[CapacityType, ...] = (CapacityType.SPOT, CapacityType.ON_DEMAND)
 
+    def admits(self, offer: Offer) -> bool:
+        """Whether the machine is what this asks for; a named accelerator means one at least."""
+        least = self.accelerator_count or (1 if self.accelerator else 0)
+        return (
+            self.accelerator.lower() in ("", offer.accelerator.lower())
+            and offer.accelerator_count >= least
+            and offer.cpus >= self.cpus
+            and offer.memory_gib >= self.memory_gib
+            and self.instance_type in ("", offer.instance_type)
+            and self.cloud in ("", offer.cloud, offer.provider)
+            and self.region in ("", offer.region)
+            and self.zone in ("", offer.zone)
+            and offer.capacity_type in self.capacity_types
+        )
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -97,6 +116,12 @@ class Offer:
     price_source: str = "quote"
     cloud: str = ""  # the make of cloud; a local cloud says which one it behaves like
     local: bool = False
+    # The zone's name for everybody, where accounts name zones differently.
+    zone_id: str = field(default="", metadata=SPARSE)
+    # What a reserved machine comes out of.
+    reservation: str = field(default="", metadata=SPARSE)
+    # "efa", "gpudirect" or "infiniband", for the ranks of a gang; "" is plain IP.
+    interconnect: str = field(default="", metadata=SPARSE)
 
     @cached_property
     def key(self) -> str:
@@ -109,6 +134,8 @@ class Offer:
 class LaunchRequest:
     """A complete, byte-exact create request. The same token must always carry the same request.
 
+    `image_id` is the vendor's name of an image, or "docker:IMAGE" for a container on the provider's
+    own image; empty for the latter alone. `reservation` and `interconnect` are the offer's.
     `max_run_s` is the cloud's own limit on the machine's life, counted from its start and never
     moved again; 0, and clouds without such a limit, have none.
     """
@@ -128,6 +155,9 @@ class LaunchRequest:
     disk_gib: int = 0
     max_price_microusd_per_h: int = 0
     max_run_s: int = 0
+    reservation: str = ""
+    interconnect: str = ""
+    gang: str = ""  # the ranks of one name are put close to each other
 
 
 @dataclass(frozen=True)
@@ -234,6 +264,17 @@ class QuotaError(ProviderError):
     scope = Scope.REGION
 
 
+class NoQuotaError(QuotaError):
+    """Our quota there is zero: waiting does not help, somebody has to ask the vendor for one."""
+
+
+class UnpreparedError(ProviderError):
+    """The place lacks what machines need there (a subnet, the image, a role): no machine until
+    somebody mends that; elsewhere there may be one."""
+
+    scope = Scope.REGION
+
+
 class PriceError(ProviderError):
     """The price is above the cap that we sent."""
 
@@ -306,7 +347,8 @@ class Provider(Protocol):
         ...
 
     def notices(self) -> Sequence[Notice]:
-        """Cloud-side warnings since the last call; may always be empty."""
+        """Cloud-side warnings, those since the last call at least; may always be empty. One that is
+        told again has the same `notice_id`."""
         ...
 
     def renew(self, instance_id: str, expires_at_us: int) -> None:

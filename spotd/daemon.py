@@ -262,7 +262,7 @@ class Daemon:
             if name in known and section == before.get(name):
                 found[name] = known[name]
                 continue
-            settings = section.model_dump(exclude={"kind"})
+            settings = section.model_dump(exclude={"kind"}, exclude_none=True)
             deployment = self.store.deployment()
             found[name] = build_provider(section.kind, name, deployment, settings)
         return found

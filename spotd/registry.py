@@ -15,6 +15,7 @@ from spotd.errors import ExitCode, UserError
 # so that a cloud's SDK costs nothing where it is not configured.
 KINDS = {
     "local": "providers.local.cloud:LocalCloud",
+    "aws": "providers.aws.cloud:AwsCloud",
 }
 
 

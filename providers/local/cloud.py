@@ -69,7 +69,7 @@ class LocalCloud:
         """What fits and is on sale now."""
         read = partial(read_offer, provider=self.name)
         offers = rows_of(self._call("GET", "offers"), "offers", read)
-        return [offer for offer in offers if _fits(offer, request)]
+        return [offer for offer in offers if request.admits(offer)]
 
     def launch(self, request: LaunchRequest) -> Launched | Pending:
         """Create one machine; the same token again is the same machine."""
@@ -143,17 +143,3 @@ class LocalCloud:
             retry_after_s = read_seconds(error.get("retry_after_s"), 1.0)
             raise ThrottledError(text, retry_after_s=retry_after_s, code=code)
         raise ERRORS.get(code, UnknownOutcome)(text, code=code)
-
-
-def _fits(offer: Offer, want: OfferRequest) -> bool:
-    return (
-        want.accelerator.lower() in ("", offer.accelerator.lower())
-        and offer.accelerator_count >= want.accelerator_count
-        and offer.cpus >= want.cpus
-        and offer.memory_gib >= want.memory_gib
-        and want.instance_type in ("", offer.instance_type)
-        and want.cloud in ("", offer.cloud, offer.provider)
-        and want.region in ("", offer.region)
-        and want.zone in ("", offer.zone)
-        and offer.capacity_type in want.capacity_types
-    )

@@ -99,11 +99,25 @@ class LocalProvider(Section):
     end_token_file: Path | None = Field(default=None, description="With which machines are ended")
 
 
+Network = Literal["public", "private", "jump"]
+
+
 class AwsProvider(Section):
     kind: Literal["aws"]
     regions: list[str] = Field(min_length=1)
     profile: str = ""
     end_profile: str = Field(default="", description="With which machines are ended")
+    instance_types: list[str] | None = Field(
+        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
+    )
+    image: str | None = Field(
+        default=None,
+        pattern=r"^(ami-[0-9a-f]+|ssm:/.+)$",
+        description='"ami-…" or "ssm:/PARAMETER"; default: AWS\'s own GPU image of Ubuntu 22.04',
+    )
+    network: Network = Field(default="public", description="Whether machines have public addresses")
+    node_role: str = Field(default="", description="Instance profile of the machines")
+    queue: str = Field(default="", description="SQS queue of each region that EventBridge fills")
 
 
 class GcpProvider(Section):

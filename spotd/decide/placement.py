@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from providers.base import Offer, OfferRequest
+from providers.base import Offer
 from spotd.decide.cooldowns import Spoiled, cooldown_until_us, spoiled_places
 from spotd.decide.preemptions import shunned
 from spotd.decide.prices import DOUBTED
@@ -32,25 +32,6 @@ class Ranked:
     code: str = ""
 
 
-def fits(offer: Offer, want: OfferRequest) -> bool:
-    """Whether the machine is what one alternative of the job asks for."""
-    if offer.capacity_type not in want.capacity_types:
-        return False
-    if want.accelerator and offer.accelerator.lower() != want.accelerator.lower():
-        return False
-    least = want.accelerator_count or (1 if want.accelerator else 0)
-    if offer.accelerator_count < least:
-        return False
-    return (
-        offer.cpus >= want.cpus
-        and offer.memory_gib >= want.memory_gib
-        and want.region in ("", offer.region)
-        and want.zone in ("", offer.zone)
-        and want.cloud in ("", offer.cloud, offer.provider)
-        and want.instance_type in ("", offer.instance_type)
-    )
-
-
 def rank(
     spec: JobSpec,
     market: Market,
@@ -69,7 +50,7 @@ def rank(
     barred, spoiled = set(taken), spoiled_places(market.refusals, job_id)
     rows: list[tuple[bool, bool, int, int, str, Ranked]] = []
     for offer in market.offers:
-        choices = [i for i, want in enumerate(spec.alternatives) if fits(offer, want)]
+        choices = [i for i, want in enumerate(spec.alternatives) if want.admits(offer)]
         if not choices:
             continue
         score = offer.price_microusd_per_h * spec.num_nodes

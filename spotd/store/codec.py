@@ -1,7 +1,8 @@
 """Frozen dataclasses to JSON text and back, strictly: what is stored is what the model says.
 
 An unknown key or a wrong type is an error; a missing key takes the field's default, so that rows
-written before a field existed stay readable.
+written before a field existed stay readable. A field that is `providers.base.SPARSE` is left out at
+its default, so that rows which do without it stay readable for the spotd before it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+        given = ((item, getattr(value, item.name)) for item in fields(value))
+        return {
+            item.name: _plain(content)
+            for item, content in given
+            if not (item.metadata.get("sparse") and content == item.default)
+        }
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -13,7 +13,7 @@ from spotd.decide.draft import Draft
 from spotd.decide.health import baseline_tokens_per_s, slow
 from spotd.decide.leaving import taking_away
 from spotd.decide.needs import due_at_us, lost_at_us, need
-from spotd.decide.placement import fits, rank
+from spotd.decide.placement import rank
 from spotd.decide.saving import save_when_slow
 from spotd.model import (
     EffectKind,
@@ -173,8 +173,8 @@ def test_of_several_notices_the_earliest_counts_and_none_is_earlier_than_now() -
 
 def test_one_accelerator_is_enough_where_no_number_is_asked_for() -> None:
     want = replace(spec().alternatives[0], accelerator_count=0)
-    assert fits(replace(OFFERS[0], accelerator_count=1), want)
-    assert not fits(replace(OFFERS[0], accelerator_count=0), want)
+    assert want.admits(replace(OFFERS[0], accelerator_count=1))
+    assert not want.admits(replace(OFFERS[0], accelerator_count=0))
 
 
 def test_what_did_not_boot_is_out_for_as_long_as_this_job_would_wait_for_it() -> None:

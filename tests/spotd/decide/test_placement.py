@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
-from spotd.decide.placement import Ranked, fits, rank
+from spotd.decide.placement import Ranked, rank
 from spotd.decide.prices import DOUBTED
 from spotd.model import Refusal, S
 from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
@@ -48,22 +48,22 @@ BIG = offer("aws-1a", cpus=192.0, memory_gib=2048.0)
     ],
 )
 def test_one_want(want: dict[str, Any], expected: bool) -> None:
-    assert fits(BIG, OfferRequest(**want)) is expected
+    assert OfferRequest(**want).admits(BIG) is expected
 
 
 def test_a_provider_is_wanted_by_its_own_name_or_by_its_make() -> None:
     second = replace(BIG, provider="aws-eu", cloud="aws")
-    assert fits(second, OfferRequest(cloud="aws"))
-    assert fits(second, OfferRequest(cloud="aws-eu"))
-    assert not fits(BIG, OfferRequest(cloud="aws-eu"))
+    assert OfferRequest(cloud="aws").admits(second)
+    assert OfferRequest(cloud="aws-eu").admits(second)
+    assert not OfferRequest(cloud="aws-eu").admits(BIG)
 
 
 def test_a_machine_without_accelerators_is_for_jobs_that_want_none() -> None:
     plain = replace(BIG, accelerator="", accelerator_count=0)
-    assert fits(plain, OfferRequest(cpus=8.0))
-    assert not fits(plain, OfferRequest(accelerator="H100"))
+    assert OfferRequest(cpus=8.0).admits(plain)
+    assert not OfferRequest(accelerator="H100").admits(plain)
     named = replace(BIG, accelerator_count=0)
-    assert not fits(named, OfferRequest(accelerator="H100")), "a name alone is no accelerator"
+    assert not OfferRequest(accelerator="H100").admits(named), "a name alone is no accelerator"
 
 
 def keys(ranked: list[Ranked]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 
 import pytest
 
-from providers.base import OfferRequest
+from providers.base import Offer, OfferRequest
 from spotd.model import (
     Desired,
     HeadSeen,
@@ -22,7 +23,7 @@ from spotd.plan import (
 )
 from spotd.store.base import DuplicateIdError, DuplicateNameError, Store, StoreError
 from spotd.store.codec import CodecError, decode, encode
-from tests.spotd.store.build import NOW, Bell, commit, plan, spec, submission, submit, view
+from tests.spotd.store.build import NOW, Bell, commit, offer, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
 
 LEASE = 30 * S
@@ -64,6 +65,15 @@ def test_the_codec_is_strict() -> None:
         assert broken != text
         with pytest.raises(CodecError):
             decode(JobSpec, broken)
+
+
+def test_what_says_nothing_is_not_written_for_the_spotd_before() -> None:
+    """It would refuse the whole row for a key that it does not know."""
+    plain, zoned = offer(), replace(offer(), zone_id="use1-az6")
+    assert not {"zone_id", "reservation", "interconnect"} & json.loads(encode(plain)).keys()
+    assert json.loads(encode(zoned)).keys() - json.loads(encode(plain)).keys() == {"zone_id"}
+    assert decode(Offer, encode(zoned)) == zoned
+    assert decode(Offer, encode(plain)) == plain
 
 
 def test_the_same_request_again_returns_the_first_job(store: Store) -> None:

@@ -1,0 +1,190 @@
+"""The adapter: the verbs of the port, spoken to EC2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from providers import cloudinit
+from providers.aws import leftovers
+from providers.aws.clients import Clients
+from providers.aws.codes import MISMATCH, NOBODYS
+from providers.aws.launch import Fabric, run_instances
+from providers.aws.listing import (
+    DEPLOYMENT_TAG,
+    instances_of,
+    name_of,
+    parted,
+    read_instance,
+    tag_filter,
+    tags_of,
+)
+from providers.aws.market import Market
+from providers.aws.site import IMAGE, Sites
+from providers.aws.warnings import Warnings
+from providers.base import (
+    EXPIRES_TAG,
+    Instance,
+    Launched,
+    LaunchRequest,
+    Leftover,
+    Notice,
+    Offer,
+    OfferRequest,
+    Pending,
+    ProviderError,
+    RejectedError,
+    UnknownOutcome,
+)
+
+DOCKER = "docker:"
+# Machine types that a job for GPUs may run on; others are named in the configuration.
+PATTERNS = ("p3*", "p4*", "p5*", "p6*", "g4dn*", "g5*", "g6*")
+_ENDED = ("shutting-down", "terminated")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """[providers.NAME] of the configuration. `image` is an AMI or "ssm:PARAMETER"; `network` is
+    "public", or "private" and "jump", where machines have no address of the internet; `queue` is
+    the SQS queue of each region that EventBridge fills."""
+
+    regions: Sequence[str]
+    profile: str = ""
+    instance_types: Sequence[str] = PATTERNS
+    image: str = IMAGE
+    network: str = "public"
+    node_role: str = ""
+    queue: str = ""
+    timeout_s: float = 10.0
+
+
+class AwsCloud:
+    """EC2 in some regions of one account."""
+
+    local = False
+    watcher = "aws"
+    limits_life = False
+    # Behaviour at shutdown is terminate: what is off is gone.
+    power_off = ("sudo", "-n", "shutdown", "-h", "now")
+    # EC2 promises nothing; what it tells is eventually consistent, mostly within seconds.
+    visibility_s = 60.0
+
+    def __init__(self, name: str, deployment: str, **settings: Any) -> None:
+        """`settings` are those of `Settings`."""
+        given = Settings(**settings)
+        self.name = name
+        self._deployment = deployment
+        self._regions = tuple(given.regions)
+        self._clients = Clients(given.profile, given.timeout_s)
+        self._market = Market(self._clients, name, self._regions, given.instance_types)
+        self._sites = Sites(self._clients, given.image, given.network, given.node_role)
+        self._warnings = {
+            region: Warnings(self._clients, region, deployment, given.queue)
+            for region in self._regions
+        }
+
+    def offers(self, request: OfferRequest) -> Sequence[Offer]:
+        """What fits and is on sale now, with spot prices of this moment."""
+        return [offer for offer in self._market.offers() if request.admits(offer)]
+
+    def launch(self, request: LaunchRequest) -> Launched | Pending:
+        """RunInstances in one zone, once: what comes of it is known at once, or not at all."""
+        region = request.region
+        image = "" if request.image_id.startswith(DOCKER) else request.image_id
+        site = self._sites.site(region, request.zone, image)
+        fabric = Fabric()
+        if request.interconnect:
+            machine = self._market.machine_type(region, request.instance_type)
+            fabric = Fabric(machine.efa_cards if machine else 0)
+        tags = {**request.tags, DEPLOYMENT_TAG: self._deployment}
+        body = run_instances(request, tags, site, cloudinit.user_data(request), fabric)
+        try:
+            answer = self._clients.call(region, "run_instances", **body)
+        except RejectedError as error:
+            if error.code != MISMATCH:
+                raise
+            return self._launched_before(request, tags, error)
+        return _launched(region, answer)
+
+    def terminate(self, instance_id: str) -> None:
+        """End a machine; an unknown id is success."""
+        region, instance = parted(instance_id)
+        if region:
+            self._unless_nobodys(region, "terminate_instances", InstanceIds=[instance])
+
+    def list(self) -> Sequence[Instance]:
+        """Every machine of ours in all regions, those that EC2 still shows after their end
+        included."""
+        ours = [tag_filter(self._deployment)]
+        answers = self._clients.everywhere(
+            self._regions,
+            lambda region: instances_of(
+                self._clients.pages(region, "describe_instances", "Reservations", Filters=ours)
+            ),
+        )
+        return [read_instance(region, row) for region, rows in answers for row in rows]
+
+    def notices(self) -> Sequence[Notice]:
+        """Spot requests that are marked, and what EventBridge has put into the queue."""
+        answers = self._clients.everywhere(
+            self._regions, lambda region: self._warnings[region].read()
+        )
+        return [notice for _, notices in answers for notice in notices]
+
+    def renew(self, instance_id: str, expires_at_us: int) -> None:
+        """Move the expiry tag on; an unknown id, and a machine that ends, are success."""
+        region, instance = parted(instance_id)
+        if not region:
+            return
+        answer = self._unless_nobodys(region, "describe_instances", InstanceIds=[instance])
+        for row in instances_of(answer.get("Reservations") or ()):
+            known = read_instance(region, row)
+            if row["State"]["Name"] in _ENDED or known.expires_at_us >= expires_at_us:
+                continue
+            tag = {"Key": EXPIRES_TAG, "Value": str(expires_at_us // 1_000_000)}
+            self._unless_nobodys(region, "create_tags", Resources=[instance], Tags=[tag])
+
+    def leftovers(self) -> Sequence[Leftover]:
+        """Volumes, interfaces and addresses of ours that hang on nothing."""
+        answers = self._clients.everywhere(
+            self._regions, lambda region: leftovers.find(self._clients, region, self._deployment)
+        )
+        return [left for _, found in answers for left in found]
+
+    def discard(self, leftover_id: str) -> None:
+        """Delete one; EC2 itself refuses what hangs on a machine."""
+        region, resource = parted(leftover_id)
+        if region:
+            leftovers.discard(self._clients, region, resource)
+
+    def _launched_before(
+        self, request: LaunchRequest, tags: dict[str, str], error: RejectedError
+    ) -> Launched:
+        """The machine that this token made with another body. The same request may have become
+        another body meanwhile (a newer image behind the same parameter); a machine with its tags
+        is what it asks for. Raises the vendor's rejection for any other."""
+        region = request.region
+        token = [{"Name": "client-token", "Values": [request.token]}]
+        rows = self._clients.pages(region, "describe_instances", "Reservations", Filters=token)
+        for row in instances_of(rows):
+            theirs = tags_of(row) | {EXPIRES_TAG: tags.get(EXPIRES_TAG, "")}
+            if {k: v for k, v in theirs.items() if v} == tags:
+                return Launched(name_of(region, row["InstanceId"]))
+        raise error
+
+    def _unless_nobodys(self, region: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        try:
+            return self._clients.call(region, operation, **parameters)
+        except ProviderError as error:
+            if error.code in NOBODYS:
+                return {}
+            raise
+
+
+def _launched(region: str, answer: dict[str, Any]) -> Launched:
+    rows: Iterable[Any] = answer.get("Instances") or ()
+    for row in rows:
+        return Launched(name_of(region, row["InstanceId"]))
+    raise UnknownOutcome(f"{region}: RunInstances answered without a machine")

@@ -1,0 +1,103 @@
+"""What EC2's error codes mean to us.
+
+Sources: the error codes of the EC2 API reference; which of them refuse a pool, a region or an
+account is as Karpenter, SkyPilot and dstack treat them.
+"""
+
+from __future__ import annotations
+
+from providers.base import (
+    AuthError,
+    CapacityError,
+    NoQuotaError,
+    PriceError,
+    QuotaError,
+    RejectedError,
+    Scope,
+    ThrottledError,
+    UnknownOutcome,
+    UnpreparedError,
+)
+from providers.codes import Codes, Row
+
+MISMATCH = "IdempotentParameterMismatch"
+# Of something that nobody has, or that the vendor could never have named so.
+NOBODYS = frozenset(
+    {
+        *("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"),
+        *("InvalidVolume.NotFound", "InvalidVolumeID.Malformed", "InvalidParameterValue"),
+        *("InvalidNetworkInterfaceID.NotFound", "InvalidNetworkInterfaceId.Malformed"),
+        "InvalidAllocationID.NotFound",
+    }
+)
+IN_USE = frozenset({"VolumeInUse", "InvalidParameterValue", "InvalidIPAddress.InUse"})
+
+CODES = Codes(
+    "AWS",
+    (
+        Row("InsufficientInstanceCapacity", CapacityError),
+        Row("InsufficientHostCapacity", CapacityError),
+        Row("InsufficientCapacity", CapacityError),
+        Row("UnfulfillableCapacity", CapacityError),
+        Row("ReservationCapacityExceeded", CapacityError),
+        Row("MaxFleetCountExceeded", CapacityError),
+        Row("InsufficientFreeAddressesInSubnet", CapacityError, Scope.ZONE),
+        Row("Unsupported", CapacityError),  # that type, in that zone
+        Row("SpotMaxPriceTooLow", PriceError),
+        Row("VcpuLimitExceeded", NoQuotaError, text=r"limit of 0\b"),
+        Row("VcpuLimitExceeded", QuotaError),
+        Row("MaxSpotInstanceCountExceeded", QuotaError),
+        Row("InstanceLimitExceeded", QuotaError),
+        Row("VolumeLimitExceeded", QuotaError),
+        Row("NetworkInterfaceLimitExceeded", QuotaError),
+        Row("RequestLimitExceeded", ThrottledError),
+        Row("Throttling*", ThrottledError),
+        Row("EC2ThrottledException", ThrottledError),
+        Row("TooManyRequestsException", ThrottledError),
+        Row("UnauthorizedOperation", AuthError),
+        Row("AccessDenied*", AuthError),
+        Row("AuthFailure*", AuthError),
+        Row("ExpiredToken*", AuthError),
+        Row("RequestExpired", AuthError),
+        Row("InvalidClientTokenId", AuthError),
+        Row("UnrecognizedClientException", AuthError),
+        Row("SignatureDoesNotMatch", AuthError),
+        Row("MissingAuthenticationToken*", AuthError),
+        Row("PendingVerification", AuthError),
+        Row("Blocked", AuthError),
+        Row("OptInRequired", UnpreparedError),
+        Row("InvalidAMIID.*", UnpreparedError),
+        Row("InvalidSubnetID.*", UnpreparedError),
+        Row("InvalidGroup.*", UnpreparedError),
+        Row("InvalidSecurityGroupID.*", UnpreparedError),
+        Row("ParameterNotFound", UnpreparedError),
+        Row("InvalidParameterValue", UnpreparedError, text="instance profile"),
+        Row("InvalidCapacityReservationId.*", CapacityError),
+        Row(MISMATCH, RejectedError),
+        Row("InvalidInstanceType", RejectedError),
+        Row("InvalidParameter*", RejectedError),
+        Row("InvalidUserData.*", RejectedError),
+        Row("MissingParameter", RejectedError),
+        Row("UnknownParameter", RejectedError),
+        Row("UnsupportedOperation", RejectedError),
+        Row("ValidationError", RejectedError),
+        # The vendor's own trouble: it may have happened.
+        Row("ServerInternal", UnknownOutcome),
+        Row("InternalError", UnknownOutcome),
+        Row("InternalFailure", UnknownOutcome),
+        Row("InternalServerError", UnknownOutcome),
+        Row("ServiceUnavailable*", UnknownOutcome),
+        Row("Unavailable", UnknownOutcome),
+        Row("RequestTimeout*", UnknownOutcome),
+        Row("InvalidInstanceID.NotFound", UnknownOutcome),  # of a create that is not visible yet
+        # Why a create that was accepted came to nothing (StateReason).
+        Row("Server.InsufficientInstanceCapacity", CapacityError),
+        Row("Server.SpotInstanceTermination", CapacityError),
+        Row("Client.VolumeLimitExceeded", QuotaError),
+        Row("Client.InstanceInitiatedShutdown", UnknownOutcome),
+        Row("Client.UserInitiatedShutdown", UnknownOutcome),
+        Row("Client.InvalidSnapshot.NotFound", UnpreparedError),
+        Row("Client.InternalError", UnpreparedError, text="Client error on launch"),
+        Row("Server.InternalError", UnknownOutcome),
+    ),
+)

@@ -1,0 +1,60 @@
+"""What machines of ours left behind in a region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from providers.aws.clients import Clients
+from providers.aws.codes import IN_USE, NOBODYS
+from providers.aws.listing import name_of, tag_filter, tags_of, us_of
+from providers.base import Leftover, LeftoverKind, ProviderError, RejectedError
+
+_DELETES = {
+    "vol-": ("delete_volume", "VolumeId"),
+    "eni-": ("delete_network_interface", "NetworkInterfaceId"),
+    "eipalloc-": ("release_address", "AllocationId"),
+}
+
+
+def find(clients: Clients, region: str, deployment: str) -> Iterator[Leftover]:
+    """Volumes that are available, cards and addresses without an association. Raises
+    ProviderError."""
+    ours = tag_filter(deployment)
+    loose = [ours, {"Name": "status", "Values": ["available"]}]
+    for row in clients.pages(region, "describe_volumes", "Volumes", Filters=loose):
+        yield Leftover(
+            name_of(region, row["VolumeId"]),
+            LeftoverKind.DISK,
+            tags_of(row),
+            region,
+            row.get("AvailabilityZone", ""),
+            us_of(row.get("CreateTime")),
+        )
+    for row in clients.pages(
+        region, "describe_network_interfaces", "NetworkInterfaces", Filters=loose
+    ):
+        yield Leftover(
+            name_of(region, row["NetworkInterfaceId"]),
+            LeftoverKind.CARD,
+            tags_of(row, "TagSet"),
+            region,
+            row.get("AvailabilityZone", ""),
+        )
+    for row in clients.call(region, "describe_addresses", Filters=[ours])["Addresses"]:
+        if not row.get("AssociationId"):
+            yield Leftover(
+                name_of(region, row["AllocationId"]), LeftoverKind.ADDRESS, tags_of(row), region
+            )
+
+
+def discard(clients: Clients, region: str, resource: str) -> None:
+    """Delete one. An unknown id is success; raises RejectedError for what is in use."""
+    for prefix, (operation, parameter) in _DELETES.items():
+        if resource.startswith(prefix):
+            try:
+                clients.call(region, operation, **{parameter: resource})
+            except ProviderError as error:
+                if error.code in IN_USE:
+                    raise RejectedError(str(error), code=error.code) from None
+                if error.code not in NOBODYS:
+                    raise

@@ -1,0 +1,102 @@
+"""What our machines need in a region and find there: image, subnets, firewall. Found by tag, as
+`spotctl init aws` made them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from providers.aws.clients import Clients
+from providers.aws.launch import ROOT_DEVICE, Site
+from providers.base import UnpreparedError
+
+NETWORK_TAG = "spotd-network"
+IMAGE = (
+    "ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+)
+FRESH_S = 600.0  # a network that somebody has just mended is found within that
+
+
+@dataclass(frozen=True)
+class _Network:
+    subnets: dict[str, str]  # zone -> subnet
+    groups: tuple[str, ...]
+
+
+class Sites:
+    """Of all regions of one provider. `network` is "public", or "private" and "jump", where
+    machines have no address of the internet."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        image: str,
+        network: str,
+        role: str,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clients = clients
+        self._image = image
+        self._network = network
+        self._role = role
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+
+    def site(self, region: str, zone: str, image: str = "") -> Site:
+        """Where a machine of that zone goes; `image` is an AMI or "ssm:PARAMETER", the provider's
+        own when empty. Raises ProviderError, UnpreparedError with what is missing."""
+        network = self._fresh(("network", region), lambda: self._look(region))
+        subnet = network.subnets.get(zone)
+        if subnet is None:
+            have = ", ".join(sorted(network.subnets)) or "no zone"
+            raise UnpreparedError(
+                f"{zone} has no subnet with the tag {NETWORK_TAG} ({have} of {region} has one): "
+                f"run `spotctl init aws --region {region}`"
+            )
+        if not network.groups:
+            raise UnpreparedError(
+                f"{region} has no security group with the tag {NETWORK_TAG}: "
+                f"run `spotctl init aws --region {region}`"
+            )
+        named = image or self._image
+        ami, device = self._fresh((named, region), lambda: self._ami(region, named))
+        return Site(ami, subnet, network.groups, self._network == "public", self._role, device)
+
+    def _look(self, region: str) -> _Network:
+        tagged = [{"Name": "tag-key", "Values": [NETWORK_TAG]}]
+        rows = self._clients.pages(region, "describe_subnets", "Subnets", Filters=tagged)
+        subnets: dict[str, str] = {}
+        # The first by name, so that a replay of a launch asks for the same one.
+        for row in sorted(rows, key=lambda row: str(row["SubnetId"])):
+            subnets.setdefault(row["AvailabilityZone"], row["SubnetId"])
+        groups = self._clients.pages(
+            region, "describe_security_groups", "SecurityGroups", Filters=tagged
+        )
+        return _Network(subnets, tuple(sorted(row["GroupId"] for row in groups)))
+
+    def _ami(self, region: str, named: str) -> tuple[str, str]:
+        """(AMI, its root device)."""
+        ami = named
+        if named.startswith("ssm:"):
+            parameter = named.removeprefix("ssm:")
+            answer = self._clients.call(region, "get_parameter", service="ssm", Name=parameter)
+            ami = str(answer["Parameter"]["Value"])
+        images = self._clients.pages(region, "describe_images", "Images", ImageIds=[ami])
+        if not images:
+            raise UnpreparedError(f"{region} has no image {ami} ({named}) that we may use")
+        return ami, str(images[0].get("RootDeviceName") or ROOT_DEVICE)
+
+    def _fresh(self, key: tuple[str, str], read: Callable[[], Any]) -> Any:
+        now_s = self._monotonic_s()
+        with self._lock:
+            until_s, value = self._kept.get(key, (0.0, None))
+        if now_s < until_s:
+            return value
+        value = read()
+        with self._lock:
+            self._kept[key] = (now_s + FRESH_S, value)
+        return value

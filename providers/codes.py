@@ -1,0 +1,62 @@
+"""A vendor's codes as data: each adapter has a table, this reads it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from providers.base import ProviderError, Scope, ThrottledError, UnknownOutcome
+
+log = logging.getLogger(__name__)
+
+THROTTLED_S = 2.0  # where the vendor does not say when to come back
+
+
+@dataclass(frozen=True)
+class Row:
+    """`code` is a shell pattern; `text` a regular expression that the vendor's words have to
+    contain, in any case of letters. The first row that fits counts."""
+
+    code: str
+    error: type[ProviderError]
+    scope: Scope | None = None
+    text: str = ""
+
+
+class Codes:
+    """One vendor's table. What is not in it may have happened: `UnknownOutcome`; it is logged whole
+    and counted in `unfamiliar`."""
+
+    def __init__(self, vendor: str, rows: Sequence[Row]) -> None:
+        self._vendor = vendor
+        self._rows = rows
+        self._lock = threading.Lock()
+        self.unfamiliar: Counter[str] = Counter()
+
+    def error(self, code: str, text: str, retry_after_s: float | None = None) -> ProviderError:
+        """What the vendor's `code` and words mean; `retry_after_s` as it said, if it did."""
+        row = self._row(code, text)
+        told = text if not code or code in text else f"{code}: {text}"
+        if row is None:
+            self._count(code, told)
+            return UnknownOutcome(told, code=code)
+        if issubclass(row.error, ThrottledError):
+            pause_s = THROTTLED_S if retry_after_s is None else retry_after_s
+            return row.error(told, retry_after_s=pause_s, code=code)
+        return row.error(told, scope=row.scope, code=code)
+
+    def _row(self, code: str, text: str) -> Row | None:
+        for row in self._rows:
+            if fnmatchcase(code, row.code) and re.search(row.text, text, re.IGNORECASE):
+                return row
+        return None
+
+    def _count(self, code: str, told: str) -> None:
+        with self._lock:
+            self.unfamiliar[code] += 1
+        log.error("%s answers with a code that is in no table: %s", self._vendor, told)

@@ -1,0 +1,89 @@
+#!/bin/bash
+# Makes a fresh machine fit for training, once, as root: local disks, clock, GPUs.
+# prepare.sh USER DATA STATE: writes "ok", or one line on what is wrong, to STATE when done.
+set -u
+user=$1 data=$2 state=$3
+mkdir -p "$(dirname "$state")"
+exec 9>"$state.lock"
+flock -n 9 || exit 0
+[ -e "$state" ] && exit 0
+
+finish() {
+    printf '%s\n' "$1" >"$state.new"
+    mv "$state.new" "$state"
+    echo "spotd-prepare: $1" >/dev/console 2>/dev/null
+    exit 0
+}
+
+# Disks that are part of the machine: of EC2 and GCP by model, of Azure by name as well.
+local_disks() {
+    lsblk -dnpo NAME,TYPE,MODEL,SERIAL | while read -r name type rest; do
+        [ "$type" = disk ] || continue
+        case "$rest" in
+            *"Instance Storage"* | *nvme_card* | *"Microsoft NVMe Direct Disk"* | *"NVMe Direct"*) ;;
+            *) continue ;;
+        esac
+        # Never one that has anything on it, whoever put it there.
+        [ -z "$(lsblk -no FSTYPE,MOUNTPOINT "$name" | tr -d ' \n')" ] && echo "$name"
+    done
+}
+
+mount_data() {
+    mkdir -p "$data"
+    mountpoint -q "$data" && return 0
+    mapfile -t disks < <(local_disks)
+    case ${#disks[@]} in
+        0) return 0 ;;
+        1) device=${disks[0]} ;;
+        *)
+            command -v mdadm >/dev/null || { echo "mdadm is missing"; return 1; }
+            device=/dev/md/spotd
+            mdadm --create "$device" --run --quiet --level=0 --raid-devices=${#disks[@]} \
+                "${disks[@]}" >/dev/null 2>&1 || { echo "RAID of ${disks[*]} failed"; return 1; }
+            ;;
+    esac
+    # Scratch: nothing on it outlives the machine, so it may keep a journal of nothing.
+    mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1 "$device" &&
+        mount -o noatime,discard "$device" "$data" || { echo "no file system on $device"; return 1; }
+}
+
+clock_is_set() {
+    for _ in $(seq 30); do
+        [ "$(timedatectl show -p NTPSynchronized --value 2>/dev/null)" = yes ] && return 0
+        chronyc -n tracking 2>/dev/null | grep -q '^Leap status *: Normal' && return 0
+        sleep 1
+    done
+    return 1
+}
+
+# Where the PCI bus shows NVIDIA GPUs (class 0300 or 0302), all of them have to answer.
+check_gpus() {
+    want=0
+    for device in /sys/bus/pci/devices/*; do
+        [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
+        case "$(cat "$device/class")" in 0x0300* | 0x0302*) want=$((want + 1)) ;; esac
+    done
+    [ "$want" = 0 ] && return 0
+    for _ in $(seq 60); do
+        have=$(timeout 60 nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null | grep -c GPU-)
+        [ "$have" = "$want" ] && break
+        sleep 2
+    done
+    [ "$have" = "$want" ] || { echo "nvidia-smi shows $have of $want GPUs"; return 1; }
+    if systemctl list-unit-files nvidia-fabricmanager.service >/dev/null 2>&1 &&
+        systemctl is-enabled -q nvidia-fabricmanager 2>/dev/null; then
+        systemctl start nvidia-fabricmanager || { echo "the fabric manager does not run"; return 1; }
+    fi
+    # Errors that a driver reports so early are the board's: 48 double bit, 63/64 row remapping,
+    # 74 NVLink, 79 fallen off the bus, 94/95 contained and uncontained, 119/120 GSP.
+    xid=$(dmesg 2>/dev/null | grep -oE 'Xid \([^)]*\): (48|63|64|74|79|94|95|119|120)\b' | head -1)
+    [ -z "$xid" ] || { echo "a GPU reports $xid"; return 1; }
+    nvidia-smi -pm 1 >/dev/null 2>&1
+    return 0
+}
+
+wrong=$(mount_data) || finish "$wrong"
+chown "$user" "$data"
+clock_is_set || finish "the clock is not set: no time server answers"
+wrong=$(check_gpus) || finish "$wrong"
+finish ok

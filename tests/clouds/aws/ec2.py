@@ -1,0 +1,327 @@
+"""EC2 on this machine: moto behind what it lacks. Client tokens are idempotent by zone, pools run
+out and have prices, spot machines have requests, filters and errors are EC2's.
+
+Everything that a client sees goes over HTTP, in EC2's protocol, and is parsed by botocore.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+from moto.backends import get_backend
+
+from tests.clouds.aws import replies
+from tests.clouds.aws.market import ZONE_IDS, Market
+from tests.clouds.aws.replies import REFUSALS, Tree
+from tests.clouds.faults import Fault, Faults
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+ACCOUNT = "123456789012"
+IMAGE_PARAMETER = (
+    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+)
+JSON = "application/x-amz-json-1.1"
+_VOLATILE = ("Action", "Version", "DryRun")
+
+Reply = tuple[int, bytes]
+
+
+@dataclass
+class Made:
+    """What a client token made."""
+
+    body: str
+    instance: str
+
+
+@dataclass
+class SpotRequest:
+    """Behind every spot machine there is one."""
+
+    ident: str
+    instance: str
+    tags: dict[str, str]
+    code: str = "fulfilled"
+    message: str = ""
+    updated: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+class Ec2:
+    """A WSGI application; `image` is the AMI that the parameter of the GPU images names."""
+
+    def __init__(self, app: WSGIApplication) -> None:
+        self._app = app
+        self._lock = threading.RLock()
+        self.market = Market()
+        self.faults = Faults()
+        self.image = ""
+        self.calls: list[tuple[str, dict[str, str]]] = []  # every request, in order
+        self.requests: dict[str, SpotRequest] = {}  # by instance
+        self._made: dict[tuple[str, str, str], Made] = {}
+        self._own: dict[str, Callable[[str, dict[str, str]], Reply | None]] = {
+            "RunInstances": self._run,
+            "DescribeSpotPriceHistory": self._history,
+            "DescribeInstanceTypeOfferings": self._offerings,
+            "DescribeCapacityReservations": self._reservations,
+            "DescribeSpotInstanceRequests": self._spot_requests,
+        }
+        self.reservations: list[dict[str, Tree]] = []
+
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read(size)
+        region, service = _signed_for(environ)
+        target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
+        if service == "pricing":
+            return _send(
+                start, *self._products(json.loads(body)), kind="application/x-amz-json-1.1"
+            )
+        if target.endswith("GetParameter") and IMAGE_PARAMETER in body.decode():
+            parameter = {"Name": IMAGE_PARAMETER, "Type": "String", "Value": self.image}
+            answer = json.dumps({"Parameter": parameter}).encode()
+            return _send(start, 200, answer, kind=JSON)
+        if service != "ec2":
+            return self._moto(environ, start, body)
+        form = dict(parse_qsl(body.decode()))
+        action = form["Action"]
+        with self._lock:
+            self.calls.append((action, form))
+        fault = self.faults.take(action)
+        if fault is not None and fault.what in REFUSALS:
+            return _send(start, *replies.error(*REFUSALS[fault.what]))
+        if fault is not None and fault.what == "garbage":
+            return _send(start, 200, b"<html>a proxy's page", kind="text/html")
+        with self._lock:
+            status, answer = self._answer(environ, region, action, form, fault)
+        if fault is not None and fault.what == "hang":
+            time.sleep(fault.seconds)
+        if fault is not None and fault.what == "lost_reply":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionAbortedError("the answer is lost")
+        return _send(start, status, answer)
+
+    # --- what a test does to the cloud
+
+    def interrupt(self, instance: str, at: datetime | None = None) -> None:
+        """The status of its spot request says that it will be ended."""
+        request = self.requests[instance]
+        request.code = "marked-for-termination"
+        request.message = "Your Spot instance is marked for termination."
+        request.updated = at or datetime.now(UTC)
+
+    def end(self, region: str, instance: str, code: str, words: str) -> None:
+        """It ends, and EC2 says why."""
+        machine = get_backend("ec2")[ACCOUNT][region].get_instance(instance)
+        machine.terminate()
+        machine.state_reason.code, machine.state_reason.message = code, words
+
+    # --- answers
+
+    def _answer(
+        self,
+        environ: WSGIEnvironment,
+        region: str,
+        action: str,
+        form: dict[str, str],
+        fault: Fault | None,
+    ) -> Reply:
+        own = self._own.get(action)
+        reply = own(region, form) if own is not None else None
+        if reply is None:
+            if action == "DescribeInstances":
+                form = self._by_token(region, form)
+            reply = self._ask_moto(environ, form)
+            if action == "RunInstances" and reply[0] == 200:
+                self._note_launch(region, form, fault)
+        if action == "TerminateInstances" and fault is not None and fault.what == "leftovers":
+            for instance in replies.listed(form, "InstanceId"):
+                self._leave_behind(region, instance)
+        return reply
+
+    def _run(self, region: str, form: dict[str, str]) -> Reply | None:
+        backend = get_backend("ec2")[ACCOUNT][region]
+        subnet = form.get("NetworkInterface.1.SubnetId", "")
+        if subnet not in {one.id for one in backend.describe_subnets()}:
+            return replies.error(
+                400, "InvalidSubnetID.NotFound", f"The subnet ID '{subnet}' does not exist"
+            )
+        zone = next(one for one in backend.describe_subnets() if one.id == subnet).availability_zone
+        body = urlencode(sorted((k, v) for k, v in form.items() if k not in _VOLATILE))
+        made = self._made.get((region, zone, form["ClientToken"]))
+        if made is not None:
+            if made.body != hashlib.sha256(body.encode()).hexdigest():
+                return replies.error(*REFUSALS["mismatch"])
+            return replies.answer("RunInstances", _ran(backend.get_instance(made.instance)))
+        kind = form["InstanceType"]
+        if kind not in self.market.listed:
+            words = f"Invalid value '{kind}' for InstanceType."
+            return replies.error(400, "InvalidParameterValue", words)
+        most = form.get("InstanceMarketOptions.SpotOptions.MaxPrice")
+        if most and float(most) < self.market.spot.get(kind, {}).get(zone, 0.0):
+            return replies.error(*REFUSALS["price"])
+        if not self.market.take(kind, zone):
+            return replies.error(*REFUSALS["no_capacity"])
+        return None
+
+    def _note_launch(self, region: str, form: dict[str, str], fault: Fault | None) -> None:
+        backend = get_backend("ec2")[ACCOUNT][region]
+        machine = max(
+            (one for one in backend.all_instances() if one.client_token == form["ClientToken"]),
+            key=lambda one: str(one.launch_time),
+        )
+        body = urlencode(sorted((k, v) for k, v in form.items() if k not in _VOLATILE))
+        digest = hashlib.sha256(body.encode()).hexdigest()
+        zone = machine.availability_zone
+        self._made[region, zone, form["ClientToken"]] = Made(digest, machine.id)
+        if form.get("InstanceMarketOptions.MarketType") == "spot":
+            ident = f"sir-{machine.id[-8:]}"
+            tags = {tag["key"]: tag["value"] for tag in machine.get_tags()}
+            self.requests[machine.id] = SpotRequest(ident, machine.id, tags)
+        if fault is not None and fault.what == "fails_later":
+            words = "Server.InsufficientInstanceCapacity: There is no capacity any more"
+            self.end(region, machine.id, "Server.InsufficientInstanceCapacity", words)
+
+    def _by_token(self, region: str, form: dict[str, str]) -> dict[str, str]:
+        """moto knows no filter by token: the machines with it, by their ids."""
+        tokens = replies.filters(form).get("client-token")
+        if tokens is None:
+            return form
+        ids = [
+            made.instance
+            for (where, _, token), made in self._made.items()
+            if where == region and token in tokens
+        ]
+        kept = {k: v for k, v in form.items() if not k.startswith("Filter.")}
+        return kept | {f"InstanceId.{n}": one for n, one in enumerate(ids or ["i-0"], 1)}
+
+    def _leave_behind(self, region: str, instance: str) -> None:
+        backend = get_backend("ec2")[ACCOUNT][region]
+        machine = backend.get_instance(instance)
+        volume = backend.create_volume(size=200, zone_name=machine.availability_zone)
+        volume.add_tags({tag["key"]: tag["value"] for tag in machine.get_tags()})
+
+    def _history(self, region: str, form: dict[str, str]) -> Reply:
+        kinds = replies.listed(form, "InstanceType")
+        rows: list[Tree] = [
+            {
+                "instanceType": kind,
+                "productDescription": "Linux/UNIX",
+                "spotPrice": f"{usd:.6f}",
+                "timestamp": "2026-11-22T10:00:00.000Z",
+                "availabilityZone": zone,
+                "availabilityZoneId": ZONE_IDS[zone],
+            }
+            for kind in kinds
+            for zone, usd in self.market.spot.get(kind, {}).items()
+            if zone.startswith(region)
+        ]
+        return replies.answer("DescribeSpotPriceHistory", {"spotPriceHistorySet": rows})
+
+    def _offerings(self, region: str, form: dict[str, str]) -> Reply:
+        patterns = replies.filters(form).get("instance-type", ["*"])
+        rows: list[Tree] = [
+            {"instanceType": kind, "locationType": "availability-zone", "location": zone}
+            for kind, zones in self.market.spot.items()
+            for zone in zones
+            if zone.startswith(region) and any(fnmatchcase(kind, one) for one in patterns)
+        ]
+        return replies.answer("DescribeInstanceTypeOfferings", {"instanceTypeOfferingSet": rows})
+
+    def _reservations(self, region: str, form: dict[str, str]) -> Reply:
+        rows: list[Tree] = [
+            row for row in self.reservations if str(row["availabilityZone"]).startswith(region)
+        ]
+        return replies.answer("DescribeCapacityReservations", {"capacityReservationSet": rows})
+
+    def _spot_requests(self, region: str, form: dict[str, str]) -> Reply:
+        wanted = replies.filters(form)
+        codes = wanted.get("status-code", [])
+        tags = {k.removeprefix("tag:"): v for k, v in wanted.items() if k.startswith("tag:")}
+        here = {one.id for one in get_backend("ec2")[ACCOUNT][region].all_instances()}
+        rows: list[Tree] = [
+            {
+                "spotInstanceRequestId": one.ident,
+                "instanceId": one.instance,
+                "status": {
+                    "code": one.code,
+                    "message": one.message,
+                    "updateTime": one.updated.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+                },
+                "tagSet": replies.tag_set(one.tags),
+            }
+            for one in self.requests.values()
+            if one.instance in here
+            and one.code in codes
+            and all(one.tags.get(key) in values for key, values in tags.items())
+        ]
+        return replies.answer("DescribeSpotInstanceRequests", {"spotInstanceRequestSet": rows})
+
+    def _products(self, document: Mapping[str, Any]) -> Reply:
+        """The Price List: each product is a JSON document in a string."""
+        kinds = next(f["Value"] for f in document["Filters"] if f["Field"] == "instanceType")
+        prices = []
+        for kind in kinds.split(","):
+            if kind in self.market.listed:
+                usd = f"{self.market.listed[kind]:.10f}"
+                dimension = {"unit": "Hrs", "pricePerUnit": {"USD": usd}}
+                product = {"attributes": {"instanceType": kind}, "sku": kind}
+                term = {"priceDimensions": {"d": dimension}}
+                prices.append(json.dumps({"product": product, "terms": {"OnDemand": {"t": term}}}))
+        return 200, json.dumps({"FormatVersion": "aws_v1", "PriceList": prices}).encode()
+
+    # --- moto
+
+    def _ask_moto(self, environ: WSGIEnvironment, form: dict[str, str]) -> Reply:
+        body = urlencode(form).encode()
+        told: list[int] = []
+
+        def start(status: str, headers: Any, error: Any = None) -> Callable[[bytes], object]:
+            told.append(int(status.split(maxsplit=1)[0]))
+            return lambda _: None
+
+        answer = b"".join(self._app(_with(environ, body), start))
+        return told[0], answer
+
+    def _moto(self, environ: WSGIEnvironment, start: StartResponse, body: bytes) -> Iterable[bytes]:
+        return self._app(_with(environ, body), start)
+
+
+def _with(environ: WSGIEnvironment, body: bytes) -> WSGIEnvironment:
+    return {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+
+
+def _send(
+    start: StartResponse, status: int, body: bytes, kind: str = "text/xml"
+) -> Iterable[bytes]:
+    start(f"{status} OK", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _signed_for(environ: WSGIEnvironment) -> tuple[str, str]:
+    """(region, service) of the signature: .../20261122/us-east-1/ec2/aws4_request."""
+    scope = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")[2].split(",")[0]
+    parts = scope.split("/")
+    return (parts[2], parts[3]) if len(parts) >= 4 else ("", "")
+
+
+def _ran(machine: Any) -> dict[str, Tree]:
+    row: dict[str, Tree] = {
+        "instanceId": machine.id,
+        "instanceState": {"code": machine.state_code, "name": machine.state},
+        "instanceType": machine.instance_type,
+        "clientToken": machine.client_token,
+    }
+    return {"reservationId": "r-0", "ownerId": ACCOUNT, "instancesSet": [row]}

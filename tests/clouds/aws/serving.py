@@ -1,0 +1,92 @@
+"""The stand-in for AWS, running, with what `spotctl init aws` would have made; and a profile with
+which the SDK finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+import boto3
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import make_server
+
+from tests.clouds.aws.ec2 import Ec2
+from tests.clouds.aws.market import REGIONS
+
+PROFILE = "standin"
+
+
+class _Quiet(MotoRequestHandler):
+    """No line for each request, and no traceback for an answer that is lost on purpose."""
+
+    def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
+        """Nothing."""
+
+    def connection_dropped(self, error: BaseException, environ: object = None) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """`environ` is what a process needs to find it by the profile."""
+
+    endpoint: str
+    ec2: Ec2
+    environ: dict[str, str]
+
+
+@contextmanager
+def serving(
+    folder: Path, regions: Sequence[str] = REGIONS, address: str = "127.0.0.1"
+) -> Iterator[StandIn]:
+    """AWS for the length of the block, its credentials in `folder`."""
+    ec2 = Ec2(DomainDispatcherApplication(create_backend_app))
+    server = make_server(address, 0, ec2, True, request_handler=_Quiet)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    endpoint = f"http://{address}:{server.server_port}"
+    try:
+        _prepare(endpoint, ec2, regions)
+        yield StandIn(endpoint, ec2, _profile(folder, endpoint))
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _profile(folder: Path, endpoint: str) -> dict[str, str]:
+    config, credentials = folder / "aws-config", folder / "aws-credentials"
+    config.write_text(f"[profile {PROFILE}]\nendpoint_url = {endpoint}\n")
+    credentials.write_text(f"[{PROFILE}]\naws_access_key_id = test\naws_secret_access_key = test\n")
+    return {
+        "AWS_CONFIG_FILE": str(config),
+        "AWS_SHARED_CREDENTIALS_FILE": str(credentials),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def _prepare(endpoint: str, ec2: Ec2, regions: Sequence[str]) -> None:
+    """In each region: tagged subnets and a firewall, as `spotctl init aws` makes them."""
+    for region in regions:
+        client = boto3.client(
+            "ec2",
+            endpoint_url=endpoint,
+            region_name=region,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        tag = [{"Key": "spotd-network", "Value": "public"}]
+        zones = sorted({z for zones in ec2.market.spot.values() for z in zones})
+        subnets = client.describe_subnets()["Subnets"]
+        made = [row["SubnetId"] for row in subnets if row["AvailabilityZone"] in zones]
+        groups = [client.describe_security_groups()["SecurityGroups"][0]["GroupId"]]
+        client.create_tags(Resources=[*made, *groups], Tags=tag)
+        ec2.image = client.describe_images()["Images"][0]["ImageId"]
+        client.close()

@@ -1,0 +1,66 @@
+"""The AWS adapter behaves like a provider, against EC2's protocol on this machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from providers.aws.cloud import AwsCloud
+from providers.base import LaunchRequest, Provider
+from tests.clouds.aws.market import REGIONS
+from tests.clouds.aws.serving import PROFILE, StandIn, serving
+from tests.clouds.faults import Fault
+from tests.providers.conformance import ProviderConformance
+from tests.rigs.local_cloud import launch_request
+
+CALLS = {
+    "launch": ("RunInstances",),
+    "terminate": ("TerminateInstances",),
+    "list": ("DescribeInstances",),
+    "renew": ("DescribeInstances", "CreateTags"),
+    "offers": ("DescribeSpotPriceHistory",),
+    "leftovers": ("DescribeVolumes",),
+    "discard": ("DeleteVolume",),
+}
+_numbers = itertools.count()
+
+
+class AwsRig:
+    """Every test has a deployment of its own."""
+
+    def __init__(self, aws: StandIn) -> None:
+        self._aws = aws
+        self._test = f"t{next(_numbers)}"
+
+    def provider(self, deployment: str = "one", *, timeout_s: float = 10.0) -> Provider:
+        return AwsCloud(
+            "aws",
+            f"{self._test}-{deployment}",
+            REGIONS,
+            PROFILE,
+            instance_types=("p5.*", "g6.*"),
+            timeout_s=timeout_s,
+        )
+
+    def request(self, provider: Provider, token: str) -> LaunchRequest:
+        return launch_request(provider, token)
+
+    def break_next(self, what: str, operation: str = "launch") -> None:
+        self._aws.ec2.faults.arm(Fault(what, CALLS[operation]))
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with pytest.MonkeyPatch.context() as patch, serving(tmp_path_factory.mktemp("aws")) as running:
+        for name, value in running.environ.items():
+            patch.setenv(name, value)
+        yield running
+
+
+class TestAws(ProviderConformance):
+    @pytest.fixture
+    def rig(self, aws: StandIn) -> Iterator[AwsRig]:
+        yield AwsRig(aws)
+        aws.ec2.faults.clear()
