@@ -212,6 +212,9 @@ class TimingSection(Section):
     resurvey_s: Seconds = Timing.resurvey_s
     reterminate_s: Seconds = Timing.reterminate_s
     drain_margin_s: Seconds = Timing.drain_margin_s
+    waits_s: Seconds = Field(
+        default=Timing.waits_s, description="Before the user of a job without a machine is told"
+    )
     survey_every_s: Seconds = Field(default=10.0, description="Between listings of a provider")
     offers_every_s: Seconds = Field(default=60.0, description="Between price refreshes")
     alerts_every_s: Seconds = Field(default=1.0, description="Between looks into the outbox")
@@ -229,6 +232,7 @@ class TimingSection(Section):
             resurvey_s=self.resurvey_s,
             reterminate_s=self.reterminate_s,
             drain_margin_s=self.drain_margin_s,
+            waits_s=self.waits_s,
         )
 
 

@@ -14,6 +14,7 @@ from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.preemptions import MANY, preemptions_lately, takers
 from spotd.decide.safety import SAFE_LOOK_US, safe
+from spotd.decide.wayout import by_reason, way_out
 from spotd.model import Attempt, Desired, LeaveReason, Market, Node
 from spotd.states import NodeState
 
@@ -93,7 +94,7 @@ def place_job(d: Draft) -> None:
     if d.market.blocked:
         d.say(f"waiting: {d.market.blocked}")
         d.wake(d.now_us + 15_000_000)
-        wait(d, d.market.blocked, "end other jobs, or raise the limits in config.toml")
+        wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
         return
     for _ in range(wanted - coming):
         if not _ask(d):
@@ -197,10 +198,17 @@ def _wait_for_market(d: Draft, ranked: list[Ranked]) -> None:
         told = first or ranked[0]
         count = len(ranked)
         whose = f"all {count} offers that fit are" if count > 1 else "the only offer that fits is"
-        obstacle = f"{whose} out; {told.offer.key}: {told.excluded}"
+        reasons = by_reason(ranked)
+        found = f"{whose} out ({reasons})" if reasons else f"{whose} out"
+        obstacle = f"{found}; {told.offer.key}: {told.excluded}"
     d.say(obstacle)
-    wait(d, obstacle, advise(ranked))
+    wait(d, obstacle, lambda: _advice(d, ranked))
     d.wake(first.until_us if first else d.now_us + 60_000_000)
+
+
+def _advice(d: Draft, ranked: list[Ranked]) -> str:
+    way = way_out(d.job.spec, d.market, d.now_us, d.job.id)
+    return f"{advise(ranked)}; now: {way}" if way else advise(ranked)
 
 
 def _report_manned(d: Draft) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Label, Row, delete, func, select, update
 
 from providers.base import Offer, Scope
+from spotd.decide.cooldowns import NO_QUOTA_S
 from spotd.model import Desired, Limits, Market, Refusal, S
 from spotd.store import ledger, limits, schema
 from spotd.store.codec import decode_offer, encode
@@ -17,7 +18,7 @@ from spotd.store.rows import NOT_GONE
 from spotd.store.standing import Standing, judge
 from spotd.store.transaction import Transaction
 
-REMEMBERED_S = 6 * 3600.0  # refusals older than this say nothing any more
+REMEMBERED_S = NO_QUOTA_S  # refusals older than this say nothing any more
 MOST_REFUSALS = 1000
 
 _offers, _refusals, _nodes = schema.offers.c, schema.refusals.c, schema.nodes.c
