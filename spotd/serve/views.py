@@ -151,6 +151,7 @@ def node_data(node: Node) -> dict[str, Any]:
         "requested_at": iso(node.requested_at_us),
         "launched_at": iso(node.launched_at_us),
         "booted_at": iso(node.booted_at_us),
+        "hello_at": iso(node.hello_at_us),
         "ready_at": iso(node.ready_at_us),
         "claimed_at": iso(node.claimed_at_us),
         "first_step_at": iso(node.first_step_at_us),
