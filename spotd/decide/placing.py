@@ -128,7 +128,8 @@ def _ask(d: Draft) -> bool:
     market = _market(d)
     weary = _weary(d)
     shy = takers(d.job.id, market, d.now_us) if weary else frozenset()
-    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy, d.job.id)
+    asked = _asked(d, market)
+    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy, d.job.id, asked)
     free = [row for row in ranked if not row.excluded]
     if not free:
         _wait_for_market(d, ranked)
@@ -143,13 +144,24 @@ def _ask(d: Draft) -> bool:
     for number in range(d.job.spec.num_nodes):
         d.add_node(_new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
+    fresh = sum(row.offer.key not in asked for row in free)
     best_of = f"the cheapest of {len(free)} offers"
+    if 0 < fresh < len(free):
+        best_of = f"the cheapest of {fresh} offers that have not refused yet"
     if shy:
         best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
     d.say(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
     told = f" ({best_of})" if shy else ""
     d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{told}", d.current[-1])
     return True
+
+
+def _asked(d: Draft, market: Market) -> frozenset[str]:
+    """The offers that refused this attempt; one that is about to be opened has asked nobody."""
+    if not _attempt_open(d):
+        return frozenset()
+    ours = f"{d.job.id}-g{d.job.generation}-"
+    return frozenset(r.offer_key for r in market.refusals if r.node_id.startswith(ours))
 
 
 def _has_room(d: Draft, row: Ranked) -> bool:
