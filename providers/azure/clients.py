@@ -3,6 +3,7 @@ The SDK is imported with the first call."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -21,6 +22,11 @@ CONNECT_S = 3.0
 PUBLIC_CLOUD = "https://management.azure.com"
 RETAIL = "https://prices.azure.com"
 PRICES_PATH = "/api/retail/prices"
+# azure-identity calls every failure an authentication's, also that nobody was there to ask. Its text
+# is all that tells them apart: the chain drops what its members raised.
+_TROUBLE = re.compile(
+    r"Authentication failed: [^\n]*(HTTP Error: 5\d\d|certificate verify|[Cc]onnection|timed out)"
+)
 _FIX = "see that `az account get-access-token` works as the user that runs spotd"
 
 T = TypeVar("T")
@@ -194,9 +200,8 @@ def _translated(response: Any) -> ProviderError:
 def _unauthorized(error: Any) -> ProviderError:
     """Of a credential that is not to be had, or that Azure refuses. The token service's own trouble
     says nothing about it."""
-    response = error.response
-    if response is not None and response.status_code >= 500:
-        return UnknownOutcome(f"HTTP {response.status_code} for a token: {error.message}")
+    if _TROUBLE.search(str(error.message)):
+        return UnknownOutcome(f"no token: {error.message}")
     return AuthError(f"no credentials for Azure: {error.message}; {_FIX}", code="Unauthorized")
 
 

@@ -11,7 +11,14 @@ from providers import cloudinit
 from providers.azure import renewal
 from providers.azure.clients import Clients
 from providers.azure.creating import GONE, PATIENT, Creation, Pace
-from providers.azure.launch import IMAGE, Site, machine_name, virtual_machine
+from providers.azure.launch import (
+    IMAGE,
+    Site,
+    availability_set,
+    machine_name,
+    shares_fabric,
+    virtual_machine,
+)
 from providers.azure.leftovers import Leftovers
 from providers.azure.listing import (
     DEPLOYMENT_TAG,
@@ -122,6 +129,8 @@ class AzureCloud:
         body = virtual_machine(request, tags, self._site, cloudinit.user_data(request), image)
         if name in self._seen:
             return self._launched_before(name, body)
+        if shares_fabric(request):
+            self._make_set(request, tags)
         outcome = self._creation.create(name, body)
         if isinstance(outcome, Launched):
             self._seen.add([name])
@@ -158,6 +167,13 @@ class AzureCloud:
     def discard(self, leftover_id: str) -> None:
         """Delete one; Azure itself refuses what hangs on a machine."""
         self._leftovers.discard(leftover_id)
+
+    def _make_set(self, request: LaunchRequest, tags: Mapping[str, str]) -> None:
+        """The availability set of a gang, which every rank of it asks for."""
+        body = availability_set(request, tags)
+        self._clients.compute(
+            lambda c: c.availability_sets.create_or_update(self._group, request.gang, body)
+        )
 
     def _launched_before(self, name: str, body: dict[str, Any]) -> Launched | Pending:
         try:

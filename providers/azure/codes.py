@@ -63,7 +63,6 @@ CODES = Codes(
             )
         ),
         Row("QuotaExceeded", QuotaError),
-        Row("PublicIPCountLimitReached", QuotaError),
         Row("*PublicIPCountLimitReached", QuotaError),
         Row("NetworkInterfaceCountExceeded", QuotaError),
         Row("ResourceQuotaExceeded", QuotaError),
@@ -79,7 +78,6 @@ CODES = Codes(
         Row("AuthenticationFailed*", AuthError),
         Row("AuthorizationFailed", AuthError),
         Row("LinkedAuthorizationFailed", AuthError),
-        Row("RequestDisallowedByPolicy", AuthError),
         Row("InvalidSubscriptionId", AuthError),
         Row("SubscriptionNotFound", AuthError),
         Row("SubscriptionNotRegistered", AuthError),
@@ -91,9 +89,9 @@ CODES = Codes(
         Row("ResourceGroupNotFound", UnpreparedError, Scope.PROVIDER),
         Row("InvalidResourceReference", UnpreparedError),
         Row("*SubnetNotFound", UnpreparedError),
-        Row("SubnetNotFound", UnpreparedError),
         Row("ParentResourceNotFound", UnpreparedError),
         Row("FailedIdentityOperation", UnpreparedError),
+        Row("RequestDisallowedByPolicy", UnpreparedError),  # of the subscription, on a place
         Row("*ImageNotFound", UnpreparedError),
         Row("*ImageVersionNotFound", UnpreparedError),
         Row("ImageVersionDeprecated", UnpreparedError),

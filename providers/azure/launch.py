@@ -16,6 +16,8 @@ NETWORK_API = "2022-11-01"  # the newest that Compute makes cards with
 LEAST_DISK_GIB = 256  # drivers, a container and a copy of the code; the image itself is 128 GiB
 IMAGE = "microsoft-dsvm:ubuntu-hpc:2204:latest"
 ANYWHERE = "any"  # the regional pool: no zone is named, and Azure chooses
+INFINIBAND = "infiniband"
+_OF_A_GANG = ("spotd-deployment", "spotd-job")
 _LEAST_PRICE = 0.00001  # Azure takes five decimals
 # Names of machines, as ARM and host names both allow them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}[A-Za-z0-9_]")
@@ -33,9 +35,15 @@ class Site:
 
     def subnet_id(self, region: str) -> str:
         """The firewall hangs on the subnet."""
+        return self._id(f"Microsoft.Network/virtualNetworks/spotd-{region}/subnets/nodes")
+
+    def set_id(self, gang: str) -> str:
+        """The availability set of a gang's ranks."""
+        return self._id(f"Microsoft.Compute/availabilitySets/{gang}")
+
+    def _id(self, what: str) -> str:
         group = f"/subscriptions/{self.subscription_id}/resourceGroups/{self.resource_group}"
-        network = f"Microsoft.Network/virtualNetworks/spotd-{region}"
-        return f"{group}/providers/{network}/subnets/nodes"
+        return f"{group}/providers/{what}"
 
 
 def zone_name(region: str, zone: str = "") -> str:
@@ -99,9 +107,27 @@ def virtual_machine(
     zone = request.zone.removeprefix(f"{request.region}-")
     if zone != ANYWHERE:
         body["zones"] = [zone]
+    if shares_fabric(request):
+        properties["availabilitySet"] = {"id": site.set_id(request.gang)}
     if site.identity:
         body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {site.identity: {}}}
     return body
+
+
+def shares_fabric(request: LaunchRequest) -> bool:
+    """InfiniBand joins the machines of one availability set, which takes no Spot machines and knows
+    no zones; a machine by itself has the cards, and nobody to talk to."""
+    return bool(request.gang) and request.interconnect == INFINIBAND
+
+
+def availability_set(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, Any]:
+    """The body of the set of a gang: one fault domain, so that its machines are close together."""
+    return {
+        "location": request.region,
+        "tags": {key: tags[key] for key in _OF_A_GANG if key in tags},
+        "sku": {"name": "Aligned"},
+        "properties": {"platformFaultDomainCount": 1, "platformUpdateDomainCount": 1},
+    }
 
 
 def _market(request: LaunchRequest) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from providers.azure.clients import Clients
-from providers.azure.launch import zone_name
+from providers.azure.launch import INFINIBAND, zone_name
 from providers.azure.retail import Prices, questions, read_prices
 from providers.azure.sizes import Size, read_size
 from providers.base import CapacityType, Offer
@@ -80,7 +80,7 @@ class Market:
             cpus=size.cpus,
             memory_gib=size.memory_gib,
             cloud="azure",
-            interconnect="infiniband" if size.infiniband else "",
+            interconnect=INFINIBAND if size.infiniband and capacity is _PLAIN and not zone else "",
         )
 
     def _read_sizes(self, region: str) -> dict[str, Size]:

@@ -28,6 +28,7 @@ VM = "Microsoft.Compute/virtualMachines"
 # kind -> (models, model)
 MODELS = {
     VM: (COMPUTE, "VirtualMachine"),
+    "Microsoft.Compute/availabilitySets": (COMPUTE, "AvailabilitySet"),
     "Microsoft.Compute/disks": (COMPUTE, "Disk"),
     "Microsoft.Compute/skus": (COMPUTE, "ResourceSku"),
     "Microsoft.Network/networkInterfaces": (NETWORK, "NetworkInterface"),
@@ -95,6 +96,7 @@ class Arm:
         self.page = 50
         self.networks: set[str] | None = None  # regions with a network of ours; None: all
         self.identities: set[str] = set()  # resource ids
+        self.gone_groups: set[str] = set()
 
     # --- what a test does
 
@@ -138,10 +140,14 @@ class Arm:
         kind = _KINDS.get(kind.lower(), "")
         if not kind:
             return _refusal(404, "InvalidResourceType", f"Nothing is at {request.path}")
+        if group in self.gone_groups:
+            return _refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' is not there.")
         if not name:
             return self._list(request, group, kind)
         if kind == VM:
             return self._machine(request, group, name, fault)
+        if request.method == "PUT":
+            return self._put_set(request, group, kind, name)
         return self._delete_other(group, kind, name)
 
     def _list(self, request: Request, group: str, kind: str) -> Reply:
@@ -233,6 +239,11 @@ class Arm:
         if missing:
             words = f"Resource {missing} referenced by resource was not found."
             return _refusal(400, "InvalidResourceReference", words)
+        group = (properties.get("availabilitySet") or {}).get("id", "")
+        if group and (properties["priority"] == "Spot" or zone):
+            return _refusal(400, "InvalidParameter", "Not in an availability set.")
+        if group and group.lower() not in self.world.others:
+            return _refusal(400, "InvalidResourceReference", f"{group} was not found.")
         if properties["priority"] == "Spot":
             most = properties["billingProfile"]["maxPrice"]
             if 0 <= most < self.catalog.spot_usd(size, region):
@@ -287,6 +298,13 @@ class Arm:
         machine.become("Deleting")
         self.world.begin(machine.row["id"], self.delete_s, ends=True)
         return Reply(204)
+
+    def _put_set(self, request: Request, group: str, kind: str, name: str) -> Reply:
+        self.wrong += problems(*MODELS[kind], request.body)
+        ident = self.world.name(group, kind, name)
+        row = {"id": ident, "name": name, "type": kind, **request.body}
+        self.world.others[ident.lower()] = row
+        return Reply(200, row)
 
     def _delete_other(self, group: str, kind: str, name: str) -> Reply:
         ident = self.world.name(group, kind, name).lower()
