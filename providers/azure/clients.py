@@ -22,8 +22,8 @@ CONNECT_S = 3.0
 PUBLIC_CLOUD = "https://management.azure.com"
 RETAIL = "https://prices.azure.com"
 PRICES_PATH = "/api/retail/prices"
-# azure-identity calls every failure an authentication's, also that nobody was there to ask. Its text
-# is all that tells them apart: the chain drops what its members raised.
+# azure-identity calls every failure an authentication's, also that nobody was there to ask. Its
+# text is all that tells them apart: the chain drops what its members raised.
 _TROUBLE = re.compile(
     r"Authentication failed: [^\n]*(HTTP Error: 5\d\d|certificate verify|[Cc]onnection|timed out)"
 )

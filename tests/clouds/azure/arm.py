@@ -126,15 +126,13 @@ class Arm:
             return _refusal(401, "InvalidAuthenticationToken", "The access token is invalid.")
         if not request.query.get("api-version"):
             return _refusal(400, "MissingApiVersionParameter", "api-version is required.")
-        scope = rf"/subscriptions/{SUBSCRIPTION}"
         parts = re.fullmatch(
-            rf"{scope}(?:/resourceGroups/([^/]+))?/providers/([^/]+/[^/]+)(?:/(.+))?",
+            rf"/subscriptions/{SUBSCRIPTION}(?:/resourceGroups/([^/]+))?"
+            r"/providers/([^/]+/[^/]+)(?:/(.+))?",
             request.path,
             re.IGNORECASE,
         )
-        if not parts:
-            return _refusal(404, "InvalidResourceType", f"Nothing is at {request.path}")
-        group, kind, name = parts[1] or "", parts[2], parts[3] or ""
+        group, kind, name = (parts[1] or "", parts[2], parts[3] or "") if parts else ("", "", "")
         if kind == "Microsoft.Compute/locations":
             return self._operation(name)
         kind = _KINDS.get(kind.lower(), "")
@@ -142,6 +140,9 @@ class Arm:
             return _refusal(404, "InvalidResourceType", f"Nothing is at {request.path}")
         if group in self.gone_groups:
             return _refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' is not there.")
+        return self._resource(request, group, kind, name, fault)
+
+    def _resource(self, request: Request, group: str, kind: str, name: str, fault: str) -> Reply:
         if not name:
             return self._list(request, group, kind)
         if kind == VM:
@@ -220,30 +221,19 @@ class Arm:
 
     def _refused(self, body: Mapping[str, Any]) -> Reply | None:
         """Why Azure does not make that machine."""
+        wrong = self._invalid(body)
+        if wrong:
+            return _refusal(400, "InvalidParameter", wrong)
         region, properties = body["location"], body["properties"]
         size, zone = properties["hardwareProfile"]["vmSize"], next(iter(body.get("zones", ())), "")
-        kind = self.catalog.kinds.get(size)
-        if kind is None or region not in kind.zones:
-            words = f"The value {size} provided for the VM size is not valid."
-            return _refusal(400, "InvalidParameter", words, target="vmSize")
-        if zone and zone not in kind.zones[region]:
-            return _refusal(400, "InvalidParameter", f"Zone {zone} is not supported.")
         image = properties["storageProfile"]["imageReference"]
         named = tuple(image.get(k) for k in ("publisher", "offer", "sku", "version"))
         if "id" not in image and named != IMAGE:
             return _refusal(404, "PlatformImageNotFound", f"{named} was not found.")
-        host = properties["osProfile"]["computerName"]
-        if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", host):
-            return _refusal(400, "InvalidParameter", f"{host} is no name of a host.")
         missing = self._lacks(body, region)
         if missing:
             words = f"Resource {missing} referenced by resource was not found."
             return _refusal(400, "InvalidResourceReference", words)
-        group = (properties.get("availabilitySet") or {}).get("id", "")
-        if group and (properties["priority"] == "Spot" or zone):
-            return _refusal(400, "InvalidParameter", "Not in an availability set.")
-        if group and group.lower() not in self.world.others:
-            return _refusal(400, "InvalidResourceReference", f"{group} was not found.")
         if properties["priority"] == "Spot":
             most = properties["billingProfile"]["maxPrice"]
             if 0 <= most < self.catalog.spot_usd(size, region):
@@ -251,6 +241,22 @@ class Arm:
         if not self.catalog.take(size, zone):
             return _refusal(*REFUSALS["no_capacity"])
         return None
+
+    def _invalid(self, body: Mapping[str, Any]) -> str:
+        """What no machine can be; "" when there is no such thing."""
+        region, properties = body["location"], body["properties"]
+        size, zone = properties["hardwareProfile"]["vmSize"], next(iter(body.get("zones", ())), "")
+        kind = self.catalog.kinds.get(size)
+        if kind is None or region not in kind.zones:
+            return f"The value {size} provided for the VM size is not valid."
+        if zone and zone not in kind.zones[region]:
+            return f"Zone {zone} is not supported."
+        host = properties["osProfile"]["computerName"]
+        if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", host):
+            return f"{host} is no name of a host."
+        if "availabilitySet" in properties and (properties["priority"] == "Spot" or zone):
+            return "A Spot machine, and one of a zone, is in no availability set."
+        return ""
 
     def _lacks(self, body: Mapping[str, Any], region: str) -> str:
         """The network or the identity that a body names and that is not there."""
@@ -261,6 +267,9 @@ class Arm:
             return subnet
         if self.networks is not None and region not in self.networks:
             return subnet
+        of_gang = (body["properties"].get("availabilitySet") or {}).get("id", "")
+        if of_gang and of_gang.lower() not in self.world.others:
+            return str(of_gang)
         identities = (body.get("identity") or {}).get("userAssignedIdentities") or {}
         return next((one for one in identities if one not in self.identities), "")
 

@@ -34,7 +34,7 @@ def test_no_credentials_at_all(azure: StandIn, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_token_that_azure_refuses(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.clouds.azure.arm.TOKEN", "another")
-    with pytest.raises(AuthError, match="InvalidAuthenticationToken|access token is invalid"):
+    with pytest.raises(AuthError, match=r"InvalidAuthenticationToken|access token is invalid"):
         provider(azure).list()
 
 
@@ -55,7 +55,7 @@ def test_that_nobody_tells_tokens_is_no_refusal(azure: StandIn) -> None:
 
 def test_a_right_that_is_missing_is_named(azure: StandIn) -> None:
     azure.arm.faults.arm(Fault("unauthorized", ("LIST virtualMachines",)))
-    with pytest.raises(AuthError, match="AuthorizationFailed.*virtualMachines/write"):
+    with pytest.raises(AuthError, match=r"AuthorizationFailed.*virtualMachines/write"):
         provider(azure).list()
 
 
@@ -83,7 +83,7 @@ def test_another_certificate_is_not_believed(
     azure: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
-    with pytest.raises(UnknownOutcome, match="(?i)certificate"):
+    with pytest.raises(UnknownOutcome, match=r"(?i)certificate"):
         provider(azure).offers(OfferRequest())
 
 

@@ -65,8 +65,10 @@ def test_what_is_wrong_is_found(place: tuple[str, ...], key: str, value: object,
 def test_a_field_in_a_list_of_another_package() -> None:
     card = {"properties": {"ipConfigurations": [{"name": "ip", "properties": {"subnett": {}}}]}}
     assert problems(network, "NetworkInterface", card) == [
-        "NetworkInterface.properties.ipConfigurations[0].properties.subnett: "
-        "NetworkInterfaceIPConfigurationPropertiesFormat has no such field"
+        (
+            "NetworkInterface.properties.ipConfigurations[0].properties.subnett: "
+            "NetworkInterfaceIPConfigurationPropertiesFormat has no such field"
+        )
     ]
 
 

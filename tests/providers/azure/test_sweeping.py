@@ -27,7 +27,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def test_what_another_process_makes_again_is_ended_by_the_sweep(
     azure: StandIn, stage: Stage
 ) -> None:
-    """The row of the machine is over; the create comes late, by a process that has never seen it."""
+    """The row of the machine is over; the create is late, by a process that has never seen it."""
     node, tags = _over(stage)
     late = provider(azure, name="aws")
     assert late.launch(request(node, tags=tags)) == Launched(node)
