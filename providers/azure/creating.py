@@ -26,6 +26,7 @@ from providers.base import (
 
 log = logging.getLogger(__name__)
 
+LATEST_S = 8.0  # since the beginning: the port gives a launch ten seconds
 GONE = "Gone"  # ours: a name that was taken, and is free
 _DONE = ("Succeeded", "Failed", "Canceled")
 # Tells a PUT not to change what is there.
@@ -163,7 +164,11 @@ class Creation:
         return "InProgress", None
 
     def _clear(self, name: str, begun_s: float) -> None:
-        """Remove what a refused create left, and nothing that lives."""
+        """Remove what a refused create left, and nothing that lives. After a slow refusal there is
+        no time for that: then it is what it is when it cannot be removed."""
+        if self._monotonic_s() - begun_s > LATEST_S:
+            log.warning("no time to look for what a create that failed left behind: %s", name)
+            return
         try:
             row = self.find(name)
             view = (row or {}).get("properties", {}).get("instanceView")

@@ -13,7 +13,7 @@ from providers.azure.clients import Clients
 from providers.azure.launch import INFINIBAND, zone_name
 from providers.azure.retail import Prices, questions, read_prices
 from providers.azure.sizes import Size, read_size
-from providers.base import CapacityType, Offer
+from providers.base import CapacityType, Offer, UnpreparedError
 from providers.prices import price_file
 
 SIZES_S = 24 * 3600.0
@@ -88,6 +88,11 @@ class Market:
         rows = self._clients.compute(
             lambda client: [row.as_dict() for row in client.resource_skus.list(filter=only)]
         )
+        if not rows:
+            raise UnpreparedError(
+                f"Azure has no region {region!r} that this subscription may use: "
+                "see `az account list-locations -o table`"
+            )
         found = (read_size(row, region) for row in rows if self._wanted(str(row.get("name"))))
         return {size.name: size for size in found if size is not None}
 

@@ -99,7 +99,8 @@ class Catalog:
         """Rows of the list of SKUs."""
         rows = [self._sku(name, kind, region) for name, kind in self.kinds.items()]
         disk = {"resourceType": "disks", "name": "Premium_LRS", "locations": [region]}
-        return [row for row in rows if row] + [disk]
+        known = any(region in kind.zones for kind in self.kinds.values())
+        return [row for row in rows if row] + ([disk] if known else [])
 
     def _sku(self, name: str, kind: Kind, region: str) -> dict[str, Any]:
         if region not in kind.zones:

@@ -121,3 +121,7 @@ def test_all_three_kinds_are_left_and_found(azure: StandIn) -> None:
     azure.arm.calls.clear()
     cloud.leftovers()
     assert len(azure.arm.counted()) == 4  # no machine, so no list of statuses
+    cloud.launch(request("lives"))
+    azure.arm.calls.clear()
+    cloud.leftovers()
+    assert len(azure.arm.counted()) == 5

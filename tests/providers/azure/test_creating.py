@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from providers.azure.cloud import AzureCloud, Seen
+from providers.azure.creating import Creation, Pace
 from providers.base import (
     AuthError,
     CapacityError,
@@ -78,8 +79,6 @@ def test_a_slow_create_is_pending_within_its_time(slow: StandIn) -> None:
 
 
 def test_a_create_is_looked_at_no_longer_than_there_is_patience(slow: StandIn) -> None:
-    from providers.azure.creating import Pace
-
     cloud = provider(slow, pace=Pace(patience_s=0.5, poll_s=0.05))
     cloud.list()
     begun_s = time.monotonic()
@@ -169,6 +168,18 @@ def test_what_is_a_machine_by_now_is_not_discarded(azure: StandIn) -> None:
     with pytest.raises(RejectedError, match="is a machine"):
         cloud.discard("husk/alive")
     assert resources(azure, cloud) == ALL
+
+
+def test_a_slow_refusal_leaves_its_husk_to_the_others(azure: StandIn) -> None:
+    """A launch has ten seconds, and the refusal took nine of them."""
+    cloud = provider(azure)
+    now = iter([0.0, *[9.0] * 9])
+    cloud._creation = Creation(cloud._clients, cloud._group, HURRIED, lambda: next(now))
+    arm(azure, "sync_husk")
+    with pytest.raises(CapacityError):
+        cloud.launch(request("late"))
+    assert azure.arm.counted() == [PUT]
+    assert [one.kind for one in cloud.leftovers()] == [LeftoverKind.HUSK]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from providers.azure.listing import (
     state_of,
     us_of,
 )
-from providers.base import CapacityType, InstanceState
+from providers.base import CapacityType, InstanceState, UnknownOutcome
 from tests.clouds.azure.serving import StandIn
+from tests.clouds.faults import Fault
 from tests.providers.azure.rig import again, provider, request
 
 RUNNING, PENDING, STOPPING, FAILED = (
@@ -190,11 +191,8 @@ def test_an_empty_group_costs_one_question(azure: StandIn) -> None:
     assert azure.arm.counted() == ["LIST virtualMachines"]
 
 
-@pytest.mark.parametrize("what", ["LIST publicIPAddresses"])
+@pytest.mark.parametrize("what", ["LIST publicIPAddresses", "LIST virtualMachines"])
 def test_half_an_answer_is_none(azure: StandIn, what: str) -> None:
-    from providers.base import UnknownOutcome
-    from tests.clouds.faults import Fault
-
     cloud = provider(azure)
     cloud.launch(request("half"))
     azure.arm.faults.arm(Fault("http_500", (what,)))

@@ -12,7 +12,7 @@ from providers.azure.clients import Clients
 from providers.azure.market import PRICES_S, SIZES_S, Market
 from providers.azure.retail import questions, read_prices
 from providers.azure.sizes import accelerator_of, read_size
-from providers.base import CapacityType, Offer, OfferRequest, UnknownOutcome
+from providers.base import CapacityType, Offer, OfferRequest, UnknownOutcome, UnpreparedError
 from tests.clouds.azure.catalog import A100, CPU, H100, T4, Catalog
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
@@ -126,6 +126,11 @@ def test_prices_have_pages(azure: StandIn, catalog: Catalog) -> None:
     finally:
         azure.arm.page = 50
     assert azure.arm.counted().count("GET prices") > 3
+
+
+def test_a_region_that_azure_has_not(azure: StandIn, catalog: Catalog) -> None:
+    with pytest.raises(UnpreparedError, match=r"'eastmoon'.*list-locations"):
+        offers(azure, regions=("eastus", "eastmoon"))
 
 
 def test_a_region_that_does_not_answer_is_an_error(azure: StandIn, catalog: Catalog) -> None:
