@@ -11,7 +11,7 @@ from typing import Any
 
 from providers.azure.clients import Clients, failure
 from providers.azure.codes import EXISTS, NOBODYS
-from providers.azure.listing import failure_of, read_instance, state_of, tags_of
+from providers.azure.listing import read_instance, reason_of, state_of, tags_of
 from providers.base import (
     EXPIRES_TAG,
     AuthError,
@@ -193,11 +193,8 @@ def _operation(answer: Any, *_: Any) -> str:
 
 def _failed(name: str, view: Row | None) -> ProviderError:
     """What a create that failed came to, from its instance view."""
-    for status in (view or {}).get("statuses") or ():
-        kind, _, code = str(status.get("code") or "").partition("/failed/")
-        if kind == "ProvisioningState" and code:
-            return failure({"code": code, "message": status.get("message")})
-    return UnknownOutcome(f"{name}: {failure_of(view)[0]}")
+    code, words = reason_of(view)
+    return failure({"code": code, "message": words}) if code else UnknownOutcome(f"{name}: {words}")
 
 
 def _same(row: Row, body: Row) -> bool:

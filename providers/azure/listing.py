@@ -44,15 +44,16 @@ def read_instance(row: Row, view: Row | None = None, host: str = "") -> Instance
 
 
 def state_of(row: Row, view: Row | None) -> InstanceState:
-    """A machine on which some operation failed (its tags, say) may train on: what never ran is a
-    create that failed. One that is off is as good as ending, but it is paid for until it ends."""
+    """A machine on which some operation failed (its tags, say) may train on: what has no power is a
+    create that failed, and nothing is where nobody tells of its power. One that is off is as good
+    as ending, but it is paid for until it ends."""
     provisioning = str((row.get("properties") or {}).get("provisioningState") or "")
     power = power_of(view)
     if provisioning == "Deleting":
         return InstanceState.STOPPING
-    if provisioning == "Failed":
+    if provisioning == "Failed" and view is not None:
         return InstanceState.RUNNING if power in _ALIVE else InstanceState.FAILED
-    if provisioning == "Creating" or power == "starting":
+    if provisioning in ("Creating", "Failed") or power == "starting":
         return InstanceState.PENDING
     return InstanceState.STOPPING if power in _OFF else InstanceState.RUNNING
 
@@ -66,16 +67,20 @@ def power_of(view: Row | None) -> str:
     return ""
 
 
-def failure_of(view: Row | None) -> tuple[str, str]:
-    """(words, name of our error) of a create that failed."""
+def reason_of(view: Row | None) -> tuple[str, str]:
+    """(code, words) of what a create came to; no code where Azure does not say."""
     for status in _statuses(view):
         code = str(status.get("code") or "")
-        if code.lower().startswith(_FAILED.lower()):
-            reason = code[len(_FAILED) :].strip("/")
-            words = str(status.get("message") or status.get("displayStatus") or reason)
-            if reason:
-                return words, type(CODES.error(reason, words)).__name__
-    return "the create failed, and Azure does not say why", ""
+        reason = code[len(_FAILED) :].strip("/")
+        if code.lower().startswith(_FAILED.lower()) and reason:
+            return reason, str(status.get("message") or status.get("displayStatus") or reason)
+    return "", "the create failed, and Azure does not say why"
+
+
+def failure_of(view: Row | None) -> tuple[str, str]:
+    """(words, name of our error) of a create that failed."""
+    code, words = reason_of(view)
+    return words, type(CODES.error(code, words)).__name__ if code else ""
 
 
 def views_of(rows: Iterable[Row]) -> dict[str, Row]:

@@ -66,7 +66,8 @@ def test_states(provisioning: str, power: str, state: InstanceState) -> None:
 
 def test_a_machine_of_which_nobody_knows_the_power() -> None:
     assert state_of({"properties": {"provisioningState": "Succeeded"}}, None) is RUNNING
-    assert state_of({"properties": {"provisioningState": "Failed"}}, None) is FAILED
+    # It may train: what is given up for a husk would be replaced, and paid for all the same.
+    assert state_of({"properties": {"provisioningState": "Failed"}}, None) is PENDING
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,18 @@ def test_a_machine_as_azure_may_write_it() -> None:
     assert (found.region, found.zone, found.token) == ("westus", "westus-any", "vm")
     assert found.launched_at_us == 1_624_755_758_313_846
     assert (found.capacity_type, found.tags) == (CapacityType.ON_DEMAND, {})
+
+
+def test_a_machine_that_the_statuses_do_not_show_yet(
+    azure: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = provider(azure)
+    cloud.launch(request("unseen"))
+    monkeypatch.setattr("tests.clouds.azure.arm._status_of", lambda machine: {"id": "/x"})
+    assert cloud.list()[0].state is RUNNING
+    azure.arm.machine("unseen").become("Failed")
+    assert cloud.list()[0].state is PENDING
+    assert cloud.leftovers() == []
 
 
 @pytest.mark.parametrize(
