@@ -227,6 +227,7 @@ class LeftoverKind(str, Enum):
     DISK = "disk"
     ADDRESS = "address"
     CARD = "card"  # a network interface: free by itself, but it holds addresses
+    HUSK = "husk"  # a create that failed, where the cloud keeps it with what was made for it
 
 
 @dataclass(frozen=True)
@@ -358,8 +359,9 @@ class Provider(Protocol):
 
     def leftovers(self) -> Sequence[Leftover]:
         """Disks, addresses and cards that carry our deployment's tag and hang on no machine (a
-        volume that is available, an interface or an address without an association), complete, or
-        an error; nothing where a machine's end takes all of it along."""
+        volume that is available, an interface or an address without an association), and creates
+        that failed and are still there; complete, or an error; nothing where a machine's end takes
+        all of it along."""
         ...
 
     def discard(self, leftover_id: str) -> None:

@@ -133,8 +133,23 @@ class GcpProvider(Section):
 class AzureProvider(Section):
     kind: Literal["azure"]
     subscription_id: str
-    resource_group: str
+    resource_group: str = Field(description="The deployment's own; its machines are in it")
     regions: list[str] = Field(min_length=1)
+    instance_types: list[str] | None = Field(
+        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
+    )
+    image: str | None = Field(
+        default=None,
+        pattern=r"^(/subscriptions/.+|/[Cc]ommunity[Gg]alleries/.+|[^:/]+(:[^:/]+){3})$",
+        description='"publisher:offer:sku:version" or an id; default: Azure\'s own HPC image',
+    )
+    network: Network = Field(default="public", description="Whether machines have public addresses")
+    node_identity: str = Field(
+        default="", description="Resource id of the machines' user assigned identity"
+    )
+    endpoint: str = Field(default="", description="Of Resource Manager; default: the public cloud")
+    authority: str = Field(default="", description="Where tokens come from, if not Microsoft's own")
+    prices_endpoint: str = Field(default="", description="Of the retail prices, without a path")
 
 
 Provider = Annotated[
