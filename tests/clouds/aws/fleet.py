@@ -37,14 +37,14 @@ class Fleet:
     def launch(self, region: str, instance: Any, user_data: str, reply: bytes) -> bytes:
         """Put a machine behind an instance of moto's. Returns `reply` with its address."""
         name = instance.id
-        self.books[name] = Entry(region, name, instance.client_token, _now_us())
-        address = next(self._nowhere)
+        sold_at_us, address = _now_us(), next(self._nowhere)
         if self._machines is not None:
             zone, kind = instance.availability_zone, instance.instance_type
             spot = instance.lifecycle == "spot"
             facts = Facts(name, "aws", name, region, zone, kind, spot)
             text = base64.b64decode(user_data).decode()
             address = self._machines.boot(facts, text, off=lambda: self._off(name))
+        self.books[name] = Entry(region, name, instance.client_token, sold_at_us)
         card = instance.nics[0]
         for invented in filter(None, (card.private_ip_address, card.public_ip)):
             for dots in (".", "-"):  # as an address, and in a host name
