@@ -24,6 +24,7 @@ from spotd.demo.box import wait_for
 from tests.clouds.machines import Machines, machines_on, nowhere
 from tests.rigs import netns
 from tests.rigs.local_cloud import Ran, host_key, run, user_key
+from tests.rigs.processes import alive
 
 UP_S = 40.0
 REQUEST = LaunchRequest(
@@ -185,13 +186,14 @@ def test_nothing_is_left_of_one_that_has_ended(machines: Machines, how: str) -> 
     machine = machines.machine("i-1")
     had = namespaces(machine.init) - namespaces(os.getpid())
     assert len(had) == 4
-    disk = machine.path("/").resolve()
+    disk = Path(machines._folder) / "i-1"
+    assert disk.exists()
     processes = machine.group / "cgroup.procs"
     pids = processes.read_text().split()
     assert len(pids) > 4
     getattr(machines, how)("i-1")
     assert not had & in_use()
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in pids if alive(int(pid))]
     assert not machine.group.exists()
     assert not Path(f"/sys/class/net/{machine.port}").exists()
     assert not disk.exists()

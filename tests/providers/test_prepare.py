@@ -306,6 +306,7 @@ def test_several_disks_become_one(computer: Computer, attach: Callable[..., str]
             subprocess.run(["mdadm", "--quiet", "--stop", "/dev/md/spotd"], check=True)
         else:
             Path("/dev/md/spotd").unlink()
+            Path("/dev/md").rmdir()
 
 
 def test_a_raid_that_fails_is_told(computer: Computer, attach: Callable[..., str]) -> None:

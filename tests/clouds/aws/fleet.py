@@ -50,8 +50,11 @@ class Fleet:
             for dots in (".", "-"):  # as an address, and in a host name
                 old, new = (text.replace(".", dots) for text in (invented, address))
                 reply = reply.replace(old.encode(), new.encode())
-        card.private_ip_address = address
-        card.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
+        inner = f"ip-{address.replace('.', '-')}.ec2.internal"
+        card.private_ip_address, card.private_dns_name = address, inner
+        card.private_ip_addresses = [
+            {"Primary": True, "PrivateIpAddress": address, "PrivateDnsName": inner}
+        ]
         card.public_ip = address if card.public_ip else None
         return reply
 
