@@ -6,11 +6,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -221,17 +219,6 @@ def test_several_come_up_side_by_side_and_know_nothing_of_each_other(machines: M
         ["i-1", "i-1"],
         ["i-2", "i-2"],
     ]
-
-
-def test_the_user_data_is_what_cloud_init_takes() -> None:
-    path = Path("/dev/stdin")
-    text = told(replace(REQUEST, ssh_user="trainer"))
-    done = subprocess.run(
-        ["cloud-init", "schema", "--config-file", str(path)],
-        input=text, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Valid cloud-config" in done.stdout
 
 
 def test_addresses_that_lead_nowhere_are_of_the_test_net() -> None:

@@ -1,5 +1,5 @@
-"""A machine that prepares itself runs nothing of the job before that has ended well, and is given up
-where it has not."""
+"""A machine that prepares itself runs nothing of the job before that has ended well, and is given
+up where it has not."""
 
 from __future__ import annotations
 
