@@ -17,6 +17,7 @@ import yaml
 from providers import cloudinit
 from providers.aws.cloud import AwsCloud
 from providers.base import CapacityType, LaunchRequest
+from tests.rigs import nspawn
 from tests.rigs.local_cloud import host_key, user_key
 
 SCRIPT = Path(__file__).parents[2] / "providers" / "prepare.sh"
@@ -87,3 +88,39 @@ def test_cloud_init_takes_it(host_key: bool) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Valid cloud-config" in done.stdout
+
+
+STAGES = ("cloud-init-local", "cloud-init", "cloud-config", "cloud-final")
+
+
+def test_a_machine_that_systemd_boots_obeys_it(tmp_path: Path) -> None:
+    """cloud-init with all modules of its own configuration, as its services run it."""
+    files = tmp_path / "files"
+    seed, settings, programs = (
+        files / name
+        for name in ("var/lib/cloud/seed/nocloud", "etc/cloud/cloud.cfg.d", "usr/local/bin")
+    )
+    for folder in (seed, settings, programs):
+        folder.mkdir(parents=True)
+    (seed / "user-data").write_text(cloudinit.user_data(REQUEST))
+    (seed / "meta-data").write_text("instance-id: i-1\n")
+    (settings / "99.cfg").write_text("datasource_list: [NoCloud]\nnetwork: {config: disabled}\n")
+    (programs / "timedatectl").write_text("#!/bin/sh\necho yes\n")  # nobody sets a container's
+    (programs / "timedatectl").chmod(0o755)
+    with nspawn.booted(files) as machine:
+        for stage in STAGES:
+            # What this computer's packages lack (locales) is none of ours.
+            machine.run("systemctl", "start", stage, check=False)
+        assert machine.run("cat", cloudinit.STATE).stdout == "ok\n"
+        for unit in ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service"):
+            found = machine.run("systemctl", "is-enabled", unit, check=False).stdout
+            assert found == "masked\n", unit
+        key = machine.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub").stdout
+        assert key.split()[:2] == host_key().public.split()[:2]
+        keys = machine.run("cat", "/home/spotd/.ssh/authorized_keys").stdout
+        assert keys.strip() == user_key().public
+        told = machine.run("sudo", "-n", "whoami", user="spotd").stdout
+        assert told == "root\n"
+        log = machine.run("cat", "/var/log/cloud-init.log").stdout
+        failed = [row for row in log.splitlines() if ": FAIL: running config-" in row]
+        assert not [row for row in failed if "config-locale" not in row], failed
