@@ -6,6 +6,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -198,6 +200,36 @@ def test_nothing_is_left_of_one_that_has_ended(machines: Machines, how: str) -> 
     assert "i-1" not in Path("/proc/mounts").read_text()
     assert machines.running() == []
     machines.end("i-1")  # again is nothing
+
+
+# A run with one machine that waits to be killed.
+_RUN = """
+import sys, time
+from pathlib import Path
+from tests.clouds.machines import machines_on
+from tests.clouds.test_machines import facts, told, up
+from tests.rigs import netns
+with netns.network() as network, machines_on(network, Path(sys.argv[1])) as machines:
+    machines.boot(facts("i-1"), told())
+    up(machines, "i-1")
+    print(*(machines.machine("i-1").group / "cgroup.procs").read_text().split(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_run_that_is_killed_takes_its_machines_along(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RUN, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    with process.stdout:
+        pids = [int(number) for number in process.stdout.readline().split()]
+    assert len(pids) > 4
+    process.kill()
+    process.wait()
+    wait_for("its processes to end", lambda: not any(map(alive, pids)), UP_S)
+    with netns.network():  # the next one sweeps what is no process
+        pass
 
 
 def test_one_that_is_switched_off_from_inside_says_so(machines: Machines) -> None:
