@@ -29,9 +29,19 @@ local_disks() {
     done
 }
 
+# AWS's GPU images put their disks together by themselves: an LVM volume, mounted here.
+theirs=/opt/dlami/nvme service=dlami-nvme
+
 mount_data() {
     mkdir -p "$data"
     mountpoint -q "$data" && return 0
+    # Waits for it, where it is still at work; one that fails leaves us what it has not touched.
+    systemctl is-enabled -q "$service" 2>/dev/null && systemctl start "$service"
+    if mountpoint -q "$theirs"; then
+        mount --bind "$theirs" "$data" && return 0
+        echo "$theirs cannot be mounted at $data"
+        return 1
+    fi
     mapfile -t disks < <(local_disks)
     case ${#disks[@]} in
         0) return 0 ;;

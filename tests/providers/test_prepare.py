@@ -24,6 +24,7 @@ LOCAL = "Amazon EC2 NVMe Instance Storage AWS1A2B"
 _RUN = """
 set -eu
 mount -t tmpfs bus /sys/bus
+mount -t tmpfs opt /opt
 mkdir -p /sys/bus/pci
 cp -r "$1/pci" /sys/bus/pci/devices
 [ ! -e /dev/console ] || mount --bind /dev/null /dev/console
@@ -240,6 +241,38 @@ def test_a_local_disk_is_mounted(
     assert (kind, source) == ("ext4", device)
     assert "noatime" in options.split(",")
     assert computer.owner == USER
+
+
+THEIRS = """
+case "$*" in
+"is-enabled -q dlami-nvme") exit 0;;
+"start dlami-nvme") {start};;
+*) exit 1;;
+esac"""
+
+
+def test_disks_that_the_image_puts_together_itself_are_waited_for_and_used(
+    computer: Computer, attach: Callable[..., str]
+) -> None:
+    """As AWS's GPU images do it."""
+    device = attach()
+    computer.disks(device)
+    start = "mkdir -p /opt/dlami/nvme && mount -t tmpfs theirs /opt/dlami/nvme"
+    computer.programs["systemctl"] = THEIRS.format(start=start)
+    assert computer.prepare() == "ok\n"
+    assert computer.mounted.split()[:2] == ["tmpfs", "theirs"]
+    assert computer.owner == USER
+    assert not any(content(device))
+
+
+def test_where_the_image_fails_to_they_are_ours(
+    computer: Computer, attach: Callable[..., str]
+) -> None:
+    device = attach()
+    computer.disks(device)
+    computer.programs["systemctl"] = THEIRS.format(start="exit 1")
+    assert computer.prepare() == "ok\n"
+    assert computer.mounted.split()[:2] == ["ext4", device]
 
 
 @pytest.mark.parametrize("what", ["file system", "partitions", "swap"])
