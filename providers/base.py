@@ -318,6 +318,9 @@ class Provider(Protocol):
         limits_life: `LaunchRequest.max_run_s` is kept by the cloud itself.
         power_off: what a machine runs, as the user that it was launched with, to switch itself off
             and stop costing; empty where a machine that is off is still paid for.
+        prepared_file: what the preparation that a machine is launched with leaves there when it is
+            over, readable by everybody: "ok", or one line on what is wrong. Empty where machines
+            come as they are.
     """
 
     name: str
@@ -325,6 +328,7 @@ class Provider(Protocol):
     watcher: str
     limits_life: bool
     power_off: tuple[str, ...]
+    prepared_file: str
 
     @property
     def visibility_s(self) -> float:

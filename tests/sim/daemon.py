@@ -97,6 +97,7 @@ class CloudClient:
     local = False
     visibility_s = 30.0
     limits_life = True
+    prepared_file = ""
 
     def __init__(self, cloud: SimCloud, net: Net, who: str = "daemon") -> None:
         self.name = cloud.name
