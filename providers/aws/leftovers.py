@@ -41,7 +41,7 @@ def find(clients: Clients, region: str, deployment: str) -> Iterator[Leftover]:
             row.get("AvailabilityZone", ""),
         )
     for row in clients.call(region, "describe_addresses", Filters=[ours])["Addresses"]:
-        if not row.get("AssociationId"):
+        if row.get("AllocationId") and not (row.get("AssociationId") or row.get("InstanceId")):
             yield Leftover(
                 name_of(region, row["AllocationId"]), LeftoverKind.ADDRESS, tags_of(row), region
             )
