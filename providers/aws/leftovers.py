@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from providers.aws.clients import Clients
-from providers.aws.codes import IN_USE, NOBODYS
+from providers.aws.codes import BAD_VALUE, IN_USE, NOBODYS
 from providers.aws.listing import name_of, tag_filter, tags_of, us_of
 from providers.base import Leftover, LeftoverKind, ProviderError, RejectedError
 
@@ -54,7 +54,8 @@ def discard(clients: Clients, region: str, resource: str) -> None:
             try:
                 clients.call(region, operation, **{parameter: resource})
             except ProviderError as error:
-                if error.code in IN_USE:
+                bad = error.code == BAD_VALUE
+                if error.code in IN_USE or (bad and "in use" in str(error)):
                     raise RejectedError(str(error), code=error.code) from None
-                if error.code not in NOBODYS:
+                if error.code not in NOBODYS and not bad:
                     raise
