@@ -38,8 +38,8 @@ class AwsRig:
         return AwsCloud(
             "aws",
             f"{self._test}-{deployment}",
-            REGIONS,
-            PROFILE,
+            regions=REGIONS,
+            profile=PROFILE,
             instance_types=("p5.*", "g6.*"),
             timeout_s=timeout_s,
         )
