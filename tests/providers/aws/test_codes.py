@@ -69,6 +69,8 @@ TABLE: list[tuple[str, str, type[ProviderError], Scope]] = [
     ("ParameterNotFound", "", UnpreparedError, REGION),
     ("AWS.SimpleQueueService.NonExistentQueue", "", UnpreparedError, REGION),
     ("QueueDoesNotExist", "", UnpreparedError, REGION),
+    ("NoSuchEntity", "", UnpreparedError, REGION),
+    ("ResourceNotFoundException", "", UnpreparedError, REGION),
     ("InvalidParameterValue", PROFILE, UnpreparedError, REGION),
     ("InvalidCapacityReservationId.NotFound", "", CapacityError, OFFER),
     ("IdempotentParameterMismatch", "", RejectedError, OFFER),

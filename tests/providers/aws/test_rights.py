@@ -1,5 +1,5 @@
-"""Every call that the adapter makes, as the stand-in got it, is allowed by the policy of the control
-box; and the reaper and the machines may make few of them, or none."""
+"""Every call that the adapter makes, as the stand-in got it, the control box's policy allows;
+the reaper may make two of them, and a machine none."""
 
 from __future__ import annotations
 
