@@ -162,6 +162,13 @@ class Clients:
         return self._session.create_client(service, region_name=region, config=config)
 
 
+def search(query: str, answer: Mapping[str, Any]) -> Any:
+    """The part of an answer that a JMESPath names, as `aws --query` does it."""
+    import jmespath  # type: ignore[import-untyped]
+
+    return jmespath.search(query, answer)
+
+
 def _no_region(region: str) -> str:
     return f"AWS has no region {region!r} that can be reached: see `aws ec2 describe-regions`"
 

@@ -75,6 +75,8 @@ CODES = Codes(
         Row("ParameterNotFound", UnpreparedError),
         Row("*NonExistentQueue", UnpreparedError),
         Row("QueueDoesNotExist", UnpreparedError),
+        Row("NoSuchEntity", UnpreparedError),
+        Row("ResourceNotFoundException", UnpreparedError),
         Row(BAD_VALUE, UnpreparedError, text="instance profile"),
         Row("InvalidCapacityReservationId.*", CapacityError),
         Row(MISMATCH, RejectedError),
