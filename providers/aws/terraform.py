@@ -100,7 +100,7 @@ def _network(region: str, facts: SetupFacts) -> Iterator[str]:
     yield _block("resource", ["aws_subnet", label], here | subnet | tags)
     table = Raw(f"aws_vpc.{label}.main_route_table_id")
     if kind == "public":
-        yield from _gateway(region, table)
+        yield from _gateway(region, table, kind)
     else:
         endpoint = {
             "vpc_id": vpc,
@@ -114,9 +114,10 @@ def _network(region: str, facts: SetupFacts) -> Iterator[str]:
         yield from _jump(region)
 
 
-def _gateway(region: str, table: Raw) -> Iterator[str]:
+def _gateway(region: str, table: Raw, kind: str) -> Iterator[str]:
     label, here = _id(region), {"provider": _provider(region)}
-    vpc = {"vpc_id": Raw(f"aws_vpc.{label}.id"), "tags": {"Name": "spotd"}}
+    tags = {NETWORK_TAG: kind, "Name": "spotd"}
+    vpc = {"vpc_id": Raw(f"aws_vpc.{label}.id"), "tags": tags}
     yield _block("resource", ["aws_internet_gateway", label], here | vpc)
     route = {
         "route_table_id": table,
@@ -160,7 +161,7 @@ def _jump(region: str) -> Iterator[str]:
     vpc = {"vpc_id": Raw(f"aws_vpc.{_id(region)}.id")}
     tags = {"tags": {JUMP_TAG: "jump", "Name": "spotd"}}
     yield _block("resource", ["aws_route_table", label], here | vpc | tags)
-    yield from _gateway(region, Raw(f"aws_route_table.{label}.id"))
+    yield from _gateway(region, Raw(f"aws_route_table.{label}.id"), "jump")
     place = {"cidr_block": BLOCK.format("255.0", 24)}
     yield _block("resource", ["aws_subnet", label], here | vpc | place | tags)
     joined = {

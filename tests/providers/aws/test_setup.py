@@ -364,20 +364,45 @@ def test_the_terraform_is_as_it_was_validated() -> None:
     assert text == TERRAFORM.read_text()
 
 
+class Terraform:
+    """In a folder, at the stand-in alone."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self._folder = folder
+        (folder / "rc").write_text("")
+        own = {"TF_CLI_CONFIG_FILE": str(folder / "rc"), "CHECKPOINT_DISABLE": "1"}
+        self._environ = {**os.environ, **own, "AWS_PROFILE": PROFILE, "AWS_ENDPOINT_URL": endpoint}
+
+    def run(self, *words: str) -> None:
+        """Fails with what it printed."""
+        done = subprocess.run(
+            ["terraform", *words],
+            cwd=self._folder,
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(
     not (PLUGINS and shutil.which("terraform")),
     reason="needs terraform, and SPOTD_TERRAFORM_PLUGINS: a mirror with AWS's provider",
 )
-@pytest.mark.parametrize("network", NETWORKS)
-def test_terraform_takes_it(rented: Rented, tmp_path: Path, network: str) -> None:
-    (tmp_path / "main.tf").write_text(terraform(facts(rented, "eu-west-1", network, "q")))
-    (tmp_path / "rc").write_text("")
-    environ = {**os.environ, "TF_CLI_CONFIG_FILE": str(tmp_path / "rc"), "CHECKPOINT_DISABLE": "1"}
-    for line in (
-        ["terraform", "init", "-input=false", f"-plugin-dir={PLUGINS}"],
-        ["terraform", "validate"],
-    ):
-        done = subprocess.run(
-            line, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize(
+    ("network", "region"),
+    [("public", "us-west-1"), ("private", "eu-west-2"), ("jump", "ap-northeast-1")],
+)
+@pytest.mark.timeout(300)
+def test_terraform_makes_what_applying_makes(
+    rented: Rented, tmp_path: Path, network: str, region: str
+) -> None:
+    wanted = facts(rented, region, network, "q" if network == "private" else "")
+    (tmp_path / "main.tf").write_text(terraform(wanted))
+    run = Terraform(tmp_path, rented.aws.endpoint).run
+    run("init", "-input=false", f"-plugin-dir={PLUGINS}")
+    run("validate")
+    run("apply", "-input=false", "-auto-approve")
+    assert missing(steps(wanted), Account(PROFILE).ask) == []
+    run("plan", "-input=false", "-detailed-exitcode")  # which is 2 where there is more to do

@@ -639,6 +639,7 @@ resource "aws_internet_gateway" "us_east_1" {
   provider = aws.us_east_1
   vpc_id = aws_vpc.us_east_1.id
   tags = {
+    "spotd-network" = "jump"
     "Name" = "spotd"
   }
 }
@@ -833,6 +834,7 @@ resource "aws_internet_gateway" "eu_north_1" {
   provider = aws.eu_north_1
   vpc_id = aws_vpc.eu_north_1.id
   tags = {
+    "spotd-network" = "jump"
     "Name" = "spotd"
   }
 }
