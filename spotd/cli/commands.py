@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "cost": Entry("cost", "cost", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {
+        "init": Entry("init", "init", "Print or make what spotd needs in a cloud account."),
         "doctor": Entry("doctor", "doctor", "Check everything that spotd needs."),
         "user": Entry("user", "app", "List users; shut one out of everything."),
         "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),

@@ -124,3 +124,13 @@ def test_a_machine_that_systemd_boots_obeys_it(tmp_path: Path) -> None:
         log = machine.run("cat", "/var/log/cloud-init.log").stdout
         failed = [row for row in log.splitlines() if ": FAIL: running config-" in row]
         assert not [row for row in failed if "config-locale" not in row], failed
+
+
+def test_nothing_takes_the_lock_of_the_package_manager() -> None:
+    told = config(cloudinit.user_data(REQUEST))
+    masked = [word for line in told["bootcmd"] for word in line[3:]]
+    assert all(line[:3] == ["systemctl", "mask", "--now"] for line in told["bootcmd"])
+    assert {"apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service"} <= {
+        *masked
+    }
+    assert (told["package_update"], told["package_upgrade"]) == (False, False)

@@ -42,6 +42,18 @@ NOTICE = timedelta(seconds=120)
 Reply = tuple[int, bytes]
 
 
+@dataclass(frozen=True)
+class Seen:
+    """One request, to whichever service; `body` has EC2's parameters, or the JSON of others.
+    `key` is the access key that it was signed with."""
+
+    key: str
+    region: str
+    service: str
+    action: str
+    body: Mapping[str, Any]
+
+
 @dataclass
 class Made:
     """What a client token made."""
@@ -73,7 +85,9 @@ class Ec2:
         self.market = Market()
         self.faults = Faults()
         self.image = ""
-        self.calls: list[tuple[str, dict[str, str]]] = []  # every request, in order
+        self.calls: list[tuple[str, dict[str, str]]] = []  # every request of EC2's, in order
+        self.seen: list[Seen] = []  # and every one of all services
+        self.told: list[dict[str, Tree]] = []  # more rows of the price history
         self.requests: dict[str, SpotRequest] = {}  # by instance
         self._made: dict[tuple[str, str, str], Made] = {}
         self._own: dict[str, Callable[[str, dict[str, str]], Reply | None]] = {
@@ -90,10 +104,12 @@ class Ec2:
         body = environ["wsgi.input"].read(size)
         region, service = _signed_for(environ)
         target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
+        self._note(_key(environ), region, service, target, body)
         if service == "pricing":
-            return _send(
-                start, *self._products(json.loads(body)), kind="application/x-amz-json-1.1"
-            )
+            if self.faults.take("GetProducts") is not None:
+                failed = json.dumps({"__type": "InternalErrorException", "message": "not now"})
+                return _send(start, 500, failed.encode(), kind=JSON)
+            return _send(start, *self._products(json.loads(body)), kind=JSON)
         if target.endswith("GetParameter") and IMAGE_PARAMETER in body.decode():
             parameter = {"Name": IMAGE_PARAMETER, "Type": "String", "Value": self.image}
             answer = json.dumps({"Parameter": parameter}).encode()
@@ -117,6 +133,12 @@ class Ec2:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError("the answer is lost")
         return _send(start, status, answer)
+
+    def _note(self, key: str, region: str, service: str, target: str, body: bytes) -> None:
+        parsed = json.loads(body) if target else dict(parse_qsl(body.decode(errors="replace")))
+        action = target.rpartition(".")[2] or str(parsed.get("Action", ""))
+        with self._lock:
+            self.seen.append(Seen(key, region, service, action, parsed))
 
     # --- what a test does to the cloud
 
@@ -260,6 +282,7 @@ class Ec2:
             for zone, usd in self.market.spot.get(kind, {}).items()
             if zone.startswith(region)
         ]
+        rows += [row for row in self.told if row["instanceType"] in kinds]
         return replies.answer("DescribeSpotPriceHistory", {"spotPriceHistorySet": rows})
 
     def _offerings(self, region: str, form: dict[str, str]) -> Reply:
@@ -343,10 +366,18 @@ def _send(
 
 
 def _signed_for(environ: WSGIEnvironment) -> tuple[str, str]:
-    """(region, service) of the signature: .../20261122/us-east-1/ec2/aws4_request."""
-    scope = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")[2].split(",")[0]
-    parts = scope.split("/")
+    """(region, service) of the signature: KEY/20261122/us-east-1/ec2/aws4_request."""
+    parts = _scope(environ)
     return (parts[2], parts[3]) if len(parts) >= 4 else ("", "")
+
+
+def _key(environ: WSGIEnvironment) -> str:
+    return _scope(environ)[0]
+
+
+def _scope(environ: WSGIEnvironment) -> list[str]:
+    header = str(environ.get("HTTP_AUTHORIZATION", ""))
+    return header.partition("Credential=")[2].split(",")[0].split("/")
 
 
 def _ran(machine: Any) -> dict[str, Tree]:

@@ -113,6 +113,8 @@ def test_the_examples_run(
         words += ["--timeout", "1s"] if words[0] == "wait" else ["-d"]
         words = [w for i, w in enumerate(words) if words[i : i + 2] != ["--timeout", "2h"]]
         words = [w for w in words if w != "2h"]
+    if words[0] == "init":  # printed: a test makes nothing in whatever account it finds
+        words = [word for word in words if word not in (">", "init.sh", "--apply")]
     if words[0] == "resume":
         spotctl(rig, "pause", "gpt")
     if words[0] == "secret":
