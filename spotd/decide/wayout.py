@@ -41,14 +41,13 @@ def by_reason(ranked: Iterable[Ranked]) -> str:
     return ", ".join(f"{count} {_WORDS.get(code, code)}" for code, count in ordered)
 
 
-def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str = "") -> str:
+def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str) -> str:
     """The cheapest machine that would be to be had now without the job's cap on its price, and with
     on-demand and spot alike: what to change for it; "" when there is none."""
     wider = replace(
         spec,
         alternatives=tuple(replace(want, capacity_types=ANY) for want in spec.alternatives),
         max_hourly_microusd=0,
-        ordered=False,
     )
     ranked = rank(wider, market, now_us, job_id=job_id)
     free = [row.offer for row in ranked if not row.excluded]

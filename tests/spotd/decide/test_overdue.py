@@ -89,6 +89,11 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
             QUOTA,
         ),
         (
+            refused("Hung"),
+            f"all 2 offers that fit are out; {COOLING.format(600)} Hung",
+            "look at `spotctl plan`",
+        ),
+        (
             refused("CapacityError"),
             f"all 2 offers that fit are out; {COOLING.format('060')} CapacityError",
             MORE,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from providers.base import CapacityType, OfferRequest, Scope
+from spotd.decide.cooldowns import OUTBID
 from spotd.decide.placement import Ranked
 from spotd.decide.wayout import by_reason, way_out
 from spotd.model import JobSpec, Market, Refusal, S
@@ -40,6 +41,7 @@ def out(*spared: str) -> Market:
             ranked("QuotaError", "CapacityError", "CapacityError"),
             "2 without capacity, 1 over quota",
         ),
+        (ranked(FULL, "QuotaError", "QuotaError"), "2 over quota, 1 without capacity"),
         (ranked("Hung", "NoQuotaError"), "1 Hung, 1 without a quota"),
         (ranked("QuotaError", "QuotaError"), ""),
         ([*ranked("QuotaError", "CapacityError"), Ranked(OFFERS[1], 1)], None),
@@ -75,7 +77,15 @@ def test_reasons_are_counted(rows: list[Ranked], text: str | None) -> None:
         ),
         (spec(alternatives=(SPOT_ONLY,)), out(), ""),
         (spec(), out("gcp-1b"), ""),  # it has that already
+        (spec(max_hourly_microusd=40_000_000), out("gcp-1b"), ""),  # no more than its cap
     ],
 )
 def test_the_cheapest_way_out(job: JobSpec, market_: Market, text: str) -> None:
-    assert way_out(job, market_, NOW) == text
+    assert way_out(job, market_, NOW, "j0") == text
+
+
+@pytest.mark.parametrize(("whose", "there"), [("j0", False), ("j1", True)])
+def test_what_the_job_itself_left_for_a_better_one_is_no_way_out(whose: str, there: bool) -> None:
+    left = Refusal(DEAR.key, Scope.OFFER, OUTBID, NOW - S, f"{whose}-g1-c0-r0")
+    some = replace(out("gcp-1b"), refusals=(*out().refusals, left))
+    assert bool(way_out(spec(max_hourly_microusd=30_000_000), some, NOW, "j0")) is there
