@@ -68,6 +68,7 @@ class AwsCloud:
     limits_life = False
     # Behaviour at shutdown is terminate: what is off is gone.
     power_off = ("sudo", "-n", "shutdown", "-h", "now")
+    prepared_file = cloudinit.STATE
     # EC2 promises nothing; what it tells is eventually consistent, mostly within seconds.
     visibility_s = 60.0
 

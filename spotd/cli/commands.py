@@ -35,6 +35,8 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "nodes": Entry("jobs", "nodes", "List machines that cost money now, or all of one job."),
         "orphans": Entry("orphans", "app", "List what no job wants, and end it."),
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
+        "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
+        "price": Entry("offers", "app", "Show how prices moved."),
         "cost": Entry("cost", "cost", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {

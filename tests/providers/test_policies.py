@@ -341,6 +341,14 @@ GROUP = "/subscriptions/s0/resourceGroups/spotd"
 AZ_FACTS = replace(FACTS, own_store="az://ours/spotd", checkpoint_store="az://runs/team")
 COMPUTE = "Microsoft.Compute/virtualMachines"
 BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+EVERYWHERE = "/subscriptions/s0"
+AZ_ROLES = (*ROLES, "market")
+AZ_MARKET = {
+    "Microsoft.Compute/skus/read",
+    "Microsoft.Compute/locations/usages/read",
+    "Microsoft.Compute/locations/operations/read",
+    f"{COMPUTE}/read",
+}
 AZ_LEFT = (
     "Microsoft.Compute/disks",
     "Microsoft.Network/networkInterfaces",
@@ -359,6 +367,12 @@ AZ_LEFT = (
         *[(f"{left}/read", GROUP, (), ("control",)) for left in AZ_LEFT],
         *[(f"{left}/delete", GROUP, (), ("control", "reaper")) for left in AZ_LEFT],
         *[(f"{left}/delete", "/subscriptions/s0/resourceGroups/other", (), ()) for left in AZ_LEFT],
+        *[(action, EVERYWHERE, (), ("market",)) for action in sorted(AZ_MARKET)],
+        (f"{COMPUTE}/write", EVERYWHERE, (), ()),
+        (f"{COMPUTE}/delete", EVERYWHERE, (), ()),
+        ("Microsoft.Compute/skus/read", "/subscriptions/s1", (), ()),
+        ("Microsoft.Compute/availabilitySets/write", GROUP, (), ("control",)),
+        ("Microsoft.Compute/availabilitySets/delete", GROUP, (), ()),
         (f"{COMPUTE}/runCommand/action", GROUP, (), ()),
         ("Microsoft.Authorization/roleAssignments/write", GROUP, (), ()),
         (f"{BLOBS}/read", GROUP, ("runs", "team/jobs/j1/HEAD"), ("control", "node")),
@@ -372,9 +386,20 @@ def test_azure(action: str, scope: str, where: tuple[str, ...], allowed: tuple[s
     documents = azure(AZ_FACTS)
     thing = f"{scope}/providers/x"
     found = {
-        role: azure_allows(documents[f"spotd-{role}-d0"], action, thing, *where) for role in ROLES
+        role: azure_allows(documents[f"spotd-{role}-d0"], action, thing, *where)
+        for role in AZ_ROLES
     }
-    assert found == {role: role in allowed for role in ROLES}
+    if scope.startswith(f"{EVERYWHERE}/") and action in AZ_MARKET:
+        allowed = (*allowed, "market")  # a subscription has its groups in it
+    assert found == {role: role in allowed for role in AZ_ROLES}
+
+
+def test_azure_reads_and_changes_nothing_outside_its_group() -> None:
+    documents = azure(AZ_FACTS)
+    wide = {name for name, role in documents.items() if role["AssignableScopes"] == [EVERYWHERE]}
+    assert wide == {"spotd-market-d0"}
+    assert {*documents["spotd-market-d0"]["Actions"]} == AZ_MARKET
+    assert all(action.endswith("/read") for action in AZ_MARKET)
 
 
 def test_a_store_that_jobs_name_is_theirs_as_well() -> None:

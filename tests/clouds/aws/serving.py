@@ -19,6 +19,7 @@ from werkzeug.serving import make_server
 
 from tests.clouds.aws.ec2 import Ec2
 from tests.clouds.aws.market import REGIONS
+from tests.clouds.machines import Machines
 
 PROFILE = "standin"
 
@@ -48,9 +49,10 @@ def serving(
     regions: Sequence[str] = REGIONS,
     address: str = "127.0.0.1",
     network: str = "public",
+    machines: Machines | None = None,
 ) -> Iterator[StandIn]:
     """AWS for the length of the block, its credentials in `folder`, with a network of that kind."""
-    ec2 = Ec2(DomainDispatcherApplication(create_backend_app))
+    ec2 = Ec2(DomainDispatcherApplication(create_backend_app), machines)
     server = make_server(address, 0, ec2, True, request_handler=_Quiet)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
