@@ -16,7 +16,7 @@ from tests.spotd.serve.rig import Rig
 
 Captured = pytest.CaptureFixture[str]
 BOX = ("--box", "203.0.113.7/32")
-ALONE = ("--deployment", "0123456789ab", "--region", "eu-west-2", "--store", "s3://ours/spotd")
+ALONE = ("--deployment", "0123456789ab", "--region", "ap-northeast-2", "--store", "s3://ours/spotd")
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +46,20 @@ def test_commands_are_a_script(spotctl: Spotctl, capsys: Captured) -> None:
     assert spotctl(None, "init", "aws", *BOX, *ALONE, "--queue", "warned") == 0
     text = capsys.readouterr().out
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
-    for word in ("203.0.113.7/32", "spotd-node-0123456789ab", "eu-west-2", "warned", "s3:::ours"):
+    for word in (
+        "203.0.113.7/32",
+        "spotd-node-0123456789ab",
+        "ap-northeast-2",
+        "warned",
+        "s3:::ours",
+    ):
         assert word in text
 
 
 def test_terraform_is_printed(spotctl: Spotctl, capsys: Captured) -> None:
     assert spotctl(None, "init", "aws", *BOX, *ALONE, "-o", "terraform") == 0
     text = capsys.readouterr().out
-    assert 'resource "aws_vpc" "eu_west_2"' in text
+    assert 'resource "aws_vpc" "ap_northeast_2"' in text
     assert 'cidr_blocks = ["203.0.113.7/32"]' in text
 
 
@@ -111,11 +117,11 @@ def test_applied_it_is_made_once(aws: StandIn, spotctl: Spotctl, capsys: Capture
     assert not [one for one in aws.ec2.seen if one.action in ("CreateVpc", "CreateRole")]
     assert spotctl(None, *line, "--yes") == 0
     said = capsys.readouterr()
-    assert "made: eu-west-2: its vpc\n" in said.err
+    assert "made: ap-northeast-2: its vpc\n" in said.err
     assert said.out.splitlines() == [
         "[providers.aws]",
         'kind = "aws"',
-        'regions = ["eu-west-2"]',
+        'regions = ["ap-northeast-2"]',
         'network = "public"',
         'node_role = "spotd-node-0123456789ab"',
         'queue = "warned"',

@@ -77,3 +77,13 @@ def test_facts_are_those_of_the_configuration(tmp_path: Path) -> None:
     assert [*aws.job_stores] == ["s3://my-bucket/finetune"]
     assert aws.regions == ("us-1", "us-2")
     assert policy_facts(config, "d0", "gcp", on_sale.__getitem__) is None
+
+
+def test_the_queue_of_aws_is_a_fact(tmp_path: Path) -> None:
+    """Or its events could not be read."""
+    section = '[providers.ec2]\nkind = "aws"\nregions = ["us-east-1"]\nqueue = "warned"\n'
+    (tmp_path / "config.toml").write_text(AZURE + section)
+    facts = policy_facts(load_config(tmp_path / "config.toml", {}), "d0", "aws", lambda _: [])
+    assert facts is not None
+    assert facts.account == {"queue": "warned"}
+    assert facts.regions == ("us-east-1",)
