@@ -17,6 +17,14 @@ _STATES = {
     "STAGING": InstanceState.PENDING,
     "RUNNING": InstanceState.RUNNING,
     "REPAIRING": InstanceState.RUNNING,
+    # What is stopped is never ours to keep: its disk bills until it is deleted.
+    **dict.fromkeys(
+        (
+            *("STOPPING", "STOPPED", "PENDING_STOP", "TERMINATED", "DEPROVISIONING"),
+            *("SUSPENDING", "SUSPENDED"),
+        ),
+        InstanceState.STOPPING,
+    ),
 }
 _MODELS = {
     "SPOT": CapacityType.SPOT,
@@ -26,11 +34,10 @@ _MODELS = {
 
 
 def read_instance(row: Any, host_key: str = "") -> Instance:
-    """One Instance of the API. What is stopped ("TERMINATED") is never ours to keep: its disk bills
-    until it is deleted, so that it counts as one that is still on its way out."""
+    """One Instance of the API."""
     zone = last(row.zone)
     labels = dict(row.labels)
-    state = _STATES.get(row.status, InstanceState.STOPPING if row.status else InstanceState.PENDING)
+    state = _STATES.get(row.status, InstanceState.PENDING)
     return Instance(
         instance_id=name_of(zone, row.name),
         token=labels.get(TOKEN_TAG, row.name),
@@ -50,7 +57,7 @@ def read_instance(row: Any, host_key: str = "") -> Instance:
 
 def alive(row: Any) -> bool:
     """Whether it may still come to something."""
-    return row.status in _STATES
+    return _STATES.get(row.status) is not InstanceState.STOPPING
 
 
 def same_machine(row: Any, labels: Mapping[str, str], instance_type: str, moving: str) -> bool:

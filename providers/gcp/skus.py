@@ -51,7 +51,7 @@ Part = tuple[str, str, bool]  # (region, "family core" and the like, spot)
 class Rates:
     """Nano-USD per hour of one part: a vCPU, a GiB of memory or of local disk, a GPU."""
 
-    parts: Mapping[Part, int] = field(default_factory=dict)
+    parts: Mapping[Part, float] = field(default_factory=dict)
 
     def price(self, machine: MachineType, region: str, *, spot: bool) -> int:
         """Micro-USD per hour of the whole machine; 0 when a part of it has no price."""
@@ -67,8 +67,8 @@ class Rates:
             needed.append((machine.local_gib, ("local disk",)))
         total = 0.0
         for count, names in needed:
-            known = (self.parts.get((region, name, spot), 0) for name in names)
-            each = next((nano for nano in known if nano), 0)
+            known = (self.parts.get((region, name, spot), 0.0) for name in names)
+            each = next((nano for nano in known if nano), 0.0)
             if not each:
                 return 0
             total += count * each
@@ -78,17 +78,17 @@ class Rates:
 def read_skus(skus: Iterable[Mapping[str, Any]]) -> Rates:
     """Of the rows of the catalog; of two for the same part the dearer one counts, so that nothing
     is promised that is billed higher."""
-    found: dict[Part, int] = {}
+    found: dict[Part, float] = {}
     for sku in skus:
         category = sku.get("category") or {}
         name = _name(str(sku.get("description", "")), str(category.get("resourceFamily", "")))
         spot = _SOLD.get(str(category.get("usageType", "")))
-        nano = _nano(sku) if name and spot is not None else 0
+        nano = _nano(sku) if name and spot is not None else 0.0
         if spot is None or not nano:
             continue
         for region in sku.get("serviceRegions") or ():
             key = (str(region), name, spot)
-            found[key] = max(nano, found.get(key, 0))
+            found[key] = max(nano, found.get(key, 0.0))
     return Rates(found)
 
 
@@ -102,7 +102,7 @@ def _name(description: str, family: str) -> str:
     return f"{match['family']} {match['part']}".lower() if match else ""
 
 
-def _nano(sku: Mapping[str, Any]) -> int:
+def _nano(sku: Mapping[str, Any]) -> float:
     """Nano-USD per hour; 0 for a price that cannot be read. The last of the rates counts: the ones
     before it are what is free each month."""
     for info in sku.get("pricingInfo") or ():
@@ -113,7 +113,7 @@ def _nano(sku: Mapping[str, Any]) -> int:
             if price.get("currencyCode", "USD") != "USD":
                 return 0
             nano = int(price.get("units") or 0) * NANO + int(price.get("nanos") or 0)
-            return round(nano / HOURS_A_MONTH) if unit.endswith(".mo") else nano
+            return nano / HOURS_A_MONTH if unit.endswith(".mo") else nano
     return 0
 
 

@@ -1,5 +1,5 @@
-"""Google's own description of its APIs, as google-api-python-client ships it: the judge of what goes
-over the wire. The SDK is lenient. It reads past fields that it does not know and takes unknown
+"""Google's own description of its APIs, as google-api-python-client ships it: the judge of what
+goes over the wire. The SDK is lenient. It reads past fields that it does not know and takes unknown
 words for enums, so that a stand-in that misspells something would never be found out by it."""
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ requests and replies alike: what does not fit is refused, and kept in `problems`
 
 from __future__ import annotations
 
+import copy
 import json
 import socket
 import threading
@@ -105,7 +106,7 @@ class Gce:
         given = {**method.given, **query}
         line = f"{environ['REQUEST_METHOD']} {path}?{urlencode(query)}".removesuffix("?")
         with self._lock:
-            self.calls.append(Call(line, method.ident, given, body))
+            self.calls.append(Call(line, method.ident, given, copy.deepcopy(body)))
         fault = self.faults.take(method.ident)
         if fault is not None and fault.what == "garbage":
             return _send(start, 200, b"<html>a proxy's page", kind="text/html")
@@ -192,7 +193,10 @@ class Gce:
         return self.machines.delete(asked.project, key, disk_too=not leaves).row
 
     def _set_labels(self, asked: Asked) -> Row:
+        """With the fault "raced", somebody else sets one right before."""
         key = (asked.given["zone"], asked.given["instance"])
+        if asked.fault is not None and asked.fault.what == "raced":
+            self.machines.add_label(asked.project, key, "by", "somebody")
         return self.machines.set_labels(asked.project, key, asked.body).row
 
     def _guest_attributes(self, asked: Asked) -> Row:
