@@ -35,6 +35,7 @@ from providers.gcp.names import (
     DEPLOYMENT_TAG,
     TOKEN_TAG,
     check_name,
+    labelled,
     labels_of,
     name_of,
     parted,
@@ -139,7 +140,7 @@ class GcpCloud:
     def list(self) -> Sequence[Instance]:
         """Every machine of ours in the project, and creates that made none. Two calls, however many
         there are, but for pages of 500, and one for each machine that has come up."""
-        ours = f"labels.{DEPLOYMENT_TAG} = {self._deployment}"
+        ours = labelled(self._deployment)
         # Before the machines: a create that is over meanwhile has made the one that is listed.
         creates = unfinished_creates(self._clients, self._deployment, time.time())
         answers = self._clients.aggregated("Instances", "instances", ours)

@@ -8,14 +8,13 @@ from typing import Any
 from providers.base import Leftover, LeftoverKind, ProviderError, RejectedError
 from providers.gcp.clients import Clients
 from providers.gcp.codes import IN_USE, nobodys
-from providers.gcp.names import DEPLOYMENT_TAG, name_of, parted, region_of
+from providers.gcp.names import labelled, name_of, parted, region_of
 from providers.gcp.operations import us_of
 
 
 def find(clients: Clients, deployment: str) -> list[Leftover]:
     """Disks of ours that no machine uses. Raises ProviderError."""
-    ours = f"labels.{DEPLOYMENT_TAG} = {deployment}"
-    answers = clients.aggregated("Disks", "disks", ours)
+    answers = clients.aggregated("Disks", "disks", labelled(deployment))
     return [read_disk(zone, row) for zone, rows in answers for row in rows if not row.users]
 
 

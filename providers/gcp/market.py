@@ -17,6 +17,7 @@ from providers.gcp.prices import Prices
 from providers.gcp.types import MachineType, read_type
 
 CATALOG_S = 24 * 3600.0  # types and their zones are asked for so often
+ARM = "ARM64"  # its images are others, and so is every program that jobs bring
 # Sold as spot, for flex-start or in reservations, but not by the hour.
 _NEVER_STANDARD = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
 _SPOT, _PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
@@ -130,6 +131,9 @@ class Market:
                 self._kept = (now_s + CATALOG_S, catalog)
         return catalog
 
+    def _wanted(self, kind: str) -> bool:
+        return any(fnmatchcase(kind, like) for like in self._patterns)
+
     def _read_catalog(self) -> Catalog:
         """Raises UnpreparedError for a region that there is not."""
         answers = self._clients.aggregated(
@@ -144,7 +148,7 @@ class Market:
         zones: dict[str, list[str]] = {}
         for zone, rows in answers:
             for row in rows if region_of(zone) in self._regions else ():
-                if any(fnmatchcase(row.name, like) for like in self._patterns):
+                if row.architecture != ARM and self._wanted(row.name):
                     types[row.name] = read_type(row)
                     zones.setdefault(row.name, []).append(zone)
         return Catalog(types, zones)

@@ -50,6 +50,11 @@ def target_of(link: str, collection: str = "instances") -> str:
     return name_of(parts[-3], parts[-1])
 
 
+def labelled(deployment: str) -> str:
+    """A filter: what is of a deployment. In quotes, or an id of digits would be a number."""
+    return f'labels.{DEPLOYMENT_TAG} = "{deployment}"'
+
+
 def check_name(name: str) -> None:
     """Raises RejectedError for what Compute Engine takes for no name of a machine."""
     if not _NAME.fullmatch(name):

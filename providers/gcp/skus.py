@@ -29,7 +29,7 @@ _HOSTS = (
     ("a3-megagpu-*", "a3plus instance"),
     ("a3-ultragpu-*", "a3ultra instance"),
     ("a3-*", "a3 instance"),
-    ("a4-*", "a4 instance"),
+    ("a4*", "a4 instance"),
     ("g2-*", "g2 instance"),
 )
 # guestAcceleratorType -> what its SKU is called, without the maker; the mega has had three names.

@@ -16,6 +16,7 @@ TYPES: dict[str, tuple[int, int, str, int, int, tuple[str, ...]]] = {
     "a3-megagpu-8g": (208, 1872, "nvidia-h100-mega-80gb", 8, 16, ("us-east4-a",)),
     "a2-highgpu-1g": (12, 85, "nvidia-tesla-a100", 1, 0, ("us-central1-a",)),
     "g2-standard-4": (4, 16, "nvidia-l4", 1, 0, ("us-central1-a", "us-east4-a")),
+    "a4x-highgpu-4g": (140, 884, "nvidia-l4", 4, 0, ZONES),  # of ARM; its card is a cheap one here
     "e2-standard-4": (4, 16, "", 0, 0, ZONES),
 }
 # What a part costs by the hour: (on demand, spot), USD; local disks by the month.
@@ -24,6 +25,8 @@ PARTS = {
     "A3 Instance Ram": (0.002605, 0.0011),
     "A3Plus Instance Core": (0.029917, 0.0110),
     "A3Plus Instance Ram": (0.002605, 0.0010),
+    "A4 Instance Core": (0.03, 0.01),
+    "A4 Instance Ram": (0.003, 0.001),
     "A2 Instance Core": (0.031611, 0.009483),
     "A2 Instance Ram": (0.004237, 0.001271),
     "G2 Instance Core": (0.024988, 0.0075),
@@ -119,7 +122,7 @@ def machine_type(kind: str, zone: str, host: str) -> dict[str, Any]:
         "memoryMb": gib * 1024,
         "zone": zone,
         "selfLink": f"{host}/zones/{zone}/machineTypes/{kind}",
-        "architecture": "X86_64",
+        "architecture": "ARM64" if kind.startswith("a4x") else "X86_64",
     }
     if card:
         row["accelerators"] = [{"guestAcceleratorType": card, "guestAcceleratorCount": count}]
