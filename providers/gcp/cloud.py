@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ class GcpCloud:
         labels = labels_of(tags)
         self._check_price(request, labels)
         named = "" if request.image_id.startswith(DOCKER) else request.image_id
-        site = Site(**{**vars(self._site), "image": named or self._site.image})
+        site = replace(self._site, image=named or self._site.image)
         body = instance(request, labels, site, cloudinit.user_data(request, host_key=False))
         for attempt in range(ATTEMPTS):
             operation = self._insert(request, body, attempt, deadline_s)

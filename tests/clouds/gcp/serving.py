@@ -61,4 +61,4 @@ def serving(folder: Path, address: str = "127.0.0.1") -> Iterator[StandIn]:
         server.shutdown()
         thread.join()
         server.server_close()
-    assert gce.problems == []
+    assert gce.problems == [], gce.problems
