@@ -26,7 +26,6 @@ from providers.codes import Codes, Row
 
 NOT_FOUND = frozenset({"notFound", "RESOURCE_NOT_FOUND"})
 EXISTS = frozenset({"alreadyExists", "RESOURCE_ALREADY_EXISTS"})
-IN_USE = frozenset({"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"})
 CHANGED = frozenset({"conditionNotMet", "CONDITION_NOT_MET", "HTTP 412"})
 
 _NONE = r"limit: 0(\.0+)?(?![.\d])"

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from providers.base import Leftover, LeftoverKind, ProviderError, RejectedError
+from providers.base import Leftover, LeftoverKind, ProviderError
 from providers.gcp.clients import Clients
-from providers.gcp.codes import IN_USE, nobodys
+from providers.gcp.codes import nobodys
 from providers.gcp.names import labelled, name_of, parted, region_of
 from providers.gcp.operations import us_of
 
@@ -39,7 +39,5 @@ def discard(clients: Clients, leftover_id: str) -> None:
     try:
         clients.call("Disks", "delete_unary", zone=zone, disk=disk)
     except ProviderError as error:
-        if error.code in IN_USE:
-            raise RejectedError(str(error), code=error.code) from None
         if not nobodys(error):
             raise

@@ -107,6 +107,14 @@ class Project:
         self.works[row["name"]] = work
         return work
 
+    def finish_all(self) -> None:
+        """What goes on is done, however long it was to take, and machines are up."""
+        for work in self.works.values():
+            work.due_s = 0.0
+        self.advance()
+        for machine in self.machines.values():
+            machine.up_s = 0.0
+
     def advance(self) -> None:
         """What has come due meanwhile is done."""
         now_s = time.monotonic()

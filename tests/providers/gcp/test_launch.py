@@ -25,7 +25,6 @@ from providers.base import (
 from providers.gcp.launch import FLEX_START_S, Site, instance
 from providers.gcp.operations import ATTEMPTS, request_id
 from tests.providers.gcp.conftest import Lab, request
-from tests.rigs.local_cloud import wait_for
 
 SITE = Site("lab", "projects/i/global/images/one")
 
@@ -215,13 +214,14 @@ def test_what_google_cloud_has_no_name_for_is_rejected(lab: Lab, changes: dict[s
 
 
 def test_a_slow_operation_is_pending_and_then_listed(lab: Lab) -> None:
-    lab.gce.machines.delay_s = 0.8
+    lab.gce.machines.delay_s = 600.0
     cloud = lab.cloud(patience_s=0.2)
     answer = cloud.launch(request("spotd-slow"))
     assert isinstance(answer, Pending)
     assert answer.operation.startswith("us-central1-a/operation-")
     assert [i.state for i in cloud.list()] == [InstanceState.PENDING]
-    wait_for(lambda: [i.state for i in cloud.list()] == [InstanceState.RUNNING])
+    lab.project.finish_all()
+    assert [i.state for i in cloud.list()] == [InstanceState.RUNNING]
 
 
 @pytest.mark.parametrize("what", ["http_500", "garbage", "unauthorized", "lost_reply"])
@@ -239,6 +239,7 @@ def test_the_answer_to_a_create_that_failed_before_is_not_the_answer_to_this_one
             cloud.launch(request("spotd-again"))
     lab.gce.market.stock.clear()
     assert isinstance(cloud.launch(request("spotd-again")), Launched)
+    lab.project.finish_all()
     assert [i.state for i in cloud.list()] == [InstanceState.RUNNING]
 
 
