@@ -96,7 +96,6 @@ class Gce:
         try:
             method = described.method(str(environ["REQUEST_METHOD"]), path)
             query = dict(parse_qsl(str(environ.get("QUERY_STRING", ""))))
-            query.pop("$alt", None)  # the SDK's own
             described.check_parameters(method, query)
             body = json.loads(text) if text else None
             if method.request:
