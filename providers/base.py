@@ -227,6 +227,7 @@ class LeftoverKind(str, Enum):
     DISK = "disk"
     ADDRESS = "address"
     CARD = "card"  # a network interface: free by itself, but it holds addresses
+    HUSK = "husk"  # a create that failed, where the cloud keeps it with what was made for it
 
 
 @dataclass(frozen=True)
@@ -317,6 +318,9 @@ class Provider(Protocol):
         limits_life: `LaunchRequest.max_run_s` is kept by the cloud itself.
         power_off: what a machine runs, as the user that it was launched with, to switch itself off
             and stop costing; empty where a machine that is off is still paid for.
+        prepared_file: what the preparation that a machine is launched with leaves there when it is
+            over, readable by everybody: "ok", or one line on what is wrong. Empty where machines
+            come as they are.
     """
 
     name: str
@@ -324,6 +328,7 @@ class Provider(Protocol):
     watcher: str
     limits_life: bool
     power_off: tuple[str, ...]
+    prepared_file: str
 
     @property
     def visibility_s(self) -> float:
@@ -358,8 +363,9 @@ class Provider(Protocol):
 
     def leftovers(self) -> Sequence[Leftover]:
         """Disks, addresses and cards that carry our deployment's tag and hang on no machine (a
-        volume that is available, an interface or an address without an association), complete, or
-        an error; nothing where a machine's end takes all of it along."""
+        volume that is available, an interface or an address without an association), and creates
+        that failed and are still there; complete, or an error; nothing where a machine's end takes
+        all of it along."""
         ...
 
     def discard(self, leftover_id: str) -> None:

@@ -34,13 +34,13 @@ class Codes:
 
     def __init__(self, vendor: str, rows: Sequence[Row]) -> None:
         self._vendor = vendor
-        self._rows = rows
+        self.rows = rows
         self._lock = threading.Lock()
         self.unfamiliar: Counter[str] = Counter()
 
     def error(self, code: str, text: str, retry_after_s: float | None = None) -> ProviderError:
         """What the vendor's `code` and words mean; `retry_after_s` as it said, if it did."""
-        row = self._row(code, text)
+        row = self.row(code, text)
         told = text if not code or code in text else f"{code}: {text}"
         if row is None:
             self._count(code, told)
@@ -50,8 +50,9 @@ class Codes:
             return row.error(told, retry_after_s=pause_s, code=code)
         return row.error(told, scope=row.scope, code=code)
 
-    def _row(self, code: str, text: str) -> Row | None:
-        for row in self._rows:
+    def row(self, code: str, text: str) -> Row | None:
+        """The one that counts; None when none fits."""
+        for row in self.rows:
             if fnmatchcase(code, row.code) and re.search(row.text, text, re.IGNORECASE):
                 return row
         return None

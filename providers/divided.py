@@ -34,6 +34,7 @@ class Divided:
         self.watcher = makes.watcher
         self.limits_life = makes.limits_life
         self.power_off = makes.power_off
+        self.prepared_file = makes.prepared_file
         self._makes = makes
         self._ends = ends
 

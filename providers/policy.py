@@ -27,7 +27,7 @@ class Place:
 @dataclass(frozen=True)
 class PolicyFacts:
     """`stores` are URLs of the deployment's own store and of checkpoints, which nodes write to.
-    `account` is what else the cloud's names need (GCP: project; Azure: subscription_id,
+    `account` is what else the cloud's names need (AWS: queue; GCP: project; Azure: subscription_id,
     resource_group)."""
 
     deployment: str

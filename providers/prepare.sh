@@ -23,14 +23,25 @@ local_disks() {
             *"Instance Storage"* | *nvme_card* | *"Microsoft NVMe Direct Disk"* | *"NVMe Direct"*) ;;
             *) continue ;;
         esac
-        # Never one that has anything on it, whoever put it there.
-        [ -z "$(lsblk -no FSTYPE,MOUNTPOINT "$name" | tr -d ' \n')" ] && echo "$name"
+        # Never one that has anything on it (a file system, a table of partitions), whoever put it
+        # there, nor one that does not let itself be looked at.
+        signs=$(wipefs --no-act "$name" 2>/dev/null) && [ -z "$signs" ] && echo "$name"
     done
 }
+
+# AWS's GPU images put their disks together by themselves: an LVM volume, mounted here.
+theirs=/opt/dlami/nvme service=dlami-nvme
 
 mount_data() {
     mkdir -p "$data"
     mountpoint -q "$data" && return 0
+    # Waits for it, where it is still at work; one that fails leaves us what it has not touched.
+    systemctl is-enabled -q "$service" 2>/dev/null && systemctl start "$service"
+    if mountpoint -q "$theirs"; then
+        mount --bind "$theirs" "$data" && return 0
+        echo "$theirs cannot be mounted at $data"
+        return 1
+    fi
     mapfile -t disks < <(local_disks)
     case ${#disks[@]} in
         0) return 0 ;;
@@ -43,8 +54,11 @@ mount_data() {
             ;;
     esac
     # Scratch: nothing on it outlives the machine, so it may keep a journal of nothing.
-    mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1 "$device" &&
-        mount -o noatime,discard "$device" "$data" || { echo "no file system on $device"; return 1; }
+    if ! mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1 "$device" >/dev/null 2>&1 ||
+        ! mount -o noatime,discard "$device" "$data"; then
+        echo "no file system on $device"
+        return 1
+    fi
 }
 
 clock_is_set() {
@@ -64,9 +78,11 @@ check_gpus() {
         case "$(cat "$device/class")" in 0x0300* | 0x0302*) want=$((want + 1)) ;; esac
     done
     [ "$want" = 0 ] && return 0
+    # One that hangs costs a minute each time; the agent waits for us, and not for ever.
+    until=$((SECONDS + 240))
     for _ in $(seq 60); do
         have=$(timeout 60 nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null | grep -c GPU-)
-        [ "$have" = "$want" ] && break
+        if [ "$have" = "$want" ] || [ "$SECONDS" -ge "$until" ]; then break; fi
         sleep 2
     done
     [ "$have" = "$want" ] || { echo "nvidia-smi shows $have of $want GPUs"; return 1; }
@@ -74,9 +90,9 @@ check_gpus() {
         systemctl is-enabled -q nvidia-fabricmanager 2>/dev/null; then
         systemctl start nvidia-fabricmanager || { echo "the fabric manager does not run"; return 1; }
     fi
-    # Errors that a driver reports so early are the board's: 48 double bit, 63/64 row remapping,
+    # Errors that a driver reports so early are the board's: 48 double bit, 64 row remapping failed,
     # 74 NVLink, 79 fallen off the bus, 94/95 contained and uncontained, 119/120 GSP.
-    xid=$(dmesg 2>/dev/null | grep -oE 'Xid \([^)]*\): (48|63|64|74|79|94|95|119|120)\b' | head -1)
+    xid=$(dmesg 2>/dev/null | grep -oE 'Xid \([^)]*\): (48|64|74|79|94|95|119|120)\b' | head -1)
     [ -z "$xid" ] || { echo "a GPU reports $xid"; return 1; }
     nvidia-smi -pm 1 >/dev/null 2>&1
     return 0

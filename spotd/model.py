@@ -327,6 +327,7 @@ class Timing:
     reterminate_s: float = 60.0  # a terminate that did not take is repeated
     unattended_s: float = 86_400.0  # how long a machine may go on without us; see decide/expiry.py
     drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
+    waits_s: float = 900.0  # without a machine before a job's user is told
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from spotd.errors import ExitCode, UserError
 KINDS = {
     "local": "providers.local.cloud:LocalCloud",
     "aws": "providers.aws.cloud:AwsCloud",
+    "azure": "providers.azure.cloud:AzureCloud",
     "gcp": "providers.gcp.cloud:GcpCloud",
 }
 

@@ -21,6 +21,12 @@ from providers.base import (
 CONNECT_S = 3.0
 SIDE_BY_SIDE = 8  # regions that one question goes to at once
 
+# Refusals that other credentials do not help against: a right is missing, or the account is held.
+_RIGHTS = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
+_ACCOUNT = ("PendingVerification", "Blocked")
+_CREDENTIALS = "see that `aws sts get-caller-identity` works as the user that runs spotd"
+_POLICY = "`spotctl doctor --policy aws` prints the rights that it needs"
+
 T = TypeVar("T")
 
 
@@ -52,7 +58,7 @@ class Clients:
             client = self._client(service, region)
             return dict(getattr(client, operation)(**parameters))
         except failures.ClientError as error:
-            raise _translated(error.response, region) from None
+            raise self._refusal(error.response, region) from None
         except (
             failures.CredentialRetrievalError,
             failures.NoCredentialsError,
@@ -63,12 +69,12 @@ class Clients:
             failures.TokenRetrievalError,
             failures.InvalidConfigError,
         ) as error:
-            fix = "see that `aws sts get-caller-identity` works as the user that runs spotd"
-            raise AuthError(f"no credentials for AWS: {error}; {fix}") from None
+            self._forget()
+            raise AuthError(f"no credentials for AWS: {error}; {_CREDENTIALS}") from None
         except failures.ParamValidationError as error:
             raise RejectedError(f"{region}: {error}") from None
-        except failures.InvalidRegionError as error:
-            raise UnpreparedError(str(error)) from None
+        except failures.InvalidRegionError:
+            raise UnpreparedError(_no_region(region)) from None
         except failures.EndpointConnectionError as error:
             if not self._known(region):
                 raise UnpreparedError(_no_region(region)) from None
@@ -105,11 +111,29 @@ class Clients:
         wait(answers)
         return [(region, answer.result()) for region, answer in zip(regions, answers, strict=True)]
 
+    def _refusal(self, response: Mapping[str, Any], region: str) -> ProviderError:
+        found = _translated(response, region)
+        if not isinstance(found, AuthError) or found.code in _ACCOUNT:
+            return found
+        if found.code in _RIGHTS:
+            return AuthError(f"{found}; {_POLICY}", code=found.code)
+        self._forget()
+        return AuthError(f"{found}; {_CREDENTIALS}", code=found.code)
+
+    def _forget(self) -> None:
+        """The next call looks for credentials anew: those in a file may have been changed."""
+        with self._lock:
+            self._session = None
+            self._clients.clear()
+
     def _known(self, region: str) -> bool:
         """Whether the SDK has heard of it; a region may be newer than the SDK."""
+        import botocore.session
+
+        session = botocore.session.Session()
         return any(
-            region in self._session.get_available_regions("ec2", partition)
-            for partition in self._session.get_available_partitions()
+            region in session.get_available_regions("ec2", partition)
+            for partition in session.get_available_partitions()
         )
 
     def _client(self, service: str, region: str) -> Any:
@@ -136,6 +160,13 @@ class Clients:
             user_agent_extra="spotd",
         )
         return self._session.create_client(service, region_name=region, config=config)
+
+
+def search(query: str, answer: Mapping[str, Any]) -> Any:
+    """The part of an answer that a JMESPath names, as `aws --query` does it."""
+    import jmespath  # type: ignore[import-untyped]
+
+    return jmespath.search(query, answer)
 
 
 def _no_region(region: str) -> str:

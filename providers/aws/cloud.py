@@ -68,6 +68,7 @@ class AwsCloud:
     limits_life = False
     # Behaviour at shutdown is terminate: what is off is gone.
     power_off = ("sudo", "-n", "shutdown", "-h", "now")
+    prepared_file = cloudinit.STATE
     # EC2 promises nothing; what it tells is eventually consistent, mostly within seconds.
     visibility_s = 60.0
 
@@ -127,11 +128,17 @@ class AwsCloud:
         return [read_instance(region, row) for region, rows in answers for row in rows]
 
     def notices(self) -> Sequence[Notice]:
-        """Spot requests that are marked, and what EventBridge has put into the queue."""
+        """Spot requests that are marked, and what EventBridge has put into the queue. A region
+        that fails takes no warning of another along; it is told when there is none."""
         answers = self._clients.everywhere(
-            self._regions, lambda region: self._warnings[region].read()
+            self._regions, lambda region: [self._warnings[region].read()]
         )
-        return [notice for _, notices in answers for notice in notices]
+        heard = [answer for _, [answer] in answers]
+        found = [notice for notices, _ in heard for notice in notices]
+        for _, failed in heard:
+            if failed is not None and not found:
+                raise failed
+        return found
 
     def renew(self, instance_id: str, expires_at_us: int) -> None:
         """Move the expiry tag on; an unknown id, and a machine that ends, are success."""

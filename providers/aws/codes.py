@@ -25,12 +25,13 @@ MISMATCH = "IdempotentParameterMismatch"
 NOBODYS = frozenset(
     {
         *("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"),
-        *("InvalidVolume.NotFound", "InvalidVolumeID.Malformed", "InvalidParameterValue"),
+        *("InvalidVolume.NotFound", "InvalidVolumeID.Malformed"),
         *("InvalidNetworkInterfaceID.NotFound", "InvalidNetworkInterfaceId.Malformed"),
         "InvalidAllocationID.NotFound",
     }
 )
-IN_USE = frozenset({"VolumeInUse", "InvalidParameterValue", "InvalidIPAddress.InUse"})
+IN_USE = frozenset({"VolumeInUse", "InvalidIPAddress.InUse", "InvalidNetworkInterface.InUse"})
+BAD_VALUE = "InvalidParameterValue"  # of an interface in use, too: its words alone say that
 
 CODES = Codes(
     "AWS",
@@ -70,8 +71,13 @@ CODES = Codes(
         Row("InvalidSubnetID.*", UnpreparedError),
         Row("InvalidGroup.*", UnpreparedError),
         Row("InvalidSecurityGroupID.*", UnpreparedError),
+        Row("InvalidPlacementGroup.*", UnpreparedError),
         Row("ParameterNotFound", UnpreparedError),
-        Row("InvalidParameterValue", UnpreparedError, text="instance profile"),
+        Row("*NonExistentQueue", UnpreparedError),
+        Row("QueueDoesNotExist", UnpreparedError),
+        Row("NoSuchEntity", UnpreparedError),
+        Row("ResourceNotFoundException", UnpreparedError),
+        Row(BAD_VALUE, UnpreparedError, text="instance profile"),
         Row("InvalidCapacityReservationId.*", CapacityError),
         Row(MISMATCH, RejectedError),
         Row("InvalidInstanceType", RejectedError),

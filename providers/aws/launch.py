@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +45,7 @@ def run_instances(
         "MinCount": 1,
         "MaxCount": 1,
         "NetworkInterfaces": _interfaces(request, site, fabric),
-        "UserData": base64.b64encode(user_data.encode()).decode(),
+        "UserData": user_data,  # in base64 on the wire: botocore does that
         # Two hops, so that a container on the machine hears its notice.
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2},
         # The machine's own way out, and the dead-man's: off is gone.

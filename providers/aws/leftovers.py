@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from providers.aws.clients import Clients
-from providers.aws.codes import IN_USE, NOBODYS
+from providers.aws.codes import BAD_VALUE, IN_USE, NOBODYS
 from providers.aws.listing import name_of, tag_filter, tags_of, us_of
 from providers.base import Leftover, LeftoverKind, ProviderError, RejectedError
 
@@ -41,7 +41,7 @@ def find(clients: Clients, region: str, deployment: str) -> Iterator[Leftover]:
             row.get("AvailabilityZone", ""),
         )
     for row in clients.call(region, "describe_addresses", Filters=[ours])["Addresses"]:
-        if not row.get("AssociationId"):
+        if row.get("AllocationId") and not (row.get("AssociationId") or row.get("InstanceId")):
             yield Leftover(
                 name_of(region, row["AllocationId"]), LeftoverKind.ADDRESS, tags_of(row), region
             )
@@ -54,7 +54,8 @@ def discard(clients: Clients, region: str, resource: str) -> None:
             try:
                 clients.call(region, operation, **{parameter: resource})
             except ProviderError as error:
-                if error.code in IN_USE:
+                bad = error.code == BAD_VALUE
+                if error.code in IN_USE or (bad and "in use" in str(error)):
                     raise RejectedError(str(error), code=error.code) from None
-                if error.code not in NOBODYS:
+                if error.code not in NOBODYS and not bad:
                     raise

@@ -75,14 +75,24 @@ class Market:
             listed = catalog.listed.get(kind, 0)
             for zone, zone_id in zones.items() if listed else ():
                 yield offer(kind, zone, zone_id, _PLAIN, listed)
-        for row in self._reservations(region):
+        yield from self._reserved(region, catalog)
+
+    def _reserved(self, region: str, catalog: Catalog) -> Iterator[Offer]:
+        """Of each pool the first reservation with a machine to spare: a pool is one offer."""
+        found: dict[str, Offer] = {}
+        rows = self._reservations(region)
+        for row in sorted(rows, key=lambda row: str(row["CapacityReservationId"])):
             kind, listed = row["InstanceType"], catalog.listed.get(row["InstanceType"], 0)
             if kind in catalog.types and listed and row.get("AvailableInstanceCount"):
                 block = row.get("ReservationType") == "capacity-block"
                 capacity = CapacityType.BLOCK if block else CapacityType.RESERVED
                 place = (row["AvailabilityZone"], row.get("AvailabilityZoneId", ""))
                 # It is paid for whether used or not; what that comes to is on AWS's bill alone.
-                yield offer(kind, *place, capacity, listed, row["CapacityReservationId"])
+                offer = self._offer(
+                    region, catalog, kind, *place, capacity, listed, row["CapacityReservationId"]
+                )
+                found.setdefault(offer.key, offer)
+        yield from found.values()
 
     def _offer(
         self,

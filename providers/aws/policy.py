@@ -21,10 +21,15 @@ from providers.policy import (
 )
 
 _LOOK = (
-    *("ec2:DescribeInstances", "ec2:DescribeInstanceStatus", "ec2:DescribeInstanceTypes"),
-    *("ec2:DescribeInstanceTypeOfferings", "ec2:DescribeSpotPriceHistory", "ec2:DescribeImages"),
+    *("ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeInstanceTypeOfferings"),
+    *("ec2:DescribeSpotPriceHistory", "ec2:DescribeSpotInstanceRequests", "ec2:DescribeImages"),
     *("ec2:DescribeSubnets", "ec2:DescribeSecurityGroups", "ec2:DescribeAvailabilityZones"),
+    *("ec2:DescribeCapacityReservations", "servicequotas:GetServiceQuota"),
 )
+# The Price List API is in few regions and answers for all: see PRICES_REGION of market.py.
+_LOOK_AT_PRICES = ("pricing:GetProducts",)
+_PUBLIC_PARAMETERS = "arn:aws:ssm:*::parameter/aws/service/*"
+_HEAR = ("sqs:GetQueueUrl", "sqs:ReceiveMessage", "sqs:DeleteMessage")
 # What a machine may leave behind, and what deletes it. EC2 itself refuses to delete what hangs on a
 # machine, and nobody here may take it off: neither DetachVolume nor its like is anywhere.
 _LOOK_FOR_LEFTOVERS = (
@@ -34,11 +39,14 @@ _DISCARD = ("ec2:DeleteVolume", "ec2:DeleteNetworkInterface", "ec2:ReleaseAddres
 _INSTANCES = "arn:aws:ec2:*:*:instance/*"
 _DISKS, _CARDS = "arn:aws:ec2:*:*:volume/*", "arn:aws:ec2:*:*:network-interface/*"
 _ADDRESSES = "arn:aws:ec2:*:*:elastic-ip/*"
+_REQUESTS = "arn:aws:ec2:*:*:spot-instances-request/*"
+# Made once in an account, by EC2, with the rights of whoever asks for its first spot machine.
+_SPOT_ROLE = "arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"
 # What a machine is made of beside itself.
 _PARTS = (
-    *(_DISKS, _CARDS),
+    *(_DISKS, _CARDS, _REQUESTS, "arn:aws:ec2:*::image/*"),
     *("arn:aws:ec2:*:*:subnet/*", "arn:aws:ec2:*:*:security-group/*"),
-    *("arn:aws:ec2:*:*:launch-template/*", "arn:aws:ec2:*::image/*"),
+    *("arn:aws:ec2:*:*:capacity-reservation/*", "arn:aws:ec2:*:*:placement-group/*"),
 )
 # Never for a machine, whatever other policy somebody attaches to its role. User data has the host
 # key that a new machine is recognised by.
@@ -67,12 +75,15 @@ def _control(facts: PolicyFacts) -> list[Document]:
     create["StringLike"] = {"ec2:InstanceType": [*facts.instance_types]}
     return [
         _allow("Look", (*_LOOK, *_LOOK_FOR_LEFTOVERS), ["*"], _here(facts)),
+        _allow("LookAtPrices", _LOOK_AT_PRICES, ["*"], {}),
+        _allow("ReadPublicParameters", ["ssm:GetParameter"], [_PUBLIC_PARAMETERS], _here(facts)),
+        *_hear(facts),
         _allow("CreateTagged", ["ec2:RunInstances"], [_INSTANCES], create),
         _allow("CreateFromParts", ["ec2:RunInstances"], _PARTS, _here(facts)),
         _allow(
             "TagWhatIsCreated",
             ["ec2:CreateTags"],
-            [_INSTANCES, _DISKS, _CARDS],
+            [_INSTANCES, _DISKS, _CARDS, _REQUESTS],
             {"StringEquals": {"ec2:CreateAction": "RunInstances"} | tagged},
         ),
         _move_on_expiry(facts),
@@ -84,8 +95,20 @@ def _control(facts: PolicyFacts) -> list[Document]:
             [f"arn:aws:iam::*:role/{facts.name(NODE)}"],
             {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
         ),
+        _allow(
+            "MakeTheRoleOfSpot",
+            ["iam:CreateServiceLinkedRole"],
+            [_SPOT_ROLE],
+            {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
+        ),
         *_objects(facts.own_places("s3")),
     ]
+
+
+def _hear(facts: PolicyFacts) -> list[Document]:
+    """Of the one queue that the configuration names."""
+    queue = facts.account.get("queue", "")
+    return [_allow("Hear", _HEAR, [f"arn:aws:sqs:*:*:{queue}"], _here(facts))] if queue else []
 
 
 def _reaper(facts: PolicyFacts) -> list[Document]:

@@ -1,5 +1,5 @@
 """What our machines need in a region and find there: image, subnets, firewall. Found by tag, as
-`spotctl init aws` made them."""
+`spotctl init aws` made them: the tag's value is the kind of network."""
 
 from __future__ import annotations
 
@@ -54,20 +54,26 @@ class Sites:
         if subnet is None:
             have = ", ".join(sorted(network.subnets)) or "no zone"
             raise UnpreparedError(
-                f"{zone} has no subnet with the tag {NETWORK_TAG} ({have} of {region} has one): "
-                f"run `spotctl init aws --region {region}`"
+                f"{zone} has no subnet with the tag {self._tag} ({have} of {region} has one): "
+                f"{self._fix(region)}"
             )
         if not network.groups:
             raise UnpreparedError(
-                f"{region} has no security group with the tag {NETWORK_TAG}: "
-                f"run `spotctl init aws --region {region}`"
+                f"{region} has no security group with the tag {self._tag}: {self._fix(region)}"
             )
         named = image or self._image
         ami, device = self._fresh((named, region), lambda: self._ami(region, named))
         return Site(ami, subnet, network.groups, self._network == "public", self._role, device)
 
+    @property
+    def _tag(self) -> str:
+        return f"{NETWORK_TAG}={self._network}"
+
+    def _fix(self, region: str) -> str:
+        return f"run `spotctl init aws --network {self._network} --region {region}`"
+
     def _look(self, region: str) -> _Network:
-        tagged = [{"Name": "tag-key", "Values": [NETWORK_TAG]}]
+        tagged = [{"Name": f"tag:{NETWORK_TAG}", "Values": [self._network]}]
         rows = self._clients.pages(region, "describe_subnets", "Subnets", Filters=tagged)
         subnets: dict[str, str] = {}
         # The first by name, so that a replay of a launch asks for the same one.
@@ -81,13 +87,18 @@ class Sites:
     def _ami(self, region: str, named: str) -> tuple[str, str]:
         """(AMI, its root device)."""
         ami = named
-        if named.startswith("ssm:"):
-            parameter = named.removeprefix("ssm:")
-            answer = self._clients.call(region, "get_parameter", service="ssm", Name=parameter)
-            ami = str(answer["Parameter"]["Value"])
-        images = self._clients.pages(region, "describe_images", "Images", ImageIds=[ami])
+        try:
+            if named.startswith("ssm:"):
+                parameter = named.removeprefix("ssm:")
+                answer = self._clients.call(region, "get_parameter", service="ssm", Name=parameter)
+                ami = str(answer["Parameter"]["Value"])
+            images = self._clients.pages(region, "describe_images", "Images", ImageIds=[ami])
+        except UnpreparedError as error:
+            raise UnpreparedError(
+                f"{_no_image(region, named)} ({error})", code=error.code
+            ) from None
         if not images:
-            raise UnpreparedError(f"{region} has no image {ami} ({named}) that we may use")
+            raise UnpreparedError(_no_image(region, named))
         return ami, str(images[0].get("RootDeviceName") or ROOT_DEVICE)
 
     def _fresh(self, key: tuple[str, str], read: Callable[[], Any]) -> Any:
@@ -100,3 +111,10 @@ class Sites:
         with self._lock:
             self._kept[key] = (now_s + FRESH_S, value)
         return value
+
+
+def _no_image(region: str, named: str) -> str:
+    return (
+        f"{region} has no image {named} that this account may use: "
+        "name one that it has, by `image` of the provider or image_id of the job"
+    )

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from providers.aws.clients import Clients
 from providers.aws.listing import name_of, tag_filter, us_of
-from providers.base import Notice, NoticeKind
+from providers.base import Notice, NoticeKind, ProviderError, UnpreparedError
 
 NOTICE_US = 120_000_000  # between the warning and the end
 A_RECEIPT = 10  # the most messages that SQS hands out at once
@@ -36,12 +36,17 @@ class Warnings:
         self._lock = threading.Lock()
         self._told: list[str] = []
 
-    def read(self) -> list[Notice]:
-        """Raises ProviderError."""
-        found = [*self._requests()]
-        if self._queue:
-            found.extend(self._events())
-        return found
+    def read(self) -> tuple[list[Notice], ProviderError | None]:
+        """What was heard, and what one of the two ways failed with: it makes the other one, and
+        what came before it, no less true."""
+        found: list[Notice] = []
+        failed: ProviderError | None = None
+        for ask in (self._requests, self._events):
+            try:
+                found.extend(ask())
+            except ProviderError as error:
+                failed = failed or error
+        return found, failed
 
     def _requests(self) -> Iterator[Notice]:
         rows = self._clients.pages(
@@ -62,6 +67,8 @@ class Warnings:
                 yield _warning(name, NoticeKind.PREEMPT, at_us, "spot request", text)
 
     def _events(self) -> Iterator[Notice]:
+        if not self._queue:
+            return
         with self._lock:
             self._forget_told()
             for _ in range(MOST_RECEIPTS):
@@ -86,29 +93,38 @@ class Warnings:
 
     def _sqs(self, operation: str, **parameters: Any) -> dict[str, Any]:
         if not self._url:
-            answer = self._clients.call(
-                self._region, "get_queue_url", service="sqs", QueueName=self._queue
-            )
-            self._url = answer["QueueUrl"]
+            self._url = self._find()
         return self._clients.call(
             self._region, operation, service="sqs", QueueUrl=self._url, **parameters
         )
 
+    def _find(self) -> str:
+        try:
+            answer = self._clients.call(
+                self._region, "get_queue_url", service="sqs", QueueName=self._queue
+            )
+        except UnpreparedError as error:
+            fix = f"run `spotctl init aws --region {self._region}`, or take `queue` out"
+            text = f"{self._region} has no queue {self._queue!r} for warnings: {fix}"
+            raise UnpreparedError(text, code=error.code) from None
+        return str(answer["QueueUrl"])
+
 
 def read_event(region: str, body: str) -> Notice | None:
     """The notice in an EventBridge event; None for any other, and for what is none. It may be of
-    anybody's machine: rules cannot be limited to a tag."""
+    anybody's machine: rules cannot be limited to a tag. Times are in UTC."""
     try:
         event = json.loads(body)
         kind = _EVENTS.get(event["detail-type"])
         instance = event["detail"]["instance-id"]
-        at_us = us_of(datetime.fromisoformat(event["time"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        at = datetime.fromisoformat(event["time"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if kind is None or not isinstance(instance, str):
         return None
     detail: Mapping[str, Any] = event["detail"]
     text = str(detail.get("instance-action") or event["detail-type"])
+    at_us = us_of(at if at.tzinfo else at.replace(tzinfo=UTC))
     return _warning(name_of(region, instance), kind, at_us, "EventBridge", text)
 
 

@@ -1,9 +1,11 @@
 """Role definitions for Azure: of the control box, of the reaper, and of the machines.
 
 What they apply to is their scope: the deployment's resource group, which must be its own, because
-Azure's roles cannot ask for tags. Users cannot write deny assignments, so what a machine must not
-do is what its role does not have; its identity gets no other role. Actions and attributes: Azure's
-resource provider operations, and its format of role assignment conditions.
+Azure's roles cannot ask for tags. What Azure tells for a whole subscription only, the control box
+may read there by a role of its own ("market"), which changes nothing. Users cannot write deny
+assignments, so what a machine must not do is what its role does not have; its identity gets no
+other role. Actions and attributes: Azure's resource provider operations, and its format of role
+assignment conditions.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from collections.abc import Sequence
 from providers.policy import CONTROL, NODE, REAPER, Document, Place, PolicyFacts
 
 _MACHINES = "Microsoft.Compute/virtualMachines"
-_LOOK = (
-    *(f"{_MACHINES}/read", f"{_MACHINES}/instanceView/read"),
+MARKET = "market"
+_LOOK = (f"{_MACHINES}/read", f"{_MACHINES}/instanceView/read")
+# Sizes, quotas, how far an operation is, and the run time statuses of machines.
+_LOOK_EVERYWHERE = (
     *("Microsoft.Compute/skus/read", "Microsoft.Compute/locations/usages/read"),
+    *("Microsoft.Compute/locations/operations/read", f"{_MACHINES}/read"),
 )
 _MAKE = (
     *(f"{_MACHINES}/write", "Microsoft.Compute/disks/write"),
@@ -25,6 +30,8 @@ _MAKE = (
     *("Microsoft.Network/publicIPAddresses/write", "Microsoft.Network/publicIPAddresses/read"),
     *("Microsoft.Network/publicIPAddresses/join/action",),
     "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
+    # The ranks of a gang, joined by InfiniBand.
+    *("Microsoft.Compute/availabilitySets/write", "Microsoft.Compute/availabilitySets/read"),
 )
 # Cards and addresses are read as they are made (above); Azure refuses to delete what is in use.
 _LOOK_FOR_LEFTOVERS = ("Microsoft.Compute/disks/read",)
@@ -43,17 +50,24 @@ def policies(facts: PolicyFacts) -> dict[str, Document]:
     look = (*_LOOK, *_LOOK_FOR_LEFTOVERS)
     return {
         facts.name(CONTROL): _role(facts, CONTROL, (*look, *_MAKE, *_END), control),
+        facts.name(MARKET): _role(facts, MARKET, _LOOK_EVERYWHERE, [], everywhere=True),
         facts.name(REAPER): _role(facts, REAPER, (f"{_MACHINES}/read", *_END), []),
         facts.name(NODE): _role(facts, NODE, (), node),
     }
 
 
 def _role(
-    facts: PolicyFacts, role: str, actions: Sequence[str], places: Sequence[Place]
+    facts: PolicyFacts,
+    role: str,
+    actions: Sequence[str],
+    places: Sequence[Place],
+    *,
+    everywhere: bool = False,
 ) -> Document:
     account = facts.account
-    group = f"/subscriptions/{account.get('subscription_id', 'SUBSCRIPTION')}"
-    group += f"/resourceGroups/{account.get('resource_group', 'GROUP')}"
+    scope = f"/subscriptions/{account.get('subscription_id', 'SUBSCRIPTION')}"
+    if not everywhere:
+        scope += f"/resourceGroups/{account.get('resource_group', 'GROUP')}"
     found: Document = {
         "Name": facts.name(role),
         "IsCustom": True,
@@ -62,7 +76,7 @@ def _role(
         "NotActions": [],
         "DataActions": [*_OBJECTS] if places else [],
         "NotDataActions": [],
-        "AssignableScopes": [group],
+        "AssignableScopes": [scope],
     }
     condition = " OR ".join(_below(place) for place in places)
     return found | ({"AssignmentCondition": condition} if condition else {})

@@ -84,6 +84,7 @@ class GcpCloud:
     # is deleted: about a thousandth of an 8xH100's price. Left on, it would cost all of it until
     # maxRunDuration is over. It is listed as one that ends, so that whoever looks deletes it.
     power_off = ("sudo", "-n", "shutdown", "-h", "now")
+    prepared_file = cloudinit.STATE
     # Nothing is promised. An operation that is on its way is listed by itself (operations.py).
     visibility_s = 60.0
 

@@ -47,6 +47,7 @@ class LocalCloud:
     local = True
     limits_life = True
     power_off = (POWER_OFF,)  # a program of the machine's own: never this computer's
+    prepared_file = ""
 
     def __init__(
         self,

@@ -64,6 +64,10 @@ _WORDS = {
         "Does not speak to whoever answers there; keeps trying.",
         "If it lasts: does the image's cloud-init take the SSH keys it is given?",
     ),
+    "unfit": (
+        "Gave the machine back before anything ran on it, and asks for another one.",
+        "Nothing; if it says the same of the next ones: does the image fit the machine type?",
+    ),
     "orphan": (
         "Ended the machine.",
         "If it happens again: does another spotd use the same account and deployment?",

@@ -24,6 +24,7 @@ from providers.base import (
     RejectedError,
     Scope,
     ThrottledError,
+    UnpreparedError,
 )
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
@@ -126,7 +127,7 @@ def call(effect: Effect, world: World) -> Record:
     try:
         return _CALLS[effect.kind](effect, world)
     except (
-        *(CapacityError, QuotaError, PriceError, RejectedError, AuthError),
+        *(CapacityError, QuotaError, PriceError, RejectedError, AuthError, UnpreparedError),
         NotConfiguredError,
     ) as error:
         return partial(_record_refusal, effect, world, error)

@@ -35,9 +35,12 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "nodes": Entry("jobs", "nodes", "List machines that cost money now, or all of one job."),
         "orphans": Entry("orphans", "app", "List what no job wants, and end it."),
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
+        "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
+        "price": Entry("offers", "app", "Show how prices moved."),
         "cost": Entry("cost", "cost", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {
+        "init": Entry("init", "init", "Print or make what spotd needs in a cloud account."),
         "doctor": Entry("doctor", "doctor", "Check everything that spotd needs."),
         "user": Entry("user", "app", "List users; shut one out of everything."),
         "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),

@@ -140,7 +140,11 @@ def _print_job(job: dict[str, Any]) -> None:
     _print_tail(job)
 
 
-_ENDS = {EXIT_HUNG: "which hung", EXIT_UNFIT: "whose GPU failed", EXIT_DIVERGED: "which diverged"}
+_ENDS = {
+    EXIT_HUNG: "which hung",
+    EXIT_UNFIT: "whose machine is unfit",
+    EXIT_DIVERGED: "which diverged",
+}
 
 
 def _print_tail(job: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ _AWAY_S = 600.0
 _BYTES_PER_LINE = 400  # a generous guess, for --tail
 
 
-def logs(  # noqa: PLR0917 - every option is one
+def logs(
     ctx: typer.Context,
     job: str = JOB,
     follow: bool = typer.Option(False, "-f", "--follow", help="Go on until the job ends."),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SUBMIT_PATIENCE_S = 15.0
 
 
-def run(  # noqa: PLR0917 - every option is one
+def run(
     ctx: typer.Context,
     file: Path = typer.Argument(metavar="FILE", help="A job file, or - for stdin."),
     name: str = typer.Option("", "-n", "--name", help="Instead of the name in the file."),

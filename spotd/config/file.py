@@ -164,8 +164,23 @@ class GcpProvider(Section):
 class AzureProvider(Section):
     kind: Literal["azure"]
     subscription_id: str
-    resource_group: str
+    resource_group: str = Field(description="The deployment's own; its machines are in it")
     regions: list[str] = Field(min_length=1)
+    instance_types: list[str] | None = Field(
+        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
+    )
+    image: str | None = Field(
+        default=None,
+        pattern=r"^(/subscriptions/.+|/[Cc]ommunity[Gg]alleries/.+|[^:/]+(:[^:/]+){3})$",
+        description='"publisher:offer:sku:version" or an id; default: Azure\'s own HPC image',
+    )
+    network: Network = Field(default="public", description="Whether machines have public addresses")
+    node_identity: str = Field(
+        default="", description="Resource id of the machines' user assigned identity"
+    )
+    endpoint: str = Field(default="", description="Of Resource Manager; default: the public cloud")
+    authority: str = Field(default="", description="Where tokens come from, if not Microsoft's own")
+    prices_endpoint: str = Field(default="", description="Of the retail prices, without a path")
 
 
 Provider = Annotated[
@@ -243,6 +258,9 @@ class TimingSection(Section):
     resurvey_s: Seconds = Timing.resurvey_s
     reterminate_s: Seconds = Timing.reterminate_s
     drain_margin_s: Seconds = Timing.drain_margin_s
+    waits_s: Seconds = Field(
+        default=Timing.waits_s, description="Before the user of a job without a machine is told"
+    )
     survey_every_s: Seconds = Field(default=10.0, description="Between listings of a provider")
     offers_every_s: Seconds = Field(default=60.0, description="Between price refreshes")
     alerts_every_s: Seconds = Field(default=1.0, description="Between looks into the outbox")
@@ -260,6 +278,7 @@ class TimingSection(Section):
             resurvey_s=self.resurvey_s,
             reterminate_s=self.reterminate_s,
             drain_margin_s=self.drain_margin_s,
+            waits_s=self.waits_s,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from providers.policy import PolicyFacts
 from spotd.config.config import Config
-from spotd.config.file import AzureProvider, GcpProvider, LocalProvider
+from spotd.config.file import AwsProvider, AzureProvider, GcpProvider, LocalProvider
 
 
 def policy_facts(
@@ -25,6 +25,8 @@ def policy_facts(
         regions |= dict.fromkeys(regions_of(name) if local else getattr(entry, "regions", ()))
         if isinstance(entry, GcpProvider):
             account = {"project": entry.project}
+        elif isinstance(entry, AwsProvider) and entry.queue:
+            account = {"queue": entry.queue}
         elif isinstance(entry, AzureProvider):
             account = entry.model_dump(include={"subscription_id", "resource_group"})
     if not found:

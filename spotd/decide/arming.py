@@ -4,7 +4,7 @@ a call in flight; a daemon that dies after the commit finds the call due again a
 from __future__ import annotations
 
 from spotd.decide.draft import Draft
-from spotd.decide.needs import CALL_DEADLINE_S, due_at_us, need
+from spotd.decide.needs import CALL_DEADLINE_S, due_at_us, look_at_us, need
 from spotd.decide.overdue import tell_staying
 from spotd.decide.safety import SAFE_LOOK_US, safe, withheld
 from spotd.model import EffectKind, S
@@ -26,7 +26,8 @@ def arm(d: Draft) -> None:
             continue
         at_us = due_at_us(node, d.view, d.market, kind, d.now_us)
         if at_us > d.now_us:
-            d.wake(at_us)
+            look_us = look_at_us(node, d.market) if kind is EffectKind.BOOT else 0
+            d.wake(min(at_us, look_us or at_us))
             continue
         if node.state is NodeState.TERMINATING:
             tell_staying(d, node)

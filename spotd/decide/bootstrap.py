@@ -30,6 +30,7 @@ def agent_config(
         power_off=provider.power_off,
         wipe=True,
         keep_s=job.spec.keep_on_failure_s,
+        prepared_file=provider.prepared_file,
     )
 
 

@@ -235,13 +235,25 @@ def _need_booting(node: Node, view: View, market: Market, now_us: int) -> Effect
     if not node.host:
         return EffectKind.SURVEY
     if not node.booted_at_us:
-        return EffectKind.BOOT
+        if _in_flight(node, market, EffectKind.BOOT, node.booted_at_us, now_us):
+            return EffectKind.BOOT
+        # Its cloud may still say that nothing comes of it.
+        look_us = look_at_us(node, market)
+        return EffectKind.SURVEY if 0 < look_us <= now_us else EffectKind.BOOT
     if node.exit_code == EXIT_FINISHED:
         return _need_finished(node, view, market, now_us)
     start = EffectKind.START if _start_wanted(node, view, now_us) else None
     if start and _in_flight(node, market, start, node.started_at_us, now_us):
         return start  # it may ship packages for long
     return _need_contact(node, view, market, now_us) or start
+
+
+def look_at_us(node: Node, market: Market) -> int:
+    """When the cloud is asked again what becomes of a create that it works on; 0 for a machine that
+    it calls running."""
+    if node.cloud_state != InstanceState.PENDING:
+        return 0
+    return node.surveyed_at_us + int(market.timing.resurvey_s * S)
 
 
 def _start_wanted(node: Node, view: View, now_us: int) -> bool:

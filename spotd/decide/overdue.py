@@ -4,7 +4,7 @@ or time without end, again for as long as it lasts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.needs import suspect
@@ -13,7 +13,6 @@ from spotd.decide.prices import DOUBTED
 from spotd.model import Node, S, Severity
 from spotd.states import NodeState
 
-WAITS_S = 1800.0  # without a machine before its user is told
 WAITS_AGAIN_S = 6 * 3600.0
 STAYS_S = 900.0  # ended, and still listed, before its user is told: it costs money
 STAYS_AGAIN_S = 3600.0
@@ -27,6 +26,9 @@ _ADVICE = {
     "CapacityError": "allow more zones, regions or kinds of machines (resources.any_of), or "
     "on-demand ones (use_spot: false)",
     "QuotaError": "ask that cloud for more quota there, or allow other regions",
+    "NoQuotaError": "ask that cloud for a quota (`spotctl doctor` says which), or allow other "
+    "regions",
+    "UnpreparedError": "prepare the region (`spotctl doctor` says what it lacks)",
     "PriceError": "raise max_hourly_cost",
     DOUBTED: "wait for its cloud to tell a price that can be believed, or allow other places",
     "BootTimeout": "look at `spotctl events` for why machines do not come up",
@@ -46,15 +48,19 @@ def end_wait(d: Draft) -> None:
     d.set_job(waiting_since_us=0, waiting_told_us=0)
 
 
-def wait(d: Draft, obstacle: str, advice: str) -> None:
+def wait(d: Draft, obstacle: str, advice: Callable[[], str]) -> None:
     """Nothing is to be had now. After a long time its user should know, and what to try."""
     if served(d):
         return
     since_us, told_us = d.job.waiting_since_us or d.now_us, d.job.waiting_told_us
-    due_us = told_us + int(WAITS_AGAIN_S * S) if told_us else since_us + int(WAITS_S * S)
+    due_us = (
+        told_us + int(WAITS_AGAIN_S * S) if told_us else since_us + int(d.market.timing.waits_s * S)
+    )
     if d.now_us >= due_us:
         waited_s = (d.now_us - since_us) / S
-        text = f"{d.job.name} has waited {_span(waited_s)} for a machine: {obstacle}; try: {advice}"
+        text = (
+            f"{d.job.name} has waited {_span(waited_s)} for a machine: {obstacle}; try: {advice()}"
+        )
         d.event("waits", text, severity=Severity.WARNING, alert=True, seconds=waited_s)
         told_us, due_us = d.now_us, d.now_us + int(WAITS_AGAIN_S * S)
     d.set_job(waiting_since_us=since_us, waiting_told_us=told_us)

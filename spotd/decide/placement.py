@@ -39,16 +39,19 @@ def rank(
     taken: Iterable[str] = (),
     takers: frozenset[str] = frozenset(),
     job_id: str = "",
+    asked: frozenset[str] = frozenset(),
 ) -> list[Ranked]:
     """Every offer that fits, the best first, those not to be had now last.
 
     `taken` are offer keys not to be asked for: of a machine being taken away, or one that we are
     already asking for. `takers` are providers that took too many away: what they may take again
-    comes after all others. `job_id` is the job's, once it has one. With `spec.ordered` an earlier
-    alternative beats a cheaper one.
+    comes after all others. `asked` are offer keys that refused the attempt that asks: whatever has
+    not comes before them, for a job without a machine loses more by waiting than by a price.
+    `job_id` is the job's, once it has one. With `spec.ordered` an earlier alternative beats a
+    cheaper one.
     """
     barred, spoiled = set(taken), spoiled_places(market.refusals, job_id)
-    rows: list[tuple[bool, bool, int, int, str, Ranked]] = []
+    rows: list[tuple[bool, bool, bool, int, int, str, Ranked]] = []
     for offer in market.offers:
         choices = [i for i, want in enumerate(spec.alternatives) if want.admits(offer)]
         if not choices:
@@ -58,9 +61,10 @@ def rank(
         preference = choices[0] if spec.ordered else 0
         ranked = Ranked(offer, score, excluded, until_us, code)
         last = shunned(offer, takers)
-        rows.append((bool(excluded), last, preference, score, offer.key, ranked))
-    rows.sort(key=lambda row: row[:5])
-    return [row[5] for row in rows]
+        again = offer.key in asked
+        rows.append((bool(excluded), last, again, preference, score, offer.key, ranked))
+    rows.sort(key=lambda row: row[:6])
+    return [row[6] for row in rows]
 
 
 def _excluded(

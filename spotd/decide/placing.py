@@ -14,6 +14,7 @@ from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.preemptions import MANY, preemptions_lately, takers
 from spotd.decide.safety import SAFE_LOOK_US, safe
+from spotd.decide.wayout import by_reason, way_out
 from spotd.model import Attempt, Desired, LeaveReason, Market, Node
 from spotd.states import NodeState
 
@@ -93,7 +94,7 @@ def place_job(d: Draft) -> None:
     if d.market.blocked:
         d.say(f"waiting: {d.market.blocked}")
         d.wake(d.now_us + 15_000_000)
-        wait(d, d.market.blocked, "end other jobs, or raise the limits in config.toml")
+        wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
         return
     for _ in range(wanted - coming):
         if not _ask(d):
@@ -127,7 +128,8 @@ def _ask(d: Draft) -> bool:
     market = _market(d)
     weary = _weary(d)
     shy = takers(d.job.id, market, d.now_us) if weary else frozenset()
-    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy, d.job.id)
+    asked = _asked(d, market)
+    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy, d.job.id, asked)
     free = [row for row in ranked if not row.excluded]
     if not free:
         _wait_for_market(d, ranked)
@@ -142,13 +144,24 @@ def _ask(d: Draft) -> bool:
     for number in range(d.job.spec.num_nodes):
         d.add_node(_new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
+    fresh = sum(row.offer.key not in asked for row in free)
     best_of = f"the cheapest of {len(free)} offers"
+    if 0 < fresh < len(free):
+        best_of = f"the cheapest of {fresh} offers that have not refused yet"
     if shy:
         best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
     d.say(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
     told = f" ({best_of})" if shy else ""
     d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{told}", d.current[-1])
     return True
+
+
+def _asked(d: Draft, market: Market) -> frozenset[str]:
+    """The offers that refused this attempt; one that is about to be opened has asked nobody."""
+    if not _attempt_open(d):
+        return frozenset()
+    ours = f"{d.job.id}-g{d.job.generation}-"
+    return frozenset(r.offer_key for r in market.refusals if r.node_id.startswith(ours))
 
 
 def _has_room(d: Draft, row: Ranked) -> bool:
@@ -197,10 +210,17 @@ def _wait_for_market(d: Draft, ranked: list[Ranked]) -> None:
         told = first or ranked[0]
         count = len(ranked)
         whose = f"all {count} offers that fit are" if count > 1 else "the only offer that fits is"
-        obstacle = f"{whose} out; {told.offer.key}: {told.excluded}"
+        reasons = by_reason(ranked)
+        found = f"{whose} out ({reasons})" if reasons else f"{whose} out"
+        obstacle = f"{found}; {told.offer.key}: {told.excluded}"
     d.say(obstacle)
-    wait(d, obstacle, advise(ranked))
+    wait(d, obstacle, lambda: _advice(d, ranked))
     d.wake(first.until_us if first else d.now_us + 60_000_000)
+
+
+def _advice(d: Draft, ranked: list[Ranked]) -> str:
+    way = way_out(d.job.spec, d.market, d.now_us, d.job.id)
+    return f"{advise(ranked)}; now: {way}" if way else advise(ranked)
 
 
 def _report_manned(d: Draft) -> None:

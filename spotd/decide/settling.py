@@ -130,7 +130,7 @@ def settle_exits(d: Draft) -> None:
             case code if code == EXIT_FENCED:
                 d.leave(node, LeaveReason.LOST, "fenced by a newer generation", keep=True)
             case code if code == EXIT_UNFIT:
-                d.leave(node, LeaveReason.LOST, "its GPU has failed", keep=True)
+                d.leave(node, LeaveReason.LOST, _unfit(node), keep=True)
             case code if code == EXIT_DIVERGED:
                 _diverged(d, node)
             case _:
@@ -145,6 +145,13 @@ def _stopped(d: Draft, node: Node) -> str:
         return "stopped and released"
     step = d.job.head.step if d.job.head else node.last_step
     return f"saved at step {step} and released"
+
+
+def _unfit(node: Node) -> str:
+    """Of one that never trained, its last words are what is wrong with it."""
+    if node.first_step_at_us or not node.exit_tail:
+        return "its GPU has failed"
+    return f"not fit to train on: {node.exit_tail}"
 
 
 def _asked_to_stop(d: Draft, node: Node) -> bool:

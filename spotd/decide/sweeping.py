@@ -147,8 +147,11 @@ def _ours(stray: Stray, record: Record) -> bool:
 
 
 def _released(stray: Stray, record: Record) -> bool:
-    """It stood there when a person looked. What came later, that person has not seen."""
-    return (stray.launched_at_us or stray.since_us) <= record.released_at_us
+    """It stood there, as nobody's, when a person looked. What came later, that person has not seen,
+    nor what a row wanted until later. Of what has no row nobody knows since when it is nobody's:
+    a daemon that has just begun saw it last."""
+    stood_us = stray.since_us if stray.known else stray.launched_at_us or stray.since_us
+    return stood_us <= record.released_at_us
 
 
 def _doubt(stray: Stray, record: Record) -> str:

@@ -67,6 +67,8 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("POST", "/v1/plan"): _READ,
     ("GET", "/v1/nodes"): _READ,
     ("GET", "/v1/costs"): _READ,
+    ("GET", "/v1/offers"): _READ,
+    ("GET", "/v1/prices"): _READ,
     ("GET", "/v1/events"): _READ,
     ("GET", "/v1/jobs/{job}"): _READ,
     ("GET", "/v1/jobs/{job}/file"): _READ,

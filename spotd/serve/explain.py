@@ -12,7 +12,7 @@ from spotd.model import Market, View
 from spotd.plan import Plan
 from spotd.serve.call import ApiError, Call
 from spotd.serve.jobs import parse_job
-from spotd.serve.views import iso, usd
+from spotd.serve.views import iso, offer_data, usd
 from spotd.spec import SpecError
 from spotd.spec.document import parse
 from spotd.states import NodeState
@@ -111,21 +111,9 @@ def _score(row: Ranked) -> int:
 
 
 def _offer_data(row: Ranked, silent: Mapping[str, str]) -> dict[str, Any]:
-    offer = row.offer
     return {
-        "provider": offer.provider,
-        "region": offer.region,
-        "zone": offer.zone,
-        "instance_type": offer.instance_type,
-        "capacity_type": offer.capacity_type.value,
-        "accelerator": offer.accelerator,
-        "accelerator_count": offer.accelerator_count,
-        "cpus": offer.cpus,
-        "memory_gib": offer.memory_gib,
-        "price_usd_per_h": usd(offer.price_microusd_per_h),
-        "list_usd_per_h": usd(offer.list_microusd_per_h),
+        **offer_data(row.offer),
         "total_usd_per_h": usd(row.score_microusd_per_h),
-        "local": offer.local,
         "excluded": row.excluded,
-        "silent": silent.get(offer.provider, ""),
+        "silent": silent.get(row.offer.provider, ""),
     }

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any
 
+from providers.base import CapacityType
+
 Schema = dict[str, Any]
 Row = tuple[str, str, Callable[..., Any]]
 
@@ -31,11 +33,26 @@ _JOB_FILE: dict[str, Schema] = {
     "fallback_name": {**_TEXT, "description": "For a file that names no job"},
 }
 
+_OFFERS: dict[str, Schema] = {
+    "gpus": {**_TEXT, "description": "Like H100:8"},
+    "cloud": _TEXT,
+    "region": _TEXT,
+    "zone": _TEXT,
+    "type": {**_TEXT, "description": "The machine's"},
+    "capacity": {"enum": [kind.value for kind in CapacityType]},
+}
+
 # What a route takes beside its path: of the query, and of a JSON body.
 QUERY: dict[str, dict[str, Schema]] = {
     "GET /v1/jobs": {"all": {"enum": ["0", "1"]}, "limit": _NUMBER},
     "GET /v1/nodes": {"job": _TEXT},
     "GET /v1/costs": {"limit": _NUMBER},
+    "GET /v1/offers": {
+        **_OFFERS,
+        "sort": {"enum": ["price", "gpu", "discount"]},
+        "limit": _NUMBER,
+    },
+    "GET /v1/prices": {**_OFFERS, "since_s": _NUMBER},
     "GET /v1/events": {
         "job": _TEXT,
         "after": _NUMBER,

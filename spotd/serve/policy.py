@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +19,7 @@ Make = Callable[[PolicyFacts], Mapping[str, Document]]
 
 def read_policy(call: Call) -> dict[str, Any]:
     """The documents of one cloud. `types` are the instance types that may be made, with commas
-    (AWS); `spot=1` allows spot machines only (AWS)."""
+    (AWS); `spot=1` allows spot machines only (AWS). `facts` are what they are made of."""
     cloud = call.path["cloud"]
     if cloud not in CLOUDS:
         raise not_found(f"there is no cloud {cloud[:40]!r}", f"one of {', '.join(CLOUDS)}")
@@ -36,4 +36,5 @@ def read_policy(call: Call) -> dict[str, Any]:
         spot_only=call.query.get("spot", "") == "1",
     )
     make: Make = import_module(f"providers.{cloud}.policy").policies
-    return {"kind": "Policy", "cloud": cloud, "documents": dict(make(facts))}
+    documents = dict(make(facts))
+    return {"kind": "Policy", "cloud": cloud, "documents": documents, "facts": asdict(facts)}

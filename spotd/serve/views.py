@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from providers.base import CapacityType, Offer
 from spotd.decide.expiry import expires_us
 from spotd.model import Job, LeaveReason, Node
 from spotd.phase import phase
@@ -17,6 +18,7 @@ from spotd.store.base import CheckpointRow, EventRow, SegmentRow, Store
 _HOLDING = frozenset(
     {NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING}
 )
+NO_DISCOUNT = 0.95  # spot at this share of the on-demand price is none
 _TAKEN = (LeaveReason.PREEMPTED, LeaveReason.LOST)
 
 
@@ -149,6 +151,7 @@ def node_data(node: Node) -> dict[str, Any]:
         "requested_at": iso(node.requested_at_us),
         "launched_at": iso(node.launched_at_us),
         "booted_at": iso(node.booted_at_us),
+        "hello_at": iso(node.hello_at_us),
         "ready_at": iso(node.ready_at_us),
         "claimed_at": iso(node.claimed_at_us),
         "first_step_at": iso(node.first_step_at_us),
@@ -192,4 +195,32 @@ def event_data(row: EventRow, job_name: str) -> dict[str, Any]:
         "severity": row.event.severity.value,
         "text": row.event.text,
         "data": dict(row.event.data),
+    }
+
+
+def offer_data(offer: Offer) -> dict[str, Any]:
+    """One thing on sale. `discount` is what it is below the on-demand price, as a share; None where
+    that is not known. Spot without one worth the name says so: it is as dear as a machine that
+    nobody takes away."""
+    price, listed = offer.price_microusd_per_h, offer.list_microusd_per_h
+    spot = offer.capacity_type is CapacityType.SPOT
+    return {
+        "key": offer.key,
+        "provider": offer.provider,
+        "region": offer.region,
+        "zone": offer.zone,
+        "zone_id": offer.zone_id,
+        "instance_type": offer.instance_type,
+        "capacity_type": offer.capacity_type.value,
+        "accelerator": offer.accelerator,
+        "accelerator_count": offer.accelerator_count,
+        "cpus": offer.cpus,
+        "memory_gib": offer.memory_gib,
+        "interconnect": offer.interconnect,
+        "price_usd_per_h": usd(price),
+        "list_usd_per_h": usd(listed),
+        "price_source": offer.price_source,
+        "discount": round(1 - price / listed, 4) if listed else None,
+        "no_discount": spot and bool(listed) and price >= NO_DISCOUNT * listed,
+        "local": offer.local,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from providers.base import Instance, Notice, Offer, Scope
+from providers.base import Instance, Notice, Scope
 from spotd.masterkey import KeyState, SealedValue
 from spotd.model import (
     Desired,
@@ -29,6 +29,7 @@ from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store.access import AccessRecords
 from spotd.store.leaks import LeakRecords
+from spotd.store.quotes import MarketRecords, PricePoint
 from spotd.store.shapes import (
     AlertRow,
     AuditOutcome,
@@ -60,6 +61,7 @@ __all__ = [
     "KeyState",
     "LostDutyError",
     "NoSuccessorError",
+    "PricePoint",
     "ProgressRow",
     "SchemaVersionError",
     "SealedValue",
@@ -114,7 +116,7 @@ class DuplicateIdError(StoreError):
     """A job of that id is on record."""
 
 
-class Store(LeakRecords, AccessRecords, Protocol):
+class Store(LeakRecords, AccessRecords, MarketRecords, Protocol):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop
@@ -208,16 +210,6 @@ class Store(LeakRecords, AccessRecords, Protocol):
 
     def record_link(self, node_id: str, down_at_us: int) -> None:
         """The SSH link to a node ended (0: is up again)."""
-        ...
-
-    def record_offers(self, provider: str, offers: Sequence[Offer], at_us: int) -> None:
-        """Replace a provider's offers; keep history where a price moved; split open segments whose
-        price, list price or best on-demand price changed. Makes waiting jobs due."""
-        ...
-
-    def record_provider(self, provider: str, disabled: str, at_us: int) -> None:
-        """A provider is out of use (text why) or in use again (""). A person is told once when that
-        lasts."""
         ...
 
     def note_jobs(self, job_ids: Sequence[str]) -> None:

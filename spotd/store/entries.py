@@ -115,6 +115,16 @@ def _hello(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.first("hello_at_us", at_us)
 
 
+def _prepared(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    status = read_text(entry.data, "status")
+    if status not in ("begin", "ok"):
+        raise WireError(f"field 'status' is {shown(status)}")
+    seconds = read_float(entry.data, "seconds", 0.0)
+    text = f"the machine is prepared, {seconds:.1f} s after its agent began"
+    text = "the machine prepares itself: disks, clock, GPUs" if status == "begin" else text
+    node.say(Event("prepared", text), at_us)
+
+
 def _setup(node: Heard, entry: JournalEntry, at_us: int) -> None:
     status = read_text(entry.data, "status")
     if status not in ("begin", "ok", "failed"):
@@ -265,7 +275,7 @@ def _released(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 _ENDS = {
     wire.EXIT_HUNG: "the program was ended",
-    wire.EXIT_UNFIT: "the program was ended",
+    wire.EXIT_UNFIT: "the machine was given up",
     wire.EXIT_DIVERGED: "training diverged for good",
 }
 
@@ -298,16 +308,23 @@ def _rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event("rolled_back", text, severity=Severity.WARNING, alert=True), at_us)
 
 
+_UNWELL = {  # kind of the event, and the words before the node's own
+    "hung": ("hung", "training hangs: "),
+    "machine": ("unfit", "the machine is not fit to train on: "),
+}
+
+
 def _unwell(node: Heard, entry: JournalEntry, at_us: int) -> None:
     """It was ended; the exit that follows, where it does, decides what becomes of the machine."""
     data = entry.data
-    hung, text = read_text(data, "what") == "hung", read_words(data, "text")
-    text = f"training hangs: {text}" if hung else text
+    what, text = read_text(data, "what"), read_words(data, "text")
+    kind, words = _UNWELL.get(what, ("gpu", ""))
+    text = f"{words}{text}"
     stacks = read_int(data, "stacks", 0)
     text += f"; the stacks of {stacks} of its processes are in its log" if stacks else ""
     again = "it begins again here, from its last checkpoint"
     text += f"; {again if read_flag(data, 'again') else 'that was its end on this machine'}"
-    event = Event("hung" if hung else "gpu", text, severity=Severity.WARNING, alert=True)
+    event = Event(kind, text, severity=Severity.WARNING, alert=True)
     node.say(event, at_us)
 
 
@@ -330,6 +347,7 @@ def _wiped(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.HELLO: _hello,
+    wire.PREPARED: _prepared,
     wire.SETUP: _setup,
     wire.STARTED: _started,
     wire.READY: _ready,

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Label, Row, delete, func, select, update
+from sqlalchemy import Connection, Label, Row, delete, exists, func, or_, select, update
 
 from providers.base import Offer, Scope
+from spotd.decide.cooldowns import NO_QUOTA_S
 from spotd.model import Desired, Limits, Market, Refusal, S
 from spotd.store import ledger, limits, schema
+from spotd.store.base import PricePoint
 from spotd.store.codec import decode_offer, encode
 from spotd.store.rows import NOT_GONE
 from spotd.store.standing import Standing, judge
 from spotd.store.transaction import Transaction
 
-REMEMBERED_S = 6 * 3600.0  # refusals older than this say nothing any more
+REMEMBERED_S = NO_QUOTA_S  # refusals older than this say nothing any more
 MOST_REFUSALS = 1000
 
 _offers, _refusals, _nodes = schema.offers.c, schema.refusals.c, schema.nodes.c
@@ -241,3 +243,28 @@ def set_limits(tx: Transaction, allowed: Limits) -> None:
     if Limits(row.max_nodes, row.max_microusd_per_h) != allowed:
         tx.conn.execute(update(schema.deployment).values(vars(allowed)))
         tx.market_moved()
+
+
+def price_history(conn: Connection, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
+    """See Store.price_history."""
+    row = schema.price_history.c
+    wanted = row.offer_key.in_(sorted(set(offer_keys)))
+    older = (
+        select(row.offer_key, func.max(row.at_us).label("at_us"))
+        .where(wanted, row.at_us <= since_us)
+        .group_by(row.offer_key)
+        .subquery()
+    )
+    in_force = exists().where(older.c.offer_key == row.offer_key, older.c.at_us == row.at_us)
+    query = select(schema.price_history).where(wanted, or_(row.at_us > since_us, in_force))
+    return sorted(PricePoint(*one) for one in conn.execute(query))
+
+
+def lift_refusals(tx: Transaction, code: str, place: str, at_us: int) -> int:
+    """See Store.lift_refusals."""
+    here = _refusals.offer_key.startswith(f"{place}/", autoescape=True)
+    lifted = tx.conn.execute(delete(schema.refusals).where(_refusals.code == code, here)).rowcount
+    if lifted:
+        tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
+        tx.market_moved()
+    return lifted

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from providers.base import Instance, Notice, Offer, Scope
+from providers.base import Instance, Notice, Scope
 from spotd.model import (
     Desired,
     EffectKind,
@@ -54,7 +54,7 @@ from spotd.store.base import (
 from spotd.store.commit import LostRaceError, commit_many
 from spotd.store.engine import BrokenRuleError, Database
 from spotd.store.leaks import Owned, Past
-from spotd.store.sql_access import SqlAccess
+from spotd.store.sql_market import SqlMarket
 from spotd.store.transaction import Transaction
 from spotd.store.version import prepare, upgrade
 
@@ -84,7 +84,7 @@ def open_store(
     return SqlStore(database, deployment, notify)
 
 
-class SqlStore(SqlAccess):
+class SqlStore(SqlMarket):
     """See `spotd.store.base.Store`; made by `open_store`. Safe to share between threads."""
 
     def __init__(
@@ -208,12 +208,6 @@ class SqlStore(SqlAccess):
 
     def record_link(self, node_id: str, down_at_us: int) -> None:
         self._write(lambda tx: nodes.record_link(tx, node_id, down_at_us), ahead=True)
-
-    def record_offers(self, provider: str, offers: Sequence[Offer], at_us: int) -> None:
-        self._write(lambda tx: market.record_offers(tx, provider, offers, at_us))
-
-    def record_provider(self, provider: str, disabled: str, at_us: int) -> None:
-        self._write(lambda tx: market.record_provider(tx, provider, disabled, at_us))
 
     def record_cloud_notices(self, provider: str, notices: Sequence[Notice], at_us: int) -> None:
         self._write(lambda tx: listing.record_cloud_notices(tx, provider, notices, at_us))

@@ -18,7 +18,8 @@ class AgentConfig:
     machine may go on without a control box (0: for ever), `left_s` what is left of that now,
     `life_s` when the cloud ends it in any case (0: never), and `power_off` the command that
     switches it off (empty: there is none). `wipe`: the disks are wiped at the end. `keep_s` is how
-    long it stays for its user after its program failed.
+    long it stays for its user after its program failed. `prepared_file` is what the preparation of
+    the machine leaves when it is over ("ok", or what is wrong; empty: there is none).
     """
 
     deployment: str
@@ -35,6 +36,7 @@ class AgentConfig:
     power_off: tuple[str, ...] = ()
     wipe: bool = False
     keep_s: float = 0.0
+    prepared_file: str = ""
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,6 +53,7 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
         watcher=read_field(data, "watcher", str),
         metadata_base=read_field(data, "metadata_base", str),
         heartbeat_s=read_number(data, "heartbeat_s"),
+        prepared_file=read_field(data, "prepared_file", str) if "prepared_file" in data else "",
         **_parse_end(data),
     )
 

@@ -28,11 +28,12 @@ EXIT_RELEASED = 75
 EXIT_FENCED = 76
 # Beyond what a process can end with: nobody but the agent says these.
 EXIT_HUNG = 256  # it hung, here for the second time or with others that wait for it
-EXIT_UNFIT = 257  # the machine is not fit to train on: its GPU has failed
+EXIT_UNFIT = 257  # the machine is not fit to train on: its GPU has failed, or it came up unwell
 EXIT_DIVERGED = 258  # its numbers are none, nor were they after it went back
 
 # What a journal entry can be; the comment gives its `data`.
 HELLO = "hello"  # agent, wire, python, hostname, boot_id
+PREPARED = "prepared"  # status: begin|ok, seconds: what the machine does by itself when it boots
 SETUP = "setup"  # status: begin|ok|failed, code, seconds, tail
 STARTED = "started"  # pids: the processes of `run` (one entry per spawn)
 READY = "ready"  # prepared: everything done up to the claim of HEAD
@@ -51,14 +52,16 @@ NOTICE_WITHDRAWN = "notice_withdrawn"  # notice_id
 METADATA = "metadata"  # up: bool, error
 DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
 RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
-UNWELL = "unwell"  # what: hung|gpu, text, code, again: it is ended, and begins again here or not
+UNWELL = (
+    "unwell"  # what: hung|gpu|machine, text, code, again: it ends, and begins again here or not
+)
 EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
 DISK = "disk"  # full: bool, text: it stays so
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
 WARNING = "warning"  # text
 
 JOURNAL_KINDS = frozenset(
-    {HELLO, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
+    {HELLO, PREPARED, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
     | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
     | {UNWELL, ROLLED_BACK, DISK, WARNING}
 )

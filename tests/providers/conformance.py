@@ -399,6 +399,7 @@ class ProviderConformance:
         assert cloud.name
         assert cloud.watcher in ("aws", "gcp", "azure")
         assert cloud.visibility_s >= 0
+        assert cloud.prepared_file == "" or cloud.prepared_file.startswith("/")
 
 
 def _break(rig: Rig, what: str, operation: str = "launch") -> None:

@@ -20,7 +20,12 @@ FACTS = PolicyFacts(
     regions=("us-east-1", "eu-west-1"),
     own_store="s3://ours/spotd/packages",
     checkpoint_store="s3://runs/team",
-    account={"project": "lab", "subscription_id": "s0", "resource_group": "spotd"},
+    account={
+        "queue": "spotd-warnings",
+        "project": "lab",
+        "subscription_id": "s0",
+        "resource_group": "spotd",
+    },
 )
 ROLES = ("control", "reaper", "node")
 
@@ -32,6 +37,12 @@ TAGGED = {"aws__RequestTag___spotd-deployment": "d0"}
 EXPIRY = {"aws__TagKeys": "spotd-expires"}
 MACHINE = "arn:aws:ec2:us-east-1:123456789012:instance/i-0abc"
 VOLUME = "arn:aws:ec2:us-east-1:123456789012:volume/*"
+REQUEST = "arn:aws:ec2:us-east-1:123456789012:spot-instances-request/*"
+PARAMETER = "arn:aws:ssm:us-east-1::parameter/aws/service/deeplearning/ami/x"
+QUEUE = "arn:aws:sqs:us-east-1:123456789012:spotd-warnings"
+SPOT_ROLE = (
+    "arn:aws:iam::123456789012:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"
+)
 LEFT = {
     kind: f"arn:aws:ec2:us-east-1:123456789012:{kind}/x-0abc"
     for kind in ("volume", "network-interface", "elastic-ip")
@@ -124,6 +135,57 @@ AWS = [
         "arn:aws:iam::123456789012:role/spotd-node-d0",
         {"iam__PassedToService": "lambda.amazonaws.com"},
     ),
+    *[
+        case(f"ec2:Describe{kind}", "*", HERE, "control")
+        for kind in ("SpotInstanceRequests", "CapacityReservations")
+    ],
+    case("servicequotas:GetServiceQuota", "*", HERE, "control"),
+    case("servicequotas:RequestServiceQuotaIncrease", "*", HERE),
+    case("pricing:GetProducts", "*", {"aws__RequestedRegion": "us-east-1"}, "control"),
+    case("pricing:GetProducts", "*", {"aws__RequestedRegion": "ap-south-1"}, "control"),
+    case("ssm:GetParameter", PARAMETER, HERE, "control"),
+    case("ssm:GetParameter", PARAMETER, {"aws__RequestedRegion": "ap-south-1"}),
+    case("ssm:GetParameter", "arn:aws:ssm:us-east-1:123456789012:parameter/secret", HERE),
+    case("ssm:PutParameter", PARAMETER, HERE),
+    case("ec2:RunInstances", REQUEST, HERE, "control"),
+    case("ec2:CreateTags", REQUEST, {"ec2__CreateAction": "RunInstances"} | TAGGED, "control"),
+    case("ec2:CreateTags", REQUEST, HERE | TAGGED),
+    case("ec2:RequestSpotInstances", REQUEST, CREATE),
+    case("ec2:CancelSpotInstanceRequests", REQUEST, HERE | MINE),
+    case("ec2:RunInstances", "arn:aws:ec2:us-east-1:123456789012:launch-template/lt-1", HERE),
+    case(
+        "ec2:RunInstances",
+        "arn:aws:ec2:us-east-1:123456789012:capacity-reservation/cr-1",
+        HERE,
+        "control",
+    ),
+    case("ec2:CreateCapacityReservation", "*", HERE | TAGGED),
+    case("ec2:PurchaseCapacityBlock", "*", HERE | TAGGED),
+    *[
+        case(f"sqs:{verb}", QUEUE, HERE, "control")
+        for verb in ("GetQueueUrl", "ReceiveMessage", "DeleteMessage")
+    ],
+    case("sqs:ReceiveMessage", QUEUE + "-other", HERE),
+    case("sqs:ReceiveMessage", QUEUE, {"aws__RequestedRegion": "ap-south-1"}),
+    case("sqs:SendMessage", QUEUE, HERE),
+    case("sqs:PurgeQueue", QUEUE, HERE),
+    case("sqs:DeleteQueue", QUEUE, HERE),
+    case(
+        "iam:CreateServiceLinkedRole",
+        SPOT_ROLE,
+        {"iam__AWSServiceName": "spot.amazonaws.com"},
+        "control",
+    ),
+    case(
+        "iam:CreateServiceLinkedRole",
+        SPOT_ROLE,
+        {"iam__AWSServiceName": "elasticmapreduce.amazonaws.com"},
+    ),
+    case(
+        "iam:CreateServiceLinkedRole",
+        "arn:aws:iam::123456789012:role/admin",
+        {"iam__AWSServiceName": "spot.amazonaws.com"},
+    ),
     case("iam:CreateUser", "*", {}),
     case("sts:AssumeRole", "arn:aws:iam::123456789012:role/admin", {}),
     case("s3:GetObject", OBJECT, {}, "control", "node"),
@@ -155,6 +217,17 @@ def test_aws_takes_the_documents() -> None:
     """As far as moto, which checks them as AWS does, can tell."""
     for document in aws(FACTS).values():
         IAMPolicyDocumentValidator(json.dumps(document)).validate()
+
+
+def test_without_a_queue_nothing_of_sqs_is_allowed() -> None:
+    said = json.dumps(aws(replace(FACTS, account={})))
+    assert "sqs" not in said
+
+
+def test_aws_takes_documents_of_that_size() -> None:
+    """As policies of their own; spaces do not count (IAM's quotas: 6144 characters)."""
+    for document in aws(FACTS).values():
+        assert len(json.dumps(document, separators=(",", ":"))) <= 6144
 
 
 @pytest.mark.parametrize(
@@ -283,6 +356,14 @@ GROUP = "/subscriptions/s0/resourceGroups/spotd"
 AZ_FACTS = replace(FACTS, own_store="az://ours/spotd", checkpoint_store="az://runs/team")
 COMPUTE = "Microsoft.Compute/virtualMachines"
 BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
+EVERYWHERE = "/subscriptions/s0"
+AZ_ROLES = (*ROLES, "market")
+AZ_MARKET = {
+    "Microsoft.Compute/skus/read",
+    "Microsoft.Compute/locations/usages/read",
+    "Microsoft.Compute/locations/operations/read",
+    f"{COMPUTE}/read",
+}
 AZ_LEFT = (
     "Microsoft.Compute/disks",
     "Microsoft.Network/networkInterfaces",
@@ -301,6 +382,12 @@ AZ_LEFT = (
         *[(f"{left}/read", GROUP, (), ("control",)) for left in AZ_LEFT],
         *[(f"{left}/delete", GROUP, (), ("control", "reaper")) for left in AZ_LEFT],
         *[(f"{left}/delete", "/subscriptions/s0/resourceGroups/other", (), ()) for left in AZ_LEFT],
+        *[(action, EVERYWHERE, (), ("market",)) for action in sorted(AZ_MARKET)],
+        (f"{COMPUTE}/write", EVERYWHERE, (), ()),
+        (f"{COMPUTE}/delete", EVERYWHERE, (), ()),
+        ("Microsoft.Compute/skus/read", "/subscriptions/s1", (), ()),
+        ("Microsoft.Compute/availabilitySets/write", GROUP, (), ("control",)),
+        ("Microsoft.Compute/availabilitySets/delete", GROUP, (), ()),
         (f"{COMPUTE}/runCommand/action", GROUP, (), ()),
         ("Microsoft.Authorization/roleAssignments/write", GROUP, (), ()),
         (f"{BLOBS}/read", GROUP, ("runs", "team/jobs/j1/HEAD"), ("control", "node")),
@@ -314,9 +401,20 @@ def test_azure(action: str, scope: str, where: tuple[str, ...], allowed: tuple[s
     documents = azure(AZ_FACTS)
     thing = f"{scope}/providers/x"
     found = {
-        role: azure_allows(documents[f"spotd-{role}-d0"], action, thing, *where) for role in ROLES
+        role: azure_allows(documents[f"spotd-{role}-d0"], action, thing, *where)
+        for role in AZ_ROLES
     }
-    assert found == {role: role in allowed for role in ROLES}
+    if scope.startswith(f"{EVERYWHERE}/") and action in AZ_MARKET:
+        allowed = (*allowed, "market")  # a subscription has its groups in it
+    assert found == {role: role in allowed for role in AZ_ROLES}
+
+
+def test_azure_reads_and_changes_nothing_outside_its_group() -> None:
+    documents = azure(AZ_FACTS)
+    wide = {name for name, role in documents.items() if role["AssignableScopes"] == [EVERYWHERE]}
+    assert wide == {"spotd-market-d0"}
+    assert {*documents["spotd-market-d0"]["Actions"]} == AZ_MARKET
+    assert all(action.endswith("/read") for action in AZ_MARKET)
 
 
 def test_a_store_that_jobs_name_is_theirs_as_well() -> None:

@@ -75,8 +75,16 @@ class Network:
         (self.group / "boxes").mkdir()
 
     def cloud_options(self, folder: Path, shared: Sequence[Path], disk: str) -> list[str]:
-        """For a local cloud with machines here. `shared` lies outside their disks, as a bucket
-        does; `disk` is how much each may write."""
+        """For a local cloud with machines here; see `write_ground`."""
+        self.write_ground(folder / "ground.json", shared, disk)
+        program = folder / "machine"
+        program.write_text(_PROGRAM.format(CHECKOUT, sys.executable, folder / "ground.json"))
+        program.chmod(0o755)
+        return ["--machine", str(program), "--network", str(self.network)]
+
+    def write_ground(self, path: Path, shared: Sequence[Path], disk: str) -> None:
+        """What programs that are machines here have to know. `shared` lies outside their disks, as
+        a bucket does; `disk` is how much each may write."""
         ground = {
             "bridge": self.bridge,
             "gateway": self.gateway,
@@ -85,11 +93,7 @@ class Network:
             "shared": [str(path) for path in shared],
             "disk": disk,
         }
-        (folder / "ground.json").write_text(json.dumps(ground))
-        program = folder / "machine"
-        program.write_text(_PROGRAM.format(CHECKOUT, sys.executable, folder / "ground.json"))
-        program.chmod(0o755)
-        return ["--machine", str(program), "--network", str(self.network)]
+        path.write_text(json.dumps(ground))
 
     @contextmanager
     def computer(self) -> Iterator[Machine]:
@@ -322,7 +326,7 @@ class RealBox(Box):
         self.bucket = bucket
         self.store_options = bucket.options if bucket else {}
         if bucket:
-            self._settings += _store_settings(bucket, self.folder / "bucket-key")
+            self._settings += store_settings(bucket, self.folder / "bucket-key")
         (self.folder / "checkpoints").mkdir(exist_ok=True)
         shared = [self.folder / "checkpoints"]
         self.cloud_options = network.cloud_options(self.folder, shared, disk)
@@ -341,7 +345,8 @@ class RealBox(Box):
         return machine_of(self, self.network, instance_id)
 
 
-def _store_settings(bucket: Bucket, key: Path) -> str:
+def store_settings(bucket: Bucket, key: Path) -> str:
+    """The section of a box's configuration; its secret goes into the file `key`."""
     options = dict(bucket.options)
     lines = []
     for name in ("access_key_id", "secret_access_key"):

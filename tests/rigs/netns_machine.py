@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ SSHD_CONFIG = "/etc/ssh/machine_config"
 HOST_KEY = "/etc/ssh/machine_key"
 SSHD_LOG = "/var/log/machine-sshd"
 START_S = 30.0
+LayOut = Callable[[Mapping[str, Any], Mapping[str, Any]], None]  # ground, configuration
 _NEW_NET, _NEW_NS, _NEW_UTS = 0x40000000, 0x00020000, 0x04000000
 
 # The layer of the disk is laid out before it is put over the computer's own files.
@@ -84,7 +85,13 @@ SetEnv {environment}
 
 
 def main(argv: list[str]) -> int:
-    """Be the machine until the control link ends."""
+    """Be a machine of the local cloud's."""
+    return be_machine(argv, _lay_out, _WAIT)
+
+
+def be_machine(argv: list[str], lay_out: LayOut, init: str) -> int:
+    """Be the machine until the control link ends. `lay_out` puts the image on its disk, `init` is
+    the script that is its first process."""
     ground = json.loads(Path(argv[0]).read_text())
     control = ControlLink(socket.socket(fileno=int(argv[1])))
     config = json.load(sys.stdin)
@@ -94,11 +101,13 @@ def main(argv: list[str]) -> int:
     _unshare(_NEW_NET | _NEW_NS | _NEW_UTS)
     socket.sethostname(config["id"])
     _plug_in(ground, config["host"], host_net)
-    _lay_out(ground, config)
+    _make_disk(ground, config)
+    lay_out(ground, config)
     acknowledged = lambda name: control.tell("acknowledged", notice_id=name)  # noqa: E731
     document = document_for(Facts.from_data(config["facts"]), acknowledged)
     metadata = MetadataServer(bind(METADATA, 80), document, control.tell)
-    threading.Thread(target=_run, args=(ground, config, control, metadata), daemon=True).start()
+    run = (ground, config, init, control, metadata)
+    threading.Thread(target=_run, args=run, daemon=True).start()
     while order := control.receive():
         metadata.obey(order)
     tree.stop_tree(os.getpid(), with_root=False)
@@ -150,10 +159,12 @@ def _ip(*commands: str, before: list[str] | None = None, fds: tuple[int, ...] = 
         raise RuntimeError(f"{batch}: {done.stderr}")
 
 
-def _lay_out(ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def _make_disk(ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    subprocess.run(["sh", "-c", _DISK, "sh", str(config["home"]), ground["disk"]], check=True)
+
+
+def _lay_out(_ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """What the machine's own image has: one user, the keys of its launch, sshd's configuration."""
-    disk = str(config["home"])
-    subprocess.run(["sh", "-c", _DISK, "sh", disk, ground["disk"]], check=True)
     login, host, name = config["login"], config["host"], config["id"]
     environment = {
         "PATH": f"{config['path']}:/usr/sbin:/opt/machine",
@@ -179,8 +190,13 @@ def _lay_out(ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         f"{HOME}/.ssh/authorized_keys": (login["public_key"] + "\n", 0o600),
         f"/opt/machine/{POWER_OFF}": ("#!/bin/sh\nkill -PWR 1\n", 0o755),
     }
+    write_image(Path(config["home"]), files)
+
+
+def write_image(disk: Path, files: Mapping[str, tuple[str, int]]) -> None:
+    """Files of the machine's disk, over this computer's own: path -> (text, mode)."""
     for path, (text, mode) in files.items():
-        target = Path(disk) / "upper" / path.lstrip("/")
+        target = disk / "upper" / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch(mode)
         target.write_text(text)
@@ -190,6 +206,7 @@ def _lay_out(ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 def _run(
     ground: Mapping[str, Any],
     config: Mapping[str, Any],
+    init: str,
     control: ControlLink,
     metadata: MetadataServer,
 ) -> None:
@@ -199,7 +216,7 @@ def _run(
     process = subprocess.Popen(
         [*command, config["home"], *ground["shared"]],
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"INIT": _WAIT},
+        env=os.environ | {"INIT": init},
     )
     metadata.start()
     end_s = time.monotonic() + START_S

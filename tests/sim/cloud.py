@@ -68,6 +68,7 @@ class Rented:
     ignored: int = 0  # terminates that were accepted and not followed
     told_by: str = ""  # who told it to end last
     hidden_until_us: int = 0  # no listing shows it before
+    forgotten_us: int = 0  # when its cloud began to list none of ours; 0: never
     missed: int = 0  # listings in a row that lack it; 0: the last one showed it
     missed_us: int = 0  # since when
     missed_for_us: int = 0  # the longest that PROOF of them did

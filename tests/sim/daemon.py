@@ -97,6 +97,7 @@ class CloudClient:
     local = False
     visibility_s = 30.0
     limits_life = True
+    prepared_file = ""
 
     def __init__(self, cloud: SimCloud, net: Net, who: str = "daemon") -> None:
         self.name = cloud.name
@@ -295,6 +296,7 @@ class SimDaemon:
         self.world: World  # what the living one works with
         self._loop: Task | None = None  # its thread that decides
         self._loop_held_until_us = 0
+        self._deaf_until_us = 0  # what nodes said is not recorded before
         self.starts = 0
         self._outside = outside
         self._pokes: list[Callable[[], None]] = []
@@ -306,7 +308,7 @@ class SimDaemon:
         self.starts += 1
         self.ahead_us = 0  # it waits for the time to be right: time-sync.target
         self.process = Process(f"{self.name}/{self.starts}")
-        self._loop, self._loop_held_until_us = None, 0
+        self._loop, self._loop_held_until_us, self._deaf_until_us = None, 0, 0
         self._pokes = []
         self._outside.kernel.spawn(self.process, self._main)
 
@@ -319,17 +321,24 @@ class SimDaemon:
         """Whether it lives and is not frozen."""
         return self.process.alive and self.process.frozen_until_us <= now_us
 
-    def stall(self, seconds: float) -> None:
-        """Its thread that stands here stands still."""
+    def stall(self, seconds: float, at: str = "") -> None:
+        """Its thread that stands at that boundary stands still."""
         kernel = self._outside.kernel
+        until_us = kernel.now_us + int(seconds * 1e6)
         if kernel.current is self._loop:
-            self._loop_held_until_us = kernel.now_us + int(seconds * 1e6)
+            self._loop_held_until_us = until_us
+        if at.endswith("record_journal"):
+            self._deaf_until_us = until_us
         kernel.sleep(seconds)
 
     def decides(self, now_us: int) -> bool:
         """Whether nothing keeps its loop from deciding."""
         held = self._loop is None or self._loop_held_until_us > now_us
         return self.awake(now_us) and not held and not self._outside.store_away
+
+    def follows(self, now_us: int) -> bool:
+        """Whether nothing keeps it from recording what nodes say, and from deciding on it."""
+        return self.decides(now_us) and self._deaf_until_us <= now_us
 
     def poke(self) -> None:
         """Something was recorded that makes a job due."""

@@ -33,6 +33,7 @@ from spotd.store.base import (
     CommitStatus,
     EventRow,
     JournalBatch,
+    PricePoint,
     ProgressRow,
     SegmentRow,
     Store,
@@ -198,6 +199,12 @@ class MemoryStore(MemoryAccess):
 
     def record_provider(self, provider: str, disabled: str, at_us: int) -> None:
         self._write(market.record_provider, provider, disabled, at_us)
+
+    def price_history(self, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
+        return market.price_history(self._here(), offer_keys, since_us)
+
+    def lift_refusals(self, code: str, place: str, at_us: int) -> int:
+        return self._write(market.lift_refusals, code, place, at_us)
 
     def record_cloud_notices(self, provider: str, notices: Sequence[Notice], at_us: int) -> None:
         self._write(listing.record_cloud_notices, provider, notices, at_us)

@@ -115,5 +115,13 @@ PROFILES = {
         only=True,
         forced={"machine_cut": 12.0, "list_misses": 0.2, "daemon_dies": 30.0},
     ),
+    "forgotten": Profile(
+        "a cloud that lists none of our machines for a while, and then all of them",
+        only=True,
+        jobs=12,
+        share=(0.3, 0.6),
+        budgets_microusd=(0,),
+        forced={"list_empty": 1.0},
+    ),
     "poison": Profile("a job that nothing can be decided about", poison=True),
 }

@@ -28,7 +28,8 @@ from tests.sim.run import Case, Result
 
 # Of a hundred seeds in a row: profile, tier, how many.
 MIX = (
-    ("swarm", "memory", 39),
+    ("swarm", "memory", 38),
+    ("forgotten", "memory", 1),
     ("two", "memory", 20),
     ("zombies", "memory", 5),
     ("parted", "memory", 2),

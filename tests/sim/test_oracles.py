@@ -142,14 +142,24 @@ def test_two_listings_are_no_proof_of_the_time_between(
 # --- G1: a crowd
 
 
-@pytest.mark.parametrize(("crowd", "found"), [(2, False), (3, True)])
+@pytest.mark.parametrize(
+    ("crowd", "word_s", "found"), [(2, -1, False), (3, -1, True), (3, 0, False)]
+)
 def test_more_at_once_than_the_breaker_allows_are_no_orphans(
-    world: SimWorld, oracles: Oracles, monkeypatch: pytest.MonkeyPatch, crowd: int, found: bool
+    world: SimWorld,
+    oracles: Oracles,
+    monkeypatch: pytest.MonkeyPatch,
+    crowd: int,
+    word_s: int,
+    found: bool,
 ) -> None:
-    """Of a fleet of four whose rows all say that they are gone."""
+    """Of a fleet of four whose rows all say that they are gone: for as long before as a person has
+    not said that what nobody wants may go."""
     store = CheckpointSpec(store=BUCKET, engine="spotd")
     job_id = world.submit("job", 9, alternatives=(ANYWHERE,), checkpoint=store)
-    node = replace(new_node(job_id), state=NodeState.GONE)
+    gone_at_us = world.kernel.now_us
+    world.released_us = gone_at_us + word_s * 1_000_000
+    node = replace(new_node(job_id), state=NodeState.GONE, gone_at_us=gone_at_us)
     monkeypatch.setattr(world, "node_of", lambda _token: node)
     machines = [_created(world, job_id, number) for number in range(4)]
     cloud = world.clouds["gcp"]

@@ -7,6 +7,7 @@ from random import Random
 
 from providers.base import CapacityType, Notice, NoticeKind
 from spotd.clock import BELIEF_S
+from spotd.decide.sweeping import BLAST_LEAST
 from tests.sim.cloud import Rented, SimCloud
 from tests.sim.daemon import SimDaemon
 from tests.sim.faults import Fault
@@ -185,6 +186,35 @@ def _stale(world: SimWorld, random: Random) -> bool:
     return rented is not None
 
 
+def _forget(world: SimWorld, random: Random) -> bool:
+    """A cloud lists none of our machines for a while, which are off our network in the same hour:
+    all that we could know of them says that they are gone. A person looks when it is over."""
+    kernel = world.kernel
+    cloud = max(world.clouds.values(), key=lambda one: (len(one.alive()), one.name))
+    crowd = cloud.alive()
+    waiting = any(one.forgotten_us > world.released_us for one in _alive(world))
+    if len(crowd) <= BLAST_LEAST or waiting:
+        return False
+    until_us = kernel.now_us + int(random.uniform(10, 20) * 60e6)
+    looked_us = until_us + int(random.uniform(10, 40) * 60e6)
+
+    def end() -> None:
+        for rented in crowd:
+            world.machines[rented.id].cut_from_us = False
+
+    def look() -> None:
+        world.tell("a person lets go of what nobody wants")
+        world.released_us = kernel.now_us
+        world.store.release_orphans(cloud.name, kernel.now_us)
+
+    for rented in crowd:
+        rented.hidden_until_us, rented.forgotten_us = until_us, kernel.now_us
+        world.machines[rented.id].cut_from_us = True
+    kernel.at(until_us, end)
+    kernel.at(looked_us, look)
+    return True
+
+
 def _agent_dies(world: SimWorld, random: Random) -> bool:
     rented = _any(random, _alive(world))
     agent = world.machines[rented.id].agent if rented is not None else None
@@ -266,6 +296,7 @@ _HAPPENS: dict[str, Callable[[SimWorld, Random], bool]] = {
     "metadata_down": _metadata_down,
     "agent_dies": _agent_dies,
     "list_stale": _stale,
+    "list_empty": _forget,
     "cloud_outage": _outage,
     "credentials": _credentials,
     "bucket_away": _bucket_away,
@@ -288,6 +319,9 @@ def _catalogue() -> dict[str, Fault]:
         Fault("machine_cut", 2.0, (50, 63), "a machine is off the network for a while"),
         Fault("metadata_down", 2.0, (56,), "the metadata service does not answer"),
         Fault("list_stale", 6.0, (29,), "listings lack a machine for a while", added=True),
+        Fault(
+            "list_empty", 0.0, (29,), "a cloud lists nothing, and is off our network", added=True
+        ),
         Fault("agent_dies", 2.0, (58,), "the agent's process ends"),
         Fault("cloud_outage", 0.5, (38,), "a cloud answers nothing for a while"),
         Fault("credentials", 0.5, (39,), "a cloud refuses our credentials for a while"),

@@ -88,7 +88,7 @@ class SimWorld:
         if what == "before take_duties" and self.faults.strikes("renewal_late"):
             daemon.stall(self.faults.stream("renewal_late").uniform(*LATE_S))
         if self.faults.strikes("boundary_stall"):
-            daemon.stall(self.faults.stream("boundary_stall").uniform(0.01, 60))
+            daemon.stall(self.faults.stream("boundary_stall").uniform(0.01, 60), what)
 
     def crash(self, daemon: SimDaemon, pause_s: float) -> None:
         """kill -9, and a start later. Raises Killed where the daemon itself stands there."""

@@ -197,6 +197,7 @@ class ToyCloud:
     watcher = "aws"
     limits_life = True
     power_off = ()
+    prepared_file = ""
     visibility_s = 0.0
 
     def __init__(

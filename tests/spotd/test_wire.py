@@ -132,6 +132,13 @@ def test_a_box_that_gives_no_time_is_understood() -> None:
     assert wire.parse_agent_config(data).unattended_s == 0
 
 
+def test_a_box_that_does_not_say_where_a_preparation_ends_knows_of_none() -> None:
+    data = json.loads(json.dumps(replace(CONFIG, prepared_file="/run/x").to_data()))
+    assert wire.parse_agent_config(data) == replace(CONFIG, prepared_file="/run/x")
+    del data["prepared_file"]
+    assert wire.parse_agent_config(data) == CONFIG
+
+
 def test_a_box_that_does_not_say_how_long_to_keep_what_failed_is_understood() -> None:
     data = json.loads(json.dumps(replace(CONFIG, unattended_s=60.0).to_data()))
     del data["keep_s"]

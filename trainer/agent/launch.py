@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from providers.base import NoticeWatcher
+from spotd import wire
 from spotd.wire import AgentConfig
 from trainer.agent.agent import Agent
 from trainer.agent.deadman import power_off
@@ -29,6 +30,7 @@ from trainer.agent.folders import make_folders
 from trainer.agent.journal import Journal
 from trainer.agent.notices import NoWatcher
 from trainer.agent.places import NodeError, Places, find_places
+from trainer.agent.preparation import LIMIT_S, Preparation
 from trainer.agent.recall import read_boot_id, recall
 from trainer.agent.site import Site
 from trainer.agent.streams import LIMIT_BYTES
@@ -185,6 +187,11 @@ def serve(
         ended=threading.Event(),
         now_us=_now_us,
         monotonic=time.monotonic,
+        preparation=Preparation(
+            config.prepared_file,
+            float(environ.get("SPOTD_PREPARED_S", LIMIT_S)),
+            said=wire.PREPARED + ":ok" in past.said,
+        ),
     )
     agent = Agent(site, watcher, past)
     for number in (signal.SIGTERM, signal.SIGINT):

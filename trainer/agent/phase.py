@@ -9,7 +9,7 @@ class Phase(Enum):
     """In order, but that any of them may be the last before ENDED."""
 
     WAITING = "waiting for start"
-    PREPARING = "unpacking packages"
+    PREPARING = "preparing the machine and unpacking packages"
     SETUP = "setup"
     CLAIMING = "waiting to claim HEAD"
     RUNNING = "running"

@@ -12,7 +12,10 @@ from trainer.agent.packages import PackageError, unpack_packages
 from trainer.agent.places import Places, write_private
 
 # Set by the way that the agent itself was started, and wrong for anybody else.
-_OURS = frozenset({"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES", "SPOTD_HANG_S", "SPOTD_KMSG"})
+_OURS = frozenset(
+    {"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES", "SPOTD_HANG_S", "SPOTD_KMSG"}
+    | {"SPOTD_PREPARED_S"}
+)
 # Options of a store that anybody may see; whatever else there is, now or later, may be a secret.
 _PLAIN_OPTIONS = frozenset({"endpoint", "region", "allow_http", "timeout_s"})
 

@@ -73,8 +73,9 @@ def recall(entries: Sequence[JournalEntry], boot_id: str) -> Recall:
     since = begins[-1] if begins and entries[begins[-1]].data.get("boot_id") == boot_id else None
     found = entries[since:] if since is not None else []
     said = {entry.kind for entry in found}
-    if any(e.kind == wire.SETUP and e.data.get("status") == "ok" for e in found):
-        said.add(wire.SETUP + ":ok")
+    for kind in (wire.SETUP, wire.PREPARED):
+        if any(e.kind == kind and e.data.get("status") == "ok" for e in found):
+            said.add(kind + ":ok")
     if any(e.kind == wire.SETUP and e.data.get("status") == "failed" for e in found):
         said.add(wire.EXITED)  # nothing more is to be done
     if any(e.kind == wire.CHECKPOINT and e.data.get("final") is True for e in found):

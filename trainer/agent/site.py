@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spotd.wire import AgentConfig
 from trainer.agent.journal import Journal
 from trainer.agent.places import Places
+from trainer.agent.preparation import Preparation
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Site:
     ended: threading.Event
     now_us: Callable[[], int]
     monotonic: Callable[[], float]
+    preparation: Preparation = field(default_factory=Preparation)
 
     def post(self, news: Callable[[], None]) -> None:
         """Have the agent's loop call `news`; from any thread, and from a signal handler."""

@@ -99,6 +99,8 @@ class Training:
         site, packages = self._site, self._start.packages
 
         def unpack() -> None:
+            if not site.preparation.wait(lambda: self.phase is not Phase.PREPARING):
+                return
             error = unpack_all(site.places, packages)
             failed = lambda: self._setup_failed(_CRASHED, 0.0, error)  # noqa: E731
             site.post(failed if error else self._prepared)

@@ -1,4 +1,5 @@
-"""A program that hangs, or a machine whose GPU has failed: what the agent makes of it."""
+"""A program that hangs, a machine whose GPU has failed or that did not come up well: what the agent
+makes of it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from spotd.wire import EXIT_HUNG, EXIT_UNFIT, STARTED, UNWELL, JournalEntry
 
 HUNG = "hung"
 GPU = "gpu"
-_CODES = {HUNG: EXIT_HUNG, GPU: EXIT_UNFIT}
+MACHINE = "machine"
+_CODES = {HUNG: EXIT_HUNG, GPU: EXIT_UNFIT, MACHINE: EXIT_UNFIT}
 
 
 @dataclass(frozen=True)

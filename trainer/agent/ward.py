@@ -1,5 +1,5 @@
 """Looks after the program and its machine: one that hangs is ended and begun again, once, a machine
-whose GPU has failed is given up, and a disk that stays full is told of."""
+whose GPU has failed, or that did not come up well, is given up, and a full disk is told of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.agent.phase import Phase
 from trainer.agent.recall import Recall
 from trainer.agent.site import Site
 from trainer.agent.training import Training
-from trainer.agent.unwell import GPU, HUNG, Unwell
+from trainer.agent.unwell import GPU, HUNG, MACHINE, Unwell
 
 STACKS_SIGNAL = signal.SIGUSR2  # trainer.stop answers it
 STACKS_S = 2.0  # for the stacks of a program that hangs to come to its log
@@ -75,6 +75,9 @@ class Ward:
         self._look_at_program(now)
         if self._training.phase is not Phase.ENDED:
             self._disk.look(now)
+            wrong = self._site.preparation.look(self._site.journal, now)
+            if wrong:
+                self._end(Unwell(MACHINE, wrong, again=False))
 
     def _look_at_program(self, now: float) -> None:
         """Whether it hangs, or is to be gone by now. A stop under way has its own deadline."""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
@@ -22,9 +22,11 @@ from urllib.parse import parse_qsl, urlencode
 from moto.backends import get_backend
 
 from tests.clouds.aws import replies
+from tests.clouds.aws.fleet import Fleet
 from tests.clouds.aws.market import ZONE_IDS, Market
 from tests.clouds.aws.replies import REFUSALS, Tree
 from tests.clouds.faults import Fault, Faults
+from tests.clouds.machines import Machines
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -35,8 +37,21 @@ IMAGE_PARAMETER = (
 )
 JSON = "application/x-amz-json-1.1"
 _VOLATILE = ("Action", "Version", "DryRun")
+NOTICE = timedelta(seconds=120)
 
 Reply = tuple[int, bytes]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request, to whichever service; `body` has EC2's parameters, or the JSON of others.
+    `key` is the access key that it was signed with."""
+
+    key: str
+    region: str
+    service: str
+    action: str
+    body: Mapping[str, Any]
 
 
 @dataclass
@@ -60,15 +75,19 @@ class SpotRequest:
 
 
 class Ec2:
-    """A WSGI application; `image` is the AMI that the parameter of the GPU images names."""
+    """A WSGI application; `image` is the AMI that the parameter of the GPU images names. With
+    `machines` there is a real one behind every instance; without, its address leads nowhere."""
 
-    def __init__(self, app: WSGIApplication) -> None:
+    def __init__(self, app: WSGIApplication, machines: Machines | None = None) -> None:
         self._app = app
+        self.fleet = Fleet(machines, self._switched_off)
         self._lock = threading.RLock()
         self.market = Market()
         self.faults = Faults()
         self.image = ""
-        self.calls: list[tuple[str, dict[str, str]]] = []  # every request, in order
+        self.calls: list[tuple[str, dict[str, str]]] = []  # every request of EC2's, in order
+        self.seen: list[Seen] = []  # and every one of all services
+        self.told: list[dict[str, Tree]] = []  # more rows of the price history
         self.requests: dict[str, SpotRequest] = {}  # by instance
         self._made: dict[tuple[str, str, str], Made] = {}
         self._own: dict[str, Callable[[str, dict[str, str]], Reply | None]] = {
@@ -85,10 +104,12 @@ class Ec2:
         body = environ["wsgi.input"].read(size)
         region, service = _signed_for(environ)
         target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
+        self._note(_key(environ), region, service, target, body)
         if service == "pricing":
-            return _send(
-                start, *self._products(json.loads(body)), kind="application/x-amz-json-1.1"
-            )
+            if self.faults.take("GetProducts") is not None:
+                failed = json.dumps({"__type": "InternalErrorException", "message": "not now"})
+                return _send(start, 500, failed.encode(), kind=JSON)
+            return _send(start, *self._products(json.loads(body)), kind=JSON)
         if target.endswith("GetParameter") and IMAGE_PARAMETER in body.decode():
             parameter = {"Name": IMAGE_PARAMETER, "Type": "String", "Value": self.image}
             answer = json.dumps({"Parameter": parameter}).encode()
@@ -113,20 +134,45 @@ class Ec2:
             raise ConnectionAbortedError("the answer is lost")
         return _send(start, status, answer)
 
+    def _note(self, key: str, region: str, service: str, target: str, body: bytes) -> None:
+        parsed = json.loads(body) if target else dict(parse_qsl(body.decode(errors="replace")))
+        action = target.rpartition(".")[2] or str(parsed.get("Action", ""))
+        with self._lock:
+            self.seen.append(Seen(key, region, service, action, parsed))
+
     # --- what a test does to the cloud
 
     def interrupt(self, instance: str, at: datetime | None = None) -> None:
-        """The status of its spot request says that it will be ended."""
+        """The status of its spot request says so, and its metadata, if it is a real machine: it
+        will be ended 120 s after `at` (now), and then it is."""
+        at = at or datetime.now(UTC)
         request = self.requests[instance]
         request.code = "marked-for-termination"
         request.message = "Your Spot instance is marked for termination."
-        request.updated = at or datetime.now(UTC)
+        request.updated = at
+        self.fleet.warn(instance, at + NOTICE, lambda: self._take(instance))
 
     def end(self, region: str, instance: str, code: str, words: str) -> None:
         """It ends, and EC2 says why."""
-        machine = get_backend("ec2")[ACCOUNT][region].get_instance(instance)
-        machine.terminate()
-        machine.state_reason.code, machine.state_reason.message = code, words
+        with self._lock:
+            machine = get_backend("ec2")[ACCOUNT][region].get_instance(instance)
+            if machine.state in ("terminated", "shutting-down"):
+                return
+            machine.terminate()
+            machine.state_reason.code, machine.state_reason.message = code, words
+        self.fleet.end(instance)
+
+    def _take(self, instance: str) -> None:
+        """Its notice has run out."""
+        code = "Server.SpotInstanceTermination"
+        self.requests[instance].code = "instance-terminated-no-capacity"
+        self.end(self.fleet.books[instance].region, instance, code, f"{code}: It was taken away")
+
+    def _switched_off(self, instance: str) -> None:
+        """Somebody on it did; behaviour at shutdown is terminate."""
+        code = "Client.InstanceInitiatedShutdown"
+        words = f"{code}: Instance initiated shutdown"
+        self.end(self.fleet.books[instance].region, instance, code, words)
 
     # --- answers
 
@@ -145,7 +191,10 @@ class Ec2:
                 form = self._by_token(region, form)
             reply = self._ask_moto(environ, form)
             if action == "RunInstances" and reply[0] == 200:
-                self._note_launch(region, form, fault)
+                reply = self._note_launch(region, form, fault, reply)
+            if action == "TerminateInstances" and reply[0] == 200:
+                for instance in replies.listed(form, "InstanceId"):
+                    self.fleet.end(instance)
         if action == "TerminateInstances" and fault is not None and fault.what == "leftovers":
             for instance in replies.listed(form, "InstanceId"):
                 self._leave_behind(region, instance)
@@ -176,7 +225,10 @@ class Ec2:
             return replies.error(*REFUSALS["no_capacity"])
         return None
 
-    def _note_launch(self, region: str, form: dict[str, str], fault: Fault | None) -> None:
+    def _note_launch(
+        self, region: str, form: dict[str, str], fault: Fault | None, reply: Reply
+    ) -> Reply:
+        """The reply with the machine's address in place of the one that moto invents."""
         backend = get_backend("ec2")[ACCOUNT][region]
         machine = max(
             (one for one in backend.all_instances() if one.client_token == form["ClientToken"]),
@@ -190,9 +242,11 @@ class Ec2:
             ident = f"sir-{machine.id[-8:]}"
             tags = {tag["key"]: tag["value"] for tag in machine.get_tags()}
             self.requests[machine.id] = SpotRequest(ident, machine.id, tags)
+        answer = self.fleet.launch(region, machine, form.get("UserData", ""), reply[1])
         if fault is not None and fault.what == "fails_later":
             words = "Server.InsufficientInstanceCapacity: There is no capacity any more"
             self.end(region, machine.id, "Server.InsufficientInstanceCapacity", words)
+        return reply[0], answer
 
     def _by_token(self, region: str, form: dict[str, str]) -> dict[str, str]:
         """moto knows no filter by token: the machines with it, by their ids."""
@@ -228,6 +282,7 @@ class Ec2:
             for zone, usd in self.market.spot.get(kind, {}).items()
             if zone.startswith(region)
         ]
+        rows += [row for row in self.told if row["instanceType"] in kinds]
         return replies.answer("DescribeSpotPriceHistory", {"spotPriceHistorySet": rows})
 
     def _offerings(self, region: str, form: dict[str, str]) -> Reply:
@@ -311,10 +366,18 @@ def _send(
 
 
 def _signed_for(environ: WSGIEnvironment) -> tuple[str, str]:
-    """(region, service) of the signature: .../20261122/us-east-1/ec2/aws4_request."""
-    scope = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")[2].split(",")[0]
-    parts = scope.split("/")
+    """(region, service) of the signature: KEY/20261122/us-east-1/ec2/aws4_request."""
+    parts = _scope(environ)
     return (parts[2], parts[3]) if len(parts) >= 4 else ("", "")
+
+
+def _key(environ: WSGIEnvironment) -> str:
+    return _scope(environ)[0]
+
+
+def _scope(environ: WSGIEnvironment) -> list[str]:
+    header = str(environ.get("HTTP_AUTHORIZATION", ""))
+    return header.partition("Credential=")[2].split(",")[0].split("/")
 
 
 def _ran(machine: Any) -> dict[str, Tree]:

@@ -34,6 +34,8 @@ REFUSALS = {
     "throttled": (503, "RequestLimitExceeded", "Request limit exceeded."),
     "http_500": (500, "InternalError", "An internal error has occurred"),
     "unheard_of": (400, "SomethingNew", "Nobody has seen this code before."),
+    "in_use": (400, "InvalidParameterValue", "Network interface 'eni-1' is currently in use."),
+    "bad_value": (400, "InvalidParameterValue", "Value (x) for parameter id is invalid."),
     "mismatch": (
         400,
         "IdempotentParameterMismatch",

@@ -19,6 +19,7 @@ from werkzeug.serving import make_server
 
 from tests.clouds.aws.ec2 import Ec2
 from tests.clouds.aws.market import REGIONS
+from tests.clouds.machines import Machines
 
 PROFILE = "standin"
 
@@ -44,16 +45,20 @@ class StandIn:
 
 @contextmanager
 def serving(
-    folder: Path, regions: Sequence[str] = REGIONS, address: str = "127.0.0.1"
+    folder: Path,
+    regions: Sequence[str] = REGIONS,
+    address: str = "127.0.0.1",
+    network: str = "public",
+    machines: Machines | None = None,
 ) -> Iterator[StandIn]:
-    """AWS for the length of the block, its credentials in `folder`."""
-    ec2 = Ec2(DomainDispatcherApplication(create_backend_app))
+    """AWS for the length of the block, its credentials in `folder`, with a network of that kind."""
+    ec2 = Ec2(DomainDispatcherApplication(create_backend_app), machines)
     server = make_server(address, 0, ec2, True, request_handler=_Quiet)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     endpoint = f"http://{address}:{server.server_port}"
     try:
-        _prepare(endpoint, ec2, regions)
+        _prepare(endpoint, ec2, regions, network)
         yield StandIn(endpoint, ec2, _profile(folder, endpoint))
     finally:
         server.shutdown()
@@ -72,7 +77,7 @@ def _profile(folder: Path, endpoint: str) -> dict[str, str]:
     }
 
 
-def _prepare(endpoint: str, ec2: Ec2, regions: Sequence[str]) -> None:
+def _prepare(endpoint: str, ec2: Ec2, regions: Sequence[str], network: str) -> None:
     """In each region: tagged subnets and a firewall, as `spotctl init aws` makes them."""
     for region in regions:
         client = boto3.client(
@@ -82,7 +87,7 @@ def _prepare(endpoint: str, ec2: Ec2, regions: Sequence[str]) -> None:
             aws_access_key_id="test",
             aws_secret_access_key="test",
         )
-        tag = [{"Key": "spotd-network", "Value": "public"}]
+        tag = [{"Key": "spotd-network", "Value": network}]
         zones = sorted({z for zones in ec2.market.spot.values() for z in zones})
         subnets = client.describe_subnets()["Subnets"]
         made = [row["SubnetId"] for row in subnets if row["AvailabilityZone"] in zones]

@@ -10,7 +10,7 @@ import pytest
 from providers.aws.cloud import AwsCloud
 from providers.base import LaunchRequest, Provider
 from tests.clouds.aws.market import REGIONS
-from tests.clouds.aws.serving import PROFILE, StandIn, serving
+from tests.clouds.aws.serving import PROFILE, StandIn
 from tests.clouds.faults import Fault
 from tests.providers.conformance import ProviderConformance
 from tests.rigs.local_cloud import launch_request
@@ -38,8 +38,8 @@ class AwsRig:
         return AwsCloud(
             "aws",
             f"{self._test}-{deployment}",
-            REGIONS,
-            PROFILE,
+            regions=REGIONS,
+            profile=PROFILE,
             instance_types=("p5.*", "g6.*"),
             timeout_s=timeout_s,
         )
@@ -49,14 +49,6 @@ class AwsRig:
 
     def break_next(self, what: str, operation: str = "launch") -> None:
         self._aws.ec2.faults.arm(Fault(what, CALLS[operation]))
-
-
-@pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with pytest.MonkeyPatch.context() as patch, serving(tmp_path_factory.mktemp("aws")) as running:
-        for name, value in running.environ.items():
-            patch.setenv(name, value)
-        yield running
 
 
 class TestAws(ProviderConformance):

@@ -125,8 +125,8 @@ def test_a_code_has_its_class(
 
 
 def test_the_table_says_something_of_every_row() -> None:
-    hit = {id(CODES._row(code, words)) for code, words, _, _ in TABLE}
-    assert [row for row in CODES._rows if id(row) not in hit] == []
+    hit = {id(CODES.row(code, words)) for code, words, _, _ in TABLE}
+    assert [row for row in CODES.rows if id(row) not in hit] == []
 
 
 def test_an_unheard_of_code_may_have_happened_and_is_counted() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from providers.base import Offer
 from spotd.model import Desired, Limits, Market, Refusal, S
 from spotd.states import NodeState
 from spotd.store import quarantine
+from spotd.store.base import PricePoint
 from spotd.store.columns import clean
 from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, moved
 from spotd.store.market import on_sale as by_key
@@ -117,3 +118,32 @@ def set_quarantine(tx: Transaction, reason: str, at_us: int) -> None:
     if event is not None:
         tx.put(vars(tx.tables), "quarantine", clean(reason))
         tx.event("", event, at_us)
+
+
+def price_history(tables: Tables, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
+    """See Store.price_history."""
+    found = []
+    for key in set(offer_keys):
+        times = [at_us for of, at_us in tables.price_history if of == key]
+        first_us = max((at_us for at_us in times if at_us <= since_us), default=since_us + 1)
+        for at_us in times:
+            if at_us >= first_us:
+                offer = tables.price_history[key, at_us]
+                price, listed = offer.price_microusd_per_h, offer.list_microusd_per_h
+                found.append(PricePoint(key, at_us, price, listed, offer.price_source))
+    return sorted(found)
+
+
+def lift_refusals(tx: Transaction, code: str, place: str, at_us: int) -> int:
+    """See Store.lift_refusals."""
+    lifted = [
+        key
+        for key, said in tx.tables.refusals.items()
+        if said.code == code and said.offer_key.startswith(f"{place}/")
+    ]
+    for key in lifted:
+        tx.drop(tx.tables.refusals, key)
+    if lifted:
+        tx.touch(dict.fromkeys(_waiting_jobs(tx.tables), at_us))
+        tx.market_moved()
+    return len(lifted)

@@ -59,7 +59,8 @@ class CloudOracle(Oracle):
         """A machine whose notice was withdrawn is kept, unless its replacement is there, or it has
         begun to stop."""
         self._note_mute()
-        nodes = list(nodes)
+        nodes, now_us = list(nodes), self.world.kernel.now_us
+        followed = any(daemon.follows(now_us) for daemon in self.world.daemons)
         manned = {n.job_id for n in nodes if n.chosen and n.state is not NodeState.DRAINING}
         for node in nodes:
             machine = self.world.machines.get(node.instance_id)
@@ -68,7 +69,7 @@ class CloudOracle(Oracle):
             if machine is None or node.state is not NodeState.DRAINING or node.job_id in manned:
                 continue
             noticed = node.leave_reason is LeaveReason.PREEMPTED and machine.stays
-            if noticed and self.everybody_up(self.world.rented(node.instance_id)):
+            if noticed and followed and self.everybody_up(self.world.rented(node.instance_id)):
                 self._obeyed_s[node.id] += int(passed_s)
             if self._obeyed_s[node.id] > WITHDRAWN_S:
                 self.fail("D1", f"{node.id} goes on draining, and its notice was withdrawn")

@@ -58,7 +58,9 @@ class WasteOracle(Oracle):
 
     def _held(self, rented: Rented) -> bool:
         """What a restored database does not know of, and in a quarantine all that it does not
-        want: a person has to look first."""
+        want; and a crowd that its cloud had forgotten: a person has to look first."""
+        if rented.forgotten_us > self.world.released_us:
+            return True
         if not self.world.restored_us:
             return False
         if self.world.store.quarantine():

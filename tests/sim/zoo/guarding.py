@@ -21,6 +21,7 @@ import spotd.store.listing
 import tests.sim.memory.duties
 from providers.base import Instance, Offer
 from spotd.act.effects import launch_request
+from spotd.decide.sweeping import Record, Stray
 from spotd.model import EffectKind
 from spotd.observe.clouds import Survey
 from spotd.observe.leftovers import LeftoverSweep
@@ -166,6 +167,17 @@ def _token_of_names(stack: ExitStack) -> None:
     put(stack, spotd.decide.placing, "launch_token", timeless)
 
 
+def _no_breaker(stack: ExitStack) -> None:
+    put(stack, spotd.decide.sweeping, "BLAST_LEAST", 10**6)
+
+
+def _old_word(stack: ExitStack) -> None:
+    def released(stray: Stray, record: Record) -> bool:
+        return (stray.launched_at_us or stray.since_us) <= record.released_at_us
+
+    put(stack, spotd.decide.sweeping, "_released", released)
+
+
 GUARDING = (
     Bug(
         "lease without epoch",
@@ -224,6 +236,20 @@ GUARDING = (
         _seen("G1"),
         _restored_kills,
         "restored",
+    ),
+    Bug(
+        "no breaker",
+        "rows that call a whole crowd gone at once are believed",
+        _seen("G1"),
+        _no_breaker,
+        "forgotten",
+    ),
+    Bug(
+        "an old word counts",
+        "a person's word about orphans lets go of machines that a job wanted then",
+        _seen("G1"),
+        _old_word,
+        "forgotten",
     ),
     Bug(
         "token of names alone",

@@ -13,6 +13,7 @@ from providers.base import (
     UNATTENDED_TAG,
     AuthError,
     CapacityError,
+    NoQuotaError,
     Pending,
     PriceError,
     ProviderError,
@@ -21,6 +22,7 @@ from providers.base import (
     Scope,
     ThrottledError,
     UnknownOutcome,
+    UnpreparedError,
 )
 from providers.stores.base import ObjectStore
 from spotd import wire
@@ -108,6 +110,8 @@ def called(stage: Stage) -> Called:
         RejectedError("no such image"),
         AuthError("expired"),
         CapacityError("the zone is full", scope=Scope.ZONE),
+        NoQuotaError("your limit is 0"),
+        UnpreparedError("no subnet"),
     ],
     ids=lambda error: f"{type(error).__name__}-{error.scope.value}",
 )

@@ -151,7 +151,7 @@ def test_a_wrong_name_does_not_spare_the_others(
     [
         (1, "exit 1"),
         (wire.EXIT_HUNG, "which hung"),
-        (wire.EXIT_UNFIT, "whose GPU failed"),
+        (wire.EXIT_UNFIT, "whose machine is unfit"),
         (wire.EXIT_DIVERGED, "which diverged"),
     ],
 )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spotd.cli.logtext import Streams, safe_line
+from spotd.cli.offers import sparkline
 from spotd.cli.text import clean, money, place, places, size, span, spent
 
 
@@ -123,3 +124,18 @@ def test_tail_and_change_of_machine(capsysbinary: Captured) -> None:
     captured = capsysbinary.readouterr()
     assert captured.out == b"2\n3\n4\n"
     assert captured.err == b"--- generation 2 on gcp/z ---\n"
+
+
+@pytest.mark.parametrize(
+    ("points", "bars"),
+    [
+        ([], "    "),
+        ([(0.0, 5.0)], "▁▁▁▁"),
+        ([(0.0, 1.0), (20.0, 2.0)], "▁███"),
+        ([(15.0, 1.0), (25.0, 8.0), (35.0, 4.5)], " ▁█▅"),
+    ],
+)
+def test_a_sparkline_is_the_price_in_force_at_the_end_of_each_part(
+    points: list[tuple[float, float]], bars: str
+) -> None:
+    assert sparkline(points, 0.0, 40.0, 4) == bars

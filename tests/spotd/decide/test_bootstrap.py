@@ -30,6 +30,7 @@ class Cloud:
     watcher = "aws"
     limits_life = True
     power_off = ("off",)
+    prepared_file = "/run/prepared"
 
 
 DATA = {"claim": "after_release", "claim_deadline_s": 12.0, "node_ips": ("10.0.0.1", "10.0.0.2")}
@@ -47,7 +48,11 @@ def test_an_agent_knows_which_node_it_is() -> None:
     kept = job(spec=replace(SPEC, keep_on_failure_s=9.0))
     told = agent_config("d0", kept, node(generation=3, rank=1), Cloud(), NOW)  # type: ignore[arg-type]
     expected = AgentConfig(
-        "d0", "j0", 3, 1, "t-3-0-1", "aws", power_off=("off",), wipe=True, keep_s=9.0
+        *("d0", "j0", 3, 1, "t-3-0-1", "aws"),
+        power_off=("off",),
+        wipe=True,
+        keep_s=9.0,
+        prepared_file="/run/prepared",
     )
     assert told == expected
     assert parse_agent_config(json.loads(json.dumps(told.to_data()))) == told

@@ -32,6 +32,7 @@ class Cloud:
     watcher = "aws"
     limits_life = True
     power_off = ("off",)
+    prepared_file = ""
 
 
 def test_a_machine_is_asked_for_with_its_whole_time() -> None:

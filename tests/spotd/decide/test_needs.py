@@ -22,7 +22,18 @@ from spotd.decide.needs import (
 )
 from spotd.model import EffectKind, LeaveReason, Node, S, Timing, View
 from spotd.states import NodeState
-from tests.spotd.decide.build import NOW, OFFERS, head, hello, market, node, notice, spec, view
+from tests.spotd.decide.build import (
+    NOW,
+    OFFERS,
+    head,
+    hello,
+    market,
+    node,
+    notice,
+    settle,
+    spec,
+    view,
+)
 
 K = EffectKind
 L, B, R, D, T, G = NodeState
@@ -51,6 +62,9 @@ def minutes_ago(count: float) -> int:
         (L, {"launch_error": "none left"}, None),
         (B, {}, K.SURVEY),  # where is it?
         (B, {"host": "h"}, K.BOOT),
+        (B, {"host": "h", "cloud_state": "pending", "surveyed_at_us": NOW - 4 * S}, K.BOOT),
+        (B, {"host": "h", "cloud_state": "pending", "surveyed_at_us": NOW - 5 * S}, K.SURVEY),
+        (B, {"host": "h", "cloud_state": "running", "surveyed_at_us": NOW - 9 * S}, K.BOOT),
         (B, {"host": "h", "booted_at_us": NOW}, None),  # the agent says hello by itself
         (B, {"host": "h", "booted_at_us": NOW, "hello_at_us": NOW}, None),  # not chosen
         (R, {}, None),
@@ -148,6 +162,23 @@ def test_a_boot_that_is_under_way_is_not_asked_about() -> None:
     assert needed(node(R, **QUIET, **booting)) is K.BOOT
     failed = booting | {"effect_failed_at_us": NOW}
     assert needed(node(R, **QUIET, **failed)) is K.SURVEY
+
+
+def test_a_machine_that_comes_up_is_asked_about_between_tries_to_reach_it() -> None:
+    """A create that the cloud accepted may still come to nothing, and nobody else says so. A try
+    that is under way is waited for; the next look is on time, however long the next try waits."""
+    pending = {"host": "h", "cloud_state": "pending", "surveyed_at_us": NOW - 5 * S}
+    tried = {"effect": K.BOOT, "effect_armed_at_us": NOW - S, "effect_due_at_us": NOW + 59 * S}
+    assert needed(node(B, **pending, **tried)) is K.BOOT
+    failed = tried | {"effect_failed_at_us": NOW, "effect_failures": 9}
+    assert needed(node(B, **pending, **failed)) is K.SURVEY
+    asked = node(B, **(pending | {"surveyed_at_us": NOW - 2 * S}), **failed)
+    assert needed(asked) is K.BOOT
+    _, plan = settle(view(asked))
+    assert plan.wake_at_us == NOW + 3 * S
+    running = replace(asked, cloud_state="running")
+    _, plan = settle(view(running))
+    assert plan.wake_at_us == NOW + 15 * S
 
 
 def test_a_silent_node_has_its_rest_from_when_its_cloud_was_back() -> None:

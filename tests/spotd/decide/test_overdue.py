@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import Scope
-from spotd.decide.overdue import STAYS_AGAIN_S, STAYS_S, WAITS_AGAIN_S, WAITS_S
+from spotd.decide.overdue import STAYS_AGAIN_S, STAYS_S, WAITS_AGAIN_S
 from spotd.model import (
     Desired,
     Event,
@@ -19,6 +19,7 @@ from spotd.model import (
     Refusal,
     S,
     Severity,
+    Timing,
     View,
 )
 from spotd.plan import Plan
@@ -35,6 +36,8 @@ from tests.spotd.decide.build import (
     spec,
     view,
 )
+
+WAITS_S = Timing.waits_s
 
 
 def told(plan: Plan, kind: str) -> list[Event]:
@@ -72,6 +75,8 @@ MORE = (
     "(use_spot: false)"
 )
 FIRST = "aws/aws-1/aws-1a/8xh100/spot"
+DEAR = "gcp/gcp-1/gcp-1a/8xh100/spot"
+MIXED = "all 3 offers that fit are out (2 over quota, 1 above max_hourly_cost)"
 COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
 
 
@@ -90,8 +95,8 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         ),
         (
             replace(refused("QuotaError"), offers=(*OFFERS[:2], offer("gcp-1a", 99.0))),
-            f"all 3 offers that fit are out; {COOLING.format(600)} QuotaError",
-            f"{QUOTA}; or raise max_hourly_cost",
+            f"{MIXED}; {COOLING.format(600)} QuotaError",
+            f"{QUOTA}; or raise max_hourly_cost; now: raise max_hourly_cost for {DEAR} at $99.00/h",
         ),
         (
             market(disabled={"aws": "key", "gcp": "key", "azure": "key"}),
@@ -101,7 +106,7 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         (
             market(offers=(offer(price=99.0),)),
             f"the only offer that fits is out; {FIRST}: $99.00/h is above max_hourly_cost",
-            "raise max_hourly_cost",
+            f"raise max_hourly_cost; now: raise max_hourly_cost for {FIRST} at $99.00/h",
         ),
         (
             market(offers=()),
@@ -129,7 +134,7 @@ def test_a_wait_is_told_of_on_time_and_looked_at_when_it_is_to_be_told_again() -
     job = {"waiting_since_us": NOW - int(WAITS_S * S)}
     after, plan = settle(view(job=job), refused("QuotaError"))
     (event,) = told(plan, "waits")
-    assert event.text.startswith("train has waited 30 min for a machine")
+    assert event.text.startswith("train has waited 15 min for a machine")
     assert after.job.waiting_told_us == NOW
     assert plan.wake_at_us == NOW + int(WAITS_AGAIN_S * S)
 

@@ -194,3 +194,21 @@ def test_every_offer_that_fits_comes_once_the_free_ones_first_by_price(
     assert excluded == sorted(excluded)
     prices = [row.score_microusd_per_h for row in ranked if not row.excluded]
     assert prices == sorted(prices)
+
+
+def test_what_refused_this_attempt_comes_after_all_that_has_not() -> None:
+    """And what is out comes after that; with an order of alternatives the same."""
+    first, second, third = OFFERS[:3]
+
+    def keys(rows: list[Ranked]) -> list[str]:
+        return [row.offer.key for row in rows]
+
+    some = market(offers=(first, second, third))
+    assert keys(rank(spec(), some, NOW)) == [first.key, second.key, third.key]
+    asked = frozenset({first.key})
+    assert keys(rank(spec(), some, NOW, asked=asked)) == [second.key, third.key, first.key]
+    out = rank(spec(), some, NOW, taken=[second.key], asked=asked)
+    assert keys(out) == [third.key, first.key, second.key]
+    wants = tuple(OfferRequest(accelerator="H100", zone=one.zone) for one in (first, second, third))
+    ordered = spec(alternatives=wants, ordered=True)
+    assert keys(rank(ordered, some, NOW, asked=asked)) == [second.key, third.key, first.key]

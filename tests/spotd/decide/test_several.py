@@ -291,3 +291,17 @@ def test_a_rank_that_its_user_looks_at_keeps_no_mate() -> None:
     job = {"spec": spec(num_nodes=3), "stop_text": "crashed", "failures": 4}
     after, _ = settle(view(kept, *mates, job=job))
     assert [n.state for n in after.nodes] == [R, T, T]
+
+
+def test_an_attempt_asks_whom_it_has_not_asked_before_those_that_refused_it() -> None:
+    """However cheap they are and however long ago that was; another attempt begins anew."""
+    cheap, dear = OFFERS[0], OFFERS[3]
+    some = (cheap, dear)
+    for generation, expected in ((1, dear), (2, cheap)):
+        said = Refusal(cheap.key, Scope.OFFER, "CapacityError", NOW - 3600 * S, "j0-g1-c0-r0")
+        asking = node(T, generation=generation, offer=OFFERS[1], leave_reason=LeaveReason.CAPACITY)
+        before = view(asking, job={"generation": generation})
+        after, plan = settle(before, market(offers=some, refusals=(said,)))
+        assert after.nodes[-1].offer == expected
+        words = "the cheapest of 1 offers that have not refused yet"
+        assert (words in plan.reason) is (generation == 1)

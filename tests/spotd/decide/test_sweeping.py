@@ -128,7 +128,7 @@ def test_who_is_not_in_the_crowd() -> None:
         replace(STRAY, instance_id="foreign", deployment="d1"),
         replace(STRANGER, instance_id="stranger"),
         replace(STRAY, instance_id="ending", ending=True),
-        replace(STRAY, instance_id="released", launched_at_us=NOW - 7200 * S),
+        replace(STRAY, instance_id="released", since_us=NOW - 7200 * S),
         replace(STRAY, instance_id="condemned", condemned=True),
     ]
     crowd = [replace(STRAY, instance_id=f"i-{number}") for number in range(BLAST_LEAST)]
@@ -141,3 +141,13 @@ def test_who_is_not_in_the_crowd() -> None:
         "i-0",
         "i-1",
     ]
+
+
+def test_a_person_s_word_is_about_what_was_nobody_s_then() -> None:
+    """What a row wanted until after it is a crowd like any other, however old the machines are."""
+    record = replace(RECORD, released_at_us=NOW - 120 * S)
+    crowd = [replace(STRAY, instance_id=f"i-{n}", since_us=OLD) for n in range(BLAST_LEAST + 1)]
+    assert all(stray.launched_at_us < record.released_at_us for stray in crowd)
+    assert {v.fate for v in judge(crowd, 3, record, NOW).values()} == {Fate.HOLD}
+    seen = [replace(stray, since_us=NOW - 120 * S) for stray in crowd]
+    assert {v.fate for v in judge(seen, 3, record, NOW).values()} == {Fate.END}

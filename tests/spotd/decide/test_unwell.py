@@ -44,6 +44,22 @@ def test_a_gpu_may_fail_before_a_step_and_during_a_drain(state: NodeState) -> No
     assert "crashed" not in kinds(plan)
 
 
+def test_of_a_machine_that_came_up_unwell_it_is_told_what_is_wrong() -> None:
+    """As its own preparation has said it, which its agent hands on; nobody is charged for it."""
+    wrong = "nvidia-smi shows 7 of 8 GPUs"
+    unfit = {**UNFIT, "exit_tail": wrong, "first_step_at_us": 0}
+    broken = node(B, chosen=True, booted_at_us=NOW - S, hello_at_us=NOW - S, **unfit)
+    before = view(broken, job={"first_step_at_us": 0})
+    after, plan = settle(before)
+    left = by_id(after, broken)
+    assert (left.state, left.leave_reason) == (T, LeaveReason.LOST)
+    assert left.leave_text == f"not fit to train on: {wrong}"
+    assert any(wrong in e.text for e in plan.events if e.kind == "node_leaving")
+    assert (after.job.failures, after.job.outcome, after.job.place_after_us) == (0, None, 0)
+    (fresh,) = (n for n in after.nodes if n.generation == 2)
+    assert fresh.offer == OFFERS[1], "its offer cools"
+
+
 def test_a_program_that_hangs_on_its_machine_again_is_charged() -> None:
     hung = node(R, **HUNG)
     after, plan = settle(view(hung))

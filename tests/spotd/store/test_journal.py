@@ -432,6 +432,11 @@ def test_garbage_becomes_a_warning_and_stops_nobody(
             "gpu",
             "GPU 0000:c0:00 reports Xid 79; that was its end on this machine",
         ),
+        (
+            {"what": "machine", "text": "nvidia-smi shows 7 of 8 GPUs", "again": False},
+            "unfit",
+            "the machine is not fit to train on: nvidia-smi shows 7 of 8 GPUs; that was its end",
+        ),
     ],
 )
 def test_what_ails_a_machine_is_told_at_once(
@@ -444,7 +449,18 @@ def test_what_ails_a_machine_is_told_at_once(
     assert (told.kind, told.alert) == (kind, True)
     assert told.text.startswith(text)
     assert ("it begins again here" in told.text) is data["again"]
-    assert ended.text == "the program was ended"
+    assert ended.text == f"the {'program was ended' if kind == 'hung' else 'machine was given up'}"
+
+
+def test_a_machine_that_prepares_itself_says_so(store: Store) -> None:
+    placed(store)
+    begin, ok = ({"status": "begin"}, {"status": "ok", "seconds": 41.26})
+    store.record_journal([said(("prepared", begin), ("prepared", ok))])
+    told = [row.event.text for row in store.events("j1") if row.event.kind == "prepared"]
+    assert told == [
+        "the machine prepares itself: disks, clock, GPUs",
+        "the machine is prepared, 41.3 s after its agent began",
+    ]
 
 
 def test_a_full_disk_is_told_and_known_until_there_is_room(store: Store) -> None:

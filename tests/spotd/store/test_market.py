@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import select
 
 from providers.base import Scope
@@ -15,7 +17,7 @@ from spotd.plan import (
     ChangeJob,
 )
 from spotd.store import schema
-from spotd.store.base import Store
+from spotd.store.base import PricePoint, Store
 from spotd.store.engine import Database
 from spotd.store.sql import SqlStore
 from tests.spotd.store.build import NOW, Bell, commit, new_node, offer, placed, plan, submit, view
@@ -49,6 +51,42 @@ def test_history_is_kept_where_a_price_moved(sql_store: SqlStore, url: str) -> N
     moved = [(at - NOW, price // 10**6) for key, at, price in rows if key == offer().key]
     assert moved == [(0, 10), (2, 12), (4, 10)]
     assert sum(key == offer("aws-1b").key for key, _, _ in rows) == 1
+
+
+def test_the_history_of_some_offers_begins_with_the_price_in_force_then(store: Store) -> None:
+    one, other = offer(), offer("aws-1b", 3)
+    for at_us, price in enumerate((10, 10, 12, 12, 10), start=NOW):
+        store.record_offers("aws", [replace(one, price_microusd_per_h=price), other], at_us)
+    listed = one.list_microusd_per_h
+    points = [
+        PricePoint(one.key, NOW + n, p, listed, "quote") for n, p in ((0, 10), (2, 12), (4, 10))
+    ]
+    assert store.price_history([one.key], NOW) == points
+    assert store.price_history([one.key], NOW + 1) == points, "10 is in force since before"
+    assert store.price_history([one.key], NOW + 2) == points[1:]
+    assert store.price_history([one.key], NOW + 9) == points[2:]
+    assert store.price_history([one.key], NOW - 1) == points
+    assert [p.offer_key for p in store.price_history([other.key, one.key], NOW + 9)] == sorted(
+        (one.key, other.key)
+    )
+    assert store.price_history([], NOW) == []
+
+
+def test_what_somebody_mended_is_no_reason_any_more(store: Store) -> None:
+    submit(store, "waits")
+    for number, (zone, code) in enumerate(
+        (("aws-1a", "NoQuotaError"), ("aws-1b", "CapacityError"), ("gcp-1a", "NoQuotaError"))
+    ):
+        placed(store, f"j{number}", new_node(f"j{number}", offer=offer(zone)))
+        store.record_launch_refused(f"j{number}-g1-0", code, "none", Scope.REGION, NOW)
+    seen = view(store, "waits").job.notes
+    assert store.lift_refusals("NoQuotaError", "aws/aws-1", NOW + S) == 1
+    left = {(r.offer_key, r.code) for r in store.load_market(NOW).refusals}
+    assert left == {(offer("aws-1b").key, "CapacityError"), (offer("gcp-1a").key, "NoQuotaError")}
+    assert view(store, "waits").job.notes == seen + 1
+    assert store.lift_refusals("NoQuotaError", "aws/aws-1", NOW + S) == 0
+    assert store.lift_refusals("NoQuotaError", "gcp/gcp", NOW + S) == 0, "no part of a name"
+    assert view(store, "waits").job.notes == seen + 1, "nothing was mended: nobody is woken"
 
 
 def test_new_offers_wake_who_waits_and_nobody_else(store: Store, bell: Bell) -> None:

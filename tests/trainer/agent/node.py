@@ -63,6 +63,7 @@ class Node:
     power_off: tuple[str, ...] = ()
     wipe: bool = False
     keep_s: float = 0.0
+    prepared_file: str = ""
     environ: dict[str, str] = field(default_factory=dict)
     token: str = "token-1"
     followers: list[Following] = field(default_factory=list)
@@ -133,6 +134,7 @@ class Node:
             power_off=self.power_off,
             wipe=self.wipe,
             keep_s=self.keep_s,
+            prepared_file=self.prepared_file,
         )
         done = self.call("run", stdin=wire.encode(config.to_data()))
         assert done.returncode == 0, done.stderr.decode()

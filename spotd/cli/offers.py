@@ -1,0 +1,247 @@
+"""`spotctl offers` and `spotctl price`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+import typer
+
+from spotd.cli.client import Client, connect
+from spotd.cli.durations import duration_s
+from spotd.cli.render import (
+    HELP,
+    Cell,
+    Column,
+    Output,
+    emit,
+    emit_line,
+    output_option,
+    print_table,
+    say,
+)
+from spotd.cli.text import age, money, percent, place
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+
+_COLUMNS = (
+    Column("WHERE", cut=True, tail=8),
+    Column("TYPE", cut=True),
+    Column("GPUS"),
+    Column("AS"),
+    Column("$/H", right=True),
+    Column("$/GPU", right=True),
+    Column("PRICE OFF", right=True),
+    Column("NOT NOW", cut=True),
+)
+_HISTORY_COLUMNS = (
+    Column("WHERE", cut=True, tail=8),
+    Column("TYPE", cut=True),
+    Column("AS"),
+    Column("PRICE"),
+    Column("LOW", right=True),
+    Column("HIGH", right=True),
+    Column("NOW", right=True),
+    Column("ON-DEMAND", right=True),
+    Column("MOVED", right=True),
+)
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 24  # characters of a sparkline
+
+
+class Sort(str, Enum):
+    PRICE = "price"
+    GPU = "gpu"
+    DISCOUNT = "discount"
+
+
+class Capacity(str, Enum):
+    SPOT = "spot"
+    ON_DEMAND = "on_demand"
+    RESERVED = "reserved"
+    BLOCK = "block"
+
+
+GPUS = typer.Option("", "--gpus", metavar="GPUS", help="Like H100:8, at least so many.")
+CLOUD = typer.Option("", "--cloud", metavar="CLOUD", help="aws, gcp, azure or a provider's name.")
+REGION = typer.Option("", "--region", metavar="REGION", help="One region.")
+ZONE = typer.Option("", "--zone", metavar="ZONE", help="One zone.")
+TYPE = typer.Option("", "--type", metavar="TYPE", help="One type of machine.")
+CAPACITY = typer.Option(None, "--capacity", metavar="HOW", help="spot, on_demand, reserved, block.")
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    gpus: str
+    cloud: str
+    region: str
+    zone: str
+    type: str
+    capacity: Capacity | None
+
+    def query(self) -> dict[str, str]:
+        given = {**vars(self), "capacity": self.capacity.value if self.capacity else ""}
+        return {key: value for key, value in given.items() if value}
+
+
+def offers(
+    ctx: typer.Context,
+    gpus: str = GPUS,
+    cloud: str = CLOUD,
+    region: str = REGION,
+    zone: str = ZONE,
+    kind: str = TYPE,
+    capacity: Capacity | None = CAPACITY,
+    sort: Sort = typer.Option(Sort.PRICE, "--sort", metavar="BY", help="price, gpu or discount."),
+    limit: int = typer.Option(40, min=1, metavar="N", help="At most so many."),
+    watch: str = typer.Option("", "--watch", metavar="EVERY", help="Look again, like every 30s."),
+    output: Output = output_option(),
+) -> None:
+    """List what the clouds sell now, the cheapest first.
+
+    PRICE OFF is what a machine costs less than on demand; spot that costs 95 % of that or more says
+    "no discount". NOT NOW says why nothing is asked for there at present. $/GPU is for one
+    accelerator.
+
+    \b
+    Example:
+      spotctl offers --gpus H100:8 --capacity spot
+      spotctl offers --cloud aws --sort gpu --watch 60s
+    """
+    query = _Wanted(gpus, cloud, region, zone, kind, capacity).query()
+    query |= {"sort": sort.value, "limit": str(limit)}
+    every_s = duration_s(watch, "--watch", "30s") if watch else 0.0
+    with connect(ctx) as client:
+        _show(client, query, output, lines=bool(every_s))
+        while every_s:
+            time.sleep(every_s)
+            _show(client, query, output, lines=True)
+
+
+def _show(client: Client, query: dict[str, str], output: Output, *, lines: bool) -> None:
+    data = client.get("/v1/offers", **query)
+    if lines and output is Output.JSON:
+        emit_line(data)
+        return
+    if lines and output is Output.TABLE:
+        print(datetime.now().astimezone().strftime("%H:%M:%S"))
+    emit(data, output, lambda: _print_offers(data), "key")
+
+
+def _print_offers(data: dict[str, Any]) -> None:
+    if not data["items"]:
+        say("nothing on sale fits; `spotctl doctor` says which clouds answer")
+        return
+    print_table(_COLUMNS, [_row(item) for item in data["items"]])
+    if data["total"] > len(data["items"]):
+        say(f"{data['total'] - len(data['items'])} more: --limit {data['total']}")
+
+
+def _row(item: dict[str, Any]) -> list[Cell | str]:
+    count = item["accelerator_count"]
+    each = item["price_usd_per_h"] / count if count else None
+    why = item["excluded"] or item["silent"]
+    return [
+        place(item),
+        item["instance_type"],
+        f"{count} {item['accelerator']}" if count else "-",
+        item["capacity_type"],
+        money(item["price_usd_per_h"]),
+        money(each),
+        _off(item),
+        Cell(why or "-", "yellow" if why else ""),
+    ]
+
+
+def _off(item: dict[str, Any]) -> Cell | str:
+    if item["no_discount"]:
+        return Cell("no discount", "yellow")
+    return percent(item["discount"]) if item["capacity_type"] == "spot" else "-"
+
+
+@app.callback()
+def price() -> None:
+    """Show how prices moved.
+
+    \b
+    Example:
+      spotctl price history --gpus H100:8
+    """
+
+
+@app.command("history")
+def history(
+    ctx: typer.Context,
+    gpus: str = GPUS,
+    cloud: str = CLOUD,
+    region: str = REGION,
+    zone: str = ZONE,
+    kind: str = TYPE,
+    capacity: Capacity | None = CAPACITY,
+    since: str = typer.Option("7d", "--since", metavar="DURATION", help="How far back."),
+    output: Output = output_option(),
+) -> None:
+    """Show how the price of what is on sale moved, as far as this deployment has seen it.
+
+    Each line is drawn between its own LOW and HIGH; what was not seen yet is blank. MOVED is how
+    long the price has been what it is.
+
+    \b
+    Example:
+      spotctl price history --gpus H100:8 --since 7d
+      spotctl price history --type p5.48xlarge --capacity spot -o json
+    """
+    query = _Wanted(gpus, cloud, region, zone, kind, capacity).query()
+    since_s = int(duration_s(since, "--since", "24h, or 7d"))
+    with connect(ctx) as client:
+        data = client.get("/v1/prices", since_s=since_s, **query)
+    emit(data, output, lambda: _print_history(data), "key")
+
+
+def _print_history(data: dict[str, Any]) -> None:
+    if not data["items"]:
+        say("nothing on sale fits; `spotctl offers` shows what is")
+        return
+    start, end = (datetime.fromisoformat(data[key]).timestamp() for key in ("since", "now"))
+    print_table(_HISTORY_COLUMNS, [_history_row(item, start, end) for item in data["items"]])
+
+
+def _history_row(item: dict[str, Any], start_s: float, end_s: float) -> list[Cell | str]:
+    points = [
+        (datetime.fromisoformat(point["at"]).timestamp(), point["price_usd_per_h"])
+        for point in item["points"]
+    ]
+    prices = [usd for _, usd in points] or [item["price_usd_per_h"]]
+    return [
+        place(item),
+        item["instance_type"],
+        item["capacity_type"],
+        sparkline(points, start_s, end_s),
+        money(min(prices)),
+        money(max(prices)),
+        money(item["price_usd_per_h"]),
+        money(item["list_usd_per_h"] or None),
+        age(item["points"][-1]["at"]) if item["points"] else "-",
+    ]
+
+
+def sparkline(
+    points: list[tuple[float, float]], start_s: float, end_s: float, width: int = _WIDTH
+) -> str:
+    """The value in force at the end of each of `width` equal parts of the time, of (time, value)
+    that are in order; blank before the first."""
+    values = [value for _, value in points]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    bars = []
+    for part in range(1, width + 1):
+        at_s = start_s + (end_s - start_s) * part / width
+        known = [value for moved_s, value in points if moved_s <= at_s]
+        if not known:
+            bars.append(" ")
+            continue
+        height = (known[-1] - low) / (high - low) if high > low else 0.0
+        bars.append(_BARS[round(height * (len(_BARS) - 1))])
+    return "".join(bars)

@@ -1,0 +1,71 @@
+"""For a job that waits: what keeps machines from it, by reason, and the cheapest that it could have
+now if it asked for something else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from providers.base import CapacityType, Offer
+from spotd.decide.placement import DISABLED, TAKEN, TOO_DEAR, Ranked, rank
+from spotd.decide.prices import DOUBTED
+from spotd.model import JobSpec, Market
+
+_WORDS = {
+    "CapacityError": "without capacity",
+    "QuotaError": "over quota",
+    "NoQuotaError": "without a quota",
+    "UnpreparedError": "in regions that are not prepared",
+    "PriceError": "above the cap that the cloud was sent",
+    "RejectedError": "whose cloud rejects the request",
+    "AuthError": "refused for our credentials",
+    "Preempted": "taken away of late",
+    "Lost": "lost of late",
+    "BootTimeout": "that did not come up",
+    TOO_DEAR: "above max_hourly_cost",
+    DISABLED: "of a cloud that is out of use",
+    DOUBTED: "at a price that is not believed",
+    TAKEN: "asked for already, or being taken away",
+}
+ANY = (CapacityType.SPOT, CapacityType.ON_DEMAND)
+
+
+def by_reason(ranked: Iterable[Ranked]) -> str:
+    """How many are out for what, the most frequent first: "7 without capacity, 2 over quota"; ""
+    where all are out for one and the same."""
+    counts = Counter(row.code for row in ranked if row.excluded)
+    if len(counts) < 2:
+        return ""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} {_WORDS.get(code, code)}" for code, count in ordered)
+
+
+def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str = "") -> str:
+    """The cheapest machine that would be to be had now without the job's cap on its price, and with
+    on-demand and spot alike: what to change for it; "" when there is none."""
+    wider = replace(
+        spec,
+        alternatives=tuple(replace(want, capacity_types=ANY) for want in spec.alternatives),
+        max_hourly_microusd=0,
+        ordered=False,
+    )
+    ranked = rank(wider, market, now_us, job_id=job_id)
+    free = [row.offer for row in ranked if not row.excluded]
+    if not free:
+        return ""
+    best = min(free, key=lambda offer: (offer.price_microusd_per_h, offer.key))
+    changes = _changes(spec, best)
+    return (
+        f"{changes} for {best.key} at ${best.price_microusd_per_h / 1e6:.2f}/h" if changes else ""
+    )
+
+
+def _changes(spec: JobSpec, offer: Offer) -> str:
+    changes = []
+    if not any(offer.capacity_type in want.capacity_types for want in spec.alternatives):
+        spot = offer.capacity_type is CapacityType.SPOT
+        changes.append("allow spot (drop use_spot)" if spot else "allow on-demand (drop use_spot)")
+    if 0 < spec.max_hourly_microusd < offer.price_microusd_per_h:
+        changes.append("raise max_hourly_cost")
+    return " and ".join(changes)

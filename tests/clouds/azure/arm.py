@@ -1,0 +1,367 @@
+"""Azure Resource Manager on this machine, as far as the adapter asks: the answers, without the wire
+(serving.py). What it is sent and what it answers is held against the SDK's models; whatever does
+not fit is in `wrong`, and a test that ends with something there has failed."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import azure.mgmt.compute.models
+import azure.mgmt.network.models
+
+from tests.clouds.azure.catalog import Catalog
+from tests.clouds.azure.machines import Machine, World
+from tests.clouds.azure.refusals import ALLOCATION, REFUSALS, error
+from tests.clouds.azure.shapes import problems
+from tests.clouds.faults import Faults
+
+SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
+TENANT = "66666666-7777-8888-9999-000000000000"
+TOKEN = "a-token"
+IMAGE = ("microsoft-dsvm", "ubuntu-hpc", "2204", "latest")
+COMPUTE, NETWORK = azure.mgmt.compute.models, azure.mgmt.network.models
+VM = "Microsoft.Compute/virtualMachines"
+# kind -> (models, model)
+MODELS = {
+    VM: (COMPUTE, "VirtualMachine"),
+    "Microsoft.Compute/availabilitySets": (COMPUTE, "AvailabilitySet"),
+    "Microsoft.Compute/disks": (COMPUTE, "Disk"),
+    "Microsoft.Compute/skus": (COMPUTE, "ResourceSku"),
+    "Microsoft.Network/networkInterfaces": (NETWORK, "NetworkInterface"),
+    "Microsoft.Network/publicIPAddresses": (NETWORK, "PublicIPAddress"),
+}
+_IN_USE = {
+    "Microsoft.Compute/disks": (409, "OperationNotAllowed", "Disk is attached to VM."),
+    "Microsoft.Network/networkInterfaces": (400, "NicInUse", "It is used by a machine."),
+    "Microsoft.Network/publicIPAddresses": (
+        400,
+        "PublicIPAddressCannotBeDeleted",
+        "It is still allocated to a resource.",
+    ),
+}
+_KINDS = {kind.lower(): kind for kind in MODELS}
+_READ_ONLY = ("provisioningState", "vmId", "timeCreated", "instanceView")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One, as it came."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: Any = None
+
+    @property
+    def call(self) -> str:
+        """What it is, in short: "PUT virtualMachines", "LIST disks", "GET prices"."""
+        found = re.fullmatch(r"/subscriptions/.*/providers/(.+)", self.path, re.IGNORECASE)
+        if not found:
+            return f"{self.method} {'prices' if 'retail' in self.path else 'token'}"
+        parts = found[1].split("/")
+        if parts[1].lower() == "locations":
+            return f"{self.method} operations"
+        method = "LIST" if self.method == "GET" and len(parts) == 2 else self.method
+        return f"{method} {parts[-1] if len(parts) > 3 else parts[1]}"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`body` None is none at all."""
+
+    status: int
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Arm:
+    """One subscription. `create_s` and `delete_s` are how long these take, `page` is how many rows
+    of a list one answer has. `calls` and `wrong` are for tests to look at."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.endpoint = ""
+        self.world = World(SUBSCRIPTION)
+        self.catalog = Catalog()
+        self.faults = Faults()
+        self.calls: list[Request] = []
+        self.wrong: list[str] = []
+        self.create_s = 0.0
+        self.delete_s = 0.0
+        self.page = 50
+        self.networks: set[str] | None = None  # regions with a network of ours; None: all
+        self.identities: set[str] = set()  # resource ids
+        self.gone_groups: set[str] = set()
+
+    # --- what a test does
+
+    def machine(self, name: str) -> Machine:
+        """By its name, whatever its group."""
+        with self.lock:
+            self.world.settle()
+            return next(m for key, m in self.world.machines.items() if key.endswith(f"/{name}"))
+
+    def counted(self) -> list[str]:
+        """The calls so far, tokens left out."""
+        with self.lock:
+            return [call.call for call in self.calls if "token" not in call.call]
+
+    # --- answers
+
+    def answer(self, request: Request, fault: str = "") -> Reply:
+        """What a client is told."""
+        with self.lock:
+            self.world.settle()
+            reply = self._answer(request, fault)
+            self._check(request, reply)
+            return reply
+
+    def _answer(self, request: Request, fault: str) -> Reply:
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return _refusal(401, "InvalidAuthenticationToken", "The access token is invalid.")
+        if not request.query.get("api-version"):
+            return _refusal(400, "MissingApiVersionParameter", "api-version is required.")
+        parts = re.fullmatch(
+            rf"/subscriptions/{SUBSCRIPTION}(?:/resourceGroups/([^/]+))?"
+            r"/providers/([^/]+/[^/]+)(?:/(.+))?",
+            request.path,
+            re.IGNORECASE,
+        )
+        group, kind, name = (parts[1] or "", parts[2], parts[3] or "") if parts else ("", "", "")
+        if kind == "Microsoft.Compute/locations":
+            return self._operation(name)
+        kind = _KINDS.get(kind.lower(), "")
+        if not kind:
+            return _refusal(404, "InvalidResourceType", f"Nothing is at {request.path}")
+        if group in self.gone_groups:
+            return _refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' is not there.")
+        return self._resource(request, group, kind, name, fault)
+
+    def _resource(self, request: Request, group: str, kind: str, name: str, fault: str) -> Reply:
+        if not name:
+            return self._list(request, group, kind)
+        if kind == VM:
+            return self._machine(request, group, name, fault)
+        if request.method == "PUT":
+            return self._put_set(request, group, kind, name)
+        return self._delete_other(group, kind, name)
+
+    def _list(self, request: Request, group: str, kind: str) -> Reply:
+        if kind == "Microsoft.Compute/skus":
+            region = re.fullmatch("location eq '(.+)'", request.query.get("$filter", ""))
+            return self._page(request, self.catalog.skus(region[1]) if region else [])
+        if kind == VM and not group:
+            if request.query.get("statusOnly") != "true":
+                return _refusal(400, "NotModelled", "the stand-in has no such list")
+            return self._page(request, [_status_of(m) for m in self.world.machines.values()])
+        if "$expand" in request.query:
+            return _refusal(400, "BadRequest", "$expand needs a $filter by scale set.")
+        return self._page(request, self.world.listed(group, kind))
+
+    def _page(self, request: Request, rows: list[Any]) -> Reply:
+        start = int(request.query.get("$skiptoken", "0"))
+        body: dict[str, Any] = {"value": rows[start : start + self.page]}
+        if start + self.page < len(rows):
+            query = {**request.query, "$skiptoken": str(start + self.page)}
+            text = "&".join(f"{key}={value}" for key, value in query.items())
+            body["nextLink"] = f"{self.endpoint}{request.path}?{text}"
+        return Reply(200, body)
+
+    def _machine(self, request: Request, group: str, name: str, fault: str) -> Reply:
+        if request.method == "POST" and name.endswith("/simulateEviction"):
+            return self._evict(group, name.partition("/")[0])
+        machine = self.world.machines.get(self.world.name(group, VM, name).lower())
+        verbs: dict[str, Callable[[], Reply]] = {
+            "GET": lambda: self._get(request, machine, name),
+            "PUT": lambda: self._put(request, group, name, machine, fault),
+            "PATCH": lambda: self._patch(request, machine, name),
+            "DELETE": lambda: self._delete(machine, fault),
+        }
+        return verbs[request.method]()
+
+    def _get(self, request: Request, machine: Machine | None, name: str) -> Reply:
+        if machine is None:
+            return _missing(name)
+        row = machine.row
+        if request.query.get("$expand") == "instanceView":
+            row = {**row, "properties": {**row["properties"], "instanceView": machine.view()}}
+        return Reply(200, row)
+
+    def _put(
+        self, request: Request, group: str, name: str, machine: Machine | None, fault: str
+    ) -> Reply:
+        if machine is not None:
+            if request.headers.get("If-None-Match") != "*":
+                return _refusal(409, "PropertyChangeNotAllowed", "It is there already.")
+            return _refusal(412, "PreconditionFailed", "The resource exists, and must not.")
+        body = request.body
+        wrong = problems(COMPUTE, "VirtualMachine", body)
+        wrong += [f"{key} is Azure's alone" for key in _READ_ONLY if key in body["properties"]]
+        if wrong:
+            self.wrong += wrong
+            return _refusal(400, "InvalidRequestContent", "; ".join(wrong))
+        refused = self._refused(body)
+        if fault == "sync_husk":
+            words = error("AllocationFailed", ALLOCATION)["error"]
+            self.world.create(group, name, body, 0.0, words)
+            return _refusal(409, "AllocationFailed", ALLOCATION)
+        if refused is not None:
+            return refused
+        late = {"fails_later": 0.4, "fails": 0.0}.get(fault)
+        words = error("AllocationFailed", ALLOCATION)["error"] if late is not None else None
+        takes_s = self.create_s if late is None else late
+        row = self.world.create(group, name, body, takes_s, words)
+        operation = [*self.world.operations.values()][-1]
+        return Reply(201, {**row}, self._where(body["location"], operation.ident))
+
+    def _refused(self, body: Mapping[str, Any]) -> Reply | None:
+        """Why Azure does not make that machine."""
+        wrong = self._invalid(body)
+        if wrong:
+            return _refusal(400, "InvalidParameter", wrong)
+        region, properties = body["location"], body["properties"]
+        size, zone = properties["hardwareProfile"]["vmSize"], next(iter(body.get("zones", ())), "")
+        image = properties["storageProfile"]["imageReference"]
+        named = tuple(image.get(k) for k in ("publisher", "offer", "sku", "version"))
+        if "id" not in image and named != IMAGE:
+            return _refusal(404, "PlatformImageNotFound", f"{named} was not found.")
+        missing = self._lacks(body, region)
+        if missing:
+            words = f"Resource {missing} referenced by resource was not found."
+            return _refusal(400, "InvalidResourceReference", words)
+        if properties["priority"] == "Spot":
+            most = properties["billingProfile"]["maxPrice"]
+            if 0 <= most < self.catalog.spot_usd(size, region):
+                return _refusal(*REFUSALS["price"])
+        if not self.catalog.take(size, zone):
+            return _refusal(*REFUSALS["no_capacity"])
+        return None
+
+    def _invalid(self, body: Mapping[str, Any]) -> str:
+        """What no machine can be; "" when there is no such thing."""
+        region, properties = body["location"], body["properties"]
+        size, zone = properties["hardwareProfile"]["vmSize"], next(iter(body.get("zones", ())), "")
+        kind = self.catalog.kinds.get(size)
+        if kind is None or region not in kind.zones:
+            return f"The value {size} provided for the VM size is not valid."
+        if zone and zone not in kind.zones[region]:
+            return f"Zone {zone} is not supported."
+        host = properties["osProfile"]["computerName"]
+        if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", host):
+            return f"{host} is no name of a host."
+        if "availabilitySet" in properties and (properties["priority"] == "Spot" or zone):
+            return "A Spot machine, and one of a zone, is in no availability set."
+        return ""
+
+    def _lacks(self, body: Mapping[str, Any], region: str) -> str:
+        """The network or the identity that a body names and that is not there."""
+        profile = body["properties"]["networkProfile"]["networkInterfaceConfigurations"][0]
+        subnet = profile["properties"]["ipConfigurations"][0]["properties"]["subnet"]["id"]
+        told = re.fullmatch(r".*/virtualNetworks/spotd-([a-z0-9]+)/subnets/nodes", subnet)
+        if not told or told[1] != region:
+            return subnet
+        if self.networks is not None and region not in self.networks:
+            return subnet
+        of_gang = (body["properties"].get("availabilitySet") or {}).get("id", "")
+        if of_gang and of_gang.lower() not in self.world.others:
+            return str(of_gang)
+        identities = (body.get("identity") or {}).get("userAssignedIdentities") or {}
+        return next((one for one in identities if one not in self.identities), "")
+
+    def _patch(self, request: Request, machine: Machine | None, name: str) -> Reply:
+        if machine is None:
+            return _missing(name)
+        self.wrong += problems(COMPUTE, "VirtualMachineUpdate", request.body)
+        match = request.headers.get("If-Match")
+        if match and match != machine.row["etag"]:
+            return _refusal(412, "PreconditionFailed", "It has changed.")
+        if machine.state() in ("Creating", "Deleting"):
+            return _refusal(*REFUSALS["conflict"])
+        machine.row["tags"] = dict(request.body["tags"])  # all of them, as Azure does
+        machine.become(machine.state())
+        return Reply(200, machine.row)
+
+    def _delete(self, machine: Machine | None, fault: str) -> Reply:
+        if machine is None:
+            return Reply(204)
+        if fault == "conflict":
+            return _refusal(*REFUSALS["conflict"])
+        if fault == "leftovers":
+            self.world.remove(machine.row["id"], spare=True)
+            return Reply(202)
+        machine.become("Deleting")
+        operation = self.world.begin(machine.row["id"], self.delete_s, ends=True)
+        return Reply(202, None, self._where(machine.row["location"], operation.ident))
+
+    def _evict(self, group: str, name: str) -> Reply:
+        machine = self.world.machines.get(self.world.name(group, VM, name).lower())
+        if machine is None:
+            return _missing(name)
+        if machine.row["properties"].get("priority") != "Spot":
+            return _refusal(409, "OperationNotAllowed", "It is no Spot machine.")
+        machine.become("Deleting")
+        self.world.begin(machine.row["id"], self.delete_s, ends=True)
+        return Reply(204)
+
+    def _put_set(self, request: Request, group: str, kind: str, name: str) -> Reply:
+        self.wrong += problems(*MODELS[kind], request.body)
+        ident = self.world.name(group, kind, name)
+        row = {"id": ident, "name": name, "type": kind, **request.body}
+        self.world.others[ident.lower()] = row
+        return Reply(200, row)
+
+    def _delete_other(self, group: str, kind: str, name: str) -> Reply:
+        ident = self.world.name(group, kind, name).lower()
+        row = self.world.others.get(ident)
+        if row is None:
+            return Reply(204)
+        if row.get("managedBy") or {"virtualMachine", "ipConfiguration"} & {*row["properties"]}:
+            return _refusal(*_IN_USE[kind])
+        del self.world.others[ident]
+        return Reply(202)
+
+    def _operation(self, name: str) -> Reply:
+        operation = self.world.operations.get(name.rpartition("/")[2])
+        if operation is None:
+            return _missing(name)
+        if not operation.told:
+            return Reply(200, {"status": "InProgress"})
+        if operation.error:
+            return Reply(200, {"status": "Failed", "error": operation.error})
+        return Reply(200, {"status": "Succeeded"})
+
+    def _where(self, region: str, operation: str) -> dict[str, str]:
+        base = f"{self.endpoint}/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute"
+        url = f"{base}/locations/{region}/operations/{operation}?api-version=2026-04-01"
+        return {"Azure-AsyncOperation": url, "Location": f"{url}&monitor=true"}
+
+    def _check(self, request: Request, reply: Reply) -> None:
+        kind = next((one for one in MODELS if f"/{one}".lower() in request.path.lower()), "")
+        if reply.status >= 300 or not kind or reply.body is None:
+            return
+        rows = reply.body.get("value", [reply.body])
+        for row in rows:
+            self.wrong += [f"{request.call}: {text}" for text in problems(*MODELS[kind], row)]
+
+
+def _status_of(machine: Machine) -> dict[str, Any]:
+    """A row of the list of run time statuses: nothing but them, and the id in capitals."""
+    row = machine.row
+    head, _, name = row["id"].rpartition("/")
+    group = re.sub(r"(?<=/resourceGroups/)[^/]+", lambda found: found[0].upper(), head)
+    told = {"vmId": row["properties"]["vmId"], "instanceView": machine.view()}
+    ident = f"{group}/{name}"
+    return {"id": ident, "name": row["name"], "location": row["location"], "properties": told}
+
+
+def _refusal(status: int, code: str, words: str, **more: Any) -> Reply:
+    return Reply(status, error(code, words, **more))
+
+
+def _missing(name: str) -> Reply:
+    return _refusal(404, "ResourceNotFound", f"The resource '{name}' was not found.")

@@ -1,0 +1,253 @@
+"""The machines of the stand-in and what hangs on them, as resources with the life that Azure gives
+them: made by an operation, ended by another, and there as long as nobody removes a create that
+failed."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+Row = dict[str, Any]
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Operation:
+    """Ends at `until_s` (monotonic) with `error`, or without one."""
+
+    ident: str
+    machine: str
+    until_s: float
+    error: Row | None = None
+    ends: bool = False  # it deletes the machine
+    told: bool = False  # what it comes to has happened
+
+
+@dataclass
+class Machine:
+    """`row` is what Azure tells; `linked` are the ids of what was made for it."""
+
+    row: Row
+    power: str = ""
+    error: Row | None = None
+    linked: dict[str, str] = field(default_factory=dict)  # id -> deleteOption
+    version: int = 1
+
+    def state(self) -> str:
+        return str(self.row["properties"]["provisioningState"])
+
+    def become(self, state: str) -> None:
+        self.row["properties"]["provisioningState"] = state
+        self.version += 1
+        self.row["etag"] = f'"{self.version}"'
+
+    def view(self) -> Row:
+        """Its instance view: a create that failed says why, and never had any power."""
+        now = _now()
+        code, level, words = f"ProvisioningState/{self.state().lower()}", "Info", ""
+        if self.error is not None:
+            code = f"ProvisioningState/failed/{self.error['code']}"
+            level, words = "Error", self.error["message"]
+        told = {"code": code, "level": level, "displayStatus": "Provisioning", "time": now}
+        statuses = [told | ({"message": words} if words else {})]
+        if self.power:
+            power = {"code": f"PowerState/{self.power}", "level": "Info"}
+            statuses.append(power | {"displayStatus": f"VM {self.power}"})
+        return {"statuses": statuses}
+
+
+class World:
+    """All resources of one subscription, by id in small letters; to be used under a lock."""
+
+    def __init__(self, subscription: str) -> None:
+        self.subscription = subscription
+        self.machines: dict[str, Machine] = {}
+        self.others: dict[str, Row] = {}
+        self.operations: dict[str, Operation] = {}
+
+    def name(self, group: str, kind: str, name: str) -> str:
+        """The id of something; `kind` as in "Microsoft.Compute/disks"."""
+        return f"/subscriptions/{self.subscription}/resourceGroups/{group}/providers/{kind}/{name}"
+
+    def create(self, group: str, name: str, body: Row, takes_s: float, error: Row | None) -> Row:
+        """A machine that is being made, with its card, address and disk."""
+        ident = self.name(group, "Microsoft.Compute/virtualMachines", name)
+        machine = Machine(_made(ident, name, body))
+        for config in body["properties"]["networkProfile"]["networkInterfaceConfigurations"]:
+            self._link_card(group, ident, config, body, machine)
+        self._link_disk(group, ident, name, body, machine)
+        self.machines[ident.lower()] = machine
+        self.begin(ident, takes_s, error)
+        return machine.row
+
+    def begin(
+        self, ident: str, takes_s: float, error: Row | None = None, ends: bool = False
+    ) -> Operation:
+        """An operation on a machine."""
+        operation = Operation(str(uuid.uuid4()), ident, time.monotonic() + takes_s, error, ends)
+        self.operations[operation.ident] = operation
+        self.settle()
+        return operation
+
+    def settle(self) -> None:
+        """What is over by now has happened."""
+        for operation in [*self.operations.values()]:
+            if operation.told or time.monotonic() < operation.until_s:
+                continue
+            operation.told = True
+            machine = self.machines.get(operation.machine.lower())
+            if machine is None:
+                continue
+            if operation.ends:
+                self.remove(operation.machine)
+            elif machine.state() == "Creating":
+                machine.error = operation.error
+                machine.become("Failed" if operation.error else "Succeeded")
+                machine.power = "" if operation.error else "running"
+
+    def remove(self, ident: str, spare: bool = False) -> None:
+        """A machine is gone; what is to be deleted with it as well, unless that is spared."""
+        machine = self.machines.pop(ident.lower())
+        for linked, option in machine.linked.items():
+            if option == "Delete" and not spare:
+                self.others.pop(linked.lower(), None)
+            elif linked.lower() in self.others:
+                _detach(self.others[linked.lower()])
+
+    def listed(self, group: str, kind: str) -> list[Row]:
+        """Resources of a kind in a group, machines included."""
+        prefix = self.name(group, kind, "").lower()
+        machines = [m.row for key, m in self.machines.items() if key.startswith(prefix)]
+        return machines + [row for key, row in self.others.items() if key.startswith(prefix)]
+
+    def _link_card(self, group: str, ident: str, config: Row, body: Row, machine: Machine) -> None:
+        # Azure adds to the names of what it makes by itself: nobody may count on them.
+        card = f"{config['name']}-{next(_numbers):08x}"
+        number = next(_numbers)
+        card_id = self.name(group, "Microsoft.Network/networkInterfaces", card)
+        ip = config["properties"]["ipConfigurations"][0]
+        where = {
+            "id": f"{card_id}/ipConfigurations/{ip['name']}",
+            "name": ip["name"],
+            "properties": {
+                "primary": True,
+                "privateIPAddress": f"10.7.{number // 250 % 250}.{number % 250 + 4}",
+                "privateIPAllocationMethod": "Dynamic",
+                "subnet": {"id": ip["properties"]["subnet"]["id"]},
+            },
+        }
+        wanted = ip["properties"].get("publicIPAddressConfiguration")
+        if wanted:
+            address = f"{wanted['name']}-{next(_numbers):08x}"
+            address_id = self.name(group, "Microsoft.Network/publicIPAddresses", address)
+            where["properties"]["publicIPAddress"] = {"id": address_id}
+            self._add(
+                machine,
+                address_id,
+                wanted["properties"].get("deleteOption", "Detach"),
+                {
+                    "name": address,
+                    "location": body["location"],
+                    "tags": dict(wanted.get("tags") or {}),
+                    "sku": dict(wanted["sku"]),
+                    "properties": {
+                        # Of 198.18.0.0/15, which no network has.
+                        "ipAddress": f"198.18.{number // 250 % 250}.{number % 250 + 1}",
+                        "publicIPAllocationMethod": "Static",
+                        "ipConfiguration": {"id": where["id"]},
+                        "provisioningState": "Succeeded",
+                    },
+                },
+            )
+        self._add(
+            machine,
+            card_id,
+            config["properties"].get("deleteOption", "Detach"),
+            {
+                "name": card,
+                "location": body["location"],
+                "tags": dict(config.get("tags") or {}),
+                "properties": {
+                    "primary": True,
+                    "virtualMachine": {"id": ident},
+                    "ipConfigurations": [where],
+                    "provisioningState": "Succeeded",
+                },
+            },
+        )
+        machine.row["properties"]["networkProfile"] = {
+            "networkInterfaces": [
+                {"id": card_id, "properties": {"primary": True, "deleteOption": "Delete"}}
+            ]
+        }
+
+    def _link_disk(self, group: str, ident: str, name: str, body: Row, machine: Machine) -> None:
+        disk = machine.row["properties"]["storageProfile"]["osDisk"]
+        disk["name"] = f"{name}_OsDisk_1_{next(_numbers):032x}"
+        disk_id = self.name(group, "Microsoft.Compute/disks", disk["name"])
+        disk["managedDisk"] = {**disk["managedDisk"], "id": disk_id}
+        disk["osType"] = "Linux"
+        self._add(
+            machine,
+            disk_id,
+            disk.get("deleteOption", "Detach"),
+            {
+                "name": disk["name"],
+                "location": body["location"],
+                "tags": dict(body.get("tags") or {}),
+                "managedBy": ident,
+                "properties": {
+                    "diskState": "Attached",
+                    "diskSizeGB": disk["diskSizeGB"],
+                    "timeCreated": _now(),
+                    "creationData": {"createOption": "FromImage"},
+                    "provisioningState": "Succeeded",
+                },
+            },
+        )
+
+    def _add(self, machine: Machine, ident: str, option: str, row: Row) -> None:
+        self.others[ident.lower()] = {"id": ident, **row}
+        machine.linked[ident] = option
+
+
+def _made(ident: str, name: str, body: Row) -> Row:
+    """What Azure tells of a machine that it was asked for with `body`."""
+    asked = {k: v for k, v in body["properties"].items() if k != "networkProfile"}
+    profile = {k: v for k, v in asked["osProfile"].items() if k != "customData"}
+    storage = {**asked["storageProfile"], "osDisk": dict(asked["storageProfile"]["osDisk"])}
+    row = {
+        "id": ident,
+        "name": name,
+        "type": "Microsoft.Compute/virtualMachines",
+        "location": body["location"],
+        "etag": '"1"',
+        "properties": {
+            **asked,
+            "osProfile": {**profile, "secrets": [], "allowExtensionOperations": True},
+            "storageProfile": {**storage, "dataDisks": []},
+            "provisioningState": "Creating",
+            "vmId": str(uuid.uuid4()),
+            "timeCreated": _now(),
+        },
+    }
+    kept: Mapping[str, Any] = {k: body[k] for k in ("tags", "zones") if k in body}
+    return row | dict(kept)
+
+
+def _detach(row: Row) -> None:
+    row.pop("managedBy", None)
+    for key in ("virtualMachine", "ipConfiguration"):
+        row["properties"].pop(key, None)
+    if "diskState" in row["properties"]:
+        row["properties"]["diskState"] = "Unattached"
+        row["properties"]["LastOwnershipUpdateTime"] = _now()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "0Z"

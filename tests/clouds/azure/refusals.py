@@ -1,0 +1,63 @@
+"""How Azure words its refusals: HTTP status, code, words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ALLOCATION = (
+    "Allocation failed. We do not have sufficient capacity for the requested VM size in this "
+    "region. Read more about improving likelihood of allocation success at "
+    "https://aka.ms/allocation-guidance"
+)
+QUOTA = (
+    "Operation could not be completed as it results in exceeding approved {what} quota. "
+    "Additional details - Deployment Model: Resource Manager, Location: eastus, "
+    "Current Limit: {limit}, Current Usage: {limit}, Additional Required: 96, "
+    "(Minimum) New Limit Required: {new}."
+)
+
+REFUSALS: dict[str, tuple[int, str, str]] = {
+    "no_capacity": (
+        409,
+        "SkuNotAvailable",
+        (
+            "The requested VM size for resource 'Following SKUs have failed for Capacity "
+            "Restrictions: Standard_ND96isr_H100_v5' is currently not available in location "
+            "'eastus'."
+        ),
+    ),
+    "quota": (
+        409,
+        "OperationNotAllowed",
+        QUOTA.format(what="LowPriorityCores", limit=96, new=192),
+    ),
+    "price": (
+        409,
+        "SpotPriceGreaterThanProvidedMaxPrice",
+        (
+            "Unable to perform operation because the provided max price is lower than the Azure "
+            "Spot VM price."
+        ),
+    ),
+    "rejected": (400, "InvalidParameter", "The value of parameter adminUsername is invalid."),
+    "unauthorized": (
+        403,
+        "AuthorizationFailed",
+        (
+            "The client 'spotd' with object id 'x' does not have authorization to perform action "
+            "'Microsoft.Compute/virtualMachines/write' over scope '/subscriptions/x'."
+        ),
+    ),
+    "throttled": (429, "TooManyRequests", "The server rejected the request: too many requests."),
+    "http_500": (500, "InternalServerError", "An internal server error occurred."),
+    "conflict": (
+        409,
+        "Conflict",
+        "The request failed due to conflict with a concurrent request.",
+    ),
+}
+
+
+def error(code: str, message: str, **more: Any) -> dict[str, Any]:
+    """The body of a refusal."""
+    return {"error": {"code": code, "message": message, **more}}

@@ -1,0 +1,108 @@
+"""A machine of a stand-in for a cloud: it comes up by what its user data says, and by nothing else.
+
+    python -m tests.clouds.machines_boot GROUND CONTROL_FD < CONFIGURATION
+
+Its image is this computer's own files below a fresh disk, without anybody's account or host key.
+Debian's cloud-init reads the user data there, in the order of a real boot: files, accounts and host
+keys, then OpenSSH starts, then `runcmd`. systemd does not run; what it would tell a preparation
+(the clock is set) the image has as a program. What makes it a machine: tests/rigs/netns_machine.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.rigs.netns_machine import SSHD_CONFIG, SSHD_LOG, be_machine, write_image
+
+SEED = "/var/lib/cloud/seed/nocloud"
+HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
+BOOT_LOG = "/var/log/cloud-init-output.log"
+ACCOUNTS = "/etc/machine-accounts"  # "USER PUBLIC-KEY" a line: those that the cloud makes itself
+
+_INIT = f"""
+trap 'exit 0' PWR
+cloud-init init --local
+cloud-init init
+while read -r user key; do
+    id "$user" >/dev/null || useradd -m -s /bin/bash "$user"
+    echo "$user ALL=(ALL) NOPASSWD:ALL" > "/etc/sudoers.d/90-machine-$user"
+    mkdir -p "/home/$user/.ssh"
+    echo "$key" >> "/home/$user/.ssh/authorized_keys"
+    chown -R "$user:" "/home/$user/.ssh"
+done < {ACCOUNTS}
+/usr/sbin/sshd -f {SSHD_CONFIG} -E {SSHD_LOG}
+{{ cloud-init modules --mode config; cloud-init modules --mode final; }} &
+while :; do sleep 1000 & wait $!; done
+"""
+# This computer may have booted by cloud-init itself, and has keys and a configuration of its own.
+INIT = f"""
+find /var/lib/cloud -mindepth 1 -maxdepth 1 ! -name seed -exec rm -rf {{}} +
+rm -rf /etc/cloud/cloud.cfg.d /etc/cloud/cloud-init.disabled /etc/ssh/ssh_host_*
+exec >{BOOT_LOG} 2>&1
+{_INIT}
+"""
+CLOCK = "/usr/local/bin/timedatectl"
+PROGRAMS = {"/usr/local/sbin/shutdown": "kill -PWR 1", CLOCK: "echo yes"}
+# The modules of Ubuntu's images that have to do with what we ask for, in their order.
+_CLOUD_CFG = """\
+datasource_list: [NoCloud]
+network: {config: disabled}
+users: []
+preserve_hostname: true
+cloud_init_modules: [bootcmd, write-files, users-groups, ssh]
+cloud_config_modules: [set-passwords, runcmd]
+cloud_final_modules: [package-update-upgrade-install, scripts-user]
+system_info: {distro: debian}
+"""
+_SSHD = f"""\
+ListenAddress {{host}}
+HostKey {HOST_KEY}
+PidFile /run/sshd/pid
+AuthorizedKeysFile .ssh/authorized_keys
+UsePAM yes
+UseDNS no
+PrintMotd no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+MaxStartups 100:30:200
+"""
+
+
+def lay_out(_ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """The image, and what the cloud gives each machine of it."""
+    name, host = config["facts"]["name"], config["host"]
+    accounts = "".join(f"{user} {key}\n" for user, key in config["accounts"].items())
+    disk = Path(config["home"])
+    programs = PROGRAMS | config["programs"]
+    write_image(
+        disk,
+        {
+            "/etc/hosts": (f"127.0.0.1 localhost\n{host} {name}\n", 0o644),
+            "/etc/resolv.conf": ("options timeout:1 attempts:1\n", 0o644),  # nobody to ask
+            "/etc/cloud/cloud.cfg": (_CLOUD_CFG, 0o644),
+            f"{SEED}/user-data": (config["user_data"], 0o600),
+            f"{SEED}/meta-data": (json.dumps({"instance-id": config["id"]}), 0o644),
+            ACCOUNTS: (accounts, 0o600),
+            SSHD_CONFIG: (_SSHD.format(host=host), 0o644),
+            **{path: (f"#!/bin/sh\n{text}\n", 0o755) for path, text in programs.items()},
+        },
+    )
+    _open_ways(disk / "upper", map(Path, config["readable"]))
+
+
+def _open_ways(upper: Path, paths: Iterable[Path]) -> None:
+    """Let everybody on the machine reach `paths`: the Python that tests run with may lie in root's
+    home, or in a folder of pytest's."""
+    for way in sorted({parent for path in paths for parent in path.absolute().parents}):
+        target = upper / way.relative_to("/")
+        target.mkdir(exist_ok=True)
+        target.chmod(stat.S_IMODE(way.stat().st_mode) | 0o055)
+
+
+if __name__ == "__main__":
+    sys.exit(be_machine(sys.argv[1:], lay_out, INIT))

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from providers.aws.cloud import AwsCloud
+from providers.base import CapacityType, LaunchRequest
+from tests.clouds.aws.market import REGIONS
+from tests.clouds.aws.serving import PROFILE, StandIn, serving
+from tests.rigs.local_cloud import host_key, user_key
+
+_numbers = itertools.count()
+
+
+class Rented:
+    """An adapter of a test's own deployment, and what it asks for."""
+
+    def __init__(self, aws: StandIn) -> None:
+        self.aws = aws
+        self.deployment = f"unit{next(_numbers)}"
+
+    def cloud(self, **settings: object) -> AwsCloud:
+        known: dict[str, object] = {"regions": REGIONS, "profile": PROFILE}
+        known["instance_types"] = ("p5.*", "g6.*")
+        return AwsCloud("aws", self.deployment, **(known | settings))
+
+    def request(self, token: str, **changes: object) -> LaunchRequest:
+        """For one p5.48xlarge; always the same for the same token."""
+        asked: dict[str, object] = {
+            "token": f"{self.deployment}-{token}",
+            "name": f"spotd-{token}",
+            "region": "us-east-1",
+            "zone": "us-east-1a",
+            "instance_type": "p5.48xlarge",
+            "capacity_type": CapacityType.SPOT,
+            "tags": {"spotd-job": "j1", "spotd-token": f"{self.deployment}-{token}"},
+            "ssh_user": "spotd",
+            "ssh_public_key": user_key().public,
+            "host_private_key": host_key().private,
+            "host_public_key": host_key().public,
+        }
+        return LaunchRequest(**(asked | changes))  # type: ignore[arg-type]
+
+    def actions(self, *wanted: str) -> list[str]:
+        """What was asked since `forget`, of all services; only `wanted` ones if any are named."""
+        return [one.action for one in self.aws.ec2.seen if not wanted or one.action in wanted]
+
+    def forget(self) -> None:
+        self.aws.ec2.seen.clear()
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with pytest.MonkeyPatch.context() as patch, serving(tmp_path_factory.mktemp("aws")) as running:
+        for name, value in running.environ.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def rented(aws: StandIn) -> Iterator[Rented]:
+    aws.ec2.seen.clear()
+    yield Rented(aws)
+    aws.ec2.faults.clear()
+    aws.ec2.told.clear()
+    aws.ec2.reservations.clear()

@@ -1,0 +1,58 @@
+"""What the tests of this folder begin with."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from providers.azure.cloud import AzureCloud
+from providers.azure.creating import Pace
+from providers.base import CapacityType, LaunchRequest
+from tests.clouds.azure.catalog import H100
+from tests.clouds.azure.serving import StandIn
+from tests.rigs.local_cloud import host_key, user_key
+
+_numbers = itertools.count()
+QUICK = Pace(patience_s=5.0, poll_s=0.01)
+HURRIED = Pace(patience_s=0.0, poll_s=0.01)  # looks at no operation
+
+
+def provider(azure: StandIn, **changes: Any) -> AzureCloud:
+    """An adapter in a resource group of its own."""
+    settings = {
+        "name": "azure",
+        "deployment": "d0",
+        "regions": ("eastus",),
+        "pace": QUICK,
+        **azure.settings,
+        "resource_group": f"own{next(_numbers)}",
+    }
+    return AzureCloud(**(settings | changes))
+
+
+def again(cloud: AzureCloud, azure: StandIn, **changes: Any) -> AzureCloud:
+    """The same, as another process has it."""
+    return provider(azure, resource_group=cloud._group, **changes)
+
+
+def request(token: str, **changes: Any) -> LaunchRequest:
+    """For an H100 machine in a zone."""
+    given: dict[str, Any] = {
+        "token": token,
+        "name": token,
+        "region": "eastus",
+        "zone": "eastus-1",
+        "instance_type": H100,
+        "capacity_type": CapacityType.SPOT,
+        "tags": {
+            "spotd-job": "j1",
+            "spotd-generation": "1",
+            "spotd-rank": "0",
+            "spotd-expires": "1900000000",
+        },
+        "ssh_user": "spotd",
+        "ssh_public_key": user_key().public,
+        "host_private_key": host_key().private,
+        "host_public_key": host_key().public,
+    }
+    return LaunchRequest(**(given | changes))

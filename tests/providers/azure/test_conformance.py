@@ -1,0 +1,61 @@
+"""The Azure adapter behaves like a provider, over TLS against Resource Manager's protocol on this
+machine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from providers.azure.cloud import AzureCloud
+from providers.azure.creating import Pace
+from providers.base import LaunchRequest, Provider
+from tests.clouds.azure.catalog import REGIONS
+from tests.clouds.azure.serving import StandIn
+from tests.clouds.faults import Fault
+from tests.providers.conformance import ProviderConformance
+from tests.rigs.local_cloud import launch_request
+
+CALLS = {
+    "launch": ("PUT virtualMachines",),
+    "terminate": ("DELETE virtualMachines",),
+    "list": ("LIST virtualMachines",),
+    "renew": ("GET virtualMachines", "PATCH virtualMachines"),
+    "offers": ("GET prices",),
+    "leftovers": ("LIST disks",),
+    "discard": ("DELETE disks",),
+}
+_numbers = itertools.count()
+
+
+class AzureRig:
+    """Every test has a resource group of its own, which its deployments share."""
+
+    def __init__(self, azure: StandIn) -> None:
+        self._azure = azure
+        self._test = f"t{next(_numbers)}"
+
+    def provider(self, deployment: str = "one", *, timeout_s: float = 10.0) -> Provider:
+        settings = self._azure.settings | {"resource_group": self._test}
+        return AzureCloud(
+            "azure",
+            f"{self._test}-{deployment}",
+            regions=REGIONS,
+            timeout_s=timeout_s,
+            pace=Pace(patience_s=0.2, poll_s=0.01),
+            **settings,
+        )
+
+    def request(self, provider: Provider, token: str) -> LaunchRequest:
+        return launch_request(provider, token)
+
+    def break_next(self, what: str, operation: str = "launch") -> None:
+        self._azure.arm.faults.arm(Fault(what, CALLS[operation]))
+
+
+class TestAzure(ProviderConformance):
+    @pytest.fixture
+    def rig(self, azure: StandIn) -> Iterator[AzureRig]:
+        yield AzureRig(azure)
+        azure.arm.faults.clear()

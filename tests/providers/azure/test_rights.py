@@ -1,0 +1,75 @@
+"""The roles of providers/azure/policy.py have a right for every call that the adapter makes, as the
+stand-in hears it: and none that no call needs, but for those named here."""
+
+from __future__ import annotations
+
+import re
+
+from providers.azure.policy import policies
+from providers.base import CapacityType, OfferRequest
+from providers.policy import PolicyFacts
+from tests.clouds.azure.arm import SUBSCRIPTION, Request
+from tests.clouds.azure.serving import StandIn
+from tests.clouds.faults import Fault
+from tests.providers.azure.rig import again, provider, request
+from tests.providers.evaluate import azure_allows
+
+_VERBS = {"GET": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}
+# What Azure asks for besides the call itself: for what a PUT of a machine makes, joins and assigns,
+# and what its end takes along; and what `doctor` is to read.
+BESIDES = {
+    *("Microsoft.Compute/disks/write", "Microsoft.Network/networkInterfaces/write"),
+    "Microsoft.Network/networkInterfaces/join/action",
+    *(
+        "Microsoft.Network/publicIPAddresses/write",
+        "Microsoft.Network/publicIPAddresses/join/action",
+    ),
+    "Microsoft.Network/virtualNetworks/subnets/join/action",
+    "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
+    "Microsoft.Compute/availabilitySets/read",
+    "Microsoft.Compute/virtualMachines/instanceView/read",
+    "Microsoft.Compute/locations/usages/read",
+}
+
+
+def needed(call: Request) -> tuple[str, str]:
+    """(action, scope) of a call."""
+    found = re.fullmatch(
+        r"(/subscriptions/[^/]+(?:/resourceGroups/[^/]+)?)/providers/(.+)", call.path
+    )
+    assert found, call.path
+    parts = found[2].split("/")
+    kind = "/".join(parts[:2])
+    if parts[1] == "locations":
+        kind = "/".join((*parts[:2], parts[3]))
+    return f"{kind}/{_VERBS[call.method]}", f"{found[1]}/providers/x"
+
+
+def test_every_call_has_its_right_and_every_right_its_call(azure: StandIn) -> None:
+    cloud = provider(azure)
+    cloud.offers(OfferRequest())
+    cloud.launch(request("spot"))
+    plain = {"capacity_type": CapacityType.ON_DEMAND, "zone": "eastus-any"}
+    cloud.launch(request("gang", gang="g", interconnect="infiniband", **plain))
+    cloud.list()
+    again(cloud, azure, network="private").list()
+    cloud.renew("spot", 1_950_000_000_000_000)
+    azure.arm.faults.arm(Fault("leftovers", ("DELETE virtualMachines",)))
+    cloud.terminate("spot")
+    cloud.notices()
+    for left in cloud.leftovers():
+        cloud.discard(left.leftover_id)
+    account = {"subscription_id": SUBSCRIPTION, "resource_group": cloud._group}
+    roles = policies(PolicyFacts("d0", ("eastus",), "az://a/b", "az://c/d", account=account))
+    control, market = roles["spotd-control-d0"], roles["spotd-market-d0"]
+    calls = [one for one in azure.arm.calls if one.path.startswith("/subscriptions/")]
+    asked = {needed(call) for call in calls}
+    assert len(asked) > 12
+    lacking = [
+        (action, scope)
+        for action, scope in asked
+        if not azure_allows(control, action, scope) and not azure_allows(market, action, scope)
+    ]
+    assert lacking == []
+    used = {action for action, _ in asked}
+    assert {*control["Actions"], *market["Actions"]} - used == BESIDES

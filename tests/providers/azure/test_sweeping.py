@@ -1,0 +1,64 @@
+"""What Azure cannot prevent, the daemon ends: a launch that comes after the end of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from providers.base import Launched
+from spotd.decide.sweeping import GRACE_S
+from spotd.observe.clouds import Survey
+from spotd.states import NodeState
+from tests.clouds.azure.serving import StandIn
+from tests.clouds.faults import Fault
+from tests.providers.azure.rig import provider, request
+from tests.spotd.stage import Stage, stages
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with contextmanager(stages)(tmp_path) as make:
+        yield make()
+
+
+def test_what_another_process_makes_again_is_ended_by_the_sweep(
+    azure: StandIn, stage: Stage
+) -> None:
+    """The row of the machine is over; the create is late, by a process that has never seen it."""
+    node, tags = _over(stage)
+    late = provider(azure, name="aws")
+    assert late.launch(request(node, tags=tags)) == Launched(node)
+    survey = Survey(stage.store, {"aws": late}, stage.clock)
+    stage.clock.sleep(GRACE_S)
+    survey.sweep("aws", stage.duty("survey:aws"))
+    assert late.list() == []
+
+
+def test_a_husk_that_nobody_removed_is_discarded_by_the_sweep_of_leftovers(
+    azure: StandIn, stage: Stage
+) -> None:
+    node, tags = _over(stage)
+    cloud = provider(azure, name="aws")
+    azure.arm.faults.arm(Fault("fails", ("PUT virtualMachines",)))
+    azure.arm.faults.arm(Fault("http_500", ("DELETE virtualMachines",)))
+    with pytest.raises(Exception, match="AllocationFailed"):
+        cloud.launch(request(node, tags=tags))
+    assert len(cloud.leftovers()) == 1
+    survey = Survey(stage.store, {"aws": cloud}, stage.clock)
+    survey.clear_up("aws", stage.duty("leftovers:aws"))
+    stage.clock.sleep(GRACE_S)
+    survey.clear_up("aws", stage.duty("leftovers:aws"))
+    assert cloud.leftovers() == []
+    assert cloud.list() == []
+
+
+def _over(stage: Stage) -> tuple[str, dict[str, str]]:
+    """The token of a node that is gone, and the tags of its machine."""
+    stage.submit("j1")
+    stage.run(lambda s: s.over("j1") and s.nodes("j1", NodeState.GONE))
+    row = stage.nodes("j1")[0]
+    marks = {"spotd-job": "j1", "spotd-generation": str(row.generation), "spotd-rank": "0"}
+    return row.token, marks | {"spotd-deployment": "d0"}

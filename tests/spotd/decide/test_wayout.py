@@ -1,0 +1,81 @@
+"""What a job that waits is told: reasons with their counts, and what it could have now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from providers.base import CapacityType, OfferRequest, Scope
+from spotd.decide.placement import Ranked
+from spotd.decide.wayout import by_reason, way_out
+from spotd.model import JobSpec, Market, Refusal, S
+from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
+
+ON_DEMAND = CapacityType.ON_DEMAND
+SPOT_ONLY = OfferRequest(
+    accelerator="H100", accelerator_count=8, capacity_types=(CapacityType.SPOT,)
+)
+BOTH_CHANGES = "allow on-demand (drop use_spot) and raise max_hourly_cost"
+FULL = "CapacityError"
+PLAIN = offer("gcp-1a", 55.0, capacity_type=ON_DEMAND)
+DEAR = offer("gcp-1b", 40.0)
+
+
+def ranked(*codes: str) -> list[Ranked]:
+    return [Ranked(OFFERS[0], 1, excluded=code, code=code) for code in codes]
+
+
+def out(*spared: str) -> Market:
+    """All of aws is out for want of quota; what else is on sale."""
+    refusals = (Refusal(OFFERS[0].key, Scope.PROVIDER, "QuotaError", NOW - S),)
+    others = [one for one in (PLAIN, DEAR) if one.zone in spared]
+    return market(offers=(OFFERS[0], *others), refusals=refusals)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (
+            ranked("QuotaError", "CapacityError", "CapacityError"),
+            "2 without capacity, 1 over quota",
+        ),
+        (ranked("Hung", "NoQuotaError"), "1 Hung, 1 without a quota"),
+        (ranked("QuotaError", "QuotaError"), ""),
+        ([*ranked("QuotaError", "CapacityError"), Ranked(OFFERS[1], 1)], None),
+        ([], ""),
+    ],
+)
+def test_reasons_are_counted(rows: list[Ranked], text: str | None) -> None:
+    assert by_reason(rows) == ("1 without capacity, 1 over quota" if text is None else text)
+
+
+@pytest.mark.parametrize(
+    ("job", "market_", "text"),
+    [
+        (
+            spec(alternatives=(SPOT_ONLY,)),
+            out("gcp-1a"),
+            f"allow on-demand (drop use_spot) for {PLAIN.key} at $55.00/h",
+        ),
+        (
+            spec(max_hourly_microusd=30_000_000),
+            out("gcp-1a", "gcp-1b"),
+            f"raise max_hourly_cost for {DEAR.key} at $40.00/h",
+        ),
+        (
+            spec(alternatives=(SPOT_ONLY,), max_hourly_microusd=30_000_000),
+            out("gcp-1a"),
+            f"{BOTH_CHANGES} for {PLAIN.key} at $55.00/h",
+        ),
+        (
+            spec(alternatives=(replace(SPOT_ONLY, capacity_types=(ON_DEMAND,)),)),
+            out("gcp-1b"),
+            f"allow spot (drop use_spot) for {DEAR.key} at $40.00/h",
+        ),
+        (spec(alternatives=(SPOT_ONLY,)), out(), ""),
+        (spec(), out("gcp-1b"), ""),  # it has that already
+    ],
+)
+def test_the_cheapest_way_out(job: JobSpec, market_: Market, text: str) -> None:
+    assert way_out(job, market_, NOW) == text
