@@ -17,6 +17,7 @@ KINDS = {
     "local": "providers.local.cloud:LocalCloud",
     "aws": "providers.aws.cloud:AwsCloud",
     "azure": "providers.azure.cloud:AzureCloud",
+    "gcp": "providers.gcp.cloud:GcpCloud",
 }
 
 

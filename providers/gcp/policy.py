@@ -12,15 +12,21 @@ from collections.abc import Sequence
 
 from providers.policy import CONTROL, NAME_PREFIX, NODE, REAPER, Document, Place, PolicyFacts
 
+_LIST = (  # machines, and what became of creates
+    *("compute.instances.list", "compute.globalOperations.list", "compute.zoneOperations.list"),
+)
 _LOOK = (
-    *("compute.instances.list", "compute.instances.get", "compute.machineTypes.list"),
-    *("compute.zones.list", "compute.regions.get", "compute.zoneOperations.get"),
-    "compute.disks.list",
+    *_LIST,
+    *("compute.zoneOperations.get", "compute.disks.list", "compute.machineTypes.list"),
+    *("compute.reservations.list", "compute.advice.capacityHistory"),
 )
 _MAKE = (
     *("compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata"),
-    *("compute.instances.setServiceAccount", "compute.disks.create", "compute.disks.setLabels"),
+    *("compute.instances.setServiceAccount", "compute.instances.setTags"),
+    *("compute.disks.create", "compute.disks.setLabels"),
 )
+# One by one: what is there under a name that is taken, and the host key that it published.
+_SEE = ("compute.instances.get", "compute.instances.getGuestAttributes")
 _USE = (
     "compute.subnetworks.use",
     "compute.subnetworks.useExternalIp",
@@ -53,13 +59,13 @@ def policies(facts: PolicyFacts) -> dict[str, Document]:
     as_node = f"projects/{account}/serviceAccounts/{nodes.removeprefix('serviceAccount:')}"
     control = [
         _grant(_LOOK, ""),
-        _grant((*_MAKE, *_END, *_DISCARD), _machines(facts)),
+        _grant((*_MAKE, *_SEE, *_END, *_DISCARD), _machines(facts)),
         _grant(_USE, ""),
         _grant(("iam.serviceAccounts.actAs",), f'resource.name == "{as_node}"'),
         *(_grant(_OBJECTS, _below(place)) for place in facts.own_places("gs")),
     ]
     reaper = [
-        _grant(("compute.instances.list", "compute.zones.list"), ""),
+        _grant(_LIST, ""),
         _grant(_END, _machines(facts)),
     ]
     node = [_grant(_OBJECTS, _below(place)) for place in facts.node_places("gs")]

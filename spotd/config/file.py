@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from spotd.addresses import is_loopback
 from spotd.model import Limits, Severity, Timing
@@ -102,6 +102,16 @@ class LocalProvider(Section):
 Network = Literal["public", "private", "jump"]
 
 
+def parse_endpoint(value: str) -> str:
+    """The address of an API; "" is the vendor's own. Raises ValueError for one that our
+    credentials would be sent to in the clear."""
+    parts = urlsplit(value)
+    safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts))
+    if value and (not safe or not parts.hostname or parts.path.strip("/")):
+        raise ValueError(f"{value!r} is no address of an API; write https://HOST")
+    return value.rstrip("/")
+
+
 class AwsProvider(Section):
     kind: Literal["aws"]
     regions: list[str] = Field(min_length=1)
@@ -124,9 +134,30 @@ class GcpProvider(Section):
     kind: Literal["gcp"]
     project: str
     regions: list[str] = Field(min_length=1)
-    credentials_file: Path | None = None
+    credentials_file: Path | None = Field(
+        default=None, description="Default: what the SDK finds by itself"
+    )
     end_credentials_file: Path | None = Field(
         default=None, description="With which machines are ended"
+    )
+    instance_types: list[str] | None = Field(
+        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
+    )
+    image: str | None = Field(
+        default=None,
+        pattern=r"^projects/[^/]+/global/images/.+$",
+        description="Default: Google's own GPU image of Ubuntu 24.04",
+    )
+    network: Network = Field(default="public", description="Whether machines have public addresses")
+    subnetwork: str = Field(
+        default="spotd", min_length=1, description="Its name, the same in every region"
+    )
+    node_service_account: str = Field(default="", description="Email of what the machines are")
+    compute_endpoint: Annotated[str, AfterValidator(parse_endpoint)] = Field(
+        default="", description="Of Private Service Connect; default: compute.googleapis.com"
+    )
+    billing_endpoint: Annotated[str, AfterValidator(parse_endpoint)] = Field(
+        default="", description="In place of cloudbilling.googleapis.com"
     )
 
 

@@ -276,6 +276,47 @@ def test_a_local_cloud_that_is_not_on_this_machine_is_refused(file: Path, url: s
     assert problem.startswith("providers.here.url: ")
 
 
+GCP = """\
+[providers.gcp]
+kind = "gcp"
+project = "p"
+regions = ["us-central1"]
+[limits]
+max_nodes = 3
+max_usd_per_hour = 3
+"""
+
+
+@pytest.mark.parametrize("name", ["compute_endpoint", "billing_endpoint"])
+@pytest.mark.parametrize(
+    ("value", "good"),
+    [
+        ("https://compute-ours.p.googleapis.com", True),
+        ("http://127.0.0.1:5570", True),
+        ("http://compute.example", False),
+        ("http://127.0.0.1:5570/compute", False),
+        ("compute.example", False),
+        ("https://", False),
+    ],
+)
+def test_credentials_are_sent_to_no_address_in_the_clear(
+    file: Path, name: str, value: str, good: bool
+) -> None:
+    text = GCP.replace("[limits]", f'{name} = "{value}"\n[limits]')
+    if good:
+        assert getattr(load(file, text).file.providers["gcp"], name) == value
+    else:
+        [problem] = refused(file, text)
+        assert problem.startswith(f"providers.gcp.{name}: ")
+
+
+def test_an_image_of_google_cloud_is_a_link_without_its_host(file: Path) -> None:
+    for image in ("ami-1", "https://www.googleapis.com/compute/v1/projects/p/global/images/i"):
+        [problem] = refused(file, GCP.replace("[limits]", f'image = "{image}"\n[limits]'))
+        assert problem.startswith("providers.gcp.image: ")
+    load(file, GCP.replace("[limits]", 'image = "projects/p/global/images/family/f"\n[limits]'))
+
+
 def test_one_account_under_two_names_is_refused(file: Path) -> None:
     [problem] = refused(file, LOCAL + LOCAL.replace("here", "there"))
     assert problem.startswith("providers.there: is the same account as providers.here")

@@ -1,0 +1,89 @@
+"""What Compute Engine says of a machine, in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from providers.base import CapacityType, Instance, InstanceState
+from providers.gcp.names import TOKEN_TAG, last, name_of, region_of
+from providers.gcp.operations import us_of
+
+USER = "spotd"  # made by cloud-init, see providers/cloudinit.py
+
+_STATES = {
+    "PENDING": InstanceState.PENDING,  # flex-start, waiting for its turn
+    "PROVISIONING": InstanceState.PENDING,
+    "STAGING": InstanceState.PENDING,
+    "RUNNING": InstanceState.RUNNING,
+    "REPAIRING": InstanceState.RUNNING,
+    # What is stopped is never ours to keep: its disk bills until it is deleted.
+    **dict.fromkeys(
+        (
+            *("STOPPING", "STOPPED", "PENDING_STOP", "TERMINATED", "DEPROVISIONING"),
+            *("SUSPENDING", "SUSPENDED"),
+        ),
+        InstanceState.STOPPING,
+    ),
+}
+_MODELS = {
+    "SPOT": CapacityType.SPOT,
+    "FLEX_START": CapacityType.BLOCK,
+    "RESERVATION_BOUND": CapacityType.BLOCK,
+}
+
+
+def read_instance(row: Any, host_key: str = "") -> Instance:
+    """One Instance of the API."""
+    zone = last(row.zone)
+    labels = dict(row.labels)
+    state = _STATES.get(row.status, InstanceState.PENDING)
+    return Instance(
+        instance_id=name_of(zone, row.name),
+        token=labels.get(TOKEN_TAG, row.name),
+        tags=labels,
+        state=state,
+        region=region_of(zone),
+        zone=zone,
+        instance_type=last(row.machine_type),
+        capacity_type=_capacity(row),
+        host=_host(row),
+        ssh_user=USER,
+        host_public_key=host_key,
+        launched_at_us=us_of(row.creation_timestamp),
+        error=row.status_message,
+    )
+
+
+def alive(row: Any) -> bool:
+    """Whether it may still come to something."""
+    return _STATES.get(row.status) is not InstanceState.STOPPING
+
+
+def same_machine(row: Any, labels: Mapping[str, str], instance_type: str, moving: str) -> bool:
+    """Whether a machine is what a request asks for; the label `moving` is moved on after it was
+    made."""
+    theirs = {key: value for key, value in row.labels.items() if key != moving}
+    ours = {key: value for key, value in labels.items() if key != moving}
+    return theirs == ours and last(row.machine_type) == instance_type
+
+
+def _host(row: Any) -> str:
+    """Its address of the internet, else of its network."""
+    for card in row.network_interfaces:
+        for access in card.access_configs:
+            if access.nat_i_p:
+                return str(access.nat_i_p)
+        if card.network_i_p:
+            return str(card.network_i_p)
+    return ""
+
+
+def _capacity(row: Any) -> CapacityType:
+    model = row.scheduling.provisioning_model
+    if model in _MODELS:
+        return _MODELS[model]
+    if row.scheduling.preemptible:
+        return CapacityType.SPOT
+    bound = row.reservation_affinity.consume_reservation_type == "SPECIFIC_RESERVATION"
+    return CapacityType.RESERVED if bound else CapacityType.ON_DEMAND

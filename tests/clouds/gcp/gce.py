@@ -1,0 +1,312 @@
+"""Compute Engine on this machine, as far as the adapter calls it. Request ids are idempotent for
+ever, names are unique in a zone, creates are accepted and come to something later, lists have pages
+and say what they could not reach.
+
+Everything that a client sees goes over HTTP and is judged by Google's own description of the API,
+requests and replies alike: what does not fit is refused, and kept in `problems`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+from tests.clouds.faults import Fault, Faults
+from tests.clouds.gcp import market, replies
+from tests.clouds.gcp.discovery import Api, Method, ShapeError, api
+from tests.clouds.gcp.identity import Identity
+from tests.clouds.gcp.machines import Machines
+from tests.clouds.gcp.replies import FAILURES, REFUSALS, HttpError, Row, filter_of
+from tests.clouds.gcp.state import Project, stamp
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+_EMPTY = {"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope."}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: its first line, the method, what its path and query say, its body."""
+
+    line: str
+    method: str
+    given: dict[str, str]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request to be answered."""
+
+    project: Project
+    given: dict[str, str]
+    query: dict[str, str]
+    body: Any
+    fault: Fault | None
+
+
+class Gce:
+    """A WSGI application. `delay_s` is how long an operation takes, `page` the most rows that a
+    page has, `unreachable` the zones that do not answer."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._lock = threading.RLock()
+        self._identity = identity
+        self.faults = Faults()
+        self.market = market.Market()
+        self.machines = Machines(self.market)
+        self.projects: dict[str, Project] = {}
+        self.calls: list[Call] = []
+        self.problems: list[str] = []
+        self.page = 500
+        self.unreachable: set[str] = set()
+        self.host = ""
+        self._own: dict[str, Callable[[Asked], Row]] = {
+            "compute.instances.insert": self._insert,
+            "compute.instances.get": self._get,
+            "compute.instances.delete": self._delete,
+            "compute.instances.setLabels": self._set_labels,
+            "compute.instances.getGuestAttributes": self._guest_attributes,
+            "compute.instances.aggregatedList": self._instances,
+            "compute.zoneOperations.get": self._operation,
+            "compute.globalOperations.aggregatedList": self._operations,
+            "compute.machineTypes.aggregatedList": self._machine_types,
+            "compute.disks.aggregatedList": self._disks,
+            "compute.disks.delete": self._delete_disk,
+            "compute.reservations.aggregatedList": self._reservations,
+            "compute.advice.capacityHistory": self._history,
+            "cloudbilling.services.skus.list": self._skus,
+        }
+
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        text = environ["wsgi.input"].read(size)
+        path = str(environ["PATH_INFO"])
+        if path == "/token":
+            return _send(start, *self._identity.refuse())
+        described = api("compute.v1" if path.startswith("/compute/") else "cloudbilling.v1")
+        try:
+            method = described.method(str(environ["REQUEST_METHOD"]), path)
+            query = dict(parse_qsl(str(environ.get("QUERY_STRING", ""))))
+            described.check_parameters(method, query)
+            body = json.loads(text) if text else None
+            if method.request:
+                described.check(method.request, body)
+        except ShapeError as error:
+            return self._wrong(start, f"asked: {error}")
+        given = {**method.given, **query}
+        line = f"{environ['REQUEST_METHOD']} {path}?{urlencode(query)}".removesuffix("?")
+        with self._lock:
+            self.calls.append(Call(line, method.ident, given, copy.deepcopy(body)))
+        fault = self.faults.take(method.ident)
+        if fault is not None and fault.what == "garbage":
+            return _send(start, 200, b"<html>a proxy's page", kind="text/html")
+        bearer = str(environ.get("HTTP_AUTHORIZATION", ""))
+        status, answer = self._answer(described, method, query, body, fault, bearer)
+        if fault is not None and fault.what == "hang":
+            time.sleep(fault.seconds)
+        if fault is not None and fault.what == "lost_reply":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            raise ConnectionAbortedError("the answer is lost")
+        return _send(start, status, answer)
+
+    # --- what a test does to the cloud
+
+    def project(self, name: str) -> Project:
+        """The project of that name, which need not be there yet."""
+        with self._lock:
+            return self.projects.setdefault(name, Project(name, self.host))
+
+    def preempt(self, project: str, instance_id: str) -> None:
+        """Google takes a machine back: it is deleted, and an operation of the system says so."""
+        zone, name = instance_id.split("/")
+        with self._lock:
+            here = self.project(project)
+            kind, user = "compute.instances.preempted", "system@google.com"
+            work = here.begin(kind, (zone, name), 0.0, lambda: None, user=user)
+            work.row["statusMessage"] = "Instance was preempted."
+            here.advance()
+            here.remove((zone, name))
+
+    # --- answers
+
+    def _answer(
+        self,
+        described: Api,
+        method: Method,
+        query: dict[str, str],
+        body: Any,
+        fault: Fault | None,
+        bearer: str,
+    ) -> tuple[int, bytes]:
+        try:
+            if not self._identity.knows(bearer):
+                raise HttpError(*REFUSALS["unauthenticated"])
+            if fault is not None and fault.what in REFUSALS:
+                raise HttpError(*REFUSALS[fault.what])
+            with self._lock:
+                project = self.project(method.given.get("project", ""))
+                project.advance()
+                self.machines.boot_all(project)
+                asked = Asked(project, dict(method.given), query, body, fault)
+                answer = json.loads(json.dumps(self._own[method.ident](asked)))
+        except HttpError as error:
+            return error.status, error.body()
+        try:
+            described.check(method.response, answer)
+        except ShapeError as error:
+            self.problems.append(f"answered: {method.ident}: {error}")
+            return 500, HttpError(500, "internalError", str(error)).body()
+        return 200, json.dumps(answer).encode()
+
+    def _wrong(self, start: StartResponse, problem: str) -> Iterable[bytes]:
+        self.problems.append(problem)
+        return _send(start, 400, HttpError(400, "invalid", problem).body())
+
+    def _insert(self, asked: Asked) -> Row:
+        project, zone = asked.project, asked.given["zone"]
+        known = project.requests.get(asked.query.get("requestId", ""))
+        if known is not None:
+            return project.works[known].row
+        failure = FAILURES.get(asked.fault.what) if asked.fault else None
+        late_s = asked.fault.seconds if asked.fault and asked.fault.what == "fails_later" else 0.0
+        work = self.machines.create(
+            project, zone, asked.body, asked.query.get("requestId", ""), failure, late_s
+        )
+        return work.row
+
+    def _get(self, asked: Asked) -> Row:
+        return self.machines.find(asked.project, asked.given["zone"], asked.given["instance"]).row
+
+    def _delete(self, asked: Asked) -> Row:
+        leaves = asked.fault is not None and asked.fault.what == "leftovers"
+        key = (asked.given["zone"], asked.given["instance"])
+        return self.machines.delete(asked.project, key, disk_too=not leaves).row
+
+    def _set_labels(self, asked: Asked) -> Row:
+        """With the fault "raced", somebody else sets one right before."""
+        key = (asked.given["zone"], asked.given["instance"])
+        if asked.fault is not None and asked.fault.what == "raced":
+            self.machines.add_label(asked.project, key, "by", "somebody")
+        return self.machines.set_labels(asked.project, key, asked.body).row
+
+    def _guest_attributes(self, asked: Asked) -> Row:
+        given = asked.given
+        items = self.machines.guest_attributes(asked.project, given["zone"], given["instance"])
+        path = asked.query.get("queryPath", "")
+        return {
+            "kind": "compute#guestAttributes",
+            "queryPath": path,
+            "queryValue": {
+                "items": [
+                    {"namespace": "hostkeys", "key": key, "value": value}
+                    for key, value in items.items()
+                ]
+            },
+        }
+
+    def _operation(self, asked: Asked) -> Row:
+        work = asked.project.works.get(asked.given["operation"])
+        if work is None:
+            path = asked.project.path(asked.given["zone"], "operations", asked.given["operation"])
+            raise replies.not_found(path)
+        return work.row
+
+    def _delete_disk(self, asked: Asked) -> Row:
+        key = (asked.given["zone"], asked.given["disk"])
+        return self.machines.delete_disk(asked.project, key).row
+
+    def _instances(self, asked: Asked) -> Row:
+        rows = [(zone, one.row) for (zone, _), one in asked.project.machines.items()]
+        return self._aggregated(asked, "instance", "instances", rows)
+
+    def _operations(self, asked: Asked) -> Row:
+        rows = [(w.row["zone"].rpartition("/")[2], w.row) for w in asked.project.works.values()]
+        return self._aggregated(asked, "operation", "operations", rows)
+
+    def _machine_types(self, asked: Asked) -> Row:
+        host = f"{self.host}/compute/v1/projects/{asked.project.name}"
+        rows = [
+            (zone, market.machine_type(kind, zone, host))
+            for kind, facts in market.TYPES.items()
+            for zone in facts[-1]
+        ]
+        return self._aggregated(asked, "machineType", "machineTypes", rows)
+
+    def _disks(self, asked: Asked) -> Row:
+        rows = [(zone, row) for (zone, _), row in asked.project.disks.items()]
+        return self._aggregated(asked, "disk", "disks", rows)
+
+    def _reservations(self, asked: Asked) -> Row:
+        rows = [(row["zone"].rpartition("/")[2], row) for row in asked.project.reservations]
+        return self._aggregated(asked, "reservation", "reservations", rows)
+
+    def _aggregated(self, asked: Asked, kind: str, plural: str, rows: list[tuple[str, Row]]) -> Row:
+        """One page. A zone that has nothing on it says so, and one that does not answer as well."""
+        wanted = filter_of(asked.query.get("filter", ""))
+        found = [(zone, row) for zone, row in rows if wanted(row)]
+        size = min(self.page, int(asked.query.get("maxResults", 500)))
+        first = int(asked.query.get("pageToken", 0))
+        items: dict[str, Row] = {f"zones/{zone}": {"warning": {**_EMPTY}} for zone in market.ZONES}
+        for zone in self.unreachable:
+            words = f"The zone {zone} could not be reached."
+            items[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": words}}
+        for zone, row in found[first : first + size]:
+            scope = items[f"zones/{zone}"]
+            if zone not in self.unreachable:
+                scope.pop("warning", None)
+                scope.setdefault(plural, []).append(row)
+        page: Row = {
+            "kind": f"compute#{kind}AggregatedList",
+            "id": f"projects/{asked.project.name}/aggregated/{plural}",
+            "items": items,
+        }
+        if first + size < len(found):
+            page["nextPageToken"] = str(first + size)
+        return page
+
+    def _history(self, asked: Asked) -> Row:
+        kind = asked.body["instanceProperties"]["machineType"]
+        usd = self.market.history.get((kind, asked.given["region"]))
+        if asked.body["instanceProperties"]["scheduling"]["provisioningModel"] != "SPOT":
+            raise HttpError(400, "invalid", "This field must be set to SPOT.")
+        if usd is None:
+            raise HttpError(400, "invalid", f"There is no history of {kind}.")
+        days = [(usd * 3, 2 * 86_400), (usd, 3600)]
+        return {
+            "location": asked.body["locationPolicy"]["location"],
+            "machineType": kind,
+            "priceHistory": [
+                {
+                    "interval": {"startTime": stamp(time.time() - ago_s)},
+                    "listPrice": _money(price),
+                }
+                for price, ago_s in days
+            ],
+        }
+
+    def _skus(self, asked: Asked) -> Row:
+        rows, first = [*self.market.skus()], int(asked.query.get("pageToken", 0))
+        size = min(self.page, int(asked.query.get("pageSize", 5000)))
+        more = str(first + size) if first + size < len(rows) else ""
+        return {"skus": rows[first : first + size], "nextPageToken": more}
+
+
+def _money(usd: float) -> Row:
+    units, nanos = divmod(round(usd * 1_000_000_000), 1_000_000_000)
+    return {"currencyCode": "USD", "units": str(units), "nanos": nanos}
+
+
+def _send(
+    start: StartResponse, status: int, body: bytes, kind: str = "application/json"
+) -> Iterable[bytes]:
+    start(f"{status} OK", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+    return [body]

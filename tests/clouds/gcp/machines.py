@@ -1,0 +1,254 @@
+"""Machines of the stand-in: how they are made, changed and ended."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable
+
+from tests.clouds.gcp.market import TYPES, ZONES, Market
+from tests.clouds.gcp.replies import FAILURES, HttpError, Row, not_found
+from tests.clouds.gcp.state import Key, Machine, Project, Work, fingerprint, number, stamp
+
+IMAGE = (
+    "projects/ubuntu-os-accelerator-images/global/images/family/"
+    "ubuntu-accelerator-2404-amd64-with-nvidia-580"
+)
+LEAST_DISK_GB = 50
+_LABEL = re.compile(r"[a-z0-9_-]{0,63}")
+HOST_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIKqYyZ0cV8S0d3bS0u1nM1hV0m8v3n1q8Yk5l3d2c1b0"
+
+Failure = tuple[str, int, str]
+
+
+class Machines:
+    """`delay_s` is how long operations take, `boot_s` until a machine runs and its host keys are
+    published; `subnetworks` are the names that each region has, `address` gives the next one."""
+
+    def __init__(self, market: Market) -> None:
+        self._market = market
+        self.delay_s = 0.02
+        self.boot_s = 0.02
+        self.publishes_keys = True
+        self.subnetworks = {"spotd"}
+        self.images = {IMAGE}
+        self.host_key = HOST_KEY
+        numbers = itertools.count(1)
+        self.address: Callable[[], str] = lambda: f"198.51.100.{next(numbers) % 250 + 1}"
+
+    def create(
+        self,
+        project: Project,
+        zone: str,
+        body: Row,
+        request_id: str,
+        failure: Failure | None,
+        late_s: float,
+    ) -> Work:
+        """A create that is accepted; it comes to `failure`, or to what the market has. Raises
+        HttpError for one that is refused at once."""
+        key = (zone, body["name"])
+        self._check(project, zone, body)
+        kind = body["machineType"].rpartition("/")[2]
+        machine = Machine(self._row(project, zone, body))
+        project.machines[key] = machine
+        project.disks[key] = self._disk(project, zone, body)
+
+        def finish() -> Failure | None:
+            why = failure
+            if why is None and not self._market.take(kind, zone):
+                why = FAILURES["no_capacity"]
+            if why is not None:
+                project.remove(key)
+            elif key in project.machines:
+                self._start(machine)
+            return why
+
+        return project.begin("insert", key, self.delay_s + late_s, finish, request_id=request_id)
+
+    def find(self, project: Project, zone: str, name: str) -> Machine:
+        """Raises HttpError when there is none."""
+        machine = project.machines.get((zone, name))
+        if machine is None:
+            raise not_found(project.path(zone, "instances", name))
+        self._boot(machine)
+        return machine
+
+    def delete(self, project: Project, key: Key, *, disk_too: bool) -> Work:
+        """Raises HttpError when there is none. A disk that is to stay is let go at once."""
+        self.find(project, *key).row["status"] = "STOPPING"
+        if not disk_too:
+            project.let_go(key)
+
+        def finish() -> Failure | None:
+            project.remove(key, disk_too=disk_too)
+            return None
+
+        return project.begin("delete", key, self.delay_s, finish)
+
+    def set_labels(self, project: Project, key: Key, body: Row) -> Work:
+        """Raises HttpError for another fingerprint than that of the labels now."""
+        machine = self.find(project, *key)
+        if body.get("labelFingerprint") != machine.row["labelFingerprint"]:
+            raise HttpError(
+                412, "conditionNotMet", "Supplied fingerprint does not match current labels."
+            )
+        _check_labels(body.get("labels", {}))
+        machine.row |= {"labels": body.get("labels", {}), "labelFingerprint": fingerprint()}
+        return project.begin("setLabels", key, self.delay_s, lambda: None)
+
+    def add_label(self, project: Project, key: Key, name: str, value: str) -> None:
+        """As somebody else does it."""
+        row = self.find(project, *key).row
+        row |= {"labels": {**row["labels"], name: value}, "labelFingerprint": fingerprint()}
+
+    def guest_attributes(self, project: Project, zone: str, name: str) -> dict[str, str]:
+        """What the machine has published below hostkeys/. Raises HttpError when it has nothing."""
+        machine = self.find(project, zone, name)
+        allowed = {"key": "enable-guest-attributes", "value": "TRUE"}
+        if allowed not in machine.row["metadata"]["items"] or not machine.guest:
+            raise not_found("hostkeys/")
+        return machine.guest
+
+    def delete_disk(self, project: Project, key: Key) -> Work:
+        """Raises HttpError for one that a machine uses."""
+        path = project.path(key[0], "disks", key[1])
+        if key not in project.disks:
+            raise not_found(path)
+        users = project.disks[key].get("users")
+        if users:
+            words = f"The disk resource '{path}' is already being used by '{users[0]}'"
+            raise HttpError(400, "resourceInUseByAnotherResource", words)
+
+        def finish() -> Failure | None:
+            project.disks.pop(key, None)
+            return None
+
+        return project.begin("delete", key, 0.0, finish, collection="disks")
+
+    def boot_all(self, project: Project) -> None:
+        """Those that have come up by now."""
+        for machine in project.machines.values():
+            self._boot(machine)
+
+    def _check(self, project: Project, zone: str, body: Row) -> None:
+        if zone not in ZONES:
+            words = f"Invalid value for field 'zone': '{zone}'. Unknown zone."
+            raise HttpError(400, "invalid", words)
+        kind, path = body["machineType"].rpartition("/")[2], body["machineType"]
+        if kind not in TYPES or zone not in TYPES[kind][-1] or path.split("/")[1] != zone:
+            words = f"Invalid value for field 'resource.machineType': '{path}'. "
+            raise HttpError(400, "invalid", words + "The referenced resource does not exist.")
+        disk = body["disks"][0]["initializeParams"]
+        if disk["sourceImage"] not in self.images:
+            raise not_found(disk["sourceImage"])
+        if int(disk["diskSizeGb"]) < LEAST_DISK_GB:
+            raise HttpError(400, "invalid", "Requested disk size cannot be smaller than the image")
+        card = body["networkInterfaces"][0]["subnetwork"]
+        region = zone.rpartition("-")[0]
+        if card not in {
+            f"projects/{project.name}/regions/{region}/subnetworks/{name}"
+            for name in self.subnetworks
+        }:
+            words = (
+                f"Invalid value for field 'resource.networkInterfaces[0].subnetwork': '{card}'. "
+                "The referenced subnetwork resource cannot be found."
+            )
+            raise HttpError(400, "invalid", words)
+        _check_labels(body.get("labels", {}))
+        _check_scheduling(body["scheduling"])
+        if (zone, body["name"]) in project.machines:
+            path = project.path(zone, "instances", body["name"])
+            raise HttpError(409, "alreadyExists", f"The resource '{path}' already exists")
+
+    def _row(self, project: Project, zone: str, body: Row) -> Row:
+        card = body["networkInterfaces"][0]
+        public = [
+            {**access, "kind": "compute#accessConfig", "natIP": self.address()}
+            for access in card.get("accessConfigs", ())
+        ]
+        here = f"{project.host}/compute/v1/projects/{project.name}"
+        row = {
+            **body,
+            "kind": "compute#instance",
+            "id": number(),
+            "status": "PROVISIONING",
+            "creationTimestamp": stamp(),
+            "zone": f"{here}/zones/{zone}",
+            "machineType": f"{here}/{body['machineType']}",
+            "selfLink": project.link(zone, "instances", body["name"]),
+            "labelFingerprint": fingerprint(),
+            "networkInterfaces": [
+                {**card, "name": "nic0", "networkIP": "10.0.0.2", "accessConfigs": public}
+            ],
+            "disks": [
+                {
+                    "boot": True,
+                    "autoDelete": True,
+                    "deviceName": "persistent-disk-0",
+                    "index": 0,
+                    "mode": "READ_WRITE",
+                    "type": "PERSISTENT",
+                    "source": project.link(zone, "disks", body["name"]),
+                }
+            ],
+        }
+        row["scheduling"]["preemptible"] = row["scheduling"]["provisioningModel"] == "SPOT"
+        return row
+
+    def _disk(self, project: Project, zone: str, body: Row) -> Row:
+        asked = body["disks"][0]["initializeParams"]
+        return {
+            "kind": "compute#disk",
+            "id": number(),
+            "name": body["name"],
+            "labels": asked.get("labels", {}),
+            "sizeGb": asked["diskSizeGb"],
+            "status": "READY",
+            "creationTimestamp": stamp(),
+            "zone": f"{project.host}/compute/v1/projects/{project.name}/zones/{zone}",
+            "selfLink": project.link(zone, "disks", body["name"]),
+            "users": [project.link(zone, "instances", body["name"])],
+        }
+
+    def _start(self, machine: Machine) -> None:
+        now_s = time.monotonic()
+        machine.up_s = now_s + self.boot_s
+        machine.row["status"] = "STAGING"
+        life = machine.row["scheduling"].get("maxRunDuration")
+        if life is not None:
+            machine.ends_s = now_s + int(life["seconds"])
+        self._boot(machine)
+
+    def _boot(self, machine: Machine) -> None:
+        if machine.row["status"] == "STAGING" and time.monotonic() >= machine.up_s:
+            machine.row |= {"status": "RUNNING", "lastStartTimestamp": stamp()}
+            if self.publishes_keys:
+                rsa = "AAAAB3NzaC1yc2EAAAADAQABAAABgQ"
+                machine.guest = {"ssh-rsa": rsa, "ssh-ed25519": self.host_key}
+
+
+def _check_labels(labels: dict[str, str]) -> None:
+    for key, value in labels.items():
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not _LABEL.fullmatch(value):
+            words = f"Invalid value for field 'resource.labels': '{key}={value}'."
+            raise HttpError(400, "invalid", words)
+
+
+def _check_scheduling(asked: Row) -> None:
+    """What the API refuses of combinations."""
+    model, life = asked["provisioningModel"], "maxRunDuration" in asked
+    wrong = {
+        "preemptionNoticeDuration": model != "SPOT" and "preemptionNoticeDuration" in asked,
+        "instanceTerminationAction": (
+            model == "STANDARD" and not life and "instanceTerminationAction" in asked
+        ),
+        "maxRunDuration": model == "FLEX_START" and not life,
+        "automaticRestart": model != "STANDARD" and asked.get("automaticRestart", True),
+        "onHostMaintenance": asked.get("onHostMaintenance") != "TERMINATE",
+    }
+    for name, bad in wrong.items():
+        if bad:
+            words = f"Invalid value for field 'resource.scheduling.{name}'"
+            raise HttpError(400, "invalid", words)

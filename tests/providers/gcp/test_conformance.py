@@ -1,0 +1,71 @@
+"""The GCP adapter behaves like a provider, against Compute Engine's protocol on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from providers.base import LaunchRequest, Provider
+from providers.gcp.cloud import GcpCloud
+from tests.clouds.faults import Fault
+from tests.clouds.gcp.market import REGIONS
+from tests.clouds.gcp.serving import StandIn, serving
+from tests.providers.conformance import CannotPlay, ProviderConformance
+from tests.rigs.local_cloud import launch_request
+
+CALLS = {
+    "launch": ("compute.instances.insert",),
+    "terminate": ("compute.instances.delete",),
+    "list": ("compute.instances.aggregatedList",),
+    "renew": ("compute.instances.get", "compute.instances.setLabels"),
+    "offers": ("compute.machineTypes.aggregatedList",),
+    "leftovers": ("compute.disks.aggregatedList",),
+    "discard": ("compute.disks.delete",),
+}
+_numbers = itertools.count()
+
+
+class GcpRig:
+    """Every test has a project of its own."""
+
+    def __init__(self, gcp: StandIn) -> None:
+        self._gcp = gcp
+        self._project = f"p{next(_numbers)}"
+
+    def provider(self, deployment: str = "one", *, timeout_s: float = 10.0) -> Provider:
+        return GcpCloud(
+            "gcp",
+            deployment,
+            project=self._project,
+            regions=REGIONS,
+            timeout_s=timeout_s,
+            patience_s=0.3,
+            **self._gcp.settings,
+        )
+
+    def request(self, provider: Provider, token: str) -> LaunchRequest:
+        """Its name is its token, as the product's is, but for what no machine can be called."""
+        request = launch_request(provider, token)
+        return dataclasses.replace(request, name=token.replace("_", "-"))
+
+    def break_next(self, what: str, operation: str = "launch") -> None:
+        if what == "price":
+            raise CannotPlay("Compute Engine takes no bids and refuses none")
+        self._gcp.gce.faults.arm(Fault(what, CALLS[operation]))
+
+
+@pytest.fixture(scope="module")
+def gcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with serving(tmp_path_factory.mktemp("gcp")) as running:
+        yield running
+
+
+class TestGcp(ProviderConformance):
+    @pytest.fixture
+    def rig(self, gcp: StandIn) -> Iterator[GcpRig]:
+        yield GcpRig(gcp)
+        gcp.gce.faults.clear()
+        assert gcp.gce.problems == []

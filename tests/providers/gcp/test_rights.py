@@ -1,0 +1,142 @@
+"""Every call that the adapter makes, as the stand-in got it, the control box's policy allows; the
+reaper may make what it needs, and a machine nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from providers.base import OfferRequest
+from providers.gcp.policy import policies
+from providers.policy import PolicyFacts
+from tests.clouds.gcp.gce import Call
+from tests.clouds.gcp.market import REGIONS
+from tests.providers.evaluate import gcp_allows
+from tests.providers.gcp.conftest import Lab, request
+from tests.rigs.local_cloud import wait_for
+
+NODE = "spotd-node-d0@{}.iam.gserviceaccount.com"
+FACTS = PolicyFacts("d0", REGIONS, "gs://ours/spotd", "gs://runs/team")
+# Method -> what it needs of the project, and of what its path names.
+OF_PROJECT = {
+    "instances.aggregatedList": ("compute.instances.list",),
+    "globalOperations.aggregatedList": (
+        "compute.globalOperations.list",
+        "compute.zoneOperations.list",
+    ),
+    "zoneOperations.get": ("compute.zoneOperations.get",),
+    "machineTypes.aggregatedList": ("compute.machineTypes.list",),
+    "disks.aggregatedList": ("compute.disks.list",),
+    "reservations.aggregatedList": ("compute.reservations.list",),
+    "advice.capacityHistory": ("compute.advice.capacityHistory",),
+    "cloudbilling.services.skus.list": (),  # of a project none
+}
+OF_THING = {
+    "instances.get": "compute.instances.get",
+    "instances.getGuestAttributes": "compute.instances.getGuestAttributes",
+    "instances.setLabels": "compute.instances.setLabels",
+    "instances.delete": "compute.instances.delete",
+    "disks.delete": "compute.disks.delete",
+}
+
+Need = tuple[str, str]  # permission, resource
+
+
+def needs(call: Call) -> Iterator[Need]:
+    """What Google asks of the caller's roles for one call, by its permission reference."""
+    method, given = call.method.removeprefix("compute."), call.given
+    if method == "instances.insert":
+        yield from insert_needs(call)
+    elif method in OF_THING:
+        kind = method.partition(".")[0]
+        name = given["instance" if kind == "instances" else "disk"]
+        path = f"projects/{given['project']}/zones/{given['zone']}/{kind}/{name}"
+        yield OF_THING[method], path
+    else:
+        for permission in OF_PROJECT[method]:
+            yield permission, f"projects/{given.get('project', '')}"
+
+
+def insert_needs(call: Call) -> Iterator[Need]:
+    """Of a create: of the machine, of its disk, and of everything that it names."""
+    body, given = call.body, call.given
+    project = f"projects/{given['project']}"
+    machine = f"{project}/zones/{given['zone']}/instances/{body['name']}"
+    disk = f"{project}/zones/{given['zone']}/disks/{body['name']}"
+    for field, right in {
+        "name": "create",
+        "labels": "setLabels",
+        "metadata": "setMetadata",
+        "tags": "setTags",
+        "serviceAccounts": "setServiceAccount",
+    }.items():
+        if field in body:
+            yield f"compute.instances.{right}", machine
+    yield "compute.disks.create", disk
+    if "labels" in body["disks"][0]["initializeParams"]:
+        yield "compute.disks.setLabels", disk
+    yield "compute.images.useReadOnly", body["disks"][0]["initializeParams"]["sourceImage"]
+    for card in body["networkInterfaces"]:
+        yield "compute.subnetworks.use", card["subnetwork"]
+        if card.get("accessConfigs"):
+            yield "compute.subnetworks.useExternalIp", card["subnetwork"]
+    for account in body.get("serviceAccounts", ()):
+        yield "iam.serviceAccounts.actAs", f"{project}/serviceAccounts/{account['email']}"
+
+
+@pytest.fixture
+def story(lab: Lab) -> tuple[Lab, list[Call]]:
+    """Everything that the adapter does."""
+    cloud = lab.cloud(node_service_account=NODE.format(lab.name))
+    lab.gce.machines.delay_s = 0.05
+    cloud.offers(OfferRequest())
+    cloud.launch(request("spotd-j1"))
+    wait_for(lambda: next((i for i in cloud.list() if i.host_public_key), None))
+    cloud.notices()
+    cloud.renew("us-central1-a/spotd-j1", 1_900_000_000 * 1_000_000)
+    lab.fault("leftovers", "instances.delete")
+    cloud.terminate("us-central1-a/spotd-j1")
+    [left] = cloud.leftovers()
+    wait_for(lambda: not cloud.list())
+    cloud.discard(left.leftover_id)
+    return lab, [*lab.gce.calls]
+
+
+def documents(lab: Lab) -> dict[str, dict[str, object]]:
+    return policies(replace(FACTS, account={"project": lab.name}))
+
+
+def test_the_control_box_may_do_all_of_it(story: tuple[Lab, list[Call]]) -> None:
+    lab, calls = story
+    control = documents(lab)["spotd-control-d0"]
+    asked = {need for call in calls for need in needs(call)}
+    refused = [need for need in asked if not gcp_allows(control, *need)]
+    assert refused == []
+
+
+def test_and_is_granted_nothing_else(story: tuple[Lab, list[Call]]) -> None:
+    lab, calls = story
+    control = documents(lab)["spotd-control-d0"]
+    granted = {
+        right
+        for grant in control["grants"]  # type: ignore[attr-defined]
+        for right in grant["includedPermissions"]
+        if not right.startswith("storage.")
+    }
+    assert granted == {permission for call in calls for permission, _ in needs(call)}
+
+
+def test_the_reaper_may_list_and_end(story: tuple[Lab, list[Call]]) -> None:
+    lab, calls = story
+    reaper, node = (documents(lab)[f"spotd-{role}-d0"] for role in ("reaper", "node"))
+    asked = {need for call in calls for need in needs(call)}
+    allowed = {permission for permission, name in asked if gcp_allows(reaper, permission, name)}
+    assert allowed == {
+        "compute.instances.list",
+        "compute.globalOperations.list",
+        "compute.zoneOperations.list",
+        "compute.instances.delete",
+    }
+    assert not any(gcp_allows(node, *need) for need in asked)
