@@ -219,6 +219,7 @@ class Node:
     host: str = ""
     port: int = 0
     ssh_user: str = ""
+    host_public_key: str = ""  # as its cloud told it first; "": the one that we gave it
     cloud_state: str = ""  # providers.base.InstanceState as last listed, "absent" when not listed
     surveyed_at_us: int = 0
     seen_at_us: int = 0  # last time that the cloud listed it

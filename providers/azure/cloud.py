@@ -83,6 +83,7 @@ class AzureCloud:
     limits_life = False
     # A machine that switches itself off stays allocated, and is paid for until it is deleted.
     power_off: tuple[str, ...] = ()
+    prepared_file = cloudinit.STATE
     # Azure promises nothing; its lists are answered from caches, mostly seconds old.
     visibility_s = 60.0
 

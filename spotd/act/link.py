@@ -64,8 +64,9 @@ def node_command(bundle: Bundle, words: str) -> str:
 
 
 def address_of(node: Node, keys: JobKeys) -> Address:
-    """Where a node is, with the host key that it was given at launch."""
-    return Address(node.host, node.port, node.ssh_user, host_key(keys, node.token).public)
+    """Where a node is, with the host key that its cloud told, or that it was given at launch."""
+    public = node.host_public_key or host_key(keys, node.token).public
+    return Address(node.host, node.port, node.ssh_user, public)
 
 
 def node_words(node: Node) -> str:

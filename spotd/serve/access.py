@@ -64,7 +64,7 @@ def _address(call: Call, job: Job, node: Node) -> dict[str, Any]:
         "host": node.host,
         "port": node.port or 22,
         "user": node.ssh_user,
-        "host_public_key": host_key(keys, node.token).public,
+        "host_public_key": node.host_public_key or host_key(keys, node.token).public,
         "local": node.offer.local,
     }
 

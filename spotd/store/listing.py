@@ -27,7 +27,7 @@ ABSENT_S = 60.0
 
 _nodes = schema.nodes.c
 ENDED = frozenset({InstanceState.TERMINATED, InstanceState.FAILED})
-_SAID = ("cloud_state", "host", "port", "ssh_user")
+_SAID = ("cloud_state", "host", "port", "ssh_user", "host_public_key")
 _SEEN_COLUMNS = (*_SAID, "surveyed_at_us", "seen_at_us", "missed_at_us", "gone_at_us")
 _SEEN = (
     update(schema.nodes)
@@ -198,12 +198,14 @@ def tells(row: NodeRow, instance: Instance | None, said: Listing) -> bool:
 
 
 def _said(row: NodeRow, instance: Instance) -> dict[str, Any]:
-    """What is known of the machine now. An ended one has no address: the last one stays."""
+    """What is known of the machine now. An ended one has no address: the last one stays. Its key
+    is the first that was told: who is on the machine may be able to tell another one later."""
     return {
         "cloud_state": instance.state.value,
         "host": instance.host or row.host,
         "port": instance.port if instance.host else row.port,
         "ssh_user": instance.ssh_user or row.ssh_user,
+        "host_public_key": row.host_public_key or instance.host_public_key,
     }
 
 

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 13))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 14))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -171,7 +171,7 @@ nodes = Table(
     words("launch_error_code"),
     words("host"),
     count("port"),
-    words("ssh_user"),
+    *(words("ssh_user"), words("host_public_key")),
     words("cloud_state"),
     big("surveyed_at_us"),
     big("seen_at_us"),

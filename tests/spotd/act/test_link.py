@@ -19,10 +19,12 @@ from providers.stores.base import NotFoundError
 from providers.stores.local import LocalStore
 from spotd.act.bundle import Bundle, build_bundle
 from spotd.act.effects import LinkError
-from spotd.act.link import LOADER_COMMAND, SshLink, node_command
+from spotd.act.link import LOADER_COMMAND, SshLink, address_of, node_command
 from spotd.log import redactor
+from spotd.vault import host_key
 from spotd.wire import SAVE, AgentConfig, Command
 from tests.rigs import processes, sshd
+from tests.rigs.local_cloud import KeyPair
 from tests.rigs.station import Station, station, wait_until
 
 CONFIG = AgentConfig("d0", "j1", 1, 0, "t-1", "none")
@@ -117,6 +119,19 @@ def test_a_command_and_its_reply(here: Station) -> None:
     wrong = here.link.send(node, here.keys, Command(SAVE, 7), CALL_S)
     assert not wrong.ok
     assert wrong.error
+
+
+def test_a_key_that_the_cloud_told_is_the_one_that_counts(here: Station) -> None:
+    """Where the machine makes its own, ours is nobody's; and another than was told is refused."""
+    node = here.enlist()
+    given = host_key(here.keys, node.token).public
+    assert address_of(node, here.keys).host_public_key == given
+    here.link.boot(replace(node, host_public_key=given), here.keys, CONFIG, CALL_S)
+    stranger = KeyPair.from_seed(99).public
+    with pytest.raises(LinkError):
+        SshLink(build_bundle()).boot(
+            replace(node, host_public_key=stranger), here.keys, CONFIG, CALL_S
+        )
 
 
 def test_a_command_without_an_agent(here: Station) -> None:

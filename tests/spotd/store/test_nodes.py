@@ -542,3 +542,13 @@ def test_nodes_are_found_by_their_ids(store: Store) -> None:
     found = store.find_nodes(["j1-g1-1", "j1-g1-0", "jnone-g1-0"])
     assert found == store.job_nodes("j1")
     assert store.find_nodes([]) == []
+
+
+def test_a_machine_is_known_by_the_key_that_its_cloud_told_first(store: Store) -> None:
+    """Whoever is on it may be able to tell another one later."""
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    for number, told in enumerate(("", "ssh-ed25519 A", "ssh-ed25519 B", "")):
+        listed = instance(node(store), host_public_key=told)
+        store.record_listing("aws", [listed], NOW + number * S, NOW + number * S)
+        assert node(store).host_public_key == ("ssh-ed25519 A" if number else "")

@@ -109,11 +109,11 @@ def test_a_backup_that_names_two_schemas_or_none_is_refused(
 ) -> None:
     back_up(url, file, NOW)
     dump = file.read_bytes()
-    row = b"(version_num) FROM stdin;\n0012\n"
+    row = b"(version_num) FROM stdin;\n0013\n"
     assert dump.count(row) == 1
     dump = dump[: dump.index(SEAL)]
-    file.write_bytes(dump.replace(row, row + b"0011\n"))
-    with pytest.raises(StoreError, match=r"names 0012 and 0011 as its schema"):
+    file.write_bytes(dump.replace(row, row + b"0012\n"))
+    with pytest.raises(StoreError, match=r"names 0013 and 0012 as its schema"):
         restore(target, file, NOW)
     file.write_bytes(dump.replace(row, b"(version_num) FROM stdin;\n"))
     with pytest.raises(StoreError, match=r"the backup of a database that held nothing"):
