@@ -28,7 +28,7 @@ def load(name: str, model: Any) -> Any:
 def test_machines() -> None:
     page = load("aggregated_instances", compute_v1.InstanceAggregatedList)
     rows = [row for scope in page.items.values() for row in scope.instances]
-    found = {one.instance_id: one for one in map(read_instance, rows)}
+    found = {one.instance_id: one for one in (read_instance(row, "ssh-ed25519 A") for row in rows)}
     assert len(found) == 8
     one = found[EUROPE]
     assert (one.region, one.zone) == ("europe-west1", "europe-west1-a")
@@ -56,8 +56,10 @@ def test_zones_without_machines_are_no_gap_in_the_list() -> None:
     ],
 )
 def test_a_machine(name: str, state: InstanceState) -> None:
-    one = read_instance(load(name, compute_v1.Instance))
+    row = load(name, compute_v1.Instance)
+    one = read_instance(row, "ssh-ed25519 A")
     assert (one.state, one.host) == (state, "23.236.58.15")
+    assert read_instance(row).host == "", "nobody could tell whom they reach there"
 
 
 def test_disks() -> None:
