@@ -60,6 +60,9 @@ ALONE = [
     # The simulator's own: what a node said of a withdrawal stood still on its way to the record,
     # then the loop did, and together that was longer than the judge allowed.
     Case(3631),
+    # The simulator's own: the answers to three renewals in a row were lost, so that nobody could
+    # tell the agent; its judge counted that as time in which somebody looks after it.
+    Case(3683, "deserted"),
 ]
 
 

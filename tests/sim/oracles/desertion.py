@@ -48,6 +48,7 @@ class DesertionOracle(Oracle):
         living = [r for cloud in self.world.clouds.values() for r in cloud.alive()]
         for rented in living:
             up = self.everybody_up(rented) and self.world.machines[rented.id].reachable
+            up = up and not self._unheard(rented)
             self._up_s[rented.id] = self._up_s[rented.id] + int(passed_s) if up else 0
             if self._up_s[rented.id] >= ATTENDED_S:
                 self._attended_us[rented.id] = self.world.kernel.now_us
@@ -55,6 +56,13 @@ class DesertionOracle(Oracle):
                 self._judge_age(rented, passed_s)
         if self.world.deserted_us:
             self._judge_pages(living, passed_s)
+
+    def _unheard(self, rented: Rented) -> bool:
+        """Whether the cloud moved its expiry on, and the answer was lost: it is done again with the
+        next round, and may be lost again."""
+        node = self.world.node_of(rented.token)
+        known_us = max(node.expires_at_us, node.renewed_until_us) if node is not None else 0
+        return node is not None and rented.expires_at_us > known_us
 
     def _judge_age(self, rented: Rented, passed_s: float) -> None:
         """Nobody outlives `limits.unattended_h` without a control box by more than the reaper's
