@@ -293,15 +293,28 @@ def test_a_rank_that_its_user_looks_at_keeps_no_mate() -> None:
     assert [n.state for n in after.nodes] == [R, T, T]
 
 
-def test_an_attempt_asks_whom_it_has_not_asked_before_those_that_refused_it() -> None:
+@pytest.mark.parametrize(
+    ("refused", "asks", "words"),
+    [
+        ((), 0, "the cheapest of 3 offers"),
+        ((0,), 1, "the cheapest of 2 offers that have not refused yet"),
+        ((0, 1), 2, "the cheapest of 1 offers that have not refused yet"),
+        ((0, 1, 2), 0, "the cheapest of 3 offers"),
+    ],
+)
+@pytest.mark.parametrize("generation", [1, 2])
+def test_an_attempt_asks_whom_it_has_not_asked_before_those_that_refused_it(
+    generation: int, refused: tuple[int, ...], asks: int, words: str
+) -> None:
     """However cheap they are and however long ago that was; another attempt begins anew."""
-    cheap, dear = OFFERS[0], OFFERS[3]
-    some = (cheap, dear)
-    for generation, expected in ((1, dear), (2, cheap)):
-        said = Refusal(cheap.key, Scope.OFFER, "CapacityError", NOW - 3600 * S, "j0-g1-c0-r0")
-        asking = node(T, generation=generation, offer=OFFERS[1], leave_reason=LeaveReason.CAPACITY)
-        before = view(asking, job={"generation": generation})
-        after, plan = settle(before, market(offers=some, refusals=(said,)))
-        assert after.nodes[-1].offer == expected
-        words = "the cheapest of 1 offers that have not refused yet"
-        assert (words in plan.reason) is (generation == 1)
+    some = (OFFERS[0], OFFERS[1], OFFERS[3])
+    long_ago, node_id = NOW - 3600 * S, "j0-g1-c0-r0"
+    said = tuple(
+        Refusal(some[n].key, Scope.OFFER, "CapacityError", long_ago, node_id) for n in refused
+    )
+    asking = node(T, generation=generation, offer=OFFERS[2], leave_reason=LeaveReason.CAPACITY)
+    before = view(asking, job={"generation": generation})
+    after, plan = settle(before, market(offers=some, refusals=said))
+    again = generation == 2
+    assert after.nodes[-1].offer == some[0 if again else asks]
+    assert plan.reason.endswith("the cheapest of 3 offers" if again else words)

@@ -44,6 +44,15 @@ def test_a_gpu_may_fail_before_a_step_and_during_a_drain(state: NodeState) -> No
     assert "crashed" not in kinds(plan)
 
 
+@pytest.mark.parametrize(("trained", "tail"), [(True, "Xid 79"), (False, ""), (True, "")])
+def test_of_one_that_trained_or_says_nothing_its_gpu_is_to_blame(trained: bool, tail: str) -> None:
+    first_us = NOW - S if trained else 0
+    unfit = {**UNFIT, "exit_tail": tail, "first_step_at_us": first_us, "chosen": True}
+    broken = node(B, booted_at_us=NOW - S, hello_at_us=NOW - S, **unfit)
+    after, _ = settle(view(broken, job={"first_step_at_us": first_us}))
+    assert by_id(after, broken).leave_text == "its GPU has failed"
+
+
 def test_of_a_machine_that_came_up_unwell_it_is_told_what_is_wrong() -> None:
     """As its own preparation has said it, which its agent hands on; nobody is charged for it."""
     wrong = "nvidia-smi shows 7 of 8 GPUs"
