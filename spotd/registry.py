@@ -20,6 +20,8 @@ KINDS = {
     "gcp": "providers.gcp.cloud:GcpCloud",
 }
 
+# kind -> the package without which it cannot speak to its cloud.
+SDKS = {"aws": "botocore", "gcp": "google.cloud.compute_v1", "azure": "azure.mgmt.compute"}
 
 END = "end_"  # before a setting: the one with which machines are ended
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -12,9 +13,9 @@ from providers.stores import open_store
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.config.checks import Finding
 from spotd.config.config import Config
-from spotd.config.file import MAKES, ConfigFile, LocalProvider
+from spotd.config.file import ConfigFile, LocalProvider
 from spotd.errors import UserError
-from spotd.registry import KINDS
+from spotd.registry import SDKS
 from spotd.store.base import StoreError
 from spotd.store.engine import check_url
 from spotd.validation import Path as Keys
@@ -38,9 +39,9 @@ def check_start(config: Config, kinds: Mapping[str, str]) -> Iterator[Finding]:
 
 def _check_adapters(kinds: Mapping[str, str]) -> Iterator[Finding]:
     for name, kind in kinds.items():
-        if kind in MAKES and kind not in KINDS:
-            text = f'this version of spotd has no provider of kind "{kind}" yet'
-            fix = f'use kind = "local" (`spotctl cloud up` prints it), or remove [providers.{name}]'
+        if kind in SDKS and find_spec(SDKS[kind]) is None:
+            text = f'"{kind}" needs the SDK of that cloud, and {SDKS[kind]} is not installed'
+            fix = f"pip install 'spotd[{kind}]' where spotd runs, or remove [providers.{name}]"
             yield ("providers", name, "kind"), text, fix
 
 

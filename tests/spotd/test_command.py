@@ -142,7 +142,7 @@ def unknown_kind(spotd: Starter, folder: Path) -> Refusal:
     return spotd.run(
         folder,
         CONFIG
-        + '[providers.aws]\nkind = "aws"\nregions = ["us-east-1"]\n'
+        + '[providers.aws]\nkind = "ovh"\nregions = ["us-east-1"]\n'
         + "[limits]\nmax_nodes = 1\nmax_usd_per_hour = 1\n",
     )
 
@@ -245,7 +245,7 @@ def long_socket(spotd: Starter, folder: Path) -> Refusal:
 CASES: dict[Callable[[Starter, Path], Refusal], tuple[int, list[str]]] = {
     no_config: (2, ["cannot read the configuration", "the smallest is"]),
     unknown_key: (2, ["checkpiont", "did you mean 'checkpoint'?"]),
-    unknown_kind: (2, ["providers.aws", 'of kind "aws"', '"local"']),
+    unknown_kind: (2, ["providers.aws", "'ovh'", "'local'"]),
     no_port: (2, ["providers.here", "http://127.0.0.1:PORT"]),
     database_in_a_missing_folder: (2, ["no/such of the database does not exist", "create it"]),
     database_of_another_kind: (2, ["mysql", "sqlite:///"]),
@@ -346,6 +346,7 @@ def test_what_a_start_would_lack_is_told_at_once_and_nothing_made(
     command: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore.store", None)
+    monkeypatch.setitem(sys.modules, "botocore", None)
     path = written(tmp_path, LACKING)
     assert main([command, "--config", str(path)]) == 2
     error = capsys.readouterr().err
@@ -363,7 +364,7 @@ def test_what_a_start_would_lack_is_told_at_once_and_nothing_made(
     for line, text in zip(
         told,
         [
-            'no provider of kind "aws" yet (fix: use kind = "local"',
+            "botocore is not installed (fix: pip install 'spotd[aws]' where spotd runs",
             "no-token cannot be read by",
             "no-token-either cannot be read by",
             "is missing, and without it the cloud takes no orders (fix: `spotctl cloud up`",

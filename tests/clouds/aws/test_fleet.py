@@ -54,8 +54,13 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture
-def nowhere(tmp_path: Path, patched: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    with serving(tmp_path) as running:
+def network() -> str:
+    return "public"
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, patched: pytest.MonkeyPatch, network: str) -> Iterator[StandIn]:
+    with serving(tmp_path, network=network) as running:
         for name, value in running.environ.items():
             patched.setenv(name, value)
         yield running

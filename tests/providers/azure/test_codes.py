@@ -145,8 +145,8 @@ def test_code(code: str, words: str, kind: type[ProviderError], scope: Scope) ->
 
 
 def test_every_row_of_the_table_has_one_here() -> None:
-    used = {id(CODES._row(code, words)) for code, words, _, _ in ROWS}
-    unused = [row for row in CODES._rows if id(row) not in used]
+    used = {id(CODES.row(code, words)) for code, words, _, _ in ROWS}
+    unused = [row for row in CODES.rows if id(row) not in used]
     assert unused == []
 
 
