@@ -94,13 +94,19 @@ def _deployment(query: Mapping[str, str]) -> str:
     return query["deployment"]
 
 
+_LATER = frozenset({"reservation", "interconnect", "gang"})  # than the first version of this API
+
+
 def request_from(body: Mapping[str, object]) -> LaunchRequest:
-    """A launch request from JSON. Raises Refusal naming the field that is wrong."""
+    """A launch request from JSON; of a spotd that does not know a field yet, its default. Raises
+    Refusal naming the field that is wrong."""
     fields = LaunchRequest.__dataclass_fields__
     if unknown := sorted(set(body) - set(fields)):
         raise Refusal("rejected", f"unknown field {unknown[0]!r}")
     values: dict[str, object] = {}
     for name, field in fields.items():
+        if name in _LATER and name not in body:
+            continue
         value = body.get(name)
         if name == "tags":
             ok = isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
