@@ -16,17 +16,13 @@ from spotd.wire import EXIT_HUNG, EXIT_UNFIT
 
 OUTBID = "Outbid"  # left for a better one
 
-# A quota of zero does not come back by itself: it is as good as for ever, which is as long as
-# refusals are remembered, or until `spotctl doctor` sees another quota.
-NO_QUOTA_S = 6 * 3600.0
-
 # First cooldown by what was said, in seconds; doubled for each repeat, up to the cap. Karpenter
 # blocks a refused pool for 3 minutes; quota comes back when our own dying machine is counted out.
 BASE_S = {
     "CapacityError": 60.0,
     "PriceError": 300.0,
     "QuotaError": 600.0,
-    "NoQuotaError": NO_QUOTA_S,
+    "NoQuotaError": 3600.0,  # until somebody has asked for one; to look costs nothing
     "UnpreparedError": 900.0,
     "AuthError": 300.0,
     "RejectedError": 3600.0,

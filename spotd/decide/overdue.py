@@ -26,9 +26,9 @@ _ADVICE = {
     "CapacityError": "allow more zones, regions or kinds of machines (resources.any_of), or "
     "on-demand ones (use_spot: false)",
     "QuotaError": "ask that cloud for more quota there, or allow other regions",
-    "NoQuotaError": "ask that cloud for a quota (`spotctl doctor` says which), or allow other "
+    "NoQuotaError": "ask that cloud for a quota (`spotctl events` has its words), or allow other "
     "regions",
-    "UnpreparedError": "prepare the region (`spotctl doctor` says what it lacks)",
+    "UnpreparedError": "prepare the region (`spotctl events` says what it lacks)",
     "PriceError": "raise max_hourly_cost",
     DOUBTED: "wait for its cloud to tell a price that can be believed, or allow other places",
     "BootTimeout": "look at `spotctl events` for why machines do not come up",

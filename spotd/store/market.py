@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import Connection, Label, Row, delete, exists, func, or_, select, update
 
 from providers.base import Offer, Scope
-from spotd.decide.cooldowns import NO_QUOTA_S
 from spotd.model import Desired, Limits, Market, Refusal, S
 from spotd.store import ledger, limits, schema
 from spotd.store.base import PricePoint
@@ -19,7 +18,7 @@ from spotd.store.rows import NOT_GONE
 from spotd.store.standing import Standing, judge
 from spotd.store.transaction import Transaction
 
-REMEMBERED_S = NO_QUOTA_S  # refusals older than this say nothing any more
+REMEMBERED_S = 6 * 3600.0  # refusals older than this say nothing any more
 MOST_REFUSALS = 1000
 
 _offers, _refusals, _nodes = schema.offers.c, schema.refusals.c, schema.nodes.c
@@ -258,13 +257,3 @@ def price_history(conn: Connection, offer_keys: Collection[str], since_us: int) 
     in_force = exists().where(older.c.offer_key == row.offer_key, older.c.at_us == row.at_us)
     query = select(schema.price_history).where(wanted, or_(row.at_us > since_us, in_force))
     return sorted(PricePoint(*one) for one in conn.execute(query))
-
-
-def lift_refusals(tx: Transaction, code: str, place: str, at_us: int) -> int:
-    """See Store.lift_refusals."""
-    here = _refusals.offer_key.startswith(f"{place}/", autoescape=True)
-    lifted = tx.conn.execute(delete(schema.refusals).where(_refusals.code == code, here)).rowcount
-    if lifted:
-        tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
-        tx.market_moved()
-    return lifted

@@ -35,8 +35,3 @@ class MarketRecords(Protocol):
         """By offer and time; of each offer the point in force at `since_us` as well, if there is
         one on record."""
         ...
-
-    def lift_refusals(self, code: str, place: str, at_us: int) -> int:
-        """Somebody mended what was refused with `code` in `place` ("provider/region"): forget it.
-        The number of refusals; waiting jobs are due."""
-        ...

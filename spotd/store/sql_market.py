@@ -22,6 +22,3 @@ class SqlMarket(SqlAccess, Protocol):
 
     def price_history(self, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
         return self._database.read(lambda c: market.price_history(c, offer_keys, since_us))
-
-    def lift_refusals(self, code: str, place: str, at_us: int) -> int:
-        return self._write(lambda tx: market.lift_refusals(tx, code, place, at_us))

@@ -203,9 +203,6 @@ class MemoryStore(MemoryAccess):
     def price_history(self, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
         return market.price_history(self._here(), offer_keys, since_us)
 
-    def lift_refusals(self, code: str, place: str, at_us: int) -> int:
-        return self._write(market.lift_refusals, code, place, at_us)
-
     def record_cloud_notices(self, provider: str, notices: Sequence[Notice], at_us: int) -> None:
         self._write(listing.record_cloud_notices, provider, notices, at_us)
 

@@ -132,18 +132,3 @@ def price_history(tables: Tables, offer_keys: Collection[str], since_us: int) ->
                 price, listed = offer.price_microusd_per_h, offer.list_microusd_per_h
                 found.append(PricePoint(key, at_us, price, listed, offer.price_source))
     return sorted(found)
-
-
-def lift_refusals(tx: Transaction, code: str, place: str, at_us: int) -> int:
-    """See Store.lift_refusals."""
-    lifted = [
-        key
-        for key, said in tx.tables.refusals.items()
-        if said.code == code and said.offer_key.startswith(f"{place}/")
-    ]
-    for key in lifted:
-        tx.drop(tx.tables.refusals, key)
-    if lifted:
-        tx.touch(dict.fromkeys(_waiting_jobs(tx.tables), at_us))
-        tx.market_moved()
-    return len(lifted)

@@ -8,7 +8,6 @@ from providers.base import CapacityType, Offer, Scope
 from spotd.decide.cooldowns import BASE_S, CAP_S, cooldown_until_us, refusal_of, spoiled_places
 from spotd.model import LeaveReason, Refusal, S
 from spotd.states import NodeState
-from spotd.store.market import REMEMBERED_S
 from tests.spotd.decide.build import node
 
 NOW = 1_000_000 * S
@@ -134,8 +133,11 @@ def test_the_longest_of_several_counts() -> None:
     assert (until_us, why) == (NOW + 599 * S, "QuotaError")
 
 
-def test_no_quota_is_out_for_as_long_as_refusals_are_remembered() -> None:
-    """And a region that lacks something is looked at again soon: somebody may have mended it."""
-    for code, cools_s in (("NoQuotaError", REMEMBERED_S), ("UnpreparedError", 900)):
-        refusals = [Refusal("aws/us-1/us-1b/1xh100/spot", Scope.REGION, code, NOW)]
-        assert cooling(refusals) == (NOW + int(cools_s * S), code)
+def test_no_quota_is_looked_at_once_an_hour_and_an_unprepared_region_more_often() -> None:
+    """Somebody may have asked for the one, and mended the other.."""
+    place = "aws/us-1/us-1b/1xh100/spot"
+    for code, cools_s in (("NoQuotaError", 3600), ("UnpreparedError", 900)):
+        refusals = [Refusal(place, Scope.REGION, code, NOW)]
+        assert cooling(refusals) == (NOW + cools_s * S, code)
+    for_days = [Refusal(place, Scope.REGION, "NoQuotaError", NOW - n * 3600 * S) for n in range(5)]
+    assert cooling(for_days) == (NOW + 3600 * S, "NoQuotaError")
