@@ -5,8 +5,7 @@ Standard library only, because the node agent ships this file too. A provider an
 vendor can say is translated into the types below by the adapter, so that nothing outside
 `providers/<cloud>/` knows a vendor.
 
-Money is integer micro-USD, time is integer microseconds since the epoch (UTC) unless a name says
-otherwise.
+Money is in micro-USD, time in microseconds since the epoch (UTC), unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +16,40 @@ from enum import Enum
 from functools import cached_property
 from typing import Protocol
 
+from providers.errors import (
+    AuthError as AuthError,
+)
+from providers.errors import (
+    CapacityError as CapacityError,
+)
+from providers.errors import (
+    NoQuotaError as NoQuotaError,
+)
+from providers.errors import (
+    PriceError as PriceError,
+)
+from providers.errors import (
+    ProviderError as ProviderError,
+)
+from providers.errors import (
+    QuotaError as QuotaError,
+)
+from providers.errors import (
+    RejectedError as RejectedError,
+)
+from providers.errors import (
+    Scope as Scope,
+)
+from providers.errors import (
+    ThrottledError as ThrottledError,
+)
+from providers.errors import (
+    UnknownOutcome as UnknownOutcome,
+)
+from providers.errors import (
+    UnpreparedError as UnpreparedError,
+)
+
 # Tags that spot-reaper reads, both in whole seconds: when whoever finds a machine may end it (unix
 # time; moved on by `renew`), and after how long without a renewal that is.
 EXPIRES_TAG = "spotd-expires"
@@ -26,6 +59,9 @@ UNATTENDED_TAG = "spotd-unattended-s"
 # does not know the field yet, can read all that does without it.
 SPARSE = {"sparse": True}
 
+# `Offer.price_source` of reservations: nothing on top of what is paid anyway, or what config says.
+PREPAID, CONFIGURED = "prepaid", "configured"
+
 
 class CapacityType(str, Enum):
     """How a machine is sold."""
@@ -34,15 +70,6 @@ class CapacityType(str, Enum):
     ON_DEMAND = "on_demand"
     RESERVED = "reserved"
     BLOCK = "block"
-
-
-class Scope(str, Enum):
-    """How much of the market an error spoils."""
-
-    OFFER = "offer"
-    ZONE = "zone"
-    REGION = "region"
-    PROVIDER = "provider"
 
 
 class InstanceState(str, Enum):
@@ -98,8 +125,9 @@ class Offer:
     """Something rentable now.
 
     `price_microusd_per_h` is what this offer costs; `list_microusd_per_h` is the on-demand price of
-    the same machine in the same place (the first counterfactual). `local` marks machines that are
-    processes on the control box, so that nobody mistakes them for a cloud.
+    the same machine in the same place (the first counterfactual). `price_source` says whose word
+    the price is. `local` marks machines that are processes on the control box, so that nobody
+    mistakes them for a cloud.
     """
 
     provider: str
@@ -116,12 +144,15 @@ class Offer:
     price_source: str = "quote"
     cloud: str = ""  # the make of cloud; a local cloud says which one it behaves like
     local: bool = False
-    # The zone's name for everybody, where accounts name zones differently.
-    zone_id: str = field(default="", metadata=SPARSE)
-    # What a reserved machine comes out of.
+    zone_id: str = field(default="", metadata=SPARSE)  # the zone's name for every account
+    # What a reserved machine comes out of, and when its machines are ended; 0: no end is known.
     reservation: str = field(default="", metadata=SPARSE)
+    ends_at_us: int = field(default=0, metadata=SPARSE)
     # "efa", "gpudirect" or "infiniband", for the ranks of a gang; "" is plain IP.
     interconnect: str = field(default="", metadata=SPARSE)
+    joins_with: str = field(default="", metadata=SPARSE)  # what it needs to have one, in words
+    score: int = field(default=0, metadata=SPARSE)  # the vendor's, of 1 to 10; 0: it tells none
+    evicted_pct: int = field(default=0, metadata=SPARSE)  # % of such taken back, at most; 0: untold
 
     @cached_property
     def key(self) -> str:
@@ -135,7 +166,8 @@ class LaunchRequest:
     """A complete, byte-exact create request. The same token must always carry the same request.
 
     `image_id` is the vendor's name of an image, or "docker:IMAGE" for a container on the provider's
-    own image; empty for the latter alone. `reservation` and `interconnect` are the offer's.
+    own image; empty for the latter alone. `reservation` is the offer's, and so is `interconnect` of
+    a gang. `launch` makes the group that `gang` names; one without machines is a leftover.
     `max_run_s` is the cloud's own limit on the machine's life, counted from its start and never
     moved again; 0, and clouds without such a limit, have none.
     """
@@ -187,6 +219,7 @@ class Instance:
     instance_type: str
     capacity_type: CapacityType
     host: str = ""
+    private_host: str = ""  # in its own network, for others there; "": not known
     port: int = 22
     ssh_user: str = ""
     host_public_key: str = ""
@@ -228,6 +261,7 @@ class LeftoverKind(str, Enum):
     ADDRESS = "address"
     CARD = "card"  # a network interface: free by itself, but it holds addresses
     HUSK = "husk"  # a create that failed, where the cloud keeps it with what was made for it
+    GROUP = "group"  # what put a gang's machines close to each other: free, but clouds count them
 
 
 @dataclass(frozen=True)
@@ -241,67 +275,6 @@ class Leftover:
     region: str
     zone: str = ""
     since_us: int = 0
-
-
-class ProviderError(Exception):
-    """Base of the closed set. `scope` says how much of the market the error spoils."""
-
-    scope: Scope = Scope.OFFER
-
-    def __init__(self, text: str, *, scope: Scope | None = None, code: str = "") -> None:
-        super().__init__(text)
-        self.code = code  # the vendor's own code, for the log and the event
-        if scope is not None:
-            self.scope = scope
-
-
-class CapacityError(ProviderError):
-    """No machine to be had there now: cool the offer and try the next one."""
-
-
-class QuotaError(ProviderError):
-    """Our quota is used up or zero: cool the region, for longer."""
-
-    scope = Scope.REGION
-
-
-class NoQuotaError(QuotaError):
-    """Our quota there is zero: waiting does not help, somebody has to ask the vendor for one."""
-
-
-class UnpreparedError(ProviderError):
-    """The place lacks what machines need there (a subnet, the image, a role): no machine until
-    somebody mends that; elsewhere there may be one."""
-
-    scope = Scope.REGION
-
-
-class PriceError(ProviderError):
-    """The price is above the cap that we sent."""
-
-
-class RejectedError(ProviderError):
-    """Our request is wrong: fail the job with the vendor's text, trying again cannot help."""
-
-
-class AuthError(ProviderError):
-    """Credentials refused: the provider is out of use until they change."""
-
-    scope = Scope.PROVIDER
-
-
-class ThrottledError(ProviderError):
-    """Too many calls: same target, later."""
-
-    scope = Scope.PROVIDER
-
-    def __init__(self, text: str, *, retry_after_s: float = 1.0, code: str = "") -> None:
-        super().__init__(text, code=code)
-        self.retry_after_s = retry_after_s
-
-
-class UnknownOutcome(ProviderError):
-    """It may have happened. Nothing is recorded; the same token is tried again."""
 
 
 class MetadataError(Exception):

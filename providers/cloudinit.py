@@ -14,6 +14,7 @@ from providers.base import LaunchRequest
 PREPARE = "/usr/local/sbin/spotd-prepare"
 STATE = "/run/spotd/prepared"  # what it came to: "ok", or what is wrong; absent while it works
 DATA = "/var/lib/spotd"  # local disks are mounted here, where there are any
+CONTAINER = "docker:"  # what an image is called that is not a machine's
 MOST_BYTES = 16_384  # EC2's limit on user data, the least of the three clouds
 
 
@@ -25,6 +26,7 @@ def user_data(request: LaunchRequest, *, host_key: bool = True) -> str:
     Any program on the machine can read this from the metadata service, so the host key is the
     machine's own and of no use anywhere else. Raises ValueError when it would be too long.
     """
+    needs = ["container"] if request.image_id.startswith(CONTAINER) else []
     config: dict[str, object] = {
         "users": [
             {
@@ -51,7 +53,7 @@ def user_data(request: LaunchRequest, *, host_key: bool = True) -> str:
                 "content": _packed_script(),
             }
         ],
-        "runcmd": [[PREPARE, request.ssh_user, DATA, STATE]],
+        "runcmd": [[PREPARE, request.ssh_user, DATA, STATE, *needs]],
     }
     if host_key:
         config["ssh_deletekeys"] = True

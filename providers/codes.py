@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from providers.base import ProviderError, Scope, ThrottledError, UnknownOutcome
+from providers.remarks import Remark
 
 log = logging.getLogger(__name__)
 
+MOST_REMARKS = 50  # codes whose text is kept
 THROTTLED_S = 2.0  # where the vendor does not say when to come back
 
 
@@ -30,13 +32,14 @@ class Row:
 
 class Codes:
     """One vendor's table. What is not in it may have happened: `UnknownOutcome`; it is logged whole
-    and counted in `unfamiliar`."""
+    and counted in `unfamiliar`, and its first text is kept for a person (`remarks`)."""
 
     def __init__(self, vendor: str, rows: Sequence[Row]) -> None:
         self._vendor = vendor
         self.rows = rows
         self._lock = threading.Lock()
         self.unfamiliar: Counter[str] = Counter()
+        self._texts: dict[str, str] = {}
 
     def error(self, code: str, text: str, retry_after_s: float | None = None) -> ProviderError:
         """What the vendor's `code` and words mean; `retry_after_s` as it said, if it did."""
@@ -57,7 +60,22 @@ class Codes:
                 return row
         return None
 
+    def remarks(self) -> list[Remark]:
+        """See Remarking.remarks."""
+        with self._lock:
+            return [
+                Remark(
+                    f"code/{self._vendor}/{code}",
+                    "an answer that this spotd does not know counts as one of a call that may have "
+                    f"happened, and is made again: {text}",
+                    self.unfamiliar[code],
+                )
+                for code, text in self._texts.items()
+            ]
+
     def _count(self, code: str, told: str) -> None:
         with self._lock:
             self.unfamiliar[code] += 1
+            if len(self._texts) < MOST_REMARKS:
+                self._texts.setdefault(code, told)
         log.error("%s answers with a code that is in no table: %s", self._vendor, told)

@@ -9,7 +9,7 @@ nothing is on sale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from providers.base import (
     AuthError,
@@ -23,6 +23,11 @@ from providers.base import (
     Pending,
     Provider,
 )
+from providers.console import Console
+from providers.examining import Examiner, Finding, Need, good, tried
+from providers.images import Image, ImageMaker
+from providers.interrupting import Interrupter, Interruption, not_to_be_taken
+from providers.remarks import Remark, Remarking
 
 
 class Divided:
@@ -53,6 +58,16 @@ class Divided:
             ) from None
         return self._makes.offers(request)
 
+    def examine(self, needs: Sequence[Need]) -> Sequence[Finding]:
+        """See Examiner.examine, where those that make can be examined; and whether those that end
+        machines list them."""
+        found = [*self._makes.examine(needs)] if isinstance(self._makes, Examiner) else []
+        fix = "put right the settings of the provider that begin with `end_`"
+        return [*found, *tried("credentials that end", fix, self._look_at_ends)]
+
+    def _look_at_ends(self) -> Iterator[Finding]:
+        yield good("credentials that end", f"they list {len(self._ends.list())} machines")
+
     def launch(self, request: LaunchRequest) -> Launched | Pending:
         """See Provider.launch."""
         return self._makes.launch(request)
@@ -71,6 +86,25 @@ class Divided:
         except AuthError:
             return self._ends.list()
 
+    def console(self, instance_id: str) -> str:
+        """See Console.console."""
+        return self._makes.console(instance_id) if isinstance(self._makes, Console) else ""
+
+    @property
+    def interruption_usd(self) -> float:
+        """See Interrupter."""
+        return self._makes.interruption_usd if isinstance(self._makes, Interrupter) else 0.0
+
+    def interrupt(self, instance_id: str) -> Interruption:
+        """See Interrupter.interrupt."""
+        if not isinstance(self._makes, Interrupter):
+            raise not_to_be_taken(instance_id)
+        return self._makes.interrupt(instance_id)
+
+    def remarks(self) -> Sequence[Remark]:
+        """See Remarking.remarks."""
+        return self._makes.remarks() if isinstance(self._makes, Remarking) else ()
+
     def notices(self) -> Sequence[Notice]:
         """See Provider.notices."""
         return self._makes.notices()
@@ -86,3 +120,30 @@ class Divided:
     def discard(self, leftover_id: str) -> None:
         """See Provider.discard."""
         self._makes.discard(leftover_id)
+
+
+class DividedMaker(Divided):
+    """Of a cloud that makes images of machines: made and removed with the credentials that make."""
+
+    def __init__(self, makes: Provider, images: ImageMaker, ends: Provider) -> None:
+        super().__init__(makes, ends)
+        self._images = images
+
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+        """See ImageMaker.make_image."""
+        return self._images.make_image(instance_id, name, tags)
+
+    def images(self) -> Sequence[Image]:
+        """See ImageMaker.images."""
+        return self._images.images()
+
+    def remove_image(self, image_id: str) -> None:
+        """See ImageMaker.remove_image."""
+        self._images.remove_image(image_id)
+
+
+def divided(makes: Provider, ends: Provider) -> Divided:
+    """One of the two, by what the cloud can do."""
+    if isinstance(makes, ImageMaker):
+        return DividedMaker(makes, makes, ends)
+    return Divided(makes, ends)

@@ -8,6 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CONTROL, REAPER, NODE = "control", "reaper", "node"
+# What asks AWS to take a spot machine of ours back (a policy more of the control box's), and what
+# AWS does that with.
+REHEARSE, INTERRUPT = "rehearse", "interrupt"
 # What nodes write lies below this; packages and logs of the deployment do not.
 NODE_FOLDER = "jobs/"
 DEPLOYMENT_TAG = "spotd-deployment"
@@ -27,8 +30,8 @@ class Place:
 @dataclass(frozen=True)
 class PolicyFacts:
     """`stores` are URLs of the deployment's own store and of checkpoints, which nodes write to.
-    `account` is what else the cloud's names need (AWS: queue; GCP: project; Azure: subscription_id,
-    resource_group)."""
+    `account` is what else the cloud's names need (AWS: queue, lend, prove; GCP: project; Azure:
+    subscription_id, resource_group)."""
 
     deployment: str
     regions: Sequence[str]
@@ -55,9 +58,12 @@ class PolicyFacts:
         return [Place(place.bucket, place.prefix + NODE_FOLDER) for place in places]
 
 
-def _place(url: str, scheme: str) -> Place | None:
+def place_of(url: str) -> Place:
+    """Of an object store by its URL, like s3://bucket/prefix."""
     parts = urlsplit(url)
-    if parts.scheme != scheme:
-        return None
     prefix = parts.path.strip("/")
     return Place(parts.netloc, f"{prefix}/" if prefix else "")
+
+
+def _place(url: str, scheme: str) -> Place | None:
+    return place_of(url) if urlsplit(url).scheme == scheme else None

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Makes a fresh machine fit for training, once, as root: local disks, clock, GPUs.
-# prepare.sh USER DATA STATE: writes "ok", or one line on what is wrong, to STATE when done.
+# prepare.sh USER DATA STATE [container]: writes "ok", or one line on what is wrong, to STATE when
+# done. With "container" the machine is to have podman or docker.
 set -u
-user=$1 data=$2 state=$3
+user=$1 data=$2 state=$3 container=${4-}
 mkdir -p "$(dirname "$state")"
 exec 9>"$state.lock"
 flock -n 9 || exit 0
@@ -98,8 +99,29 @@ check_gpus() {
     return 0
 }
 
+# What a machine has is left as it is: GPU images come with docker and NVIDIA's part of it.
+have_engine() {
+    command -v podman >/dev/null && return 0
+    if command -v docker >/dev/null; then
+        systemctl start docker >/dev/null 2>&1
+        return 0
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    if command -v apt-get >/dev/null; then
+        wait=(-o DPkg::Lock::Timeout=120)
+        { timeout 300 apt-get "${wait[@]}" -q update &&
+            timeout 600 apt-get "${wait[@]}" -q -y --no-install-recommends install podman; } >&2
+    elif command -v dnf >/dev/null; then
+        timeout 600 dnf -q -y install podman >&2
+    fi
+    command -v podman >/dev/null || { echo "podman cannot be installed"; return 1; }
+}
+
 wrong=$(mount_data) || finish "$wrong"
 chown "$user" "$data"
 clock_is_set || finish "the clock is not set: no time server answers"
 wrong=$(check_gpus) || finish "$wrong"
+if [ "$container" = container ]; then
+    wrong=$(have_engine) || finish "$wrong"
+fi
 finish ok

@@ -19,12 +19,14 @@ _NAME = re.compile(r"\$([A-Z][A-Z0-9_]*)")
 @dataclass(frozen=True)
 class SetupFacts:
     """`box` is the only CIDR that machines are logged in to from; `network` is one of NETWORKS;
-    `queue`, if any, is what the cloud's own warnings go to."""
+    `queue`, if any, is what the cloud's own warnings go to. `trusts` are the clouds whose machines
+    may be who machines are here, with what tells them: as TRUSTS of that cloud's set-up says."""
 
     policy: PolicyFacts
     box: str
     network: str = "public"
     queue: str = ""
+    trusts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,15 @@ class Call:
 class Step:
     """Something that has to be there: `look` says whether it is (null, false and "" are no), and
     `make` makes it. Without `make` it is looked up only. What either answers is $`name` from then
-    on. With `each`, once for every word of that name, as $ZONE, and nothing is kept."""
+    on. With `each`, once for every word of that name, as $ZONE, and nothing is kept. `commands` are
+    (look, make) for a cloud whose command line does not speak its API."""
 
     text: str
     look: Call
     make: Call | None = None
     name: str = ""
     each: str = ""
+    commands: tuple[str, str] = ("", "")
 
 
 class MissingError(Exception):
@@ -67,6 +71,13 @@ def missing(steps: Sequence[Step], ask: Ask) -> list[str]:
 def apply(steps: Sequence[Step], ask: Ask) -> Iterator[tuple[str, bool]]:
     """Make what is not there: (what, whether it was there)."""
     return _walk(steps, ask, make=True)
+
+
+def search(query: str, answer: Mapping[str, Any]) -> Any:
+    """The part of an answer that a JMESPath names, as the command lines' `--query` does it."""
+    import jmespath  # type: ignore[import-untyped] # noqa: PLC0415 - for set-ups alone
+
+    return jmespath.search(query, answer)
 
 
 def filled(value: Any, names: Mapping[str, str]) -> Any:

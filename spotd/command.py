@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -185,12 +184,3 @@ def _emit(data: dict[str, Any], output: Output, text: str) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Exit code of one command line."""
     return run_app(app, "spotd", arguments, told=(StoreError,))
-
-
-def entry() -> None:
-    """The console script."""
-    sys.exit(main(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    entry()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -25,6 +24,7 @@ from spotd.act.effects import World
 from spotd.act.link import SshLink
 from spotd.act.secrets import open_job_secrets
 from spotd.act.visitors import Visitors
+from spotd.act.ways import Ways
 from spotd.beginning import (
     check_agents,
     check_deployment,
@@ -38,19 +38,25 @@ from spotd.beginning import (
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
 from spotd.config.changes import check_change
+from spotd.config.clouds import JUMP_KEYS
+from spotd.config.images import configured_images, makers_of
 from spotd.config.policies import policy_facts
-from spotd.duties import Duties, Schedule
+from spotd.config.schedule import schedule_of
+from spotd.duties import Duties
 from spotd.errors import UserError
+from spotd.hindrance import Hindrances
+from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.model import Event, Severity
 from spotd.observe.clouds import Survey
+from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
 from spotd.outage import LEASES, Outage
 from spotd.pool import Pool
 from spotd.reconcile import market_now
 from spotd.registry import Clouds, build_provider
 from spotd.reload import has_terminal, reload
+from spotd.reports import FOLDER, read_reports
 from spotd.routes import routes_of
 from spotd.safemode import SafeMode
 from spotd.sdnotify import notify
@@ -89,8 +95,6 @@ class Daemon:
         self._locks = [hold_folder(make_folder(config.state_dir))]
         settings = config.file.safe_mode.to_settings()
         self.safe = SafeMode(config.state_dir, self.clock, settings)
-        self._told: set[str] = set()  # what keeps us from our work, and is on record
-        self._telling = threading.Lock()
         file = file_of(config.database_url)
         if file is not None:
             self._locks.append(hold_database(file))
@@ -108,18 +112,20 @@ class Daemon:
             settle(store, file, self.clock.now_us())
         go_on(self.clock, store.newest_us())
         self.store: Store = store
+        self.hindrances = Hindrances(store, self.clock)
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
         self.store.set_limits(config.file.limits.to_model())
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
-        every_s = config.file.timing.claim_every_s
-        ids = self.ids
+        ids, every_s = self.ids, config.file.timing.claim_every_s
         self.claim = Claim(self.store, self.objects, self.clock, self.owner, ids.chance, every_s)
         self.survey = Survey(self.store, self.providers, self.clock)
-        self.link = SshLink(build_bundle())
+        self.ways = Ways(config.jump_hosts(), self.clock)
+        self.link = SshLink(build_bundle(), way=self.ways.dial)
         self.visitors = Visitors(self.link, self.keys, self.clock)
         self.authority = Authority(config.file.access.admins, config.file.access.viewers)
+        self.loans = loans_of(lambda: self.config, self.link, self.keys, self.clock)
         self.world = self._world()
         self.pool = Pool(self.providers, partial(run_effect, self.world))
         self.loop = Loop(self.world, self.timing, self.owner, self.pool.submit, self._progressed)
@@ -128,6 +134,7 @@ class Daemon:
         )
         self.delivery = Delivery(routes_of(config), self.clock)
         self.duties = self._duties()
+        self.duties.add(LEND_EVERY_S, "lend", self.loans.renew)
         self.duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         self.duties.add(every_s, "claim", self.claim.keep)
         self.duties.stand_still(self.claim.why)
@@ -149,6 +156,7 @@ class Daemon:
         thread = threading.Thread(target=self.loop.run, name="reconcile")
         thread.start()
         try:
+            self.ways.start()
             self.duties.start()
             self.follower.start()
             notify("READY=1")
@@ -170,6 +178,7 @@ class Daemon:
         self.duties.stop(PATIENCE_S)
         self.pool.close(PATIENCE_S)
         self.follower.stop()
+        self.ways.close()
         server.stop()
         self.store.close()
         for lock in self._locks:
@@ -190,6 +199,7 @@ class Daemon:
         adapter raises."""
         check_change(self.config, config, self._own_options)
         providers, routes = self._build_providers(config, self.providers), routes_of(config)
+        hosts = config.jump_hosts()
         self.store.set_limits(config.file.limits.to_model())
         logs.configure(level=config.file.log.level, form=config.file.log.format)
         access = config.file.access
@@ -198,8 +208,10 @@ class Daemon:
         self.survey.change(providers)
         self.pool.change(providers)
         self.providers.change(providers)
+        self.ways.change(hosts)
+        self.ways.start()
         self.delivery.change(routes)
-        self.duties.change(self.timing, _schedule(config))
+        self.duties.change(self.timing, schedule_of(config))
         self.outage.patience_s = _patience_s(config)
         self.loop.change(self.timing)
         try:  # what waited for a limit need not wait for its time
@@ -222,23 +234,14 @@ class Daemon:
             self._tell()
 
     def _tell(self) -> None:
-        """What keeps this daemon from its work, as it begins and ends; again where the store did
-        not take it."""
+        """What keeps this daemon from its work, as it begins and ends."""
         states = {
             "safe_mode": (self.safe.why(), "safe mode is over: spotd launches and starts again"),
             "contested": (self.claim.why(), "the deployment is this spotd's alone: it goes on"),
         }
-        with self._telling:  # the loop's thread and others look at the same moment
-            for kind, (why, over) in states.items():
-                if bool(why) == (kind in self._told):
-                    continue
-                notify(f"STATUS={why}")
-                severity = Severity.ERROR if why else Severity.INFO
-                event = Event(kind, why or over, severity=severity, alert=True, key=kind)
-                with contextlib.suppress(StoreError):
-                    self.store.add_event("", event, self.clock.now_us())
-                    self._told ^= {kind}
-                    log.warning(kind, text=why or over)
+        for name, why in self.ways.why().items():
+            states[f"jump:{name}"] = why, f"the jump host of provider {name} lets us through again"
+        self.hindrances.tell(states)
 
     def keys(self, job_id: str) -> JobKeys:
         """The keys of a job, out of the vault."""
@@ -262,7 +265,7 @@ class Daemon:
             if name in known and section == before.get(name):
                 found[name] = known[name]
                 continue
-            settings = section.model_dump(exclude={"kind"}, exclude_none=True)
+            settings = section.model_dump(exclude={"kind", *JUMP_KEYS}, exclude_none=True)
             deployment = self.store.deployment()
             found[name] = build_provider(section.kind, name, deployment, settings)
         return found
@@ -283,8 +286,13 @@ class Daemon:
             started_at_us=self.clock.now_us(),
             listening_since=self.listening.since_us,
             answering_since=self.survey.answering_since,
+            reached_since=self.ways.reached_since,
+            unreached=self.ways.unreached,
             safe_until=self.safe.until_us,
             contested=self.claim.why,
+            places=lambda: self.config.store_places,
+            lend=partial(self.loans.begin, self.store),
+            lendable=self.loans.check,
         )
 
     def _duties(self) -> Duties:
@@ -296,11 +304,10 @@ class Daemon:
             self.clock,
             self.owner,
             self.timing,
-            _schedule(self.config),
+            schedule_of(self.config),
         )
 
     def _backing(self) -> Backing:
-        spool = empty_folder(self.config.state_dir / "spool")
         return Backing(
             store=self.store,
             clock=self.clock,
@@ -308,25 +315,37 @@ class Daemon:
             vault=self.vault,
             objects=self.objects,
             open_store=self._open_store,
-            spool_dir=spool,
+            spool_dir=empty_folder(self.config.state_dir / "spool"),
             defaults=lambda: self.config.checkpoint_defaults,
             known=lambda: self.config.known,
             market=lambda _now_us: market_now(self.world, self.timing),
             providers_info=self._providers_info,
             back_up=partial(back_up, self.config.database_url),
             test_alert=self.delivery.test,
+            reach_routes=self.delivery.reach,
             rotate_key=self._rotate_key,
             admit=partial(self.visitors.admit, self.store),
             put_out=partial(self.visitors.put_out, self.store),
             is_trusted=self.authority.trusted.__contains__,
             policy_facts=self._policy_facts,
             silent=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
+            remarks=self.duties.remarks.found,
             held=self.survey.held,
             held_leftovers=self.survey.held_leftovers,
             unswept=self.survey.unswept,
             safe_mode=self.safe.why,
             leave_safe_mode=self._leave_safe_mode,
             contested=self.claim.why,
+            store_cloud=lambda url: self.config.store_access(url).cloud,
+            bucket_settings=lambda: settings_of(self.config),
+            is_shared=lambda url: self.config.store_access(url).shared,
+            reaches=lambda: reaches_of(self.config, self.loans),
+            jump_host=self.ways.address,
+            try_ways=self.ways.try_out,
+            examine=partial(examine, self.providers),
+            live_reports=lambda: read_reports(self.config.state_dir / FOLDER),
+            makers=lambda: makers_of(self.config, self.providers),
+            configured_images=lambda: configured_images(self.config),
         )
 
     def _leave_safe_mode(self) -> None:
@@ -335,10 +354,8 @@ class Daemon:
         self.store.note_jobs([job.id for job in self.store.jobs(False)])
 
     def _rotate_key(self) -> list[str]:
-        config = self.config
-        return rotate(
-            self.store, self.vault, config.state_dir, config.environ, self.ids.random_bytes
-        )
+        own = self.config
+        return rotate(self.store, self.vault, own.state_dir, own.environ, self.ids.random_bytes)
 
     def _policy_facts(self, cloud: str) -> PolicyFacts | None:
         offers = self.store.load_market(self.clock.now_us()).offers
@@ -355,20 +372,6 @@ class Daemon:
             for name, provider in self.providers.items()
             if name in kinds
         ]
-
-
-def _schedule(config: Config) -> Schedule:
-    timing = config.file.timing
-    return Schedule(
-        survey_s=timing.survey_every_s,
-        offers_s=timing.offers_every_s,
-        alerts_s=timing.alerts_every_s,
-        expiry_s=min(max(config.timing.unattended_s / 96, 1.0), Schedule.expiry_s),
-        prune_s=timing.prune_every_s,
-        keep_s=timing.keep_history_days * 86_400,
-        lease_s=timing.lease_s,
-        renew_s=timing.lease_s / 4,
-    )
 
 
 def _patience_s(config: Config) -> float:

@@ -27,6 +27,7 @@ from spotd.decide.health import slow
 from spotd.model import S, Timing
 from spotd.observe.clouds import NoticeQueue, Survey
 from spotd.observe.prices import Quotes
+from spotd.observe.remarks import Remarks
 from spotd.store.base import LostDutyError, Store, StoreError, StoreUnavailableError
 
 log = structlog.get_logger(__name__)
@@ -84,6 +85,7 @@ class Duties:
         self._holder = holder
         self._timing = timing
         self._schedule = schedule
+        self.remarks = Remarks(store, providers, clock)
         self._contested: Callable[[], str] = str
         self._renewed: Callable[[str], None] = lambda _error: None
         self._more: list[tuple[float, str, Callable[[Store], object]]] = []
@@ -316,9 +318,11 @@ class Duties:
         self._queues[name].hear(store, self._providers[name])
 
     def _record_untold(self) -> None:
-        """No duty: what a cloud told a daemon that was overtaken meanwhile, nobody else knows."""
+        """No duty: what a cloud told a daemon that was overtaken meanwhile, or that only this one
+        came upon, nobody else knows."""
         for queue in list(self._queues.values()):
             queue.record()
+        self.remarks.tell()
 
     def _move_on(self, name: str, store: Store) -> None:
         provider, paged = self._providers[name], self._paged[name]

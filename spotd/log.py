@@ -19,20 +19,21 @@ _HIDDEN = "[hidden]"
 _MIN_SECRET_CHARS = 6  # hiding "yes" or "1" would hide the log instead
 _MAX_DEPTH = 8
 
+# Known secrets are hidden first: what looks like one may have a part of it hidden by then.
 _PATTERNS = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), replacement)
     for pattern, replacement in (
         (r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", None),
         (r"(https?://hooks\.slack(?:-gov)?\.com/)[^\s\"'<>]+", r"\1"),
         (r"\b((?:AKIA|ASIA)[A-Z0-9]{4})[A-Z0-9]{12}\b", r"\1"),
-        (r"\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", r"\1"),
+        (r"\b(bearer\s+)[A-Za-z0-9._~+/=\[\]-]{8,}", r"\1"),
         (r"(\b(?:sig|X-(?:Amz|Goog)-Signature|X-Amz-Security-Token)=)[^&\s\"']+", r"\1"),
         (r"(\b(?:Account|SharedAccess)Key=)[^;&\s\"']+", r"\1"),  # of Azure's connection strings
-        (r"(\baws_(?:secret_access_key|session_token)\W{1,5})[A-Za-z0-9/+=]{16,}", r"\1"),
+        (r"(\baws_(?:secret_access_key|session_token)\W{1,5})[A-Za-z0-9/+=\[\]]{16,}", r"\1"),
         # What AWS's session tokens begin with: base64 of "origin" and "aws" in their frames.
-        (r"\b(IQoJb3JpZ2lu|F[QFw]oGZXIvYXdz)[A-Za-z0-9/+=%]{16,}", r"\1"),
+        (r"\b(IQoJb3JpZ2lu|F[QFw]oGZXIvYXdz)[A-Za-z0-9/+=%\[\]]{16,}", r"\1"),
         (r"(://[^/\s:@\"']+:)[^/\s@\"']+(?=@)", r"\1"),  # a password in a URL
-        (r"\b(xox[abeoprs]-|gh[oprsu]_|github_pat_|hf_)[A-Za-z0-9_-]{8,}", r"\1"),
+        (r"\b(xox[abeoprs]-|gh[oprsu]_|github_pat_|hf_)[A-Za-z0-9_\[\]-]{8,}", r"\1"),
     )
 )
 

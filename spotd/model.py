@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from providers.base import NoticeKind, Offer, OfferRequest, Scope
+from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
+from spotd.baked import BakedImage
 from spotd.states import NodeState
+from spotd.verdicts import HealthSpec, Verdict
 
 S = 1_000_000  # microseconds in a second
 
@@ -62,27 +64,23 @@ class EffectKind(str, Enum):
     DRAIN = "drain"
     SAVE = "save"
     READ_HEAD = "read_head"
+    IMAGE = "image"  # of a bake: clean its machine's disk, then have an image made of it
     TERMINATE = "terminate"
 
 
 @dataclass(frozen=True)
 class CheckpointSpec:
-    """Where and how often a job saves. `every_steps` 0 means by time alone."""
+    """Where and how often a job saves. `every_steps` 0 means by time alone, `every_s` 0 by steps
+    alone. `auto`: the program chooses its pauses by what it measures; `every_s` is then for one
+    that cannot. `size_bytes` is what a save is expected to weigh, 0 where nobody has said."""
 
     store: str
     engine: str = "none"  # "spotd": the program uses trainer.checkpoint; "none": any script
     every_steps: int = 0
     every_s: float = 300.0
     keep: int = 3
-
-
-@dataclass(frozen=True)
-class HealthSpec:
-    """When slow training asks for a checkpoint (the numbers of the source documents)."""
-
-    ratio: float = 0.6
-    checks: int = 4
-    check_every_s: float = 30.0
+    auto: bool = field(default=False, metadata=SPARSE)
+    size_bytes: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,8 @@ class JobSpec:
     alternatives: tuple[OfferRequest, ...]
     checkpoint: CheckpointSpec
     ordered: bool = False  # alternatives in order of preference, not of price
+    # So are the capacity types of each.
+    capacity_ordered: bool = field(default=False, metadata=SPARSE)
     num_nodes: int = 1
     setup: str = ""
     envs: Mapping[str, str] = field(default_factory=dict)
@@ -121,7 +121,11 @@ class JobSpec:
     stop_grace_s: float = 30.0
     progress_every_s: float = 5.0
     candidates: int = 1  # machines asked for side by side
-    health: HealthSpec = HealthSpec()
+    # A gang's ranks need an interconnect between their machines.
+    fast_network: bool = field(default=False, metadata=SPARSE)
+    # The image that is to be made of a machine on which `setup` ran, and nothing else does.
+    bake: str = field(default="", metadata=SPARSE)
+    health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
 
 
@@ -201,6 +205,8 @@ class Node:
     state: NodeState
     requested_at_us: int
     expires_at_us: int = 0  # what its expiry tag is created with; 0: older than the tag
+    image_id: str = ""  # the vendor's, of a baked one that it starts from
+    image_setup: str = ""  # what that has set up
     chosen: bool = False
     leave_reason: LeaveReason | None = None
     leave_text: str = ""  # or, before it leaves, what keeps us from giving it up
@@ -216,7 +222,8 @@ class Node:
     launched_at_us: int = 0
     launch_error: str = ""  # text of a refusal; final, if gone_at_us is set: no instance came of it
     launch_error_code: str = ""  # class name in providers.base
-    host: str = ""
+    host: str = ""  # where we reach it
+    private_host: str = ""  # where others of its network do; "": its cloud has not said
     port: int = 0
     ssh_user: str = ""
     host_public_key: str = ""  # as its cloud told it first; "": the one that we gave it
@@ -245,8 +252,14 @@ class Node:
     disk_full_at_us: int = 0  # its agent said that it stays so; 0: there is room
     wiped_at_us: int = 0  # its disks, after the program had ended
     wiped_text: str = ""
+    cleaned_at_us: int = 0  # its disk is fit for an image, and nobody can log in any more
+    image_asked_at_us: int = 0  # when its cloud last said how far the image is
+    imaged_at_us: int = 0  # the image is there
+    image_error: str = ""  # why there will be none
     terminated_at_us: int = 0  # the cloud accepted a terminate
     renewed_until_us: int = 0  # what its expiry tag was moved on to
+    lent_at_us: int = 0  # credentials of the checkpoint store; 0: it has its own
+    lent_until_us: int = 0
     gone_at_us: int = 0  # the cloud stopped listing it, says terminated, or refused it for good
     effect_failed_at_us: int = 0  # or the end of the pause that the cloud asked for then
     effect_failures: int = 0  # in a row, of the armed effect
@@ -288,7 +301,8 @@ class View:
 
     `nodes` are all nodes not gone, and those of the newest attempt, gone or not. `throughput` is
     of the newest attempt that chose its machines, oldest first, bounded. `spent_microusd` is the
-    ledger up to `loaded_at_us`.
+    ledger up to `loaded_at_us`. `verdicts` are among the newest events of a job that trains, oldest
+    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none.
     """
 
     job: Job
@@ -297,6 +311,8 @@ class View:
     throughput: tuple[Throughput, ...] = ()
     spent_microusd: int = 0
     loaded_at_us: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    typical_tokens_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -348,7 +364,13 @@ class Market:
     started_at_us: int = 0  # of this daemon: a call armed before died with the one that made it
     listening_since_us: int = 0  # without a gap: silence before says nothing about a node
     answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider: back since
+    # By provider behind a jump host: since when its machines can be reached; now, while they cannot
+    reached_since_us: Mapping[str, int] = field(default_factory=dict)
+    images: tuple[BakedImage, ...] = ()
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
+    # Cloud and region of stores, by what their URLs begin with; see decide/carriage.py
+    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
     timing: Timing = Timing()
 
 

@@ -8,9 +8,11 @@ stops one for good at any boundary to see what a crash there leaves behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from providers.egress import first_prices
 from spotd.act.effects import World, call, effects_of, not_configured
+from spotd.changed import changed
 from spotd.decide.needs import last_start_us
 from spotd.decide.rules import decide
 from spotd.model import Market, Timing, View
@@ -42,15 +44,23 @@ def market_now(world: World, timing: Timing) -> Market:
     """The market as stored, with what only the configuration knows."""
     market = world.store.load_market(world.clock.now_us())
     lost = {offer.provider for offer in market.offers}.difference(world.providers)
-    return replace(
+    return changed(
         market,
-        disabled={**market.disabled, **{name: not_configured(name) for name in lost}},
+        # What nobody can reach is not rented.
+        disabled={
+            **world.unreached(),
+            **market.disabled,
+            **{name: not_configured(name) for name in lost},
+        },
         timing=timing,
         deployment=world.deployment,
         started_at_us=world.started_at_us,
         listening_since_us=world.listening_since(),
         answering_since_us=world.answering_since(),
+        reached_since_us=world.reached_since(),
         safe_until_us=world.safe_until(),
+        places=world.places(),
+        leaving=first_prices(),
     )
 
 
@@ -106,11 +116,11 @@ def _ask_for_less(
     """A limit is in the way: one candidate instead of several, and where there is no room for that
     one either, none; the rest of the plan is written in any case."""
     if view.job.spec.candidates > 1:
-        plan = decide(view, replace(market, hedging=False), now_us)
+        plan = decide(view, changed(market, hedging=False), now_us)
         result = world.store.commit(view, plan, now_us)
         if result.status is not CommitStatus.OVER_LIMIT:
             return plan, result
-    plan = decide(view, replace(market, blocked=obstacle), now_us)
+    plan = decide(view, changed(market, blocked=obstacle), now_us)
     return plan, world.store.commit(view, plan, now_us)
 
 

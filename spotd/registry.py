@@ -3,12 +3,14 @@ needs."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import ItemsView, Iterator, Mapping
 from importlib import import_module
 from typing import Any, cast
 
 from providers.base import Provider
-from providers.divided import Divided
+from providers.divided import divided
+from providers.lending import Lender
 from spotd.errors import ExitCode, UserError
 
 # kind -> "module:factory"; the factory takes (name, deployment, **settings). Imported when used,
@@ -22,6 +24,13 @@ KINDS = {
 
 # kind -> the package without which it cannot speak to its cloud.
 SDKS = {"aws": "botocore", "gcp": "google.cloud.compute_v1", "azure": "azure.mgmt.compute"}
+
+# kind -> who lends credentials of that cloud's stores; the factory takes (**settings).
+LENDERS = {
+    "aws": "providers.aws.lending:AwsLender",
+    "azure": "providers.azure.lending:AzureLender",
+    "gcp": "providers.gcp.lending:GcpLender",
+}
 
 END = "end_"  # before a setting: the one with which machines are ended
 
@@ -51,6 +60,26 @@ class Clouds(Mapping[str, Provider]):
         return self._providers.items()
 
 
+class Lenders:
+    """Who lends, made when first asked, and again where the settings are others. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[str, Lender] = {}
+
+    def of(self, found: tuple[str, dict[str, Any]] | None) -> Lender | None:
+        """The lender of a kind with these settings; None of None."""
+        if found is None:
+            return None
+        kind, settings = found
+        key = f"{kind} {sorted(settings.items())}"
+        with self._lock:
+            if key not in self._made:
+                module, factory = LENDERS[kind].split(":")
+                self._made[key] = getattr(import_module(module), factory)(**settings)
+            return self._made[key]
+
+
 def build_provider(kind: str, name: str, deployment: str, settings: dict[str, Any]) -> Provider:
     """The provider called `name`; with settings for the end of machines, one that uses those for
     it. Raises UserError for a kind that is not in the table."""
@@ -68,4 +97,4 @@ def build_provider(kind: str, name: str, deployment: str, settings: dict[str, An
     makes = cast("Provider", build(name=name, deployment=deployment, **own))
     if not any(ends.values()):
         return makes
-    return Divided(makes, build(name=name, deployment=deployment, **(own | ends)))
+    return divided(makes, build(name=name, deployment=deployment, **(own | ends)))

@@ -4,6 +4,8 @@ host that is meant, or nobody. The daemon and spot-reaper both use it."""
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +71,25 @@ def post(url: str, body: Mapping[str, Any]) -> Answer:
         # The text of these errors quotes the URL.
         raise WebhookError(f"Slack cannot be reached: {_root(error)}") from None
     return Answer(answer.status, answer.headers, data.decode("utf-8", "replace").strip())
+
+
+def reach(url: str) -> None:
+    """Get as far as a post does before it says anything: to the address, and to its proof that it
+    is the host. Raises WebhookError."""
+    parts = urlsplit(url)
+    host, secure = parts.hostname or "", parts.scheme == "https"
+    try:
+        port = parts.port or (443 if secure else 80)
+        address = find_address(host, port, public=host in SLACK_HOSTS)
+        with socket.create_connection((address, port), CONNECT_S) as plain:
+            if secure:
+                plain.settimeout(READ_S)
+                context = ssl.create_default_context()
+                context.wrap_socket(plain, server_hostname=host).close()
+    except AddressError as error:
+        raise WebhookError(str(error)) from None
+    except (OSError, ValueError) as error:
+        raise WebhookError(f"{host} cannot be reached: {_root(error)}") from None
 
 
 def _pool(url: str) -> urllib3.HTTPConnectionPool:

@@ -1,6 +1,9 @@
-"""What spotd logs in a test's own process: plain text, whatever the test before made of it."""
+"""What spotd logs in a test's own process: plain text, whatever the test before made of it; and
+when rubbish is looked for in such a process."""
 
 from __future__ import annotations
+
+import gc
 
 import pytest
 import structlog
@@ -10,6 +13,32 @@ import structlog
 _PLAIN = structlog.dev.ConsoleRenderer(
     colors=False, exception_formatter=structlog.dev.plain_traceback
 )
+
+gc.disable()  # until everything is loaded: that makes millions of objects, and none is rubbish
+
+
+# Whose tests run in one worker, where there are several: each SDK is loaded once, and so are the
+# stand-in of that cloud and its clients.
+_TOGETHER = {
+    "tests/providers/aws/": "aws",
+    "tests/providers/gcp/": "gcp",
+    "tests/clouds/gcp/": "gcp",
+    "tests/providers/azure/": "azure",
+    "tests/clouds/azure/": "azure",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for folder, group in _TOGETHER.items():
+            if item.nodeid.startswith(folder) and not item.get_closest_marker("xdist_group"):
+                item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

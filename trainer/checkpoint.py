@@ -1,108 +1,111 @@
-"""Saving without stopping training, and resuming from what was really committed.
+"""Saving without stopping training, and resuming from what was really committed: rank 0's side of
+the saver, which does the work (trainer.saver).
 
-The training thread copies the state into an arena and goes on; a writer thread hashes it, puts the
-shards and commits through the fence. One save is in flight, one may wait, and a newer one takes the
-place of the one that waits. A save that fails is reported and tried again; it never ends training.
+A save that fails is reported and never ends training, nor does a saver that dies: another one is
+started, and told where we are.
 
 `python -m trainer.checkpoint show|compare` looks at checkpoints by hand.
 """
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import secrets
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from providers.stores.base import NotFoundError, StoreUnavailableError
-from spotd.wire import (
-    CHECKPOINT,
-    CHECKPOINT_FAILED,
-    CHECKPOINT_SKIPPED,
-    Head,
-    HeadRef,
-    Manifest,
-    manifest_key,
-)
-from trainer.fence import Fence, FencedError
-from trainer.retention import remove_old
-from trainer.shards import CorruptError, Layout, read_manifest, read_shards, write_shards
+from spotd.wire import CHECKPOINT_FAILED
+from trainer.hook.spotd_hook.arena import Told
+from trainer.hook.spotd_hook.engine import Engine, Found
+from trainer.hook.spotd_hook.line import CorruptError, FencedError, Line, SaverError
+from trainer.hook.spotd_hook.rates import Rates
 
-FIRST_RETRY_S = 0.5
-LAST_RETRY_S = 30.0
-READ_ATTEMPTS = 3
-
-
-class MismatchError(Exception):
-    """The checkpoint is of another model, configuration or data; the text names the difference."""
-
-
-class UnusableError(Exception):
-    """HEAD names checkpoints and none of them can be read."""
-
-
-@dataclass
-class _Save:
-    """One snapshot on its way out."""
-
-    arena: int
-    step: int
-    state: Mapping[str, Any]
-    trigger: str
-    released: bool
-    final: bool
-    folder: str
-    created_at_us: int
-    stage_s: float
-    failures: int = 0
+CLAIM_S = 0.2  # how long the saver looks at HEAD for us before we look whether we are to stop
+Stage = Callable[[memoryview, Callable[[int], None]], None]
 
 
 class Checkpointer:
-    """Saves and restores one job's state, held in two arenas of `layout.size` bytes.
+    """Saves and restores one job's state of `size` bytes, laid out as `pieces` say.
 
-    `report(kind, data)` takes journal entries and must not block. Saves begin after the fence has
-    claimed HEAD. Close it, or its thread stays.
+    `dial()` gives a line to a saver, again when that one has died. `report(kind, data)` takes
+    journal entries and must not block; what the saver does it reports itself.
     """
 
     def __init__(
         self,
-        fence: Fence,
-        layout: Layout,
+        dial: Callable[[], Line],
         *,
-        world_size: int,
-        keep: int,
+        job_id: str,
+        generation: int,
+        pieces: Sequence[Mapping[str, Any]],
+        size: int,
         report: Callable[[str, Mapping[str, Any]], None],
-        make_nonce: Callable[[], str] = lambda: secrets.token_hex(8),
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        make_nonce: Callable[[], str] = lambda: secrets.token_hex(6),
     ) -> None:
-        self._fence, self._layout = fence, layout
-        self._store, self._job_id = fence.store, fence.job_id
-        self._world_size, self._keep = world_size, keep
-        self._report = report
-        self._make_nonce, self._clock_us = make_nonce, clock_us
-        # Anonymous maps: page-aligned, and every page is touched now and not in the first save.
-        self._arenas = tuple(memoryview(mmap.mmap(-1, layout.size)) for _ in range(2))
-        for arena in self._arenas:
-            arena[:: mmap.PAGESIZE] = bytes(-(-layout.size // mmap.PAGESIZE))
-        self._changed = threading.Condition()
-        self._waiting: _Save | None = None
-        self._writing: _Save | None = None
-        self._untidy = False
-        self._closed = self._given_up = False
-        self.fenced: FencedError | None = None
-        self.cost_s = 0.0  # stage and write of the newest save
-        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-        self._thread.start()
+        self._dial, self._report, self._make_nonce = dial, report, make_nonce
+        self._job_id, self._generation = job_id, generation
+        self._pieces, self._size = [dict(piece) for piece in pieces], size
+        self._engine: Engine | None = None
+        self._config: Mapping[str, Any] = {}
+        self._step = 0
+        self._rates, self._noted = Rates(), 0
+        self._staging_at = self._staged_at = 0.0  # monotonic, of the newest save
+        self._fenced: FencedError | None = None
+        self.claimed = False
+        self.sources: Mapping[str, int] = {}  # of what was restored: bytes by where they were
+
+    def open(self) -> None:
+        """Have memory for snapshots. Raises SaverError, OSError."""
+        if self._engine is None:
+            engine = Engine(
+                self._dial(),
+                job=self._job_id,
+                generation=self._generation,
+                name=self._make_nonce(),
+                rank=0,
+                ranks=[0],
+                world_size=1,
+            )
+            try:
+                engine.open(self._pieces, self._size)
+            except BaseException:
+                engine.close()
+                raise
+            self._engine, self._noted = engine, 0
+
+    def claim(self, claim: str, left_s: float) -> Mapping[str, Any] | None:
+        """Take HEAD; None when it may not be had yet: ask again. `final` in the answer: the job is
+        finished. Raises FencedError, AwayError and other SaverErrors."""
+        self.open()
+        answer = self._opened.claim(claim, left_s, CLAIM_S)
+        self.claimed = answer is not None
+        return answer
+
+    def restore(
+        self, config: Mapping[str, Any], load: Callable[[memoryview], None], back: int = 0
+    ) -> Found | None:
+        """Load the newest checkpoint that can be used, or one `back` further; None when there is
+        none at all. Damaged ones are passed over. Raises AwayError while the store is, which is no
+        reason to go back in time, and SaverError where nothing fits or can be read."""
+        self._config = config
+        engine = self._opened
+        found = engine.resume(config, back=back)
+        while found is not None:
+            self._check_tensors(found)
+            try:
+                memory, self.sources = engine.fetch([(0, 0, self._size)])
+            except CorruptError as error:
+                found = engine.skip(str(error), config)
+                continue
+            load(memory)
+            engine.resumed()
+            return found
+        return None
 
     def save(
         self,
         step: int,
-        stage: Callable[[memoryview], None],
+        stage: Stage,
         state: Mapping[str, Any],
         *,
         trigger: str,
@@ -113,193 +116,144 @@ class Checkpointer:
 
         `released`: with this save HEAD is given away, nothing may be saved after it.
         """
-        with self._changed:
-            self._waiting = None  # not begun, and older than this one
-            arena = 1 - self._writing.arena if self._writing else 0
-        started = time.perf_counter()
-        stage(self._arenas[arena])
-        folder = manifest_key(self._job_id, self._fence.generation, step, self._make_nonce())
-        save = _Save(
-            arena=arena,
-            step=step,
-            state=dict(state),
-            trigger=trigger,
-            released=released,
-            final=final,
-            folder=folder.rpartition("/")[0],
-            created_at_us=self._clock_us(),
-            stage_s=time.perf_counter() - started,
-        )
-        with self._changed:
-            self._waiting = save
-            self._changed.notify_all()
-
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until everything is committed; False when time ran out or we are fenced."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self.fenced or not (self._waiting or self._writing), timeout_s
-            )
-            return not (self.fenced or self._waiting or self._writing)
-
-    def give_up(self) -> None:
-        """HEAD is given away without the save under way: nobody waits for it, or hears of it."""
-        with self._changed:
-            self._given_up = self._closed = True
-            self._changed.notify_all()
-
-    def close(self) -> bool:
-        """Stop the writer; a save that waits or fails is given up. False while the store has not
-        answered a save that was given up: then the thread is there still."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join(0 if self._given_up else None)
-        return not self._thread.is_alive()
-
-    def restore(
-        self, head: Head, config: Mapping[str, Any], load: Callable[[memoryview], None]
-    ) -> tuple[HeadRef, Manifest] | None:
-        """Load the newest usable checkpoint of `head`'s chain; None when there is none at all.
-
-        Torn and corrupt ones are reported and passed over. Raises MismatchError when the one to use
-        was made with another `config`, UnusableError when the whole chain is broken, and
-        StoreUnavailableError when the store stays away: that is no reason to go back in time.
-        """
-        chain = [ref for ref in (head.current, *head.previous) if ref]
-        for ref in chain:
+        self._step, self._staging_at = step, time.monotonic()
+        label = {"trigger": trigger, "released": released, "final": final}
+        try:
             try:
-                manifest = _patiently(partial(self._read, ref, config))
-            except (CorruptError, NotFoundError) as error:
-                self._report(
-                    CHECKPOINT_SKIPPED,
-                    {"step": ref.step, "manifest": ref.manifest, "error": str(error)},
-                )
-                continue
-            load(self._arenas[0])
-            self._fence.resume_from(ref)
-            return ref, manifest
-        if chain:
-            raise UnusableError(
-                f"none of the {len(chain)} checkpoints of job {self._job_id} can be read; the "
-                "reasons are above. Restore the store from a copy, or start a new job"
-            )
-        return None
-
-    def _read(self, ref: HeadRef, config: Mapping[str, Any]) -> Manifest:
-        manifest = read_manifest(self._store, ref)
-        check_config(manifest, config)
-        read_shards(self._store, manifest, self._arenas[0], self._layout)
-        return manifest
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._waiting or self._untidy)
-                if self._closed:
-                    return
-                self._writing, self._waiting = self._waiting, None
-                save = self._writing
-            if save is None:
-                self._tidy()
-            else:
-                self._attempt(save)
-
-    def _attempt(self, save: _Save) -> None:
-        try:
-            self._write(save)
+                taken = self._opened.save(step, stage, state, **label)
+            except OSError as error:
+                self._revive(error)
+                taken = self._opened.save(step, stage, state, **label)
+            if not taken:
+                self._say("all memory for snapshots is being saved")
         except FencedError as error:
-            with self._changed:
-                self.fenced, self._writing, self._closed = error, None, True
-                self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001 - no failure of a save may end training
-            if self._given_up:
-                return
-            self._report(
-                CHECKPOINT_FAILED, {"step": save.step, "error": f"{type(error).__name__}: {error}"}
-            )
-            with self._changed:
-                pause_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**save.failures)
-                save.failures += 1
-                self._changed.wait_for(lambda: self._closed or self._waiting, pause_s)
-                self._waiting = self._waiting or save
-                self._writing = None
-        else:
-            with self._changed:
-                self._writing, self._untidy = None, True
-                self._changed.notify_all()
+            self._fenced = error
+        except (SaverError, OSError) as error:
+            self._say(str(error))
+        self._staged_at = time.monotonic()
 
-    def _write(self, save: _Save) -> None:
-        started = time.perf_counter()
-        shards = write_shards(self._store, save.folder, self._arenas[save.arena], self._layout)
-        manifest = Manifest(
-            job=self._job_id,
-            generation=self._fence.generation,
-            step=save.step,
-            created_at_us=save.created_at_us,
-            world_size=self._world_size,
-            shards=shards,
-            tensors=self._layout.tensors,
-            state=save.state,
-            final=save.final,
-        )
-        key = f"{save.folder}/MANIFEST.json"
-        head = self._fence.commit(manifest, key=key, released=save.released, keep=self._keep)
-        write_s = time.perf_counter() - started
-        self.cost_s = save.stage_s + write_s
-        assert head.current is not None  # noqa: S101 - it was just committed
-        self._report(
-            CHECKPOINT,
-            {
-                "step": save.step,
-                "manifest": head.current.manifest,
-                "digest": head.current.digest,
-                "bytes": sum(shard.size for shard in shards),
-                "stage_s": round(save.stage_s, 6),
-                "write_s": round(write_s, 6),
-                "trigger": save.trigger,
-                "released": head.released,
-                "final": head.final,
-            },
-        )
+    def drain(self, timeout_s: float, again: Callable[[], object] = lambda: None) -> bool:
+        """Wait until everything is committed; False when it was not. What a saver that dies had not
+        committed is lost with it: `again` saves once more."""
+        until = time.monotonic() + timeout_s
+        while self._fenced is None:
+            try:
+                return self._opened.drain(max(0.0, until - time.monotonic()))
+            except FencedError as error:
+                self._fenced = error
+            except OSError as error:
+                try:
+                    self._revive(error)
+                except (SaverError, OSError) as second:
+                    self._say(str(second))
+                    return False
+                again()
+        return False
 
-    def _tidy(self) -> None:
-        self._untidy = False
+    def release(self) -> Mapping[str, Any]:
+        """Give HEAD away, without what is still under way; its step and manifest. Raises
+        FencedError, SaverError, OSError."""
+        if self._fenced is not None:
+            raise self._fenced
         try:
-            remove_old(
-                self._fence,
-                self._keep,
-                go_on=lambda: not (self._closed or self._waiting),
-            )
-        except FencedError:
-            return  # the next commit says so; nothing was removed
-        except Exception as error:  # noqa: BLE001 - housekeeping may not end training either
-            head = self._fence.head
-            step = head.current.step if head and head.current else 0
-            self._report(
-                CHECKPOINT_FAILED,
-                {"step": step, "error": f"read-back: {type(error).__name__}: {error}"},
-            )
+            return self._opened.release()
+        except OSError as error:
+            self._revive(error)
+            return self._opened.release()
 
+    @property
+    def fenced(self) -> FencedError | None:
+        """That another writer owns HEAD. Costs nothing to look at."""
+        if self._fenced is None and self._engine is not None and self._engine.fenced:
+            self.drain(0.0)  # raises it, with its words
+        return self._fenced
 
-def _patiently(read: Callable[[], Manifest]) -> Manifest:
-    for attempt in range(READ_ATTEMPTS - 1):
-        with contextlib.suppress(StoreUnavailableError):
-            return read()
-        time.sleep(0.2 * 2**attempt)
-    return read()
+    @property
+    def size(self) -> int:
+        """Bytes of a snapshot."""
+        return self._size
 
+    @property
+    def committed(self) -> int:
+        """The step of the newest save that the saver has committed; -1 before the first."""
+        return self._told.committed
 
-def check_config(manifest: Manifest, config: Mapping[str, Any]) -> None:
-    """Raise MismatchError if the checkpoint was made with another configuration than `config`."""
-    made_with = manifest.state.get("config", {})
-    for name in sorted(made_with.keys() | config.keys()):
-        before, now = made_with.get(name), config.get(name)
-        if before != now:
-            raise MismatchError(
-                f"the checkpoint of step {manifest.step} was made with {name} = {before!r}, this "
-                f"program has {now!r}: put it back, or start a new job"
-            )
+    @property
+    def puts(self) -> int:
+        """Writes of the newest save."""
+        return self._told.puts
+
+    @property
+    def rates(self) -> Rates:
+        """As the saver has measured them, up to now: to be asked after each step or so."""
+        told = self._told
+        if told.saves and told.saves != self._noted:
+            self._noted = told.saves
+            self._rates.note(self._size, told.stage_us / 1e6, told.write_us / 1e6)
+        return self._rates
+
+    def save_s(self) -> float:
+        """What a save begun now is expected to take."""
+        return self.rates.save_s(self._size)
+
+    def flight_s(self) -> float | None:
+        """What is left of the save under way, or of one that waits for its turn; None when there is
+        none. One that waits behind another gives way to any newer one."""
+        told = self._told
+        if not told.pending:
+            return None
+        if not told.since_us:
+            return self.rates.upload_s(self._size)
+        since = told.since_us / 1e6
+        if since > self._staging_at:  # it went out behind the copy, and is told from its end on
+            since = max(since, self._staged_at)
+        done = self._size * told.done_ppm // 1_000_000
+        return self.rates.left_s(self._size, max(time.monotonic() - since, 0.0), done)
+
+    def close(self) -> None:
+        """Hang up; what is staged is saved all the same."""
+        if self._engine is not None:
+            self._engine.close()
+
+    @property
+    def _told(self) -> Told:
+        return Told() if self._engine is None else self._engine.told
+
+    @property
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            raise ConnectionResetError("there is no saver")
+        return self._engine
+
+    def _revive(self, error: OSError) -> None:
+        """Another saver takes over: it claims HEAD for us, who own it, and commits behind what the
+        one before had committed. Raises SaverError, OSError."""
+        self._say(f"the saver is gone ({error}): another one is started")
+        self.close()
+        self._engine = None
+        self.open()
+        if not self.claimed:
+            return
+        while self.claim("now", 0.0) is None:
+            pass
+        if self._opened.resume(self._config, most_step=self._step) is not None:
+            self._opened.resumed()
+
+    def _check_tensors(self, found: Found) -> None:
+        """Raises SaverError unless it has our layout."""
+        theirs = {tensor["name"]: tensor for tensor in found.tensors}
+        same = list(found.sizes) == [self._size] and len(theirs) == len(self._pieces)
+        for piece in self._pieces if same else []:
+            one = theirs.get(piece["name"], {"dtype": "", "blocks": []})
+            block = {"stream": 0, "at": list(piece["at"]), "shape": list(piece["block"])}
+            block["offset"] = piece["offset"]
+            same &= one["dtype"] == piece["dtype"] and list(one["blocks"]) == [block]
+        if not same:
+            text = f"the checkpoint of step {found.step} holds other tensors than this model has"
+            raise SaverError("MismatchError", text)
+
+    def _say(self, text: str) -> None:
+        self._report(CHECKPOINT_FAILED, {"step": self._step, "error": text})
 
 
 if __name__ == "__main__":

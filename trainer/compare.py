@@ -12,7 +12,8 @@ from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreError
 from spotd.wire import Head, Manifest, WireError
 from trainer.fence import read_head
-from trainer.shards import CorruptError, read_manifest, read_shard
+from trainer.saver.reading import CorruptError, read_manifest, read_stream, verify
+from trainer.saver.tensors import assemble
 
 
 def first_difference(
@@ -32,18 +33,17 @@ def first_difference(
     if tensors_a.keys() != tensors_b.keys():
         return f"tensors: only one has {min(tensors_a.keys() ^ tensors_b.keys())}"
     bytes_a, bytes_b = (
-        [read_shard(store, shard) for shard in manifest.shards]
+        [read_stream(store, manifest, number) for number in range(len(manifest.streams))]
         for store, manifest in ((store_a, a), (store_b, b))
     )
     for name, x in tensors_a.items():
         y = tensors_b[name]
         if (x.dtype, x.shape) != (y.dtype, y.shape):
             return f"{name}: {x.dtype}{list(x.shape)} and {y.dtype}{list(y.shape)}"
-        data_x = bytes_a[x.shard][x.offset : x.offset + x.nbytes]
-        data_y = bytes_b[y.shard][y.offset : y.offset + y.nbytes]
+        data_x, data_y = assemble(x, bytes_a), assemble(y, bytes_b)
         if data_x != data_y:
             at = next(i for i, (p, q) in enumerate(zip(data_x, data_y, strict=True)) if p != q)
-            return f"{name}: byte {at} of {x.nbytes} differs"
+            return f"{name}: byte {at} of {len(data_x)} differs"
     return None
 
 
@@ -70,10 +70,8 @@ def _show(store: ObjectStore, job: str) -> None:
             continue
         try:
             manifest = read_manifest(store, ref)
-            for shard in manifest.shards:
-                read_shard(store, shard)
-            size = sum(shard.size for shard in manifest.shards)
-            said = f"{len(manifest.tensors)} tensors, {size:,} bytes, verified"
+            verify(store, manifest, lambda: True)
+            said = f"{len(manifest.tensors)} tensors, {manifest.size:,} bytes, verified"
         except (CorruptError, StoreError) as error:
             said = f"unusable: {error}"
         print(f"  step {ref.step:>8}  generation {ref.generation}  {said}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from trainer.hook.spotd_hook.cadence import Terms, read_terms
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Job:
     every_s: float
     keep: int
     progress_every_s: float
+    auto: bool = False  # `every_s` is for programs that cannot measure
+    terms: Terms = field(default_factory=Terms)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Job:
@@ -37,6 +41,8 @@ class Job:
             every_s=float(env.get("SPOTD_EVERY_S", "300")),
             keep=int(env.get("SPOTD_KEEP", "3")),
             progress_every_s=float(env.get("SPOTD_PROGRESS_EVERY_S", "1")),
+            auto=env.get("SPOTD_EVERY") == "auto",
+            terms=read_terms(env),
         )
 
     def is_due(self, steps: int, seconds: float) -> bool:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from spotd.wire import CLAIM_NOW, MAX_LINE_BYTES
 
 QUEUE_LINES = 10_000
 REDIAL_S = 0.2
+AT_EVERY_S = 1.0  # between words on how far this rank has come
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class Flag:
     reason: str = ""
     claim: str = CLAIM_NOW
     claim_deadline: float = 0.0
+    ranks: bool = False  # it wants to hear from each rank how far that has come
+    notice: float | None = None  # when the machine goes, though it may train on until then
+    mtbf_s: float = 0.0  # as the control box knows it now; 0: it has not said
 
 
 class Link:
@@ -59,6 +63,9 @@ class Link:
         self._waiting: deque[bytes] = deque(maxlen=QUEUE_LINES)
         self._closing_at: float | None = None
         self._complaint = ""
+        self._rank = rank
+        self._at = self._told_at = 0  # steps done, and as the agent last heard
+        self._told_s = float("-inf")
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
@@ -99,6 +106,15 @@ class Link:
     def excuse(self, for_s: float) -> None:
         """Say that we live, and may be silent for `for_s`, in which we would seem to hang."""
         self._queue({"busy_s": for_s})
+
+    def at(self, step: int) -> None:
+        """This rank has done so many steps. Costs nothing: our thread tells an agent that wants to
+        know, once in a while and as soon as no other step follows."""
+        self._at = step
+
+    def want_saver(self, argv: Sequence[str]) -> None:
+        """Ask the agent to keep a saver beside us, started like this if none runs."""
+        self._queue({"saver": {"argv": list(argv)}})
 
     def close(self, *, exit_code: int | None = None, timeout_s: float = 2.0) -> None:
         """Say how we end, wait until the queue is sent or `timeout_s` is over, and hang up."""
@@ -151,10 +167,12 @@ class Link:
         """Speak until the line breaks (OSError) or all is said. A half-sent message is kept."""
         heard = b""
         message = sending = json.dumps(self._hello).encode() + b"\n"
+        self._told_at = 0  # this agent has heard nothing of it yet
         try:
             while sending or not self._done():
                 if self._closing_at is not None and self._monotonic() > self._closing_at:
                     return
+                self._tell_at()
                 if not sending and self._waiting:
                     message = sending = self._waiting.popleft()
                 readable, writable, _ = select.select(
@@ -170,6 +188,12 @@ class Link:
             if sending and b'"hello"' not in message[:9]:
                 self._waiting.appendleft(message)
 
+    def _tell_at(self) -> None:
+        now, step = self._monotonic(), self._at
+        if self._flag.ranks and step != self._told_at and now >= self._told_s + AT_EVERY_S:
+            self._told_at, self._told_s = step, now
+            self._queue({"at": {"rank": self._rank, "step": step}})
+
     def _hear(self, data: bytes) -> bytes:
         """Take the whole lines out of `data`; the rest comes back."""
         *lines, rest = data.split(b"\n")
@@ -177,7 +201,7 @@ class Link:
             try:
                 body = json.loads(line)["flag"]
                 now = self._monotonic()
-                deadline_s = body["deadline_s"]
+                deadline_s, notice_s = body["deadline_s"], body.get("notice_s")
                 self._flag = Flag(
                     save=int(body["save"]),
                     stop=bool(body["stop"]),
@@ -185,6 +209,9 @@ class Link:
                     reason=str(body["reason"]),
                     claim=str(body["claim"]),
                     claim_deadline=now + float(body["claim_deadline_s"]),
+                    ranks=body.get("ranks") is True,
+                    notice=None if notice_s is None else now + float(notice_s),
+                    mtbf_s=float(body.get("mtbf_s") or 0),
                 )
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
                 raise ConnectionResetError(f"it does not speak our language: {error!r}") from None

@@ -4,6 +4,8 @@
     spot-node follow   print what happens, for ever
     spot-node send     give the agent a command
     spot-node put/has  store a package of the job's code, or ask whether it is there
+    spot-node lend     keep credentials of the job's store, in place of those before
+    spot-node clean    take off the disk what is secret or the machine's own, for an image
     spot-node admit/dismiss  let a user log in with a key of their own, or no more
 
 What varies comes in on stdin, never in an argument: arguments are for everybody to read.
@@ -56,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     follow.set_defaults(run=_follow)
     send = commands.add_parser("send", help="give the agent a command (on stdin)")
     send.set_defaults(run=_send)
-    for command in (follow, send):
+    lend = commands.add_parser("lend", help="keep credentials of the job's store (on stdin)")
+    lend.set_defaults(run=_lend)
+    for command in (follow, send, lend):
         command.add_argument("--job", required=True)
         command.add_argument("--generation", type=int, required=True)
     for name, action in (("put", _put), ("has", _has)):
@@ -65,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=action)
     commands.add_parser("admit", help="let a user log in (on stdin)").set_defaults(run=_admit)
     commands.add_parser("dismiss", help="let one log in no more").set_defaults(run=_dismiss)
+    clean = commands.add_parser("clean", help="make the disk fit for an image, as root")
+    clean.add_argument("--home", required=True, help="the agent's folder")
+    clean.add_argument("--prepared-file", default="", help="what the preparation left there")
+    clean.set_defaults(run=_clean)
+    pull = commands.add_parser("pull", help="used by the agent itself")
+    pull.add_argument("order", help="the file that says what to pull")
+    pull.set_defaults(run=_pull)
     commands.add_parser("keep", help="used by the agent itself").set_defaults(run=_keep)
     return parser
 
@@ -112,6 +123,22 @@ def _send(args: argparse.Namespace) -> int:
     return 0
 
 
+def _lend(args: argparse.Namespace) -> int:
+    from providers.lending import parse_lent
+    from trainer.agent.borrowing import borrow
+    from trainer.agent.folders import make_folders
+
+    places = find_places(os.environ, args.job, args.generation)
+    asked = _asked()
+    try:
+        until = int(asked.get("expires_at_us", ""))
+        lent = parse_lent({**asked, "expires_at_us": until})
+    except ValueError as error:
+        raise WireError(f"no credentials: {error}") from None
+    make_folders(places)
+    return _print({"kept": borrow(places, lent), "file": str(places.lent)})
+
+
 def _put(args: argparse.Namespace) -> int:
     from trainer.agent.packages import put_package
 
@@ -139,6 +166,15 @@ def _dismiss(_: argparse.Namespace) -> int:
     return _print({"ended": dismiss(Path.home(), _asked().get("user", ""), os.environ)})
 
 
+def _clean(args: argparse.Namespace) -> int:
+    from trainer.agent.clean import check_rented, clean
+
+    check_rented(os.environ, Path(args.prepared_file) if args.prepared_file else None)
+    cleaned = clean(Path("/"), Path(args.home))
+    _print({"cleaned": cleaned.to_data()})
+    return 1 if cleaned.failed else 0
+
+
 def _asked() -> dict[str, str]:
     """One JSON line of texts."""
     try:
@@ -148,6 +184,12 @@ def _asked() -> dict[str, str]:
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise WireError("stdin must be one JSON line of texts")
     return data
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from trainer.agent.pull import main as pull
+
+    return pull(args.order)
 
 
 def _keep(_: argparse.Namespace) -> int:

@@ -10,7 +10,6 @@ would come to the same end.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from spotd.wire import ROLLED_BACK, WARNING
 from trainer.run import Run
@@ -51,6 +50,7 @@ class Numbers:
     def _roll_back(self, step: int) -> bool:
         """To the state of an older checkpoint, on every rank; False when there is none."""
         world, found = self._run.world, -1
+        self._run.link.excuse(SAVE_S)
         try:
             if world.rank == 0:
                 found = self._restore(step)
@@ -63,21 +63,13 @@ class Numbers:
     def _restore(self, step: int) -> int:
         """The step of the checkpoint that it went back to; -1: to none. On rank 0 alone."""
         run, checkpointer = self._run, self._run.checkpointer
-        head = run.fence.head
-        assert checkpointer is not None and head is not None  # noqa: S101,PT018 - rank 0, training
-        run.link.excuse(SAVE_S)
+        assert checkpointer is not None  # noqa: S101 - rank 0
         if not checkpointer.drain(SAVE_S):
             return -1
-        head = run.fence.head or head
-        chain = [ref for ref in (head.current, *head.previous) if ref]
-        chain = chain[min(self._rolled_back, len(chain)) - 1 :] if chain else []
-        if not chain:
-            return -1
-        older = replace(head, current=chain[0], previous=tuple(chain[1:]))
-        restored = checkpointer.restore(older, run.config, run.state.load)
+        restored = checkpointer.restore(run.config, run.state.load, self._rolled_back - 1)
         if restored is None:
             return -1
-        found = restored[0].step
+        found = restored.step
         text = f"back to the checkpoint of step {found}, on with step {step + 1}"
         run.link.send(ROLLED_BACK, {"step": found, "from_step": step})
         print(f"no finite number in {PATIENCE} steps: {text}", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spotd.wire import PROGRESS
@@ -15,8 +15,10 @@ class Progress:
     """Collects finished steps and reports them every `every_s` seconds, the first one at once.
 
     A report covers the steps `from_step` to `to_step`, both included, counted from 1; `losses` has
-    one float for each. `busy_s` is the time spent in those steps, saves not included. A `silent`
-    one, for the ranks after the first, does nothing.
+    one float for each. `busy_s` is the time spent in those steps, saves not included; `data_s`, of
+    it, the wait for data, and `save_s` the time that saves held training up between them; both of
+    this rank. `ranks_s` is what each rank needed by itself for a step, in the mean, where there are
+    several. A `silent` one, for the ranks after the first, does nothing.
     """
 
     def __init__(
@@ -26,20 +28,33 @@ class Progress:
         every_s: float,
         steps: int,
         silent: bool = False,
+        per_node: int = 1,
         say: Callable[[str], None] = lambda text: print(text, flush=True),
         monotonic: Callable[[], float] = time.monotonic,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._report, self._say = report, say
         self._every_s, self._steps, self._silent = every_s, steps, silent
+        self._per_node = per_node
         self._monotonic, self._clock_us = monotonic, clock_us
         self._losses: list[float] = []
         self._from_step = self._first_at_us = self._tokens = 0
-        self._busy_s = 0.0
+        self._busy_s = self._data_s = self._save_s = 0.0
+        self._ranks_s: list[float] = []
         self._reported_at = self._said_at = float("-inf")
 
-    def add(self, step: int, loss: float, tokens: int, busy_s: float) -> None:
-        """One more step is done: its number (from 1), loss, tokens over all ranks, and seconds."""
+    def add(
+        self,
+        step: int,
+        loss: float,
+        tokens: int,
+        busy_s: float,
+        *,
+        data_s: float = 0.0,
+        ranks_s: Sequence[float] = (),
+    ) -> None:
+        """One more step is done: its number (from 1), loss, tokens over all ranks, and seconds; of
+        these, what went into waiting for data, and what each rank needed by itself."""
         if self._silent:
             return
         if not self._losses:
@@ -47,6 +62,9 @@ class Progress:
         self._losses.append(loss)
         self._tokens += tokens
         self._busy_s += busy_s
+        self._data_s += data_s
+        before = self._ranks_s or [0.0] * len(ranks_s)
+        self._ranks_s = [a + b for a, b in zip(before, ranks_s, strict=True)]
         now = self._monotonic()
         if now - self._said_at >= LINE_EVERY_S or step == self._steps:
             self._said_at = now
@@ -55,21 +73,34 @@ class Progress:
         if now - self._reported_at >= self._every_s:
             self.flush()
 
+    def held_up(self, save_s: float) -> None:
+        """A save kept the next step waiting for so long."""
+        self._save_s += save_s
+
     def flush(self) -> None:
         """Report what has not been reported yet."""
         if not self._losses:
             return
         self._reported_at = self._monotonic()
+        steps = len(self._losses)
+        ranks = {}
+        if self._ranks_s:
+            times = [round(total / steps, 6) for total in self._ranks_s]
+            ranks = {"ranks_s": times, "ranks_per_node": self._per_node}
         self._report(
             PROGRESS,
             {
                 "from_step": self._from_step,
-                "to_step": self._from_step + len(self._losses) - 1,
+                "to_step": self._from_step + steps - 1,
                 "losses": self._losses,
                 "first_at_us": self._first_at_us,
                 "last_at_us": self._clock_us(),
                 "tokens": self._tokens,
                 "busy_s": round(self._busy_s, 6),
+                "data_s": round(self._data_s, 6),
+                "save_s": round(self._save_s, 6),
+                **ranks,
             },
         )
-        self._losses, self._tokens, self._busy_s = [], 0, 0.0
+        self._losses, self._ranks_s, self._tokens = [], [], 0
+        self._busy_s = self._data_s = self._save_s = 0.0

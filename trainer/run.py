@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,10 @@ import torch
 from spotd.wire import WARNING
 from trainer.checkpoint import Checkpointer
 from trainer.data import Corpus, Order
-from trainer.fence import Fence
 from trainer.job import Job
 from trainer.link import Link
 from trainer.model import Gpt
+from trainer.planning import Planning
 from trainer.state import Schedule, TrainState
 from trainer.world import World
 
@@ -32,15 +33,18 @@ class Run:
     schedule: Schedule
     model: Gpt
     state: TrainState
-    fence: Fence
     checkpointer: Checkpointer | None
     config: Mapping[str, Any]
     job: Job
+    planning: Planning
+    data_s: float = 0.0  # what the last batch took to come
 
     def compute(self, step: int) -> torch.Tensor:
         """Forward and backward of one step on this rank's batch; returns the loss."""
         torch.manual_seed(self.order.seed_of(step, self.world.rank))
+        began_s = time.perf_counter()
         inputs, targets = self.order.batch_of(self.corpus.data, step, self.world.rank)
+        self.data_s = time.perf_counter() - began_s
         loss: torch.Tensor = self.model(inputs.to(self.world.device), targets.to(self.world.device))
         torch.autograd.backward(loss)
         return loss.detach()

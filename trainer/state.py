@@ -9,14 +9,15 @@ whole of torch's compiler first, a second that a resuming job does not have.)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainer.shards import Layout, Piece
-
 ALIGN = 16  # elements: tensors begin at multiples of 64 bytes
+CHUNK = 4 << 20  # elements that are copied between two words to the saver, which follows
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,19 @@ class TrainState:
             "adamw.mean": self.mean,
             "adamw.square": self.square,
         }
-        self.layout = Layout.of(
-            Piece(
-                name=f"{group}.{name}",
-                dtype="float32",
-                shape=tuple(parameter.shape),
-                start=4 * (number * end + start),
-                nbytes=4 * parameter.numel(),
-            )
+        self.size = 4 * len(self._groups) * end
+        self.pieces: list[dict[str, Any]] = [
+            {
+                "name": f"{group}.{name}",
+                "dtype": "float32",
+                "shape": list(parameter.shape),
+                "at": [0] * parameter.dim(),
+                "block": list(parameter.shape),
+                "offset": 4 * (number * end + start),
+            }
             for number, group in enumerate(self._groups)
             for name, parameter, start in places
-        )
+        ]
 
     def update(self, rate: float, step: int) -> bool:
         """One step of AdamW with clipped gradients; `step` counts from 0. Clears the gradients.
@@ -104,10 +107,16 @@ class TrainState:
         """Whether all of it are numbers. One that is not makes the sum none."""
         return all(math.isfinite(flat.sum(dtype=torch.float64)) for flat in self.flats())
 
-    def stage(self, arena: memoryview) -> None:
-        """Copy everything into `arena` (layout.size bytes of host memory)."""
+    def stage(self, arena: memoryview, filled: Callable[[int], None] = lambda _: None) -> None:
+        """Copy everything into `arena` (`size` bytes of host memory); `filled` hears how many bytes
+        of it are final."""
+        done = 0
         for target, source in zip(self._parts(arena), self._groups.values(), strict=True):
-            target.copy_(source)
+            for start in range(0, len(source), CHUNK):
+                part = source[start : start + CHUNK]
+                target[start : start + CHUNK].copy_(part)
+                done += part.nbytes
+                filled(done)
 
     def load(self, arena: memoryview) -> None:
         """Take everything from `arena`."""

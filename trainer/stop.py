@@ -60,6 +60,18 @@ class Stop:
         deadline = self._link.flag.deadline if self._link else None
         return None if deadline is None else deadline - self._monotonic()
 
+    @property
+    def notice_s(self) -> float | None:
+        """Seconds until the machine goes; None while nobody has heard of it. It may train on until
+        then, and is to save in time."""
+        notice = self._link.flag.notice if self._link else None
+        return None if notice is None else notice - self._monotonic()
+
+    @property
+    def mtbf_s(self) -> float:
+        """The mean time between losses of this job's machines; 0: nobody has said."""
+        return self._link.flag.mtbf_s if self._link else 0.0
+
     def take_saves(self) -> bool:
         """Whether a save was asked for since the last call."""
         asked = self._signalled_saves + (self._link.flag.save if self._link else 0)

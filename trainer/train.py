@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 _BEGAN_S = time.perf_counter()
@@ -32,8 +33,6 @@ import torch
 
 _IMPORT_S = time.perf_counter() - _BEGAN_S
 
-from providers.stores import open_store
-from providers.stores.base import StoreError, StoreUnavailableError
 from spotd.wire import (
     CLAIMED,
     EXIT_DIVERGED,
@@ -45,13 +44,16 @@ from spotd.wire import (
     WARNING,
 )
 from trainer.arguments import parse_arguments
-from trainer.checkpoint import Checkpointer, MismatchError, UnusableError
+from trainer.checkpoint import Checkpointer
 from trainer.data import Order, load_corpus
-from trainer.fence import Fence, FencedError
+from trainer.dial import Dial
+from trainer.hook.spotd_hook.deadline import Action, Plan
+from trainer.hook.spotd_hook.line import AwayError, FencedError, Line, SaverError
 from trainer.job import Job
 from trainer.link import Link
 from trainer.model import Shape, make_model
 from trainer.numbers import Numbers
+from trainer.planning import Planning
 from trainer.progress import Progress
 from trainer.run import Run
 from trainer.state import Schedule, TrainState
@@ -64,6 +66,7 @@ STORE_RETRY_S = 2.0
 STOP_GRACE_S = 25.0  # how long a save may take when nobody gave a deadline
 RELEASE_S = 1.0  # kept of the time to stop, for a release without the save that overran
 FINAL_GRACE_S = 600.0  # how long to try to commit the final manifest
+SAVER_S = 2.0  # for a saver of our own to end: what is to be waited for was waited for before
 
 
 class StoppedError(Exception):
@@ -87,12 +90,14 @@ def patiently(link: Link, call: Callable[[], T], trouble: str) -> T:
     while True:
         try:
             return call()
-        except StoreUnavailableError as error:
+        except AwayError as error:
             link.send(WARNING, {"text": f"{trouble}: {error}"})
         pause(STORE_RETRY_S)
 
 
-def prepare(args: argparse.Namespace, job: Job, world: World, link: Link) -> Run:
+def prepare(
+    args: argparse.Namespace, job: Job, world: World, link: Link, dial: Callable[[], Line]
+) -> Run:
     """Everything that can be done before we know where to resume, first touches included."""
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -103,57 +108,73 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link) -> Run
     model = make_model(shape, args.seed).to(world.device)
     state = TrainState(model, world.device)
     config = {**asdict(shape), **asdict(schedule), **asdict(order), "data": corpus.digest}
-    store = patiently(
-        link, lambda: open_store(job.store_url, job.store_options), "the store cannot be opened yet"
-    )
-    fence = Fence(
-        store, job.job_id, job.generation, job.owner, known_generation=job.head_generation
-    )
     checkpointer = None
     if world.rank == 0:
         checkpointer = Checkpointer(
-            fence, state.layout, world_size=world.size, keep=job.keep, report=link.send
+            dial,
+            job_id=job.job_id,
+            generation=job.generation,
+            pieces=state.pieces,
+            size=state.size,
+            report=link.send,
         )
+    planning = Planning(job, checkpointer, STOP, link.send, speaks=world.local_rank == 0)
     run = Run(
-        args, world, link, corpus, order, schedule, model, state, fence, checkpointer, config, job
+        args,
+        world,
+        link,
+        corpus,
+        order,
+        schedule,
+        model,
+        state,
+        checkpointer,
+        config,
+        job,
+        planning,
     )
     run.compute(0)  # the first pass allocates, starts threads and picks kernels
     state.grads.zero_()
+    if checkpointer is not None:
+        patiently(link, checkpointer.open, "the store cannot be opened yet")
     return run
 
 
 def take_over(run: Run) -> int:
     """Wait until HEAD may be claimed, claim it, restore; the number of steps already done.
 
-    -1 when the job turns out to be finished. Raises StoppedError, FencedError, MismatchError,
-    UnusableError and store errors that last. On rank 0 only.
+    -1 when the job turns out to be finished. Raises StoppedError, FencedError, and SaverError for
+    what waiting does not help. On rank 0 only.
     """
     checkpointer = run.checkpointer
     assert checkpointer is not None  # noqa: S101 - rank 0 has one
     if not run.link.wait_flag(FIRST_WORD_S):
         text = "the agent is silent: HEAD is claimed as it said when it started us"
         run.link.send(WARNING, {"text": text})
-    pause(0)
-    poll_s = 0.05 if run.job.store_url.startswith("file:") else 0.2
-    run.fence.wait_claimable(run.link.claim_of, poll_s, pause)
-    head = patiently(run.link, run.fence.claim, "HEAD cannot be claimed yet")
-    if head.final:
+    claimed = None
+    while claimed is None:
+        pause(0)
+        claimed = patiently(
+            run.link,
+            lambda: checkpointer.claim(*run.link.claim_of()),
+            "HEAD cannot be claimed yet",
+        )
+    if claimed["final"]:
         print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
         return -1
     began_s = time.perf_counter()
-    restored = patiently(
+    found = patiently(
         run.link,
-        lambda: checkpointer.restore(head, run.config, run.state.load),
+        lambda: checkpointer.restore(run.config, run.state.load),
         "the checkpoint cannot be read yet",
     )
     restore_s = time.perf_counter() - began_s
-    ref = restored[0] if restored else None
-    if restored:
-        compute_as_before(run, restored[1].state)
-    step = ref.step if ref else 0
-    manifest = ref.manifest if ref else ""
+    if found is not None:
+        compute_as_before(run, found.state)
+    step, manifest = (found.step, found.ref["manifest"]) if found else (0, "")
     run.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": round(restore_s, 6)})
-    words = f"goes on after step {step}, restored in {restore_s:.3f} s"
+    source = f" from {' and '.join(checkpointer.sources)}" if checkpointer.sources else ""
+    words = f"goes on after step {step}, restored in {restore_s:.3f} s{source}"
     print(f"generation {run.job.generation} {words}", flush=True)
     return step
 
@@ -178,7 +199,9 @@ def begin(run: Run) -> int:
             outcome = take_over(run)
     except StoppedError:
         # Before the claim there is nothing to release.
-        outcome = -1 - (EXIT_RELEASED if run.fence.head is None else release(run))
+        checkpointer = run.checkpointer
+        claimed = checkpointer is not None and checkpointer.claimed
+        outcome = -1 - (release(run) if claimed else EXIT_RELEASED)
     except FencedError as error:
         print(error, file=sys.stderr, flush=True)
         outcome = -1 - EXIT_FENCED
@@ -202,12 +225,14 @@ def train(run: Run) -> int:
         every_s=run.job.progress_every_s,
         steps=args.steps,
         silent=world.rank > 0,
+        per_node=world.per_node,
     )
     numbers = Numbers(run)
     saved_step, saved_at = done, time.monotonic()
     for step in range(done, args.steps):
         started = time.perf_counter()
         loss = run.compute(step)
+        alone_s = world.settled_s() - started
         world.average(run.state.grads)
         applied = run.state.update(run.schedule.rate(step), step)
         loss_here = loss.item()
@@ -217,23 +242,30 @@ def train(run: Run) -> int:
 
         done = step + 1
         fenced = run.checkpointer is not None and run.checkpointer.fenced is not None
-        due = world.rank == 0 and run.job.is_due(done - saved_step, time.monotonic() - saved_at)
+        due = run.planning.is_due(done - saved_step, time.monotonic() - saved_at)
         asked = STOP.take_saves()
-        losses, stops, fences, dues, saves = world.add_up(
-            [loss_here, STOP.stopping, fenced, due, asked]
+        words = run.planning.words(world.rank, world.size, busy_s)
+        losses, stops, fences, dues, saves, *said = world.add_up(
+            [loss_here, STOP.stopping, fenced, due, asked, *words, *world.one_of_all(alone_s)]
         )
-        progress.add(done, losses / world.size, args.batch * args.block * world.size, busy_s)
+        said, ranks_s = said[: len(words)], said[len(words) :]
+        tokens = args.batch * args.block * world.size
+        progress.add(done, losses / world.size, tokens, busy_s, data_s=run.data_s, ranks_s=ranks_s)
+        run.link.at(done)
         if fences:
             return _leave_fenced(run, progress)
         if not numbers.accept(done, losses, applied=applied):
             return _leave_diverged(progress, done)
         if done == args.steps:
             break
-        if stops:
+        plan = run.planning.agree(said, done)
+        if stops or (plan is not None and plan.leaves):
             return leave(run, progress, done)
         if (dues and numbers.good) or saves:
             progress.flush()  # before the save is durable: no step survives whose loss is unknown
+            began = time.perf_counter()
             run.save(done, "asked" if saves else "cadence")
+            progress.held_up(time.perf_counter() - began)
             saved_step, saved_at = done, time.monotonic()
     return finish(run, progress)
 
@@ -254,33 +286,41 @@ def _leave_diverged(progress: Progress, step: int) -> int:
 def leave(run: Run, progress: Progress, step: int) -> int:
     """Save and release within the time that is left, then exit 75.
 
-    When a fresh save cannot make it, the last one that is durable is released.
+    When a fresh save cannot make it, the one in flight is finished; when that cannot either, the
+    last one that is durable is released.
     """
     progress.flush()
     code = EXIT_RELEASED
     if run.checkpointer is not None:
-        print(f"stopping after step {step}: {STOP.reason}", flush=True)
-        left_s = STOP_GRACE_S if STOP.left_s is None else STOP.left_s
-        if left_s > run.checkpointer.cost_s:
-            run.save(step, "stop", released=True)
-        if not run.checkpointer.drain(left_s - min(RELEASE_S, left_s / 2)):
-            run.checkpointer.give_up()
-        code = EXIT_FENCED if run.checkpointer.fenced else release(run)
-    return run.world.announce(code)
+        plan = run.planning.leave(STOP_GRACE_S, step)
+        reason = STOP.reason or "the machine is about to go"
+        print(f"stopping after step {step}: {reason}: {plan.action.value}", flush=True)
+        saves = plan.action is Action.SAVE
+        save = partial(run.save, step, "stop", released=True) if saves else bool
+        save()
+        left_s = 0.0 if plan.action is Action.RELEASE else run.planning.left_s(STOP_GRACE_S)
+        kept = run.checkpointer.drain(left_s - min(RELEASE_S, left_s / 2), again=save)
+        kept = run.checkpointer.committed == step if saves else kept
+        code = EXIT_FENCED if run.checkpointer.fenced else release(run, plan, kept=kept)
+    code = run.world.announce(code)
+    run.planning.await_agent()
+    return code
 
 
-def release(run: Run) -> int:
-    """Give HEAD away; the exit code. 75 is said only when HEAD says so too."""
+def release(run: Run, plan: Plan | None = None, *, kept: bool = False) -> int:
+    """Give HEAD away; the exit code. 75 is said only when HEAD says so too. On rank 0 only."""
+    checkpointer = run.checkpointer
+    assert checkpointer is not None  # noqa: S101 - rank 0 has one
     try:
-        head = run.fence.release()
+        said = checkpointer.release()
     except FencedError as error:
         print(error, file=sys.stderr, flush=True)
         return EXIT_FENCED
-    except StoreError as error:
+    except (SaverError, OSError) as error:
         run.link.send(WARNING, {"text": f"HEAD could not be released: {error}"})
         return EXIT_ERROR
-    ref = head.current
-    said = {"step": ref.step if ref else 0, "manifest": ref.manifest if ref else ""}
+    if plan is not None:
+        run.planning.ended(plan, step=said["step"], manifest=said["manifest"], kept=kept)
     run.link.send(RELEASED, said)
     return EXIT_RELEASED
 
@@ -289,11 +329,12 @@ def finish(run: Run, progress: Progress) -> int:
     """Commit the final manifest: only then is the job done."""
     progress.flush()
     code = EXIT_FINISHED
+    run.link.excuse(FINAL_GRACE_S)  # no step comes any more, of any rank
     if run.checkpointer is not None:
-        run.link.excuse(FINAL_GRACE_S)  # no step comes any more
-        if not run.save(run.args.steps, "final", final=True):
+        save = partial(run.save, run.args.steps, "final", final=True)
+        if not save():
             return run.world.announce(_leave_diverged(progress, run.args.steps))
-        if not run.checkpointer.drain(FINAL_GRACE_S):
+        if not run.checkpointer.drain(FINAL_GRACE_S, again=save):
             code = EXIT_FENCED if run.checkpointer.fenced else EXIT_ERROR
             print(
                 run.checkpointer.fenced or "the final checkpoint could not be committed",
@@ -308,10 +349,14 @@ def main() -> int:
     args, rank = parse_arguments(__doc__ or ""), int(os.environ.get("RANK", "0"))
     link = Link.connect(os.environ, rank)
     STOP.listen(link)
-    code, world, run = EXIT_ERROR, None, None
+    code, world, run, dial = EXIT_ERROR, None, None, None
     try:
+        job = Job.from_env(os.environ)
+        dial = Dial(job, link, os.environ)
+        if rank == 0:
+            dial.start()
         world = World.join(os.environ, args.device)
-        run = prepare(args, Job.from_env(os.environ), world, link)
+        run = prepare(args, job, world, link, dial.line)
         if world.rank == 0:
             ready_s = time.perf_counter() - _BEGAN_S
             print(f"ready in {ready_s:.3f} s, {_IMPORT_S:.3f} s of it to import torch", flush=True)
@@ -320,17 +365,17 @@ def main() -> int:
         code = train(run)
     except StoppedError:
         code = EXIT_RELEASED
-    except (ValueError, MismatchError, UnusableError, StoreError) as error:
+    except (ValueError, SaverError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
     finally:
-        idle = run is None or run.checkpointer is None or run.checkpointer.close()
+        if run is not None and run.checkpointer is not None:
+            run.checkpointer.close()
+        if dial is not None:
+            dial.close(SAVER_S)
         link.close(exit_code=code)
         code = EXIT_ERROR if code == EXIT_DIVERGED else code  # which no process can end with
         if world is not None:
             world.leave()
-    if not idle:  # its thread must not come back from the store while Python is being taken down
-        sys.stdout.flush()
-        os._exit(code)
     return code
 
 

@@ -6,7 +6,9 @@ gradients and agree after every step on what rank 0 decides or any of them was a
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,6 +63,25 @@ class World:
         values = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         distributed.all_reduce(values)
         return [float(value) for value in values.tolist()]
+
+    @property
+    def per_node(self) -> int:
+        """Ranks on each machine; 0 where its launcher does not say."""
+        told = os.environ.get("LOCAL_WORLD_SIZE", "")
+        return int(told) if told.isdecimal() else 0
+
+    def settled_s(self) -> float:
+        """The time, once this rank's device has done what it was given. Alone there is nobody to
+        be compared with, and nothing is waited for."""
+        if self.size > 1 and self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return time.perf_counter()
+
+    def one_of_all(self, number: float) -> list[float]:
+        """Summed over the ranks: each rank's number at its place. Empty alone."""
+        if self.size == 1:
+            return []
+        return [number if rank == self.rank else 0.0 for rank in range(self.size)]
 
     def follow(self, number: int) -> int:
         """Rank 0's number, on every rank."""

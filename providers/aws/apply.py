@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from providers.aws.clients import Clients, search
+from providers.aws.clients import Clients
 from providers.base import ProviderError
-from providers.setup import Call
+from providers.setup import Call, search
 
 # What AWS says of something that does not exist.
 _ABSENT = (
@@ -16,10 +16,10 @@ _ABSENT = (
 
 
 class Account:
-    """An AWS account, by a profile of the SDK's configuration."""
+    """An AWS account, by a profile of the SDK's configuration, or by clients that stand."""
 
-    def __init__(self, profile: str = "") -> None:
-        self._clients = Clients(profile)
+    def __init__(self, profile: str = "", clients: Clients | None = None) -> None:
+        self._clients = clients or Clients(profile)
 
     def ask(self, call: Call) -> Any:
         """The part of the answer that is wanted, None for what does not exist; an answer of which

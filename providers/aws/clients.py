@@ -27,6 +27,9 @@ _ACCOUNT = ("PendingVerification", "Blocked")
 _CREDENTIALS = "see that `aws sts get-caller-identity` works as the user that runs spotd"
 _POLICY = "`spotctl doctor --policy aws` prints the rights that it needs"
 
+# Regions that are in every account of their partition (AWS's endpoints file names the partitions).
+_HOMES = {"aws": "us-east-1", "aws-cn": "cn-north-1", "aws-us-gov": "us-gov-west-1"}
+
 T = TypeVar("T")
 
 
@@ -105,11 +108,46 @@ class Clients:
     ) -> list[tuple[str, list[T]]]:
         """What `ask` answers for each region, side by side: of all of them, or the first error.
         When this is over no call is on its way any more."""
+        answers, failed = self.wherever(regions, ask)
+        for error in failed.values():
+            raise error
+        return answers
+
+    def wherever(
+        self, regions: Sequence[str], ask: Callable[[str], Iterable[T]]
+    ) -> tuple[list[tuple[str, list[T]]], dict[str, ProviderError]]:
+        """The same, of those regions that answer, and the errors of the others."""
+
+        def one(region: str) -> list[T] | ProviderError:
+            try:
+                return list(ask(region))
+            except ProviderError as error:
+                return error
+
         if len(regions) == 1:
-            return [(regions[0], list(ask(regions[0])))]
-        answers = [self._pool.submit(lambda where: list(ask(where)), region) for region in regions]
-        wait(answers)
-        return [(region, answer.result()) for region, answer in zip(regions, answers, strict=True)]
+            found = [one(regions[0])]
+        else:
+            calls = [self._pool.submit(one, region) for region in regions]
+            wait(calls)
+            found = [call.result() for call in calls]
+        answers: list[tuple[str, list[T]]] = []
+        failed: dict[str, ProviderError] = {}
+        for region, told in zip(regions, found, strict=True):
+            if isinstance(told, ProviderError):
+                failed[region] = told
+            else:
+                answers.append((region, told))
+        return answers, failed
+
+    def credentials(self) -> tuple[str, bool]:
+        """(how they were found, whether they last or are renewed), once a call has used them."""
+        from botocore.credentials import RefreshableCredentials
+
+        with self._lock:
+            found = self._session.get_credentials() if self._session is not None else None
+        if found is None:
+            return "nobody knows", True
+        return str(found.method), isinstance(found, RefreshableCredentials) or not found.token
 
     def _refusal(self, response: Mapping[str, Any], region: str) -> ProviderError:
         found = _translated(response, region)
@@ -117,8 +155,36 @@ class Clients:
             return found
         if found.code in _RIGHTS:
             return AuthError(f"{found}; {_POLICY}", code=found.code)
+        # So EC2 calls it, too, when the account has not opted in to a region.
+        enabled = f"that {region} is enabled: `aws account list-regions`"
+        if found.code != "AuthFailure":
+            enabled = ""
+        elif self._good_beside(region):
+            words = f"{found}; the credentials are good elsewhere: see {enabled}"
+            return UnpreparedError(words, code=found.code)
         self._forget()
-        return AuthError(f"{found}; {_CREDENTIALS}", code=found.code)
+        more = f", and {enabled}" if enabled else ""
+        return AuthError(f"{found}; {_CREDENTIALS}{more}", code=found.code)
+
+    def _good_beside(self, region: str) -> bool:
+        """Whether STS takes the credentials in a region that no account can do without: those that
+        were refused, before anybody looks for new ones."""
+        import botocore.exceptions as failures
+
+        try:
+            home = _HOMES.get(self._partition(region), region)
+            if home == region:
+                return False
+            self._client("sts", home).get_caller_identity()
+        except (failures.BotoCoreError, failures.ClientError, ValueError):
+            return False
+        return True
+
+    def _partition(self, region: str) -> str:
+        """Raises botocore's errors."""
+        with self._lock:
+            session = self._opened()
+            return str(session.get_partition_for_region(region))
 
     def _forget(self) -> None:
         """The next call looks for credentials anew: those in a file may have been changed."""
@@ -147,11 +213,7 @@ class Clients:
 
     def _make(self, service: str, region: str) -> Any:
         import botocore.config
-        import botocore.session
 
-        if self._session is None:
-            self._session = botocore.session.Session(profile=self._profile or None)
-            self._session.register_component("data_loader", _models())
         config = botocore.config.Config(
             connect_timeout=min(CONNECT_S, self._timeout_s),
             read_timeout=self._timeout_s,
@@ -159,14 +221,15 @@ class Clients:
             max_pool_connections=SIDE_BY_SIDE,
             user_agent_extra="spotd",
         )
-        return self._session.create_client(service, region_name=region, config=config)
+        return self._opened().create_client(service, region_name=region, config=config)
 
+    def _opened(self) -> Any:
+        import botocore.session
 
-def search(query: str, answer: Mapping[str, Any]) -> Any:
-    """The part of an answer that a JMESPath names, as `aws --query` does it."""
-    import jmespath  # type: ignore[import-untyped]
-
-    return jmespath.search(query, answer)
+        if self._session is None:
+            self._session = botocore.session.Session(profile=self._profile or None)
+            self._session.register_component("data_loader", _models())
+        return self._session
 
 
 def _no_region(region: str) -> str:

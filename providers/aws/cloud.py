@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from providers import cloudinit
-from providers.aws import leftovers
+from providers.aws import groups, interrupt, leftovers
 from providers.aws.clients import Clients
-from providers.aws.codes import MISMATCH, NOBODYS
+from providers.aws.codes import CODES, MISMATCH, NOBODYS, NOT_LIVE
+from providers.aws.examine import Examination
+from providers.aws.images import Images
 from providers.aws.launch import Fabric, run_instances
 from providers.aws.listing import (
     DEPLOYMENT_TAG,
@@ -21,10 +22,12 @@ from providers.aws.listing import (
     tags_of,
 )
 from providers.aws.market import Market
-from providers.aws.site import IMAGE, Sites
+from providers.aws.settings import Settings
+from providers.aws.site import Sites
 from providers.aws.warnings import Warnings
 from providers.base import (
     EXPIRES_TAG,
+    CapacityType,
     Instance,
     Launched,
     LaunchRequest,
@@ -37,27 +40,13 @@ from providers.base import (
     RejectedError,
     UnknownOutcome,
 )
+from providers.examining import Finding, Need
+from providers.images import Image
+from providers.interrupting import Interruption, not_to_be_taken
+from providers.remarks import Remark
 
 DOCKER = "docker:"
-# Machine types that a job for GPUs may run on; others are named in the configuration.
-PATTERNS = ("p3*", "p4*", "p5*", "p6*", "g4dn*", "g5*", "g6*")
 _ENDED = ("shutting-down", "terminated")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """[providers.NAME] of the configuration. `image` is an AMI or "ssm:PARAMETER"; `network` is
-    "public", or "private" and "jump", where machines have no address of the internet; `queue` is
-    the SQS queue of each region that EventBridge fills."""
-
-    regions: Sequence[str]
-    profile: str = ""
-    instance_types: Sequence[str] = PATTERNS
-    image: str = IMAGE
-    network: str = "public"
-    node_role: str = ""
-    queue: str = ""
-    timeout_s: float = 10.0
 
 
 class AwsCloud:
@@ -71,38 +60,46 @@ class AwsCloud:
     prepared_file = cloudinit.STATE
     # EC2 promises nothing; what it tells is eventually consistent, mostly within seconds.
     visibility_s = 60.0
+    interruption_usd = interrupt.MOST_USD
 
-    def __init__(self, name: str, deployment: str, **settings: Any) -> None:
-        """`settings` are those of `Settings`."""
-        given = Settings(**settings)
+    def __init__(
+        self, name: str, deployment: str, clients: Clients | None = None, **settings: Any
+    ) -> None:
+        """`settings` are those of `Settings`; `clients` those of another adapter with the same
+        profile and patience, whose connections stand."""
+        given = self._settings = Settings(**settings)
         self.name = name
         self._deployment = deployment
         self._regions = tuple(given.regions)
-        self._clients = Clients(given.profile, given.timeout_s)
-        self._market = Market(self._clients, name, self._regions, given.instance_types)
+        self._clients = clients or Clients(given.profile, given.timeout_s)
+        self._market = Market(
+            self._clients,
+            name,
+            self._regions,
+            given.instance_types,
+            many_cards=given.network != "public",
+            reservations=given.reservations,
+        )
         self._sites = Sites(self._clients, given.image, given.network, given.node_role)
+        self._images = Images(self._clients, self._regions, deployment)
         self._warnings = {
             region: Warnings(self._clients, region, deployment, given.queue)
             for region in self._regions
         }
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
-        """What fits and is on sale now, with spot prices of this moment."""
+        """What fits and is on sale now, with spot prices of this moment, in the regions that
+        answer."""
         return [offer for offer in self._market.offers() if request.admits(offer)]
 
     def launch(self, request: LaunchRequest) -> Launched | Pending:
         """RunInstances in one zone, once: what comes of it is known at once, or not at all."""
         region = request.region
-        image = "" if request.image_id.startswith(DOCKER) else request.image_id
-        site = self._sites.site(region, request.zone, image)
-        fabric = Fabric()
-        if request.interconnect:
-            machine = self._market.machine_type(region, request.instance_type)
-            fabric = Fabric(machine.efa_cards if machine else 0)
         tags = {**request.tags, DEPLOYMENT_TAG: self._deployment}
-        body = run_instances(request, tags, site, cloudinit.user_data(request), fabric)
+        if groups.group_of(request):
+            groups.make(self._clients, request, tags)
         try:
-            answer = self._clients.call(region, "run_instances", **body)
+            answer = self._clients.call(region, "run_instances", **self._body(request, tags))
         except RejectedError as error:
             if error.code != MISMATCH:
                 raise
@@ -154,7 +151,8 @@ class AwsCloud:
             self._unless_nobodys(region, "create_tags", Resources=[instance], Tags=[tag])
 
     def leftovers(self) -> Sequence[Leftover]:
-        """Volumes, interfaces and addresses of ours that hang on nothing."""
+        """Volumes, interfaces and addresses of ours that hang on nothing, and placement groups
+        without a machine."""
         answers = self._clients.everywhere(
             self._regions, lambda region: leftovers.find(self._clients, region, self._deployment)
         )
@@ -165,6 +163,67 @@ class AwsCloud:
         region, resource = parted(leftover_id)
         if region:
             leftovers.discard(self._clients, region, resource)
+
+    def remarks(self) -> Sequence[Remark]:
+        """See Remarking.remarks."""
+        return [*CODES.remarks(), *self._market.remarks()]
+
+    def console(self, instance_id: str) -> str:
+        """See Console.console. What EC2 wrote down last of types that do not tell it live."""
+        region, instance = parted(instance_id)
+        if not region:
+            return ""
+        try:
+            answer = self._unless_nobodys(
+                region, "get_console_output", InstanceId=instance, Latest=True
+            )
+        except RejectedError as error:
+            if error.code != NOT_LIVE:
+                raise
+            answer = self._unless_nobodys(region, "get_console_output", InstanceId=instance)
+        return str(answer.get("Output") or "")  # the SDK has read its base64
+
+    def examine(self, needs: Sequence[Need]) -> Sequence[Finding]:
+        """See providers/examining.py. Nothing that was looked up before is believed."""
+        fresh = AwsCloud(self.name, self._deployment, self._clients, **vars(self._settings))
+        return Examination(fresh._clients, self._settings, self._deployment, fresh._body).run(needs)
+
+    def _body(self, request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, Any]:
+        """The parameters of RunInstances. Raises ProviderError."""
+        image = "" if request.image_id.startswith(DOCKER) else request.image_id
+        site = self._sites.site(request.region, request.zone, image)
+        fabric = Fabric()
+        if request.interconnect:
+            machine = self._market.machine_type(request.region, request.instance_type)
+            fabric = Fabric(machine.efa_cards if machine else 0)
+        group, user_data = groups.group_of(request), cloudinit.user_data(request)
+        return run_instances(request, tags, site, user_data, fabric, group)
+
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+        """See ImageMaker: an AMI, in the machine's region."""
+        return self._images.make(instance_id, name, tags)
+
+    def images(self) -> Sequence[Image]:
+        """See ImageMaker: of all regions."""
+        return self._images.all()
+
+    def remove_image(self, image_id: str) -> None:
+        """See ImageMaker: the AMI and its snapshots."""
+        self._images.remove(image_id)
+
+    def interrupt(self, instance_id: str) -> Interruption:
+        """See Interrupter: by an experiment of FIS."""
+        region, instance = parted(instance_id)
+        answer = (
+            self._unless_nobodys(region, "describe_instances", InstanceIds=[instance])
+            if region
+            else {}
+        )
+        for row in instances_of(answer.get("Reservations") or ()):
+            ours = tags_of(row).get(DEPLOYMENT_TAG) == self._deployment
+            if ours and read_instance(region, row).capacity_type is CapacityType.SPOT:
+                return interrupt.interrupt(self._clients, self._deployment, region, instance)
+        raise not_to_be_taken(instance_id)
 
     def _launched_before(
         self, request: LaunchRequest, tags: dict[str, str], error: RejectedError

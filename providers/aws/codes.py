@@ -27,10 +27,21 @@ NOBODYS = frozenset(
         *("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"),
         *("InvalidVolume.NotFound", "InvalidVolumeID.Malformed"),
         *("InvalidNetworkInterfaceID.NotFound", "InvalidNetworkInterfaceId.Malformed"),
-        "InvalidAllocationID.NotFound",
+        *("InvalidAllocationID.NotFound", "InvalidPlacementGroup.Unknown"),
+        "InvalidSnapshot.NotFound",
     }
 )
-IN_USE = frozenset({"VolumeInUse", "InvalidIPAddress.InUse", "InvalidNetworkInterface.InUse"})
+IN_USE = frozenset(
+    {
+        *("VolumeInUse", "InvalidIPAddress.InUse", "InvalidNetworkInterface.InUse"),
+        "InvalidPlacementGroup.InUse",
+    }
+)
+# Of images and what is behind them.
+NAME_TAKEN = "InvalidAMIName.Duplicate"
+IMAGE_GONE = frozenset({"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable"})
+SNAPSHOT_IN_USE = "InvalidSnapshot.InUse"
+NOT_LIVE = "UnsupportedOperation"  # of a console, where the type tells it with its end alone
 BAD_VALUE = "InvalidParameterValue"  # of an interface in use, too: its words alone say that
 
 CODES = Codes(
@@ -50,6 +61,7 @@ CODES = Codes(
         Row("MaxSpotInstanceCountExceeded", QuotaError),
         Row("InstanceLimitExceeded", QuotaError),
         Row("VolumeLimitExceeded", QuotaError),
+        Row("*SnapshotLimitExceeded", QuotaError),
         Row("NetworkInterfaceLimitExceeded", QuotaError),
         Row("RequestLimitExceeded", ThrottledError),
         Row("Throttling*", ThrottledError),
@@ -57,6 +69,7 @@ CODES = Codes(
         Row("TooManyRequestsException", ThrottledError),
         Row("UnauthorizedOperation", AuthError),
         Row("AccessDenied*", AuthError),
+        Row("AuthFailure", UnpreparedError, text="not authorized for images?:"),  # others' AMI
         Row("AuthFailure*", AuthError),
         Row("ExpiredToken*", AuthError),
         Row("RequestExpired", AuthError),
@@ -71,7 +84,10 @@ CODES = Codes(
         Row("InvalidSubnetID.*", UnpreparedError),
         Row("InvalidGroup.*", UnpreparedError),
         Row("InvalidSecurityGroupID.*", UnpreparedError),
+        # Of a gang that was given up meanwhile; whoever asks again makes it again.
+        Row("InvalidPlacementGroup.Unknown", UnknownOutcome),
         Row("InvalidPlacementGroup.*", UnpreparedError),
+        Row("PlacementGroupLimitExceeded", QuotaError),
         Row("ParameterNotFound", UnpreparedError),
         Row("*NonExistentQueue", UnpreparedError),
         Row("QueueDoesNotExist", UnpreparedError),
@@ -80,6 +96,10 @@ CODES = Codes(
         Row(BAD_VALUE, UnpreparedError, text="instance profile"),
         Row("InvalidCapacityReservationId.*", CapacityError),
         Row(MISMATCH, RejectedError),
+        Row("DryRunOperation", RejectedError),  # it would have been taken: nothing was to be done
+        Row("InvalidAMIName.*", RejectedError),
+        Row(SNAPSHOT_IN_USE, RejectedError),
+        Row("IncorrectInstanceState", RejectedError),
         Row("InvalidInstanceType", RejectedError),
         Row("InvalidParameter*", RejectedError),
         Row("InvalidUserData.*", RejectedError),
@@ -95,7 +115,8 @@ CODES = Codes(
         Row("ServiceUnavailable*", UnknownOutcome),
         Row("Unavailable", UnknownOutcome),
         Row("RequestTimeout*", UnknownOutcome),
-        Row("InvalidInstanceID.NotFound", UnknownOutcome),  # of a create that is not visible yet
+        # Nobody's: of something that has gone, or is not visible yet.
+        *(Row(code, UnknownOutcome) for code in sorted(NOBODYS)),
         # Why a create that was accepted came to nothing (StateReason).
         Row("Server.InsufficientInstanceCapacity", CapacityError),
         Row("Server.SpotInstanceTermination", CapacityError),

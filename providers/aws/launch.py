@@ -33,10 +33,16 @@ class Fabric:
 
 
 def run_instances(
-    request: LaunchRequest, tags: Mapping[str, str], site: Site, user_data: str, fabric: Fabric
+    request: LaunchRequest,
+    tags: Mapping[str, str],
+    site: Site,
+    user_data: str,
+    fabric: Fabric,
+    group: str = "",
 ) -> dict[str, Any]:
     """Parameters of RunInstances: one machine, in one subnet and so in one zone, where its client
-    token is idempotent; nothing of it outlives it, and all of it has the `tags` from its start."""
+    token is idempotent; nothing of it outlives it, and all of it has the `tags` from its start.
+    `group` is the placement group that it goes into."""
     pairs = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
     body: dict[str, Any] = {
         "ClientToken": request.token,
@@ -74,8 +80,8 @@ def run_instances(
         body["CapacityReservationSpecification"] = {
             "CapacityReservationTarget": {"CapacityReservationId": request.reservation}
         }
-    if request.gang:
-        body["Placement"] = {"GroupName": request.gang}
+    if group:
+        body["Placement"] = {"GroupName": group}
     body["TagSpecifications"] = [{"ResourceType": kind, "Tags": pairs} for kind in tagged]
     return body
 

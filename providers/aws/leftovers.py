@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from providers.aws import groups
 from providers.aws.clients import Clients
 from providers.aws.codes import BAD_VALUE, IN_USE, NOBODYS
 from providers.aws.listing import name_of, tag_filter, tags_of, us_of
@@ -13,12 +14,13 @@ _DELETES = {
     "vol-": ("delete_volume", "VolumeId"),
     "eni-": ("delete_network_interface", "NetworkInterfaceId"),
     "eipalloc-": ("release_address", "AllocationId"),
+    "spotd-": ("delete_placement_group", "GroupName"),
 }
 
 
 def find(clients: Clients, region: str, deployment: str) -> Iterator[Leftover]:
-    """Volumes that are available, cards and addresses without an association. Raises
-    ProviderError."""
+    """Volumes that are available, cards and addresses without an association, placement groups
+    without a machine. Raises ProviderError."""
     ours = tag_filter(deployment)
     loose = [ours, {"Name": "status", "Values": ["available"]}]
     for row in clients.pages(region, "describe_volumes", "Volumes", Filters=loose):
@@ -45,6 +47,7 @@ def find(clients: Clients, region: str, deployment: str) -> Iterator[Leftover]:
             yield Leftover(
                 name_of(region, row["AllocationId"]), LeftoverKind.ADDRESS, tags_of(row), region
             )
+    yield from groups.find(clients, region, deployment)
 
 
 def discard(clients: Clients, region: str, resource: str) -> None:

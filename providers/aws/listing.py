@@ -63,6 +63,7 @@ def read_instance(region: str, row: Mapping[str, Any]) -> Instance:
         instance_type=row.get("InstanceType", ""),
         capacity_type=_capacity(row),
         host=row.get("PublicIpAddress") or row.get("PrivateIpAddress") or "",
+        private_host=row.get("PrivateIpAddress") or "",
         ssh_user=USER,
         launched_at_us=us_of(row.get("LaunchTime")),
         error=(text or code) if ended and code else "",

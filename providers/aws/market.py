@@ -4,23 +4,40 @@ reservations."""
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from providers.aws.clients import Clients
+from providers.aws.listing import us_of
+from providers.aws.scores import read_scores
 from providers.aws.types import MachineType, read_type
-from providers.base import CapacityType, Offer, ProviderError
+from providers.base import (
+    CONFIGURED,
+    PREPAID,
+    CapacityType,
+    Offer,
+    ProviderError,
+    ThrottledError,
+    UnknownOutcome,
+)
 from providers.prices import price_file
+from providers.remarks import Remark
+from providers.signals import Scores
 
+log = logging.getLogger(__name__)
+
+HICCUPS = 3  # times in a row that a region may give no answer before a person is told
 CATALOG_S = 24 * 3600.0  # types, zones and on-demand prices are asked for so often
 PRICES_REGION = "us-east-1"  # the Price List API is in few regions, and answers for all
 PRODUCT = "Linux/UNIX"
 TYPES_A_QUESTION = 100
+BLOCK_TAIL_US = 1800 * 1_000_000
 _SPOT, _PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
 
 
@@ -36,7 +53,10 @@ class Catalog:
 
 class Market:
     """Offers of some regions. `patterns` are shell patterns of machine types ("p5.*"): thousands
-    of pools that no job asks for cost calls and memory."""
+    of pools that no job asks for cost calls and memory. `many_cards` says that machines may have
+    several network cards, which EC2 gives no public address: without, those that need them for EFA
+    are offered without it. `reservations` are those whose machines are offered, with what an hour
+    costs on top of what is paid already."""
 
     def __init__(
         self,
@@ -45,24 +65,63 @@ class Market:
         regions: Sequence[str],
         patterns: Sequence[str],
         monotonic_s: Callable[[], float] = time.monotonic,
+        *,
+        many_cards: bool = True,
+        reservations: Mapping[str, int] | None = None,
     ) -> None:
         self._clients = clients
+        self._many_cards = many_cards
+        self._reservations = reservations or {}
         self._name = name
         self._regions = regions
         self._patterns = patterns
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._catalogs: dict[str, tuple[float, Catalog]] = {}
+        ask = partial(read_scores, clients)
+        self._failing: dict[str, int] = {}  # region -> how often, up to now
+        self._left_out: dict[str, tuple[str, int]] = {}  # region -> first words, and how often
+        self.scores = Scores("aws", "spot placement scores", ask, monotonic_s)
 
     def offers(self) -> list[Offer]:
-        """Everything on sale now. Raises ProviderError: half a market is none."""
-        answers = self._clients.everywhere(self._regions, self._offers_in)
-        return [offer for _, offers in answers for offer in offers]
+        """Everything on sale now, in the regions that answer; of the others `remarks` tells. Raises
+        ProviderError when none does, and half a region is none."""
+        answers, failed = self._clients.wherever(self._regions, self._offers_in)
+        if not answers:
+            for error in failed.values():
+                raise error
+        self._note(failed)
+        return self.scores.fill_in([offer for _, offers in answers for offer in offers])
 
     def machine_type(self, region: str, name: str) -> MachineType | None:
         """What a type has; None for one that the region has not, or that no pattern names. Raises
         ProviderError."""
         return self._catalog(region).types.get(name)
+
+    def remarks(self) -> list[Remark]:
+        """See Remarking.remarks."""
+        with self._lock:
+            left_out = [
+                Remark(f"region/{self._name}/{region}", text, times)
+                for region, (text, times) in self._left_out.items()
+            ]
+        return [*self.scores.remarks(), *left_out]
+
+    def _note(self, failed: Mapping[str, ProviderError]) -> None:
+        """What a person should mend is told at once; what may be a hiccup when it lasts."""
+        with self._lock:
+            self._failing = {region: self._failing.get(region, 0) + 1 for region in failed}
+            for region, error in failed.items():
+                log.warning("%s: no offers of %s: %s", self._name, region, error)
+                passing = isinstance(error, (UnknownOutcome, ThrottledError))
+                if passing and self._failing[region] < HICCUPS:
+                    continue
+                text = (
+                    f"{region} does not say what it sells, and no machine is asked for there, "
+                    f"while other regions are as good as ever: {error}"
+                )
+                told, times = self._left_out.get(region, (text, 0))
+                self._left_out[region] = (told, times + 1)
 
     def _offers_in(self, region: str) -> Iterator[Offer]:
         catalog = self._catalog(region)
@@ -78,18 +137,24 @@ class Market:
         yield from self._reserved(region, catalog)
 
     def _reserved(self, region: str, catalog: Catalog) -> Iterator[Offer]:
-        """Of each pool the first reservation with a machine to spare: a pool is one offer."""
+        """Of each pool the first reservation with a machine to spare: a pool is one offer. Those of
+        others in the account are none of ours to use up."""
         found: dict[str, Offer] = {}
-        rows = self._reservations(region)
+        rows = self._active(region) if self._reservations else ()
         for row in sorted(rows, key=lambda row: str(row["CapacityReservationId"])):
-            kind, listed = row["InstanceType"], catalog.listed.get(row["InstanceType"], 0)
-            if kind in catalog.types and listed and row.get("AvailableInstanceCount"):
+            kind, ident = row["InstanceType"], row["CapacityReservationId"]
+            known = ident in self._reservations and kind in catalog.types
+            if known and row.get("AvailableInstanceCount"):
                 block = row.get("ReservationType") == "capacity-block"
                 capacity = CapacityType.BLOCK if block else CapacityType.RESERVED
                 place = (row["AvailabilityZone"], row.get("AvailabilityZoneId", ""))
-                # It is paid for whether used or not; what that comes to is on AWS's bill alone.
-                offer = self._offer(
-                    region, catalog, kind, *place, capacity, listed, row["CapacityReservationId"]
+                microusd = self._reservations[ident]
+                offer = replace(
+                    self._offer(region, catalog, kind, *place, capacity, microusd),
+                    reservation=ident,
+                    price_source=CONFIGURED if microusd else PREPAID,
+                    list_microusd_per_h=catalog.listed.get(kind, 0),
+                    ends_at_us=ends_us(row, block=block),
                 )
                 found.setdefault(offer.key, offer)
         yield from found.values()
@@ -103,9 +168,12 @@ class Market:
         zone_id: str,
         capacity: CapacityType,
         microusd: int,
-        reservation: str = "",
     ) -> Offer:
         machine, listed = catalog.types[kind], catalog.listed.get(kind, 0)
+        # EC2 gives a machine of several cards no public address, when it is launched or later.
+        cards = machine.efa_cards
+        joined = cards == 1 or (cards > 1 and self._many_cards)
+        needs = f'network = "private" or "jump" in [providers.{self._name}]'
         return Offer(
             provider=self._name,
             region=region,
@@ -120,8 +188,8 @@ class Market:
             memory_gib=machine.memory_gib,
             cloud="aws",
             zone_id=zone_id,
-            reservation=reservation,
-            interconnect="efa" if machine.efa_cards else "",
+            interconnect="efa" if joined else "",
+            joins_with=needs if cards and not joined else "",
         )
 
     def _spot_prices(self, region: str, catalog: Catalog) -> dict[tuple[str, str], tuple[int, str]]:
@@ -146,7 +214,7 @@ class Market:
                     found[key] = price
         return {key: (microusd, zone_id) for key, (_, microusd, zone_id) in found.items()}
 
-    def _reservations(self, region: str) -> list[dict[str, Any]]:
+    def _active(self, region: str) -> list[dict[str, Any]]:
         return self._clients.pages(
             region,
             "describe_capacity_reservations",
@@ -218,6 +286,15 @@ class Market:
             for row in rows:
                 found.update(read_product(json.loads(str(row))))
         return found
+
+
+def ends_us(row: Mapping[str, Any], *, block: bool) -> int:
+    """When a machine out of it is to be gone; 0 for one without an end. EC2 begins to end those of
+    a capacity block half an hour before its EndDate (EC2 user guide, "Monitor Capacity Blocks": it
+    warns 40 minutes before the end that they end in 10). Those of an on-demand reservation that
+    ends would go on, and cost what they cost on demand."""
+    moment = row.get("EndDate")
+    return us_of(moment) - (BLOCK_TAIL_US if block else 0) if moment else 0
 
 
 def read_product(product: Mapping[str, Any]) -> dict[str, int]:

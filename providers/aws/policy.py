@@ -13,8 +13,10 @@ from providers.base import EXPIRES_TAG
 from providers.policy import (
     CONTROL,
     DEPLOYMENT_TAG,
+    INTERRUPT,
     NODE,
     REAPER,
+    REHEARSE,
     Document,
     Place,
     PolicyFacts,
@@ -25,6 +27,7 @@ _LOOK = (
     *("ec2:DescribeSpotPriceHistory", "ec2:DescribeSpotInstanceRequests", "ec2:DescribeImages"),
     *("ec2:DescribeSubnets", "ec2:DescribeSecurityGroups", "ec2:DescribeAvailabilityZones"),
     *("ec2:DescribeCapacityReservations", "servicequotas:GetServiceQuota"),
+    "ec2:GetSpotPlacementScores",
 )
 # The Price List API is in few regions and answers for all: see PRICES_REGION of market.py.
 _LOOK_AT_PRICES = ("pricing:GetProducts",)
@@ -34,19 +37,37 @@ _HEAR = ("sqs:GetQueueUrl", "sqs:ReceiveMessage", "sqs:DeleteMessage")
 # machine, and nobody here may take it off: neither DetachVolume nor its like is anywhere.
 _LOOK_FOR_LEFTOVERS = (
     *("ec2:DescribeVolumes", "ec2:DescribeNetworkInterfaces", "ec2:DescribeAddresses"),
+    *("ec2:DescribePlacementGroups", "ec2:DescribeSnapshots"),
 )
-_DISCARD = ("ec2:DeleteVolume", "ec2:DeleteNetworkInterface", "ec2:ReleaseAddress")
+_DISCARD = (
+    *("ec2:DeleteVolume", "ec2:DeleteNetworkInterface", "ec2:ReleaseAddress"),
+    *("ec2:DeletePlacementGroup", "ec2:DeregisterImage", "ec2:DeleteSnapshot"),
+)
+# What a dry run shows without a resource to name, as EC2 calls it.
+LOOKED_AT = tuple(
+    action.removeprefix("ec2:")
+    for action in (*_LOOK, *_LOOK_FOR_LEFTOVERS)
+    if action.startswith("ec2:")
+)
+# AMIs are read among _LOOK; of no owner, as their names have it.
+_IMAGES, _SNAPSHOTS = "arn:aws:ec2:*::image/*", "arn:aws:ec2:*::snapshot/*"
 _INSTANCES = "arn:aws:ec2:*:*:instance/*"
 _DISKS, _CARDS = "arn:aws:ec2:*:*:volume/*", "arn:aws:ec2:*:*:network-interface/*"
 _ADDRESSES = "arn:aws:ec2:*:*:elastic-ip/*"
+_GROUPS = "arn:aws:ec2:*:*:placement-group/*"
+_DISCARDED = (_DISKS, _CARDS, _ADDRESSES, _GROUPS, _IMAGES, _SNAPSHOTS)
 _REQUESTS = "arn:aws:ec2:*:*:spot-instances-request/*"
 # Made once in an account, by EC2, with the rights of whoever asks for its first spot machine.
 _SPOT_ROLE = "arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"
+# The same of the first experiment of FIS.
+_FIS_ROLE = "arn:aws:iam::*:role/aws-service-role/fis.amazonaws.com/AWSServiceRoleForFIS"
+_TEMPLATES, _EXPERIMENTS = "arn:aws:fis:*:*:experiment-template/*", "arn:aws:fis:*:*:experiment/*"
+_INTERRUPTIONS = "arn:aws:fis:*:*:action/aws:ec2:send-spot-instance-interruptions"
 # What a machine is made of beside itself.
 _PARTS = (
-    *(_DISKS, _CARDS, _REQUESTS, "arn:aws:ec2:*::image/*"),
+    *(_DISKS, _CARDS, _REQUESTS, _IMAGES),
     *("arn:aws:ec2:*:*:subnet/*", "arn:aws:ec2:*:*:security-group/*"),
-    *("arn:aws:ec2:*:*:capacity-reservation/*", "arn:aws:ec2:*:*:placement-group/*"),
+    *("arn:aws:ec2:*:*:capacity-reservation/*", _GROUPS),
 )
 # Never for a machine, whatever other policy somebody attaches to its role. User data has the host
 # key that a new machine is recognised by.
@@ -60,11 +81,14 @@ _OBJECTS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipar
 
 
 def policies(facts: PolicyFacts) -> dict[str, Document]:
-    """Name -> policy document. The role of the machines is called as its policy."""
+    """Name -> policy document. The roles of the machines and of FIS are called as their policies;
+    that of the control box has REHEARSE as well, because one document could be too long."""
     return {
         facts.name(CONTROL): _document(_control(facts)),
         facts.name(REAPER): _document(_reaper(facts)),
         facts.name(NODE): _document(_node(facts)),
+        facts.name(REHEARSE): _document(_rehearse(facts)),
+        facts.name(INTERRUPT): _document(_interrupt(facts)),
     }
 
 
@@ -78,17 +102,34 @@ def _control(facts: PolicyFacts) -> list[Document]:
         _allow("LookAtPrices", _LOOK_AT_PRICES, ["*"], {}),
         _allow("ReadPublicParameters", ["ssm:GetParameter"], [_PUBLIC_PARAMETERS], _here(facts)),
         *_hear(facts),
+        *_lend(facts),
         _allow("CreateTagged", ["ec2:RunInstances"], [_INSTANCES], create),
         _allow("CreateFromParts", ["ec2:RunInstances"], _PARTS, _here(facts)),
         _allow(
             "TagWhatIsCreated",
             ["ec2:CreateTags"],
-            [_INSTANCES, _DISKS, _CARDS, _REQUESTS],
-            {"StringEquals": {"ec2:CreateAction": "RunInstances"} | tagged},
+            [_INSTANCES, _DISKS, _CARDS, _REQUESTS, _IMAGES, _SNAPSHOTS],
+            {"StringEquals": {"ec2:CreateAction": ["RunInstances", "CreateImage"], **tagged}},
+        ),
+        _allow(
+            "GroupGangs", ["ec2:CreatePlacementGroup"], [_GROUPS], _here(facts, StringEquals=tagged)
+        ),
+        _allow(
+            "TagGroups",
+            ["ec2:CreateTags"],
+            [_GROUPS],
+            {"StringEquals": {"ec2:CreateAction": "CreatePlacementGroup"} | tagged},
         ),
         _move_on_expiry(facts),
         _end_own(facts),
-        _allow("DiscardOwn", _DISCARD, [_DISKS, _CARDS, _ADDRESSES], _own(facts)),
+        _allow("ReadOwn", ["ec2:GetConsoleOutput", "ec2:CreateImage"], [_INSTANCES], _own(facts)),
+        _allow("DiscardOwn", _DISCARD, _DISCARDED, _own(facts)),
+        _allow(
+            "MakeTaggedImages",
+            ["ec2:CreateImage"],
+            [_IMAGES, _SNAPSHOTS],
+            _here(facts, StringEquals=tagged),
+        ),
         _allow(
             "HandOutTheRoleOfMachines",
             ["iam:PassRole"],
@@ -105,10 +146,56 @@ def _control(facts: PolicyFacts) -> list[Document]:
     ]
 
 
+def _rehearse(facts: PolicyFacts) -> list[Document]:
+    """For `spotctl doctor --live --gpu`: experiments of one kind, which end no machine but ours."""
+    role = f"arn:aws:iam::*:role/{facts.name(INTERRUPT)}"
+    tagged = {f"aws:RequestTag/{DEPLOYMENT_TAG}": facts.deployment}
+    made = _here(facts, StringEquals=tagged)
+    return [
+        _allow("UseInterruptions", ["fis:CreateExperimentTemplate"], [_INTERRUPTIONS], {}),
+        _allow("MakeTemplates", ["fis:CreateExperimentTemplate"], [_TEMPLATES], made),
+        _allow("BeginExperiments", ["fis:StartExperiment"], [_EXPERIMENTS], made),
+        _allow("TagExperiments", ["fis:TagResource"], [_TEMPLATES, _EXPERIMENTS], made),
+        _allow(
+            "UseOwnTemplates",
+            ["fis:StartExperiment", "fis:DeleteExperimentTemplate"],
+            [_TEMPLATES],
+            _own(facts),
+        ),
+        _allow("LookAtExperiments", ["fis:GetExperiment"], [_EXPERIMENTS], _own(facts)),
+        _allow(
+            "HandOutTheRoleOfExperiments",
+            ["iam:PassRole"],
+            [role],
+            {"StringEquals": {"iam:PassedToService": "fis.amazonaws.com"}},
+        ),
+        _allow(
+            "MakeTheRoleOfFis",
+            ["iam:CreateServiceLinkedRole"],
+            [_FIS_ROLE],
+            {"StringEquals": {"iam:AWSServiceName": "fis.amazonaws.com"}},
+        ),
+    ]
+
+
+def _interrupt(facts: PolicyFacts) -> list[Document]:
+    """Of an experiment."""
+    return [
+        _allow("Look", ["ec2:DescribeInstances"], ["*"], _here(facts)),
+        _allow("TakeBackOwn", ["ec2:SendSpotInstanceInterruptions"], [_INSTANCES], _own(facts)),
+    ]
+
+
 def _hear(facts: PolicyFacts) -> list[Document]:
     """Of the one queue that the configuration names."""
     queue = facts.account.get("queue", "")
     return [_allow("Hear", _HEAR, [f"arn:aws:sqs:*:*:{queue}"], _here(facts))] if queue else []
+
+
+def _lend(facts: PolicyFacts) -> list[Document]:
+    """The roles that the configuration names under [stores.NAME.lend]."""
+    roles = facts.account.get("lend", "").split()
+    return [_allow("Lend", ["sts:AssumeRole"], roles, {})] if roles else []
 
 
 def _reaper(facts: PolicyFacts) -> list[Document]:
@@ -125,6 +212,7 @@ def _node(facts: PolicyFacts) -> list[Document]:
     elsewhere |= {"NotResource": mine} if mine else {"Resource": ["*"]}
     return [
         *_objects(places),
+        *_prove(facts),
         elsewhere,
         {
             "Sid": "NoControl",
@@ -133,6 +221,23 @@ def _node(facts: PolicyFacts) -> list[Document]:
             "Resource": ["*"],
         },
     ]
+
+
+def _prove(facts: PolicyFacts) -> list[Document]:
+    """Tokens that say which role a machine has, for those alone that the configuration names under
+    [stores.NAME.federate]: Entra takes no other proof of a machine of AWS."""
+    audiences = facts.account.get("prove", "").split()
+    condition = {
+        "ForAllValues:StringEquals": {"sts:IdentityTokenAudience": audiences},
+        "Null": {"sts:IdentityTokenAudience": "false"},  # of none at all, the line above is true
+        "NumericLessThanEquals": {"sts:DurationSeconds": "300"},
+    }
+    return [_allow("Prove", ["sts:GetWebIdentityToken"], ["*"], condition)] if audiences else []
+
+
+def prefix_policy(place: Place) -> Document:
+    """Of a session that reaches nothing but the objects below one prefix."""
+    return _document(_objects([place]))
 
 
 def _end_own(facts: PolicyFacts) -> Document:

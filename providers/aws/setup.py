@@ -1,4 +1,4 @@
-"""What spotd needs in an AWS account: a network in each region, three roles, and a queue of
+"""What spotd needs in an AWS account: a network in each region, four roles, and a queue of
 warnings where one is wanted. `spotctl init aws` prints or applies it."""
 
 from __future__ import annotations
@@ -7,10 +7,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from providers.aws.policy import policies
-from providers.policy import CONTROL, NODE, REAPER, Document
+from providers.aws.roles import HOME, role_steps
+from providers.policy import NODE, Document
 from providers.setup import Call, SetupFacts, Step
 
+# What says who the machines of another cloud are; AUDIENCE is that of [stores.NAME.federate].
+TRUSTS = {"gcp": ("UNIQUE-ID", "AUDIENCE"), "azure": ("TENANT", "OBJECT-ID", "AUDIENCE")}
 NETWORK_TAG = "spotd-network"
 JUMP_TAG = "spotd-jump"  # of what is not for machines
 BLOCK = "10.213.{}/{}"  # of the network; a zone has a sixteenth of it
@@ -18,19 +20,14 @@ GROUP, JUMP_GROUP = "spotd", "spotd-jump"
 RULE = "spotd-warnings"
 DETAIL_TYPES = ("EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation")
 ANYWHERE = "0.0.0.0/0"
-_HOME = "us-east-1"  # of IAM and STS, which have no region
 
 
 def steps(facts: SetupFacts) -> list[Step]:
     """In an order in which each finds what it needs."""
     found = [
-        Step(
-            "the account", Call(_HOME, "sts", "get_caller_identity", {}, "Account"), name="ACCOUNT"
-        )
+        Step("the account", Call(HOME, "sts", "get_caller_identity", {}, "Account"), name="ACCOUNT")
     ]
-    for role, document in policies(facts.policy).items():
-        trusted = _trust(nodes=role == facts.policy.name(NODE))
-        found.extend(_role(role, trusted, document))
+    found.extend(role_steps(facts))
     for region in facts.policy.regions:
         found.extend(_Network(region, facts.network, facts.box).steps())
         if facts.queue:
@@ -38,53 +35,9 @@ def steps(facts: SetupFacts) -> list[Step]:
     return found
 
 
-def roles(facts: SetupFacts) -> dict[str, tuple[Document, Document]]:
-    """Name -> (who may have it, what it may do)."""
-    return {
-        facts.policy.name(role): (
-            _trust(nodes=role == NODE),
-            policies(facts.policy)[facts.policy.name(role)],
-        )
-        for role in (CONTROL, REAPER, NODE)
-    }
-
-
-def _trust(*, nodes: bool) -> Document:
-    """Machines of EC2; the box's roles, too, whoever in the account is allowed to take them."""
-    principal: dict[str, str] = {"Service": "ec2.amazonaws.com"}
-    if not nodes:
-        principal["AWS"] = "arn:aws:iam::$ACCOUNT:root"
-    statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
-    return {"Version": "2012-10-17", "Statement": [statement]}
-
-
-def _role(name: str, trusted: Document, document: Document) -> Iterator[Step]:
-    def iam(operation: str, answer: str, **parameters: Any) -> Call:
-        return Call(_HOME, "iam", operation, parameters, answer)
-
-    as_text = json.dumps(document)
-    yield Step(
-        f"the role {name}",
-        iam("get_role", "Role.Arn", RoleName=name),
-        iam("create_role", "Role.Arn", RoleName=name, AssumeRolePolicyDocument=json.dumps(trusted)),
-    )
-    policy = {"RoleName": name, "PolicyName": name}
-    yield Step(
-        f"what the role {name} may do",
-        iam("get_role_policy", f"PolicyDocument == `{as_text}`", **policy),
-        iam("put_role_policy", "", **policy, PolicyDocument=as_text),
-    )
-    profile = {"InstanceProfileName": name}
-    yield Step(
-        f"the instance profile {name}",
-        iam("get_instance_profile", "InstanceProfile.Arn", **profile),
-        iam("create_instance_profile", "InstanceProfile.Arn", **profile),
-    )
-    yield Step(
-        f"the role of the instance profile {name}",
-        iam("get_instance_profile", "InstanceProfile.Roles[0].RoleName", **profile),
-        iam("add_role_to_instance_profile", "", **profile, RoleName=name),
-    )
+def machines_are(facts: SetupFacts) -> dict[str, str]:
+    """What the configuration says of who machines are."""
+    return {"node_role": facts.policy.name(NODE)}
 
 
 class _Network:

@@ -19,6 +19,8 @@ from providers.base import (
 from providers.codes import THROTTLED_S
 
 CONNECT_S = 3.0
+# azure-identity asks for a token four times; its own pauses (0.8) are half of what a launch has.
+TOKEN_BACKOFF_S = 0.2
 PUBLIC_CLOUD = "https://management.azure.com"
 RETAIL = "https://prices.azure.com"
 PRICES_PATH = "/api/retail/prices"
@@ -67,6 +69,18 @@ class Clients:
         """What `ask` makes of a NetworkManagementClient. Raises ProviderError."""
         return self._translating(lambda: ask(self._client("network", self._make_network)))
 
+    def storage(self, account_url: str, ask: Callable[[Any], T]) -> T:
+        """What `ask` makes of a DataLakeServiceClient of a storage account. Raises
+        ProviderError."""
+
+        def made() -> Any:
+            from azure.storage.filedatalake import DataLakeServiceClient
+
+            options: dict[str, Any] = {"retry_total": 0, **self._timeouts}
+            return DataLakeServiceClient(account_url, self._credential(), **options)
+
+        return self._translating(lambda: ask(self._client(account_url, made)))
+
     def operation(self, url: str) -> Mapping[str, Any]:
         """How far an operation is: {"status": ..., "error": ...}. Raises ProviderError."""
 
@@ -74,6 +88,57 @@ class Clients:
             from azure.core.rest import HttpRequest
 
             return _document(client.send_request(HttpRequest("GET", url)))
+
+        return self.compute(ask)
+
+    def document(
+        self, path: str, version: str, body: Mapping[str, Any] | None = None
+    ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        """(what is at a path of Resource Manager's, the headers of that answer); with a `body` it
+        is put there. Raises ProviderError."""
+
+        def ask(client: Any) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+            from azure.core.rest import HttpRequest
+
+            verb = "GET" if body is None else "PUT"
+            url, parameters = f"{self._endpoint}{path}", {"api-version": version}
+            request = HttpRequest(verb, url, params=parameters, json=body)
+            answer = client.send_request(request)
+            return _document(answer), answer.headers
+
+        return self.compute(ask)
+
+    def placement_scores(self, api: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What Azure answers to a question of `scores.py`, asked in the first region that it names.
+        Raises ProviderError."""
+
+        def ask(client: Any) -> Mapping[str, Any]:
+            from azure.core.rest import HttpRequest
+
+            url = (
+                f"{self._endpoint}/subscriptions/{self._subscription_id}/providers/"
+                f"Microsoft.Compute/locations/{question['desiredLocations'][0]}"
+                "/placementScores/spot/generate"
+            )
+            request = HttpRequest("POST", url, params={"api-version": api}, json=dict(question))
+            return _document(client.send_request(request))
+
+        return self.compute(ask)
+
+    def graph(self, api: str, question: str) -> Mapping[str, Any]:
+        """What Resource Graph answers about the subscription. Raises ProviderError."""
+
+        def ask(client: Any) -> Mapping[str, Any]:
+            from azure.core.rest import HttpRequest
+
+            url = f"{self._endpoint}/providers/Microsoft.ResourceGraph/resources"
+            body = {
+                "subscriptions": [self._subscription_id],
+                "query": question,
+                "options": {"resultFormat": "objectArray"},
+            }
+            request = HttpRequest("POST", url, params={"api-version": api}, json=body)
+            return _document(client.send_request(request))
 
         return self.compute(ask)
 
@@ -91,6 +156,18 @@ class Clients:
                 request = HttpRequest("GET", url, params=dict(page))
             client = self._client("prices", self._make_prices)
             return _document(client.send_request(request))
+
+        return self._translating(ask)
+
+    def blob(self, url: str) -> str:
+        """The text behind an address that says itself who may read it. Raises ProviderError."""
+
+        def ask() -> str:
+            from azure.core.rest import HttpRequest
+
+            answer = self._client("blobs", self._make_blobs).send_request(HttpRequest("GET", url))
+            answer.raise_for_status()
+            return bytes(answer.content).decode(errors="replace")
 
         return self._translating(ask)
 
@@ -131,9 +208,7 @@ class Clients:
         from azure.mgmt.core.policies import ARMChallengeAuthenticationPolicy
 
         scopes = [f"{self._endpoint}/.default"]
-        if "credential" not in self._made:
-            self._made["credential"] = self._make_credential()
-        credential = self._made["credential"]
+        credential = self._credential()
         return client(
             credential,
             self._subscription_id,
@@ -149,6 +224,12 @@ class Clients:
             **self._timeouts,
         )
 
+    def _credential(self) -> Any:
+        """With the lock held."""
+        if "credential" not in self._made:
+            self._made["credential"] = self._make_credential()
+        return self._made["credential"]
+
     def _make_prices(self) -> Any:
         import azure.core.pipeline.policies as steps
         from azure.core import PipelineClient
@@ -157,6 +238,14 @@ class Clients:
         options: dict[str, Any] = {"policies": policies, **self._timeouts}
         return PipelineClient(self._prices_endpoint, **options)
 
+    def _make_blobs(self) -> Any:
+        """No policy reads what comes: it is no document."""
+        import azure.core.pipeline.policies as steps
+        from azure.core import PipelineClient
+
+        options: dict[str, Any] = {"policies": [steps.UserAgentPolicy("spotd")], **self._timeouts}
+        return PipelineClient(self._endpoint, **options)
+
     def _make_credential(self) -> Any:
         """Another authority is one of a cloud that Microsoft's own does not know of."""
         from azure.identity import DefaultAzureCredential
@@ -164,7 +253,8 @@ class Clients:
         elsewhere: dict[str, Any] = {}
         if self._authority:
             elsewhere = {"authority": self._authority, "disable_instance_discovery": True}
-        return DefaultAzureCredential(**elsewhere, **self._timeouts)
+        pauses = {"retry_backoff_factor": TOKEN_BACKOFF_S}
+        return DefaultAzureCredential(**elsewhere, **self._timeouts, **pauses)
 
 
 def failure(error: Mapping[str, Any], retry_after_s: float | None = None) -> ProviderError:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from providers import cloudinit
 from providers.azure import renewal
+from providers.azure.addresses import Addresses
 from providers.azure.clients import Clients
-from providers.azure.creating import GONE, PATIENT, Creation, Pace
+from providers.azure.codes import CODES, NOBODYS
+from providers.azure.creating import GONE, Creation
+from providers.azure.examine import Examination
+from providers.azure.images import Images
 from providers.azure.launch import (
-    IMAGE,
     Site,
     availability_set,
     machine_name,
@@ -23,16 +25,15 @@ from providers.azure.leftovers import Leftovers
 from providers.azure.listing import (
     DEPLOYMENT_TAG,
     TOKEN_TAG,
-    host_of,
     key_of,
-    private_hosts,
-    public_hosts,
     read_instance,
     tags_of,
     views_of,
 )
 from providers.azure.market import Market
+from providers.azure.settings import Settings
 from providers.base import (
+    CapacityType,
     Instance,
     InstanceState,
     Launched,
@@ -42,37 +43,20 @@ from providers.base import (
     Offer,
     OfferRequest,
     Pending,
+    ProviderError,
     UnknownOutcome,
 )
+from providers.examining import Finding, Need
+from providers.images import Image
+from providers.interrupting import Interruption, not_to_be_taken
+from providers.remarks import Remark
 
 DOCKER = "docker:"
-# Sizes that a job for GPUs may run on; others are named in the configuration.
-PATTERNS = ("Standard_ND*", "Standard_NC*", "Standard_NV*A10*")
+EVICTED_S = 2100.0  # the 30 minutes within which Azure evicts a machine on request, and some
 MOST_NAMES = 10_000  # of machines that this process has seen
 
 Row = Mapping[str, Any]
 Machines = list[tuple[Row, Row | None]]  # with their instance views, where these are known
-
-
-@dataclass(frozen=True)
-class Settings:
-    """[providers.NAME] of the configuration. `image` is "publisher:offer:sku:version" or an id;
-    `network` is "public", or "private" and "jump", where machines have no address of the internet;
-    `node_identity` is the resource id of the machines' user assigned identity. The endpoints and
-    `authority`, where tokens come from, are those of the public cloud unless they are given."""
-
-    subscription_id: str
-    resource_group: str
-    regions: Sequence[str]
-    instance_types: Sequence[str] = PATTERNS
-    image: str = IMAGE
-    network: str = "public"
-    node_identity: str = ""
-    endpoint: str = ""
-    authority: str = ""
-    prices_endpoint: str = ""
-    timeout_s: float = 10.0
-    pace: Pace = PATIENT
 
 
 class AzureCloud:
@@ -84,17 +68,21 @@ class AzureCloud:
     # A machine that switches itself off stays allocated, and is paid for until it is deleted.
     power_off: tuple[str, ...] = ()
     prepared_file = cloudinit.STATE
+    interruption_usd = 0.0  # a simulation has no price
     # Azure promises nothing; its lists are answered from caches, mostly seconds old.
     visibility_s = 60.0
 
-    def __init__(self, name: str, deployment: str, **settings: Any) -> None:
-        """`settings` are those of `Settings`."""
-        given = Settings(**settings)
+    def __init__(
+        self, name: str, deployment: str, clients: Clients | None = None, **settings: Any
+    ) -> None:
+        """`settings` are those of `Settings`; `clients` those of another adapter with the same
+        subscription, endpoints and patience, whose connections stand."""
+        given = self._settings = Settings(**settings)
         self.name = name
         self._deployment = deployment
         self._group = given.resource_group
-        self._public = given.network == "public"
-        self._clients = Clients(
+        public = given.network == "public"
+        self._clients = clients or Clients(
             given.subscription_id,
             given.endpoint,
             given.authority,
@@ -102,9 +90,15 @@ class AzureCloud:
             given.timeout_s,
         )
         self._site = Site(
-            given.subscription_id, self._group, given.image, self._public, given.node_identity
+            given.subscription_id, self._group, given.image, public, given.node_identity
         )
-        self._market = Market(self._clients, name, tuple(given.regions), given.instance_types)
+        self._market = Market(
+            self._clients,
+            name,
+            tuple(given.regions),
+            given.instance_types,
+            reservations=given.reservations,
+        )
         self._creation = Creation(self._clients, self._group, given.pace)
         self._leftovers = Leftovers(
             self._clients,
@@ -114,6 +108,10 @@ class AzureCloud:
             self._creation.find,
             self._creation.delete,
         )
+        self._images = Images(
+            self._clients, given.subscription_id, self._group, deployment, self._creation.find
+        )
+        self._addresses = Addresses(self._clients, self._group, public=public)
         self._seen = Seen()
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
@@ -147,8 +145,11 @@ class AzureCloud:
         machines, their run time status, the addresses), however many machines there are."""
         machines = self._machines()
         rows = [(row, view) for row, view in machines if self._is_ours(row)]
-        hosts = self._hosts() if rows else {}
-        found = [read_instance(row, view, host_of(row, hosts)) for row, view in rows]
+        places = self._addresses.of([row for row, _ in rows])
+        found = [
+            read_instance(row, view, *place)
+            for (row, view), place in zip(rows, places, strict=True)
+        ]
         self._seen.add(one.instance_id for one in found if one.state is not InstanceState.FAILED)
         return found
 
@@ -162,15 +163,70 @@ class AzureCloud:
         renewal.renew(self._clients, self._group, self._creation.find, instance_id, expires_at_us)
 
     def leftovers(self) -> Sequence[Leftover]:
-        """Disks, cards and addresses of ours that hang on nothing, and creates that failed."""
+        """Disks, cards and addresses of ours that hang on nothing, creates that failed, and
+        availability sets without a machine."""
         return [*self._leftovers.look()]
 
     def discard(self, leftover_id: str) -> None:
         """Delete one; Azure itself refuses what hangs on a machine."""
         self._leftovers.discard(leftover_id)
 
+    def remarks(self) -> Sequence[Remark]:
+        """See Remarking.remarks."""
+        return [*CODES.remarks(), *self._market.remarks()]
+
+    def console(self, instance_id: str) -> str:
+        """See Console.console: boot diagnostics, which Azure keeps in a blob of its own."""
+        try:
+            told = self._clients.compute(
+                lambda c: c.virtual_machines.retrieve_boot_diagnostics_data(
+                    self._group, instance_id
+                ).as_dict()
+            )
+        except UnknownOutcome as error:
+            if error.code in NOBODYS:
+                return ""
+            raise
+        url = str(told.get("serialConsoleLogBlobUri") or "")
+        return self._clients.blob(url) if url else ""
+
+    def examine(self, needs: Sequence[Need]) -> Sequence[Finding]:
+        """See providers/examining.py."""
+        return Examination(self._clients, self._settings, self._deployment).run(needs)
+
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+        """See ImageMaker."""
+        return self._images.make(instance_id, name, tags)
+
+    def images(self) -> Sequence[Image]:
+        """See ImageMaker."""
+        return self._images.all()
+
+    def remove_image(self, image_id: str) -> None:
+        """See ImageMaker."""
+        self._images.remove(image_id)
+
+    def interrupt(self, instance_id: str) -> Interruption:
+        """See Interrupter: simulateEviction, which comes to something within half an hour."""
+        row = self._creation.find(instance_id)
+        spot = row is not None and read_instance(row).capacity_type is CapacityType.SPOT
+        if row is None or not spot or not self._is_ours(row):
+            raise not_to_be_taken(instance_id)
+        self._clients.compute(
+            lambda c: c.virtual_machines.simulate_eviction(self._group, instance_id)
+        )
+        return Interruption(f"simulateEviction of {instance_id}", EVICTED_S)
+
     def _make_set(self, request: LaunchRequest, tags: Mapping[str, str]) -> None:
-        """The availability set of a gang, which every rank of it asks for."""
+        """The availability set of a gang: whichever rank asks first makes it, and the sweep asks
+        the record by that one's token when no machine is in it any more."""
+        try:
+            self._clients.compute(lambda c: c.availability_sets.get(self._group, request.gang))
+        except ProviderError as error:
+            if error.code not in NOBODYS:
+                raise
+        else:
+            return
         body = availability_set(request, tags)
         self._clients.compute(
             lambda c: c.availability_sets.create_or_update(self._group, request.gang, body)
@@ -197,19 +253,6 @@ class AzureCloud:
         )
         views = views_of(statuses)
         return [(row, views.get(key_of(row))) for row in rows]
-
-    def _hosts(self) -> dict[str, str]:
-        if self._public:
-            return public_hosts(
-                self._clients.network(
-                    lambda c: [one.as_dict() for one in c.public_ip_addresses.list(self._group)]
-                )
-            )
-        return private_hosts(
-            self._clients.network(
-                lambda c: [one.as_dict() for one in c.network_interfaces.list(self._group)]
-            )
-        )
 
     def _is_ours(self, row: Row) -> bool:
         return tags_of(row).get(DEPLOYMENT_TAG) == self._deployment

@@ -37,6 +37,7 @@ _REGION = r"Total Regional Cores|approved Cores quota"
 _NONE = r"(Current|Regional) Limit: 0\b"
 _QUOTA = r"quota|Current Limit"
 _BUSY = r"being (deleted|modified|used)|in progress|conflict|another operation|try again"
+_LINKED = "LinkedAuthorizationFailed"
 
 CODES = Codes(
     "Azure",
@@ -77,7 +78,10 @@ CODES = Codes(
         Row("InvalidAuthenticationToken*", AuthError),
         Row("AuthenticationFailed*", AuthError),
         Row("AuthorizationFailed", AuthError),
-        Row("LinkedAuthorizationFailed", AuthError),
+        # Of what one request names: others' images, and reservations that we may not use.
+        Row(_LINKED, UnpreparedError, text=r"linked scope.*Microsoft\.Compute/(images|galleries)/"),
+        Row(_LINKED, UnpreparedError, Scope.OFFER, r"linked scope.*/capacityReservationGroups/"),
+        Row(_LINKED, AuthError),
         Row("InvalidSubscriptionId", AuthError),
         Row("SubscriptionNotFound", AuthError),
         Row("SubscriptionNotRegistered", AuthError),

@@ -17,7 +17,6 @@ LEAST_DISK_GIB = 256  # drivers, a container and a copy of the code; the image i
 IMAGE = "microsoft-dsvm:ubuntu-hpc:2204:latest"
 ANYWHERE = "any"  # the regional pool: no zone is named, and Azure chooses
 INFINIBAND = "infiniband"
-_OF_A_GANG = ("spotd-deployment", "spotd-job")
 _LEAST_PRICE = 0.00001  # Azure takes five decimals
 # Names of machines, as ARM and host names both allow them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}[A-Za-z0-9_]")
@@ -121,10 +120,11 @@ def shares_fabric(request: LaunchRequest) -> bool:
 
 
 def availability_set(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, Any]:
-    """The body of the set of a gang: one fault domain, so that its machines are close together."""
+    """The body of the set of a gang: one fault domain, so that its machines are close together. It
+    has the `tags` of the rank that asked first."""
     return {
         "location": request.region,
-        "tags": {key: tags[key] for key in _OF_A_GANG if key in tags},
+        "tags": dict(sorted(tags.items())),
         "sku": {"name": "Aligned"},
         "properties": {"platformFaultDomainCount": 1, "platformUpdateDomainCount": 1},
     }
@@ -133,6 +133,9 @@ def availability_set(request: LaunchRequest, tags: Mapping[str, str]) -> dict[st
 def _market(request: LaunchRequest) -> dict[str, Any]:
     if request.capacity_type is CapacityType.ON_DEMAND:
         return {"priority": "Regular"}
+    if request.capacity_type is CapacityType.RESERVED and request.reservation:
+        held = {"capacityReservationGroup": {"id": request.reservation}}
+        return {"priority": "Regular", "capacityReservation": held}
     if request.capacity_type is not CapacityType.SPOT:
         raise RejectedError(f"{request.capacity_type.value} machines of Azure are not supported")
     # -1 is "whatever it costs", which is never more than on demand.

@@ -1,17 +1,30 @@
 """What machines of ours left behind in the resource group: disks, cards and addresses that hang on
-nothing, and creates that failed (a machine's resource without a machine)."""
+nothing, creates that failed (a machine's resource without a machine), and availability sets that no
+machine is in."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from providers.azure.clients import Clients
 from providers.azure.codes import IN_USE, NOBODYS
-from providers.azure.listing import DEPLOYMENT_TAG, region_of, state_of, tags_of, us_of
+from providers.azure.listing import (
+    DEPLOYMENT_TAG,
+    TOKEN_TAG,
+    region_of,
+    state_of,
+    tags_of,
+    us_of,
+)
 from providers.base import InstanceState, Leftover, LeftoverKind, ProviderError, RejectedError
 
 Row = Mapping[str, Any]
+
+# What Azure calls the disk of a machine that is made without a name for it (Azure's migration
+# guide for managed disks in templates: VMNAME_OsDisk_1_RANDOM), here of one that a daemon named.
+_OS_DISK = re.compile(r"(?P<token>spotd-.+)_OsDisk_1_[0-9a-f]+", re.IGNORECASE)
 
 _DELETES: dict[str, tuple[str, str]] = {
     LeftoverKind.DISK.value: ("compute", "disks"),
@@ -49,8 +62,9 @@ class Leftovers:
         ):
             properties = row.get("properties") or {}
             free = not row.get("managedBy") and properties.get("diskState") == "Unattached"
-            if free and self._ours(row):
-                yield _leftover(LeftoverKind.DISK, row, properties)
+            marked = self._marked(row)
+            if free and self._ours(marked):
+                yield _leftover(LeftoverKind.DISK, marked, properties)
         for row in self._clients.network(
             lambda c: [one.as_dict() for one in c.network_interfaces.list(self._group)]
         ):
@@ -65,6 +79,12 @@ class Leftovers:
             held = properties.get("ipConfiguration") or properties.get("natGateway")
             if not held and self._ours(row):
                 yield _leftover(LeftoverKind.ADDRESS, row, properties)
+        for row in self._clients.compute(
+            lambda c: [one.as_dict() for one in c.availability_sets.list(self._group)]
+        ):
+            properties = row.get("properties") or {}
+            if not properties.get("virtualMachines") and self._ours(row):
+                yield _leftover(LeftoverKind.GROUP, row, properties)
 
     def discard(self, leftover_id: str) -> None:
         """Delete one. An unknown id is success; raises RejectedError for what is in use, and for a
@@ -72,17 +92,23 @@ class Leftovers:
         kind, _, name = leftover_id.partition("/")
         if kind == LeftoverKind.HUSK.value and name:
             self._discard_husk(name)
-        if kind not in _DELETES or not name:
+        if kind not in (*_DELETES, LeftoverKind.GROUP.value) or not name:
             return
-        side, operations = _DELETES[kind]
-        ask = self._clients.compute if side == "compute" else self._clients.network
         try:
-            ask(lambda c: getattr(c, operations).begin_delete(self._group, name, polling=False))
+            self._delete_loose(kind, name)
         except ProviderError as error:
             if error.code in IN_USE:
                 raise RejectedError(str(error), code=error.code) from None
             if error.code not in NOBODYS:
                 raise
+
+    def _delete_loose(self, kind: str, name: str) -> None:
+        if kind == LeftoverKind.GROUP.value:
+            self._clients.compute(lambda c: c.availability_sets.delete(self._group, name))
+            return
+        side, operations = _DELETES[kind]
+        ask = self._clients.compute if side == "compute" else self._clients.network
+        ask(lambda c: getattr(c, operations).begin_delete(self._group, name, polling=False))
 
     def _discard_husk(self, name: str) -> None:
         row = self._find(name)
@@ -94,6 +120,16 @@ class Leftovers:
             self._delete(name)
         elif state is not InstanceState.STOPPING:
             raise RejectedError(f"{name} is a machine, and no create that failed")
+
+    def _marked(self, row: Row) -> Row:
+        """A disk, with the tags that its name stands for where it has none: Azure takes no tags for
+        it in the request that makes it. The group is the deployment's own, and the record says
+        whether it asked for that token."""
+        found = _OS_DISK.fullmatch(str(row["name"]))
+        if found is None or {DEPLOYMENT_TAG, TOKEN_TAG} & tags_of(row).keys():
+            return row
+        told = {DEPLOYMENT_TAG: self._deployment, TOKEN_TAG: found["token"].lower()}
+        return {**row, "tags": {**tags_of(row), **told}}
 
     def _ours(self, row: Row) -> bool:
         return tags_of(row).get(DEPLOYMENT_TAG) == self._deployment

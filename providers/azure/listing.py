@@ -20,7 +20,9 @@ _FAILED = "ProvisioningState/failed"
 Row = Mapping[str, Any]
 
 
-def read_instance(row: Row, view: Row | None = None, host: str = "") -> Instance:
+def read_instance(
+    row: Row, view: Row | None = None, host: str = "", private_host: str = ""
+) -> Instance:
     """One machine: as it is listed, with its instance view where that is known."""
     tags, region = tags_of(row), region_of(row)
     state = state_of(row, view)
@@ -36,6 +38,7 @@ def read_instance(row: Row, view: Row | None = None, host: str = "") -> Instance
         instance_type=(properties.get("hardwareProfile") or {}).get("vmSize") or "",
         capacity_type=_capacity(properties),
         host=host,
+        private_host=private_host,
         ssh_user=(properties.get("osProfile") or {}).get("adminUsername") or "",
         launched_at_us=us_of(properties.get("timeCreated")),
         error=error,
@@ -87,35 +90,6 @@ def views_of(rows: Iterable[Row]) -> dict[str, Row]:
     """Instance views by the key of their machine."""
     found = ((row, (row.get("properties") or {}).get("instanceView")) for row in rows)
     return {key_of(row): view for row, view in found if view}
-
-
-def public_hosts(rows: Iterable[Row]) -> dict[str, str]:
-    """Key of a card -> its address, of public IP addresses."""
-    found = {}
-    for row in rows:
-        properties = row.get("properties") or {}
-        where = str((properties.get("ipConfiguration") or {}).get("id") or "").lower()
-        if where and properties.get("ipAddress"):
-            found[where.partition("/ipconfigurations/")[0]] = str(properties["ipAddress"])
-    return found
-
-
-def private_hosts(rows: Iterable[Row]) -> dict[str, str]:
-    """Key of a card -> its address, of network interfaces."""
-    found: dict[str, str] = {}
-    for row in rows:
-        for ip in (row.get("properties") or {}).get("ipConfigurations") or ():
-            address = (ip.get("properties") or {}).get("privateIPAddress")
-            if address:
-                found.setdefault(key_of(row), str(address))
-    return found
-
-
-def host_of(row: Row, hosts: Mapping[str, str]) -> str:
-    """The address of a machine, by its cards; "" when it has none yet."""
-    network = (row.get("properties") or {}).get("networkProfile") or {}
-    keys = [str(card.get("id") or "").lower() for card in network.get("networkInterfaces") or ()]
-    return next((hosts[key] for key in keys if key in hosts), "")
 
 
 def key_of(row: Row) -> str:

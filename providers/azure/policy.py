@@ -16,11 +16,30 @@ from providers.policy import CONTROL, NODE, REAPER, Document, Place, PolicyFacts
 
 _MACHINES = "Microsoft.Compute/virtualMachines"
 MARKET = "market"
-_LOOK = (f"{_MACHINES}/read", f"{_MACHINES}/instanceView/read")
-# Sizes, quotas, how far an operation is, and the run time statuses of machines.
+_LOOK = (
+    *(f"{_MACHINES}/read", f"{_MACHINES}/instanceView/read"),
+    f"{_MACHINES}/retrieveBootDiagnosticsData/action",  # what a console says
+)
+# Sizes, quotas, placement scores, how far an operation is, and the run time statuses of machines.
 _LOOK_EVERYWHERE = (
     *("Microsoft.Compute/skus/read", "Microsoft.Compute/locations/usages/read"),
     *("Microsoft.Compute/locations/operations/read", f"{_MACHINES}/read"),
+    "Microsoft.Compute/locations/placementScores/generate/action",
+    "Microsoft.ResourceGraph/resources/read",  # eviction rates
+)
+# Machines out of capacity reservation groups that the configuration names.
+_GROUPS = "Microsoft.Compute/capacityReservationGroups"
+_RESERVED = (f"{_GROUPS}/read", f"{_GROUPS}/capacityReservations/read", f"{_GROUPS}/deploy/action")
+# For `spotctl doctor`: what we may, and what there is for machines.
+_EXAMINE = (
+    "Microsoft.Authorization/permissions/read",
+    "Microsoft.Network/virtualNetworks/subnets/read",
+    "Microsoft.Network/networkSecurityGroups/read",
+)
+_EXAMINE_EVERYWHERE = (
+    "Microsoft.Resources/subscriptions/read",
+    "Microsoft.Authorization/permissions/read",
+    "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
 )
 _MAKE = (
     *(f"{_MACHINES}/write", "Microsoft.Compute/disks/write"),
@@ -40,6 +59,15 @@ _END = (
     *(f"{_MACHINES}/delete", "Microsoft.Compute/disks/delete"),
     *("Microsoft.Network/networkInterfaces/delete", "Microsoft.Network/publicIPAddresses/delete"),
 )
+_REHEARSE = (f"{_MACHINES}/simulateEviction/action",)  # for `spotctl doctor --live --gpu`
+_DISCARD = ("Microsoft.Compute/availabilitySets/delete",)
+# Images of machines, by snapshots of their disks, which are read as if for somebody outside.
+_IMAGES = (
+    *("Microsoft.Compute/images/read", "Microsoft.Compute/images/write"),
+    *("Microsoft.Compute/images/delete", "Microsoft.Compute/disks/beginGetAccess/action"),
+    *("Microsoft.Compute/snapshots/read", "Microsoft.Compute/snapshots/write"),
+    "Microsoft.Compute/snapshots/delete",
+)
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _OBJECTS = (f"{_BLOBS}/read", f"{_BLOBS}/write", f"{_BLOBS}/delete", f"{_BLOBS}/add/action")
 
@@ -47,10 +75,13 @@ _OBJECTS = (f"{_BLOBS}/read", f"{_BLOBS}/write", f"{_BLOBS}/delete", f"{_BLOBS}/
 def policies(facts: PolicyFacts) -> dict[str, Document]:
     """Name -> role definition, with the condition of its assignment where it has data actions."""
     control, node = facts.own_places("az"), facts.node_places("az")
-    look = (*_LOOK, *_LOOK_FOR_LEFTOVERS)
+    look = (*_LOOK, *_LOOK_FOR_LEFTOVERS, *_EXAMINE)
+    may = (*look, *_RESERVED, *_MAKE, *_END, *_DISCARD, *_IMAGES, *_REHEARSE)
     return {
-        facts.name(CONTROL): _role(facts, CONTROL, (*look, *_MAKE, *_END), control),
-        facts.name(MARKET): _role(facts, MARKET, _LOOK_EVERYWHERE, [], everywhere=True),
+        facts.name(CONTROL): _role(facts, CONTROL, may, control),
+        facts.name(MARKET): _role(
+            facts, MARKET, (*_LOOK_EVERYWHERE, *_EXAMINE_EVERYWHERE), [], everywhere=True
+        ),
         facts.name(REAPER): _role(facts, REAPER, (f"{_MACHINES}/read", *_END), []),
         facts.name(NODE): _role(facts, NODE, (), node),
     }

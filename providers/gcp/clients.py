@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ class Clients:
     """Clients of one project, made when first used, with plain REST and without retries: the
     daemon repeats what is worth it. Credentials come from `credentials_file` or through the SDK's
     own chain, which renews what expires. `endpoints` are addresses other than Google's own, of
-    "compute" and "billing" (Private Service Connect)."""
+    "compute" and of other services by their names (Private Service Connect)."""
 
     def __init__(
         self,
@@ -64,26 +65,30 @@ class Clients:
         self, zone: str, body: Mapping[str, Any], request_id: str, timeout_s: float | None = None
     ) -> Any:
         """The operation of `instances.insert`; `body` is an Instance as it goes over the wire."""
-        from google.cloud import compute_v1
-        from google.protobuf.json_format import ParseError
-
-        try:
-            machine = compute_v1.Instance.from_json(json.dumps(body), ignore_unknown_fields=False)
-        except ParseError as error:
-            raise RejectedError(f"the SDK cannot say what is asked for: {error}") from None
         return self.call(
             "Instances",
             "insert_unary",
             timeout_s=timeout_s,
             zone=zone,
-            instance_resource=machine,
+            instance_resource=_message("Instance", body),
+            request_id=request_id,
+        )
+
+    def insert_image(self, body: Mapping[str, Any], request_id: str) -> Any:
+        """The operation of `images.insert`, of a disk that may be in use; `body` is an Image as it
+        goes over the wire."""
+        return self.call(
+            "Images",
+            "insert_unary",
+            image_resource=_message("Image", body),
+            force_create=True,
             request_id=request_id,
         )
 
     def aggregated(
-        self, collection: str, rows: str, only: str = "", **fields: Any
+        self, collection: str, rows: str, only: str = "", of: str = "zones", **fields: Any
     ) -> list[tuple[str, list[Any]]]:
-        """(zone, its rows) of all zones and pages; `only` is a filter. With
+        """(zone, its rows) of all zones, or `of` all "regions", and pages; `only` is a filter. With
         `include_all_scopes=True` also those that have none. Raises ProviderError: half an answer is
         none."""
         fields |= {"filter": only} if only else {}
@@ -99,8 +104,23 @@ class Clients:
                 for scope, scoped in page.items.items():
                     _check_whole(f"{collection} of {scope}", scoped.warning, ())
                     kind, _, zone = scope.partition("/")
-                    if kind == "zones":
+                    if kind == of:
                         found.append((zone, list(getattr(scoped, rows))))
+        return found
+
+    def listed(self, collection: str, only: str) -> list[Any]:
+        """The rows of what is in no zone; `only` is a filter. Raises ProviderError: half an answer
+        is none."""
+        found: list[Any] = []
+        with _translating():
+            pages = self._client(collection).list(
+                request={"project": self.project, "max_results": A_PAGE, "filter": only},
+                retry=None,
+                timeout=self._timeout_s,
+            )
+            for page in pages.pages:
+                _check_whole(collection, page.warning, ())
+                found.extend(page.items)
         return found
 
     def skus(self) -> Iterator[dict[str, Any]]:
@@ -110,24 +130,65 @@ class Clients:
         while True:
             parameters = {"currencyCode": "USD", "pageSize": A_PAGE_OF_SKUS, "pageToken": token}
             with _translating():
-                from google.api_core import exceptions
-
-                session, universe = self._billing()
-                host = self._endpoints.get("billing") or f"https://cloudbilling.{universe}"
-                answer = session.get(
-                    f"{host}/v1/services/{COMPUTE_PRODUCTS}/skus",
+                page, _ = self._ask(
+                    "cloudbilling",
+                    "GET",
+                    f"/v1/services/{COMPUTE_PRODUCTS}/skus",
                     params={key: value for key, value in parameters.items() if value},
-                    timeout=self._timeout_s,
                 )
-                if answer.status_code >= 400:
-                    raise exceptions.from_http_response(answer)
-                page = answer.json()
-                if not isinstance(page, dict):
-                    raise ValueError("the Cloud Billing Catalog answers with no object")
             yield from page.get("skus") or ()
             token = str(page.get("nextPageToken") or "")
             if not token:
                 return
+
+    def with_credentials(self, ask: Callable[[Any, Any], T]) -> T:
+        """What `ask` makes of the credentials themselves and of a transport for the SDK's own
+        questions about them. Raises ProviderError."""
+        with _translating():
+            from google.auth.transport.requests import Request
+
+            with self._lock:
+                credentials = self._load()
+            return ask(credentials, partial(Request(), timeout=self._timeout_s))
+
+    def rows(self, collection: str, **fields: Any) -> list[Any]:
+        """All rows of a plain list. Raises ProviderError."""
+        with _translating():
+            request = {"project": self.project, **fields}
+            pager = self._client(collection).list(
+                request=request, retry=None, timeout=self._timeout_s
+            )
+            return [*pager]
+
+    def ask(
+        self, service: str, verb: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], Mapping[str, str]]:
+        """(answer, its headers) of another service of Google's ("cloudquotas"). Raises
+        ProviderError."""
+        with _translating():
+            return self._ask(service, verb, path, json=body)
+
+    def who(self) -> str:
+        """The account that the credentials are, as far as they say. Raises ProviderError."""
+        with _translating(), self._lock:
+            found = self._load()
+        email = getattr(found, "service_account_email", "") or getattr(found, "account", "")
+        return str(email or type(found).__module__.rpartition(".")[2])
+
+    def _ask(
+        self, service: str, verb: str, path: str, **more: Any
+    ) -> tuple[dict[str, Any], Mapping[str, str]]:
+        from google.api_core import exceptions
+
+        session, universe = self._authorized()
+        host = self._endpoints.get(service) or f"https://{service}.{universe}"
+        answer = session.request(verb, f"{host}{path}", timeout=self._timeout_s, **more)
+        if answer.status_code >= 400:
+            raise exceptions.from_http_response(answer)
+        document = answer.json()
+        if not isinstance(document, dict):
+            raise ValueError(f"{service} answers with no object")
+        return document, answer.headers
 
     def side_by_side(self, things: Sequence[T], ask: Callable[[T], R]) -> list[R]:
         """`ask` of each, some at once; the first error. None is on its way when this is over."""
@@ -157,7 +218,7 @@ class Clients:
                 )
             return client
 
-    def _billing(self) -> tuple[Any, str]:
+    def _authorized(self) -> tuple[Any, str]:
         """(session, the domain that the credentials are good for)."""
         with self._lock:
             if self._session is None:
@@ -181,6 +242,17 @@ class Clients:
                 found, _ = google.auth.default(scopes=[SCOPE])
             self._credentials = found
         return self._credentials
+
+
+def _message(name: str, body: Mapping[str, Any]) -> Any:
+    """A message of the SDK. Raises RejectedError for what it has no words for."""
+    from google.cloud import compute_v1
+    from google.protobuf.json_format import ParseError
+
+    try:
+        return getattr(compute_v1, name).from_json(json.dumps(body), ignore_unknown_fields=False)
+    except ParseError as error:
+        raise RejectedError(f"the SDK cannot say what is asked for: {error}") from None
 
 
 @contextmanager
@@ -218,12 +290,18 @@ def _translated(error: Any) -> ProviderError:
     headers: Mapping[str, str] = getattr(error.response, "headers", None) or {}
     asked = str(headers.get("Retry-After", ""))
     words = str(error.message).partition(": ")  # "POST https://…: what it says"
-    text = words[2] if words[0].startswith(("GET ", "POST ", "DELETE ")) else str(error.message)
+    text = (
+        words[2]
+        if words[0].startswith(("GET ", "POST ", "PATCH ", "DELETE "))
+        else str(error.message)
+    )
     reason = getattr(error, "reason", None)  # of google.rpc.ErrorInfo
     found = [*reasons, str(reason or "")]
-    return http_error(
-        int(error.code or 0), found, text, float(asked) if asked.isdecimal() else None
-    )
+    pause_s = float(asked) if asked.isdecimal() else None
+    told = http_error(int(error.code or 0), found, text, pause_s)
+    if isinstance(told, AuthError) and int(error.code or 0) == 401:
+        return AuthError(f"{told}; {FIX}", code=told.code)
+    return told
 
 
 def _words(error: Exception) -> str:

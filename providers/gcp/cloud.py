@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from providers import cloudinit
@@ -24,10 +23,13 @@ from providers.base import (
     ProviderError,
     RejectedError,
 )
-from providers.gcp import leftovers
+from providers.examining import Finding, Need
+from providers.gcp import fabric, leftovers
 from providers.gcp.clients import Clients
-from providers.gcp.codes import CHANGED, EXISTS, nobodys, operation_error
+from providers.gcp.codes import CHANGED, CODES, EXISTS, nobodys, operation_error
+from providers.gcp.examine import Examination
 from providers.gcp.hostkeys import HostKeys
+from providers.gcp.images import Images
 from providers.gcp.launch import Site, instance
 from providers.gcp.listing import alive, read_instance, same_machine
 from providers.gcp.market import Market
@@ -42,36 +44,16 @@ from providers.gcp.names import (
 )
 from providers.gcp.operations import ATTEMPTS, done, request_id, unfinished_creates
 from providers.gcp.preemptions import Preemptions
+from providers.gcp.settings import Settings
+from providers.images import Image
+from providers.interrupting import Interruption, not_to_be_taken
+from providers.remarks import Remark
 
 DOCKER = "docker:"
-IMAGE = (
-    "projects/ubuntu-os-accelerator-images/global/images/family/"
-    "ubuntu-accelerator-2404-amd64-with-nvidia-580"
-)
-# Machine types with GPUs of their own; others are named in the configuration.
-PATTERNS = ("a2*", "a3*", "a4*", "g2*")
 LAUNCH_S = 9.0  # of the ten that the port gives
+HEARD_S = 600.0  # ours, of an interruption that was asked for: Google promises nothing
+CONSOLE_BYTES = 16 << 10  # of its end
 POLL_S = 1.0  # between looks at an operation, at first a tenth of it
-
-
-@dataclass(frozen=True)
-class Settings:
-    """[providers.NAME] of the configuration. `image` is a link without its host; `network` is
-    "public", or "private" and "jump", where machines have no address of the internet; `subnetwork`
-    is its name in each region; `patience_s` is how long a launch waits for its operation."""
-
-    project: str
-    regions: Sequence[str]
-    credentials_file: Path | None = None
-    instance_types: Sequence[str] = PATTERNS
-    image: str = IMAGE
-    network: str = "public"
-    subnetwork: str = "spotd"
-    node_service_account: str = ""
-    compute_endpoint: str = ""
-    billing_endpoint: str = ""
-    timeout_s: float = 10.0
-    patience_s: float = 5.0
 
 
 class GcpCloud:
@@ -85,27 +67,43 @@ class GcpCloud:
     # maxRunDuration is over. It is listed as one that ends, so that whoever looks deletes it.
     power_off = ("sudo", "-n", "shutdown", "-h", "now")
     prepared_file = cloudinit.STATE
+    interruption_usd = 0.0  # a simulation has no price
     # Nothing is promised. An operation that is on its way is listed by itself (operations.py).
     visibility_s = 60.0
 
-    def __init__(self, name: str, deployment: str, **settings: Any) -> None:
-        """`settings` are those of `Settings`."""
+    def __init__(
+        self, name: str, deployment: str, clients: Clients | None = None, **settings: Any
+    ) -> None:
+        """`settings` are those of `Settings`; `clients` those of another adapter with the same
+        project, credentials and patience, whose connections stand."""
         given = Settings(**settings)
         self.name = name
         self._deployment = deployment
         self._patience_s = given.patience_s
-        endpoints = {"compute": given.compute_endpoint, "billing": given.billing_endpoint}
-        self._clients = Clients(given.project, given.credentials_file, endpoints, given.timeout_s)
-        self._market = Market(self._clients, name, tuple(given.regions), given.instance_types)
+        self._settings = given
+        self._clients = clients or Clients(
+            given.project, given.credentials_file, given.endpoints(), given.timeout_s
+        )
+        self._market = Market(
+            self._clients,
+            name,
+            tuple(given.regions),
+            given.instance_types,
+            fabric=bool(given.fabric),
+            reservations=given.reservations,
+            flex_start=given.flex_start,
+        )
         self._site = Site(
             project=given.project,
             image=given.image,
             subnetwork=given.subnetwork,
+            fabric=given.fabric,
             public=given.network == "public",
             account=given.node_service_account,
         )
         self._host_keys = HostKeys(self._clients)
         self._preemptions = Preemptions(self._clients)
+        self._images = Images(self._clients, deployment)
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
         """What fits and is on sale now, with the prices of this hour."""
@@ -121,6 +119,8 @@ class GcpCloud:
         self._check_price(request, labels)
         named = "" if request.image_id.startswith(DOCKER) else request.image_id
         site = replace(self._site, image=named or self._site.image)
+        if fabric.policy_of(request):
+            fabric.make_policy(self._clients, request, tags, deadline_s)
         body = instance(request, labels, site, cloudinit.user_data(request, host_key=False))
         for attempt in range(ATTEMPTS):
             operation = self._insert(request, body, attempt, deadline_s)
@@ -166,12 +166,56 @@ class GcpCloud:
             self._move_expiry(instance_id, expires_at_us)  # somebody was faster: by what is now
 
     def leftovers(self) -> Sequence[Leftover]:
-        """Disks of ours that no machine uses."""
+        """Disks and placement policies of ours that no machine uses."""
         return leftovers.find(self._clients, self._deployment)
 
     def discard(self, leftover_id: str) -> None:
         """Delete one; Compute Engine itself refuses what a machine uses."""
         leftovers.discard(self._clients, leftover_id)
+
+    def remarks(self) -> Sequence[Remark]:
+        """See Remarking.remarks."""
+        return [*CODES.remarks(), *self._market.scores.remarks()]
+
+    def console(self, instance_id: str) -> str:
+        """See Console.console; port 1 is where the image's kernel and cloud-init write."""
+        zone, name = parted(instance_id)
+        if not zone:
+            return ""
+        answer = self._unless_nobodys(
+            "Instances", "get_serial_port_output", zone=zone, instance=name, start=-CONSOLE_BYTES
+        )
+        return str(answer.contents) if answer is not None else ""
+
+    def examine(self, needs: Sequence[Need]) -> Sequence[Finding]:
+        """See providers/examining.py."""
+        return Examination(self._clients, self._settings, self._deployment).run(needs)
+
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+        """See ImageMaker."""
+        return self._images.make(instance_id, name, tags)
+
+    def images(self) -> Sequence[Image]:
+        """See ImageMaker."""
+        return self._images.all()
+
+    def remove_image(self, image_id: str) -> None:
+        """See ImageMaker."""
+        self._images.remove(image_id)
+
+    def interrupt(self, instance_id: str) -> Interruption:
+        """See Interrupter: simulateMaintenanceEvent, which a Spot machine ends of."""
+        row, (zone, name) = self._find(instance_id), parted(instance_id)
+        ours = row is not None and row.labels.get(DEPLOYMENT_TAG) == self._deployment
+        if not ours or read_instance(row).capacity_type is not CapacityType.SPOT:
+            raise not_to_be_taken(instance_id)
+        operation = self._clients.call(
+            "Instances", "simulate_maintenance_event_unary", zone=zone, instance=name
+        )
+        error = operation_error(operation) if done(operation) else None
+        if error is not None:
+            raise error
+        return Interruption(f"simulateMaintenanceEvent: operation {operation.name}", HEARD_S)
 
     def _insert(
         self, request: LaunchRequest, body: Mapping[str, Any], attempt: int, deadline_s: float

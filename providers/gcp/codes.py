@@ -68,6 +68,7 @@ CODES = Codes(
         Row("HTTP 429", ThrottledError),
         # Credentials, and what they are worth.
         Row("*", UnpreparedError, Scope.ZONE, _ZONE),
+        Row("forbidden", UnpreparedError, text=r"images\.useReadOnly"),  # others' image
         Row("authError", AuthError),
         Row("HTTP 401", AuthError),
         Row("forbidden", AuthError),

@@ -8,10 +8,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from providers.base import CapacityType, LaunchRequest
+from providers.gcp import fabric
+from providers.gcp.notice import NOTICE_ATTRIBUTE
 
 LEAST_DISK_GIB = 200  # drivers, a container and a copy of the code
 NOTICE_S = 120  # between `preempted` and the end; the API takes 0 or 120
 FLEX_START_S = 7 * 86_400  # the longest life that flex-start gives
+WAITS_S = 7200  # how long flex-start may wait for a machine, at most; a job may give up before
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"  # what it may do, its role says
 FIREWALL_TAG = "spotd"
 RESERVATION_NAME = "compute.googleapis.com/reservation-name"
@@ -22,11 +25,13 @@ _HYPERDISK = ("a3-ultragpu-*", "a4-*", "a4x-*")
 @dataclass(frozen=True)
 class Site:
     """What a project has for our machines: `image` as a partial link, `subnetwork` by name in each
-    region, whether machines get a `public` address, and the service `account` that they are."""
+    region, `fabric`, what the names of those for GPUDirect begin with, whether machines get a
+    `public` address, and the service `account` that they are."""
 
     project: str
     image: str
     subnetwork: str = "spotd"
+    fabric: str = ""
     public: bool = True
     account: str = ""
 
@@ -44,6 +49,9 @@ def instance(
     }
     if site.public:
         card["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
+    more = fabric.cards(request, site.project, site.fabric)
+    if more:
+        card["nicType"] = "GVNIC"
     hyperdisk = any(fnmatchcase(request.instance_type, kind) for kind in _HYPERDISK)
     disk = {
         "sourceImage": site.image,
@@ -57,10 +65,16 @@ def instance(
         "labels": labels,
         "tags": {"items": [FIREWALL_TAG]},
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
-        "networkInterfaces": [card],
+        "networkInterfaces": [card, *more],
         "scheduling": _scheduling(request),
         "metadata": {"items": [*_metadata(request, user_data)]},
     }
+    if body["scheduling"]["provisioningModel"] == "FLEX_START":
+        body["params"] = {"requestValidForDuration": {"seconds": str(WAITS_S)}}
+    policy = fabric.policy_of(request)
+    if policy:
+        where = f"projects/{site.project}/regions/{request.region}"
+        body["resourcePolicies"] = [f"{where}/resourcePolicies/{policy}"]
     if site.account:
         body["serviceAccounts"] = [{"email": site.account, "scopes": [SCOPE]}]
     if request.reservation:
@@ -104,10 +118,12 @@ def _model(request: LaunchRequest) -> str:
 
 
 def _metadata(request: LaunchRequest, user_data: str) -> list[dict[str, str]]:
-    """OS Login would take the keys' place. The image's agent makes the host keys at the first boot
-    and publishes them as guest attributes, where those are allowed."""
+    """The machine is told how long its notice is, because nobody else tells it. OS Login would take
+    the keys' place. The image's agent makes the host keys at the first boot and publishes them as
+    guest attributes, where those are allowed."""
     user, key = request.ssh_user, request.ssh_public_key.strip()
     items = {
+        **({NOTICE_ATTRIBUTE: str(NOTICE_S)} if _model(request) == "SPOT" else {}),
         "block-project-ssh-keys": "TRUE",
         "enable-guest-attributes": "TRUE",
         "enable-oslogin": "FALSE",

@@ -48,6 +48,7 @@ def read_instance(row: Any, host_key: str = "") -> Instance:
         instance_type=last(row.machine_type),
         capacity_type=_capacity(row),
         host=_host(row) if host_key else "",  # nobody is to log in before that is known
+        private_host=next((str(c.network_i_p) for c in row.network_interfaces), ""),
         ssh_user=USER,
         host_public_key=host_key,
         launched_at_us=us_of(row.creation_timestamp),

@@ -6,20 +6,26 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
-from providers.base import CapacityType, Offer, UnpreparedError
+from providers.base import CONFIGURED, PREPAID, CapacityType, Offer, UnpreparedError
 from providers.gcp.clients import Clients
+from providers.gcp.fabric import CARDS, GPUDIRECT
 from providers.gcp.names import last, region_of
+from providers.gcp.operations import us_of
 from providers.gcp.prices import Prices
+from providers.gcp.scores import read_scores
 from providers.gcp.types import MachineType, read_type
+from providers.signals import Scores
 
 CATALOG_S = 24 * 3600.0  # types and their zones are asked for so often
 ARM = "ARM64"  # its images are others, and so is every program that jobs bring
 # Sold as spot, for flex-start or in reservations, but not by the hour.
 _NEVER_STANDARD = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
+AT_MOST = "assumed"  # the on-demand price, for want of a lower one that is told
 _SPOT, _PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
 
 
@@ -39,7 +45,9 @@ class Catalog:
 
 
 class Market:
-    """Offers of some regions; `patterns` are shell patterns of machine types ("a3-*")."""
+    """Offers of some regions; `patterns` are shell patterns of machine types ("a3-*"). `fabric`
+    says that there are networks for GPUDirect; `reservations` are those whose machines are offered,
+    with what an hour costs on top of what is paid already."""
 
     def __init__(
         self,
@@ -48,8 +56,15 @@ class Market:
         regions: Sequence[str],
         patterns: Sequence[str],
         monotonic_s: Callable[[], float] = time.monotonic,
+        *,
+        fabric: bool = False,
+        reservations: Mapping[str, int] | None = None,
+        flex_start: bool = False,
     ) -> None:
         self._clients = clients
+        self._fabric = fabric
+        self._reservations = reservations or {}
+        self._flex_start = flex_start
         self._name = name
         self._regions = regions
         self._patterns = patterns
@@ -57,12 +72,18 @@ class Market:
         self._prices = Prices(clients, monotonic_s)
         self._lock = threading.Lock()
         self._kept: tuple[float, Catalog] = (0.0, Catalog())
+        ask = partial(read_scores, clients)
+        self.scores = Scores("gcp", "capacity advice's scores", ask, monotonic_s)
 
     def offers(self) -> list[Offer]:
         """Everything on sale now whose price is known. Raises ProviderError."""
         catalog = self._catalog()
         self._prices.refresh(catalog.places())
-        return [*self._pools(catalog), *self._reservations(catalog)]
+        booked = {offer.key: offer for offer in self._booked(catalog)}
+        waiting = self._waiting(catalog) if self._flex_start else ()
+        # A pool is one offer: booked time comes before waiting for a turn.
+        others = (offer for offer in waiting if offer.key not in booked)
+        return self.scores.fill_in([*self._pools(catalog), *booked.values(), *others])
 
     def spot_price(self, region: str, kind: str) -> int:
         """Micro-USD per hour; 0 when it is not known. Raises ProviderError."""
@@ -81,18 +102,38 @@ class Market:
                 if listed and kind not in _NEVER_STANDARD:
                     yield self._offer(machine, zone, _PLAIN, listed, listed)
 
-    def _reservations(self, catalog: Catalog) -> Iterator[Offer]:
-        """Machines that are reserved and free. They are paid for whether used or not; what that
-        comes to is on Google's bill alone."""
+    def _booked(self, catalog: Catalog) -> Iterator[Offer]:
+        """Machines of the named reservations that are free."""
+        if not self._reservations:
+            return
         ready = "status = READY"
         for zone, rows in self._clients.aggregated("Reservations", "reservations", ready):
             for row in rows if region_of(zone) in self._regions else ():
                 free, kind, booked = read_reservation(row)
+                microusd = self._reservations.get(f"{zone}/{row.name}")
                 machine = catalog.types.get(kind)
-                listed = self._prices.listed(machine, region_of(zone)) if machine else 0
-                if machine is not None and listed and free > 0:
-                    capacity = CapacityType.BLOCK if booked else CapacityType.RESERVED
-                    yield self._offer(machine, zone, capacity, listed, listed, row.name)
+                if machine is None or microusd is None or free <= 0:
+                    continue
+                capacity = CapacityType.BLOCK if booked else CapacityType.RESERVED
+                listed = self._prices.listed(machine, region_of(zone))
+                yield replace(
+                    self._offer(machine, zone, capacity, microusd, listed),
+                    reservation=row.name,
+                    price_source=CONFIGURED if microusd else PREPAID,
+                    list_microusd_per_h=listed,
+                    ends_at_us=us_of(row.delete_at_time),
+                )
+
+    def _waiting(self, catalog: Catalog) -> Iterator[Offer]:
+        """Flex-start: a machine that comes when there is one, and stays for a week at most. What
+        Google takes off for that, the catalog does not say of whole machines."""
+        for kind, zones in catalog.zones.items():
+            machine = catalog.types[kind]
+            for zone in zones:
+                listed = self._prices.listed(machine, region_of(zone))
+                if listed:
+                    offer = self._offer(machine, zone, CapacityType.BLOCK, listed, listed)
+                    yield replace(offer, price_source=AT_MOST)
 
     def _offer(
         self,
@@ -101,8 +142,9 @@ class Market:
         capacity: CapacityType,
         microusd: int,
         listed: int,
-        reservation: str = "",
     ) -> Offer:
+        has_cards = machine.name in CARDS
+        needs = f"fabric in [providers.{self._name}]"
         return Offer(
             provider=self._name,
             region=region_of(zone),
@@ -117,7 +159,8 @@ class Market:
             memory_gib=machine.memory_gib,
             cloud="gcp",
             zone_id=zone,  # the same for every account
-            reservation=reservation,
+            interconnect=GPUDIRECT if self._fabric and has_cards else "",
+            joins_with=needs if has_cards and not self._fabric else "",
         )
 
     def _catalog(self) -> Catalog:

@@ -17,6 +17,11 @@ from providers.linklocal import Answer, ask, refuse
 
 LINK_LOCAL = "http://169.254.169.254"
 _META = "/computeMetadata/v1/instance"
+# A custom attribute of the machine, set at its creation: its preemptionNoticeDuration in seconds.
+# The metadata server has no key of its own for that.
+NOTICE_ATTRIBUTE = "spotd-notice-s"
+LEAST_S = 30.0  # what a machine without one has, and one with it when the notice is over
+_MOST_S = 3600
 _HEADERS = {"Metadata-Flavor": "Google"}
 _MAINTENANCE_NOTICE_S = 3600
 # Live migration does not take the machine away: it is no notice.
@@ -26,9 +31,10 @@ _HARMLESS = frozenset({"NONE", "MIGRATE_ON_HOST_MAINTENANCE"})
 class Watcher:
     """Answers at a change, or after `wait_s` without one.
 
-    `notice_s` is what the platform gives between `preempted` and the end: 30 s, or the machine's
-    preemptionNoticeDuration (120 s). A 503, which the server answers during maintenance, is an
-    outage like any other (MetadataError).
+    `notice_s` is what the platform gives between `preempted` and the end; without, the machine's
+    own NOTICE_ATTRIBUTE says it (120 s, its preemptionNoticeDuration), and where there is none it
+    is LEAST_S. So it is for a preemption that may have begun before it was first looked for. A 503,
+    which the server answers during maintenance, is an outage like any other (MetadataError).
     """
 
     interval_s = 0.0
@@ -39,7 +45,7 @@ class Watcher:
         *,
         timeout_s: float = 2.0,
         wait_s: int = 10,
-        notice_s: float = 30.0,
+        notice_s: float | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._base_url = base_url or LINK_LOCAL
@@ -53,6 +59,8 @@ class Watcher:
 
     def poll(self) -> Sequence[Notice]:
         """Every warning in force now. Raises MetadataError."""
+        if self._notice_s is None:
+            self._notice_s = self._read_notice_s()
         try:
             self._read_preempted()
         except MetadataError:
@@ -66,9 +74,22 @@ class Watcher:
     def acknowledge(self, notice: Notice) -> None:
         """Compute Engine has no such call."""
 
+    def _read_notice_s(self) -> float | None:
+        """None while nobody answers: what is in force matters more."""
+        path = f"{_META}/attributes/{NOTICE_ATTRIBUTE}"
+        try:
+            answer = ask(self._base_url, path, timeout_s=self._timeout_s, headers=_HEADERS)
+        except MetadataError:
+            return None
+        if answer.status not in (200, 404):
+            return None
+        told = answer.text if answer.status == 200 else ""
+        seconds = int(told) if told.isascii() and told.isdecimal() and len(told) < 6 else 0
+        return max(LEAST_S, float(min(seconds, _MOST_S)))
+
     def _read_preempted(self) -> None:
         path = f"{_META}/preempted"
-        timeout_s = self._timeout_s
+        timeout_s, waited = self._timeout_s, bool(self._etag)
         if self._etag:
             # The first read is a plain one: without an etag, a long poll waits for the next change.
             path += f"?wait_for_change=true&timeout_sec={self._wait_s}"
@@ -84,12 +105,13 @@ class Watcher:
         if value == "FALSE":
             self._preempted = None
         elif self._preempted is None:
+            left_s = (self._notice_s or LEAST_S) if waited else LEAST_S
             self._preempted = Notice(
                 notice_id="gcp-preempted",
                 kind=NoticeKind.PREEMPT,
-                deadline_us=self._from_now_us(self._notice_s),
+                deadline_us=self._from_now_us(left_s),
                 source="instance/preempted",
-                text=f"Compute Engine preempts this instance within {self._notice_s:g} s",
+                text=f"Compute Engine preempts this instance within {left_s:g} s",
             )
 
     def _read_maintenance(self) -> None:

@@ -18,24 +18,45 @@ _LIST = (  # machines, and what became of creates
 _LOOK = (
     *_LIST,
     *("compute.zoneOperations.get", "compute.disks.list", "compute.machineTypes.list"),
-    *("compute.reservations.list", "compute.advice.capacityHistory"),
+    *("compute.reservations.list", "compute.advice.capacityHistory", "compute.images.list"),
+    "compute.advice.capacity",
+    "compute.resourcePolicies.list",
+)
+# Quotas, image and network, before anything needs them.
+_EXAMINE = (
+    *("cloudquotas.quotas.get", "compute.subnetworks.get", "compute.firewalls.list"),
+    *("compute.images.get", "compute.images.getFromFamily"),
 )
 _MAKE = (
     *("compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata"),
     *("compute.instances.setServiceAccount", "compute.instances.setTags"),
     *("compute.disks.create", "compute.disks.setLabels"),
 )
-# One by one: what is there under a name that is taken, and the host key that it published.
-_SEE = ("compute.instances.get", "compute.instances.getGuestAttributes")
+# One by one: what is there under a name that is taken, the host key that it published, and what the
+# console of one that did not come up says.
+_SEE = (
+    *("compute.instances.get", "compute.instances.getGuestAttributes"),
+    "compute.instances.getSerialPortOutput",
+)
 _USE = (
     "compute.subnetworks.use",
     "compute.subnetworks.useExternalIp",
     "compute.images.useReadOnly",
 )
 _END = ("compute.instances.delete",)
+# For `spotctl doctor --live --gpu`.
+_REHEARSE = ("compute.instances.simulateMaintenanceEvent",)
 # A disk is all that a machine can leave behind: its card is a part of it, and so is its address,
 # because nobody here may reserve one. Google refuses to delete a disk that a machine uses.
 _DISCARD = ("compute.disks.delete",)
+# What puts the machines of a gang close to each other.
+_GROUP = (
+    *("compute.resourcePolicies.create", "compute.resourcePolicies.get"),
+    *("compute.resourcePolicies.use", "compute.resourcePolicies.delete"),
+)
+# Images of machines, and the disks that they are read from; to see them is among _EXAMINE.
+_IMAGES = ("compute.images.create", "compute.images.setLabels", "compute.images.delete")
+_READ = ("compute.disks.useReadOnly",)
 _OBJECTS = (
     *("storage.objects.get", "storage.objects.create", "storage.objects.delete"),
     *("storage.objects.list", "storage.multipartUploads.create"),
@@ -58,17 +79,19 @@ def policies(facts: PolicyFacts) -> dict[str, Document]:
     nodes = f"serviceAccount:{facts.name(NODE)}@{account}.iam.gserviceaccount.com"
     as_node = f"projects/{account}/serviceAccounts/{nodes.removeprefix('serviceAccount:')}"
     control = [
-        _grant(_LOOK, ""),
-        _grant((*_MAKE, *_SEE, *_END, *_DISCARD), _machines(facts)),
+        _grant((*_LOOK, *_EXAMINE), ""),
+        _grant((*_MAKE, *_SEE, *_END, *_DISCARD, *_READ, *_REHEARSE), _machines(facts)),
+        _grant(_IMAGES, _OWN_IMAGES),
         _grant(_USE, ""),
+        _grant(_GROUP, _policies()),
         _grant(("iam.serviceAccounts.actAs",), f'resource.name == "{as_node}"'),
-        *(_grant(_OBJECTS, _below(place)) for place in facts.own_places("gs")),
+        *(_grant(_OBJECTS, below(place)) for place in facts.own_places("gs")),
     ]
     reaper = [
         _grant(_LIST, ""),
         _grant(_END, _machines(facts)),
     ]
-    node = [_grant(_OBJECTS, _below(place)) for place in facts.node_places("gs")]
+    node = [_grant(_OBJECTS, below(place)) for place in facts.node_places("gs")]
     denied = {"deniedPrincipals": [nodes], "deniedPermissions": [*_NEVER_ON_NODES]}
     return {
         facts.name(CONTROL): {"grants": control},
@@ -93,8 +116,19 @@ def _machines(facts: PolicyFacts) -> str:
     return f"({ours}) && ({zones})" if "*" not in facts.regions else f"({ours})"
 
 
-def _below(place: Place) -> str:
-    """Objects below a prefix, and the listing of it."""
-    path = f"projects/_/buckets/{place.bucket}/objects/{place.prefix}"
+def _policies() -> str:
+    """Placement policies by name."""
+    return f'resource.name.extract("/resourcePolicies/{{name}}").startsWith("{NAME_PREFIX}")'
+
+
+# By name: they are in no region.
+_OWN_IMAGES = f'resource.name.extract("/images/{{name}}").startsWith("{NAME_PREFIX}")'
+
+
+def below(place: Place) -> str:
+    """Objects below a prefix, and the listing of it: where nothing is listed the attribute is "",
+    which a prefix of "" would be true of in every bucket."""
+    bucket = f"projects/_/buckets/{place.bucket}"
     listed = 'api.getAttribute("storage.googleapis.com/objectListPrefix", "")'
-    return f'resource.name.startsWith("{path}") || {listed}.startsWith("{place.prefix}")'
+    listing = f'resource.name == "{bucket}" && {listed}.startsWith("{place.prefix}")'
+    return f'resource.name.startsWith("{bucket}/objects/{place.prefix}") || ({listing})'

@@ -14,7 +14,7 @@ from providers.local.access import HEADER, admits
 from providers.local.control_api import ControlApi
 from providers.local.nursery import NurseryError
 from providers.local.quiet_http import QuietConversation, QuietServer
-from providers.local.refusals import STATUS, Garble, HangUp, Refusal
+from providers.local.refusals import STATUS, Garble, HangUp, Refusal, Unseen
 from providers.local.scenario import PERSONALITIES
 from providers.local.scenario_fields import ScenarioError
 from providers.local.taking import Taker
@@ -136,6 +136,8 @@ class _Conversation(QuietConversation):
     def _serve(self) -> None:
         try:
             status, document = 200, self._answer()
+        except Unseen:
+            status, document = 200, {"instances": [], "leftovers": []}
         except Refusal as refusal:
             status, document = STATUS[refusal.code], refusal.to_data()
         except ScenarioError as error:

@@ -22,7 +22,13 @@ def _camel(key: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
+class Attributes(dict[str, "str | int | Tree"]):
+    """Of a machine's or a project's metadata: their names are people's own, and stay."""
+
+
 def _as_json(value: str | int | Tree) -> object:
+    if isinstance(value, Attributes):
+        return dict(value)
     if isinstance(value, dict):
         return {_camel(key): _as_json(value[key]) for key in sorted(value)}
     return value
@@ -117,7 +123,7 @@ class GcpDocuments:
                     "on-host-maintenance": "TERMINATE",
                     "preemptible": "TRUE" if facts.spot else "FALSE",
                 },
-                "attributes": {},
+                "attributes": Attributes(),
             },
             "project": {"project-id": "local", "numeric-project-id": 1},
         }

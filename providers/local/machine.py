@@ -84,6 +84,7 @@ class Machine:
             "tags": {**launch.tags, **self.tags},
             "state": self.state.value,
             "port": launch.ssh_port,
+            "private_host": launch.host,  # it has one network
             "ended_at_us": end.ended_at_us if end else 0,
             "end_reason": end.reason if end else "",
             "error": end.error if end else "",

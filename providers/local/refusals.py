@@ -40,5 +40,9 @@ class HangUp(Exception):
     """The call was done and its answer is to be lost."""
 
 
+class Unseen(Exception):
+    """As far as this call can see nothing is there."""
+
+
 class Garble(Exception):
     """The call was done and its answer is to be unreadable."""

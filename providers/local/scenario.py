@@ -24,6 +24,7 @@ FAULT_KINDS = (
     "fails_later",  # accepted, then listed as a failed create
     "pending",  # answered with an operation instead of an instance
     "leftovers",  # the machine ends, and its disk, address and card stay
+    "invisible",  # nothing is there, as far as this call can see
     "garbage",  # done, answered with something that is not JSON
 )
 OPERATIONS = (

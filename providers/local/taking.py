@@ -66,6 +66,7 @@ class Taker:
 
     def queue(self, personality: str, deployment: str, after: int) -> list[dict[str, object]]:
         """The cloud-side warnings with a number above `after`; only aws has such a queue."""
+        self._world.lose(self._world.suffer("notices", personality))
         if personality != "aws":
             return []
         delay_us = int(self._world.market.scenario.aws_queue_delay_s * 1e6)

@@ -18,7 +18,8 @@ from pathlib import Path
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _DEAD = frozenset("ZX")
-_STILL = frozenset("TtZX")
+_STOPPED = frozenset("Tt")
+_STILL = _STOPPED | _DEAD
 _CHILDREN = Path("/proc/thread-self/children")  # not in every kernel
 
 
@@ -125,6 +126,12 @@ def stop_tree(root: int, *, with_root: bool = True, timeout_s: float = 5.0) -> s
         if with_root and (top := read_process(root)):
             tree[root] = top
         running = {pid for pid, p in tree.items() if p.state not in _STILL}
+        # One that waits for a child which is stopped before it came to its own program (vfork)
+        # stops before it does anything, and not earlier.
+        parents = {p.parent for p in tree.values() if p.state in _STOPPED}
+        waiting = {pid for pid in running & parents if tree[pid].state == "D"}
+        send(waiting, signal.SIGSTOP)
+        running -= waiting
         alive = {pid for pid, p in tree.items() if p.state not in _DEAD}
         if not running and alive == before:
             return alive

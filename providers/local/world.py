@@ -16,7 +16,7 @@ from providers.local.leftovers import Leftovers
 from providers.local.machine import Machine
 from providers.local.market import Market
 from providers.local.nursery import Birth, Nursery, NurseryError
-from providers.local.refusals import Garble, HangUp, Refusal
+from providers.local.refusals import Garble, HangUp, Refusal, Unseen
 from providers.local.scenario import Fault, Scenario, Zone
 from providers.local.site import Site, SiteError
 from providers.local.timeline import Timeline
@@ -33,6 +33,7 @@ _INSTEAD = {  # faults that refuse a launch which is not a replay
     "price": ("price", "the price is above the cap (fault of the scenario)"),
     "rejected": ("rejected", "the request is wrong (fault of the scenario)"),
 }
+_ANY_OTHER = {"rejected": _INSTEAD["rejected"]}
 
 Faults: TypeAlias = list[Fault]
 Rows: TypeAlias = list[dict[str, object]]
@@ -87,7 +88,7 @@ class World:
 
     def launch(self, personality: str, request: LaunchRequest) -> dict[str, object]:
         """One machine for one token: asked again, the same machine, ended or not."""
-        faults = self._suffer("launch", personality, request.zone)
+        faults = self.suffer("launch", personality, request.zone)
         with self.lock:
             known = self._tokens.get((personality, request.token))
             if known is None:
@@ -97,7 +98,7 @@ class World:
             if known.launch.digest != digest_of(request):
                 text = f"token {request.token} was used for another request"
                 raise Refusal("token_mismatch", text)
-            self._lose(faults)
+            self.lose(faults)
             return {"instance_id": known.ident}
         late_s = [f.seconds for f in faults if f.kind == "fails_later"]
         if late_s:
@@ -105,14 +106,14 @@ class World:
             self.timeline.after(late_s[0], lambda: self._fail(machine))
         else:
             self._start(machine, birth)
-        self._lose(faults)
+        self.lose(faults)
         if any(f.kind == "pending" for f in faults):
             return {"operation": f"operation-{machine.ident}"}
         return {"instance_id": machine.ident}
 
     def terminate(self, personality: str, instance_id: str) -> None:
         """End a machine; one that is not there or has ended is fine."""
-        faults = self._suffer("terminate", personality)
+        faults = self.suffer("terminate", personality)
         with self.lock:
             machine = self.machines.get(instance_id)
             known = machine is not None and machine.launch.personality == personality
@@ -120,21 +121,21 @@ class World:
             self.end(machine, "terminated_by_user")
             if any(f.kind == "leftovers" for f in faults):
                 self.leftovers.leave(machine.launch, time.time_ns() // 1000)
-        self._lose(faults)
+        self.lose(faults)
 
     def renew(self, personality: str, instance_id: str, expires_at_s: int) -> None:
         """Move the expiry tag of a living machine on, never back; one that is not there or has
         ended is fine."""
-        faults = self._suffer("renew", personality)
+        faults = self.suffer("renew", personality)
         with self.lock:
             machine = self.machines.get(instance_id)
             if machine is not None and machine.launch.personality == personality:
                 machine.renew(expires_at_s)
-        self._lose(faults)
+        self.lose(faults)
 
     def list(self, personality: str, deployment: str) -> Rows:
         """The deployment's machines, those that ended within the last hour included."""
-        faults = self._suffer("list", personality)
+        faults = self.suffer("list", personality)
         since_us = time.time_ns() // 1000 - _TERMINATED_VISIBLE_US
         now_s = time.monotonic()
         with self.lock:
@@ -146,30 +147,30 @@ class World:
                 and machine.visible_at_s <= now_s
                 and (machine.end is None or machine.end.ended_at_us > since_us)
             ]
-        self._lose(faults)
+        self.lose(faults)
         return rows
 
     def left(self, personality: str, deployment: str) -> Rows:
         """What the deployment's machines left behind."""
-        faults = self._suffer("leftovers", personality)
+        faults = self.suffer("leftovers", personality)
         rows = self.leftovers.rows(personality, deployment)
-        self._lose(faults)
+        self.lose(faults)
         return rows
 
     def discard(self, personality: str, leftover_id: str) -> None:
         """Delete one of those; one that is not there is fine."""
-        faults = self._suffer("discard", personality)
+        faults = self.suffer("discard", personality)
         self.leftovers.discard(personality, leftover_id)
-        self._lose(faults)
+        self.lose(faults)
 
     def offers(self, personality: str) -> Rows:
         """Everything on sale."""
-        faults = self._suffer("offers", personality)
+        faults = self.suffer("offers", personality)
         rows = [
             {**vars(offer), "capacity_type": offer.capacity_type.value}
             for offer in self.market.offers(personality)
         ]
-        self._lose(faults)
+        self.lose(faults)
         return rows
 
     def meter(self) -> Rows:
@@ -329,18 +330,24 @@ class World:
 
     # --- faults
 
-    def _suffer(self, operation: str, personality: str, zone: str = "") -> Faults:
+    def suffer(self, operation: str, personality: str, zone: str = "") -> Faults:
+        """The faults that hit this call, once those that answer in its place have done so."""
         faults = self.market.take_faults(operation, personality, zone)
+        # A launch is looked at for what it asks; a replay asks for nothing.
+        outright = _OUTRIGHT if operation == "launch" else _OUTRIGHT | _ANY_OTHER
         for fault in faults:
             if fault.kind == "delay":
                 time.sleep(fault.seconds)
-            elif fault.kind in _OUTRIGHT:
-                code, text = _OUTRIGHT[fault.kind]
+            elif fault.kind in outright:
+                code, text = outright[fault.kind]
                 raise Refusal(code, text, fault.seconds)
+            elif fault.kind == "invisible":
+                raise Unseen
         return faults
 
     @staticmethod
-    def _lose(faults: Faults) -> None:
+    def lose(faults: Faults) -> None:
+        """What was done is answered in a way that nobody can use, where a fault says so."""
         kinds = {fault.kind for fault in faults}
         if "lost_reply" in kinds:
             raise HangUp

@@ -1,9 +1,10 @@
-"""Object stores by URL: `file:///folder` and `s3://bucket/prefix`."""
+"""Object stores by URL: a folder, and buckets of S3, Google Cloud Storage and Azure Blob."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -11,17 +12,34 @@ from providers.stores.base import ObjectStore, StoreConfigError
 
 __all__ = ["open_store"]
 
+# scheme -> module:function, imported when used: obstore is an extra.
+_BUCKETS = {
+    "s3": "providers.stores.s3:open_s3",
+    "gs": "providers.stores.gcs:open_gcs",
+    "az": "providers.stores.azure:open_azure",
+}
+
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """The store at `url`. Opening makes no network call.
+    """The store at `url`: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
+    `az://container/prefix`. Opening makes no network call.
 
-    `options` of `s3://`: endpoint, region, access_key_id, secret_access_key, session_token,
-    allow_http ("true" or "false"), timeout_s; `file://` has none. Raises StoreConfigError for an
+    Options of all but `file://`, which has none: endpoint, allow_http ("true" or "false"),
+    timeout_s, credentials_file (with lent ones, read again when they end), identity (the cloud
+    whose machine this is, which `providers.federation` exchanges for a right at the store). Of
+    `s3://` also region, access_key_id, secret_access_key, session_token, and with identity role and
+    audience; of `gs://` service_account_key (the content of the file), and with identity
+    service_account, pool and audience; of `az://` account, which it must have, account_key,
+    sas_token, client_id (of a machine's identity), and with identity tenant, application and
+    audience. Raises StoreConfigError for an
     unknown scheme, a malformed URL, an unknown option or a client library that is not installed.
     """
     options = options or {}
     if not re.match(r"[a-z0-9]+://", url):
-        raise StoreConfigError(f"store {url!r} is no URL: write file:///folder or s3://bucket")
+        raise StoreConfigError(
+            f"store {url!r} is no URL: write file:///folder, s3://bucket, gs://bucket or "
+            "az://container"
+        )
     parts = urlsplit(url)
     if parts.query or parts.fragment:
         raise StoreConfigError(f"store {url!r} has a ? or #: give options apart from the URL")
@@ -34,12 +52,17 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
         from providers.stores.local import LocalStore  # noqa: PLC0415 - only what is used
 
         return LocalStore(Path(unquote(parts.path)))
-    if parts.scheme == "s3":
-        if not parts.netloc:
-            raise StoreConfigError(f"store {url!r} names no bucket: write s3://bucket/prefix")
-        from providers.stores.s3 import open_s3  # noqa: PLC0415 - obstore is an extra
-
-        return open_s3(parts.netloc, parts.path.strip("/"), options)
-    raise StoreConfigError(
-        f"store {url!r} has the unknown scheme {parts.scheme!r}: file:// and s3:// are supported"
+    if parts.scheme not in _BUCKETS:
+        raise StoreConfigError(
+            f"store {url!r} has the unknown scheme {parts.scheme!r}: file://, s3://, gs:// and "
+            "az:// are supported"
+        )
+    if not parts.netloc:
+        raise StoreConfigError(
+            f"store {url!r} names no bucket: write {parts.scheme}://bucket/prefix"
+        )
+    module, function = _BUCKETS[parts.scheme].split(":")
+    opened: ObjectStore = getattr(import_module(module), function)(
+        parts.netloc, parts.path.strip("/"), options
     )
+    return opened

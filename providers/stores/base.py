@@ -37,6 +37,11 @@ class StoreConfigError(StoreError):
     """The URL, an option or a key is wrong; the text says which and what to write instead."""
 
 
+# Of the options of a store: what is not to be seen, and not for machines that are lent credentials.
+SECRET_OPTIONS = (
+    *("access_key_id", "secret_access_key", "session_token"),
+    *("service_account_key", "account_key", "sas_token"),
+)
 _PART = re.compile(r"[A-Za-z0-9._=+@,:-]{1,255}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,6 +67,11 @@ class Route(Protocol):
         """One message. Raises RouteError, whose text names no secret."""
         ...
 
+    def reach(self) -> str:
+        """What is in the way of a message, as far as can be told without one, and no secret; "" for
+        nothing."""
+        ...
+
 
 @dataclass(frozen=True)
 class LogRoute:
@@ -85,6 +91,9 @@ class LogRoute:
                 job=row.job_name or row.job_id,
                 repeats=row.repeats,
             )
+
+    def reach(self) -> str:
+        return ""
 
 
 class _Sending:
@@ -221,6 +230,18 @@ class Delivery:
             if not found[name]:
                 lanes[name].gone = False
         return found
+
+    def reach(self) -> Mapping[str, tuple[str, bool]]:
+        """Whether messages could be taken, without one: name -> (what is in the way, or "", whether
+        the route is out of use)."""
+        lanes = [(name, lane) for name, lane in self._lanes.items() if name != _LOG]
+        if not lanes:
+            return {}
+        with ThreadPoolExecutor(len(lanes), thread_name_prefix="reach") as pool:
+            found = [pool.submit(lane.route.reach) for _, lane in lanes]
+        return {
+            name: (one.result(), lane.gone) for (name, lane), one in zip(lanes, found, strict=True)
+        }
 
     def page(self, event: Event) -> Page:
         """Send an event by every route that wants such, at once and past the outbox. Returns before

@@ -95,6 +95,10 @@ _WORDS = {
             "then `spotctl alerts test`."
         ),
     ),
+    "remark": (
+        "Goes on; `spotctl doctor` counts them.",
+        "A code: look it up in the cloud's documentation, and update spotd. A right: see the text.",
+    ),
     "test": ("Sent this message.", _NOTHING),
 }
 _OTHER = ("Put it on record.", "See `spotctl events {job}`.")

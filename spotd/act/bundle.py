@@ -13,10 +13,17 @@ from pathlib import Path
 # this is all that the agent imports: a test runs it alone on the system's Python.
 SOURCES = (
     "providers/base.py",
+    "providers/errors.py",
     "providers/exchange.py",
+    "providers/federation.py",
+    "providers/lending.py",
     "providers/linklocal.py",
+    "providers/signing.py",
     "providers/stores/__init__.py",
+    "providers/stores/azure.py",
     "providers/stores/base.py",
+    "providers/stores/bucket.py",
+    "providers/stores/gcs.py",
     "providers/stores/local.py",
     "providers/stores/s3.py",
     "providers/aws/notice.py",

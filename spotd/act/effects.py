@@ -29,12 +29,19 @@ from providers.base import (
 from providers.stores.base import NotFoundError, ObjectStore
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
-from spotd.act.heads import read_head
+from spotd.act import baking, console
+from spotd.act.heads import read_head, record_head
+from spotd.act.terms import terms_for
+from spotd.baked import baked_of
 from spotd.clock import Clock
-from spotd.decide.bootstrap import agent_config, start_document
+from spotd.container import container_of
+from spotd.decide.booked import with_ends
+from spotd.decide.bootstrap import addresses_of, agent_config, start_document
+from spotd.decide.carriage import Place
+from spotd.decide.cooldowns import refusal_code
 from spotd.decide.expiry import expiry_tags, life_limit_s
-from spotd.decide.needs import CALL_DEADLINE_S, claim_for
-from spotd.decide.preemptions import CADENCE, MANY, preemptions_lately
+from spotd.decide.naming import gang_name
+from spotd.decide.needs import CALL_DEADLINE_S, claim_for, last_start_us
 from spotd.errors import UserError
 from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
 from spotd.plan import Effect
@@ -59,7 +66,13 @@ class NotConfiguredError(Exception):
     scope = Scope.PROVIDER
 
 
-class NodeLink(Protocol):
+class NotLentError(Exception):
+    """A machine there could not be lent what it needs of its job's store: it is not asked for."""
+
+    scope = Scope.OFFER
+
+
+class NodeLink(baking.Cleaner, Protocol):
     """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`, also when all that
     it does, the connection included, takes longer than `deadline_s`."""
 
@@ -73,6 +86,18 @@ class NodeLink(Protocol):
 
 
 @dataclass(frozen=True)
+class Loan:
+    """What a machine was lent: the options of its store, without a secret, and its time."""
+
+    options: Mapping[str, str]
+    at_us: int
+    until_us: int
+
+
+Lend = Callable[[Job, Node, float], Loan | None]
+
+
+@dataclass(frozen=True)
 class World:
     """Everything an effect may touch; given by the daemon, or by a simulator.
 
@@ -80,7 +105,13 @@ class World:
     `open_store(url)` opens a job's authority store, `store_options(url)` is what a node needs to
     open it. `started_at_us` is when this daemon started, `listening_since()` since when it hears
     nodes without a gap, `answering_since()` since when a cloud that was away answers again,
-    `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all.
+    `reached_since()` since when machines behind a provider's jump host can be reached and
+    `unreached()` why they cannot, which is worth a word by then,
+    `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all;
+    `places()` where the configured stores are.
+    `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
+    there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
+    act/lending.py.
     """
 
     store: Store
@@ -97,8 +128,13 @@ class World:
     started_at_us: int = 0
     listening_since: Callable[[], int] = lambda: 0
     answering_since: Callable[[], Mapping[str, int]] = dict
+    reached_since: Callable[[], Mapping[str, int]] = dict
+    unreached: Callable[[], Mapping[str, str]] = dict
     safe_until: Callable[[], int] = lambda: 0
     contested: Callable[[], str] = str
+    places: Callable[[], Mapping[str, Place]] = dict
+    lend: Lend = lambda _job, _node, _deadline_s: None
+    lendable: Callable[[Job, Node], None] = lambda _job, _node: None
 
 
 def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
@@ -110,12 +146,9 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
             continue
         data: dict[str, object] = {}
         if node.effect is EffectKind.START:
-            claim, deadline_s = claim_for(node, view, now_us)
+            claim, deadline_s = claim_for(node, with_ends(view, now_us), now_us)
             gang = [n for n in view.nodes if n.generation == node.generation and n.chosen]
-            ips = tuple(n.host for n in sorted(gang, key=lambda n: n.rank))
-            often = preemptions_lately(view.attempts, now_us) >= MANY
-            data = {"claim": claim, "claim_deadline_s": deadline_s, "node_ips": ips}
-            data["cadence"] = CADENCE if often else 1.0
+            data = {"claim": claim, "claim_deadline_s": deadline_s, "node_ips": addresses_of(gang)}
         found.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
     return found
 
@@ -128,7 +161,7 @@ def call(effect: Effect, world: World) -> Record:
         return _CALLS[effect.kind](effect, world)
     except (
         *(CapacityError, QuotaError, PriceError, RejectedError, AuthError, UnpreparedError),
-        NotConfiguredError,
+        *(NotConfiguredError, NotLentError),
     ) as error:
         return partial(_record_refusal, effect, world, error)
     except (ProviderError, LinkError, ObjectStoreError, wire.WireError, UserError) as error:
@@ -142,13 +175,13 @@ def call(effect: Effect, world: World) -> Record:
 
 
 def _record_refusal(
-    effect: Effect, world: World, error: ProviderError | NotConfiguredError
+    effect: Effect, world: World, error: ProviderError | NotConfiguredError | NotLentError
 ) -> None:
     node, at_us = effect.node, world.clock.now_us()
     if isinstance(error, AuthError):
         world.store.record_provider(node.offer.provider, str(error), at_us)
     if effect.kind is EffectKind.LAUNCH:
-        code = type(error).__name__
+        code = refusal_code(type(error).__name__, effect.job.spec.image_id)
         world.store.record_launch_refused(node.id, code, str(error), error.scope, at_us)
     else:
         world.store.record_effect_failed(node.id, effect.kind, str(error), at_us)
@@ -158,6 +191,8 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
     """The create request of a node: made of what is committed, so that a retry is the same."""
     node, job = effect.node, effect.job
     host = host_key(keys, node.token)
+    # A machine by itself has nobody to talk to; cards of a fabric would cost it its public address.
+    joined = job.spec.num_nodes > 1 and bool(node.offer.interconnect)
     return LaunchRequest(
         token=node.token,
         name=node.token,
@@ -177,10 +212,13 @@ def launch_request(effect: Effect, keys: JobKeys, deployment: str) -> LaunchRequ
         ssh_public_key=keys.user.public,
         host_private_key=host.private,
         host_public_key=host.public,
-        image_id=job.spec.image_id,
+        image_id=node.image_id or ("" if baked_of(job.spec.image_id) else job.spec.image_id),
         disk_gib=job.spec.disk_gib,
         max_price_microusd_per_h=job.spec.max_hourly_microusd,
         max_run_s=life_limit_s(node),
+        reservation=node.offer.reservation,
+        interconnect=node.offer.interconnect if joined else "",
+        gang=gang_name(deployment, node) if joined else "",
     )
 
 
@@ -201,6 +239,9 @@ def not_configured(provider: str) -> str:
 def _launch(effect: Effect, world: World) -> Record:
     node = effect.node
     request = launch_request(effect, world.keys(node.job_id), world.deployment)
+    world.lendable(effect.job, node)
+    if world.clock.now_us() > last_start_us(effect.kind, effect.deadline_us):
+        raise LinkError("it took too long to find out whether its store can be lent")
     outcome = _provider(effect, world).launch(request)
 
     def record() -> None:
@@ -246,17 +287,31 @@ def _boot(effect: Effect, world: World) -> Record:
     return lambda: world.store.record_booted(node.id, world.clock.now_us())
 
 
+def _image(effect: Effect, world: World) -> Record:
+    return baking.take_step(effect, _provider(effect, world), world, _left_s(effect, world))
+
+
 def _start(effect: Effect, world: World) -> Record:
     node, job = effect.node, effect.job
     keys = world.keys(job.id)
     for mount in job.spec.packages:
         left_s = _left_s(effect, world)
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
-    options = world.store_options(job.spec.checkpoint.store)
-    document = start_document(job, effect, _secrets(effect, world), options)
+    loan = world.lend(job, node, _left_s(effect, world))
+    options = loan.options if loan else world.store_options(job.spec.checkpoint.store)
+    digest = world.store.image_digest(job.id) if container_of(job.spec.image_id) else ""
+    now_us, auto = world.clock.now_us(), job.spec.checkpoint.auto
+    terms = terms_for(job, node, world.store, options, now_us) if auto else None
+    document = start_document(job, effect, _secrets(effect, world), options, digest, terms)
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
     claim = str(effect.data["claim"])
-    return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us(), claim)
+
+    def record() -> None:
+        if loan is not None and loan.until_us:
+            world.store.record_lent(node.id, loan.at_us, loan.until_us)
+        world.store.record_told(node.id, effect.kind, world.clock.now_us(), claim)
+
+    return record
 
 
 def _secrets(effect: Effect, world: World) -> Mapping[str, str]:
@@ -298,26 +353,22 @@ def _read_head(effect: Effect, world: World) -> Record:
         times = {"seen_at_us": read_at_us, "read_at_us": read_at_us}
         nobody = HeadSeen(0, 0, "", released=False, final=False, **times)
         return lambda: world.store.record_head(job.id, nobody)
-    return partial(_record_head, world, job, seen)
-
-
-def _record_head(world: World, job: Job, seen: HeadSeen) -> None:
-    """A generation is on record before anything is done for it: HEAD that is ahead of the record,
-    as it is after HEAD was read, tells that the record is older than what goes on."""
-    world.store.record_head(job.id, seen)
-    now = world.store.find_job(job.id)
-    if now is not None and seen.generation > now.generation:
-        text = (
-            f"HEAD of {job.name} is of generation {seen.generation}, and the record of the job "
-            f"ends at {now.generation}: the database is older than the fleet"
-        )
-        world.store.set_quarantine(text, seen.read_at_us)
+    return partial(record_head, world.store, job, seen)
 
 
 def _terminate(effect: Effect, world: World) -> Record:
-    node = effect.node
-    _provider(effect, world).terminate(node.instance_id)
-    return lambda: world.store.record_told(node.id, effect.kind, world.clock.now_us())
+    node, provider = effect.node, _provider(effect, world)
+    said = None
+    if console.wanted(node):
+        said = console.ask(node, provider, lambda: world.secrets(node.job_id).values())
+    provider.terminate(node.instance_id)
+
+    def record() -> None:
+        if said is not None:
+            world.store.add_event(node.job_id, said, world.clock.now_us())
+        world.store.record_told(node.id, effect.kind, world.clock.now_us())
+
+    return record
 
 
 _CALLS: dict[EffectKind, Callable[[Effect, World], Record]] = {
@@ -330,5 +381,6 @@ _CALLS: dict[EffectKind, Callable[[Effect, World], Record]] = {
     EffectKind.DRAIN: partial(_tell, wire.DRAIN),
     EffectKind.SAVE: partial(_tell, wire.SAVE),
     EffectKind.READ_HEAD: _read_head,
+    EffectKind.IMAGE: _image,
     EffectKind.TERMINATE: _terminate,
 }

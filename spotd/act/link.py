@@ -6,15 +6,20 @@ Every remote command is a constant; whatever varies travels on stdin.
 from __future__ import annotations
 
 import json
+import shlex
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from providers.lending import Lent
 from providers.stores.base import ObjectStore
+from spotd import wire
+from spotd.act.baking import UnfitError
 from spotd.act.bundle import Bundle
 from spotd.act.effects import LinkError
-from spotd.act.ssh import CHUNK, CONNECT_S, Address, Connection, Result, SshError, connect
+from spotd.act.ssh import CHUNK, CONNECT_S, Address, Connection, Dial, Result, SshError, connect
 from spotd.log import redactor
 from spotd.model import Node
 from spotd.vault import JobKeys, host_key
@@ -55,12 +60,17 @@ LOADER_COMMAND = f"exec python3 -c '{_LOADER}'"
 # The machine was booted by another version of spotd and has only that one's bundle.
 NO_BUNDLE = 72
 _NO_PYTHON = 127
+HOME = "${SPOTD_HOME:-$HOME/.spotd}"
+_AS_ROOT = "sudo -n "
+_CLEANED = b'{"cleaned":'  # what `spot-node clean` says of what it did, and not before
+_CLEAN_TRIES, _AGENT_ENDS_S = 8, 1.0
 
 
-def node_command(bundle: Bundle, words: str) -> str:
-    """`spot-node WORDS` on a node; exit status NO_BUNDLE when the bundle is to be shipped first."""
-    path = f'"${{SPOTD_HOME:-$HOME/.spotd}}/bundles/{bundle.digest}.pyz"'
-    return f"test -f {path} || exit {NO_BUNDLE}; exec python3 {path} {words}"
+def node_command(bundle: Bundle, words: str, how: str = "") -> str:
+    """`spot-node WORDS` on a node, `how` before it; exit status NO_BUNDLE when the bundle is to be
+    shipped first."""
+    path = f'"{HOME}/bundles/{bundle.digest}.pyz"'
+    return f"test -f {path} || exit {NO_BUNDLE}; exec {how}python3 {path} {words}"
 
 
 def address_of(node: Node, keys: JobKeys) -> Address:
@@ -76,11 +86,18 @@ def node_words(node: Node) -> str:
 
 class SshLink:
     """Keeps `act.effects.NodeLink` over SSH, one connection a call, which ends it in time. None
-    takes longer than `connect_s` to be made."""
+    takes longer than `connect_s` to be made. `way(provider)` makes lines to machines that we do not
+    reach ourselves."""
 
-    def __init__(self, bundle: Bundle, connect_s: float = CONNECT_S) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        connect_s: float = CONNECT_S,
+        way: Callable[[str], Dial | None] = lambda _provider: None,
+    ) -> None:
         self.bundle = bundle
         self.connect_s = connect_s
+        self._way = way
 
     def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None:
         """Ship the bundle and start the agent; harmless when it runs already. Raises LinkError."""
@@ -121,19 +138,46 @@ class SshLink:
         """Take a user's keys away and end the logins that there are. Raises LinkError."""
         self._ask(node, keys, "dismiss", {"user": user}, deadline_s)
 
+    def lend(self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float) -> str:
+        """Have the machine keep credentials of the job's store, in place of those before; the file
+        that they are in. Raises LinkError."""
+        asked = {"kind": lent.kind, "text": lent.text, "expires_at_us": str(lent.expires_at_us)}
+        answer = self._ask(node, keys, f"lend {node_words(node)}", asked, deadline_s)
+        file = answer.get("file")
+        if not isinstance(file, str) or not file.startswith("/"):
+            raise LinkError("the machine does not say where it keeps the store's credentials")
+        return file
+
+    def clean(self, node: Node, keys: JobKeys, prepared_file: str, deadline_s: float) -> None:
+        """See `baking.Cleaner.clean`. The agent takes a moment to end, and none may be at work."""
+        words = f'clean --home "{HOME}" --prepared-file {shlex.quote(prepared_file)}'
+        stop = Command(wire.STOP, node.generation, {"reason": "its disk becomes an image"})
+        with self._connected(node, keys, deadline_s) as connection:
+            self._tell(connection, f"send {node_words(node)}", [stop.to_line()], deadline_s)
+            for left in reversed(range(_CLEAN_TRIES)):
+                result = self._tell(connection, words, [], deadline_s, _AS_ROOT)
+                if _CLEANED not in result.stdout and left:
+                    time.sleep(_AGENT_ENDS_S)
+                    continue
+                break
+        if _CLEANED in result.stdout and result.status:
+            raise UnfitError(f"what may not be in an image stays on the disk: {_said(result)}")
+        _check(result, "its disk was not cleaned")
+
     def _ask(
-        self, node: Node, keys: JobKeys, word: str, asked: Mapping[str, str], deadline_s: float
-    ) -> None:
+        self, node: Node, keys: JobKeys, words: str, asked: Mapping[str, str], deadline_s: float
+    ) -> dict[str, object]:
         with self._connected(node, keys, deadline_s) as connection:
             line = json.dumps(asked).encode() + b"\n"
-            _check(self._tell(connection, word, [line], deadline_s), f"{word} failed")
+            result = self._tell(connection, words, [line], deadline_s)
+            return _check(result, f"{words.split(maxsplit=1)[0]} failed")
 
     def connect(
         self, node: Node, keys: JobKeys, deadline_s: float = threading.TIMEOUT_MAX
     ) -> Connection:
         """A connection to the node, for calls within `deadline_s`. Raises SshError."""
-        address = address_of(node, keys)
-        return connect(address, keys.user.private, self.connect_s, deadline_s=deadline_s)
+        address, dial = address_of(node, keys), self._way(node.offer.provider)
+        return connect(address, keys.user.private, self.connect_s, deadline_s=deadline_s, dial=dial)
 
     def ship(self, connection: Connection, deadline_s: float = SHIP_S) -> None:
         """Have this version's bundle on the node, beside others. Raises SshError, LinkError."""
@@ -154,9 +198,14 @@ class SshLink:
             raise LinkError(f"{type(error).__name__}: {error}") from None
 
     def _tell(
-        self, connection: Connection, words: str, stdin: list[bytes], deadline_s: float
+        self,
+        connection: Connection,
+        words: str,
+        stdin: list[bytes],
+        deadline_s: float,
+        how: str = "",
     ) -> Result:
-        command = node_command(self.bundle, words)
+        command = node_command(self.bundle, words, how)
         result = connection.run(command, stdin, deadline_s)
         if result.status == NO_BUNDLE:
             self.ship(connection, deadline_s)

@@ -12,7 +12,7 @@ from spotd.act.alerts import Alert, RouteError
 from spotd.act.blocks import payload
 from spotd.log import redactor
 from spotd.model import Severity
-from spotd.webhook import WebhookError, post
+from spotd.webhook import WebhookError, post, reach
 
 RETRY_AFTER_CAP_S = 3600.0
 _SAID_CHARS = 120
@@ -29,6 +29,14 @@ class SlackRoute:
     def __post_init__(self) -> None:
         redactor.register(self.url)
         redactor.register(urlsplit(self.url).path)
+
+    def reach(self) -> str:
+        """See Route.reach: its address answers, and proves to be what it says it is."""
+        try:
+            reach(self.url)
+        except WebhookError as error:
+            return redactor.clean(str(error))
+        return ""
 
     def send(self, alerts: Sequence[Alert]) -> None:
         """Raises RouteError."""

@@ -13,10 +13,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import paramiko
 
@@ -46,6 +46,9 @@ _FOLLOW_REKEY_S = 1.0
 # So does one that reads nothing. What we say on such a stream fits into the system's own buffer,
 # unless the peer has us answer without end.
 _FOLLOW_WRITE_S = 1.0
+# Of what was given to a shared connection and has not left this machine yet. More only makes
+# heartbeats wait behind packages.
+_SHARED_BYTES = 128 << 10
 _JOIN_S = 1.0  # for paramiko's thread to end once its socket is closed
 
 
@@ -62,7 +65,11 @@ class SshAuthRefusedError(SshError):
 
 
 class HostKeyMismatchError(SshError):
-    """Somebody else answers at the address. Never go on."""
+    """Somebody else answers at the address. Never go on. `found` and `pinned` are fingerprints."""
+
+    def __init__(self, text: str, found: str = "", pinned: str = "") -> None:
+        super().__init__(text)
+        self.found, self.pinned = found, pinned
 
 
 class SshDeadlineError(SshError):
@@ -99,18 +106,36 @@ def load_public_key(line: str) -> paramiko.PKey:
         raise SshError(f"the pinned host key is no public key ({type(error).__name__})") from None
 
 
+class Line(Protocol):
+    """What a connection goes over: a socket, or a channel through a jump host."""
+
+    patience_s: float | None  # with a peer that reads nothing; None: without end
+
+    def takes(self) -> bool:
+        """Whether a write would not wait."""
+        ...
+
+    def settimeout(self, value: float | None, /) -> None: ...
+
+    def shutdown(self, how: int, /) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class _Socket(socket.socket):
     """One that can lose patience with a peer that reads nothing. paramiko has none: it tries again
     after each time-out."""
 
     patience_s: float | None = None
 
+    def takes(self, within_s: float = 0.0) -> bool:
+        poll = select.poll()
+        poll.register(self, select.POLLOUT)
+        return bool(poll.poll(within_s * 1000))
+
     def send(self, data: ReadableBuffer, flags: int = 0) -> int:
-        if self.patience_s is not None:
-            poll = select.poll()
-            poll.register(self, select.POLLOUT)
-            if not poll.poll(self.patience_s * 1000):
-                raise ConnectionAbortedError("the peer reads nothing")
+        if self.patience_s is not None and not self.takes(self.patience_s):
+            raise ConnectionAbortedError("the peer reads nothing")
         return super().send(data, flags)
 
 
@@ -120,7 +145,7 @@ class Connection:
     No call on it goes on after `end_s` (monotonic), whatever its own deadline.
     """
 
-    def __init__(self, sock: _Socket, transport: paramiko.Transport, end_s: float) -> None:
+    def __init__(self, sock: Line, transport: paramiko.Transport, end_s: float) -> None:
         self._sock = sock
         self._end_s = end_s
         self.transport = transport
@@ -129,6 +154,17 @@ class Connection:
     def open(self) -> bool:
         """False once it was closed or broke. True says nothing about the peer."""
         return bool(self.transport.is_active())
+
+    def takes(self) -> bool:
+        """Whether a write would not wait for the peer."""
+        return self._sock.takes()
+
+    def share(self, patience_s: float) -> None:
+        """Lines of others go over this one: none is to wait for long behind the bytes of another,
+        or for a peer that reads nothing for `patience_s`."""
+        self._sock.patience_s = self.transport.clear_to_send_timeout = patience_s
+        if isinstance(self._sock, _Socket) and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _SHARED_BYTES)
 
     def close(self) -> None:
         """Close, without a word to the peer: it may be frozen."""
@@ -156,7 +192,7 @@ class Connection:
         The deadline counts for everything, the making of `stdin` included. Raises
         SshUnreachableError (also for more than `max_output` bytes of a stream) or SshDeadlineError.
         """
-        with self._deadline(deadline_s):
+        with self.deadline(deadline_s):
             channel = self._start(command, deadline_s)
             try:
                 result = converse(channel, stdin, max_output)
@@ -175,7 +211,7 @@ class Connection:
 
         Raises SshUnreachableError, SshDeadlineError.
         """
-        with self._deadline(deadline_s):
+        with self.deadline(deadline_s):
             channel = self._start(command, deadline_s, window_bytes)
         self.transport.clear_to_send_timeout = _FOLLOW_REKEY_S
         self._sock.patience_s = _FOLLOW_WRITE_S
@@ -190,7 +226,7 @@ class Connection:
         return channel
 
     @contextmanager
-    def _deadline(self, seconds: float) -> Iterator[None]:
+    def deadline(self, seconds: float) -> Iterator[None]:
         """Closes the connection when the block takes longer; makes our errors of paramiko's."""
         expired = threading.Event()
 
@@ -212,26 +248,34 @@ class Connection:
             timer.cancel()
 
 
+Dial = Callable[[Address, float], Line]
+
+
 def connect(
     address: Address,
-    private_key: str,
+    private_key: str | paramiko.PKey,
     connect_s: float = CONNECT_S,
     *,
     deadline_s: float = threading.TIMEOUT_MAX,
+    dial: Dial | None = None,
+    speak: type[paramiko.Transport] = paramiko.Transport,
 ) -> Connection:
     """A connection whose peer has proved to be `address.host_public_key`, before we log in.
 
     It is made within `connect_s`; `deadline_s` is for this and all that is then done with it.
-    Raises SshUnreachableError, SshAuthRefusedError, HostKeyMismatchError, SshDeadlineError.
+    `dial` makes the line to the peer, where that is no TCP connection of ours; the transport on it
+    is of the class `speak`. Raises SshUnreachableError, SshAuthRefusedError, HostKeyMismatchError,
+    SshDeadlineError, and what `dial` raises.
     """
     end_s = time.monotonic() + deadline_s
     connect_s = min(connect_s, deadline_s)
     if connect_s <= 0:
         raise SshDeadlineError(f"{address}: no time was left to connect")
     connected_s = time.monotonic() + connect_s
-    pinned, key = load_public_key(address.host_public_key), load_private_key(private_key)
-    sock = _open_socket(address, connect_s)
-    transport = paramiko.Transport(sock, disabled_algorithms=DISABLED)
+    pinned = load_public_key(address.host_public_key)
+    key = load_private_key(private_key) if isinstance(private_key, str) else private_key
+    sock = (dial or open_socket)(address, connect_s)
+    transport = speak(sock, disabled_algorithms=DISABLED)  # type: ignore[arg-type]
     transport.daemon = True
     transport.clear_to_send_timeout = _REKEY_S
     transport.banner_timeout = transport.handshake_timeout = connect_s + 1.0  # ours come first
@@ -265,7 +309,9 @@ def _prove(
     if (found.get_name(), found.asbytes()) != (pinned.get_name(), pinned.asbytes()):
         raise HostKeyMismatchError(
             f"{address} shows the host key {found.fingerprint}, not {pinned.fingerprint} that the "
-            "machine was launched with: another machine has the address, or somebody listens in"
+            "machine was launched with: another machine has the address, or somebody listens in",
+            str(found.fingerprint),
+            str(pinned.fingerprint),
         )
 
 
@@ -290,7 +336,8 @@ def _await(done: threading.Event, transport: paramiko.Transport, what: str, end_
         raise transport.get_exception() or EOFError("it hung up")
 
 
-def _open_socket(address: Address, connect_s: float) -> _Socket:
+def open_socket(address: Address, connect_s: float) -> _Socket:
+    """A TCP connection that notices a dead path. Raises SshUnreachableError, SshDeadlineError."""
     started_s = time.monotonic()
     try:
         plain = socket.create_connection((address.host, address.port), timeout=connect_s)

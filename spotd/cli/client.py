@@ -75,9 +75,11 @@ class Client:
         wanted = {name: str(value) for name, value in query.items() if value not in ("", None)}
         return self._json("GET", f"{path}?{urlencode(wanted)}" if wanted else path, None)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """POST a JSON object."""
-        return self._json("POST", path, json.dumps(body or {}).encode())
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, reply_s: float = 0.0
+    ) -> dict[str, Any]:
+        """POST a JSON object; `reply_s` is for what takes longer than others."""
+        return self._json("POST", path, json.dumps(body or {}).encode(), reply_s)
 
     def delete(self, path: str) -> dict[str, Any]:
         """DELETE it."""
@@ -107,9 +109,11 @@ class Client:
                     raise
                 time.sleep(_RETRY_S)
 
-    def _json(self, verb: str, path: str, body: bytes | None) -> dict[str, Any]:
+    def _json(
+        self, verb: str, path: str, body: bytes | None, reply_s: float = 0.0
+    ) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        status, data = self._request(verb, path, body, headers)
+        status, data = self._request(verb, path, body, headers, reply_s)
         return self._check(status, data)
 
     def _check(self, status: int, data: bytes) -> dict[str, Any]:
@@ -137,7 +141,7 @@ class Client:
         with self._asked("GET", path, None, {}, _UPLOAD_TIMEOUT_S) as response:
             if response.status >= 400:
                 self._check(response.status, response.read())
-            while chunk := response.read(_CHUNK_BYTES):
+            while chunk := response.read1(_CHUNK_BYTES):
                 try:
                     file.write(chunk)
                 except OSError as error:

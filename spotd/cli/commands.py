@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "ps": Entry("jobs", "ps", "List jobs."),
         "show": Entry("jobs", "show", "Show one job with its machines."),
         "logs": Entry("logs", "logs", "Print a job's output, over all its machines."),
+        "ckpt": Entry("ckpt", "app", "List, verify, fetch and keep what a job has saved."),
         "events": Entry("events", "events", "Print what happened, to one job or to all."),
         "why": Entry("explain", "why", "Say why a job is where it is and what comes next."),
         "plan": Entry("explain", "plan", "Rank where a job file would run. Starts nothing."),
@@ -34,6 +35,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Machines and money": {
         "nodes": Entry("jobs", "nodes", "List machines that cost money now, or all of one job."),
         "orphans": Entry("orphans", "app", "List what no job wants, and end it."),
+        "image": Entry("image", "app", "Bake images that have setup done; list and remove them."),
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
         "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
         "price": Entry("offers", "app", "Show how prices moved."),

@@ -7,8 +7,9 @@ from typing import Any
 import typer
 
 from spotd.cli.client import complete_job, connect, job_path
+from spotd.cli.diagnosis import idle_words
 from spotd.cli.render import Column, Output, emit, output_option, print_pairs, print_table, say
-from spotd.cli.text import money, percent, place, spent
+from spotd.cli.text import money, percent, place, size, spent
 
 _COLUMNS = (
     Column("JOB", cut=True),
@@ -40,7 +41,9 @@ def cost(
     ON-DEMAND is what the steps that survive would have cost on demand in the same places: the time
     that preemptions took is paid here, and would not have been paid there. So SAVED is never more
     than PRICE OFF. With a job, the cheapest place that has such a machine is compared as well.
-    Amounts are estimates from prices and times, until a bill says otherwise.
+    Hours out of a reservation that cost nothing more are "prepaid", and no saving.
+    Amounts are estimates from prices and times, until a bill says otherwise. IDLE, with a job, is
+    what its GPUs cost while they did nothing, as far as that was measured.
 
     \b
     Example:
@@ -88,17 +91,37 @@ def _print_one(item: dict[str, Any]) -> None:
             ("job", item["job"]),
             ("cost", spent(item["spend_usd"], item["max_cost_usd"], running)),
             ("paid", f"{item['paid_hours']:.3f} h"),
+            ("prepaid", _prepaid(item)),
             ("useful", "" if useful is None else f"{useful:.3f} h of steps that survive"),
             ("on demand", _on_demand(item)),
             ("list price", f"{money(item['list_usd'])} for the same hours, same place"),
             ("best on demand", f"{money(item['best_on_demand_usd'])} for the same hours"),
             ("saved", percent(item["saving"])),
             ("price off", percent(item["discount"])),
+            ("kept", _kept(item.get("kept") or {})),
+            ("idle", idle_words(item.get("use"))),
         ]
     )
     if item["nodes"]:
         print()
         print_table(_NODE_COLUMNS, [_node_row(node) for node in item["nodes"]])
+
+
+def _prepaid(item: dict[str, Any]) -> str:
+    """Hours out of reservations: "" for none."""
+    hours = item["prepaid_hours"]
+    told = "out of reservations, which are on the cloud's own bill: no part of cost and savings"
+    return f"{hours:.3f} h of these {told}" if hours else ""
+
+
+def _kept(kept: dict[str, Any]) -> str:
+    """What the checkpoints that are kept cost on top; "" where that is not known, or nothing is."""
+    month = kept.get("usd_per_month")
+    if month is None or not kept["checkpoints"]:
+        return ""
+    many = f"{kept['checkpoints']} checkpoint{'s' if kept['checkpoints'] > 1 else ''}"
+    each = f"{many}, {size(kept['bytes'])}: about {money(month)} a month on top"
+    return f"{each}, by list ({kept['price_of']})"
 
 
 def _on_demand(item: dict[str, Any]) -> str:
@@ -114,7 +137,7 @@ def _node_row(node: dict[str, Any]) -> list[str]:
         place(node),
         node["capacity_type"],
         f"{node['paid_hours']:.3f}",
-        money(node["spend_usd"]),
+        "prepaid" if node["prepaid_hours"] and not node["spend_usd"] else money(node["spend_usd"]),
         money(node["list_usd"]),
         money(node["best_on_demand_usd"]),
     ]

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import enum
 from importlib import import_module
 from pathlib import Path
 
 import typer
 
+
+class Store(enum.StrEnum):
+    """What keeps the checkpoints."""
+
+    S3 = "s3"
+    FOLDER = "folder"
+
+
 OUT = typer.Option(Path("demo"), "--out", help="Folder for the report and the pictures.")
 STEPS = typer.Option(
     None, "--steps", min=1, help="Length of the job in steps (default: the demo's own)."
 )
+STORE = typer.Option(
+    Store.S3, "--store", help="Where checkpoints go: an S3 server of the demo's own, or a folder."
+)
 
 
-def demo(out: Path = OUT, steps: int | None = STEPS) -> None:
+def demo(out: Path = OUT, steps: int | None = STEPS, store: Store = STORE) -> None:
     """Watch a real job survive three preemptions on three small clouds on this machine.
 
     The daemon, SSH and the training are real; the clouds are processes here, and nothing is rented.
@@ -25,4 +37,4 @@ def demo(out: Path = OUT, steps: int | None = STEPS) -> None:
     """
     # By name: the demo stands above the command line, which it drives.
     run = import_module("spotd.demo").main
-    raise typer.Exit(run(out, steps))
+    raise typer.Exit(run(out, steps, store.value))

@@ -8,11 +8,13 @@ from typing import Any
 import typer
 
 from spotd.cli.client import JOB, connect, job_path
+from spotd.cli.diagnosis import print_use, print_verdict
 from spotd.cli.jobfile import env_option, env_values, read_job_file
 from spotd.cli.render import Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
 from spotd.errors import ExitCode, UserError
 
+_SAVES_COLUMN = Column("SAVES $/H", right=True)
 _OFFER_COLUMNS = (
     Column("WHERE", cut=True, tail=8),
     Column("MACHINE", cut=True),
@@ -23,28 +25,43 @@ _OFFER_COLUMNS = (
 )
 
 
-def why(ctx: typer.Context, job: str = JOB, output: Output = output_option()) -> None:
+def why(
+    ctx: typer.Context,
+    job: str = JOB,
+    stacks: bool = typer.Option(False, "--stacks", help="Every frame of a program that hung."),
+    output: Output = output_option(),
+) -> None:
     """Say why a job is where it is and what comes next: a decision taken now, and thrown away.
+
+    What was found wrong with its training within a day comes with it: what was seen, what spotd
+    does about it, what you can try, and the stacks of a program that hung (--stacks prints them
+    whole). So does how well its machines were used in the last quarter of an hour.
 
     \b
     Example:
       spotctl why gpt
+      spotctl why gpt --stacks
     """
     with connect(ctx) as client:
         data = client.get(job_path(job, "/why"))
-    emit(data, output, lambda: _print_why(data), "job")
+    emit(data, output, lambda: _print_why(data, stacks=stacks), "job")
 
 
-def _print_why(data: dict[str, Any]) -> None:
+def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
     print(clean(data["reason"]))
     for reason in data["reasons"]:
         if reason != data["reason"]:
             print(f"  because {clean(reason)}")
     for text in data["next"]:
         print(f"  next: {clean(text)}")
+    for number, line in enumerate(data.get("console", [])):
+        print(("    " if number else "  ") + clean(line))
     if data["wake_at"]:
         left = -(seconds_since(data["wake_at"]) or 0.0)
         print(f"  looked at again in {span(left)}, or when something happens")
+    for verdict in data.get("verdicts", []):
+        print_verdict(verdict, whole=stacks)
+    print_use(data.get("use"))
 
 
 def plan(
@@ -118,10 +135,40 @@ def _why_nothing(data: dict[str, Any]) -> tuple[str, str]:
 
 
 def _print_plan(data: dict[str, Any]) -> None:
+    saves = [_saves(row["checkpoint_usd_per_h"]) for row in data["offers"]]
+    gb = data["checkpoint_gb"]
     if data["offers"]:
-        print_table(_OFFER_COLUMNS, [_offer_row(row) for row in data["offers"]])
+        columns, rows = list(_OFFER_COLUMNS), [_offer_row(row) for row in data["offers"]]
+        if any(saves) or (gb and None in saves):  # else nothing, wherever it runs
+            columns.insert(-1, _SAVES_COLUMN)
+            for cells, each in zip(rows, saves, strict=True):
+                cells.insert(-1, "-" if each is None else money(each))
+            say(_about_saves(gb))
+        print_table(columns, rows)
+    if kept := data.get("storage"):
+        say(_about_storage(kept, gb))
     if data["num_nodes"] > 1:
         say(f"prices are of one machine; the job takes {data['num_nodes']}")
+
+
+def _about_saves(gb: float) -> str:
+    text = f"SAVES $/H: what saves of {gb:.3g} GB each cost for bytes that leave the cloud"
+    return f"{text} and for requests to the store; -: not known"
+
+
+def _saves(costs: dict[str, float | None]) -> float | None:
+    """Of an hour, in all. A store whose requests nobody's prices are known of is a folder, or one's
+    own server."""
+    return None if costs["egress"] is None else costs["egress"] + (costs["requests"] or 0.0)
+
+
+def _about_storage(kept: dict[str, Any], gb: float) -> str:
+    return (
+        f"storage: {kept['keep']} checkpoints of {gb:.3g} GB in {kept['store']} cost "
+        f"{money(kept['usd_per_month'])} a month, {money(kept['usd_per_h'])}/h (list price of "
+        f"{kept['class']} in {kept['region']}, {kept['dated']}; without what soft delete or "
+        "versions keep)"
+    )
 
 
 def _offer_row(row: dict[str, Any]) -> list[str]:
@@ -133,5 +180,5 @@ def _offer_row(row: dict[str, Any]) -> list[str]:
         row["capacity_type"],
         money(row["price_usd_per_h"]),
         percent(off),
-        row["excluded"] or row["silent"],
+        row["excluded"] or row["silent"] or ("baked image" if row.get("baked") else ""),
     ]

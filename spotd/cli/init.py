@@ -16,17 +16,39 @@ from urllib.parse import quote
 import typer
 
 from spotd.cli.client import connect
+from spotd.cli.reach import SETTINGS, notes
 from spotd.cli.render import say
+from spotd.cli.trust import read_trusts
 from spotd.errors import ExitCode, UserError, suggest
 
 if TYPE_CHECKING:
     from providers.policy import PolicyFacts
     from providers.setup import SetupFacts, Step
 
-CLOUDS = ("aws",)
-_DEPLOYMENT = re.compile(r"[0-9a-f]{12}")
-_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-[0-9]+")
-_QUEUE = re.compile(r"[A-Za-z0-9_-]{1,80}")
+CLOUDS = ("aws", "gcp", "azure")
+_DEPLOYMENT_ID = re.compile(r"[0-9a-f]{12}")
+# Cloud -> what its regions look like, and one of them.
+_REGIONS = {
+    "aws": (re.compile(r"[a-z]{2,}(-[a-z]+)+-[0-9]+"), "us-east-1"),
+    "gcp": (re.compile(r"[a-z]+(-[a-z]+)+[0-9]+"), "us-central1"),
+    "azure": (re.compile(r"[a-z]+[0-9]*"), "eastus"),
+}
+# Cloud -> what else its names need without a daemon: option -> key of the facts.
+_ACCOUNTS = {
+    "aws": {},
+    "gcp": {"--project": "project"},
+    "azure": {"--subscription": "subscription_id", "--group": "resource_group"},
+}
+# What of the facts a provider's section has; the rest is of other sections.
+_CONFIGURED = {"queue", *(key for keys in _ACCOUNTS.values() for key in keys.values())}
+# Cloud -> how to have other rights than those that did not do.
+_RIGHTS = {
+    "aws": "with --profile NAME",
+    "gcp": "with --profile FILE",
+    "azure": "after `az login`, or with AZURE_CLIENT_ID and others",
+}
+_ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}")
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class Form(str, Enum):
@@ -37,10 +59,42 @@ class Form(str, Enum):
     JSON = "json"
 
 
+_DEPLOYMENT = typer.Option(
+    "", "--deployment", metavar="ID", help="With --store: asks no daemon for them."
+)
+_STORE = typer.Option("", "--store", metavar="URL", help="Of packages and logs.")
+_CHECKPOINTS = typer.Option(
+    "", "--checkpoints", metavar="URL", help="Of checkpoints. Default: --store."
+)
+_PROJECT = typer.Option("", "--project", metavar="ID", help="gcp, with --deployment.")
+_SUBSCRIPTION = typer.Option("", "--subscription", metavar="ID", help="azure, with --deployment.")
+_GROUP = typer.Option(
+    "", "--group", metavar="NAME", help="azure, with --deployment: its own resource group."
+)
+_PROFILE = typer.Option(
+    "",
+    "--profile",
+    metavar="NAME",
+    help="With --apply: whose rights. gcp: a file of credentials; azure: `az login` says.",
+)
+_TRUST = typer.Option(
+    [],
+    "--trust",
+    metavar="CLOUD=WORDS",
+    help="Machines of another cloud save here by showing who they are; once for each. "
+    "For aws: gcp=UNIQUE-ID,AUDIENCE azure=TENANT,OBJECT-ID,AUDIENCE; for gcp: "
+    "aws=ACCOUNT-ID,ROLE azure=TENANT,OBJECT-ID,AUDIENCE; for azure: aws=ISSUER,ROLE-ARN "
+    "gcp=UNIQUE-ID.",
+)
+_QUEUE = typer.Option(
+    "", "--queue", metavar="NAME", help="aws: a queue for the cloud's own warnings, too."
+)
+
+
 def init(
     ctx: typer.Context,
     *,
-    cloud: str = typer.Argument(metavar="CLOUD", help="aws."),
+    cloud: str = typer.Argument(metavar="CLOUD", help="aws, gcp or azure."),
     box: str = typer.Option(
         "", "--box", metavar="CIDR", help="Where machines are logged in to from: your box, alone."
     ),
@@ -50,19 +104,15 @@ def init(
     network: str = typer.Option(
         "public", "--network", metavar="KIND", help="public, private or jump, as in config.toml."
     ),
-    queue: str = typer.Option(
-        "", "--queue", metavar="NAME", help="A queue for the cloud's own warnings, too."
-    ),
-    deployment: str = typer.Option(
-        "", "--deployment", metavar="ID", help="With --store: asks no daemon for them."
-    ),
-    store: str = typer.Option("", "--store", metavar="URL", help="Of packages and logs."),
-    checkpoints: str = typer.Option(
-        "", "--checkpoints", metavar="URL", help="Of checkpoints. Default: --store."
-    ),
-    profile: str = typer.Option(
-        "", "--profile", metavar="NAME", help="With --apply: whose rights."
-    ),
+    queue: str = _QUEUE,
+    trust: list[str] = _TRUST,
+    deployment: str = _DEPLOYMENT,
+    store: str = _STORE,
+    checkpoints: str = _CHECKPOINTS,
+    project: str = _PROJECT,
+    subscription: str = _SUBSCRIPTION,
+    group: str = _GROUP,
+    profile: str = _PROFILE,
     apply: bool = typer.Option(False, "--apply", help="Make what is missing; asks first."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --apply: do not ask."),
     output: Form = typer.Option(
@@ -70,26 +120,46 @@ def init(
     ),
 ) -> None:
     """Print what spotd needs in a cloud account: a network that only your box gets into, roles with
-    the least rights, and a queue of warnings where one is named; or make it. What is there already
-    is left as it is.
+    the least rights, and on AWS a queue of warnings where one is named; or make it. What is there
+    already is left as it is.
 
     \b
     Example:
       spotctl init aws --box 203.0.113.7/32 > init.sh
       spotctl init aws --box 203.0.113.7/32 --queue spotd-warnings --apply
       spotctl init aws --box 10.0.0.5/32 --network private --region us-east-2 -o terraform
+      spotctl init gcp --box 203.0.113.7/32 --trust aws=123456789012,spotd-node-d0 > init.sh
+      spotctl init azure --box 203.0.113.7/32 -o terraform
     """
     _check_words(cloud, box, network, queue, region)
-    given = _given(deployment, region, store, checkpoints) if deployment else _asked(ctx, cloud)
-    facts = _facts(given, box, region, network, queue)
-    steps: list[Step] = import_module(f"providers.{cloud}.setup").steps(facts)
+    options = {"--project": project, "--subscription": subscription, "--group": group}
+    account = _account(cloud, options, alone=bool(deployment))
+    if profile and cloud == "azure":
+        raise _wrong("--profile: azure has none", f"the same without, {_RIGHTS[cloud]}")
+    if deployment:
+        given = _given(cloud, deployment, region, store, checkpoints, account)
+    else:
+        given = _asked(ctx, cloud)
+    own = import_module(f"providers.{cloud}.setup")
+    trusts = read_trusts(trust, own.TRUSTS)
+    facts = replace(_facts(given, box, region, network, queue), trusts=trusts)
+    steps: list[Step] = own.steps(facts)
+    if output is not Form.JSON:
+        for line in notes(cloud, network):
+            say(f"note: {line}")
     if apply:
         _apply(cloud, facts, steps, profile, yes=yes)
-    elif output is Form.TERRAFORM:
+    else:
+        _print(cloud, facts, steps, output)
+
+
+def _print(cloud: str, facts: SetupFacts, steps: list[Step], form: Form) -> None:
+    if form is Form.TERRAFORM:
         print(import_module(f"providers.{cloud}.terraform").terraform(facts), end="")
-    elif output is Form.JSON:
-        data = {"apiVersion": "spotd/v1", "kind": "Setup", "cloud": cloud}
-        print(json.dumps({**data, "steps": [asdict(step) for step in steps]}, indent=2))
+    elif form is Form.JSON:
+        said = {"notes": notes(cloud, facts.network), "steps": [asdict(step) for step in steps]}
+        head = {"apiVersion": "spotd/v1", "kind": "Setup", "cloud": cloud}
+        print(json.dumps({**head, **said}, indent=2))
     else:
         print(import_module(f"providers.{cloud}.script").script(steps), end="")
 
@@ -113,10 +183,13 @@ def _check_words(cloud: str, box: str, network: str, queue: str, regions: list[s
         raise _wrong(f"--box: {error}", "an IPv4 CIDR, like 203.0.113.7/32") from None
     if block.prefixlen == 0:
         raise _wrong(f"--box: {box} is everybody", "the address of your box, like 203.0.113.7/32")
+    pattern, example = _REGIONS[cloud]
     for one in regions:
-        if not _REGION.fullmatch(one):
-            raise _wrong(f"--region: {one[:40]!r} is no region", "write it like us-east-1")
-    if queue and not _QUEUE.fullmatch(queue):
+        if not pattern.fullmatch(one):
+            raise _wrong(f"--region: {one[:40]!r} is no region", f"write it like {example}")
+    if queue and cloud != "aws":
+        raise _wrong(f"--queue: {cloud} has no queue of warnings", "leave it out")
+    if queue and not _QUEUE_NAME.fullmatch(queue):
         raise _wrong(f"--queue: {queue[:40]!r} is no name of a queue", "letters, digits, - and _")
 
 
@@ -132,19 +205,42 @@ def _facts(
     return SetupFacts(replace(policy, account=account), box, network, name)
 
 
-def _given(deployment: str, regions: list[str], store: str, checkpoints: str) -> PolicyFacts:
+def _account(cloud: str, options: dict[str, str], *, alone: bool) -> dict[str, str]:
+    """What else the cloud's names need, which a daemon knows."""
+    wanted = _ACCOUNTS[cloud]
+    for option, value in options.items():
+        if value and option not in wanted:
+            raise _wrong(f"{option}: {cloud} has none", "leave it out")
+        if value and not alone:
+            raise _wrong(f"{option}: the daemon says which", "leave it out, or give --deployment")
+        if alone and option in wanted and not _ACCOUNT.fullmatch(value):
+            what = f"{option}: {value[:40]!r} is no name" if value else f"{option} is missing"
+            raise _wrong(what, f"{option} as in [providers.{cloud}]")
+    return {key: options[option] for option, key in wanted.items()} if alone else {}
+
+
+def _given(
+    cloud: str,
+    deployment: str,
+    regions: list[str],
+    store: str,
+    checkpoints: str,
+    account: dict[str, str],
+) -> PolicyFacts:
     from providers.policy import PolicyFacts
 
-    if not _DEPLOYMENT.fullmatch(deployment):
+    if not _DEPLOYMENT_ID.fullmatch(deployment):
         raise _wrong(
             f"--deployment: {deployment[:40]!r} is no id of a deployment",
             "12 hexadecimal digits; spotctl doctor --policy shows it in the names of the roles",
         )
     if not regions:
-        raise _wrong("--region is missing", "--region us-east-1, one or more times")
+        example = _REGIONS[cloud][1]
+        raise _wrong("--region is missing", f"--region {example}, one or more times")
     if not store:
         raise _wrong("--store is missing", "--store s3://BUCKET/PREFIX, as deployment.store")
-    return PolicyFacts(deployment, tuple(regions), store, checkpoints or store)
+    urls = (store, checkpoints or store)
+    return PolicyFacts(deployment, tuple(regions), *urls, account=account)
 
 
 def _asked(ctx: typer.Context, cloud: str) -> PolicyFacts:
@@ -172,7 +268,7 @@ def _apply(cloud: str, facts: SetupFacts, steps: list[Step], profile: str, *, ye
             if not there:
                 say(f"made: {text}")
     except AuthError as error:
-        raise UserError(str(error), "the same again, with --profile", ExitCode.AUTH) from None
+        raise UserError(str(error), f"the same again, {_RIGHTS[cloud]}", ExitCode.AUTH) from None
     except (ProviderError, MissingError) as error:
         text = f"{cloud} did not take all of it: {error}"
         raise UserError(text, "the same again: what is made is found", ExitCode.FAILURE) from None
@@ -198,13 +294,13 @@ def _confirm(wanted: list[str], *, yes: bool) -> None:
 
 def _for_the_configuration(cloud: str, facts: SetupFacts) -> list[str]:
     """What the provider's section says of it."""
-    from providers.policy import NODE
-
-    lines = [f"[providers.{cloud}]", f'kind = "{cloud}"']
-    lines.append(f"regions = {json.dumps([*facts.policy.regions])}")
-    lines.append(f'network = "{facts.network}"')
-    lines.append(f'node_role = "{facts.policy.name(NODE)}"')
-    return [*lines, f'queue = "{facts.queue}"'] if facts.queue else lines
+    account = {key: facts.policy.account[key] for key in facts.policy.account if key in _CONFIGURED}
+    given: dict[str, Any] = {"kind": cloud, **account}
+    given |= {"regions": [*facts.policy.regions], "network": facts.network}
+    given |= import_module(f"providers.{cloud}.setup").machines_are(facts)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in given.items()]
+    lines += SETTINGS if facts.network == "jump" else ()
+    return [f"[providers.{cloud}]", *lines]
 
 
 def _wrong(text: str, fix: str) -> UserError:

@@ -173,8 +173,12 @@ def _crashes(failures: int, restarts: int) -> str:
 def _saves(keep: dict[str, Any]) -> str:
     if keep["engine"] == "none":
         return "by itself only (engine none)"
-    every = f"every {keep['every_steps']} steps or " if keep["every_steps"] else "every "
-    return f"{every}{span(keep['every_s'])} to {keep['store']}"
+    if keep["auto"]:
+        return f"as often as it pays (auto) to {keep['store']}"
+    steps, seconds = keep["every_steps"], keep["every_s"]
+    every = [f"{steps} steps"] if steps else []
+    every += [span(seconds)] if seconds else []
+    return f"every {' or '.join(every)} to {keep['store']}"
 
 
 def _saved(saved: dict[str, Any] | None, engine: str) -> str:

@@ -23,7 +23,7 @@ from spotd.cli.render import (
     print_table,
     say,
 )
-from spotd.cli.text import age, money, percent, place
+from spotd.cli.text import age, money, percent, place, seconds_since, span
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
@@ -104,7 +104,9 @@ def offers(
 
     PRICE OFF is what a machine costs less than on demand; spot that costs 95 % of that or more says
     "no discount". NOT NOW says why nothing is asked for there at present. $/GPU is for one
-    accelerator.
+    accelerator. What comes out of a reservation that the configuration names is "prepaid" unless
+    it says what an hour costs; ENDS IN is when booked time ends. SCORE is the cloud's own word,
+    from 1 to 10, on how likely a spot machine is to be had there; of equal prices it decides.
 
     \b
     Example:
@@ -135,25 +137,52 @@ def _print_offers(data: dict[str, Any]) -> None:
     if not data["items"]:
         say("nothing on sale fits; `spotctl doctor` says which clouds answer")
         return
-    print_table(_COLUMNS, [_row(item) for item in data["items"]])
+    ends = any(item["ends_at"] for item in data["items"])
+    scored = any(item.get("placement_score") for item in data["items"])
+    taken = any(item.get("evicted_pct") for item in data["items"])
+    more = [*(["SCORE"] if scored else []), *(["TAKEN"] if taken else [])]
+    more += ["ENDS IN"] if ends else []
+    columns = (*_COLUMNS[:-1], *(Column(name, right=True) for name in more), _COLUMNS[-1])
+    rows = [offer_row(item, ends=ends, scored=scored, taken=taken) for item in data["items"]]
+    print_table(columns, rows)
+    for what, key in (
+        ("a GB that leaves its cloud costs", "egress_usd_per_gb"),
+        ("a GB in its cloud's store costs a month", "storage_usd_per_gb_month"),
+    ):
+        priced = (item for item in data["items"] if item.get(key) is not None)
+        if found := sorted({f"{item['provider']} ${item[key]:g}" for item in priced}):
+            say(f"{what}, by list: {', '.join(found)}")
     if data["total"] > len(data["items"]):
         say(f"{data['total'] - len(data['items'])} more: --limit {data['total']}")
 
 
-def _row(item: dict[str, Any]) -> list[Cell | str]:
+def offer_row(
+    item: dict[str, Any], *, ends: bool, scored: bool = False, taken: bool = False
+) -> list[Cell | str]:
+    """One line of the table; `scored`: with its placement score, `taken`: with the share of such
+    machines that were taken back, `ends`: with when its booked time ends."""
     count = item["accelerator_count"]
     each = item["price_usd_per_h"] / count if count else None
     why = item["excluded"] or item["silent"]
+    prepaid = item["price_source"] == "prepaid"
     return [
         place(item),
         item["instance_type"],
         f"{count} {item['accelerator']}" if count else "-",
         item["capacity_type"],
-        money(item["price_usd_per_h"]),
-        money(each),
+        "prepaid" if prepaid else money(item["price_usd_per_h"]),
+        "-" if prepaid else money(each),
         _off(item),
+        *([str(item.get("placement_score") or "-")] if scored else []),
+        *([_share(item.get("evicted_pct"))] if taken else []),
+        *([_left(item["ends_at"])] if ends else []),
         Cell(why or "-", "yellow" if why else ""),
     ]
+
+
+def _left(ends_at: str | None) -> str:
+    """Until the end of booked time."""
+    return span(max(0.0, -(seconds_since(ends_at) or 0.0))) if ends_at else "-"
 
 
 def _off(item: dict[str, Any]) -> Cell | str:
@@ -245,3 +274,10 @@ def sparkline(
         height = (known[-1] - low) / (high - low) if high > low else 0.0
         bars.append(_BARS[round(height * (len(_BARS) - 1))])
     return "".join(bars)
+
+
+def _share(percent: int | None) -> str:
+    """The band that ends there; Azure's last one has no end."""
+    if not percent:
+        return "-"
+    return "20%+" if percent == 100 else f"<{percent}%"

@@ -67,7 +67,7 @@ def run(
             "fallback_name": parsed.spec.name,
             "env": env_values(env),
             "secrets": dict(parsed.secrets),
-            "packages": _upload_all(client, parsed),
+            "packages": upload_all(client, parsed),
             "request_id": request_id or random.token_hex(16),
         } | ({"continue": lost} if lost else {})
         job = client.patiently(lambda: client.post("/v1/jobs", body), _SUBMIT_PATIENCE_S)
@@ -98,7 +98,7 @@ def _follow(client: Client, job: dict[str, Any]) -> dict[str, Any]:
     return found or job
 
 
-def _upload_all(client: Client, parsed: Parsed) -> list[dict[str, Any]]:
+def upload_all(client: Client, parsed: Parsed) -> list[dict[str, Any]]:
     """The workdir and every mount, packed and with the daemon; one object each for the API."""
     sources = [(parsed.workdir, "")] if parsed.workdir else []
     packages = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -26,7 +27,8 @@ def ssh(
     """Log in to a job's machine, or run a command there.
 
     With -o json the address is printed, and nobody let in. The keys live in a private folder for as
-    long as the session lasts.
+    long as the session lasts. To a machine behind a jump host you go through it as yourself: with
+    your own account there, and your own keys.
 
     \b
     Example:
@@ -43,7 +45,8 @@ def ssh(
     with tempfile.TemporaryDirectory(prefix="spotctl-") as folder:
         arguments = ssh_arguments(access, Path(folder), target.host) + list(command or [])
         local = " (local)" if access["local"] else ""
-        say(f"generation {access['generation']} on {clean(access['host'])}{local}")
+        through = f" through {clean(jump['host'])}" if (jump := access.get("jump")) else ""
+        say(f"generation {access['generation']} on {clean(access['host'])}{through}{local}")
         try:
             code = subprocess.run(arguments, check=False).returncode
         except FileNotFoundError:
@@ -53,22 +56,35 @@ def ssh(
     raise typer.Exit(code if code >= 0 else 128 - code)
 
 
-def ssh_arguments(access: dict[str, Any], folder: Path, jump: str) -> list[str]:
-    """The command line of ssh; writes key and known host into `folder`. With `jump`, through the
-    box of the daemon, which is the one that the machine lets in."""
+def ssh_arguments(access: dict[str, Any], folder: Path, box: str) -> list[str]:
+    """The command line of ssh; writes key and known hosts into `folder`. With `box`, through the
+    box of the daemon, which is the one that the machine, or its jump host, lets in."""
     key, known = folder / "key", folder / "known_hosts"
     with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(access["private_key"])
     known.write_text(f"spotd-node {access['host_public_key']}\n")
-    options = {
-        "IdentityFile": str(key),
-        "IdentitiesOnly": "yes",
+    pinned = {
         "UserKnownHostsFile": str(known),
         "HostKeyAlias": "spotd-node",
         "StrictHostKeyChecking": "yes",
         "LogLevel": "ERROR",
     }
+    options = {"IdentityFile": str(key), "IdentitiesOnly": "yes", **pinned}
+    jump = access.get("jump")
     if jump:
-        options["ProxyJump"] = jump
-    flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+        with known.open("a") as file:
+            file.write(f"spotd-jump {jump['host_public_key']}\n")
+        proxy = ["ssh", *_flags({**pinned, "HostKeyAlias": "spotd-jump"})]
+        proxy += ["-J", box] if box else []
+        proxy += ["-p", str(jump["port"])]
+        # ssh itself fills in where to go on to.
+        command = shlex.join(proxy).replace("%", "%%") + " -W '[%h]:%p' -- "
+        options["ProxyCommand"] = command + shlex.quote(jump["host"]).replace("%", "%%")
+    elif box:
+        options["ProxyJump"] = box
+    flags = _flags(options)
     return ["ssh", *flags, "-p", str(access["port"]), "-l", access["user"], "--", access["host"]]
+
+
+def _flags(options: dict[str, str]) -> list[str]:
+    return [part for name, value in options.items() for part in ("-o", f"{name}={value}")]

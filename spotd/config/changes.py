@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spotd.config.clouds import identity
 from spotd.config.config import Config, ConfigError
-from spotd.config.file import identity
 from spotd.errors import Problem
 
 RESTART = "systemctl restart spotd: no training is touched by that"

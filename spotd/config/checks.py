@@ -5,22 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from spotd.config.file import (
-    MAKES,
-    MINIMAL,
-    SECRET_OPTIONS,
-    ConfigFile,
-    LocalProvider,
-    SlackRoute,
-    identity,
-)
+from providers.stores.base import SECRET_OPTIONS
+from spotd.config.clouds import MAKES, LocalProvider, identity
+from spotd.config.file import MINIMAL, ConfigFile, SlackRoute
 from spotd.config.secret_refs import FORMS, read_secret
+from spotd.config.stores import GcpFederate, StoreSection
 from spotd.validation import Path as Keys
 from spotd.webhook import SLACK_HOSTS, is_webhook
 
 LEAST_UNATTENDED_H = 1.0  # where machines cost money
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
+SCHEME_OF = {"aws": "s3://", "gcp": "gs://", "azure": "az://"}
+# Which key of a provider says who its machines are, for their own cloud.
+IDENTITY_KEYS = {"aws": "node_role", "gcp": "node_service_account", "azure": "node_identity"}
 Finding = tuple[Keys, str, str]
 
 
@@ -68,11 +66,44 @@ def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[F
                 text, _, fix = str(error).partition("; ")
                 yield ("alerts", "routes", name), text, fix
     for name, entry in file.stores.items():
+        yield from _check_kind(name, entry)
+        yield from _check_federate(file, name, entry)
+        if entry.lend is not None and not entry.url.startswith(SCHEME_OF[entry.lend.kind]):
+            fix = f"lend is for stores of that cloud, like {SCHEME_OF[entry.lend.kind]}bucket"
+            text = f'"{entry.lend.kind}" makes no credentials of {entry.url}'
+            yield ("stores", name, "lend", "kind"), text, fix
         try:
             read_options(entry.options, environ)
         except ValueError as error:
             text, _, fix = str(error).partition("; ")
             yield ("stores", name, "options"), text, fix
+
+
+def _check_kind(name: str, entry: StoreSection) -> Iterator[Finding]:
+    if entry.shared and not entry.url.startswith("file://"):
+        fix = "leave it out: a bucket is everywhere by itself"
+        yield ("stores", name, "shared"), f"is of folders, and {entry.url} is none", fix
+    if entry.url.startswith("az://") and not entry.options.get("account"):
+        text = f"do not say which storage account has {entry.url}"
+        yield ("stores", name, "options"), text, 'add account = "NAME" to them'
+
+
+def _check_federate(file: ConfigFile, name: str, entry: StoreSection) -> Iterator[Finding]:
+    made = entry.federate
+    if made is None:
+        return
+    keys: Keys = ("stores", name, "federate")
+    if not entry.url.startswith(SCHEME_OF[made.kind]):
+        fix = f"federate of that kind is for stores like {SCHEME_OF[made.kind]}bucket"
+        yield (*keys, "kind"), f'"{made.kind}" gives nobody a right at {entry.url}', fix
+    if isinstance(made, GcpFederate) and "azure" in made.clouds and not made.audience:
+        fix = 'add the ID URI of an application in their tenant, like audience = "api://spotd"'
+        yield (*keys, "audience"), "is missing: machines of Azure ask for a token by it", fix
+    for provider, cloud in file.providers.items():
+        key = IDENTITY_KEYS.get(cloud.kind, "")
+        if cloud.kind in made.clouds and not getattr(cloud, key):
+            text = f"{cloud.kind}: machines of providers.{provider} have nobody to show"
+            yield (*keys, "clouds"), text, f"set {key} in [providers.{provider}]"
 
 
 def read_route(route: SlackRoute, environ: Mapping[str, str]) -> str:

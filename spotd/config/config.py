@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from spotd.config.checks import read_options, read_route
-from spotd.config.file import ConfigFile, LocalProvider, SlackRoute
+from providers.stores.base import SECRET_OPTIONS
+from spotd.config.checks import IDENTITY_KEYS, read_options, read_route
+from spotd.config.clouds import LocalProvider
+from spotd.config.file import ConfigFile, SlackRoute
+from spotd.config.jumps import jump_hosts
+from spotd.config.stores import StoreSection
+from spotd.decide.carriage import Place, place_of
+from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
 from spotd.model import Timing
 from spotd.spec import CheckpointDefaults, Known
+from spotd.spec.load import FALLBACK_S
+
+if TYPE_CHECKING:
+    from spotd.act.jump import JumpHost
 
 
 class ConfigError(InputError):
@@ -49,7 +61,10 @@ class Config:
         section, providers = self.file.checkpoint, self.file.providers.values()
         local = all(isinstance(provider, LocalProvider) for provider in providers)
         store = (self.state_dir / "checkpoints").as_uri() if local else ""
-        return CheckpointDefaults(section.store or store, section.every, section.keep)
+        every = section.every
+        return CheckpointDefaults(
+            section.store or store, every.seconds or FALLBACK_S, section.keep, every
+        )
 
     @property
     def timing(self) -> Timing:
@@ -67,15 +82,66 @@ class Config:
 
         Raises ConfigError when a secret cannot be read any more.
         """
-        entries = [entry for entry in self.file.stores.values() if _is_under(url, entry.url)]
-        if not entries:
+        entry = self._store(url)
+        if entry is None:
             return {}
-        entry = max(entries, key=lambda entry: len(entry.url))
         try:
             return read_options(entry.options, self.environ)
         except ValueError as error:
             text, _, fix = str(error).partition("; ")
             raise config_error(self.path, [Problem("stores", text, fix)]) from None
+
+    @property
+    def store_places(self) -> dict[str, Place]:
+        """Where the configured stores are, by URL."""
+        stores = self.file.stores.values()
+        return {entry.url: place_of(entry.url, entry.options) for entry in stores}
+
+    def jump_hosts(self) -> dict[str, JumpHost]:
+        """Of the providers that have one. Raises ConfigError when a key cannot be read any more."""
+        try:
+            return jump_hosts(self.file, self.environ)
+        except ValueError as error:
+            text, _, fix = str(error).partition("; ")
+            raise config_error(self.path, [Problem("providers", text, fix)]) from None
+
+    def store_access(self, url: str) -> StoreAccess:
+        """Which machines have what right at the store at `url`."""
+        entry = self._store(url)
+        options, lend = (entry.options, entry.lend) if entry else ({}, None)
+        federate = entry.federate if entry else None
+        cloud = lend.kind if lend else _cloud_of(url, options.get("endpoint", ""))
+        return StoreAccess(
+            url,
+            cloud,
+            keys=any(key.startswith(SECRET_OPTIONS) for key in options),
+            lends=lend.to if lend else "",
+            roles=frozenset(_roles(self.file)),
+            shared=bool(entry and entry.shared),
+            proof=federate.model_dump(exclude={"kind", "clouds"}) if federate else {},
+            proves=frozenset(federate.clouds) if federate else frozenset(),
+        )
+
+    def lender(self, url: str) -> tuple[str, dict[str, Any]] | None:
+        """Of which kind, and with which settings, somebody lends credentials of the store; None
+        where nobody does."""
+        entry = self._store(url)
+        if entry is None or entry.lend is None:
+            return None
+        settings = entry.lend.model_dump(exclude={"kind", "to", "lifetime"}, exclude_none=True)
+        settings["lifetime_s"] = entry.lend.lifetime or 0.0
+        if entry.lend.kind == "aws":
+            settings["region"] = entry.options.get("region", "us-east-1")
+        if entry.lend.kind == "azure":
+            settings["account"] = entry.options["account"]
+            # The same account's other door: folders are of it alone.
+            settings["endpoint"] = entry.options.get("endpoint", "").replace(".blob.", ".dfs.")
+        return entry.lend.kind, settings
+
+    def _store(self, url: str) -> StoreSection | None:
+        """The [stores] entry that `url` lies under, the closest one."""
+        entries = [entry for entry in self.file.stores.values() if _is_under(url, entry.url)]
+        return max(entries, key=lambda entry: len(entry.url), default=None)
 
     def route_url(self, name: str) -> str:
         """The secret URL of a Slack route. Raises ConfigError when it cannot be read any more."""
@@ -89,6 +155,27 @@ class Config:
 
 def _is_under(url: str, prefix: str) -> bool:
     return url == prefix or url.startswith(prefix + "/")
+
+
+# scheme -> whose it is, and what the name of a door of its ends in.
+_SCHEMES = {
+    "s3": ("aws", ".amazonaws.com"),
+    "gs": ("gcp", ".googleapis.com"),
+    "az": ("azure", ".core.windows.net"),
+}
+
+
+def _cloud_of(url: str, endpoint: str) -> str:
+    """Whose store it is; "" for a folder, and for a server that is none of a cloud of ours."""
+    cloud, ending = _SCHEMES.get(urlsplit(url).scheme, ("", ""))
+    return cloud if not endpoint or (urlsplit(endpoint).hostname or "").endswith(ending) else ""
+
+
+def _roles(file: ConfigFile) -> Iterator[str]:
+    """The clouds whose machines have an identity of their own."""
+    for entry in file.providers.values():
+        if getattr(entry, IDENTITY_KEYS.get(entry.kind, ""), ""):
+            yield entry.kind
 
 
 def _clouds(file: ConfigFile) -> tuple[str, ...]:

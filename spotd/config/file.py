@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from spotd.addresses import is_loopback
+from spotd.config.clouds import Provider
+from spotd.config.section import Section, formed
+from spotd.config.stores import StoreSection
 from spotd.model import Limits, Severity, Timing
 from spotd.safemode import SafeModeSettings
-from spotd.spec.quantities import Duration, StoreUrl, Usd
+from spotd.spec.every import Every, EveryField
+from spotd.spec.quantities import StoreUrl, Usd
 
-SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")
-MAKES = ("aws", "gcp", "azure")
 MINIMAL = """\
     [providers.here]
     kind = "local"
@@ -25,20 +24,13 @@ MINIMAL = """\
 """
 
 
-class Section(BaseModel):
-    """A table of the file; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
 class DatabaseSection(Section):
     url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite in state_dir")
 
 
 class DeploymentSection(Section):
-    id: str | None = Field(
+    id: Annotated[str, formed(r"[0-9a-f]{12}", "0123456789ab, 12 in all")] | None = Field(
         default=None,
-        pattern="^[0-9a-f]{12}$",
         description="For a new database in place of one that was lost: whose machines it shows",
     )
     store: StoreUrl | None = Field(
@@ -51,141 +43,8 @@ class CheckpointSection(Section):
         default=None,
         description="For jobs that name none; with local providers alone: a folder in state_dir",
     )
-    every: Duration = 300.0
+    every: EveryField = Every(auto=True)
     keep: int = Field(default=3, ge=1, le=1000)
-
-
-def parse_options(value: Any) -> Any:
-    """Options as text. Raises ValueError for a secret that stands in the file."""
-    if not isinstance(value, dict):
-        return value
-    for key in SECRET_OPTIONS:
-        if key in value:
-            raise ValueError(
-                f"{key} must not stand in the file; use {key}_file, {key}_env or {key}_credential"
-            )
-    return {
-        key: str(item).lower() if isinstance(item, bool) else str(item)
-        for key, item in value.items()
-    }
-
-
-class StoreSection(Section):
-    """How the stores below `url` are reached."""
-
-    url: StoreUrl
-    options: Annotated[dict[str, str], BeforeValidator(parse_options)] = {}
-
-
-def parse_local_url(value: Any) -> str:
-    """The address of a local cloud. Raises ValueError for any other machine: a local provider is
-    free of limits because it cannot cost money."""
-    parts = urlsplit(str(value))
-    host = parts.hostname or ""
-    if parts.scheme != "http" or not host or not parts.port or parts.path.strip("/"):
-        raise ValueError(f"{value!r} is no address of a local cloud; write http://127.0.0.1:PORT")
-    if not is_loopback(parts):
-        raise ValueError(f"{host} is not this machine; a local cloud is at http://127.0.0.1:PORT")
-    return str(value).rstrip("/")
-
-
-class LocalProvider(Section):
-    """A cloud whose machines are processes on this one."""
-
-    kind: Literal["local"]
-    url: Annotated[str, BeforeValidator(parse_local_url)]
-    personality: Literal["aws", "gcp", "azure"]
-    token_file: Path | None = None
-    end_token_file: Path | None = Field(default=None, description="With which machines are ended")
-
-
-Network = Literal["public", "private", "jump"]
-
-
-def parse_endpoint(value: str) -> str:
-    """The address of an API; "" is the vendor's own. Raises ValueError for one that our
-    credentials would be sent to in the clear."""
-    parts = urlsplit(value)
-    safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts))
-    if value and (not safe or not parts.hostname or parts.path.strip("/")):
-        raise ValueError(f"{value!r} is no address of an API; write https://HOST")
-    return value.rstrip("/")
-
-
-class AwsProvider(Section):
-    kind: Literal["aws"]
-    regions: list[str] = Field(min_length=1)
-    profile: str = ""
-    end_profile: str = Field(default="", description="With which machines are ended")
-    instance_types: list[str] | None = Field(
-        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
-    )
-    image: str | None = Field(
-        default=None,
-        pattern=r"^(ami-[0-9a-f]+|ssm:/.+)$",
-        description='"ami-…" or "ssm:/PARAMETER"; default: AWS\'s own GPU image of Ubuntu 22.04',
-    )
-    network: Network = Field(default="public", description="Whether machines have public addresses")
-    node_role: str = Field(default="", description="Instance profile of the machines")
-    queue: str = Field(default="", description="SQS queue of each region that EventBridge fills")
-
-
-class GcpProvider(Section):
-    kind: Literal["gcp"]
-    project: str
-    regions: list[str] = Field(min_length=1)
-    credentials_file: Path | None = Field(
-        default=None, description="Default: what the SDK finds by itself"
-    )
-    end_credentials_file: Path | None = Field(
-        default=None, description="With which machines are ended"
-    )
-    instance_types: list[str] | None = Field(
-        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
-    )
-    image: str | None = Field(
-        default=None,
-        pattern=r"^projects/[^/]+/global/images/.+$",
-        description="Default: Google's own GPU image of Ubuntu 24.04",
-    )
-    network: Network = Field(default="public", description="Whether machines have public addresses")
-    subnetwork: str = Field(
-        default="spotd", min_length=1, description="Its name, the same in every region"
-    )
-    node_service_account: str = Field(default="", description="Email of what the machines are")
-    compute_endpoint: Annotated[str, AfterValidator(parse_endpoint)] = Field(
-        default="", description="Of Private Service Connect; default: compute.googleapis.com"
-    )
-    billing_endpoint: Annotated[str, AfterValidator(parse_endpoint)] = Field(
-        default="", description="In place of cloudbilling.googleapis.com"
-    )
-
-
-class AzureProvider(Section):
-    kind: Literal["azure"]
-    subscription_id: str
-    resource_group: str = Field(description="The deployment's own; its machines are in it")
-    regions: list[str] = Field(min_length=1)
-    instance_types: list[str] | None = Field(
-        default=None, min_length=1, description="Shell patterns; default: those with GPUs"
-    )
-    image: str | None = Field(
-        default=None,
-        pattern=r"^(/subscriptions/.+|/[Cc]ommunity[Gg]alleries/.+|[^:/]+(:[^:/]+){3})$",
-        description='"publisher:offer:sku:version" or an id; default: Azure\'s own HPC image',
-    )
-    network: Network = Field(default="public", description="Whether machines have public addresses")
-    node_identity: str = Field(
-        default="", description="Resource id of the machines' user assigned identity"
-    )
-    endpoint: str = Field(default="", description="Of Resource Manager; default: the public cloud")
-    authority: str = Field(default="", description="Where tokens come from, if not Microsoft's own")
-    prices_endpoint: str = Field(default="", description="Of the retail prices, without a path")
-
-
-Provider = Annotated[
-    LocalProvider | AwsProvider | GcpProvider | AzureProvider, Field(discriminator="kind")
-]
 
 
 class SlackRoute(Section):
@@ -223,7 +82,7 @@ class AlertsSection(Section):
     """What belongs to no job (a cloud, the box, the database) goes to the route "default"; without
     one of that name, to the daemon's own log."""
 
-    routes: dict[str, Route] = {}
+    routes: dict[str, Route] = Field(default={})
 
 
 def _no_switch(value: Any) -> Any:
@@ -306,17 +165,11 @@ class ConfigFile(Section):
     database: DatabaseSection = DatabaseSection()
     deployment: DeploymentSection = DeploymentSection()
     checkpoint: CheckpointSection = CheckpointSection()
-    stores: dict[str, StoreSection] = {}
+    stores: dict[str, StoreSection] = Field(default={})
     limits: LimitsSection = LimitsSection()
     access: AccessSection = AccessSection()
-    providers: dict[str, Provider] = {}
+    providers: dict[str, Provider] = Field(default={})
     alerts: AlertsSection = AlertsSection()
     timing: TimingSection = TimingSection()
     safe_mode: SafeModeSection = SafeModeSection()
     log: LogSection = LogSection()
-
-
-def identity(provider: Section) -> Mapping[str, object]:
-    """What makes two providers the same cloud account, whatever they are called."""
-    shared = {"kind", "url", "personality", "profile", "project", "subscription_id"}
-    return provider.model_dump(include={*shared, "resource_group"})

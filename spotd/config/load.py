@@ -16,6 +16,7 @@ from spotd import paths
 from spotd.config.checks import check_limits, check_names, check_references
 from spotd.config.config import Config, ConfigError, config_error
 from spotd.config.file import MINIMAL, ConfigFile
+from spotd.config.jumps import check_jumps
 from spotd.config.start import check_start
 from spotd.errors import Problem, suggest
 from spotd.validation import Path as Keys
@@ -56,6 +57,7 @@ def load_config(
         check_limits(file, kinds),
         check_names(file, kinds),
         check_references(file, environ),
+        check_jumps(file, environ),
         check_start(config, kinds) if to_start else (),
     ):
         if not any(_related(keys, other) for other, _ in problems):

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from providers.policy import PolicyFacts
+from spotd.config.clouds import AwsProvider, AzureProvider, GcpProvider, LocalProvider
 from spotd.config.config import Config
-from spotd.config.file import AwsProvider, AzureProvider, GcpProvider, LocalProvider
+from spotd.config.stores import AwsLend, AzureFederate
+from spotd.errors import ExitCode, UserError
 
 
 def policy_facts(
     config: Config, deployment: str, cloud: str, regions_of: Callable[[str], Sequence[str]]
 ) -> PolicyFacts | None:
     """None when no provider of that cloud is configured. `regions_of(provider)` are those that a
-    local cloud, which may play any, has on sale."""
+    local cloud, which may play any, has on sale. Raises UserError for providers in several accounts
+    (projects, subscriptions): the documents are for one."""
     regions: dict[str, None] = {}
     account: dict[str, str] = {}
+    whose: dict[str, str] = {}  # name of a provider, by what it says of the account
     found = False
     for name, entry in config.file.providers.items():
         local = isinstance(entry, LocalProvider)
@@ -23,12 +27,18 @@ def policy_facts(
             continue
         found = True
         regions |= dict.fromkeys(regions_of(name) if local else getattr(entry, "regions", ()))
+        facts: dict[str, str] = {}
         if isinstance(entry, GcpProvider):
-            account = {"project": entry.project}
-        elif isinstance(entry, AwsProvider) and entry.queue:
-            account = {"queue": entry.queue}
+            facts = {"project": entry.project}
+        elif isinstance(entry, AwsProvider):
+            facts = {"queue": entry.queue, "lend": " ".join(_lend_roles(config))}
+            facts["prove"] = " ".join(_audiences(config))
         elif isinstance(entry, AzureProvider):
-            account = entry.model_dump(include={"subscription_id", "resource_group"})
+            facts = entry.model_dump(include={"subscription_id", "resource_group"})
+        for key, value in facts.items():
+            if value and account.setdefault(key, value) != value:
+                raise _two_accounts(cloud, key, whose[key], name, account[key], value)
+            whose.setdefault(key, name)
     if not found:
         return None
     return PolicyFacts(
@@ -39,3 +49,29 @@ def policy_facts(
         account=account,
         job_stores=[entry.url for entry in config.file.stores.values()],
     )
+
+
+def _two_accounts(cloud: str, key: str, one: str, other: str, ours: str, theirs: str) -> UserError:
+    text = (
+        f"the documents of {cloud} are for one account, and the configuration names two: "
+        f"providers.{one}.{key} is {ours!r}, providers.{other}.{key} is {theirs!r}"
+    )
+    fix = (
+        f"`spotctl init {cloud} --deployment ID`, once for each, with its own account and regions "
+        "(`spotctl init --help`)"
+    )
+    if cloud == "aws":
+        fix = f"the same {key} in both: a queue of that name in each region"
+    return UserError(text, fix, ExitCode.USAGE)
+
+
+def _lend_roles(config: Config) -> list[str]:
+    """The roles that are assumed to lend what they may do."""
+    lends = [entry.lend for entry in config.file.stores.values()]
+    return sorted({lend.role for lend in lends if isinstance(lend, AwsLend) and lend.role})
+
+
+def _audiences(config: Config) -> list[str]:
+    """That machines of AWS have to show a token for, elsewhere."""
+    made = [entry.federate for entry in config.file.stores.values()]
+    return sorted({m.audience for m in made if isinstance(m, AzureFederate) and "aws" in m.clouds})

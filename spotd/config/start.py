@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 from providers.stores import open_store
 from providers.stores.base import StoreError as ObjectStoreError
 from spotd.config.checks import Finding
+from spotd.config.clouds import LocalProvider
 from spotd.config.config import Config
-from spotd.config.file import ConfigFile, LocalProvider
+from spotd.config.file import ConfigFile
 from spotd.errors import UserError
 from spotd.registry import SDKS
 from spotd.store.base import StoreError

@@ -7,10 +7,10 @@ commit changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from spotd import states
+from spotd.changed import changed
 from spotd.model import (
     View,
 )
@@ -36,11 +36,11 @@ def apply(view: View, change: Change) -> View:
     match change:
         case ChangeJob(fields):
             _own(fields, JOB_DECISIONS)
-            return replace(view, job=replace(view.job, **cast("dict[str, Any]", fields)))
+            return changed(view, job=changed(view.job, **fields))
         case OpenAttempt(attempt):
-            return replace(view, attempts=(*view.attempts, attempt))
+            return changed(view, attempts=(*view.attempts, attempt))
         case AddNode(node):
-            return replace(view, nodes=(*view.nodes, node))
+            return changed(view, nodes=(*view.nodes, node))
         case ChangeNode(node_id, fields):
             _own(fields, NODE_DECISIONS)
             old = next((node for node in view.nodes if node.id == node_id), None)
@@ -48,9 +48,9 @@ def apply(view: View, change: Change) -> View:
                 raise ValueError(f"no node {node_id} in this view")
             if "state" in fields and fields["state"] is not old.state:
                 states.check(old.state, cast("NodeState", fields["state"]))
-            new = replace(old, **cast("dict[str, Any]", fields))
+            new = changed(old, **fields)
             nodes = tuple(new if node.id == node_id else node for node in view.nodes)
-            return replace(view, nodes=nodes)
+            return changed(view, nodes=nodes)
 
 
 def apply_all(view: View, changes: Iterable[Change]) -> View:
@@ -61,6 +61,6 @@ def apply_all(view: View, changes: Iterable[Change]) -> View:
 
 
 def _own(fields: Iterable[str], owned: frozenset[str]) -> None:
-    foreign = sorted(set(fields) - owned)
-    if foreign:
-        raise ValueError(f"decisions do not own {', '.join(foreign)}")
+    if not owned.issuperset(fields):
+        foreign = ", ".join(sorted(set(fields) - owned))
+        raise ValueError(f"decisions do not own {foreign}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
 
 from providers.base import Provider
+from spotd.container import container_of, pinned
+from spotd.decide.baking import needs_setup
+from spotd.decide.cadence import Terms
 from spotd.decide.expiry import expires_us, life_limit_s
 from spotd.model import Job, Node, S
 from spotd.plan import (
@@ -28,30 +31,45 @@ def agent_config(
         left_s=max(0.0, (expires_us(node) - now_us) / S) if timed else 0.0,
         life_s=max(1.0, limit_s - age_s) if limit_s else 0.0,
         power_off=provider.power_off,
-        wipe=True,
+        wipe=not job.spec.bake,
         keep_s=job.spec.keep_on_failure_s,
         prepared_file=provider.prepared_file,
+        ends_s=max(1.0, (node.offer.ends_at_us - now_us) / S) if node.offer.ends_at_us else 0.0,
     )
 
 
+def addresses_of(gang: Collection[Node]) -> tuple[str, ...]:
+    """By rank, where the ranks of a gang find each other: in their own network, where that is one
+    for all of them (a provider's, in a region) and each address there is known. Public addresses
+    are for us alone: what the network lets in from them is SSH."""
+    ranks = sorted(gang, key=lambda node: node.rank)
+    networks = {(node.offer.provider, node.offer.region) for node in ranks}
+    if len(networks) == 1 and all(node.private_host for node in ranks):
+        return tuple(node.private_host for node in ranks)
+    return tuple(node.host for node in ranks)
+
+
 def start_document(
-    job: Job, effect: Effect, secrets: Mapping[str, str], store_options: Mapping[str, str]
+    job: Job,
+    effect: Effect,
+    secrets: Mapping[str, str],
+    store_options: Mapping[str, str],
+    image_digest: str = "",
+    terms: Terms | None = None,
 ) -> StartDocument:
-    """What `start(generation)` carries. `effect.data` has the claim and the gang's addresses, and
-    which part of the job's own pause between saves there is to be now."""
+    """What `start(generation)` carries. `effect.data` has the claim and the gang's addresses.
+    `image_digest` is of the container image that the job began with, "" before it did; `terms` is
+    for a job that chooses its pauses between saves itself."""
     spec, data = job.spec, effect.data
-    cadence = data.get("cadence", 1.0)
     ips, deadline_s = data["node_ips"], data["claim_deadline_s"]
     if not isinstance(ips, tuple) or not isinstance(deadline_s, float):
         raise TypeError("a START effect carries node_ips and claim_deadline_s")
-    if not isinstance(cadence, float):
-        raise TypeError("the cadence of a START effect is a number")
     return StartDocument(
         job_name=job.name,
         num_nodes=spec.num_nodes,
         node_ips=ips,
         accelerators_per_node=effect.node.offer.accelerator_count,
-        setup=spec.setup,
+        setup=spec.setup if needs_setup(spec, effect.node) else "",
         run=spec.run,
         envs=spec.envs,
         secrets=secrets,
@@ -61,10 +79,13 @@ def start_document(
         engine=spec.checkpoint.engine,
         claim=str(data["claim"]),
         claim_deadline_s=deadline_s,
-        every_steps=math.ceil(spec.checkpoint.every_steps * cadence),
-        every_s=spec.checkpoint.every_s * cadence,
+        every_steps=spec.checkpoint.every_steps,
+        every_s=spec.checkpoint.every_s,
         keep=spec.checkpoint.keep,
         stop_grace_s=spec.stop_grace_s,
         progress_every_s=spec.progress_every_s,
         head_generation=job.head.generation if job.head else 0,
+        image=pinned(image, image_digest) if (image := container_of(spec.image_id)) else "",
+        bake=bool(spec.bake),
+        **({} if terms is None else {"auto": True, **asdict(terms)}),
     )

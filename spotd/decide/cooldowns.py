@@ -10,11 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from providers.base import Offer, Scope
+from spotd.container import container_of
 from spotd.model import LeaveReason, Node, Refusal, S
 from spotd.states import NodeState
 from spotd.wire import EXIT_HUNG, EXIT_UNFIT
 
 OUTBID = "Outbid"  # left for a better one
+NOT_LENT = "NotLentError"  # its machines could not save: nobody lends credentials of the store
+OWN_IMAGE = "OwnImage"  # an UnpreparedError of a job that names a machine's image itself
+# What says nothing to other jobs, which have caps, paces, stores and images of their own.
+_OF_ONE_JOB = frozenset({OUTBID, NOT_LENT, OWN_IMAGE})
 
 # First cooldown by what was said, in seconds; doubled for each repeat, up to the cap. Karpenter
 # blocks a refused pool for 3 minutes; quota comes back when our own dying machine is counted out.
@@ -31,6 +36,8 @@ BASE_S = {
     "Hung": 600.0,
     "Unfit": 600.0,
     OUTBID: 3600.0,
+    NOT_LENT: 60.0,
+    OWN_IMAGE: 900.0,
 }
 CAP_S = 3600.0
 BOOT_TIMEOUTS = 2.0  # of the job that asks: another offer has its turn before this one is back
@@ -49,6 +56,14 @@ _PARTS = {Scope.PROVIDER: 1, Scope.REGION: 2, Scope.ZONE: 3, Scope.OFFER: 5}  # 
 Spoiled = Mapping[str, Sequence[Refusal]]
 
 
+def refusal_code(error: str, image_id: str) -> str:
+    """The code under which a create that failed is remembered, by the class of its error and the
+    job's image. Whether it is the image that is wanting, nobody says: another job's create finds
+    out."""
+    own = error == "UnpreparedError" and image_id and not container_of(image_id)
+    return OWN_IMAGE if own else error
+
+
 def refusal_of(node: Node) -> Refusal | None:
     """What a node that leaves says about its offer, counted from when it left: at first from the
     decision, then from when it was gone. None where it says nothing."""
@@ -63,14 +78,13 @@ def refusal_of(node: Node) -> Refusal | None:
 
 def spoiled_places(refusals: Iterable[Refusal], job_id: str) -> Spoiled:
     """The refusals by what each spoiled for that job: the beginning of the offer's key that its
-    scope says. What another job's machine was left for was its price under that job's cap, or its
-    pace: neither says anything to this one.
+    scope says.
 
     Made once for many offers: hundreds of refusals are met when a whole zone is taken away.
     """
     found: dict[str, list[Refusal]] = {}
     for refusal in refusals:
-        if refusal.code == OUTBID and not refusal.node_id.startswith(f"{job_id}-g"):
+        if refusal.code in _OF_ONE_JOB and not refusal.node_id.startswith(f"{job_id}-g"):
             continue
         place = _beginning(refusal.offer_key, _PARTS[refusal.scope])
         found.setdefault(place, []).append(refusal)

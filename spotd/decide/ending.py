@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from spotd.decide.baking import finish_bake
 from spotd.decide.draft import LEAVING, Draft
 from spotd.model import TRAINS_ON, Desired, LeaveReason, Node, Outcome, S, Severity
 from spotd.states import NodeState
+from spotd.verdicts import NAN
 
 
 def finish(d: Draft) -> None:
-    """A final manifest in HEAD is the job's success, whoever reports it."""
+    """A final manifest in HEAD is the job's success, whoever reports it; a bake's is its image."""
+    finish_bake(d)
     head = d.job.head
     if d.ended or head is None or not head.final:
         return
@@ -39,6 +42,16 @@ def obey_limits(d: Draft) -> None:
         rate = _rate_now(d)
         if rate:
             d.wake(d.now_us + left * 3600 * S // rate)
+
+
+def stop_lost(d: Draft) -> None:
+    """A program whose losses are no numbers any more trains for nothing, here and elsewhere. What
+    uses our engine goes back by itself first, and says so when that did not help."""
+    if d.ended or d.job.stop_text:
+        return
+    mine = {node.id for node in d.current if node.state is NodeState.RUNNING}
+    if any(verdict.kind == NAN and verdict.node_id in mine for verdict in d.view.verdicts):
+        d.set_job(stop_text="training has diverged: its losses are no finite numbers any more")
 
 
 def _rate_now(d: Draft) -> int:

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from spotd.model import HealthSpec, S, Throughput
+from spotd.model import S, Throughput
+from spotd.verdicts import HealthSpec
 
 MIN_BASELINE_SAMPLES = 4
+WARM_UP_US = 180 * S  # compiling and caches: what is reported before says nothing of a machine
 
 
 def baseline_tokens_per_s(samples: Sequence[Throughput], before_us: int) -> float:
@@ -20,16 +22,22 @@ def baseline_tokens_per_s(samples: Sequence[Throughput], before_us: int) -> floa
     return median(rates) if len(rates) >= MIN_BASELINE_SAMPLES else 0.0
 
 
-def slow(samples: Sequence[Throughput], spec: HealthSpec, now_us: int) -> bool:
+def slow(
+    samples: Sequence[Throughput],
+    spec: HealthSpec,
+    now_us: int,
+    typical_tokens_per_s: float = 0.0,
+) -> bool:
     """Whether each of the last `spec.checks` windows of `spec.check_every_s` was bad.
 
     A window is bad when its rate is below `ratio` of the baseline, or when nothing was reported in
     it at all: a silent trainer is not a fast one. A window with a report but no busy time (a long
-    save or evaluation) does not count as bad. The baseline comes from before the windows.
+    save or evaluation) does not count as bad. The baseline comes from before the windows; where the
+    same job did better before on this type of machine (`typical_tokens_per_s`), it is that.
     """
     window_us = int(spec.check_every_s * S)
     horizon_us = now_us - spec.checks * window_us
-    baseline = baseline_tokens_per_s(samples, horizon_us)
+    baseline = max(baseline_tokens_per_s(samples, horizon_us), typical_tokens_per_s)
     if baseline == 0.0:
         return False
     for check in range(spec.checks):

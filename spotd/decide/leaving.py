@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from spotd.decide.baking import setup_done
+from spotd.decide.booked import BOOKED
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.needs import (
     CALL_DEADLINE_S,
     alive_at_us,
+    cut_off,
+    hearing_since_us,
     lost_at_us,
     mate_released,
     suspect,
@@ -14,6 +18,7 @@ from spotd.decide.needs import (
 from spotd.model import TRAINS_ON, EffectKind, LeaveReason, Node, NoticeSeen, S, Severity
 from spotd.states import NodeState
 
+LATE_TRIES = 12  # at one whose time to come up ran out while nobody was there, to start its agent
 RELEASE_TRIES = 8  # about a minute of refusals
 START_S = 2 * CALL_DEADLINE_S[EffectKind.START]  # for a chosen machine to take its start
 
@@ -73,19 +78,21 @@ def _drain(d: Draft, node: Node, notice: NoticeSeen) -> None:
     left = (
         "" if notice.deadline_us is None else f", {(notice.deadline_us - d.now_us) / S:.0f} s left"
     )
+    booked = notice.notice_id == BOOKED
+    what = "its booked time ends" if booked else f"{notice.kind.value} notice"
+    told = f"the booked time of {place(node)} ends" if booked else f"{what} for {place(node)}"
     d.set_node(
         node,
         state=NodeState.DRAINING,
         leave_reason=LeaveReason.PREEMPTED,
-        leave_text=f"{notice.kind.value} notice",
+        leave_text=what,
         left_at_us=d.now_us,
         drained_at_us=d.now_us,
     )
     d.say(f"{place(node)} is being taken away{left}")
     d.event(
         "notice",
-        f"{notice.kind.value} notice for {place(node)} at step {node.last_step}{left}; "
-        "it trains on until its replacement is ready",
+        f"{told} at step {node.last_step}{left}; it trains on until its replacement is ready",
         node,
         severity=Severity.WARNING,
         alert=True,
@@ -145,6 +152,10 @@ def give_up_lost(d: Draft) -> None:
         if not suspect(node, d.market, d.now_us):
             _heard_again(d, node)
             continue
+        if cut_off(node, d.market, d.now_us):
+            d.say(f"{place(node)} cannot be heard: the jump host on the way lets nobody through")
+            d.wake(d.now_us + int(d.market.timing.resurvey_s * S))
+            continue
         silent_s = (d.now_us - alive_at_us(node, d.view, d.market)) / S
         end_us = lost_at_us(node, d.view, d.market)
         whom = unanswered(node, d.view, d.market)
@@ -185,6 +196,8 @@ def give_up_boot(d: Draft) -> None:
     for node in d.nodes:
         if node.state not in (NodeState.LAUNCHING, NodeState.BOOTING) or node.kept_until_us:
             continue
+        if d.job.spec.bake and setup_done(node):
+            continue  # see baking.py
         if node.heard_at_us and suspect(node, d.market, d.now_us):
             continue  # what it has done since is not known: see give_up_lost
         end_us, text = _boot_end(d, node)
@@ -203,8 +216,8 @@ def give_up_boot(d: Draft) -> None:
 def _boot_end(d: Draft, node: Node) -> tuple[int, str]:
     """When the next thing that a coming machine is to do is overdue, and in which words; 0 when
     nothing is. An agent may have done it while nobody listened: it has time to say so. So has a
-    machine whose time ran out while nobody was there to start its agent; of a database that was
-    restored, one that trains may be on record as coming."""
+    machine whose time ran out while nobody was there, or could get there, to start its agent; of a
+    database that was restored, one that trains may be on record as coming."""
     spec = d.job.spec
     if not node.hello_at_us:
         end_us = node.requested_at_us + int(spec.boot_timeout_s * S)
@@ -216,15 +229,25 @@ def _boot_end(d: Draft, node: Node) -> tuple[int, str]:
         # It is chosen as soon as its whole gang has said hello; and while we were away, nobody
         # could start it.
         hello_us = max(mate.hello_at_us for mate in gang_of(d, node))
-        end_us = max(hello_us, d.market.listening_since_us) + int(START_S * S)
+        end_us = max(hello_us, hearing_since_us(node, d.market)) + int(START_S * S)
         text = f"not to be started within {START_S:.0f} s"
     else:
         return 0, ""
-    since_us = d.market.listening_since_us
-    untried = end_us < since_us and node.effect_failed_at_us < end_us
-    if node.booted_at_us or untried:  # one try is on record: daemons that die do not begin anew
+    since_us = hearing_since_us(node, d.market)
+    # A few tries fail by themselves. They are on record: daemons that die do not begin anew for
+    # ever. A jump host that was away does.
+    few = node.effect_failed_at_us < end_us or node.effect_failures < LATE_TRIES
+    untried = end_us < since_us and few
+    if node.booted_at_us or untried or _was_cut_off(d, node):
         end_us = max(end_us, since_us + int(d.market.timing.lost_after_s * S))
     return end_us, text
+
+
+def _was_cut_off(d: Draft, node: Node) -> bool:
+    """The way to it was broken since it was asked for, and not just while we were away."""
+    reached_us = d.market.reached_since_us.get(node.offer.provider, 0)
+    ours_us = d.market.listening_since_us + int(d.market.timing.suspect_after_s * S)
+    return reached_us > max(node.requested_at_us, ours_us)
 
 
 def _may_save(d: Draft, node: Node) -> bool:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 
 from providers.base import Offer
+from spotd.model import Node
 
 
 def node_id(job_id: str, generation: int, rank: int, candidate: int) -> str:
@@ -21,6 +22,16 @@ def launch_token(deployment: str, node: str, offer: Offer, asked_at_us: int) -> 
     on record before the call: a database that was restored gives names a second time, and a cloud
     that remembers the first request would reject the second, or hand out the first one's machine.
     """
-    intent = f"{deployment}\n{node}\n{offer.key}\n{asked_at_us}"
-    digest = hashlib.sha256(intent.encode()).digest()
-    return f"spotd-{node}-{base64.b32encode(digest)[:10].decode().lower()}"
+    return f"spotd-{node}-{_digest(deployment, node, offer, asked_at_us)}"
+
+
+def gang_name(deployment: str, node: Node) -> str:
+    """What the ranks of one candidate share: the same for all of them, and, like a token, another
+    one for every intent and place. <= 64 ASCII, lower case, fit for names."""
+    gang = node.id.rpartition("-r")[0]
+    return f"spotd-{gang}-{_digest(deployment, gang, node.offer, node.requested_at_us)}"
+
+
+def _digest(deployment: str, who: str, offer: Offer, asked_at_us: int) -> str:
+    intent = f"{deployment}\n{who}\n{offer.key}\n{asked_at_us}"
+    return base64.b32encode(hashlib.sha256(intent.encode()).digest())[:10].decode().lower()

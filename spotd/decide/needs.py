@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from providers.base import InstanceState
 from spotd.decide.backoff import effect_backoff_s
+from spotd.decide.baking import need_baked, setup_done
 from spotd.model import TRAINS_ON, EffectKind, Job, Market, Node, NoticeSeen, S, View
 from spotd.states import NodeState
 from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, EXIT_FINISHED, EXIT_RELEASED
@@ -26,6 +27,7 @@ CALL_DEADLINE_S = {
     EffectKind.DRAIN: 20.0,
     EffectKind.SAVE: 20.0,
     EffectKind.READ_HEAD: 20.0,
+    EffectKind.IMAGE: 900.0,  # overwrites what may not be in an image
     EffectKind.TERMINATE: 15.0,
 }
 LAUNCH_S = 10.0  # how long a create itself may take, by the port's contract
@@ -45,13 +47,24 @@ def silent_since_us(node: Node) -> int:
     return node.heard_at_us or node.booted_at_us
 
 
+def hearing_since_us(node: Node, market: Market) -> int:
+    """Since when the node could be heard without a gap: silence before says nothing about it. What
+    keeps us from it may be our own, or the jump host on the way to it."""
+    return max(market.listening_since_us, market.reached_since_us.get(node.offer.provider, 0))
+
+
+def cut_off(node: Node, market: Market, now_us: int) -> bool:
+    """The way to it is broken: it may do well, and nobody can tell it anything."""
+    return market.reached_since_us.get(node.offer.provider, 0) >= now_us
+
+
 def suspect(node: Node, market: Market, now_us: int) -> bool:
     """Its link is down, or it has been silent for too long."""
     if not node.booted_at_us or node.exit_code is not None or node.setup_failed:
         return False
     if node.link_down_at_us:
         return True
-    since_us = max(silent_since_us(node), market.listening_since_us)
+    since_us = max(silent_since_us(node), hearing_since_us(node, market))
     return now_us - since_us > market.timing.suspect_after_s * S
 
 
@@ -115,6 +128,8 @@ def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | No
     """The one call that this node needs next; None when it needs none."""
     if node.state in _FOLLOWED and may_have_finished(node, view):
         return EffectKind.READ_HEAD
+    if view.job.spec.bake and node.state is NodeState.BOOTING and setup_done(node):
+        return need_baked(node, now_us)
     match node.state:
         case NodeState.LAUNCHING:
             launched = node.instance_id or node.launch_error
@@ -146,7 +161,7 @@ def end_unread(node: Node, view: View) -> bool:
     """Its program ended, only HEAD says whether the job has, and that was not read since: until it
     is, another machine would at best find that all is done."""
     job, head = view.job, view.job.head
-    if job.outcome is not None:
+    if job.outcome is not None or job.spec.bake:
         return False
     if may_have_finished(node, view):
         return True
@@ -157,8 +172,8 @@ def end_unread(node: Node, view: View) -> bool:
 
 def alive_at_us(node: Node, view: View, market: Market) -> int:
     """When the node last showed that it lives: by its word, or by a checkpoint that we know of from
-    HEAD alone. Before we listened it may have spoken all the time."""
-    head, silent_us = view.job.head, max(silent_since_us(node), market.listening_since_us)
+    HEAD alone. Before we could hear it, it may have spoken all the time."""
+    head, silent_us = view.job.head, max(silent_since_us(node), hearing_since_us(node, market))
     if head is None or head.generation != node.generation or head.step <= node.last_step:
         return silent_us
     return max(silent_us, head.seen_at_us)
@@ -194,14 +209,23 @@ def _head_read_at_us(view: View) -> int:
     return view.job.head.read_at_us if view.job.head else 0
 
 
+def _look_due(node: Node, view: View, market: Market, now_us: int) -> bool:
+    """HEAD is to be read: for the last look, and now and then while nobody is given up because the
+    way to the node is broken. It may have finished meanwhile."""
+    read_us, look_us = _head_read_at_us(view), last_look_us(node, view, market)
+    if cut_off(node, market, now_us):
+        pause_us = int(LAST_LOOK * market.timing.lost_after_s * S)
+        return now_us - max(read_us, silent_since_us(node)) >= pause_us
+    return now_us >= look_us and read_us < look_us
+
+
 def _need_contact(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
     """Ask the cloud about a suspect, again and again; where it says that the machine runs, start
     the agent again, which may have died and left training alone; ask HEAD before it is given up."""
     timing = market.timing
     if not suspect(node, market, now_us):
         return None
-    look_us = last_look_us(node, view, market)
-    look = bool(node.claimed_at_us) and now_us >= look_us and _head_read_at_us(view) < look_us
+    look = bool(node.claimed_at_us) and _look_due(node, view, market, now_us)
     # A machine that froze keeps a call for long: the last look does not wait for that.
     if not look and _in_flight(node, market, EffectKind.BOOT, node.booted_at_us, now_us):
         return EffectKind.BOOT
@@ -330,44 +354,41 @@ def gang_finished_us(node: Node, view: View) -> int:
 
 
 def _need_terminating(node: Node, market: Market, now_us: int) -> EffectKind | None:
-    timing = market.timing
     if not node.instance_id:
         if node.gone_at_us:
             return None
         # Paced by its own calls: listings that others ask for never say that it is absent.
         asked_us = node.effect_armed_at_us if node.effect is EffectKind.RESOLVE else 0
-        return EffectKind.RESOLVE if now_us - asked_us >= timing.resurvey_s * S else None
+        return EffectKind.RESOLVE if now_us - asked_us >= market.timing.resurvey_s * S else None
     if not node.terminated_at_us:
         return EffectKind.TERMINATE
-    if now_us - node.terminated_at_us >= timing.reterminate_s * S:
+    if now_us - node.terminated_at_us >= market.timing.reterminate_s * S:
         return EffectKind.TERMINATE
     last_us = max(node.surveyed_at_us, node.terminated_at_us)
     # The first look comes soon: most clouds list a terminated machine as such at once.
-    wait_s = timing.resurvey_s if node.surveyed_at_us > node.terminated_at_us else 0.5
+    wait_s = market.timing.resurvey_s if node.surveyed_at_us > node.terminated_at_us else 0.5
     return EffectKind.SURVEY if now_us - last_us >= wait_s * S else None
 
 
 def _done_at_us(node: Node, view: View, kind: EffectKind) -> int:
     """When a call of this kind was last seen to have its outcome; 0 where the outcome removes the
     need itself."""
-    done = {
-        EffectKind.SURVEY: node.surveyed_at_us,
-        EffectKind.RESOLVE: node.surveyed_at_us,
+    return {
+        **dict.fromkeys((EffectKind.SURVEY, EffectKind.RESOLVE), node.surveyed_at_us),
         EffectKind.BOOT: node.booted_at_us,
         EffectKind.START: node.started_at_us,
         EffectKind.TERMINATE: node.terminated_at_us,
         EffectKind.SAVE: node.told_save_at_us,
         EffectKind.READ_HEAD: view.job.head.read_at_us if view.job.head else 0,
-    }
-    return done.get(kind, 0)
+        EffectKind.IMAGE: max(node.cleaned_at_us, node.image_asked_at_us),
+    }.get(kind, 0)
 
 
 def due_at_us(node: Node, view: View, market: Market, kind: EffectKind, now_us: int) -> int:
     """When the needed call may be made: now, or when the one in flight is given up, or when the
     pause after a failure is over."""
     # A cloud is asked about the same machine at most twice a second.
-    paced = kind is EffectKind.SURVEY
-    free_us = max(now_us, node.surveyed_at_us + S // 2) if paced else now_us
+    free_us = max(now_us, node.surveyed_at_us + S // 2 if kind is EffectKind.SURVEY else 0)
     if not _armed(node, market, kind):
         return free_us
     if _done_at_us(node, view, kind) >= node.effect_armed_at_us:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from spotd.decide.carriage import longest_pause_s
+from spotd.decide.cooldowns import NOT_LENT, OWN_IMAGE
 from spotd.decide.draft import LEAVING, Draft, place
-from spotd.decide.needs import suspect
+from spotd.decide.needs import hearing_since_us, suspect
 from spotd.decide.placement import DISABLED, TOO_DEAR, Ranked
 from spotd.decide.prices import DOUBTED
 from spotd.model import Node, S, Severity
@@ -21,15 +23,17 @@ UNSAVED_S = 60.0  # at least: a save and its word take a while, however short th
 UNSAVED_AGAIN_S = 3600.0  # where each one is late: its steps, or its saves, take that long
 
 _ADVICE = {
-    DISABLED: "put its credentials right (`spotctl doctor`)",
+    DISABLED: "put its credentials or its jump host right (`spotctl doctor`)",
     TOO_DEAR: "raise max_hourly_cost",
     "CapacityError": "allow more zones, regions or kinds of machines (resources.any_of), or "
     "on-demand ones (use_spot: false)",
     "QuotaError": "ask that cloud for more quota there, or allow other regions",
-    "NoQuotaError": "ask that cloud for a quota (`spotctl events` has its words), or allow other "
+    "NoQuotaError": "ask that cloud for a quota (`spotctl doctor` says how), or allow other "
     "regions",
     "UnpreparedError": "prepare the region (`spotctl events` says what it lacks)",
     "PriceError": "raise max_hourly_cost",
+    OWN_IMAGE: "name an image that the region has and we may use (image_id), or none",
+    NOT_LENT: "put right who lends credentials of its store (`spotctl doctor` tries it)",
     DOUBTED: "wait for its cloud to tell a price that can be believed, or allow other places",
     "BootTimeout": "look at `spotctl events` for why machines do not come up",
 }
@@ -103,7 +107,7 @@ def tell_unsaved(d: Draft) -> None:
     node, told_us = _trains(d), d.job.unsaved_told_us
     if node is None:
         return
-    head, every_s = d.job.head, d.job.spec.checkpoint.every_s
+    head, every_s = d.job.head, longest_pause_s(node.offer, d.job.spec, d.market)
     saved_us = node.first_step_at_us
     if head is not None and head.generation == node.generation:
         saved_us = max(saved_us, head.seen_at_us)
@@ -111,7 +115,7 @@ def tell_unsaved(d: Draft) -> None:
         return
     # While nobody listened it may have saved: what it says of that comes first.
     patience_us = int(max(CADENCES * every_s, UNSAVED_S) * S)
-    due_us = max(saved_us, d.market.listening_since_us) + patience_us
+    due_us = max(saved_us, hearing_since_us(node, d.market)) + patience_us
     if told_us:
         due_us = max(due_us, told_us + int(UNSAVED_AGAIN_S * S))
     if d.now_us < due_us:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from providers.base import Offer
+from spotd.decide.booked import too_short
+from spotd.decide.carriage import egress_microusd_per_h
 from spotd.decide.cooldowns import Spoiled, cooldown_until_us, spoiled_places
 from spotd.decide.preemptions import shunned
 from spotd.decide.prices import DOUBTED
@@ -15,6 +17,11 @@ from spotd.model import JobSpec, Market
 DISABLED = "Disabled"
 TOO_DEAR = "TooDear"
 TAKEN = "Taken"
+SLOW = "SlowNetwork"
+_SLOWLY = "spotd.slow_network: true takes it"
+ENDS = "EndsSoon"
+NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
+NEUTRAL = 5  # the score, of 1 to 10, that an offer without one counts as
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,8 @@ class Ranked:
     """One offer that fits, with its score (lower is better) or why it is not to be had now.
 
     `until_us` is when the reason may pass; 0 when it will not pass by itself. `code` is the reason
-    in one word.
+    in one word. `egress_microusd_per_h` is what its saves cost there, part of the score; None where
+    that is not known.
     """
 
     offer: Offer
@@ -30,6 +38,7 @@ class Ranked:
     excluded: str = ""
     until_us: int = 0
     code: str = ""
+    egress_microusd_per_h: int | None = None
 
 
 def rank(
@@ -48,34 +57,69 @@ def rank(
     comes after all others. `asked` are offer keys that refused the attempt that asks: whatever has
     not comes before them, for a job without a machine loses more by waiting than by a price.
     `job_id` is the job's, once it has one. With `spec.ordered` an earlier alternative beats a
-    cheaper one.
+    cheaper one, and so does an earlier capacity type with `spec.capacity_ordered`. Of equal prices
+    the vendor's higher placement score comes first, and of equal scores the lower share of machines
+    that it took back.
     """
     barred, spoiled = set(taken), spoiled_places(market.refusals, job_id)
-    rows: list[tuple[bool, bool, bool, int, int, str, Ranked]] = []
+    rows: list[tuple[bool, bool, bool, tuple[int, int], int, tuple[int, int], str, Ranked]] = []
     for offer in market.offers:
         choices = [i for i, want in enumerate(spec.alternatives) if want.admits(offer)]
         if not choices:
             continue
-        score = offer.price_microusd_per_h * spec.num_nodes
+        carried = egress_microusd_per_h(offer, spec, market)
+        score = offer.price_microusd_per_h * spec.num_nodes + (carried or 0)
         excluded, until_us, code = _excluded(offer, spec, market, now_us, barred, spoiled)
-        preference = choices[0] if spec.ordered else 0
-        ranked = Ranked(offer, score, excluded, until_us, code)
+        if not excluded and carried and _above_cap(spec, offer, carried):
+            excluded, code = (
+                f"with ${carried / 1e6:.2f}/h of egress above max_hourly_cost",
+                TOO_DEAR,
+            )
+        preference = (choices[0] if spec.ordered else 0, _capacity_rank(spec, offer, choices[0]))
+        ranked = Ranked(offer, score, excluded, until_us, code, carried)
         last = shunned(offer, takers)
         again = offer.key in asked
-        rows.append((bool(excluded), last, again, preference, score, offer.key, ranked))
-    rows.sort(key=lambda row: row[:6])
-    return [row[6] for row in rows]
+        risk = (-(offer.score or NEUTRAL), offer.evicted_pct or NEUTRAL_PCT)
+        rows.append((bool(excluded), last, again, preference, score, risk, offer.key, ranked))
+    rows.sort(key=lambda row: row[:7])
+    return [row[7] for row in rows]
+
+
+def _above_cap(spec: JobSpec, offer: Offer, carried_microusd_per_h: int) -> bool:
+    """The cap is a machine's; each of a gang uploads its own share."""
+    each = offer.price_microusd_per_h + carried_microusd_per_h // spec.num_nodes
+    return 0 < spec.max_hourly_microusd < each
+
+
+def _capacity_rank(spec: JobSpec, offer: Offer, choice: int) -> int:
+    """Which of the capacity types that were asked for it is, in order of preference."""
+    if not spec.capacity_ordered:
+        return 0
+    return spec.alternatives[choice].capacity_types.index(offer.capacity_type)
+
+
+def lacks_network(spec: JobSpec, offer: Offer) -> bool:
+    """Whether a gang's ranks would talk over plain IP there, and its user has not said that this is
+    good enough. Local machines are processes of one box: there is no network between them."""
+    gang = spec.fast_network and spec.num_nodes > 1
+    return gang and not offer.interconnect and not offer.local
 
 
 def _excluded(
     offer: Offer, spec: JobSpec, market: Market, now_us: int, barred: set[str], spoiled: Spoiled
 ) -> tuple[str, int, str]:
+    if lacks_network(spec, offer):
+        needs = f" without {offer.joins_with}" if offer.joins_with else ""
+        return f"no interconnect between its machines{needs}; {_SLOWLY}", 0, SLOW
     if offer.provider in market.disabled:
         return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0, DISABLED
     if offer.price_source == DOUBTED:
         return "its price is not to be believed", 0, DOUBTED
     if spec.max_hourly_microusd and offer.price_microusd_per_h > spec.max_hourly_microusd:
         return f"${offer.price_microusd_per_h / 1e6:.2f}/h is above max_hourly_cost", 0, TOO_DEAR
+    if too_short(offer, spec.boot_timeout_s, now_us):
+        left_s = max(0.0, (offer.ends_at_us - now_us) / 1e6)
+        return f"its booked time ends in {left_s / 60:.0f} min", 0, ENDS
     if offer.key in barred:
         return "being taken away, or already asked for", 0, TAKEN
     until_us, code = cooldown_until_us(offer, spoiled, spec.boot_timeout_s)

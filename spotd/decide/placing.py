@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spotd.decide.baking import chosen_image, image_told
 from spotd.decide.cooldowns import refusal_of
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.expiry import first_expiry_us
@@ -151,7 +152,7 @@ def _ask(d: Draft) -> bool:
     if shy:
         best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
     d.say(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
-    told = f" ({best_of})" if shy else ""
+    told = (f" ({best_of})" if shy else "") + image_told(d.job.spec, d.current[-1])
     d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{told}", d.current[-1])
     return True
 
@@ -180,6 +181,7 @@ def _weary(d: Draft) -> int:
 
 def _new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:
     ident = node_id(d.job.id, d.job.generation, number, candidate)
+    image = chosen_image(d.job.spec, best.offer, d.market.images)
     return Node(
         id=ident,
         job_id=d.job.id,
@@ -191,6 +193,8 @@ def _new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:
         state=NodeState.LAUNCHING,
         requested_at_us=d.now_us,
         expires_at_us=first_expiry_us(d.market.timing, d.now_us),
+        image_id=image.image_id if image else "",
+        image_setup=image.setup if image else "",
     )
 
 

@@ -1,4 +1,5 @@
-"""A job that is preempted again and again turns to where that is rarer, and saves more often.
+"""A job that is preempted again and again turns to where that is rarer. (How often it saves follows
+from decide/cadence.py.)
 
 Counted from what is on record: attempts that a preemption was the cause of, and refusals of the
 offers that the job's own machines were taken from.
@@ -13,9 +14,6 @@ from spotd.model import Attempt, LeaveReason, Market, S
 
 MANY = 3
 WITHIN_S = 3600.0
-# With three in an hour the time between two is a fraction of what it was; the best interval between
-# saves goes with its square root (Young).
-CADENCE = 0.5
 
 
 def preemptions_lately(attempts: Iterable[Attempt], now_us: int) -> int:

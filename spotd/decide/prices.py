@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from providers.base import Offer
+from providers.base import CONFIGURED, PREPAID, Offer
 
 LEAST_SHARE = 0.1  # of the list price
 MOST_SHARE = 5
@@ -52,6 +52,8 @@ def believed(offers: Iterable[Offer]) -> tuple[list[Offer], list[Doubt]]:
 
 def _held(offer: Offer) -> Offer | None:
     """At a price within bounds; None where none is known."""
+    if offer.price_source in (PREPAID, CONFIGURED):
+        return offer  # whoever runs spotd says so, and no catalogue
     price, listed = offer.price_microusd_per_h, offer.list_microusd_per_h
     most = min(MOST_SHARE * listed or MOST_MICROUSD_PER_H, MOST_MICROUSD_PER_H)
     if price <= 0 or price < LEAST_SHARE * listed:
@@ -72,7 +74,9 @@ def stale(offers: Sequence[Offer]) -> list[Offer]:
     """What to make of prices that nobody has confirmed for long: the on-demand ones, where those
     are higher. One without a list price is doubted."""
     return [
-        replace(offer, price_source=DOUBTED)
+        offer
+        if offer.price_source in (PREPAID, CONFIGURED)
+        else replace(offer, price_source=DOUBTED)
         if not offer.list_microusd_per_h
         else replace(
             offer,

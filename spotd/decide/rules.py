@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spotd.decide.arming import arm
+from spotd.decide.booked import next_end_us, with_ends
 from spotd.decide.draft import Draft
-from spotd.decide.ending import clean_up, finish, obey_limits, stop_wanted
+from spotd.decide.ending import clean_up, finish, obey_limits, stop_lost, stop_wanted
 from spotd.decide.filling import move_when_full
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
 from spotd.decide.outbidding import move_outbid
 from spotd.decide.overdue import tell_unsaved
 from spotd.decide.placing import choose, place_job
 from spotd.decide.saving import move_when_slow, save_when_slow
-from spotd.decide.settling import settle_exits, settle_observed
+from spotd.decide.settling import settle_exits, settle_observed, settle_trained
 from spotd.model import (
     Market,
     View,
@@ -32,6 +33,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     settle_exits,  # a program that ended: finished, released, fenced or crashed
     finish,  # a final manifest is the job's success
     obey_limits,  # cost and duration
+    stop_lost,  # its losses are no numbers any more
     stop_wanted,  # cancel, pause, or a limit: save and give back
     drain_noticed,  # a notice: drain, and place in the same pass
     withdraw,  # the notice was withdrawn and nothing is lost yet
@@ -42,6 +44,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     move_outbid,  # its price rose above the job's cap
     keep_gang,  # one rank leaves: all do
     choose,  # the first whole gang that said hello
+    settle_trained,  # which may train already, of a record that was restored
     place_job,  # a wanted job without an active node
     save_when_slow,  # health asks for a checkpoint
     tell_unsaved,  # the newest checkpoint is old
@@ -52,7 +55,10 @@ RULES: tuple[Callable[[Draft], None], ...] = (
 
 def decide(view: View, market: Market, now_us: int) -> Plan:
     """What to change about one job now, with the reasons. Pure: same arguments, same plan."""
-    draft = Draft(view, market, now_us)
+    draft = Draft(with_ends(view, now_us), market, now_us)
+    end_us = next_end_us(view, now_us)
+    if end_us:
+        draft.wake(end_us)
     for rule in RULES:
         rule(draft)
     return draft.plan()

@@ -1,14 +1,21 @@
 """Slow training asks for a checkpoint: what is paid for is kept before the machine gets worse. If
-it stays slow, it moves to another machine, once in a while."""
+it stays slow, it moves to another machine, once in a while.
+
+Slow is below the job's own rate, or below that of the attempt before on this type of machine, or
+held up by one of its ranks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spotd.decide.draft import Draft, place
-from spotd.decide.health import slow
+from spotd.decide.health import WARM_UP_US, slow
 from spotd.decide.needs import may_write
 from spotd.decide.placement import rank
 from spotd.model import LeaveReason, Node, S, Severity
 from spotd.states import NodeState
+from spotd.verdicts import STRAGGLER
 
 # One that is slow wherever it is does not go round for ever.
 MOVE_EVERY_S = 7200.0
@@ -26,15 +33,40 @@ def move_when_slow(d: Draft) -> None:
         return
     # One that is silent evaluates, or hangs, which its agent sees: neither is a slow machine.
     speaks = any(t.at_us > d.now_us - spec.check_every_s * S for t in d.view.throughput[-1:])
-    if not speaks or not slow(d.view.throughput, spec, d.now_us):
+    why = why_slow(d, running)
+    if not speaks or not why:
         return
     if moved_lately(d, d.now_us) or not elsewhere(d):
         return
-    text = f"below {spec.ratio:.0%} of the job's own throughput for {2 * round_us / S:.0f} s"
+    text = f"{why} for {2 * round_us / S:.0f} s"
     for node in running:
         move(d, node, text)
     told = f"{place(running[0])} is {text}: it trains on until its replacement is ready"
     d.event("moved", told, running[0], severity=Severity.WARNING, alert=True)
+
+
+def why_slow(d: Draft, running: Sequence[Node]) -> str:
+    """In which way training is slow now; empty when it is not, or not known to be."""
+    spec, samples = d.job.spec.health, d.view.throughput
+    if slow(samples, spec, d.now_us):
+        return f"below {spec.ratio:.0%} of the job's own throughput"
+    round_us = int(spec.checks * spec.check_every_s * S)
+    typical = d.view.typical_tokens_per_s
+    warm_us = max(node.first_step_at_us for node in running) + WARM_UP_US + round_us
+    if typical and d.now_us < warm_us:
+        d.wake(warm_us)
+    elif typical and slow(samples, spec, d.now_us, typical):
+        d.wake(d.now_us + round_us)  # nobody else looks at it by this measure
+        return f"below {spec.ratio:.0%} of what it did on this type of machine before"
+    if moved_lately(d, d.now_us):
+        return ""  # a rank that is slower on another machine too is so by its own work
+    ours = {node.id for node in running}
+    held_up = any(
+        verdict.kind == STRAGGLER and verdict.at_us > d.now_us - round_us
+        for verdict in d.view.verdicts
+        if verdict.node_id in ours
+    )
+    return "held up by one of its ranks" if held_up else ""
 
 
 def _saved_since(d: Draft, at_us: int) -> bool:
@@ -77,11 +109,12 @@ def save_when_slow(d: Draft) -> None:
     round_us = int(spec.checks * spec.check_every_s * S)
     if d.now_us - d.job.save_wanted_at_us < round_us:
         return
-    if slow(d.view.throughput, spec, d.now_us):
+    why = why_slow(d, running)
+    if why:
         d.set_job(save_wanted_at_us=d.now_us)
         d.event(
             "slow",
-            f"below {spec.ratio:.0%} of the job's own throughput for {round_us / S:.0f} s; saving",
+            f"{why} for {round_us / S:.0f} s; saving",
             running[0],
             severity=Severity.WARNING,
             alert=True,

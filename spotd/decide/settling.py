@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from providers.base import NoticeKind
 from spotd.decide.backoff import backoff_s
+from spotd.decide.baking import bake
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.leaving import gang_of, taking_away
-from spotd.decide.needs import gang_finished_us, may_have_finished, scripts_gang, suspect
+from spotd.decide.needs import (
+    gang_finished_us,
+    hearing_since_us,
+    may_have_finished,
+    scripts_gang,
+    suspect,
+)
 from spotd.decide.wiping import record_wipe
 from spotd.model import Desired, LeaveReason, Node, S, Severity
 from spotd.states import NodeState
@@ -39,10 +46,18 @@ def settle_observed(d: Draft) -> None:
         elif node.state is NodeState.LAUNCHING and node.instance_id:
             d.set_node(node, state=NodeState.BOOTING)
             d.event("launched", f"{place(node)} exists as {node.instance_id}", node)
-        elif node.state is NodeState.BOOTING and node.chosen and node.first_step_at_us:
-            _running(d, node)
-        elif node.state is NodeState.BOOTING and _gang_trains(d, node):
-            d.set_node(node, state=NodeState.RUNNING)
+    settle_trained(d)
+
+
+def settle_trained(d: Draft) -> None:
+    """What is chosen and trains is running. One that a restored record had as coming is chosen when
+    it is heard, and may have trained for long."""
+    for node in d.nodes:
+        if node.state is NodeState.BOOTING and node.chosen and not node.gone_at_us:
+            if node.first_step_at_us:
+                _running(d, node)
+            elif _gang_trains(d, node):
+                d.set_node(node, state=NodeState.RUNNING)
 
 
 def _running(d: Draft, node: Node) -> None:
@@ -165,6 +180,9 @@ def _asked_to_stop(d: Draft, node: Node) -> bool:
 
 def _finished(d: Draft, node: Node) -> None:
     """Exit 0 counts when HEAD is final; until HEAD was read after the exit, nothing is decided."""
+    if d.job.spec.bake:
+        bake(d, node)
+        return
     head = d.job.head
     if head is not None and head.final:
         return
@@ -217,7 +235,9 @@ def _diverged(d: Draft, node: Node) -> None:
 
 
 def _setup_failed(d: Draft, node: Node) -> None:
-    d.set_job(stop_text=d.job.stop_text or "setup failed; see `spotctl logs`")
+    said = node.exit_tail.strip().rpartition("\n")[2][:200]
+    why = f" ({said})" if said else ""
+    d.set_job(stop_text=d.job.stop_text or f"setup failed{why}; see `spotctl logs`")
     d.event("setup_failed", f"setup failed on {place(node)}", node, severity=Severity.ERROR)
     _leave_failed(d, node, "setup failed")
 
@@ -249,7 +269,7 @@ def _broken_by_a_machine(d: Draft, node: Node) -> bool:
         text = f"exited with code {node.exit_code} when {rank} left"
         d.leave(node, reason or LeaveReason.PREEMPTED, text, keep=True)
         return True
-    since_us = max(node.exited_at_us, d.market.listening_since_us)
+    since_us = max(node.exited_at_us, hearing_since_us(node, d.market))
     end_us = since_us + int(d.market.timing.suspect_after_s * S)
     if d.now_us < end_us:
         d.say(f"{place(node)} exited with code {node.exit_code}; looking for its other ranks")

@@ -26,6 +26,8 @@ from spotd.model import S
 # A machine is ended only when it was seen as nobody's for this long: a create whose record is on
 # its way must not be taken for an orphan.
 GRACE_S = 60.0
+# Of a machine that proves the way to a cloud: no row asks for it, and it has its own expiry.
+LIVE_TAG = "spotd-live"
 BLAST_LEAST = 2  # so many may be ended at once, however small the fleet
 BLAST_SHARE = 0.25  # of the machines that the cloud lists as ours
 
@@ -45,6 +47,7 @@ class Stray:
     condemned: bool = False
     job_id: str = ""
     generation: int = 0
+    proof_until_us: int = 0  # of one that proves the way to its cloud; 0: it is none
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,9 @@ def _judge_one(stray: Stray, blast: str, record: Record, now_us: int) -> Verdict
         return Verdict(Fate.FOREIGN, f"its tag says that it belongs to {owner}")
     if record.quarantine:
         return Verdict(Fate.HOLD, f"the database is in quarantine: {record.quarantine}")
+    if stray.proof_until_us and not stray.known:
+        # Whoever made it ends it; past its expiry nobody does any more.
+        return Verdict(Fate.END if now_us >= stray.proof_until_us else Fate.WAIT)
     since_us = stray.since_us
     if _released(stray, record):
         if not stray.known:

@@ -8,7 +8,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from providers.base import CapacityType, Offer
-from spotd.decide.placement import DISABLED, TAKEN, TOO_DEAR, Ranked, rank
+from spotd.decide.cooldowns import NOT_LENT, OWN_IMAGE
+from spotd.decide.placement import (
+    DISABLED,
+    ENDS,
+    SLOW,
+    TAKEN,
+    TOO_DEAR,
+    Ranked,
+    lacks_network,
+    rank,
+)
 from spotd.decide.prices import DOUBTED
 from spotd.model import JobSpec, Market
 
@@ -23,9 +33,13 @@ _WORDS = {
     "Preempted": "taken away of late",
     "Lost": "lost of late",
     "BootTimeout": "that did not come up",
+    OWN_IMAGE: "that have no such image for it",
+    NOT_LENT: "where nobody lends credentials of its store",
     TOO_DEAR: "above max_hourly_cost",
     DISABLED: "of a cloud that is out of use",
     DOUBTED: "at a price that is not believed",
+    ENDS: "whose booked time is about to end",
+    SLOW: "without an interconnect",
     TAKEN: "asked for already, or being taken away",
 }
 ANY = (CapacityType.SPOT, CapacityType.ON_DEMAND)
@@ -42,12 +56,14 @@ def by_reason(ranked: Iterable[Ranked]) -> str:
 
 
 def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str) -> str:
-    """The cheapest machine that would be to be had now without the job's cap on its price, and with
-    on-demand and spot alike: what to change for it; "" when there is none."""
+    """The cheapest machine that would be to be had now without the job's cap on its price, with
+    on-demand and spot alike, and for a gang without an interconnect: what to change for it; "" when
+    there is none."""
     wider = replace(
         spec,
         alternatives=tuple(replace(want, capacity_types=ANY) for want in spec.alternatives),
         max_hourly_microusd=0,
+        fast_network=False,
     )
     ranked = rank(wider, market, now_us, job_id=job_id)
     free = [row.offer for row in ranked if not row.excluded]
@@ -63,8 +79,11 @@ def way_out(spec: JobSpec, market: Market, now_us: int, job_id: str) -> str:
 def _changes(spec: JobSpec, offer: Offer) -> str:
     changes = []
     if not any(offer.capacity_type in want.capacity_types for want in spec.alternatives):
-        spot = offer.capacity_type is CapacityType.SPOT
-        changes.append("allow spot (drop use_spot)" if spot else "allow on-demand (drop use_spot)")
+        what = "spot" if offer.capacity_type is CapacityType.SPOT else "on-demand"
+        key = "spotd.capacity" if spec.capacity_ordered else "drop use_spot"
+        changes.append(f"allow {what} ({key})")
     if 0 < spec.max_hourly_microusd < offer.price_microusd_per_h:
         changes.append("raise max_hourly_cost")
+    if lacks_network(spec, offer):
+        changes.append("do without an interconnect (spotd.slow_network)")
     return " and ".join(changes)

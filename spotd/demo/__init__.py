@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -14,6 +14,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from spotd.demo.box import Box, BoxError, running_box
+from spotd.demo.bucket import process
 from spotd.demo.facts import giving_back, orphan_seconds, recoveries
 from spotd.demo.heads import zombie_commits
 from spotd.demo.report import Evidence, lines, table, write_report
@@ -22,19 +23,27 @@ from spotd.demo.story import SCENARIO, STEPS, Story
 from spotd.errors import UserError
 from spotd.store.sql import open_store
 
+S3, FOLDER = "s3", "folder"  # where checkpoints are kept
 
-def main(folder: Path, steps: int | None = None) -> int:
-    """Run the demo, its report in `folder`; 0 when everything it is to prove was proven."""
+
+def main(folder: Path, steps: int | None = None, store: str = S3) -> int:
+    """Run the demo, its report in `folder`; 0 when everything it is to prove was proven. Raises
+    UserError."""
     console = Console()
     out = folder.absolute()
+    if store == S3 and find_spec("moto") is None:
+        raise UserError(
+            "the demo's S3 server is not installed",
+            "pip install 'spotd[torch,demo]', or --store folder",
+        )
     _clear(out / "box")
     for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal may be closed
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
             signal.signal(number, _end)
     out.mkdir(parents=True, exist_ok=True)
     try:
-        evidence = _run(out, console, steps or STEPS)
-    except (BoxError, UserError) as error:
+        evidence = _run(out, console, steps or STEPS, store)
+    except (BoxError, OSError, UserError) as error:
         console.print(f"the demo failed: {error}", highlight=False, markup=False)
         console.print(f"try: the logs in {out / 'box'}", highlight=False, markup=False)
         return 1
@@ -65,9 +74,14 @@ def _end(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _run(out: Path, console: Console, steps: int) -> Evidence:
+def _run(out: Path, console: Console, steps: int, store: str) -> Evidence:
     began_s = time.monotonic()
-    with running_box(out / "box", SCENARIO) as box, open_screen(console) as screen:
+    kept = process(out / "s3.log") if store == S3 else nullcontext()
+    with (
+        kept as bucket,
+        running_box(out / "box", SCENARIO, bucket=bucket) as box,
+        open_screen(console) as screen,
+    ):
         story = Story(box, screen, steps)
         job_id = story.preempted()
         wall_s = time.monotonic() - began_s
@@ -105,10 +119,6 @@ def _gather(box: Box, story: Story, job_id: str, reference_id: str, wall_s: floa
 
 
 def _compare(box: Box, one: str, other: str) -> bool:
-    """The trainer's own comparison of the two final states, bit for bit, in its own process: torch
-    is not for the control box."""
-    store = box.checkpoints_url
-    command = [sys.executable, "-m", "trainer.checkpoint", "compare", store, one, store, other]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=box.folder)
+    done = box.compare(one, box.checkpoints_url, other)
     (box.folder / "compare.log").write_text(done.stdout + done.stderr)
     return done.returncode == 0

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from providers.local.access import credentials, token_file
 from spotd.cli.client import Client
+from spotd.demo.bucket import Bucket
 from spotd.errors import UnreachableError, UserError
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ T = TypeVar("T")
 PERSONALITIES = ("aws", "gcp", "azure")
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
+COMPARE_TIMEOUT_S = 60.0
 
 
 class BoxError(Exception):
@@ -48,7 +50,10 @@ def wait_for(what: str, ask: Callable[[], T], timeout_s: float, every_s: float =
 class Box:
     """Processes, logs and state under `folder`. `settings` is extra TOML for the configuration;
     `python` the interpreter, with spotd installed, that everything runs with (ours, unless given).
+    Checkpoints are kept in `bucket`, else in a folder.
     """
+
+    program = "spotd"  # the module that is the daemon
 
     def __init__(
         self,
@@ -56,9 +61,12 @@ class Box:
         scenario: str = "",
         settings: str = "",
         python: Path = Path(sys.executable),
+        *,
+        bucket: Bucket | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.python = python
+        self.bucket = bucket
         self.folder.mkdir(parents=True, exist_ok=True)
         self._settings = settings
         self._scenario = scenario
@@ -106,27 +114,54 @@ class Box:
     @property
     def checkpoints_url(self) -> str:
         """The jobs' authority store."""
-        return (self.folder / "checkpoints").as_uri()
+        return self.bucket.url if self.bucket else (self.folder / "checkpoints").as_uri()
+
+    @property
+    def store_options(self) -> dict[str, str]:
+        """What the store is opened with."""
+        return self.bucket.options if self.bucket else {}
+
+    def compare(self, job_id: str, store: str, other_id: str) -> subprocess.CompletedProcess[str]:
+        """The trainer's own comparison of a job's newest state with that of another in `store`, bit
+        for bit, in a process of its own: torch is not for the control box."""
+        both = [self.checkpoints_url, job_id, store, other_id]
+        return subprocess.run(
+            [str(self.python), "-m", "trainer.checkpoint", "compare", *both],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            timeout=COMPARE_TIMEOUT_S,
+            env=self.environ() | {"SPOTD_STORE_OPTIONS": json.dumps(self.store_options)},
+        )
 
     def write_config(self) -> None:
-        """config.toml with one provider per personality."""
+        """config.toml with its providers."""
         lines = [
             f'state_dir = "{self.folder / "state"}"',
             f'socket = "{self.socket_path}"',
             "[checkpoint]",
             f'store = "{self.checkpoints_url}"',
+            *self.provider_lines(),
+            self._settings,
+            self.bucket.settings(self.folder / "bucket-key") if self.bucket else "",
         ]
+        self.config_path.write_text("\n".join(lines))
+
+    def provider_lines(self) -> list[str]:
+        """One provider per personality of the local cloud."""
+        lines = []
         for name in PERSONALITIES:
             lines += [f"[providers.local-{name}]", 'kind = "local"']
             lines += [f'url = "{self.cloud_url}"', f'personality = "{name}"']
             lines += [f'token_file = "{self.token_file}"']
-        self.config_path.write_text("\n".join([*lines, self._settings, ""]))
+        return lines
 
     def start_daemon(self) -> None:
         """The daemon; back when its socket answers."""
         self.write_config()
         self.daemon = self._spawn(
-            "daemon", ["-m", "spotd.command", "run", "--config", str(self.config_path)]
+            "daemon", ["-m", self.program, "run", "--config", str(self.config_path)]
         )
         process = self.daemon
 
@@ -248,10 +283,8 @@ class Box:
 
 
 @contextlib.contextmanager
-def running_box(
-    folder: Path, scenario: str = "", settings: str = "", python: Path = Path(sys.executable)
-) -> Iterator[Box]:
+def running_box(*arguments: Any, **more: Any) -> Iterator[Box]:
     """A started box, stopped at the end whatever happens."""
-    with Box(folder, scenario, settings, python) as box:
+    with Box(*arguments, **more) as box:
         box.start()
         yield box

@@ -11,6 +11,7 @@ from providers.stores.base import NotFoundError
 from spotd.wire import Head, head_key, parse_head
 
 EVERY_S = 0.02
+ASKED_EVERY_S = 0.1  # where each look is a request
 
 
 class HeadWatch:
@@ -21,6 +22,8 @@ class HeadWatch:
     ) -> None:
         self._store = open_store(url, options)
         self._key = head_key(job_id)
+        self._every_s = EVERY_S if url.startswith("file:") else ASKED_EVERY_S
+        self._last = b""
         self.versions: list[Head] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="heads")
@@ -35,16 +38,17 @@ class HeadWatch:
         self._look()
 
     def _watch(self) -> None:
-        while not self._stop.wait(EVERY_S):
+        while not self._stop.wait(self._every_s):
             self._look()
 
     def _look(self) -> None:
         try:
-            head = parse_head(self._store.get(self._key)[0])
+            data = self._store.get(self._key)[0]
         except NotFoundError:
             return  # nobody has claimed the job yet
-        if not self.versions or head != self.versions[-1]:
-            self.versions.append(head)
+        if data != self._last:
+            self._last = data
+            self.versions.append(parse_head(data))
 
 
 def zombie_commits(versions: Sequence[Head]) -> int:

@@ -65,22 +65,7 @@ class Evidence:
         """report.json."""
         return {
             "local": True,
-            "preemptions": [
-                {
-                    "cloud": r.cloud,
-                    "kind": r.kind,
-                    "notice_s": r.notice_s,
-                    "notice_to_request_s": r.request_s,
-                    "notice_to_instance_s": r.instance_s,
-                    "notice_to_ssh_s": r.ssh_s,
-                    "notice_to_ready_s": r.ready_s,
-                    "notice_to_first_step_s": r.first_step_s,
-                    "gap_s": r.gap_s,
-                    "steps_lost": r.steps_lost,
-                    "failed_over_to": r.to_cloud,
-                }
-                for r in self.recoveries
-            ],
+            "preemptions": preemptions(self.recoveries),
             "weights_equal": self.weights_equal,
             "losses_equal": self.losses_equal,
             "steps": max(lineage(self.progress), default=0),
@@ -89,13 +74,40 @@ class Evidence:
             "orphan_instance_seconds": self.orphan_s,
             "giving_back_s": self.giving_back_s,
             "giving_back_max_s": max(self.giving_back_s.values(), default=0.0),
-            "cost_usd": self.cost["spend_usd"],
-            "on_demand_cost_usd": self.cost["on_demand_usd"],
-            "on_demand_best_cost_usd": self.cost["on_demand_best_usd"],
-            "on_demand_same_hours_usd": self.cost["list_usd"],
+            **money(self.cost),
             "wall_s": round(self.wall_s, 1),
             "proven": self.proven(),
         }
+
+
+def preemptions(found: Sequence[Recovery]) -> list[dict[str, Any]]:
+    """Of report.json: seconds since the notice, or since the death."""
+    return [
+        {
+            "cloud": r.cloud,
+            "kind": r.kind,
+            "notice_s": r.notice_s,
+            "notice_to_request_s": r.request_s,
+            "notice_to_instance_s": r.instance_s,
+            "notice_to_ssh_s": r.ssh_s,
+            "notice_to_ready_s": r.ready_s,
+            "notice_to_first_step_s": r.first_step_s,
+            "gap_s": r.gap_s,
+            "steps_lost": r.steps_lost,
+            "failed_over_to": r.to_cloud,
+        }
+        for r in found
+    ]
+
+
+def money(cost: Mapping[str, Any]) -> dict[str, Any]:
+    """Of report.json: what was paid, and what the same would have cost otherwise."""
+    return {
+        "cost_usd": cost["spend_usd"],
+        "on_demand_cost_usd": cost["on_demand_usd"],
+        "on_demand_best_cost_usd": cost["on_demand_best_usd"],
+        "on_demand_same_hours_usd": cost["list_usd"],
+    }
 
 
 def spans(evidence: Evidence) -> list[Span]:

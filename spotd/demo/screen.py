@@ -59,8 +59,9 @@ class PlainScreen:
 class LiveScreen:
     """A page that redraws itself: the job, its machines, the last events."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, title: str) -> None:
         self._console = console
+        self._title = title
         self._began_s = time.monotonic()
         self._lines: deque[Text] = deque(maxlen=LINES)
         self._job: Mapping[str, Any] = {}
@@ -98,7 +99,7 @@ class LiveScreen:
 
     def _draw(self) -> None:
         parts: list[Any] = [self._header(), self._machines()]
-        self._live.update(Panel(Group(*parts, *self._lines), title="spotd demo (local clouds)"))
+        self._live.update(Panel(Group(*parts, *self._lines), title=self._title))
 
     def _header(self) -> Table:
         step = int(self._job.get("step", 0))
@@ -117,6 +118,8 @@ class LiveScreen:
         return table
 
 
-def open_screen(console: Console) -> LiveScreen | PlainScreen:
+def open_screen(
+    console: Console, title: str = "spotd demo (local clouds)"
+) -> LiveScreen | PlainScreen:
     """The live page on a terminal, plain lines elsewhere."""
-    return LiveScreen(console) if console.is_terminal else PlainScreen(console)
+    return LiveScreen(console, title) if console.is_terminal else PlainScreen(console)

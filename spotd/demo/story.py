@@ -120,7 +120,7 @@ class Story:
     def preempted(self) -> str:
         """The job that loses three machines; its id once it has finished."""
         job_id = self.box.submit(job_file("demo", self.steps), "demo")
-        with HeadWatch(self.box.checkpoints_url, job_id) as watch:
+        with HeadWatch(self.box.checkpoints_url, job_id, self.box.store_options) as watch:
             self.heads = watch.versions
             self._strike(job_id)
             self._finish(job_id)

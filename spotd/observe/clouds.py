@@ -21,6 +21,7 @@ from providers.base import (
 from spotd.clock import Clock
 from spotd.decide.sweeping import Held, HeldLeftover
 from spotd.model import S
+from spotd.observe.images import ImageSweep
 from spotd.observe.leftovers import LeftoverSweep
 from spotd.observe.sweep import Sweep
 from spotd.store.base import Store
@@ -80,9 +81,13 @@ class Survey:
         lane.listing.sweep.run(store, answer.instances, orphans)
 
     def clear_up(self, provider: str, store: Store) -> None:
-        """Discard what machines left behind; `store` is fenced for the duty. Raises ProviderError
-        and StoreError."""
-        self._lanes[provider].listing.leftovers.run(store)
+        """Discard what machines left behind, and images that nobody wants; `store` is fenced for
+        the duty. Raises ProviderError and StoreError."""
+        listing = self._lanes[provider].listing
+        try:
+            listing.leftovers.run(store)
+        finally:
+            listing.images.run(store)
 
     def silent(self, longer_than_s: float) -> dict[str, str]:
         """Providers that we have asked in vain for longer than that many seconds, and what to say
@@ -222,6 +227,7 @@ class _Listing:
         self._clock = clock
         self.sweep = Sweep(provider, clock)
         self.leftovers = LeftoverSweep(provider, clock)
+        self.images = ImageSweep(provider, clock)
         self._unanswered = (0, "")  # since when (us; 0: it answers), and the last error
         self.answering_since_us = 0  # when it last answered after it was away
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import paramiko
 
 from spotd.clock import Clock
+from spotd.decide.cadence import WITHIN_S, mtbf_s
 from spotd.decide.expiry import expires_us
 from spotd.model import Node, S
 from spotd.observe.opening import Followed
@@ -48,7 +49,16 @@ class Presence:
         for node in self._store.find_nodes(due):
             self._told[node.id] = present[node.id], now_s + _pause_s(node)
             if expires_us(node):
-                _say(present[node.id], Here((expires_us(node) - now_us) / S))
+                left_s = (expires_us(node) - now_us) / S
+                _say(present[node.id], Here(left_s, self._mtbf_s(node, now_us)))
+
+    def _mtbf_s(self, node: Node, now_us: int) -> float:
+        """As the fleet's history has it by now; 0 for a job that does not go by it."""
+        job = self._store.find_job(node.job_id)
+        if job is None or not job.spec.checkpoint.auto:
+            return 0.0
+        lives = self._store.lives(now_us - int(WITHIN_S * S))
+        return mtbf_s(node.offer, lives, job.spec.num_nodes)
 
 
 def _pause_s(node: Node) -> float:

@@ -9,7 +9,7 @@ import structlog
 
 from providers.base import EXPIRES_TAG, Instance, InstanceState, Provider, ProviderError
 from spotd.clock import Clock
-from spotd.decide.sweeping import Fate, Held, Record, Stray, Verdict, judge
+from spotd.decide.sweeping import LIVE_TAG, Fate, Held, Record, Stray, Verdict, judge
 from spotd.model import Event, S, Severity
 from spotd.store.base import Store, StoreError
 from spotd.store.leaks import Past
@@ -227,4 +227,5 @@ def _stray(instance: Instance, past: Past | None, seen_us: int) -> Stray:
         condemned=past is not None and past.ended_us > 0,
         job_id=tags.get("spotd-job", ""),
         generation=int(generation) if generation.isdecimal() else 0,
+        proof_until_us=instance.expires_at_us if LIVE_TAG in tags else 0,
     )

@@ -55,6 +55,7 @@ def _machine(call: Call) -> tuple[Job, Node]:
 
 
 def _address(call: Call, job: Job, node: Node) -> dict[str, Any]:
+    jump = call.backing.jump_host(node.offer.provider)
     keys = open_job_keys(call.backing.vault, job.id, call.backing.store.job_key(job.id))
     return {
         "kind": "SshAccess",
@@ -66,6 +67,9 @@ def _address(call: Call, job: Job, node: Node) -> dict[str, Any]:
         "user": node.ssh_user,
         "host_public_key": node.host_public_key or host_key(keys, node.token).public,
         "local": node.offer.local,
+        "jump": None
+        if jump is None
+        else {"host": jump.host, "port": jump.port, "host_public_key": jump.host_public_key},
     }
 
 

@@ -18,14 +18,16 @@ from starlette.types import Receive, Scope, Send
 
 from providers.stores.base import StoreError as ObjectsError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
-from spotd.errors import UserError
+from spotd.errors import ExitCode, UserError
 from spotd.serve import (
     access,
     audit,
     backup,
+    checkpoints,
     costs,
     explain,
     health,
+    images,
     jobs,
     kept,
     logs,
@@ -54,6 +56,13 @@ from spotd.store.base import StoreError, StoreUnavailableError
 MAX_BODY_BYTES = 4 << 20
 MAX_WAIT_S = 30
 _POLL_S = 0.2
+# How a UserError that a route does not tell in words of its own is refused.
+_REFUSED = {
+    ExitCode.USAGE: (400, "bad_input"),
+    ExitCode.AUTH: (403, "auth"),
+    ExitCode.NOT_FOUND: (404, "not_found"),
+    ExitCode.REFUSED: (409, "refused"),
+}
 
 Plain = Callable[[Call], dict[str, Any]]
 Waiting = Callable[[Call], tuple[dict[str, Any], bool]]
@@ -78,6 +87,9 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/jobs", jobs.list_jobs),
     ("POST", "/v1/jobs", jobs.submit_job),
     ("POST", "/v1/plan", explain.plan),
+    ("GET", "/v1/images", images.list_images),
+    ("POST", "/v1/images", images.bake_image),
+    ("DELETE", "/v1/images/{name}", images.remove_images),
     ("GET", "/v1/nodes", jobs.list_nodes),
     ("GET", "/v1/orphans", orphans.list_orphans),
     ("POST", "/v1/orphans/end", orphans.end_orphans),
@@ -88,6 +100,11 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
     ("GET", "/v1/jobs/{job}/why", explain.why),
     ("GET", "/v1/jobs/{job}/cost", costs.job_cost),
+    ("GET", "/v1/jobs/{job}/checkpoints", checkpoints.list_checkpoints),
+    ("POST", "/v1/jobs/{job}/checkpoints/verify", checkpoints.verify_checkpoint),
+    ("POST", "/v1/jobs/{job}/checkpoints/pin", checkpoints.pin_checkpoint),
+    ("POST", "/v1/jobs/{job}/checkpoints/unpin", checkpoints.unpin_checkpoint),
+    ("POST", "/v1/jobs/{job}/checkpoints/rm", checkpoints.remove_checkpoint),
     ("GET", "/v1/jobs/{job}/ssh", access.ssh_address),
     ("POST", "/v1/jobs/{job}/ssh", access.ssh_access),
     ("POST", "/v1/jobs/{job}/cancel", jobs.cancel_job),
@@ -102,6 +119,7 @@ WAITING: tuple[tuple[str, str, Waiting], ...] = (
 # These speak bytes.
 BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/v1/db/backup", backup.copy_database),
+    ("GET", "/v1/jobs/{job}/checkpoints/data", checkpoints.pull_checkpoint),
     ("HEAD", "/v1/packages/{digest}", packages.has_package),
     ("GET", "/v1/packages/{digest}", packages.has_package),
     ("PUT", "/v1/packages/{digest}", packages.receive_package),
@@ -114,6 +132,7 @@ def make_app(backing: Backing, authority: Authority) -> Starlette:
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
         Route("/v1/db/backup", _backup(backing), methods=["GET"]),
+        Route("/v1/jobs/{job}/checkpoints/data", _pull(backing), methods=["GET"]),
         Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
         Route("/v1/openapi.json", _description, methods=["GET"]),
     ]
@@ -144,9 +163,9 @@ def _waiting(backing: Backing, function: Waiting) -> Callable[[Request], Awaitab
         wait_s = call.number("wait_s", 0, 0, MAX_WAIT_S)
         end = anyio.current_time() + wait_s
         while True:
-            # Before each look: whoever is disabled while he waits hears no more.
-            await run_in_threadpool(request.state.still_in)
             data, ready = await run_in_threadpool(function, call)
+            # After each look: whoever is disabled while he waits hears of nothing since.
+            await run_in_threadpool(request.state.still_in)
             left = end - anyio.current_time()
             over = ready or left <= 0 or _stopping(request)
             if over or await request.is_disconnected():
@@ -186,6 +205,15 @@ def _backup(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
         call = await _read_call(backing, request)
         copy = await run_in_threadpool(backup.copy_database, call)
         return _Copied(copy)
+
+    return endpoint
+
+
+def _pull(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        call = await _read_call(backing, request)
+        chunks = await run_in_threadpool(checkpoints.pull_checkpoint, call)
+        return StreamingResponse(chunks, media_type="application/octet-stream")
 
     return endpoint
 
@@ -269,7 +297,9 @@ def _refusal(request: Request, error: Exception) -> ApiError:
             text = f"{request.method} {path}: {error.detail}"
             return ApiError(error.status_code, "no_route", text, "a spotctl of the same version")
         case UserError():
-            return ApiError(500, "internal", error.text, error.try_)
+            # Something to do about it, if not always for who asks: no bug, and said as it is.
+            status, code = _REFUSED.get(error.exit_code, (409, "conflict"))
+            return ApiError(status, code, error.text, error.try_)
         case StoreUnavailableError() | ObjectsUnavailableError():
             return ApiError(503, "unavailable", str(error), "the same again in a moment")
         case StoreError() | ObjectsError():

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from providers.base import PREPAID
 from spotd.store.base import ProgressRow, SegmentRow
 from spotd.store.ledger import cost_microusd
 
@@ -36,13 +37,16 @@ def _end_us(segment: SegmentRow, now_us: int) -> int:
 class Bill:
     """Sums over segments. `list_` and `best_` price the same hours on demand: of the same machine
     in the same place, and of the cheapest place that has such a machine. `estimated` while
-    something still runs or its launch is unconfirmed."""
+    something still runs or its launch is unconfirmed. Hours of `prepaid_us`, out of a reservation
+    that costs the same without them, are in none of these sums: they cost nothing more, and that is
+    no saving."""
 
     paid_us: int
     spend_microusd: int
     list_microusd: int
     best_microusd: int
     estimated: bool
+    prepaid_us: int = 0
 
     @property
     def discount(self) -> float | None:
@@ -54,6 +58,8 @@ def bill(segments: Sequence[SegmentRow], now_us: int) -> Bill:
     """The sums of these segments at `now_us`."""
     listed, best = 0, 0
     for row in segments:
+        if row.price_source == PREPAID:
+            continue
         end_us = _end_us(row, now_us)
         listed += cost_microusd(row.list_rate_microusd_per_h, row.start_us, end_us)
         best += cost_microusd(row.best_on_demand_microusd_per_h, row.start_us, end_us)
@@ -63,6 +69,7 @@ def bill(segments: Sequence[SegmentRow], now_us: int) -> Bill:
         list_microusd=listed,
         best_microusd=best,
         estimated=any(row.state in ("open", "unknown") for row in segments),
+        prepaid_us=sum(duration_us(row, now_us) for row in segments if row.price_source == PREPAID),
     )
 
 
@@ -116,7 +123,7 @@ def on_demand(
     total: Bill, segments: Sequence[SegmentRow], progress: Sequence[ProgressRow], num_nodes: int
 ) -> OnDemand | None:
     """The counterfactual of the bill `total`; None when it is not known."""
-    if not progress or not total.paid_us:
+    if not progress or total.prepaid_us >= total.paid_us:
         return None
     needed_us = (useful_us(progress) + _startup_us(segments, progress)) * num_nodes
     counted_us = min(needed_us, total.paid_us)

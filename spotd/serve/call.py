@@ -10,11 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from providers.examining import Finding, Need
 from providers.policy import PolicyFacts
+from providers.remarks import Remark
 from providers.stores.base import ObjectStore
+from providers.stores.settings import BucketSettings
+from spotd.act.ssh import Address
 from spotd.clock import Clock, Ids
+from spotd.decide.lending import Reach
 from spotd.decide.sweeping import Held, HeldLeftover
 from spotd.model import Job, Market, Node
+from spotd.reports import Shown
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
 from spotd.store.columns import clean
@@ -25,12 +31,14 @@ API_VERSION = "spotd/v1"
 
 @dataclass(frozen=True)
 class Check:
-    """One finding of the doctor. `try_` says what to do when it is not `ok`."""
+    """One finding of the doctor. `try_` says what to do when it is not `ok`, or `doubtful`: then
+    somebody should look, and it works."""
 
     name: str
     ok: bool
     text: str
     try_: str = ""
+    doubtful: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,11 +63,22 @@ class Backing:
     `admit(node, user, public key)` lets a user in to a machine (LinkError), `put_out()` has those
     that are disabled put out, node id -> "" or why not; `is_trusted(uid)` is true of those who are
     never shut out; `policy_facts(cloud)` is None when no such cloud is configured; `silent` are the
-    clouds that do not answer, provider -> what is known of it; `held` are the machines that no job
+    clouds that do not answer, provider -> what is known of it; `remarks` what adapters came upon
+    in answers, key -> (provider, remark); `held` are the machines that no job
     wants and that are not ended, `held_leftovers` what machines left behind and is not discarded,
     and `unswept` the providers of which this daemon does not know; `safe_mode()` is why the daemon
     only observes and ends, or "", and `leave_safe_mode()` a person's word against it; `contested()`
-    is why it stands still.
+    is why it stands still; `is_shared(url)` is true of a folder that rented machines have too;
+    `store_cloud(url)` is whose a bucket is ("" nobody's of ours), `bucket_settings()` what is set
+    of each, or why that cannot be seen; `reaches()` says how machines get at the stores of
+    checkpoints; `jump_host(provider)` is the way to a provider's machines, and `try_ways()`
+    tries all of them: provider -> whether it is good, and what was found;
+    `examine(needs)` asks the clouds how ready they are, provider -> findings;
+    `live_reports()` are the reports of `spotctl doctor --live` on this box, the oldest first;
+    `reach_routes()` tries the alert routes without telling anybody anything, name -> (what is in
+    the way, or "", whether it is out of use); `makers()` are the providers that make images of
+    machines, with their make of cloud, and `configured_images()` says of an image's id where the
+    configuration names it.
     """
 
     store: Store
@@ -80,13 +99,27 @@ class Backing:
     admit: Callable[[Node, str, str], None]
     put_out: Callable[[], Mapping[str, str]]
     is_trusted: Callable[[int], bool]
+    makers: Callable[[], Mapping[str, str]] = dict
+    configured_images: Callable[[], Mapping[str, str]] = dict
     silent: Callable[[], Mapping[str, str]] = dict
+    remarks: Callable[[], Mapping[str, tuple[str, Remark]]] = dict
     held: Callable[[], Sequence[Held]] = tuple
     held_leftovers: Callable[[], Sequence[HeldLeftover]] = tuple
     unswept: Callable[[], Sequence[str]] = tuple
     safe_mode: Callable[[], str] = str
     leave_safe_mode: Callable[[], None] = lambda: None
     contested: Callable[[], str] = str
+    store_cloud: Callable[[str], str] = lambda _url: ""
+    bucket_settings: Callable[[], Mapping[str, BucketSettings | str]] = dict
+    is_shared: Callable[[str], bool] = lambda _url: False
+    reaches: Callable[[], Sequence[Reach]] = tuple
+    jump_host: Callable[[str], Address | None] = lambda _provider: None
+    try_ways: Callable[[], Mapping[str, tuple[bool, str]]] = dict
+    examine: Callable[[Mapping[str, Sequence[Need]]], Mapping[str, Sequence[Finding]]] = (
+        lambda _needs: {}
+    )
+    live_reports: Callable[[], Sequence[Shown]] = tuple
+    reach_routes: Callable[[], Mapping[str, tuple[str, bool]]] = dict
 
 
 @dataclass(frozen=True)

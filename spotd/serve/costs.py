@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from providers.storage import storage_of
 from spotd.model import Job, Node
 from spotd.serve.bill import Bill, all_reports, bill, on_demand, useful_us
 from spotd.serve.call import Call
+from spotd.serve.diagnosis import use_in_all
 from spotd.serve.views import iso, usd, where_data
 from spotd.store.base import SegmentRow
 
 
 def job_cost(call: Call) -> dict[str, Any]:
     """What one job cost so far, per node and in all, and what it would have cost on demand."""
-    return {"kind": "Cost", **_job_cost(call, call.job())}
+    job = call.job()
+    found = _job_cost(call, job)
+    use = use_in_all(call.backing.store, job)
+    return {"kind": "Cost", **found, "kept": _kept(call, job), "use": use}
 
 
 def all_costs(call: Call) -> dict[str, Any]:
@@ -50,9 +55,27 @@ def _job_cost(call: Call, job: Job) -> dict[str, Any]:
     }
 
 
+def _kept(call: Call, job: Job) -> dict[str, Any]:
+    """The checkpoints that the job keeps, and what they cost by the month, by a dated list; None
+    where no figure is known. No part of any other sum."""
+    wanted = job.spec.checkpoint
+    rows = [row for row in call.backing.store.checkpoints(job.id) if row.bytes]
+    rows.sort(key=lambda row: (row.committed_at_us, row.step))
+    kept = rows[-wanted.keep :]
+    size = sum(row.bytes for row in kept)
+    price = storage_of(wanted.store)
+    return {
+        "checkpoints": len(kept),
+        "bytes": size,
+        "usd_per_month": usd(price.microusd_per_month(size)) if price else None,
+        "price_of": f"{price.storage_class}, {price.region}, {price.dated}" if price else None,
+    }
+
+
 def _bill_data(total: Bill) -> dict[str, Any]:
     return {
         "paid_hours": _hours(total.paid_us),
+        "prepaid_hours": _hours(total.prepaid_us),
         "spend_usd": usd(total.spend_microusd),
         "list_usd": usd(total.list_microusd),
         "best_on_demand_usd": usd(total.best_microusd),

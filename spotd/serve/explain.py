@@ -8,16 +8,22 @@ from typing import Any
 
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.rules import decide
-from spotd.model import Market, View
+from spotd.model import JobSpec, Market, S, View
 from spotd.plan import Plan
+from spotd.serve.baked import check_baked, image_of_offer
 from spotd.serve.call import ApiError, Call
+from spotd.serve.diagnosis import use_lately, verdicts
+from spotd.serve.gangs import refuse_slow
 from spotd.serve.jobs import parse_job
+from spotd.serve.keeping import requests_usd_per_h, storage_data
 from spotd.serve.views import iso, offer_data, usd
 from spotd.spec import SpecError
 from spotd.spec.document import parse
 from spotd.states import NodeState
 from spotd.store.accepted import launches
 from spotd.store.limits import Room, Use
+
+CONSOLE_US = 24 * 3600 * S
 
 
 def why(call: Call) -> dict[str, Any]:
@@ -36,7 +42,21 @@ def why(call: Call) -> dict[str, Any]:
         "reasons": [*plan.reasons, *_silences(call, view, market)],
         "wake_at": iso(plan.wake_at_us),
         "next": [event.text for event in plan.events],
+        "console": _console(call, view),
+        "verdicts": verdicts(call.backing.store, job, now_us),
+        "use": use_lately(call.backing.store, job, now_us),
     }
+
+
+def _console(call: Call, view: View) -> list[str]:
+    """The last words of a machine that did not come up, until one has trained since, for a day."""
+    row = call.backing.store.last_event(view.job.id, "console")
+    since_us = max((node.first_step_at_us for node in view.nodes), default=0)
+    if row is None or row.at_us < max(since_us, call.now_us - CONSOLE_US):
+        return []
+    lines = row.event.data.get("lines")
+    said = [str(line) for line in lines] if isinstance(lines, list) else []
+    return [row.event.text.partition(" ended with")[0] + " said last:", *said]
 
 
 def _decide(view: View, market: Market, now_us: int) -> Plan:
@@ -70,17 +90,28 @@ def plan(call: Call) -> dict[str, Any]:
     """The offers that fit a job file, best first, with why the others are not to be had. `silent`
     says that an offer is what a cloud said before it stopped answering."""
     parsed = parse_job(call, _stand_ins(call.text("yaml")))
-    now_us = call.now_us
+    now_us, spec = call.now_us, _sized(call, parsed.spec)
     market = call.backing.market(now_us)
-    ranked = rank(parsed.spec, market, now_us)
+    refuse_slow(parsed.spec, market)
+    told = [*parsed.warnings, *check_baked(call, parsed.spec)]
+    baked = image_of_offer(parsed.spec, market)
+    ranked = rank(spec, market, now_us)
     limit = call.number("limit", 20, 1, 1000)
     silent = call.backing.silent()
+
+    def offer_row(row: Ranked) -> dict[str, Any]:
+        return _offer_data(row, silent, requests_usd_per_h(row.offer, spec, market))
+
     return {
         "kind": "Plan",
         "job": parsed.spec.name,
         "num_nodes": parsed.spec.num_nodes,
-        "offers": [_offer_data(row, silent) for row in ranked[:limit]],
-        "cheapest": _offer_data(min(ranked, key=_score), silent) if ranked else None,
+        "checkpoint_gb": spec.checkpoint.size_bytes / 1e9 or None,
+        "offers": [
+            {**offer_row(row), "baked": baked.get(row.offer.key, "")} for row in ranked[:limit]
+        ],
+        "storage": storage_data(spec, market),
+        "cheapest": offer_row(min(ranked, key=_score)) if ranked else None,
         "fitting": sum(not row.excluded for row in ranked),
         "answering": sum(not row.excluded and row.offer.provider not in silent for row in ranked),
         "max_hourly_cost_usd": usd(parsed.spec.max_hourly_microusd) or None,
@@ -92,8 +123,19 @@ def plan(call: Call) -> dict[str, Any]:
             "nodes": market.nodes,
             "usd_per_hour": usd(market.microusd_per_h),
         },
-        "warnings": list(parsed.warnings),
+        "warnings": told,
     }
+
+
+def _sized(call: Call, spec: JobSpec) -> JobSpec:
+    """With the size of a save as the file says, or as the last job of that name had it."""
+    if spec.checkpoint.size_bytes or spec.checkpoint.engine == "none":
+        return spec
+    before = call.backing.store.find_job(spec.name)
+    rows = call.backing.store.checkpoints(before.id) if before else []
+    sizes = [row.bytes for row in rows if row.bytes]
+    saves = replace(spec.checkpoint, size_bytes=sizes[-1] if sizes else 0)
+    return replace(spec, checkpoint=saves)
 
 
 def _stand_ins(text: str) -> dict[str, str]:
@@ -110,10 +152,14 @@ def _score(row: Ranked) -> int:
     return row.score_microusd_per_h
 
 
-def _offer_data(row: Ranked, silent: Mapping[str, str]) -> dict[str, Any]:
+def _offer_data(row: Ranked, silent: Mapping[str, str], requests: float | None) -> dict[str, Any]:
     return {
         **offer_data(row.offer),
         "total_usd_per_h": usd(row.score_microusd_per_h),
+        "checkpoint_usd_per_h": {
+            "egress": None if row.egress_microusd_per_h is None else usd(row.egress_microusd_per_h),
+            "requests": requests,
+        },
         "excluded": row.excluded,
         "silent": silent.get(row.offer.provider, ""),
     }

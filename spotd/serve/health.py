@@ -12,9 +12,16 @@ from providers.stores.base import StoreError as ObjectsError
 from spotd.clock import Ids
 from spotd.decide.expiry import expires_us
 from spotd.model import Market, Node, S
+from spotd.serve.buckets import check_buckets
 from spotd.serve.call import Backing, Call, Check, not_found
 from spotd.serve.orphans import check_held
+from spotd.serve.proofs import check_proofs
+from spotd.serve.reach import check_reach
+from spotd.serve.readiness import check_clouds
+from spotd.serve.remarks import check_remarks
+from spotd.serve.telling import check_routes
 from spotd.serve.views import iso, usd
+from spotd.serve.ways import check_ways
 from spotd.store.base import StoreError
 
 
@@ -37,12 +44,25 @@ def doctor(call: Call) -> dict[str, Any]:
         _tried("database", lambda: _check_database(backing)),
         _tried("object store", lambda: _check_objects(backing.objects, backing.ids)),
         *_check_checkpoints(backing),
+        *check_reach(backing.reaches()),
+        *check_buckets(backing),
         *_check_market(backing, call.now_us),
+        *check_remarks(backing),
+        *check_ways(backing),
         *_check_quarantine(backing),
         *_check_standing(backing),
+        *check_routes(backing, call.now_us),
+        *check_proofs(backing, call.now_us),
+        *check_clouds(backing, call.now_us),
     ]
     items = [
-        {"name": check.name, "ok": check.ok, "text": check.text, "try": check.try_}
+        {
+            "name": check.name,
+            "ok": check.ok,
+            "doubtful": check.doubtful,
+            "text": check.text,
+            "try": check.try_,
+        }
         for check in checks
     ]
     return {"kind": "Doctor", "ok": all(check.ok for check in checks), "checks": items}
@@ -78,6 +98,13 @@ def _check_checkpoints(backing: Backing) -> list[Check]:
     url = backing.defaults().store
     if not url:
         return []
+    rented = [info.name for info in backing.providers_info() if not info.local]
+    if url.startswith("file:") and rented and not backing.is_shared(url):
+        text = f"{url} is a folder, which machines of {', '.join(rented)} do not have"
+        advice = (
+            "set checkpoint.store in config.toml to a bucket, as s3://, gs:// or az://; or say "
+        )
+        return [Check("checkpoint store", False, text, f"{advice}shared = true in [stores.NAME]")]
     check = _check_objects if url.startswith("file:") else _check_reading
     return [_tried("checkpoint store", lambda: check(backing.open_store(url), backing.ids))]
 

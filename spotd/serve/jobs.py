@@ -11,8 +11,11 @@ from typing import Any
 from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Mount
+from spotd.serve.baked import check_baked
+from spotd.serve.buckets import leaving
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.continuing import head_of_lost, put_on_record
+from spotd.serve.gangs import refuse_slow
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
@@ -63,7 +66,7 @@ def list_nodes(call: Call) -> dict[str, Any]:
     return {"kind": "NodeList", "items": items}
 
 
-def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
+def parse_job(call: Call, secrets: Mapping[str, str], *, bake: bool = False) -> Parsed:
     """The job file of the body, checked. Raises ApiError (bad input) with every problem at once."""
     backing = call.backing
     kept = backing.store.kept_secrets()
@@ -76,6 +79,7 @@ def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
             defaults=backing.defaults(),
             fallback_name=call.text("fallback_name"),
             known=replace(backing.known(), secrets=[row.name for row in kept]),
+            bake=bake,
         )
     except SpecError as error:
         raise bad_input(error.text, error.try_) from None
@@ -93,14 +97,21 @@ def parse_job(call: Call, secrets: Mapping[str, str]) -> Parsed:
 def submit_job(call: Call) -> dict[str, Any]:
     """Store a job. The same `request_id` again returns the first job and stores nothing. With
     `continue` it is the job of that id, which another database had, and goes on from its HEAD."""
+    return submit_parsed(call, parse_job(call, call.texts("secrets")))
+
+
+def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
+    """`submit_job` of a job file that was read."""
     backing = call.backing
-    parsed = parse_job(call, call.texts("secrets"))
-    _check_store(call, parsed.spec.checkpoint.store)
+    if not parsed.spec.bake:
+        _check_store(call, parsed.spec.checkpoint.store)
+        _check_folder(call, parsed.spec)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
     lost, head = call.text("continue"), None
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
-    warnings = [*parsed.warnings, *_outlook(call, spec)]
+    refuse_slow(spec, backing.market(call.now_us))
+    warnings = [*parsed.warnings, *check_baked(call, spec), *_outlook(call, spec)]
     request_id = call.text("request_id") or backing.ids.token()
 
     def submit() -> Job:
@@ -160,6 +171,27 @@ def _check_store(call: Call, url: str) -> None:
         raise bad_input(text, advice) from None
 
 
+def _check_folder(call: Call, spec: JobSpec) -> None:
+    """What a rented machine saves into a folder of its own is gone with it. Raises ApiError."""
+    url = spec.checkpoint.store
+    if not url.startswith("file:") or call.backing.is_shared(url):
+        return
+    rented = [info for info in call.backing.providers_info() if not info.local]
+    wants = [want.cloud for want in spec.alternatives]
+    far = [
+        info.name for info in rented if any(want in ("", info.name, info.kind) for want in wants)
+    ]
+    if not far:
+        return
+    raise bad_input(
+        f"checkpoint.store {url} is a folder, and the job may run on rented machines "
+        f"({', '.join(far)}), which do not have it: what they save would be lost with them",
+        "name a bucket as checkpoint.store (s3://, gs:// or az://); or name a local cloud in "
+        "resources; or, where each of these machines has that folder mounted, say shared = true in "
+        "a [stores.NAME] section of config.toml with its url",
+    )
+
+
 def _outlook(call: Call, spec: JobSpec) -> list[str]:
     """What stands against the job now, as far as it will not pass by itself soon. It is stored all
     the same: machines come on sale, and prices move."""
@@ -171,7 +203,9 @@ def _outlook(call: Call, spec: JobSpec) -> list[str]:
     if all(row.excluded and not row.until_us for row in ranked):
         why = ranked[0].excluded
         return [f"none of the {len(ranked)} offers that fit is to be had now ({why}): it waits"]
-    return []
+    kept = spec.checkpoint
+    cloud = call.backing.store_cloud(kept.store)
+    return leaving(kept, (row.offer for row in ranked), cloud)
 
 
 def _packages(call: Call, parsed: Parsed) -> tuple[Mount, ...]:

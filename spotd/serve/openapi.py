@@ -61,6 +61,11 @@ QUERY: dict[str, dict[str, Schema]] = {
         "wait_s": _WAIT,
         "phase": {**_TEXT, "description": "Answer at once when the job has another one"},
     },
+    "DELETE /v1/images/{name}": {"cloud": _TEXT, "region": _TEXT, "force": {"enum": ["0", "1"]}},
+    "GET /v1/jobs/{job}/checkpoints/data": {
+        "name": {**_TEXT, "description": "A step or a pin; the newest where it is empty"},
+        "first": {**_NUMBER, "description": "The first shard that is wanted"},
+    },
     "GET /v1/jobs/{job}/ssh": {"rank": _NUMBER},
     "GET /v1/policy/{cloud}": {
         "types": {**_TEXT, "description": "Types of instances, with commas between (AWS)"},
@@ -76,7 +81,24 @@ BODY: dict[str, dict[str, Schema]] = {
         "request_id": {**_TEXT, "description": "The same again is the same job"},
         "continue": {**_TEXT, "description": "The id of a lost database's job: its HEAD goes on"},
     },
+    "POST /v1/images": {
+        **{name: taken for name, taken in _JOB_FILE.items() if name != "name"},
+        "secrets": _TEXTS,
+        "packages": {"type": "array", "items": _PACKAGE},
+        "request_id": {**_TEXT, "description": "The same again is the same bake"},
+        "image": {**_TEXT, "description": "Its name; the job's, where none is said"},
+        "cloud": _TEXT,
+        "region": _TEXT,
+        "instance_type": {**_TEXT, "description": "Instead of the machine that the file asks for"},
+    },
     "POST /v1/jobs/{job}/ssh": {"rank": _NUMBER},
+    "POST /v1/jobs/{job}/checkpoints/verify": {"name": _TEXT, "shard": _NUMBER},
+    "POST /v1/jobs/{job}/checkpoints/pin": {"pin": _TEXT, "name": _TEXT},
+    "POST /v1/jobs/{job}/checkpoints/unpin": {"pin": _TEXT},
+    "POST /v1/jobs/{job}/checkpoints/rm": {
+        "name": _TEXT,
+        "last": {"type": "boolean", "description": "Also the newest of a job that has ended"},
+    },
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
     "POST /v1/alerts/test": {"route": _TEXT},
     "POST /v1/secrets/{name}": {"value": _TEXT},
@@ -100,7 +122,8 @@ BODY: dict[str, dict[str, Schema]] = {
     },
 }
 _BYTES: Schema = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-_SENDS_BYTES, _TAKES_BYTES = ("GET /v1/db/backup",), ("PUT /v1/packages/{digest}",)
+_SENDS_BYTES = ("GET /v1/db/backup", "GET /v1/jobs/{job}/checkpoints/data")
+_TAKES_BYTES = ("PUT /v1/packages/{digest}",)
 _REFUSAL: Schema = {
     "type": "object",
     "required": ["error"],

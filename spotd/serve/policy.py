@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from providers.policy import Document, PolicyFacts
+from spotd.errors import UserError
 from spotd.serve.call import Call, bad_input, not_found
 
 CLOUDS = ("aws", "gcp", "azure")
@@ -23,7 +24,10 @@ def read_policy(call: Call) -> dict[str, Any]:
     cloud = call.path["cloud"]
     if cloud not in CLOUDS:
         raise not_found(f"there is no cloud {cloud[:40]!r}", f"one of {', '.join(CLOUDS)}")
-    facts = call.backing.policy_facts(cloud)
+    try:
+        facts = call.backing.policy_facts(cloud)
+    except UserError as error:
+        raise bad_input(error.text, error.try_) from None
     if facts is None:
         text = f"no provider of kind {cloud} is configured"
         raise not_found(text, f"add [providers.{cloud}] to config.toml and start spotd again")

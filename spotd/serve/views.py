@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from providers.base import CapacityType, Offer
+from providers.egress import egress_prices
+from providers.storage import GB, storage_prices
 from spotd.decide.expiry import expires_us
 from spotd.model import Job, LeaveReason, Node
 from spotd.phase import phase
@@ -92,6 +94,7 @@ def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
             "engine": spec.checkpoint.engine,
             "every_steps": spec.checkpoint.every_steps,
             "every_s": spec.checkpoint.every_s,
+            "auto": spec.checkpoint.auto,
             "keep": spec.checkpoint.keep,
         },
         "max_cost_usd": usd(spec.max_cost_microusd) or None,
@@ -146,6 +149,7 @@ def node_data(node: Node) -> dict[str, Any]:
         "list_usd_per_h": usd(node.offer.list_microusd_per_h),
         "instance_id": node.instance_id,
         "host": node.host,
+        "private_host": node.private_host,
         "port": node.port,
         "step": node.last_step,
         "requested_at": iso(node.requested_at_us),
@@ -201,9 +205,13 @@ def event_data(row: EventRow, job_name: str) -> dict[str, Any]:
 def offer_data(offer: Offer) -> dict[str, Any]:
     """One thing on sale. `discount` is what it is below the on-demand price, as a share; None where
     that is not known. Spot without one worth the name says so: it is as dear as a machine that
-    nobody takes away."""
+    nobody takes away. `egress_usd_per_gb` is what the first bytes cost that leave its cloud, by a
+    dated list, `storage_usd_per_gb_month` what a GB costs that lies in its stores; None where no
+    figure is known, and where nothing leaves this box."""
     price, listed = offer.price_microusd_per_h, offer.list_microusd_per_h
     spot = offer.capacity_type is CapacityType.SPOT
+    out = None if offer.local else egress_prices().get(offer.cloud)
+    kept = None if offer.local else storage_prices().get(offer.cloud)
     return {
         "key": offer.key,
         "provider": offer.provider,
@@ -217,6 +225,13 @@ def offer_data(offer: Offer) -> dict[str, Any]:
         "cpus": offer.cpus,
         "memory_gib": offer.memory_gib,
         "interconnect": offer.interconnect,
+        "interconnect_with": offer.joins_with,
+        "placement_score": offer.score or None,
+        "evicted_pct": offer.evicted_pct or None,
+        "reservation": offer.reservation,
+        "ends_at": iso(offer.ends_at_us),
+        "egress_usd_per_gb": usd(out.first_microusd_per_gb) if out else None,
+        "storage_usd_per_gb_month": usd(kept.microusd_per_month(GB)) if kept else None,
         "price_usd_per_h": usd(price),
         "list_usd_per_h": usd(listed),
         "price_source": offer.price_source,

@@ -12,7 +12,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spotd.spec.quantities import AcceleratorField, Cpus, DiskGib, Duration, Memory, StoreUrl, Usd
+from spotd.baked import PREFIX as BAKED
+from spotd.baked import baked_of, check_name
+from spotd.container import container_of, full_name
+from spotd.spec.every import EveryField
+from spotd.spec.quantities import (
+    AcceleratorField,
+    Bytes,
+    Cpus,
+    DiskGib,
+    Duration,
+    Memory,
+    StoreUrl,
+    Usd,
+)
 from spotd.validation import Path
 
 
@@ -65,6 +78,14 @@ ExitCodes = Annotated[
         json_schema_input_type=ExitCodeNumber | list[ExitCodeNumber],
     ),
 ]
+CapacityName = Literal["spot", "on_demand", "reserved", "block"]
+Capacities = Annotated[
+    list[CapacityName],
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=CapacityName | list[CapacityName],
+    ),
+]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
@@ -78,7 +99,7 @@ class JobRecovery(Block):
 
 @dataclass(frozen=True)
 class Image:
-    """A machine image; SkyPilot may bind it to one region."""
+    """A machine's image, or a container's ("docker:..."); SkyPilot may bind it to one region."""
 
     name: str
     region: str = ""
@@ -92,8 +113,10 @@ def parse_image(value: Any) -> Image:
         region, name = "", value
     if not isinstance(name, str) or not name:
         raise ValueError("one image is needed; write its id, or one 'region: id' pair")
-    if name.startswith("docker:"):
-        raise ValueError("containers are not supported yet; start yours in run, or name an image")
+    if image := container_of(name):
+        full_name(image)
+    if name.startswith(BAKED):
+        check_name(baked_of(name))
     return Image(name, str(region))
 
 
@@ -199,12 +222,19 @@ def parse_workdir(value: Any) -> Any:
 class Checkpoint(Block):
     """Where and how often the job saves."""
 
-    store: StoreUrl | None = Field(default=None, description="file:///folder or s3://bucket/prefix")
+    store: StoreUrl | None = Field(
+        default=None, description="file:///folder, or s3://, gs:// or az://bucket/prefix"
+    )
     engine: Literal["spotd", "none"] = Field(
         default="none", description="spotd: the program uses trainer.checkpoint; none: any script"
     )
     every_steps: Count = Field(default=0, description="0: by time alone")
-    every: Duration | None = None
+    every: EveryField | None = Field(
+        default=None, description="auto, a time like 5m, 500 steps, or a preset; see README"
+    )
+    size: Bytes | None = Field(
+        default=None, description="What a save is expected to weigh, for `plan`; 12 B a parameter"
+    )
     keep: Annotated[int, Field(ge=1, le=1000)] | None = None
 
 
@@ -239,7 +269,15 @@ class SpotdBlock(Block):
     keep_on_failure: Duration | None = Field(
         default=None, description="Keep a failed machine so long"
     )
+    capacity: Capacities | None = Field(
+        default=None,
+        description="spot, on_demand, reserved or block; a list is in order of preference",
+    )
     candidates: int = Field(default=1, ge=1, le=8, description="Machines asked for side by side")
+    slow_network: bool = Field(
+        default=False,
+        description="With num_nodes: machines without EFA, GPUDirect or InfiniBand will do",
+    )
     stop_grace: Duration | None = Field(
         default=None,
         description="How long a stop without a notice may take; 5m with engine spotd, else 30s",

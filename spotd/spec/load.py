@@ -9,19 +9,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from spotd.container import container_of
 from spotd.errors import suggest
-from spotd.model import CheckpointSpec, HealthSpec, JobSpec
+from spotd.model import CheckpointSpec, JobSpec
 from spotd.spec.document import SpecError, parse
+from spotd.spec.every import RISKS, Every
 from spotd.spec.file import Checkpoint, Ignored, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
-from spotd.spec.places import Wanted, wanted
+from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
 from spotd.spec.sources import read_sources
-from spotd.spec.variables import fill, read_environment, read_secrets
+from spotd.spec.variables import check_login, fill, read_environment, read_secrets
 from spotd.validation import validate_partly
+from spotd.verdicts import HealthSpec
 
 _FILLED = frozenset({"workdir", "file_mounts"})
 _MIN_EVERY_S = 1.0
+FALLBACK_S = 300.0  # for a program that cannot choose by itself
 # A pause that ends before the save has ended would throw paid steps away; a script of which nothing
 # is known gets what it would get elsewhere.
 _STOP_GRACE_S = {"spotd": 300.0, "none": 30.0}
@@ -29,11 +33,12 @@ _STOP_GRACE_S = {"spotd": 300.0, "none": 30.0}
 
 @dataclass(frozen=True)
 class CheckpointDefaults:
-    """`[checkpoint]` of the configuration. `store` "" is none."""
+    """`[checkpoint]` of the configuration. `store` "" is none; `every` None is `every_s`."""
 
     store: str = ""
-    every_s: float = 300.0
+    every_s: float = FALLBACK_S
     keep: int = 3
+    every: Every | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Parsed:
     text: str = field(repr=False)
 
 
-def load(
+def load(  # noqa: PLR0913 - what a job file is read with is as much
     text: str,
     *,
     now_us: int,
@@ -73,6 +78,7 @@ def load(
     base_dir: FilePath | None = None,
     fallback_name: str = "",
     known: Known | None = None,
+    bake: bool = False,
 ) -> Parsed:
     """Parse and check one job file.
 
@@ -80,7 +86,8 @@ def load(
     configuration is not at hand: a missing store is then left empty. `base_dir` is the folder that
     relative local paths start from (SkyPilot: where the command is run). `fallback_name` is for a
     file that gives no name. `$NAME` and `${NAME}` of `envs` are filled into workdir and file_mounts
-    (keys and values) and nowhere else, as SkyPilot does; secrets never are.
+    (keys and values) and nowhere else, as SkyPilot does; secrets never are. With `bake` only
+    `setup` is to be done: `run` and a store may be missing, and a container is refused.
 
     Raises SpecError with every problem found.
     """
@@ -94,15 +101,12 @@ def load(
     found.problems += found_by_model
     known = known or Known()
     hidden, kept = read_secrets(file, secrets or {}, environment, known.secrets, found)
-    for path, mark in file.marked():
-        if isinstance(mark, Ignored):
-            found.warn(
-                path, "is a SkyPilot key that spotd does not support; it is ignored", mark.reason
-            )
-        else:
-            found.refuse(path, "is a SkyPilot key that spotd does not support", mark.fix)
+    check_login(environment, {*hidden, *kept}, found)
+    _note_marked(file, found)
     place = wanted(file.resources, known.clouds, found, ("resources",))
-    spec = _spec(file, place, defaults, now_us, found)
+    place = with_capacity(place, file, found)
+    spec = _spec(file, place, None if bake else defaults, now_us, found)
+    _check_run(file, place, found, bake=bake)
     spec = replace(
         spec,
         name=_job_name(file, fallback_name, found),
@@ -123,6 +127,28 @@ def load(
     )
 
 
+def _note_marked(file: JobFile, found: Findings) -> None:
+    """SkyPilot's keys that mean nothing here, or something that is not to be had."""
+    for path, mark in file.marked():
+        if isinstance(mark, Ignored):
+            found.warn(
+                path, "is a SkyPilot key that spotd does not support; it is ignored", mark.reason
+            )
+        else:
+            found.refuse(path, "is a SkyPilot key that spotd does not support", mark.fix)
+
+
+def _check_run(file: JobFile, place: Wanted, found: Findings, *, bake: bool) -> None:
+    """Whether there is something to do."""
+    if not bake and not file.run.strip():
+        found.refuse(("run",), "is missing", "write the command that trains")
+    if bake and not file.setup.strip():
+        found.refuse(("setup",), "is empty: there is nothing to bake", "write what to install")
+    if bake and container_of(place.image_id):
+        text = "is a container's, and no image of a machine is made of one"
+        found.refuse(("resources", "image_id"), text, "build a container image that has setup done")
+
+
 def _job_name(file: JobFile, fallback: str, found: Findings) -> str:
     if file.name:
         return file.name
@@ -141,8 +167,6 @@ def _spec(
     found: Findings,
 ) -> JobSpec:
     block = file.spotd
-    if not file.run.strip():
-        found.refuse(("run",), "is missing", "write the command that trains")
     restarts, codes = block.max_restarts_on_errors, block.recover_on_exit_codes
     restarts = place.restarts if restarts is None else restarts
     times: dict[str, float | None] = {
@@ -158,6 +182,8 @@ def _spec(
     for name in ("boot_timeout", "setup_timeout", "progress_every"):
         if getattr(block, name) == 0:
             found.refuse(("spotd", name), "must be more than 0", "write a duration like 10m")
+    if block.slow_network and file.num_nodes == 1:
+        found.warn(("spotd", "slow_network"), "says nothing of one machine: num_nodes is 1")
     health = HealthSpec(block.health.ratio, block.health.checks, block.health.every)
     if health.check_every_s < 1:
         found.refuse(("spotd", "health", "every"), "must be at least 1s", "30s is the default")
@@ -168,6 +194,7 @@ def _spec(
         num_nodes=file.num_nodes,
         alternatives=place.alternatives,
         ordered=place.ordered,
+        capacity_ordered=place.capacity_ordered,
         image_id=place.image_id,
         disk_gib=place.disk_gib,
         max_hourly_microusd=place.max_hourly_microusd,
@@ -175,6 +202,7 @@ def _spec(
         deadline_us=_deadline_us(block, now_us, found),
         recover_on_exit_codes=(place.exit_codes or ()) if codes is None else tuple(codes),
         candidates=block.candidates,
+        fast_network=file.num_nodes > 1 and not block.slow_network,
         health=health,
         checkpoint=_checkpoint(block.checkpoint, defaults, found),
     )
@@ -205,11 +233,42 @@ def _checkpoint(
             "the job has nowhere to save: neither the job file nor the configuration names a store",
             "set spotd.checkpoint.store here, or [checkpoint] store in config.toml for all jobs",
         )
-    every_s = base.every_s if block.every is None else block.every
-    if every_s < _MIN_EVERY_S:
-        found.refuse(("spotd", "checkpoint", "every"), "must be at least 1s", "write e.g. 5m")
     keep = base.keep if block.keep is None else block.keep
-    return CheckpointSpec(store, block.engine, block.every_steps, every_s, keep)
+    every = _every(block, base, found)
+    return CheckpointSpec(
+        store,
+        block.engine,
+        every.steps or block.every_steps,
+        every.seconds,
+        keep,
+        auto=every.auto,
+        size_bytes=block.size or 0,
+    )
+
+
+def _every(block: Checkpoint, base: CheckpointDefaults, found: Findings) -> Every:
+    """What the job goes by. `seconds` is there for `auto` as well: an older agent goes by them."""
+    where, own = ("spotd", "checkpoint", "every"), block.every
+    every = own or base.every or Every(seconds=base.every_s)
+    if own and own.steps and block.every_steps:
+        found.refuse(where, "says steps, and so does every_steps", "leave one of them out")
+    if every.auto and block.every_steps and own is None:
+        return Every(seconds=base.every_s)
+    if every.auto and block.engine == "none":
+        if own:
+            text = "auto goes by measured saves, and of a program of its own none is measured"
+            found.refuse(where, text, "write a time like 5m, or engine: spotd if it uses that")
+        return Every(seconds=base.every_s)
+    if every.auto:
+        if own and block.every_steps:
+            found.refuse(where, "auto goes by no steps", "leave every_steps or auto out")
+        return Every(auto=True, seconds=base.every_s)
+    if not every.steps and every.seconds < _MIN_EVERY_S:
+        found.refuse(where, "must be at least 1s", "write e.g. 5m")
+    if risk := RISKS.get(every.preset):
+        text = f"{every.preset}: {risk}, and an end without a notice costs half of that on average"
+        found.warn(where, text, "auto saves as often as it pays")
+    return every
 
 
 def _routes(block: SpotdBlock, known: Collection[str] | None, found: Findings) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from providers.base import CapacityType, OfferRequest
 from spotd.errors import nearest, suggest
-from spotd.spec.file import AllResources, Resources
+from spotd.spec.file import AllResources, JobFile, Resources
 from spotd.spec.findings import Findings
 from spotd.spec.quantities import AtLeast
 from spotd.validation import Path
@@ -58,6 +58,7 @@ class Wanted:
     max_hourly_microusd: int
     restarts: int | None  # of job_recovery
     exit_codes: tuple[int, ...] | None
+    capacity_ordered: bool = False
 
 
 def wanted(
@@ -91,6 +92,24 @@ def wanted(
         restarts=recovery.max_restarts_on_errors if recovery else None,
         exit_codes=None if codes is None else tuple(codes),
     )
+
+
+def with_capacity(place: Wanted, file: JobFile, found: Findings) -> Wanted:
+    """With the capacity types that the `spotd:` block names, in its order, for every machine."""
+    named = file.spotd.capacity
+    if named is None:
+        return place
+    where = ("spotd", "capacity")
+    kinds = tuple(CapacityType(name) for name in dict.fromkeys(named))
+    if not kinds:
+        found.refuse(where, "the list is empty", "name one, or leave it out")
+    resources = file.resources
+    several = (*(resources.any_of or ()), *(resources.ordered or ()))
+    if any(one.use_spot is not None for one in (resources, *several)):
+        found.refuse(where, "says how machines are bought, and so does use_spot", "keep one")
+    alternatives = tuple(replace(want, capacity_types=kinds) for want in place.alternatives)
+    distinct = tuple(dict.fromkeys(alternatives))
+    return replace(place, alternatives=distinct, capacity_ordered=len(kinds) > 1)
 
 
 def _kinds(resources: AllResources, found: Findings, root: Path) -> Iterator[Kind]:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_DURATION = r"(\d+(\.\d+)?(ms|s|m|h|d|w))+"
-STORE_SCHEMES = ("file", "s3")
+DURATION_PATTERN = r"(\d+(\.\d+)?(ms|s|m|h|d|w))+"
+STORE_SCHEMES = ("file", "s3", "gs", "az")
 MAX_DURATION_S = 10 * 365 * 86_400.0
 MAX_USD = 1_000_000_000
 _LEAST_USD = Decimal("0.000001")
@@ -25,7 +25,7 @@ def parse_duration_s(value: Any) -> float:
     if value == 0 and not isinstance(value, bool):
         return 0.0
     text = value.replace(" ", "") if isinstance(value, str) else ""
-    if not re.fullmatch(_DURATION, text):
+    if not re.fullmatch(DURATION_PATTERN, text):
         raise ValueError(f"{value!r} is not a duration; write it with a unit, like 90s, 5m or 2h")
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text)
     seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
@@ -39,7 +39,7 @@ def parse_moment_us(value: str, now_us: int) -> int:
 
     Raises ValueError, also for a moment that has passed.
     """
-    if re.fullmatch(_DURATION, value.replace(" ", "")):
+    if re.fullmatch(DURATION_PATTERN, value.replace(" ", "")):
         at_us = now_us + round(parse_duration_s(value) * 1_000_000)
     else:
         at_us = _parse_time_us(value)
@@ -75,6 +75,13 @@ def parse_usd(value: Any) -> int:
     return int(amount * 1_000_000)
 
 
+def parse_marginal(value: Any) -> int:
+    """Micro-USD an hour on top of what a reservation costs anyway. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10_000:
+        raise ValueError(f"{value!r} is no price; write USD per hour, 0 for what is paid already")
+    return round(value * 1_000_000)
+
+
 def parse_disk_gib(value: Any) -> int:
     """Whole GiB, rounded up. Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GT]i?B?)?", str(value).strip(), re.IGNORECASE)
@@ -89,7 +96,9 @@ def check_store_url(value: Any) -> str:
     """An object store's address. Raises ValueError."""
     scheme, separator, rest = str(value).partition("://")
     if not separator or scheme not in STORE_SCHEMES:
-        raise ValueError(f"{value!r} is no store; write file:///folder or s3://bucket/prefix")
+        raise ValueError(
+            f"{value!r} is no store; write file:///folder, or s3://, gs:// or az://bucket"
+        )
     if scheme == "file" and not rest.startswith("/"):
         raise ValueError(f"{value!r} needs an absolute path; write file:///folder")
     if not rest.isprintable():
@@ -97,6 +106,15 @@ def check_store_url(value: Any) -> str:
     if not rest.strip("/") or "@" in rest.split("/")[0] or "?" in rest:
         raise ValueError(f"{value!r} is no plain address; put credentials under [stores.NAME]")
     return str(value).rstrip("/")
+
+
+def parse_bytes(value: Any) -> int:
+    """Bytes of "420GB" or "1.5TB", decimal as clouds and disks count them. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])B", str(value).strip(), re.IGNORECASE)
+    size = float(found[1]) * {"M": 1e6, "G": 1e9, "T": 1e12}[found[2].upper()] if found else 0.0
+    if not 0 < size <= 1e15:
+        raise ValueError(f"{value!r} is no size; write one like 420GB or 1.5TB")
+    return round(size)
 
 
 @dataclass(frozen=True)
@@ -156,7 +174,7 @@ def _parse_accelerator(name: Any, count: Any) -> tuple[str, int]:
 
 
 _DURATION_SCHEMA = {
-    "anyOf": [{"type": "string", "pattern": f"^{_DURATION}$"}, {"const": 0}],
+    "anyOf": [{"type": "string", "pattern": f"^{DURATION_PATTERN}$"}, {"const": 0}],
     "examples": ["90s", "5m", "1h30m"],
 }
 _AMOUNT_SCHEMA = {"type": ["number", "string"], "examples": [8, "8+"]}
@@ -168,10 +186,16 @@ Usd = Annotated[
     BeforeValidator(parse_usd),
     WithJsonSchema({"type": ["number", "string"], "exclusiveMinimum": 0, "examples": [25]}),
 ]
+Marginal = Annotated[int, BeforeValidator(parse_marginal)]
 DiskGib = Annotated[
     int,
     BeforeValidator(parse_disk_gib),
     WithJsonSchema({"type": ["integer", "string"], "examples": [200, "1TB"]}),
+]
+Bytes = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    WithJsonSchema({"type": "string", "examples": ["420GB", "1.5TB"]}),
 ]
 Cpus = Annotated[AtLeast, BeforeValidator(parse_cpus), WithJsonSchema(_AMOUNT_SCHEMA)]
 Memory = Annotated[AtLeast, BeforeValidator(parse_at_least), WithJsonSchema(_AMOUNT_SCHEMA)]

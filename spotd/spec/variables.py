@@ -12,6 +12,8 @@ from spotd.spec.findings import Findings
 
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The login to a registry of container images, as SkyPilot names it; the server is optional.
+_USER, _PASSWORD = "SKYPILOT_DOCKER_USERNAME", "SKYPILOT_DOCKER_PASSWORD"
 _OURS = frozenset(
     {"SKYPILOT_TASK_ID", "SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"}
     | {"SKYPILOT_NUM_GPUS_PER_NODE"}
@@ -80,6 +82,17 @@ def read_secrets(
     for name in {*values, *kept} & environment.keys():
         found.refuse(("secrets", name), "is in envs as well", "keep one of the two")
     return values, kept
+
+
+def check_login(environment: Mapping[str, str], secrets: Collection[str], found: Findings) -> None:
+    """A registry's login is whole, and its password is a secret."""
+    known = {*environment, *secrets}
+    if _PASSWORD in environment:
+        found.refuse(("envs", _PASSWORD), "is shown with the job", "move it under secrets")
+    elif (_USER in known) != (_PASSWORD in known):
+        missing = _PASSWORD if _USER in known else _USER
+        fix = "name it under secrets, and pass --secret or have it kept: spotctl secret set"
+        found.refuse(("secrets", missing), "is missing from the registry's login", fix)
 
 
 def fill(value: Any, environment: Mapping[str, str]) -> Any:

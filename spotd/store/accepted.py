@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from providers.base import Offer
+from spotd.changed import changed
 from spotd.decide.apply import apply_all
 from spotd.decide.cooldowns import refusal_of
 from spotd.model import Attempt, Event, Node, Refusal, Severity, View
@@ -63,25 +64,25 @@ def at_todays_price(plan: Plan, offers: Sequence[Offer]) -> Plan:
             old = change.node.offer
             both = (old, now.get(old.key, old))
             dearer = max(both, key=lambda offer: offer.price_microusd_per_h)
-            changes[at] = AddNode(replace(change.node, offer=dearer))
-    return replace(plan, changes=tuple(changes))
+            changes[at] = AddNode(changed(change.node, offer=dearer))
+    return changed(plan, changes=tuple(changes))
 
 
 def applied(view: View, plan: Plan) -> View:
     """The view with the plan written. Raises what `apply` raises for a plan that is no plan."""
     after = apply_all(view, plan.changes)
-    job = replace(
+    job = changed(
         after.job,
         version=view.job.version + 1,
         wake_at_us=plan.wake_at_us,
         notes_seen=view.job.notes,
     )
-    return replace(after, job=job)
+    return changed(after, job=job)
 
 
 def seen(view: View) -> View:
     """As `load_view` would show it: nodes that are gone only of the newest attempt."""
-    return replace(view, nodes=shown(view.nodes, view.job.generation))
+    return changed(view, nodes=shown(view.nodes, view.job.generation))
 
 
 def shown(nodes: Iterable[Node], generation: int) -> tuple[Node, ...]:

@@ -11,13 +11,14 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    func,
     select,
     update,
 )
 
 from spotd.model import Event
 from spotd.store import schema
-from spotd.store.base import AlertRow
+from spotd.store.base import AlertRow, RouteRow
 from spotd.store.codec import decode
 from spotd.store.rows import ZERO
 from spotd.store.transaction import Transaction
@@ -62,6 +63,36 @@ def due_alerts(conn: Connection, now_us: int, limit: int) -> list[AlertRow]:
             tries=row.tries,
         )
         for row in conn.execute(_DUE, {"now": now_us, "most": limit})
+    ]
+
+
+def route_rows(conn: Connection) -> list[RouteRow]:
+    """See Store.route_rows."""
+    unsent, told = _alerts.sent_at_us == ZERO, and_(_alerts.sent_at_us > ZERO, _alerts.error == "")
+    found = conn.execute(
+        select(
+            _alerts.route,
+            func.max(case((told, _alerts.sent_at_us), else_=0)).label("delivered"),
+            func.sum(case((unsent, 1), else_=0)).label("waiting"),
+            func.min(case((unsent, _alerts.at_us))).label("since"),
+            func.max(case((and_(unsent, _alerts.error != ""), _alerts.id), else_=0)).label(
+                "failed"
+            ),
+        )
+        .group_by(_alerts.route)
+        .order_by(_alerts.route)
+    ).all()
+    failed = select(_alerts.id, _alerts.error).where(_alerts.id.in_([row.failed for row in found]))
+    errors = {row.id: row.error for row in conn.execute(failed)}
+    return [
+        RouteRow(
+            row.route,
+            int(row.delivered),
+            int(row.waiting),
+            int(row.since or 0),
+            errors.get(row.failed, ""),
+        )
+        for row in found
     ]
 
 

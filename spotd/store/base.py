@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from providers.base import Instance, Notice, Scope
+from spotd.decide.cadence import Life
 from spotd.masterkey import KeyState, SealedValue
 from spotd.model import (
     Desired,
     EffectKind,
     Event,
     HeadSeen,
-    HealthSpec,
     Job,
     Limits,
     Market,
@@ -28,6 +28,7 @@ from spotd.model import (
 from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store.access import AccessRecords
+from spotd.store.image_records import ImageRecords
 from spotd.store.leaks import LeakRecords
 from spotd.store.quotes import MarketRecords, PricePoint
 from spotd.store.shapes import (
@@ -41,10 +42,12 @@ from spotd.store.shapes import (
     EventRow,
     JournalBatch,
     ProgressRow,
+    RouteRow,
     SecretRow,
     SegmentRow,
     Submission,
 )
+from spotd.verdicts import HealthSpec
 
 __all__ = [
     "AlertRow",
@@ -63,6 +66,7 @@ __all__ = [
     "NoSuccessorError",
     "PricePoint",
     "ProgressRow",
+    "RouteRow",
     "SchemaVersionError",
     "SealedValue",
     "SecretRow",
@@ -116,7 +120,7 @@ class DuplicateIdError(StoreError):
     """A job of that id is on record."""
 
 
-class Store(LeakRecords, AccessRecords, MarketRecords, Protocol):
+class Store(LeakRecords, ImageRecords, AccessRecords, MarketRecords, Protocol):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop
@@ -198,6 +202,11 @@ class Store(LeakRecords, AccessRecords, MarketRecords, Protocol):
         TERMINATE."""
         ...
 
+    def record_lent(self, node_id: str, at_us: int, until_us: int) -> None:
+        """The machine was lent credentials of its job's store that are good until then; never
+        back, so that a caller who was asleep takes nothing from a later one."""
+        ...
+
     def record_head(self, job_id: str, head: HeadSeen) -> None: ...
 
     def record_journal(self, batches: Sequence[JournalBatch]) -> None:
@@ -265,8 +274,8 @@ class Store(LeakRecords, AccessRecords, MarketRecords, Protocol):
         ...
 
     def booted_nodes(self) -> dict[str, NodeState]:
-        """Id -> state of every node not gone whose agent was started: a look at the whole fleet
-        that costs a tenth of `active_nodes`."""
+        """Id -> state of every node not gone whose agent was started, and whose disk is not being
+        cleaned for an image: a look at the whole fleet that costs a tenth of `active_nodes`."""
         ...
 
     def find_nodes(self, node_ids: Sequence[str]) -> list[Node]:
@@ -274,6 +283,23 @@ class Store(LeakRecords, AccessRecords, MarketRecords, Protocol):
         ...
 
     def events(self, job_id: str | None, after_id: int = 0, limit: int = 500) -> list[EventRow]: ...
+
+    def last_event(self, job_id: str, kind: str) -> EventRow | None:
+        """The newest of its kind; None when there is none."""
+        ...
+
+    def events_of(self, job_id: str, kinds: Sequence[str], since_us: int = 0) -> list[EventRow]:
+        """Those of these kinds, oldest first."""
+        ...
+
+    def image_digest(self, job_id: str) -> str:
+        """Of the container image that the job began with: what a node first said it found. "" when
+        none has."""
+        ...
+
+    def lives(self, since_us: int) -> list[Life]:
+        """The time that machines have run since, by offer, and how many were taken away or lost."""
+        ...
 
     def segments(self, job_id: str | None = None) -> list[SegmentRow]: ...
 
@@ -325,6 +351,10 @@ class Store(LeakRecords, AccessRecords, MarketRecords, Protocol):
         ...
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]: ...
+
+    def route_rows(self) -> list[RouteRow]:
+        """What became of the alerts of each route that ever had one."""
+        ...
 
     def mark_alerts(
         self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from providers.base import Offer
 from spotd.model import Node, View
-from spotd.plan import JOB_DECISIONS, Plan
+from spotd.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
 from spotd.store import ledger, limits, market, schema
 from spotd.store.accepted import (
     Change,
@@ -50,6 +50,13 @@ _UPDATE_JOB = (
         due_at_us=bindparam("due"),
         **{name: bindparam(name) for name in _DECIDED},
     )
+)
+
+
+_DECIDE = (
+    update(schema.nodes)
+    .where(_nodes.id == bindparam("node"))
+    .values({name: bindparam(name) for name in sorted(NODE_DECISIONS)})
 )
 
 
@@ -131,10 +138,7 @@ def _update_nodes(conn: Connection, nodes: Sequence[Node]) -> None:
     if not nodes:
         return
     ordered = sorted(nodes, key=holds_its_rank)
-    rows = [{"node": node.id, **node_decisions(node)} for node in ordered]
-    values: dict[str, Any] = {name: bindparam(name) for name in rows[0] if name != "node"}
-    statement = update(schema.nodes).where(_nodes.id == bindparam("node")).values(values)
-    conn.execute(statement, rows)
+    conn.execute(_DECIDE, [{"node": node.id, **node_decisions(node)} for node in ordered])
 
 
 def _job_row(change: Change, now_us: int) -> dict[str, Any]:

@@ -6,18 +6,19 @@ WireError, before anything of the entry is taken over.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from providers.base import NoticeKind
 from spotd import wire
 from spotd.log import redactor
-from spotd.model import Event, HeadSeen, Job, S, Severity
+from spotd.model import Event, S, Severity
+from spotd.store import diagnosis
+from spotd.store.foretold import event_of
+from spotd.store.heard import Heard
 from spotd.store.notices import Heard as HeardNotice
-from spotd.store.rows import NodeRow
 from spotd.store.said import (
-    MAX_TEXT,
     read_code,
     read_flag,
     read_float,
@@ -30,78 +31,9 @@ from spotd.store.said import (
 )
 from spotd.wire import JournalEntry, WireError, shown
 
+IMAGE_FOUND = "image_found"  # the kind of the event whose digest later attempts keep to
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_AGE_S = 30 * 86_400.0  # no notice or duration is longer
-
-# The node columns that the journal owns; written together, once a batch.
-COLUMNS = (
-    *("hello_at_us", "ready_at_us", "claimed_at_us", "first_step_at_us", "last_step"),
-    *("heard_at_us", "link_down_at_us", "released_at_us", "exit_code", "exited_at_us"),
-    *("exit_tail", "setup_failed", "journal_seq", "wire"),
-    *("disk_full_at_us", "wiped_at_us", "wiped_text"),
-)
-
-
-@dataclass
-class JobFacts:
-    """What the entries of a transaction say about one job."""
-
-    job: Job
-    heads: list[HeadSeen] = field(default_factory=list)
-    first_step_at_us: int = 0
-
-
-class Heard:
-    """One node while its entries are read: its journal columns, and what else they become."""
-
-    def __init__(self, row: NodeRow, facts: JobFacts) -> None:
-        self.row = row
-        self.facts = facts
-        self.columns: dict[str, Any] = {name: getattr(row, name) for name in COLUMNS}
-        self.events: list[tuple[Event, int]] = []
-        self.progress: list[dict[str, Any]] = []
-        self.checkpoints: list[dict[str, Any]] = []
-        self.notices: list[HeardNotice] = []
-        self.withdrawn: list[str] = []
-        self.heard_at_us = 0
-        self.due = False
-
-    @property
-    def job(self) -> Job:
-        return self.facts.job
-
-    def hear(self, at_us: int) -> None:
-        """The node lives; one whose link was down makes its job due."""
-        self.heard_at_us = max(self.heard_at_us, at_us)
-        self.columns["heard_at_us"] = max(self.columns["heard_at_us"], at_us)
-        if self.columns["link_down_at_us"]:
-            self.columns["link_down_at_us"] = 0
-            self.due = True
-
-    def first(self, column: str, at_us: int) -> None:
-        """Set a moment that happens once."""
-        self.columns[column] = self.columns[column] or at_us
-        self.due = True
-
-    def say(self, event: Event, at_us: int) -> None:
-        """An event about this node."""
-        key = event.key or f"{self.job.id}:{event.kind}"
-        named = replace(event, text=event.text[:MAX_TEXT], node_id=self.row.id, key=key)
-        self.events.append((named, at_us))
-
-    def stepped(self, at_us: int) -> None:
-        """The program runs: the first time is a node's, and perhaps the job's, first step."""
-        if not self.columns["first_step_at_us"]:
-            self.columns["first_step_at_us"] = at_us
-            self.due = True
-        self.facts.first_step_at_us = self.facts.first_step_at_us or at_us
-
-    def head(self, step: int, manifest: str, at_us: int, *, released: bool) -> None:
-        """HEAD as its owner moved it. Only the daemon's own reading ever makes it final."""
-        generation = self.row.generation
-        self.facts.heads.append(
-            HeadSeen(generation, step, manifest, released=released, final=False, seen_at_us=at_us)
-        )
-        self.due = True
 
 
 # --- one function a kind
@@ -123,6 +55,28 @@ def _prepared(node: Heard, entry: JournalEntry, at_us: int) -> None:
     text = f"the machine is prepared, {seconds:.1f} s after its agent began"
     text = "the machine prepares itself: disks, clock, GPUs" if status == "begin" else text
     node.say(Event("prepared", text), at_us)
+
+
+def _image(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    data, status = entry.data, read_text(entry.data, "status")
+    image = read_words(data, "image", "")
+    if status == "begin":
+        node.say(Event("image", f"the container image {image} is brought to the machine"), at_us)
+    elif status == "pulling":
+        node.say(Event("image", f"pulling: {read_words(data, 'text')}"), at_us)
+    elif status == "failed":
+        text = f"no container: {read_words(data, 'text')}"
+        node.say(Event("image", text, severity=Severity.ERROR), at_us)
+    elif status == "ok":
+        digest = read_text(data, "digest")
+        if not _DIGEST.fullmatch(digest):
+            raise WireError(f"field 'digest' is {shown(digest)}")
+        how = "pulled" if read_flag(data, "pulled") else "was there"
+        text = f"{image} {how} in {read_float(data, 'seconds', 0.0):.1f} s, for"
+        text = f"{text} {read_words(data, 'engine', '')}: {digest}"
+        node.say(Event(IMAGE_FOUND, text, data={"digest": digest}), at_us)
+    else:
+        raise WireError(f"field 'status' is {shown(status)}")
 
 
 def _setup(node: Heard, entry: JournalEntry, at_us: int) -> None:
@@ -160,7 +114,8 @@ def _claimed(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.first("claimed_at_us", at_us)
     node.columns["last_step"] = max(node.columns["last_step"], step)
     node.head(step, manifest, at_us, released=False)
-    node.say(Event("claimed", f"HEAD is ours; it resumes at step {step}"), at_us)
+    text = f"HEAD is ours; it resumes at step {step}"
+    node.say(Event("claimed", text, data={"step": step}), at_us)
 
 
 def _progress(node: Heard, entry: JournalEntry, at_us: int) -> None:
@@ -177,6 +132,7 @@ def _progress(node: Heard, entry: JournalEntry, at_us: int) -> None:
         "tokens": read_int(data, "tokens", 0),
         "busy_s": read_float(data, "busy_s", 0.0),
     }
+    diagnosis.usage(node, data, at_us)
     node.progress.append(row)
     node.columns["last_step"] = max(node.columns["last_step"], row["to_step"])
     # Throughput is looked at by timer: a report of steps alone makes nobody decide anything.
@@ -296,38 +252,6 @@ def _exited(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event("exited", text), at_us)
 
 
-def _warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    text = read_words(entry.data, "text")
-    node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
-
-
-def _rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    reached, step = read_int(entry.data, "from_step"), read_int(entry.data, "step")
-    text = f"no finite number came of training up to step {reached}: it went back to the checkpoint"
-    text = f"{text} of step {step}, past those batches"
-    node.say(Event("rolled_back", text, severity=Severity.WARNING, alert=True), at_us)
-
-
-_UNWELL = {  # kind of the event, and the words before the node's own
-    "hung": ("hung", "training hangs: "),
-    "machine": ("unfit", "the machine is not fit to train on: "),
-}
-
-
-def _unwell(node: Heard, entry: JournalEntry, at_us: int) -> None:
-    """It was ended; the exit that follows, where it does, decides what becomes of the machine."""
-    data = entry.data
-    what, text = read_text(data, "what"), read_words(data, "text")
-    kind, words = _UNWELL.get(what, ("gpu", ""))
-    text = f"{words}{text}"
-    stacks = read_int(data, "stacks", 0)
-    text += f"; the stacks of {stacks} of its processes are in its log" if stacks else ""
-    again = "it begins again here, from its last checkpoint"
-    text += f"; {again if read_flag(data, 'again') else 'that was its end on this machine'}"
-    event = Event(kind, text, severity=Severity.WARNING, alert=True)
-    node.say(event, at_us)
-
-
 def _disk(node: Heard, entry: JournalEntry, at_us: int) -> None:
     full, text = read_flag(entry.data, "full"), read_words(entry.data, "text")
     node.columns["disk_full_at_us"] = at_us if full else 0
@@ -348,6 +272,7 @@ def _wiped(node: Heard, entry: JournalEntry, at_us: int) -> None:
 APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.HELLO: _hello,
     wire.PREPARED: _prepared,
+    wire.IMAGE: _image,
     wire.SETUP: _setup,
     wire.STARTED: _started,
     wire.READY: _ready,
@@ -364,7 +289,8 @@ APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.EXITED: _exited,
     wire.DISK: _disk,
     wire.WIPED: _wiped,
-    wire.ROLLED_BACK: _rolled_back,
-    wire.UNWELL: _unwell,
-    wire.WARNING: _warning,
+    wire.PLAN: lambda node, entry, at_us: node.say(event_of(entry.data), at_us),
+    wire.ROLLED_BACK: diagnosis.rolled_back,
+    wire.UNWELL: diagnosis.unwell,
+    wire.WARNING: diagnosis.warning,
 }

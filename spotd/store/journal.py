@@ -10,18 +10,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select, update
+from sqlalchemy import BindParameter, Connection, Row, bindparam, select, update
 
 from spotd.model import Event, HeadSeen, Severity
 from spotd.store import notices, schema
 from spotd.store.base import JournalBatch
-from spotd.store.entries import APPLY, COLUMNS, Heard, JobFacts
+from spotd.store.entries import APPLY
+from spotd.store.heard import COLUMNS, Heard, JobFacts
 from spotd.store.jobs import newer_head
 from spotd.store.rows import JOB_COLUMNS, head_columns, job_of
 from spotd.store.transaction import Transaction
 from spotd.wire import MAX_NUMBER, JournalEntry, WireError
 
 _nodes, _jobs = schema.nodes.c, schema.jobs.c
+_NODE_IDS: BindParameter[Any] = bindparam("nodes", expanding=True)
+_JOB_IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
+_OWNERS = select(_nodes.id, _nodes.job_id).where(_nodes.id.in_(_NODE_IDS))
+_LOCK = select(_jobs.id).where(_jobs.id.in_(_JOB_IDS)).order_by(_jobs.id).with_for_update()
+_FACTS = select(*JOB_COLUMNS).where(_jobs.id.in_(_JOB_IDS))
+_ROWS = select(schema.nodes).where(_nodes.id.in_(_NODE_IDS))
 _UPDATE = (
     update(schema.nodes)
     .where(_nodes.id == bindparam("node"))
@@ -73,22 +80,19 @@ def _apply(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 
 def _owners(conn: Connection, node_ids: Sequence[str]) -> dict[str, str]:
-    query = select(_nodes.id, _nodes.job_id).where(_nodes.id.in_(node_ids))
-    return {row.id: row.job_id for row in conn.execute(query)}
+    return {row.id: row.job_id for row in conn.execute(_OWNERS, {"nodes": node_ids})}
 
 
 def _lock(conn: Connection, job_ids: Sequence[str]) -> None:
-    query = select(_jobs.id).where(_jobs.id.in_(job_ids)).order_by(_jobs.id).with_for_update()
-    conn.execute(query).all()
+    conn.execute(_LOCK, {"jobs": job_ids}).all()
 
 
 def _job_facts(conn: Connection, job_ids: Sequence[str]) -> dict[str, JobFacts]:
-    rows = conn.execute(select(*JOB_COLUMNS).where(_jobs.id.in_(job_ids)))
-    return {row.id: JobFacts(job_of(row)) for row in rows}
+    return {row.id: JobFacts(job_of(row)) for row in conn.execute(_FACTS, {"jobs": job_ids})}
 
 
 def _rows(conn: Connection, node_ids: Sequence[str]) -> Sequence[Row[Any]]:
-    return conn.execute(select(schema.nodes).where(_nodes.id.in_(node_ids))).all()
+    return conn.execute(_ROWS, {"nodes": node_ids}).all()
 
 
 def _write(tx: Transaction, nodes: Sequence[Heard], jobs: Sequence[JobFacts]) -> None:

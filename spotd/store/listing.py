@@ -9,9 +9,18 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, bindparam, select, update
 
 import providers.base
-from providers.base import Instance, InstanceState, Notice, ProviderError, Scope
+from providers.base import (
+    Instance,
+    InstanceState,
+    Notice,
+    ProviderError,
+    Scope,
+    UnpreparedError,
+)
+from spotd.decide.cooldowns import OWN_IMAGE, refusal_code
 from spotd.model import EffectKind, S
 from spotd.store import ledger, market, nodes, notices, schema
+from spotd.store.codec import decode_spec
 from spotd.store.rows import NOT_GONE, NodeRow
 from spotd.store.transaction import Transaction
 
@@ -25,9 +34,9 @@ FRESH_S = 10.0
 # it has ended is believed at once.
 ABSENT_S = 60.0
 
-_nodes = schema.nodes.c
+_jobs, _nodes = schema.jobs.c, schema.nodes.c
 ENDED = frozenset({InstanceState.TERMINATED, InstanceState.FAILED})
-_SAID = ("cloud_state", "host", "port", "ssh_user", "host_public_key")
+_SAID = ("cloud_state", "host", "private_host", "port", "ssh_user", "host_public_key")
 _SEEN_COLUMNS = (*_SAID, "surveyed_at_us", "seen_at_us", "missed_at_us", "gone_at_us")
 _SEEN = (
     update(schema.nodes)
@@ -203,6 +212,7 @@ def _said(row: NodeRow, instance: Instance) -> dict[str, Any]:
     return {
         "cloud_state": instance.state.value,
         "host": instance.host or row.host,
+        "private_host": instance.private_host or row.private_host,
         "port": instance.port if instance.host else row.port,
         "ssh_user": instance.ssh_user or row.ssh_user,
         "host_public_key": row.host_public_key or instance.host_public_key,
@@ -237,9 +247,8 @@ def born_us(row: NodeRow, instance: Instance) -> int:
     return max(instance.launched_at_us, row.requested_at_us)
 
 
-def failed(row: NodeRow, instance: Instance, said: Listing) -> dict[str, Any]:
+def failed(row: NodeRow, instance: Instance, said: Listing, code: str) -> dict[str, Any]:
     """The columns of a node whose launch came to nothing: a refusal that came late."""
-    code = failure_code(instance)
     return {
         "cloud_state": instance.state.value,
         "surveyed_at_us": max(row.surveyed_at_us, said.asked_at_us),
@@ -249,9 +258,9 @@ def failed(row: NodeRow, instance: Instance, said: Listing) -> dict[str, Any]:
     }
 
 
-def failure_code(instance: Instance) -> str:
-    """The class of error that a failed create counts as."""
-    return instance.error_code or "CapacityError"
+def failure_code(instance: Instance, image_id: str) -> str:
+    """What a failed create is remembered under, of a job with that image."""
+    return refusal_code(instance.error_code or "CapacityError", image_id)
 
 
 def _unlisted(tx: Transaction, row: Row[Any], said: Listing) -> dict[str, Any]:
@@ -274,16 +283,17 @@ def _listed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -
 
 
 def _failed(tx: Transaction, row: Row[Any], instance: Instance, said: Listing) -> None:
-    nodes.change(tx.conn, row.id, **failed(row, instance, said))
+    spec = tx.conn.execute(select(_jobs.spec).where(_jobs.id == row.job_id)).scalar_one()
+    code = failure_code(instance, decode_spec(spec).image_id)
+    nodes.change(tx.conn, row.id, **failed(row, instance, said, code))
     if not row.gone_at_us:
-        code = failure_code(instance)
         ledger.void(tx.conn, row.id, said.at_us)
         market.refuse(tx, row.id, row.offer_key, code, scope_of(code), said.at_us)
 
 
 def scope_of(code: str) -> Scope:
     """How much of the market an error of that class spoils."""
-    kind = getattr(providers.base, code, None)
+    kind = UnpreparedError if code == OWN_IMAGE else getattr(providers.base, code, None)
     if isinstance(kind, type) and issubclass(kind, ProviderError):
         return kind.scope
     return Scope.OFFER

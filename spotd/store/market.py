@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Label, Row, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Label, Row, bindparam, delete, exists, func, or_, select, update
 
 from providers.base import Offer, Scope
 from spotd.model import Desired, Limits, Market, Refusal, S
-from spotd.store import ledger, limits, schema
+from spotd.store import images, ledger, limits, schema
 from spotd.store.base import PricePoint
 from spotd.store.codec import decode_offer, encode
 from spotd.store.rows import NOT_GONE
@@ -42,6 +42,17 @@ _USE = (
     .where(NOT_GONE)
 )
 _OFFERS_VERSION = select(_version("offers"))
+_ON_SALE = select(_offers.data).order_by(_offers.provider, _offers.key)
+_SOLD_BY = select(_offers.key, _offers.data).where(_offers.provider == bindparam("provider"))
+_HOLD_OFFERS = (
+    select(schema.counters.c.value).where(schema.counters.c.name == "offers").with_for_update()
+)
+_PROVIDER = select(schema.providers).where(schema.providers.c.name == bindparam("provider"))
+_WAITING = select(schema.jobs.c.id).where(
+    schema.jobs.c.outcome.is_(None),
+    schema.jobs.c.desired == Desired.RUN.value,
+    ~select(_nodes.id).where(_nodes.job_id == schema.jobs.c.id, NOT_GONE).exists(),
+)
 
 
 def committed_use(conn: Connection) -> Row[Any, Any, Any, Any]:
@@ -117,23 +128,21 @@ def _read(conn: Connection, now_us: int) -> Market:
         limits=Limits(deployment.max_nodes, deployment.max_microusd_per_h),
         disabled={row.name: row.disabled for row in conn.execute(out)},
         deployment=deployment.name,
+        images=images.baked(conn),
     )
 
 
 def all_offers(conn: Connection) -> list[Offer]:
     """Everything on sale, in a fixed order."""
-    query = select(_offers.data).order_by(_offers.provider, _offers.key)
-    return [decode_offer(text) for text in conn.execute(query).scalars()]
+    return [decode_offer(text) for text in conn.execute(_ON_SALE).scalars()]
 
 
 def record_offers(tx: Transaction, provider: str, offers: Sequence[Offer], at_us: int) -> None:
     """See Store.record_offers. An unchanged list changes nothing and wakes nobody."""
     conn = tx.conn
     where = _offers.provider == provider
-    old = {
-        row.key: decode_offer(row.data)
-        for row in conn.execute(select(_offers.key, _offers.data).where(where))
-    }
+    sold = conn.execute(_SOLD_BY, {"provider": provider})
+    old = {row.key: decode_offer(row.data) for row in sold}
     new = on_sale(offers)
     if new == old:
         return
@@ -166,8 +175,7 @@ def moved(old: Mapping[str, Offer], new: Mapping[str, Offer]) -> list[Offer]:
 def hold_offers(tx: Transaction) -> None:
     """Until this transaction ends, no other moves a price or launches at one: of two daemons one
     could launch at a price that the other is just replacing, and nobody would correct it."""
-    counters = schema.counters.c
-    tx.conn.execute(select(counters.value).where(counters.name == "offers").with_for_update())
+    tx.conn.execute(_HOLD_OFFERS)
 
 
 def _price(offer: Offer | None) -> tuple[int, int] | None:
@@ -195,19 +203,14 @@ def _keep_history(conn: Connection, offers: Iterable[Offer], at_us: int) -> None
 
 def _waiting_jobs(conn: Connection) -> list[str]:
     """Wanted jobs without a machine."""
-    jobs = schema.jobs.c
-    has_node = select(_nodes.id).where(_nodes.job_id == jobs.id, NOT_GONE).exists()
-    query = select(jobs.id).where(
-        jobs.outcome.is_(None), jobs.desired == Desired.RUN.value, ~has_node
-    )
-    return list(conn.execute(query).scalars())
+    return list(conn.execute(_WAITING).scalars())
 
 
 def record_provider(tx: Transaction, provider: str, disabled: str, at_us: int) -> None:
     """See Store.record_provider."""
     table = schema.providers
     where = table.c.name == provider
-    row = tx.conn.execute(select(table).where(where)).one_or_none()
+    row = tx.conn.execute(_PROVIDER, {"provider": provider}).one_or_none()
     was = None if row is None else Standing(row.disabled, row.at_us, row.told_at_us)
     now, event = judge(was, provider, disabled, at_us)
     if now == was:
@@ -257,3 +260,13 @@ def price_history(conn: Connection, offer_keys: Collection[str], since_us: int) 
     in_force = exists().where(older.c.offer_key == row.offer_key, older.c.at_us == row.at_us)
     query = select(schema.price_history).where(wanted, or_(row.at_us > since_us, in_force))
     return sorted(PricePoint(*one) for one in conn.execute(query))
+
+
+def lift_refusals(tx: Transaction, code: str, offer_keys: Collection[str], at_us: int) -> int:
+    """See Store.lift_refusals."""
+    here = _refusals.offer_key.in_(sorted(set(offer_keys)))
+    lifted = tx.conn.execute(delete(schema.refusals).where(_refusals.code == code, here)).rowcount
+    if lifted:
+        tx.touch(dict.fromkeys(_waiting_jobs(tx.conn), at_us))
+        tx.market_moved()
+    return lifted

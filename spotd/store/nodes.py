@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, case, select, update
+from sqlalchemy import Connection, Row, bindparam, case, func, select, update
 
 from providers.base import Scope
+from providers.images import Image, ImageState
 from spotd.model import EffectKind, Node, S
 from spotd.states import NodeState
-from spotd.store import ledger, market, schema
+from spotd.store import images, ledger, market, schema
+from spotd.store.image_records import ImageRow
 from spotd.store.rows import NOT_GONE, ZERO, NodeRow, nodes_query, read_nodes
 from spotd.store.transaction import Transaction
 
@@ -34,7 +36,12 @@ _HEARD = (
 _OF_JOB = nodes_query(_nodes.job_id == bindparam("job"))
 _ACTIVE = nodes_query(NOT_GONE)
 _SOME = nodes_query(_nodes.id.in_(bindparam("nodes", expanding=True)))
-_BOOTED = select(_nodes.id, _nodes.state).where(NOT_GONE, _nodes.booted_at_us > 0)
+# But those whose disk is cleaned: they let nobody in, and had said everything before.
+_BOOTED = select(_nodes.id, _nodes.state).where(
+    NOT_GONE,
+    _nodes.booted_at_us > 0,
+    func.coalesce(_nodes.effect, "") != EffectKind.IMAGE.value,
+)
 _DOWN = select(_nodes.id, _nodes.job_id).where(_nodes.link_down_at_us > ZERO)
 _SILENT = select(_nodes.job_id).where(
     _nodes.state.not_in((NodeState.TERMINATING.value, NodeState.GONE.value)),
@@ -43,6 +50,7 @@ _SILENT = select(_nodes.job_id).where(
     _nodes.heard_at_us < bindparam("before"),
     _nodes.exit_code.is_(None),
 )
+_LEAVING = (NodeState.TERMINATING.value, NodeState.GONE.value)
 WORKED = {"effect_failures": 0, "effect_failed_at_us": 0, "effect_error": ""}
 
 
@@ -76,10 +84,11 @@ def adopt(tx: Transaction, row: Row[Any], instance_id: str, at_us: int) -> None:
 
 
 def launched(row: NodeRow, instance_id: str, at_us: int) -> dict[str, object]:
-    """The columns of a node that has a machine: it exists, whatever was concluded before."""
+    """The columns of a node that has a machine: it exists, whatever was concluded before. Where a
+    listing told of it first, failures on record are those of a later call."""
     known = {"instance_id": instance_id, "launched_at_us": row.launched_at_us or at_us}
     again = {"launch_error": "", "launch_error_code": "", "gone_at_us": 0}
-    return {**known, **again, **WORKED}
+    return {**known, **again, **({} if row.instance_id else WORKED)}
 
 
 def starts_to_cost(row: NodeRow) -> bool:
@@ -152,6 +161,13 @@ def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, c
         change(tx.conn, node_id, **told(effect, at_us, claim))
 
 
+def record_lent(tx: Transaction, node_id: str, at_us: int, until_us: int) -> None:
+    """See Store.record_lent."""
+    earlier = (_nodes.id == node_id) & (_nodes.lent_until_us < until_us)
+    changed = {"lent_at_us": at_us, "lent_until_us": until_us}
+    tx.conn.execute(update(schema.nodes).where(earlier).values(**changed))
+
+
 def told(effect: EffectKind, at_us: int, claim: str) -> dict[str, object]:
     """The columns of a node that acknowledged `effect`."""
     if effect is EffectKind.START:
@@ -159,6 +175,32 @@ def told(effect: EffectKind, at_us: int, claim: str) -> dict[str, object]:
     if effect in _TOLD:
         return {_TOLD[effect]: at_us, **WORKED}
     raise ValueError(f"{effect.value} is nothing that a node is told")
+
+
+def record_cleaned(tx: Transaction, image: ImageRow, at_us: int) -> None:
+    """See ImageRecords.record_cleaned."""
+    if _touched(tx, image.node_id, at_us) is not None:
+        change(tx.conn, image.node_id, cleaned_at_us=at_us, **WORKED)
+        images.adopt(tx, image)
+
+
+def record_image(tx: Transaction, node_id: str, image: Image, at_us: int) -> None:
+    """See ImageRecords.record_image."""
+    row = _touched(tx, node_id, at_us)
+    if row is None:
+        return
+    said: dict[str, object] = {"image_asked_at_us": at_us, **WORKED}
+    known: dict[str, object] = {"region": image.region}
+    if image.image_id:
+        known["image_id"] = image.image_id
+    if image.size_gib:
+        known["size_gib"] = image.size_gib
+    if image.state is ImageState.FAILED:
+        said["image_error"] = image.error or "the cloud says that it failed"
+    elif image.state is ImageState.AVAILABLE and row.state not in _LEAVING:
+        said["imaged_at_us"] = known["made_at_us"] = at_us
+    change(tx.conn, node_id, **said)
+    images.change(tx, node_id, **known)
 
 
 def record_heard(tx: Transaction, heard: dict[str, int]) -> None:

@@ -35,3 +35,8 @@ class MarketRecords(Protocol):
         """By offer and time; of each offer the point in force at `since_us` as well, if there is
         one on record."""
         ...
+
+    def lift_refusals(self, code: str, offer_keys: Collection[str], at_us: int) -> int:
+        """Somebody mended what these offers were refused for with `code`: forget it. The number of
+        refusals; waiting jobs are due where there were any."""
+        ...

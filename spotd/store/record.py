@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, case, delete, func, insert, select, update
 
-from spotd.model import Event, Severity
+from spotd.decide.cadence import Life
+from spotd.model import Event, LeaveReason, Severity
 from spotd.store import schema
 from spotd.store.base import CheckpointRow, EventRow, ProgressRow
+from spotd.store.entries import IMAGE_FOUND
 from spotd.store.rows import numbers
 from spotd.store.transaction import Transaction
 
@@ -30,23 +33,62 @@ def events(conn: Connection, job_id: str | None, after_id: int, limit: int) -> l
     query = select(schema.events).where(_events.id > after_id).order_by(_events.id).limit(limit)
     if job_id is not None:
         query = query.where(_events.job_id == job_id)
-    return [
-        EventRow(
-            id=row.id,
-            at_us=row.at_us,
-            job_id=row.job_id or "",
-            event=Event(
-                kind=row.kind,
-                text=row.text,
-                node_id=row.node_id,
-                severity=Severity(row.severity),
-                alert=row.alert,
-                key=row.key,
-                data=json.loads(row.data),
-            ),
-        )
-        for row in conn.execute(query)
-    ]
+    return [_event_row(row) for row in conn.execute(query)]
+
+
+def last_event(conn: Connection, job_id: str, kind: str) -> EventRow | None:
+    """See Store.last_event."""
+    query = select(schema.events).where(_events.job_id == job_id, _events.kind == kind)
+    row = conn.execute(query.order_by(_events.id.desc()).limit(1)).one_or_none()
+    return _event_row(row) if row is not None else None
+
+
+def events_of(conn: Connection, job_id: str, kinds: Sequence[str], since_us: int) -> list[EventRow]:
+    """See Store.events_of."""
+    mine = (_events.job_id == job_id, _events.kind.in_(kinds), _events.at_us >= since_us)
+    query = select(schema.events).where(*mine).order_by(_events.id)
+    return [_event_row(row) for row in conn.execute(query)]
+
+
+def _event_row(row: Any) -> EventRow:
+    return EventRow(
+        id=row.id,
+        at_us=row.at_us,
+        job_id=row.job_id or "",
+        event=Event(
+            kind=row.kind,
+            text=row.text,
+            node_id=row.node_id,
+            severity=Severity(row.severity),
+            alert=row.alert,
+            key=row.key,
+            data=json.loads(row.data),
+        ),
+    )
+
+
+def image_digest(conn: Connection, job_id: str) -> str:
+    """See Store.image_digest."""
+    query = select(_events.data).where(_events.job_id == job_id, _events.kind == IMAGE_FOUND)
+    data = conn.execute(query.order_by(_events.id).limit(1)).scalar_one_or_none()
+    return str(json.loads(data).get("digest", "")) if data else ""
+
+
+def lives(conn: Connection, since_us: int) -> list[Life]:
+    """See Store.lives. A machine lived from its launch until we heard of its end; of one that lives
+    on, up to when it was last seen or heard."""
+    nodes = schema.nodes.c
+    began = case((nodes.launched_at_us > since_us, nodes.launched_at_us), else_=since_us)
+    heard = case((nodes.heard_at_us > nodes.seen_at_us, nodes.heard_at_us), else_=nodes.seen_at_us)
+    ended = case((nodes.left_at_us > 0, nodes.left_at_us), else_=heard)
+    lost = nodes.leave_reason.in_([LeaveReason.PREEMPTED.value, LeaveReason.LOST.value])
+    query = (
+        select(nodes.offer_key, func.sum(ended - began), func.sum(case((lost, 1), else_=0)))
+        .where(nodes.launched_at_us > 0, ended > began)
+        .group_by(nodes.offer_key)
+        .order_by(nodes.offer_key)
+    )
+    return [Life(key, int(time_us), int(losses)) for key, time_us, losses in conn.execute(query)]
 
 
 def checkpoints(conn: Connection, job_id: str) -> list[CheckpointRow]:
@@ -105,9 +147,12 @@ def record_log_offset(tx: Transaction, node_id: str, stream: str, offset: int) -
 
 def prune_some(conn: Connection, before_us: int) -> int:
     """Delete up to PRUNE_ROWS of each kind; the number of rows deleted."""
+    unfinished = select(schema.jobs.c.id).where(schema.jobs.c.outcome.is_(None))
+    pins = (_events.kind == IMAGE_FOUND) & _events.job_id.in_(unfinished)
     alerts, history, refusals = schema.alerts, schema.price_history, schema.refusals
     old = [
-        (schema.events, _events.id, _events.at_us < before_us),
+        # Which image a job began with stays for as long as it may go on.
+        (schema.events, _events.id, (_events.at_us < before_us) & ~pins),
         (schema.progress, _progress.id, _progress.at_us < before_us),
         (alerts, alerts.c.id, (alerts.c.sent_at_us > 0) & (alerts.c.sent_at_us < before_us)),
     ]

@@ -48,7 +48,7 @@ _ODD_NODE = frozenset(
 _PLAIN_NODE = tuple(item.name for item in fields(Node) if item.name not in _ODD_NODE)
 NODE_BIRTH = (
     *("id", "job_id", "generation", "rank", "candidate", "token", "requested_at_us"),
-    "expires_at_us",
+    *("expires_at_us", "image_id", "image_setup"),
 )
 _DECIDED = tuple(sorted(NODE_DECISIONS))
 

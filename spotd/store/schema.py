@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 14))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 17))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -150,7 +150,7 @@ nodes = Table(
     key("offer"),
     key("offer_key"),
     key("provider"),
-    *(big("requested_at_us"), big("expires_at_us")),
+    *(big("requested_at_us"), big("expires_at_us"), words("image_id"), words("image_setup")),
     # --- decisions
     key("state"),
     flag("chosen"),
@@ -169,7 +169,7 @@ nodes = Table(
     big("launched_at_us"),
     told("launch_error"),
     words("launch_error_code"),
-    words("host"),
+    *(words("host"), words("private_host")),
     count("port"),
     *(words("ssh_user"), words("host_public_key")),
     words("cloud_state"),
@@ -182,8 +182,9 @@ nodes = Table(
     big("told_release_at_us"),
     big("told_drain_at_us"),
     big("told_save_at_us"),
+    *(big("cleaned_at_us"), big("image_asked_at_us"), big("imaged_at_us"), told("image_error")),
     big("terminated_at_us"),
-    *(big("renewed_until_us"), big("gone_at_us")),
+    *(big("renewed_until_us"), big("lent_at_us"), big("lent_until_us"), big("gone_at_us")),
     words("effect_failed_kind"),
     big("effect_failed_at_us"),
     count("effect_failures"),
@@ -279,6 +280,18 @@ Index(
     "ix_progress_job",
     *(progress.c.job_id, progress.c.at_us, progress.c.generation, progress.c.to_step),
     *(progress.c.tokens, progress.c.busy_s),  # throughput is read from the index alone
+)
+
+# Those that were ever to be made, each of one machine's disk: on record before its cloud is asked
+# for it. Without the machine's row, where it was found in a cloud alone.
+images = Table(
+    "images",
+    metadata,
+    Column("node_id", Text, primary_key=True),
+    *(key("job_id"), key("name"), key("provider"), key("region"), key("vendor_name")),
+    *(words("setup"), words("base"), words("version")),
+    *(big("asked_at_us"), words("image_id"), count("size_gib"), big("made_at_us")),
+    *(big("unwanted_at_us"), big("gone_at_us")),
 )
 
 log_offsets = Table(

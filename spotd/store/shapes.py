@@ -89,6 +89,19 @@ class AlertRow:
 
 
 @dataclass(frozen=True)
+class RouteRow:
+    """What became of the alerts of one route: when the last was delivered (0: none), how many wait
+    to be, the oldest of those since when (0: none waits), and what the last try said that failed
+    among them ("": none did)."""
+
+    route: str
+    delivered_at_us: int
+    waiting: int
+    since_us: int
+    error: str
+
+
+@dataclass(frozen=True)
 class SegmentRow:
     """One stretch of one node at one price. `end_us` 0 while it runs.
 

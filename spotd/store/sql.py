@@ -13,12 +13,10 @@ from spotd.model import (
     EffectKind,
     Event,
     HeadSeen,
-    HealthSpec,
     Job,
     Limits,
     Market,
     Node,
-    Throughput,
     View,
 )
 from spotd.plan import Plan
@@ -54,7 +52,7 @@ from spotd.store.base import (
 from spotd.store.commit import LostRaceError, commit_many
 from spotd.store.engine import BrokenRuleError, Database
 from spotd.store.leaks import Owned, Past
-from spotd.store.sql_market import SqlMarket
+from spotd.store.sql_images import SqlImages
 from spotd.store.transaction import Transaction
 from spotd.store.version import prepare, upgrade
 
@@ -84,7 +82,7 @@ def open_store(
     return SqlStore(database, deployment, notify)
 
 
-class SqlStore(SqlMarket):
+class SqlStore(SqlImages):
     """See `spotd.store.base.Store`; made by `open_store`. Safe to share between threads."""
 
     def __init__(
@@ -197,6 +195,9 @@ class SqlStore(SqlMarket):
     def record_told(self, node_id: str, effect: EffectKind, at_us: int, claim: str = "") -> None:
         self._write(lambda tx: nodes.record_told(tx, node_id, effect, at_us, claim))
 
+    def record_lent(self, node_id: str, at_us: int, until_us: int) -> None:
+        self._write(lambda tx: nodes.record_lent(tx, node_id, at_us, until_us))
+
     def record_head(self, job_id: str, head: HeadSeen) -> None:
         self._write(lambda tx: jobs.record_head(tx, job_id, head))
 
@@ -218,9 +219,7 @@ class SqlStore(SqlMarket):
     def note_silent(self, before_us: int) -> None:
         self._write(lambda tx: nodes.note_silent(tx, before_us))
 
-    def recent_throughput(
-        self, now_us: int
-    ) -> dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]:
+    def recent_throughput(self, now_us: int) -> throughput.Recent:
         return self._database.read(lambda c: throughput.recent_throughput(c, now_us))
 
     # --- users
@@ -263,6 +262,15 @@ class SqlStore(SqlMarket):
 
     def events(self, job_id: str | None, after_id: int = 0, limit: int = 500) -> list[EventRow]:
         return self._database.read(lambda c: record.events(c, job_id, after_id, limit))
+
+    def last_event(self, job_id: str, kind: str) -> EventRow | None:
+        return self._database.read(lambda c: record.last_event(c, job_id, kind))
+
+    def events_of(self, job_id: str, kinds: Sequence[str], since_us: int = 0) -> list[EventRow]:
+        return self._database.read(lambda c: record.events_of(c, job_id, kinds, since_us))
+
+    def image_digest(self, job_id: str) -> str:
+        return self._database.read(lambda c: record.image_digest(c, job_id))
 
     def segments(self, job_id: str | None = None) -> list[SegmentRow]:
         return self._database.read(lambda c: ledger.segments(c, job_id))

@@ -1,4 +1,5 @@
-"""The part of SqlStore about offers and prices; see `spotd.store.quotes`."""
+"""The part of SqlStore about offers and prices (see `spotd.store.quotes`), and about the routes of
+alerts."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from providers.base import Offer
-from spotd.store import market
-from spotd.store.base import PricePoint
+from spotd.decide.cadence import Life
+from spotd.store import alerts, market, record
+from spotd.store.base import PricePoint, RouteRow
 from spotd.store.sql_access import SqlAccess
 
 
@@ -22,3 +24,12 @@ class SqlMarket(SqlAccess, Protocol):
 
     def price_history(self, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
         return self._database.read(lambda c: market.price_history(c, offer_keys, since_us))
+
+    def lift_refusals(self, code: str, offer_keys: Collection[str], at_us: int) -> int:
+        return self._write(lambda tx: market.lift_refusals(tx, code, offer_keys, at_us))
+
+    def route_rows(self) -> list[RouteRow]:
+        return self._database.glance(alerts.route_rows)
+
+    def lives(self, since_us: int) -> list[Life]:
+        return self._database.read(lambda c: record.lives(c, since_us))

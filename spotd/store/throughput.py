@@ -8,13 +8,19 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, bindparam, case, func, select
 
-from spotd.model import HealthSpec, S, Throughput
+from spotd.decide.health import WARM_UP_US, baseline_tokens_per_s
+from spotd.model import Node, S, Throughput
 from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.codec import decode_spec
+from spotd.store.rows import nodes_query, read_nodes
+from spotd.verdicts import HealthSpec
 
 # How far back is looked: long enough for a baseline before the health checks' windows.
 LOOK_BACK_S = 600.0
+# A machine that is slower than the one before shows it soon; from then on it is its own measure.
+COMPARED_S = 7200.0
+Recent = dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]  # by job
 
 _jobs, _nodes, _progress = schema.jobs.c, schema.nodes.c, schema.progress.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -42,6 +48,17 @@ _RUNNING = select(_jobs.id, _jobs.spec).where(
     select(_nodes.id)
     .where(_nodes.job_id == _jobs.id, _nodes.state == NodeState.RUNNING.value)
     .exists(),
+)
+_PAST = nodes_query(
+    _nodes.job_id == bindparam("job"),
+    *(_nodes.chosen, _nodes.rank == 0, _nodes.first_step_at_us > 0),
+)
+_STRETCH = select(
+    *(_progress.generation, _progress.at_us, _progress.to_step),
+    *(_progress.tokens, _progress.busy_s),
+).where(
+    *(_progress.job_id == bindparam("job"), _progress.generation == bindparam("generation")),
+    *(_progress.at_us > bindparam("begin"), _progress.at_us <= bindparam("end")),
 )
 _NEW = _progress.at_us > bindparam("recent")
 _SUMS = (
@@ -81,9 +98,53 @@ def reported(
     return found
 
 
-def recent_throughput(
-    conn: Connection, now_us: int
-) -> dict[str, tuple[HealthSpec, tuple[Throughput, ...]]]:
+@dataclass(frozen=True)
+class Stretch:
+    """A part of an earlier attempt, on our clock."""
+
+    generation: int
+    begin_us: int
+    end_us: int
+
+
+def current_of(nodes: Iterable[Node], now_us: int) -> Node | None:
+    """The machine of rank 0 that trains, while it does not do so for long: it is to be compared
+    with the one before."""
+    found = (n for n in nodes if n.chosen and not n.rank and n.state is NodeState.RUNNING)
+    node = next((n for n in found if n.first_step_at_us), None)
+    long = node is not None and now_us - node.first_step_at_us > COMPARED_S * S
+    return None if long else node
+
+
+def stretch_before(node: Node, nodes: Iterable[Node]) -> Stretch | None:
+    """What `node` is to be compared with: the newest earlier attempt of its job that trained on
+    this type of machine, when it was warm."""
+    same = [
+        past
+        for past in nodes
+        if (past.chosen and not past.rank and past.first_step_at_us)
+        and past.generation < node.generation
+        and past.offer.instance_type == node.offer.instance_type
+    ]
+    if not same:
+        return None
+    past = max(same, key=lambda one: one.generation)
+    begin_us = past.first_step_at_us + WARM_UP_US
+    return Stretch(past.generation, begin_us, begin_us + int(LOOK_BACK_S * S))
+
+
+def typical(conn: Connection, node: Node) -> float:
+    """Tokens per second of the attempt to compare `node` with; 0.0 where there is none."""
+    stretch = stretch_before(node, read_nodes(conn, _PAST, {"job": node.job_id}))
+    if stretch is None:
+        return 0.0
+    between = {"begin": stretch.begin_us, "end": stretch.end_us}
+    asked = {"job": node.job_id, "generation": stretch.generation, **between}
+    samples = [Throughput(*row) for row in conn.execute(_STRETCH, asked)]
+    return baseline_tokens_per_s(samples, stretch.end_us)
+
+
+def recent_throughput(conn: Connection, now_us: int) -> Recent:
     """See Store.recent_throughput. The database adds up; only the rows of the few jobs that may
     be slow come over."""
     specs = {row.id: decode_spec(row.spec).health for row in conn.execute(_RUNNING)}

@@ -1,4 +1,5 @@
-"""A job as decisions see it: one snapshot, five statements, however many jobs are loaded."""
+"""A job as decisions see it: one snapshot, five statements however many jobs are loaded, one more
+for each that trains, and two for each that took over lately."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, or_, select
 
 from spotd.model import Attempt, Job, Node, View
+from spotd.states import NodeState
 from spotd.store import ledger, schema, throughput
 from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
+from spotd.store.throughput import current_of
+from spotd.verdicts import NAN, STRAGGLER, Verdict
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -27,6 +31,15 @@ _NODES = nodes_query(
     or_(NOT_GONE, _nodes.generation == _NEWEST),
 )
 
+VERDICT_EVENTS = 40  # so far back is looked for verdicts: who decides is called when one comes
+_events = schema.events.c
+_NEWEST_EVENTS = (
+    select(_events.kind, _events.at_us, _events.node_id)
+    .where(_events.job_id == bindparam("job"))
+    .order_by(_events.id.desc())
+    .limit(VERDICT_EVENTS)
+)
+
 
 def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
     """See Store.load_views."""
@@ -40,6 +53,8 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
     nodes = _nodes_of(conn, jobs)
     since_us = throughput.since_us((job.spec.health for job in jobs.values()), now_us)
     reported = throughput.reported(conn, list(jobs), since_us)
+    trains = {job: current_of(nodes[job], now_us) for job in jobs}
+    verdicts = _verdicts(conn, [job for job in jobs if _trains(nodes[job])])
     spent = ledger.spent_microusd(conn, list(jobs), now_us)
     return {
         job_id: View(
@@ -49,9 +64,28 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             throughput=tuple(reported[job_id]),
             spent_microusd=spent.get(job_id, 0),
             loaded_at_us=now_us,
+            verdicts=tuple(verdicts.get(job_id, ())),
+            typical_tokens_per_s=throughput.typical(conn, node)
+            if (node := trains[job_id])
+            else 0.0,
         )
         for job_id, job in jobs.items()
     }
+
+
+def _trains(nodes: Sequence[Node]) -> bool:
+    return any(node.state is NodeState.RUNNING for node in nodes)
+
+
+def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for job_id in job_ids:
+        newest = conn.execute(_NEWEST_EVENTS, {"job": job_id}).all()
+        for row in reversed(newest):
+            if row.kind in (STRAGGLER, NAN):
+                verdict = Verdict(row.kind, row.at_us, row.node_id)
+                found.setdefault(job_id, []).append(verdict)
+    return found
 
 
 def _nodes_of(conn: Connection, jobs: dict[str, Job]) -> dict[str, list[Node]]:

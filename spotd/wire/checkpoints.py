@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spotd.wire.fields import encode, read_count, read_field, read_list, read_object
+from spotd.wire.fields import (
+    WireError,
+    encode,
+    read_count,
+    read_field,
+    read_list,
+    read_object,
+    shown,
+)
 
-VERSION = 1  # of these documents
+VERSION = 2  # of these documents; 1 had a digest for each shard, and no blocks
 
 
 def head_key(job_id: str) -> str:
@@ -84,23 +92,47 @@ def parse_head(data: bytes) -> Head:
 
 @dataclass(frozen=True)
 class Shard:
-    """One object of raw bytes. `digest` is xxh3-128 hex, prefixed "xxh3:"; or "sha256:"."""
+    """One object of raw bytes: the next `size` of its stream. Each of `digests` covers `chunk` of
+    them, the last one what is left; `kind` is "xxh3" (xxh3-128, hex) or "sha256"."""
 
     key: str
     size: int
-    digest: str
+    chunk: int
+    digests: tuple[str, ...]
+    kind: str = "xxh3"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one rank saved, as one run of bytes that is cut into shards anywhere."""
+
+    shards: tuple[Shard, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(shard.size for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a tensor: it begins at index `at` of the whole, has `shape`, and lies row by row
+    at byte `offset` of stream number `stream`."""
+
+    at: tuple[int, ...]
+    shape: tuple[int, ...]
+    stream: int
+    offset: int
 
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """Where one tensor lies: bytes `[offset, offset + nbytes)` of shard number `shard`."""
+    """Where a tensor lies. Its blocks cover all of it; of an unsharded one there is one. `dtype` as
+    torch names it, without the "torch."."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    shard: int
-    offset: int
-    nbytes: int
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True)
@@ -108,7 +140,7 @@ class Manifest:
     """What one checkpoint is made of; written last, created once, never overwritten.
 
     `state` is the JSON part (step, data position, hyper-parameters, random policy); tensors are raw
-    little-endian bytes in the shards. A manifest without shards is legal: it is how a script
+    little-endian bytes in the streams. A manifest without streams is legal: it is how a script
     without our engine ends its job.
     """
 
@@ -117,48 +149,109 @@ class Manifest:
     step: int
     created_at_us: int
     world_size: int
-    shards: tuple[Shard, ...] = ()
+    streams: tuple[Stream, ...] = ()
     tensors: tuple[TensorLayout, ...] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
     final: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes in all shards."""
+        return sum(stream.size for stream in self.streams)
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Of all streams."""
+        return tuple(shard for stream in self.streams for shard in stream.shards)
 
     def to_bytes(self) -> bytes:
         return encode({"manifest": asdict(self), "version": VERSION})
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Raises WireError."""
-    body = read_field(read_object(data), "manifest", dict)
-    shards = tuple(
-        Shard(
-            read_field(item, "key", str),
-            read_count(item, "size"),
-            read_field(item, "digest", str),
-        )
-        for item in read_field(body, "shards", list)
-    )
-    tensors = tuple(
-        TensorLayout(
-            name=read_field(item, "name", str),
-            dtype=read_field(item, "dtype", str),
-            shape=tuple(read_list(item, "shape", int)),
-            shard=read_count(item, "shard"),
-            offset=read_count(item, "offset"),
-            nbytes=read_count(item, "nbytes"),
-        )
-        for item in read_field(body, "tensors", list)
-    )
+    """Raises WireError. Manifests of version 1 are read as what they would be now."""
+    whole = read_object(data)
+    body = read_field(whole, "manifest", dict)
+    first = whole.get("version") == 1
+    streams, tensors = _read_first(body) if first else _read_layout(body)
     return Manifest(
         job=read_field(body, "job", str),
         generation=read_count(body, "generation"),
         step=read_count(body, "step"),
         created_at_us=read_count(body, "created_at_us"),
         world_size=read_count(body, "world_size"),
-        shards=shards,
+        streams=streams,
         tensors=tensors,
         state=read_field(body, "state", dict),
         final=read_field(body, "final", bool),
     )
+
+
+def _read_layout(body: Any) -> tuple[tuple[Stream, ...], tuple[TensorLayout, ...]]:
+    streams = tuple(read_stream(item) for item in read_field(body, "streams", list))
+    tensors = tuple(
+        TensorLayout(
+            name=read_field(item, "name", str),
+            dtype=read_field(item, "dtype", str),
+            shape=_read_shape(item, "shape"),
+            blocks=tuple(_read_block(block) for block in read_field(item, "blocks", list)),
+        )
+        for item in read_field(body, "tensors", list)
+    )
+    return streams, tensors
+
+
+def read_stream(item: Any) -> Stream:
+    """Raises WireError."""
+    return Stream(tuple(_read_shard(shard) for shard in read_field(item, "shards", list)))
+
+
+def _read_shard(item: Any) -> Shard:
+    shard = Shard(
+        key=read_field(item, "key", str),
+        size=read_count(item, "size"),
+        chunk=read_count(item, "chunk"),
+        digests=tuple(read_list(item, "digests", str)),
+        kind=read_field(item, "kind", str),
+    )
+    if not shard.chunk or -(-shard.size // shard.chunk) != len(shard.digests):
+        raise WireError(f"{shown(shard.key)} has {len(shard.digests)} digests for its bytes")
+    return shard
+
+
+def _read_block(item: Any) -> Block:
+    return Block(
+        at=_read_shape(item, "at"),
+        shape=_read_shape(item, "shape"),
+        stream=read_count(item, "stream"),
+        offset=read_count(item, "offset"),
+    )
+
+
+def _read_shape(item: Any, name: str) -> tuple[int, ...]:
+    found = tuple(read_list(item, name, int))
+    if any(number < 0 for number in found):
+        raise WireError(f"field {name!r} is {shown(found)}")
+    return found
+
+
+def _read_first(body: Any) -> tuple[tuple[Stream, ...], tuple[TensorLayout, ...]]:
+    """Version 1: one stream, a digest for each shard, tensors by shard and by offset in it."""
+    shards, starts = [], [0]
+    for item in read_field(body, "shards", list):
+        kind, _, digest = read_field(item, "digest", str).partition(":")
+        size = read_count(item, "size")
+        shards.append(Shard(read_field(item, "key", str), size, max(1, size), (digest,), kind))
+        starts.append(starts[-1] + size)
+    tensors = []
+    for item in read_field(body, "tensors", list):
+        shape, number = _read_shape(item, "shape"), read_count(item, "shard")
+        if number >= len(shards):
+            raise WireError(f"field 'shard' is {number}, of {len(shards)}")
+        block = Block((0,) * len(shape), shape, 0, starts[number] + read_count(item, "offset"))
+        name, dtype = read_field(item, "name", str), read_field(item, "dtype", str)
+        tensors.append(TensorLayout(name, dtype, shape, (block,)))
+    return ((Stream(tuple(shards)),) if shards else ()), tuple(tensors)
 
 
 def sha256(data: bytes) -> str:

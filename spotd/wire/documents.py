@@ -16,7 +16,8 @@ class AgentConfig:
     `watcher` names `providers.<watcher>.notice`; `metadata_base` replaces the link-local address
     where the machine has another one (empty: the cloud's own). `unattended_s` is how long the
     machine may go on without a control box (0: for ever), `left_s` what is left of that now,
-    `life_s` when the cloud ends it in any case (0: never), and `power_off` the command that
+    `life_s` when the cloud ends it in any case (0: never), `ends_s` when the time that was booked
+    for it ends (0: never), and `power_off` the command that
     switches it off (empty: there is none). `wipe`: the disks are wiped at the end. `keep_s` is how
     long it stays for its user after its program failed. `prepared_file` is what the preparation of
     the machine leaves when it is over ("ok", or what is wrong; empty: there is none).
@@ -37,6 +38,7 @@ class AgentConfig:
     wipe: bool = False
     keep_s: float = 0.0
     prepared_file: str = ""
+    ends_s: float = 0.0
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,6 +56,7 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
         metadata_base=read_field(data, "metadata_base", str),
         heartbeat_s=read_number(data, "heartbeat_s"),
         prepared_file=read_field(data, "prepared_file", str) if "prepared_file" in data else "",
+        ends_s=read_number(data, "ends_s") if "ends_s" in data else 0.0,
         **_parse_end(data),
     )
 
@@ -92,7 +95,11 @@ class StartDocument:
     `trainer.checkpoint`, else "none": the agent then claims, runs the script and commits the empty
     final manifest itself. `secrets` travel on SSH stdin only and are never journalled.
     `head_generation` is the newest that HEAD is known to have had (0: none): one that is missing or
-    older is not claimed.
+    older is not claimed. `image` is the whole name of a container image, by tag or by digest; ""
+    for none: `setup` and `run` are then executed on the machine itself. With `bake` it is over when
+    `setup` is done: nothing is claimed, run or saved. `auto`: the program chooses its pauses
+    between saves by what it measures and by the last three (see
+    trainer/hook/spotd_hook/cadence.py); one that cannot keeps to `every_s`.
     """
 
     job_name: str
@@ -115,9 +122,23 @@ class StartDocument:
     stop_grace_s: float
     progress_every_s: float
     head_generation: int = 0
+    image: str = ""
+    bake: bool = False
+    auto: bool = False
+    mtbf_s: float = 0.0
+    gb_costs_s: float = 0.0
+    put_costs_s: float = 0.0
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _parse_cadence(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest fields: a box that does not know them says when to save."""
+    if "auto" not in data:
+        return {}
+    numbers = ("mtbf_s", "gb_costs_s", "put_costs_s")
+    return {"auto": read_field(data, "auto", bool)} | {n: read_number(data, n) for n in numbers}
 
 
 def parse_start(data: Mapping[str, Any]) -> StartDocument:
@@ -148,4 +169,7 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         stop_grace_s=read_number(data, "stop_grace_s"),
         progress_every_s=read_number(data, "progress_every_s"),
         head_generation=read_count(data, "head_generation"),
+        image=read_field(data, "image", str) if "image" in data else "",
+        bake=read_field(data, "bake", bool) if "bake" in data else False,
+        **_parse_cadence(data),
     )

@@ -10,6 +10,9 @@ from typing import Any
 
 MAX_NUMBER = 1 << 53  # of whatever is counted: more is no count that anything reached
 
+# (`json.dumps` makes one of these for every call that has options, and `loads` looks for the
+# encoding of bytes.)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 _shorten = reprlib.Repr()
 _shorten.maxstring = 60
 
@@ -81,4 +84,4 @@ def read_number(value: object, name: str) -> float:
 
 def encode(value: Mapping[str, Any]) -> bytes:
     """One line, newline included."""
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+    return _ENCODER.encode(value).encode() + b"\n"

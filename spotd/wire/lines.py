@@ -34,11 +34,17 @@ EXIT_DIVERGED = 258  # its numbers are none, nor were they after it went back
 # What a journal entry can be; the comment gives its `data`.
 HELLO = "hello"  # agent, wire, python, hostname, boot_id
 PREPARED = "prepared"  # status: begin|ok, seconds: what the machine does by itself when it boots
+IMAGE = (
+    "image"  # status: begin|pulling|ok|failed, image, text, digest, engine, pulled: bool, seconds
+)
 SETUP = "setup"  # status: begin|ok|failed, code, seconds, tail
 STARTED = "started"  # pids: the processes of `run` (one entry per spawn)
 READY = "ready"  # prepared: everything done up to the claim of HEAD
 CLAIMED = "claimed"  # step, manifest: HEAD is ours and this is where we resume
-PROGRESS = "progress"  # from_step, to_step, losses[], last_at_us, first_at_us, tokens, busy_s
+PROGRESS = (
+    "progress"  # from_step, to_step, losses[], last_at_us, first_at_us, tokens, busy_s; data_s,
+    # save_s, ranks_s[], ranks_per_node as measured; usage, the sums of a window, once in a while
+)
 CHECKPOINT = (
     "checkpoint"  # step, manifest, digest, bytes, stage_s, write_s, trigger, released, final
 )
@@ -46,6 +52,7 @@ CHECKPOINT_FAILED = "checkpoint_failed"  # step, error
 CHECKPOINT_SKIPPED = (
     "checkpoint_skipped"  # step, manifest, error: a torn or corrupt one passed over
 )
+PLAN = "plan"  # status: planned|ended, action, step, ...: see trainer/planning.py
 ROLLED_BACK = "rolled_back"  # step, from_step: to the state of an older checkpoint
 NOTICE = "notice"  # notice_id, kind, remaining_s (null: unknown), source, text
 NOTICE_WITHDRAWN = "notice_withdrawn"  # notice_id
@@ -53,17 +60,29 @@ METADATA = "metadata"  # up: bool, error
 DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
 RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
 UNWELL = (
-    "unwell"  # what: hung|gpu|machine, text, code, again: it ends, and begins again here or not
+    "unwell"  # what: hung|gpu|machine, text, code, again: it ends, and begins again here or not;
+    # step, ranks {rank: step}, stacks: how many were taken, dumps[{rank, pid, how, text}]
 )
 EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
 DISK = "disk"  # full: bool, text: it stays so
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
-WARNING = "warning"  # text
+WARNING = "warning"  # text; of a verdict on training also verdict, about: what it rests upon
 
 JOURNAL_KINDS = frozenset(
-    {HELLO, PREPARED, SETUP, STARTED, READY, CLAIMED, PROGRESS, CHECKPOINT, CHECKPOINT_FAILED}
+    {
+        HELLO,
+        PREPARED,
+        IMAGE,
+        SETUP,
+        STARTED,
+        READY,
+        CLAIMED,
+        PROGRESS,
+        CHECKPOINT,
+        CHECKPOINT_FAILED,
+    }
     | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
-    | {UNWELL, ROLLED_BACK, DISK, WARNING}
+    | {UNWELL, PLAN, ROLLED_BACK, DISK, WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.
@@ -126,9 +145,12 @@ class LogChunk:
 @dataclass(frozen=True)
 class Here:
     """The daemon's only word on the follow stream: it is there, and the machine may go on for
-    `left_s` without hearing it again. A node that does not know it reads over it."""
+    `left_s` without hearing it again; `mtbf_s` is the mean time between losses of the job's
+    machines, as it is known now (0: it does not say). A node that does not know either reads over
+    it."""
 
     left_s: float
+    mtbf_s: float = 0.0
 
     def to_line(self) -> bytes:
         return encode({"here": asdict(self)})
@@ -136,7 +158,9 @@ class Here:
 
 def parse_here(line: bytes) -> Here:
     """Raises WireError."""
-    return Here(read_number(read_field(read_object(line), "here", dict), "left_s"))
+    body = read_field(read_object(line), "here", dict)
+    mtbf_s = read_number(body, "mtbf_s") if "mtbf_s" in body else 0.0
+    return Here(read_number(body, "left_s"), mtbf_s)
 
 
 Line = JournalEntry | Heartbeat | LogChunk

@@ -5,11 +5,12 @@ For any cloud: a stand-in is made with `machines=None` or with these, and
 
 * on create, `boot(facts, user_data)` returns the address that its listings show from then on; the
   machine comes up meanwhile, as machines do. `facts.personality` ("aws", "gcp", "azure") is the
-  dialect of its metadata service, `facts.instance_id` its name here. `accounts` (user -> public
-  key) are those that the cloud makes itself, of GCP's metadata or Azure's osProfile. `off` is
-  called when somebody on the machine switches it off;
-* on delete, `end(name)`; on an interruption `warn(name, ...)` and, when its time is over, `end`;
-* for GCP's guest attributes, `host_key(name)`.
+  dialect of its metadata service and of its first boot (guest.py of each cloud),
+  `facts.instance_id` its name here. `accounts` (user -> public key) are those that were asked for
+  beside the user data, in GCP's metadata or Azure's osProfile. `off` is called when somebody on the
+  machine switches it off, `hear` with whatever its metadata service is told: the host keys that it
+  publishes, that it is ready, that it agrees to an event;
+* on delete, `end(name)`; on an interruption `warn(name, ...)` and, when its time is over, `end`.
 
 Without machines a stand-in shows addresses of `nowhere()`, so that nothing ever calls a stranger.
 """
@@ -62,8 +63,8 @@ class _Rented:
 
 class Machines:
     """On one network. `readable` is what everybody on a machine can read, of this computer's files:
-    the Python of the job, that is. `disk` is how much each may write. `programs` (path -> shell
-    script) are on the disks of those that are booted from then on. Thread-safe."""
+    the Python of the job, that is. `disk` is how much each may write. `next_programs` (path ->
+    shell script) are on the disk of the next one that boots. Thread-safe."""
 
     def __init__(
         self, network: Network, folder: Path, *, readable: Sequence[Path] = (), disk: str = "512m"
@@ -75,7 +76,7 @@ class Machines:
         self._readable = [str(path.absolute()) for path in readable]
         self._lock = threading.Lock()
         self._made = 0
-        self.programs: dict[str, str] = {}
+        self.next_programs: dict[str, str] = {}
         self._rented: dict[str, _Rented] = {}
         network.write_ground(folder / "ground.json", [], disk)
 
@@ -85,16 +86,19 @@ class Machines:
         user_data: str,
         *,
         accounts: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str] | None = None,
         off: Callable[[], None] = lambda: None,
+        hear: Callable[[Mapping[str, object]], None] = lambda _event: None,
         delay_s: float = 0.0,
     ) -> str:
-        """Start a machine; its address, at once."""
+        """Start a machine; its address, at once. `attributes` are those of GCP's metadata."""
         name = facts.instance_id
         disk, log = self._folder / name, self._folder / f"{name}.log"
         disk.mkdir(mode=0o700)
         with self._lock:
             self._made += 1
             host = str(self._network.network[1 + self._made])
+            programs, self.next_programs = self.next_programs, {}
         config = {
             "id": name,
             "host": host,
@@ -103,18 +107,20 @@ class Machines:
             "facts": facts.to_data(),
             "user_data": user_data,
             "accounts": dict(accounts or {}),
+            "attributes": dict(attributes or {}),
             "readable": self._readable,
-            "programs": dict(self.programs),
+            "programs": programs,
         }
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = self._start(config, theirs, log)
 
-        def hear(event: Mapping[str, object]) -> None:
+        def listen(event: Mapping[str, object]) -> None:
             if event.get("event") == "powered_off":
                 self.end(name)
                 off()
+            hear(event)
 
-        body = Body(name, process.pid, ours, [disk], hear)
+        body = Body(name, process.pid, ours, [disk], listen)
         machine = Machine(self._network, name, host, process.pid)
         with self._lock:
             self._rented[name] = _Rented(machine, body, process, log)
@@ -152,10 +158,11 @@ class Machines:
         deadline_us: int,
         kind: NoticeKind = NoticeKind.PREEMPT,
         notice_id: str = "taken-away",
-    ) -> None:
-        """Its metadata service tells of it from now on. Raises NurseryError when it is gone."""
+    ) -> int:
+        """Its metadata service tells of it from now on, which is returned (us). Raises NurseryError
+        when it is gone, and does not answer while `hear` has not come back."""
         body = {"notice_id": notice_id, "kind": kind.value, "deadline_us": deadline_us}
-        self._find(name).body.ask({"publish": body}, "published")
+        return int(str(self._find(name).body.ask({"publish": body}, "published")["at_us"]))
 
     def withdraw(self, name: str, notice_id: str = "taken-away") -> None:
         """Its metadata service tells of it no more."""

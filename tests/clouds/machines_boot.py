@@ -4,8 +4,10 @@
 
 Its image is this computer's own files below a fresh disk, without anybody's account or host key.
 Debian's cloud-init reads the user data there, in the order of a real boot: files, accounts and host
-keys, then OpenSSH starts, then `runcmd`. systemd does not run; what it would tell a preparation
-(the clock is set) the image has as a program. What makes it a machine: tests/rigs/netns_machine.
+keys, then OpenSSH starts, then `runcmd`. Where it has the user data from is each cloud's own: of
+GCP and Azure see guest.py, of AWS it lies on the disk (NoCloud). systemd does not run; what it
+would tell a preparation (the clock is set) the image has as a program. What makes it a machine:
+tests/rigs/netns_machine.
 """
 
 from __future__ import annotations
@@ -17,17 +19,28 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.rigs.netns_machine import SSHD_CONFIG, SSHD_LOG, be_machine, write_image
+from providers.local.documents import NoticeDocument
+from providers.local.link import ControlLink
+from tests.clouds.azure import guest as azure
+from tests.clouds.gcp import guest as gcp
+from tests.rigs.netns_machine import (
+    SSHD_CONFIG,
+    SSHD_LOG,
+    be_machine,
+    plain_documents,
+    write_image,
+)
 
 SEED = "/var/lib/cloud/seed/nocloud"
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 BOOT_LOG = "/var/log/cloud-init-output.log"
 ACCOUNTS = "/etc/machine-accounts"  # "USER PUBLIC-KEY" a line: those that the cloud makes itself
 
+BOOT = "/etc/machine-boot"  # the stages of cloud-init before anybody can log in
+
 _INIT = f"""
 trap 'exit 0' PWR
-cloud-init init --local
-cloud-init init
+. {BOOT}
 while read -r user key; do
     id "$user" >/dev/null || useradd -m -s /bin/bash "$user"
     echo "$user ALL=(ALL) NOPASSWD:ALL" > "/etc/sudoers.d/90-machine-$user"
@@ -47,18 +60,22 @@ exec >{BOOT_LOG} 2>&1
 {_INIT}
 """
 CLOCK = "/usr/local/bin/timedatectl"
-PROGRAMS = {"/usr/local/sbin/shutdown": "kill -PWR 1", CLOCK: "echo yes"}
+PROGRAMS = {
+    "/usr/local/sbin/shutdown": "kill -PWR 1",
+    CLOCK: "echo yes",
+    "/usr/local/bin/systemd-detect-virt": "exit 1",  # a machine, and no container on one
+}
 # The modules of Ubuntu's images that have to do with what we ask for, in their order.
 _CLOUD_CFG = """\
-datasource_list: [NoCloud]
 network: {config: disabled}
-users: []
 preserve_hostname: true
+ssh_genkeytypes: [ed25519]
 cloud_init_modules: [bootcmd, write-files, users-groups, ssh]
 cloud_config_modules: [set-passwords, runcmd]
 cloud_final_modules: [package-update-upgrade-install, scripts-user]
-system_info: {distro: debian}
 """
+_NO_CLOUD = "datasource_list: [NoCloud]\nusers: []\n"
+_PLAIN = "system_info: {distro: debian}\n"
 _SSHD = f"""\
 ListenAddress {{host}}
 HostKey {HOST_KEY}
@@ -73,10 +90,9 @@ MaxStartups 100:30:200
 """
 
 
-def lay_out(_ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def lay_out(ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """The image, and what the cloud gives each machine of it."""
     name, host = config["facts"]["name"], config["host"]
-    accounts = "".join(f"{user} {key}\n" for user, key in config["accounts"].items())
     disk = Path(config["home"])
     programs = PROGRAMS | config["programs"]
     write_image(
@@ -84,15 +100,47 @@ def lay_out(_ground: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         {
             "/etc/hosts": (f"127.0.0.1 localhost\n{host} {name}\n", 0o644),
             "/etc/resolv.conf": ("options timeout:1 attempts:1\n", 0o644),  # nobody to ask
-            "/etc/cloud/cloud.cfg": (_CLOUD_CFG, 0o644),
-            f"{SEED}/user-data": (config["user_data"], 0o600),
-            f"{SEED}/meta-data": (json.dumps({"instance-id": config["id"]}), 0o644),
-            ACCOUNTS: (accounts, 0o600),
             SSHD_CONFIG: (_SSHD.format(host=host), 0o644),
             **{path: (f"#!/bin/sh\n{text}\n", 0o755) for path, text in programs.items()},
+            **_platform(ground, config),
         },
     )
     _open_ways(disk / "upper", map(Path, config["readable"]))
+
+
+def _platform(ground: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    """Where cloud-init has the user data from, and who makes the accounts of beside it: on Azure,
+    cloud-init itself."""
+    accounts = "".join(f"{user} {key}\n" for user, key in config["accounts"].items())
+    match config["facts"]["personality"]:
+        case "gcp":
+            boot, text, more = gcp.BOOT, gcp.CONFIG + _PLAIN, gcp.files(ground, config)
+        case "azure":
+            boot, accounts = azure.boot(ground, config), ""
+            text = f"{azure.CONFIG}system_info: {azure.system_info()}\n"
+            more = azure.files(ground, config)
+        case _:
+            boot, text = "cloud-init init --local\ncloud-init init", _NO_CLOUD + _PLAIN
+            more = {
+                f"{SEED}/user-data": (config["user_data"], 0o600),
+                f"{SEED}/meta-data": (json.dumps({"instance-id": config["id"]}), 0o644),
+            }
+    return {
+        "/etc/cloud/cloud.cfg": (_CLOUD_CFG + text, 0o644),
+        BOOT: (f"{boot}\n", 0o644),
+        ACCOUNTS: (accounts, 0o600),
+        **more,
+    }
+
+
+def documents(config: Mapping[str, Any], control: ControlLink) -> NoticeDocument:
+    """What its metadata service tells, its user data included where the cloud has it there."""
+    match config["facts"]["personality"]:
+        case "gcp":
+            return gcp.Documents(config, control)
+        case "azure":
+            return azure.Documents(config, control)
+    return plain_documents(config, control)
 
 
 def _open_ways(upper: Path, paths: Iterable[Path]) -> None:
@@ -105,4 +153,4 @@ def _open_ways(upper: Path, paths: Iterable[Path]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(be_machine(sys.argv[1:], lay_out, INIT))
+    sys.exit(be_machine(sys.argv[1:], lay_out, INIT, documents))

@@ -1,161 +1,210 @@
-"""A control box that rents from stand-ins of clouds, through their own SDKs; its machines are
-network namespaces that come up by the user data which the cloud got."""
+"""A control box that rents from stand-ins of AWS, Google Cloud and Azure, each through its own SDK;
+the machines of all three are network namespaces that come up by the user data which their cloud
+got."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from providers.aws.listing import name_of, parted
-from spotd.demo.box import Box, BoxError, wait_for
-from tests.clouds.aws.ec2 import NOTICE
-from tests.clouds.aws.fleet import Entry
-from tests.clouds.aws.serving import PROFILE, StandIn, serving
+from providers.aws.listing import parted
+from spotd.demo import s3
+from spotd.demo.box import Box, BoxError
+from spotd.demo.bucket import Bucket
+from tests.clouds.aws import serving as aws
+from tests.clouds.azure import serving as azure
+from tests.clouds.fleet import Fleet
+from tests.clouds.gcp import serving as gcp
+from tests.clouds.jump import behind_a_jump_host
 from tests.clouds.machines import Machines, machines_on
-from tests.e2e.rig import POLL_S, UP_TIMEOUT_S, Run
-from tests.rigs import bucket, netns
-from tests.rigs.bucket import Bucket
+from tests.rigs import netns
+from tests.rigs.jump import Server
 
-TIMING = """
-[timing]
-survey_every_s = 1
-resurvey_s = 2
-reterminate_s = 2
-suspect_after_s = 10
-lost_after_s = 30
-"""
-LIMITS = """
+# A real deployment looks less often; the demo is to be short.
+SETTINGS = """
 [limits]
-max_nodes = 4
-max_usd_per_hour = 2.0
+max_nodes = 8
+max_usd_per_hour = 800.0
+[timing]
+survey_every_s = 2
+resurvey_s = 2
 """
-AWS = f"""
-[providers.aws]
-kind = "aws"
-regions = ["us-east-1", "us-west-2"]
-profile = "{PROFILE}"
-instance_types = ["c5.xlarge"]
-"""
+H100 = {"aws": "p5.48xlarge", "gcp": "a3-highgpu-8g", "azure": "Standard_ND96isr_H100_v5"}
+PROJECT = "lab"
+# Of each cloud how its machines are reached: "public", or behind a jump host ("jump").
+NETWORKS = {"aws": "public", "gcp": "public", "azure": "jump"}
 
 
 @dataclass(frozen=True)
-class Taking:
-    """What the cloud did to one machine; for the verdict."""
+class Site:
+    """One of the clouds: its section of the configuration and what that says of its network, what
+    the daemon's environment needs for it, its books, and how it takes a machine (by the id that the
+    adapter gives it) back."""
 
-    instance_id: str
-    mode: str = "notice"
+    name: str
+    section: Mapping[str, Any]
+    network: str
+    environ: Mapping[str, str]
+    fleet: Fleet
+    preempt: Callable[[str], None]
+
+    def toml(self) -> str:
+        """Its section."""
+        own = {"kind": self.name, "instance_types": [H100[self.name]], **self.section}
+        lines = [f"{key} = {_toml(value)}" for key, value in own.items()]
+        return "\n".join(["", f"[providers.{self.name}]", *lines, self.network])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"'
 
 
 class CloudBox(Box):
-    """The daemon alone: there is no local cloud. What the clouds' own books say is `meter`."""
+    """The daemon alone: there is no local cloud. `meter` is what the clouds' own books say."""
 
-    def __init__(self, folder: Path, aws: StandIn, store: Bucket, python: Path) -> None:
-        super().__init__(folder, settings=f"{LIMITS}{TIMING}{AWS}", python=python)
-        self.aws = aws
-        self.takings: list[Taking] = []
-        self._bucket = store
-        self.store_options = store.options
-        self._settings += netns.store_settings(store, self.folder / "bucket-key")
+    def __init__(self, folder: Path, sites: Sequence[Site], store: Bucket, python: Path) -> None:
+        super().__init__(folder, settings=SETTINGS, python=python, bucket=store)
+        self.sites = {site.name: site for site in sites}
 
-    @property
-    def checkpoints_url(self) -> str:
-        return self._bucket.url
-
-    def write_config(self) -> None:
-        head = f'state_dir = "{self.folder / "state"}"\nsocket = "{self.socket_path}"\n'
-        store = f'[checkpoint]\nstore = "{self.checkpoints_url}"\n'
-        self.config_path.write_text(f"{head}{store}{self._settings}")
+    def provider_lines(self) -> list[str]:
+        return [site.toml() for site in self.sites.values()]
 
     def environ(self) -> dict[str, str]:
-        return super().environ() | self.aws.environ
+        found = super().environ() | {"PYTHONPATH": str(netns.CHECKOUT)}
+        for site in self.sites.values():
+            found |= site.environ
+        return found
 
-    def interrupt(self, instance_id: str, left_s: float) -> None:
-        """The spot machine is taken away in so many seconds: a part of EC2's two minutes has passed
-        already."""
-        _, instance = parted(instance_id)
-        self.takings.append(Taking(instance_id))
-        self.aws.ec2.interrupt(instance, datetime.now(UTC) + timedelta(seconds=left_s) - NOTICE)
+    def preempt(self, instance_id: str, **how: Any) -> None:
+        """By the cloud that the machine is of."""
+        if how:
+            raise BoxError(f"these clouds take machines in their own way: {how}")
+        for site in self.sites.values():
+            if any(e.instance_id == instance_id for e in site.fleet.books.values()):
+                site.preempt(instance_id)
+                return
+        raise BoxError(f"no cloud has a machine {instance_id}")
 
     def meter(self) -> list[dict[str, Any]]:
-        return [_row(entry) for entry in self.aws.ec2.fleet.books.values()]
+        return [e.row() for site in self.sites.values() for e in site.fleet.books.values()]
 
-    def ask_cloud(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What verdict.py asks a local cloud for."""
-        if path != "/control/state":
-            raise BoxError(f"{path}: there is no local cloud")
-        return {"notices": [vars(taking) for taking in self.takings]}
+    def takings(self) -> list[dict[str, Any]]:
+        """What was taken back, by the clouds that did."""
+        return [t.row() for site in self.sites.values() for t in site.fleet.takings]
 
 
-def _row(entry: Entry) -> dict[str, Any]:
-    end_us = entry.ended_at_us or time.time_ns() // 1000
-    return {
-        "instance_id": name_of(entry.region, entry.instance),
-        "token": entry.token,
-        "launched_at_us": entry.launched_at_us,
-        "ended_at_us": entry.ended_at_us or None,
-        "seconds": (end_us - entry.launched_at_us) / 1e6,
-    }
+@dataclass(frozen=True)
+class Ground:
+    """Where the machines of a cloud are, and what its section says of that; `jump` is the server
+    that they are behind, if they are."""
+
+    machines: Machines
+    section: str = 'network = "public"\n'
+    jump: Server | None = None
 
 
-@dataclass
-class CloudRun(Run):
-    """A job on machines of stand-ins."""
+@dataclass(frozen=True)
+class Clouds:
+    """All three, running, and the machines behind them, by the clouds' names."""
 
-    fleet: Machines = field(kw_only=True)
+    aws: aws.StandIn
+    gcp: gcp.StandIn
+    azure: azure.StandIn
+    grounds: Mapping[str, Ground]
+    store: Bucket
 
-    @property
-    def boxed(self) -> CloudBox:
-        assert isinstance(self.box, CloudBox)
-        return self.box
+    def sites(self) -> list[Site]:
+        """With machines of 8 H100s on sale in one region each."""
+        sections = {name: ground.section for name, ground in self.grounds.items()}
+        ec2, gce, arm = self.aws.ec2, self.gcp.gce, self.azure.arm
+        return [
+            Site(
+                "aws",
+                {"regions": ["us-west-2"], "profile": aws.PROFILE},
+                sections["aws"],
+                self.aws.environ,
+                ec2.fleet,
+                lambda ident: ec2.interrupt(parted(ident)[1]),
+            ),
+            Site(
+                "gcp",
+                {"project": PROJECT, "regions": ["us-central1"], **self.gcp.settings},
+                sections["gcp"],
+                {},
+                gce.fleet,
+                lambda ident: gce.preempt(PROJECT, ident),
+            ),
+            Site(
+                "azure",
+                {"regions": ["eastus"], **self.azure.settings},
+                sections["azure"],
+                self.azure.environ,
+                arm.fleet,
+                arm.preempt,
+            ),
+        ]
 
-    def interrupt(self, instance_id: str, left_s: float) -> None:
-        self.boxed.interrupt(instance_id, left_s)
-        self.note(f"{instance_id} is to be taken away in {left_s:g} s")
+    def left(self) -> dict[str, list[str]]:
+        """Machines that there still are, by the clouds' books and by the processes that run."""
+        found = {site.name: site.fleet.running() for site in self.sites()}
+        running = {name for one in self.grounds.values() for name in one.machines.running()}
+        return {**found, "namespaces": sorted(running)}
 
-    def wait_launched(self) -> None:
-        """Until the cloud has given one machine."""
-        wait_for("a machine", self.machines, UP_TIMEOUT_S, every_s=POLL_S)
-
-    def tell(self) -> list[str]:
-        """Everything that anybody said, for whoever has to find out why it went wrong."""
-        events = [f"{e['at']}  {e['kind']}: {e['text']}" for e in self.box.events(self.job_id)]
-        boots = [f"--- {name}\n{self.fleet.said(name)[-3000:]}" for name in self.fleet.running()]
-        return [*self.story, *events, self.box.tail("daemon", 40), *boots]
-
-    def left_behind(self) -> list[str]:
-        """Machines that are there, though all is over; and what the cloud still sells us."""
-        sold = [entry.instance for entry in self.boxed.aws.ec2.fleet.books.values()]
-        running = [name for name in sold if not self.boxed.aws.ec2.fleet.books[name].ended_at_us]
-        return [*self.fleet.running(), *running]
+    def jumps(self) -> dict[str, int]:
+        """Clouds whose machines are behind a jump host -> how often that let somebody in."""
+        found = {name: ground.jump for name, ground in self.grounds.items()}
+        return {name: server.log_ins() for name, server in found.items() if server is not None}
 
 
 @contextmanager
-def running_aws(folder: Path, python: Path) -> Iterator[tuple[CloudBox, Machines]]:
-    """A box, and AWS with real machines behind it, for the length of the block."""
-    readable = [python, *_packages(python)]
-    with (
-        netns.network() as network,
-        machines_on(network, folder / "machines", readable=readable) as machines,
-        bucket.serving(network.gateway) as store,
-        serving(folder, machines=machines) as aws,
-        CloudBox(folder, aws, store, python) as box,
-    ):
+def running_clouds(
+    folder: Path, python: Path, networks: Mapping[str, str] = NETWORKS
+) -> Iterator[Clouds]:
+    """All three for the length of the block; `python` is what jobs run with on the machines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    readable = [python, python.resolve(), netns.CHECKOUT / "any", *_packages(python)]
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        network = enter(netns.network())
+        store = enter(s3.serving(network.gateway))
+        public = Ground(enter(machines_on(network, folder / "machines", readable=readable)))
+        grounds = dict.fromkeys(networks, public)
+        for name in (name for name, kind in networks.items() if kind == "jump"):
+            apart = folder / f"{name}-apart"
+            apart.mkdir()
+            private = enter(behind_a_jump_host(network, apart, readable=readable))
+            private.let_reach(store)
+            section = private.settings(apart)
+            grounds[name] = Ground(private.machines, section, private.jump.server)
+        kind, first = networks["aws"], grounds["aws"].machines
+        yield Clouds(
+            enter(aws.serving(folder, machines=first, network=kind)),
+            enter(gcp.serving(folder, machines=grounds["gcp"].machines)),
+            enter(azure.serving(folder, machines=grounds["azure"].machines)),
+            grounds,
+            store,
+        )
+
+
+@contextmanager
+def running_box(
+    folder: Path, clouds: Clouds, python: Path = Path(sys.executable)
+) -> Iterator[CloudBox]:
+    """A daemon that rents from them."""
+    box = CloudBox(folder, clouds.sites(), clouds.store, python)
+    with box:
         box.start_daemon()
-        yield box, machines
+        yield box
 
 
 def _packages(python: Path) -> Sequence[Path]:
-    """Where that Python has its packages, by its *.pth files."""
+    """Where that Python has packages of others, by its *.pth files; lines of code are none."""
     found = python.parent.parent.glob("lib/python3.*/site-packages/*.pth")
-    return [Path(line) / "any" for path in found for line in path.read_text().splitlines()]
-
-
-def submit(box: CloudBox, machines: Machines, text: str, name: str) -> CloudRun:
-    """Begin a job on it."""
-    return CloudRun(box, box.submit(text, name), Random(name), fleet=machines)
+    lines = (line for path in found for line in path.read_text().splitlines())
+    return [Path(line) / "any" for line in lines if line.startswith("/")]

@@ -14,8 +14,9 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from spotd.demo.box import Box, wait_for
@@ -24,6 +25,7 @@ UNIT = Path(__file__).parents[2] / "systemd" / "spotd.service"
 BATCH = 4  # jobs side by side
 WARM_JOBS = 8  # before the first look: pools of threads and caches have their size then
 LIMIT_S = 120.0
+LOOKS, LOOK_S = 5, 0.2
 # A job, in the second half of a long life: about 10, give or take 15 by garbage that waits for its
 # collection. What fills up, and where it ends: docs/measurements.md.
 MOST_KIB = 32.0
@@ -94,7 +96,17 @@ def live(box: Box, jobs: int) -> Iterator[Size]:
             box.wait_phase(job_id, {"succeeded"}, LIMIT_S)
         wait_for("every machine's end", lambda: _all_gone(box), LIMIT_S)
         if first + BATCH >= WARM_JOBS:
-            yield measure(box.daemon.pid, first + BATCH)
+            yield settled(box.daemon.pid, first + BATCH)
+
+
+def settled(pid: int, jobs: int) -> Size:
+    """As `measure`, but that what is just being closed does not count: the fewest of some looks."""
+    looks = []
+    for _ in range(LOOKS):
+        looks.append(measure(pid, jobs))
+        time.sleep(LOOK_S)
+    files, threads = min(look.files for look in looks), min(look.threads for look in looks)
+    return replace(looks[-1], files=files, threads=threads)
 
 
 def _all_gone(box: Box) -> bool:

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from spotd import wire
 from spotd.demo.box import BoxError, wait_for
 from spotd.model import Node
+from spotd.store.base import Store
 from tests.e2e.rig import POLL_S, Run, open_records
 from tests.e2e.scenarios import expect
 from tests.rigs import cgroups
@@ -35,6 +37,14 @@ WAIT_S = 90.0  # for anything that is to happen, on a computer with much else to
 @dataclass
 class RealRun(Run):
     """A run on machines of namespaces. `boxed` is its box."""
+
+    @cached_property
+    def records(self) -> Store:
+        """Open until `close`: it is asked ten times a second."""
+        return open_records(self.box)
+
+    def close(self) -> None:
+        self.records.close()
 
     @property
     def boxed(self) -> RealBox:
@@ -59,11 +69,7 @@ class RealRun(Run):
 
     def nodes(self) -> list[Node]:
         """As the daemon has them on record, oldest first."""
-        records = open_records(self.box)
-        try:
-            return sorted(records.job_nodes(self.job_id), key=lambda node: node.generation)
-        finally:
-            records.close()
+        return sorted(self.records.job_nodes(self.job_id), key=lambda node: node.generation)
 
     def silent_s(self) -> float:
         """How long the newest node has not been heard."""

@@ -21,12 +21,14 @@ from spotd.store.sql import open_store as open_database
 from tests.rigs.processes import alive, carrying
 
 STEPS = 200
+SEED = 3
+SIZE = "--layers 1 --heads 2 --width 32 --block 32 --batch 4"
 STEP_MS = 40  # at least
 EVERY_S = 1
 REPORT_S = 0.5
 UP_TIMEOUT_S = 60.0
 FINISH_TIMEOUT_S = 120.0
-POLL_S = 0.05
+POLL_S = 0.1
 MACHINE = "SPOTD_LOCAL_INSTANCE"  # in the environment of every process on a local machine
 
 SCENARIO = "\n".join(
@@ -43,15 +45,14 @@ name = "{cloud}-{letter}"
 def job_file(
     python: Path,
     steps: int = STEPS,
-    seed: int = 3,
+    seed: int = SEED,
     *,
     name: str = "tiny",
     infra: str = "*",
     more: str = "",
 ) -> str:
     """About eight seconds of training; `more` is for its block of spotd's own."""
-    size = "--layers 1 --heads 2 --width 32 --block 32 --batch 4"
-    program = f"{shlex.quote(str(python))} -m trainer.train --steps {steps} {size}"
+    program = f"{shlex.quote(str(python))} -m trainer.train --steps {steps} {SIZE}"
     return f"""\
 name: {name}
 resources:
@@ -84,7 +85,7 @@ def load_reference(path: Path) -> Reference:
     return Reference(data["store"], data["job_id"], losses)
 
 
-def make_reference(python: Path, folder: Path, steps: int = STEPS, seed: int = 3) -> Reference:
+def make_reference(python: Path, folder: Path, steps: int = STEPS, seed: int = SEED) -> Reference:
     """Run the job uninterrupted. Raises BoxError."""
     with running_box(folder, SCENARIO, python=python) as box:
         job_id = box.submit(job_file(python, steps, seed), "reference")
@@ -113,7 +114,8 @@ class Run:
 
     `unheard` once the daemon was killed: a machine that goes before the next one listens takes its
     last reports with it. `agents_killed`: each may take along the one report that it was reading.
-    `refused_s`: for so long the cloud ended nothing.
+    `refused_s`: for so long the cloud ended nothing. `before`: the machines that the box had for
+    others.
     """
 
     box: Box
@@ -124,6 +126,7 @@ class Run:
     unheard: bool = False
     agents_killed: int = 0
     refused_s: float = 0.0
+    before: frozenset[str] = frozenset()
 
     def note(self, text: str) -> None:
         """What was done, for whoever has to find out why it went wrong."""
@@ -200,9 +203,13 @@ class Run:
         self.box.preempt(instance_id, kind="none", mode=mode)
         self.note(f"{instance_id} died ({mode})")
 
+    def meter(self) -> list[dict[str, Any]]:
+        """The cloud's own record of every machine since the job was submitted."""
+        return [row for row in self.box.meter() if row["instance_id"] not in self.before]
+
     def machines(self) -> list[str]:
         """Instance ids of what the cloud ever gave, oldest first."""
-        rows = sorted(self.box.meter(), key=lambda row: row["launched_at_us"])
+        rows = sorted(self.meter(), key=lambda row: row["launched_at_us"])
         return [str(row["instance_id"]) for row in rows]
 
     def state_file(self, instance_id: str, name: str) -> Path | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from spotd.demo.box import BoxError, running_box
+from spotd.demo.box import Box, BoxError, running_box
 from spotd.demo.heads import HeadWatch
 from spotd.errors import UserError
 from tests.e2e.rig import MACHINE, SCENARIO, Reference, Run, job_file
@@ -44,27 +45,39 @@ def perform(scenario: str, seed: int, python: Path, reference: Reference, folder
     """Run the job on a box of its own in `folder`, disturb it, and judge. Raises nothing of ours:
     what goes wrong is in the outcome."""
     began_s = time.monotonic()
-    story: list[str] = []
-    machines: list[str] = []
     try:
         with running_box(folder, SCENARIO, python=python) as box:
-            job = job_file(python, infra=INFRA.get(scenario, "*"))
-            job_id = box.submit(job, f"{scenario}-{seed}")
-            run = Run(box, job_id, Random(f"{scenario} {seed}"), story)
-            try:
-                with HeadWatch(box.checkpoints_url, job_id) as watch:
-                    SCENARIOS[scenario](run)
-                wrong = judge(run, reference, watch.versions)
-            finally:
-                machines = run.machines()
-                story += _events(run)
+            outcome = disturb(box, scenario, seed, reference)
+            machines = [str(row["instance_id"]) for row in box.meter()]
+    except (BoxError, UserError) as error:
+        return Outcome(scenario, seed, round(time.monotonic() - began_s, 1), (str(error),), ())
+    return replace(outcome, wrong=(*outcome.wrong, *left_behind(machines)))
+
+
+def disturb(box: Box, scenario: str, seed: int, reference: Reference) -> Outcome:
+    """The same on a box that runs, and that others may have had before: no other meanwhile."""
+    began_s = time.monotonic()
+    story: list[str] = []
+    try:
+        before = frozenset(str(row["instance_id"]) for row in box.meter())
+        job = job_file(box.python, infra=INFRA.get(scenario, "*"))
+        job_id = box.submit(job, f"{scenario}-{seed}")
+        run = Run(box, job_id, Random(f"{scenario} {seed}"), story, before=before)
+        try:
+            with HeadWatch(box.checkpoints_url, job_id) as watch:
+                SCENARIOS[scenario](run)
+            wrong = judge(run, reference, watch.versions)
+        finally:
+            story += _events(run)
     except (BoxError, UserError) as error:
         wrong = [str(error)]
+    return Outcome(scenario, seed, round(time.monotonic() - began_s, 1), tuple(wrong), tuple(story))
+
+
+def left_behind(machines: Iterable[str]) -> list[str]:
+    """What is wrong once their box has stopped."""
     left = [pid for machine in machines for pid in carrying(MACHINE, machine)]
-    if left:
-        wrong.append(f"processes left behind: {left}")
-    wall_s = round(time.monotonic() - began_s, 1)
-    return Outcome(scenario, seed, wall_s, tuple(wrong), tuple(story))
+    return [f"processes left behind: {left}"] if left else []
 
 
 def _events(run: Run) -> list[str]:

@@ -126,7 +126,7 @@ def expect(run: Run, *, generation: int) -> dict[str, Any]:
 
 
 def _runs(run: Run, machine: str) -> bool:
-    row = next(row for row in run.box.meter() if row["instance_id"] == machine)
+    row = next(row for row in run.meter() if row["instance_id"] == machine)
     return not row["ended_at_us"]
 
 

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from spotd.demo import s3
 from spotd.demo.heads import HeadWatch
 from tests.e2e.hardships import (
     TIMING,
@@ -22,7 +23,7 @@ from tests.e2e.hardships import (
 )
 from tests.e2e.rig import SCENARIO, Reference, job_file
 from tests.e2e.verdict import judge
-from tests.rigs import bucket, netns
+from tests.rigs import netns
 
 BOOTS = "boot_delay_s = 2.0\n"  # a machine refuses connections until it is up
 
@@ -55,7 +56,7 @@ def test_the_job_ends_as_if_nothing_had_happened(
     scenario = SCENARIO.replace('name = "', f'{BOOTS}name = "')
     with ExitStack() as stack:
         network = stack.enter_context(netns.network())
-        store = stack.enter_context(bucket.serving(network.gateway)) if setting.networked else None
+        store = stack.enter_context(s3.serving(network.gateway)) if setting.networked else None
         options = {"disk": setting.disk, "bucket": store, "python": python}
         box = stack.enter_context(netns.RealBox(network, folder, scenario, TIMING, **options))
         box.start()
@@ -64,6 +65,7 @@ def test_the_job_ends_as_if_nothing_had_happened(
         )
         job_id = box.submit(text.replace("every: 1s", f"every: {setting.every_s}s"), name)
         run = RealRun(box, job_id, Random(name))
+        stack.callback(run.close)
         try:
             with HeadWatch(box.checkpoints_url, job_id, box.store_options) as watch:
                 hardship(run)

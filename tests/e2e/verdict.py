@@ -4,9 +4,6 @@ and HEAD as it was seen from the outside."""
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,7 +36,7 @@ def judge(run: Run, reference: Reference, versions: Sequence[Head]) -> list[str]
     wrong += losses(progress, reference)
     wrong += missing_steps(run, progress, reference)
     wrong += lost_steps(run.box.ask_cloud("/control/state")["notices"], nodes, progress)
-    wrong += machines(run.box.meter(), nodes, time.time_ns() // 1000, run.refused_s)
+    wrong += machines(run.meter(), nodes, time.time_ns() // 1000, run.refused_s)
     wrong += _one_at_a_time(progress)
     wrong += head(versions, nodes)
     return wrong
@@ -54,18 +51,7 @@ def segments(records: Store, job_id: str) -> list[str]:
 
 def state(box: Box, job_id: str, reference: Reference) -> list[str]:
     """The final state is the reference's, bit for bit."""
-    ours = [box.checkpoints_url, job_id]
-    theirs = [reference.store, reference.job_id]
-    command = [str(box.python), "-m", "trainer.checkpoint", "compare", *ours, *theirs]
-    done = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=box.folder,
-        timeout=60,
-        env=os.environ | {"SPOTD_STORE_OPTIONS": json.dumps(getattr(box, "store_options", {}))},
-    )
+    done = box.compare(job_id, reference.store, reference.job_id)
     said = (done.stdout + done.stderr).strip()
     return [] if done.returncode == 0 else [f"the final state is not the reference's: {said}"]
 

@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from spotd.reaper import config as reaper
 from spotd.wire import Package
 from tests.fuzz import BREAK
 from tests.rigs.memory import MEMORY
-from trainer.agent import kernel
+from trainer.agent import gpus, kernel
 from trainer.agent.packages import PackageError, put_package, unpack_packages
 from trainer.agent.worker_link import WORKER_KINDS, WorkerLink
 
@@ -35,13 +35,21 @@ class _Ear:
         assert isinstance(rank, int)
         assert isinstance(code, int)
 
+    def on_step(self, rank: int, step: int) -> None:
+        assert rank >= 0
+        assert step >= 0
+
+    def on_saver_wanted(self, argv: Sequence[str]) -> None:
+        assert argv
+        assert all(isinstance(word, str) for word in argv)
+
     def on_busy(self, for_s: float) -> None:
         assert abs(for_s) < 1e9
 
     def on_nonsense(self, text: str) -> None:
         assert text
 
-    def on_hang_up(self) -> None:
+    def on_hang_up(self, rank: int) -> None:
         """Nothing more."""
 
 
@@ -82,6 +90,15 @@ def read_kernel(data: bytes) -> None:
     for xid in kernel.find_xids(data):
         assert xid.text
         assert xid.grade
+
+
+def read_gpus(data: bytes) -> None:
+    """What nvidia-smi prints, twice and then in other words: what follows is said of known GPUs."""
+    said, _, rows = data.decode("utf-8", "replace").partition("\f")
+    watch, seen = gpus.Watch(), gpus.parse(said, rows=rows)
+    assert all(gpu.busy is None or gpu.busy >= 0 for gpu in seen.gpus)
+    for look in (seen, seen, gpus.parse(rows)):
+        assert all(finding.text for finding in watch.judge(look))
 
 
 Found = dict[str, tuple[object, ...]]

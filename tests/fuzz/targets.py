@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, MutableMapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,9 @@ from tests.spotd.store.build import NOW, placed
 from tests.spotd.store.conftest import make
 from trainer.agent.follow import FollowError, read_request
 from trainer.link import Link
-from trainer.shards import (
-    CorruptError,
-    Layout,
-    Piece,
-    read_manifest,
-    read_shards,
-    verify_shard,
-)
+from trainer.saver.parts import parse_part
+from trainer.saver.reading import CorruptError, Range, Reader, read_manifest, read_stream, verify
+from trainer.saver.tensors import assemble
 
 Target = Callable[[bytes], object]
 NODE = "j1-g1-0"
@@ -72,6 +68,7 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     wire.parse_reply,
     wire.parse_head,
     wire.parse_manifest,
+    parse_part,
     lambda data: wire.parse_start(json.loads(data)),
     lambda data: wire.parse_agent_config(json.loads(data)),
 )
@@ -104,15 +101,12 @@ def hear_peer(data: bytes) -> None:
     os.close(reader)
 
 
-PIECE = Piece("w", "float32", (1,), 0, 4)
-
-
 def restore(data: bytes) -> None:
     """HEAD, and after a line of `---` the manifest that it names: a checkpoint, or what is passed
     over as damaged. The digest is right: what it cannot see is looked at here."""
     first, _, second = data.partition(BREAK)
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        store, layout = LocalStore(Path(folder)), Layout.of([PIECE])
+        store = LocalStore(Path(folder))
         ref = wire.HeadRef(1, 1, "m", wire.sha256(second))
         store.put("m", second)
         with contextlib.suppress(wire.WireError):
@@ -123,11 +117,20 @@ def restore(data: bytes) -> None:
                     read_manifest(store, found)
         with contextlib.suppress(CorruptError, NotFoundError):
             manifest = read_manifest(store, ref)
-            for shard in manifest.shards[:5]:
-                with contextlib.suppress(CorruptError, NotFoundError):
-                    verify_shard(store, shard, lambda: True)
-            with contextlib.suppress(ValueError):  # another layout than the model's
-                read_shards(store, manifest, memoryview(bytearray(layout.size)), layout)
+            with contextlib.suppress(CorruptError, NotFoundError):
+                verify(store, manifest, lambda: True)
+            with contextlib.suppress(CorruptError, NotFoundError):
+                reader = Reader(store, manifest, [], _readers())
+                reader.fill(memoryview(bytearray(4)), [Range(0, 0, 4)], lambda _: None)
+            streams = [read_stream(store, manifest, n) for n in range(len(manifest.streams))]
+            for tensor in manifest.tensors[:5]:
+                with contextlib.suppress(CorruptError):
+                    assemble(tensor, streams)
+
+
+@cache
+def _readers() -> Executor:
+    return ThreadPoolExecutor(1)
 
 
 @cache
@@ -319,6 +322,7 @@ TARGETS: dict[str, Target] = {
     "slack": box.send_alert,
     "archive": node.unpack,
     "kernel": node.read_kernel,
+    "gpus": node.read_gpus,
     "reaper": node.read_reaper,
     "scenario": node.read_scenario,
     "worker": node.hear_worker,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.__main__ import CORPUS, NAMES, main
 from tests.fuzz.targets import TARGETS
+from tests.rigs.examples import examples
 
 QUICK = sorted(set(TARGETS) - {"api", "backup"})
 
@@ -36,7 +37,7 @@ def test_what_was_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 @settings(
-    max_examples=150,
+    max_examples=examples(50),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -45,7 +46,7 @@ def test_what_is_nearly_that(name: str, data: st.DataObject) -> None:
     TARGETS[name](nearly(name, data))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_is_nearly_a_backup(data: st.DataObject) -> None:
     """Fewer of them: each is a database, twice."""

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import re
 import threading
+from ipaddress import IPv4Address
 from typing import Protocol
 
 import pytest
@@ -81,7 +82,7 @@ class ProviderConformance:
     def test_same_token_is_same_machine(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "same")
         first, second = cloud.launch(request), cloud.launch(request)
-        assert _settled(cloud, "same").instance_id
+        assert settled(cloud, "same").instance_id
         assert first == second or not isinstance(first, Launched)
         assert len([i for i in cloud.list() if i.token == "same"]) == 1
 
@@ -113,7 +114,7 @@ class ProviderConformance:
     def test_token_with_another_request_is_rejected(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "twice")
         cloud.launch(request)
-        _settled(cloud, "twice")
+        settled(cloud, "twice")
         with pytest.raises(RejectedError):
             cloud.launch(dataclasses.replace(request, tags={**request.tags, "job": "other"}))
         assert len([i for i in cloud.list() if i.token == "twice"]) == 1
@@ -126,9 +127,9 @@ class ProviderConformance:
         with pytest.raises(UnknownOutcome):
             cloud.launch(request)
         cloud = rig.provider()
-        _settled(cloud, request.token)  # it was done, although nobody said so
+        settled(cloud, request.token)  # it was done, although nobody said so
         cloud.launch(request)
-        found = _settled(cloud, request.token)
+        found = settled(cloud, request.token)
         assert [i.instance_id for i in cloud.list() if i.token == request.token] == [
             found.instance_id
         ]
@@ -136,11 +137,11 @@ class ProviderConformance:
     def test_replay_after_the_end_starts_nothing(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "ended")
         cloud.launch(request)
-        cloud.terminate(_settled(cloud, "ended").instance_id)
-        wait_for(lambda: _live(cloud, "ended") == [])
+        cloud.terminate(settled(cloud, "ended").instance_id)
+        wait_for(lambda: live(cloud, "ended") == [])
         with contextlib.suppress(RejectedError):  # "used up" is as good as the ended machine
             cloud.launch(request)
-        assert _live(cloud, "ended") == []
+        assert live(cloud, "ended") == []
 
     @pytest.mark.parametrize("what", sorted(REFUSALS))
     def test_refusal_has_its_class(self, rig: Rig, cloud: Provider, what: str) -> None:
@@ -171,7 +172,7 @@ class ProviderConformance:
         _break(rig, "no_capacity")
         with pytest.raises(CapacityError):
             cloud.launch(request)
-        assert _live(cloud, "refused") == []
+        assert live(cloud, "refused") == []
 
     def test_after_a_refusal_the_same_token_may_succeed(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "again")
@@ -179,7 +180,7 @@ class ProviderConformance:
         with pytest.raises(CapacityError):
             cloud.launch(request)
         cloud.launch(request)
-        assert _settled(cloud, "again").state in LIVE
+        assert settled(cloud, "again").state in LIVE
 
     def test_unknown_machine_type_is_rejected(self, rig: Rig, cloud: Provider) -> None:
         request = dataclasses.replace(rig.request(cloud, "odd"), instance_type="no.such-type")
@@ -210,54 +211,54 @@ class ProviderConformance:
     def test_terminate_of_an_unknown_id_is_success(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "shape")
         cloud.launch(request)
-        known = _settled(cloud, "shape").instance_id
+        known = settled(cloud, "shape").instance_id
         cloud.terminate(known[:-2] + ("00" if known[-2:] != "00" else "11"))
-        assert len(_live(cloud, "shape")) == 1
+        assert len(live(cloud, "shape")) == 1
 
     def test_terminate_twice(self, rig: Rig, cloud: Provider) -> None:
         cloud.launch(rig.request(cloud, "end"))
-        instance = _settled(cloud, "end")
+        instance = settled(cloud, "end")
         cloud.terminate(instance.instance_id)
         cloud.terminate(instance.instance_id)
-        wait_for(lambda: _live(cloud, "end") == [])
+        wait_for(lambda: live(cloud, "end") == [])
         cloud.terminate(instance.instance_id)
 
     @pytest.mark.parametrize("what", ["lost_reply", "http_500"])
     def test_terminate_may_be_unknown_too(self, rig: Rig, what: str) -> None:
         cloud = rig.provider()
         cloud.launch(rig.request(cloud, f"end-{what}"))
-        instance = _settled(cloud, f"end-{what}")
+        instance = settled(cloud, f"end-{what}")
         _break(rig, what, "terminate")
         with pytest.raises(UnknownOutcome):
             cloud.terminate(instance.instance_id)
         cloud.terminate(instance.instance_id)
-        wait_for(lambda: _live(cloud, f"end-{what}") == [])
+        wait_for(lambda: live(cloud, f"end-{what}") == [])
 
     # --- renew
 
     def test_a_renewal_moves_the_expiry_on_and_never_back(self, rig: Rig, cloud: Provider) -> None:
         cloud.launch(_expiring(rig, cloud, "renewed", 1_900_000_000))
-        ident = _settled(cloud, "renewed").instance_id
+        ident = settled(cloud, "renewed").instance_id
         for until_s, then_s in ((0, 1_900_000_000), (1_900_003_600, 1_900_003_600)):
             cloud.renew(ident, until_s * 1_000_000)
-            wait_for(lambda then_s=then_s: _expiry_s(cloud, "renewed") == then_s)  # type: ignore[misc]
+            wait_for(lambda then_s=then_s: expiry_s(cloud, "renewed") == then_s)  # type: ignore[misc]
         cloud.renew(ident, 1_900_003_600 * 1_000_000)  # again is the same
         cloud.renew(ident, 1_900_000_001 * 1_000_000)  # a caller who was asleep
-        assert _expiry_s(cloud, "renewed") == 1_900_003_600
+        assert expiry_s(cloud, "renewed") == 1_900_003_600
 
     def test_a_renewal_of_a_machine_without_an_expiry_gives_it_one(
         self, rig: Rig, cloud: Provider
     ) -> None:
         cloud.launch(rig.request(cloud, "bare"))
-        cloud.renew(_settled(cloud, "bare").instance_id, 1_900_000_000 * 1_000_000)
-        wait_for(lambda: _expiry_s(cloud, "bare") == 1_900_000_000)
+        cloud.renew(settled(cloud, "bare").instance_id, 1_900_000_000 * 1_000_000)
+        wait_for(lambda: expiry_s(cloud, "bare") == 1_900_000_000)
 
     def test_a_renewal_changes_nothing_else(self, rig: Rig, cloud: Provider) -> None:
         request = rig.request(cloud, "kept")
         cloud.launch(request)
-        before = _settled(cloud, "kept")
+        before = settled(cloud, "kept")
         cloud.renew(before.instance_id, 1_900_000_000 * 1_000_000)
-        after = wait_for(lambda: _expiry_s(cloud, "kept") and _settled(cloud, "kept"))
+        after = wait_for(lambda: expiry_s(cloud, "kept") and settled(cloud, "kept"))
         assert set(request.tags.items()) <= set(after.tags.items())
         # Asked for again: a tag that has moved makes no other request of it.
         cloud.launch(request)
@@ -265,17 +266,17 @@ class ProviderConformance:
 
     def test_a_renewal_brings_nothing_back(self, rig: Rig, cloud: Provider) -> None:
         cloud.launch(rig.request(cloud, "over"))
-        instance = _settled(cloud, "over")
+        instance = settled(cloud, "over")
         cloud.renew(instance.instance_id[:-2] + "zz", 1_900_000_000 * 1_000_000)  # nobody's id
         cloud.terminate(instance.instance_id)
         cloud.renew(instance.instance_id, 1_900_000_000 * 1_000_000)
-        wait_for(lambda: _live(cloud, "over") == [])
+        wait_for(lambda: live(cloud, "over") == [])
         cloud.renew(instance.instance_id, 1_900_000_000 * 1_000_000)
-        assert _live(cloud, "over") == []
+        assert live(cloud, "over") == []
 
     def test_a_renewal_may_be_unknown_too(self, rig: Rig, cloud: Provider) -> None:
         cloud.launch(rig.request(cloud, "vague"))
-        ident = _settled(cloud, "vague").instance_id
+        ident = settled(cloud, "vague").instance_id
         _break(rig, "http_500", "renew")
         with pytest.raises(UnknownOutcome):
             cloud.renew(ident, 1_900_000_000 * 1_000_000)
@@ -288,9 +289,9 @@ class ProviderConformance:
             pytest.skip(f"{cloud.name} has no limit of its own")
         cloud.launch(dataclasses.replace(rig.request(cloud, "limited"), max_run_s=1))
         cloud.launch(rig.request(cloud, "unlimited"))
-        _settled(cloud, "unlimited")
-        wait_for(lambda: _live(cloud, "limited") == [])
-        assert len(_live(cloud, "unlimited")) == 1
+        settled(cloud, "unlimited")
+        wait_for(lambda: live(cloud, "limited") == [])
+        assert len(live(cloud, "unlimited")) == 1
 
     # --- leftovers
 
@@ -298,7 +299,7 @@ class ProviderConformance:
         cloud, other = rig.provider(), rig.provider("other")
         request = rig.request(cloud, "leaves")
         cloud.launch(request)
-        instance = _settled(cloud, "leaves")
+        instance = settled(cloud, "leaves")
         assert list(cloud.leftovers()) == []
         _break(rig, "leftovers", "terminate")
         cloud.terminate(instance.instance_id)
@@ -333,6 +334,7 @@ class ProviderConformance:
         assert (instance.region, instance.zone) == (request.region, request.zone)
         assert instance.instance_type == request.instance_type
         assert instance.capacity_type is request.capacity_type
+        assert IPv4Address(instance.private_host).is_private, "where a gang's ranks meet"
         assert instance.port > 0
         assert instance.ssh_user
         assert instance.launched_at_us > 1_500_000_000_000_000
@@ -342,7 +344,7 @@ class ProviderConformance:
         for token in sorted(tokens):
             cloud.launch(rig.request(cloud, token))
         for token in tokens:
-            _settled(cloud, token)
+            settled(cloud, token)
         assert tokens <= {i.token for i in cloud.list()}
 
     def test_list_of_a_broken_cloud_is_an_error(self, rig: Rig, cloud: Provider) -> None:
@@ -353,7 +355,7 @@ class ProviderConformance:
     def test_other_deployments_are_invisible(self, rig: Rig) -> None:
         ours, theirs = rig.provider("one"), rig.provider("two")
         ours.launch(rig.request(ours, "ours"))
-        _settled(ours, "ours")
+        settled(ours, "ours")
         assert "ours" not in {i.token for i in theirs.list()}
 
     # --- offers and notices
@@ -409,7 +411,7 @@ def _break(rig: Rig, what: str, operation: str = "launch") -> None:
         pytest.skip(f"the rig cannot play {what}: {error}")
 
 
-def _settled(cloud: Provider, token: str) -> Instance:
+def settled(cloud: Provider, token: str) -> Instance:
     """The machine of that token, once it is listed as more than a plan."""
 
     def look() -> Instance | None:
@@ -424,10 +426,10 @@ def _expiring(rig: Rig, cloud: Provider, token: str, expires_at_s: int) -> Launc
     return dataclasses.replace(request, tags={**request.tags, EXPIRES_TAG: str(expires_at_s)})
 
 
-def _expiry_s(cloud: Provider, token: str) -> int:
+def expiry_s(cloud: Provider, token: str) -> int:
     """What the listing says; 0 when it says nothing."""
     return next((i.expires_at_us // 1_000_000 for i in cloud.list() if i.token == token), 0)
 
 
-def _live(cloud: Provider, token: str) -> list[Instance]:
+def live(cloud: Provider, token: str) -> list[Instance]:
     return [i for i in cloud.list() if i.token == token and i.state in LIVE]

@@ -54,9 +54,11 @@ def _condition_fits(operator: str, value: Any, wanted: str | Sequence[str]) -> b
         return str(value is None).lower() in values
     if operator == "ForAllValues:StringEquals":
         return value is None or set(value.split(",")) <= set(values)
-    assert operator in ("StringEquals", "StringLike"), operator
+    assert operator in ("StringEquals", "StringLike", "NumericLessThanEquals"), operator
     if value is None:
         return False
+    if operator == "NumericLessThanEquals":
+        return any(int(value) <= int(v) for v in values)
     return any(value == v if operator == "StringEquals" else _like(value, v) for v in values)
 
 
@@ -95,7 +97,7 @@ def _cel(expression: str, name: str, listing: str) -> bool:
 
     def judge(kind: str, found: re.Match[str]) -> str:
         if kind == "listing":
-            return str(bool(listing) and listing.startswith(found[1]))
+            return str(listing.startswith(found[1]))  # "" is what CEL has where nothing is listed
         if kind == "extract":
             return str(_extract(found[1], name).startswith(found[2]))
         if kind == "name":

@@ -61,7 +61,10 @@ def test_the_preparation_travels_whole_and_leaves_its_word_where_it_is_looked_fo
     assert gzip.decompress(base64.b64decode(file["content"])) == SCRIPT.read_bytes()
     assert (file["encoding"], file["permissions"]) == ("gz+b64", "0755")
     state = AwsCloud.prepared_file
-    assert told["runcmd"] == [[file["path"], "spotd", cloudinit.DATA, state]]
+    argv = [file["path"], "spotd", cloudinit.DATA, state]
+    assert told["runcmd"] == [argv]
+    contained = replace(REQUEST, image_id="docker:nvcr.io/x:1")
+    assert config(cloudinit.user_data(contained))["runcmd"] == [[*argv, "container"]]
 
 
 def test_the_same_request_is_the_same_bytes_and_no_secret_is_in_it() -> None:

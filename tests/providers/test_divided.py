@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from providers.base import AuthError, InstanceState, OfferRequest, Provider
+from providers.divided import Divided
+from providers.images import ImageMaker
 from providers.local.control import Running, running
+from providers.remarks import Remark
 from spotd.registry import build_provider
 from tests.rigs.local_cloud import launch_request, launch_running, wait_for
 
@@ -71,3 +75,28 @@ def test_credentials_for_the_end_that_are_refused_are_told_before_they_are_neede
     for ask in (keys.cloud.list, lambda: keys.cloud.terminate(kept)):
         with pytest.raises(AuthError):
             ask()
+
+
+def test_both_sides_remarks_are_the_makers_alone() -> None:
+    """One make of cloud has one table of codes."""
+
+    class Talkative:
+        name, local, watcher, limits_life, power_off = "aws", False, "aws", False, ()
+        prepared_file = ""
+
+        def remarks(self) -> list[Remark]:
+            return [Remark("code/AWS/New", "x")]
+
+    talkative: Any = Talkative()
+    assert Divided(talkative, talkative).remarks() == [Remark("code/AWS/New", "x")]
+
+
+def test_a_cloud_that_makes_images_still_does(local: Running, tmp_path: Path) -> None:
+    """And one that makes none, as the local one, is not taken for one that does."""
+    keys = Keys(tmp_path, local)
+    assert isinstance(keys.cloud, Divided)
+    assert not isinstance(keys.cloud, ImageMaker)
+    settings = {"regions": ["us-east-1"], "network": "public", "profile": "a", "end_profile": "b"}
+    aws = build_provider("aws", "aws", "d0", settings)
+    assert isinstance(aws, Divided)
+    assert isinstance(aws, ImageMaker)

@@ -37,6 +37,7 @@ TAGGED = {"aws__RequestTag___spotd-deployment": "d0"}
 EXPIRY = {"aws__TagKeys": "spotd-expires"}
 MACHINE = "arn:aws:ec2:us-east-1:123456789012:instance/i-0abc"
 VOLUME = "arn:aws:ec2:us-east-1:123456789012:volume/*"
+PLACEMENT = "arn:aws:ec2:us-east-1:123456789012:placement-group/spotd-g1"
 REQUEST = "arn:aws:ec2:us-east-1:123456789012:spot-instances-request/*"
 PARAMETER = "arn:aws:ssm:us-east-1::parameter/aws/service/deeplearning/ami/x"
 QUEUE = "arn:aws:sqs:us-east-1:123456789012:spotd-warnings"
@@ -159,6 +160,10 @@ AWS = [
         HERE,
         "control",
     ),
+    case("ec2:CreatePlacementGroup", PLACEMENT, HERE | TAGGED, "control"),
+    case("ec2:CreatePlacementGroup", PLACEMENT, HERE),
+    case("ec2:DeletePlacementGroup", PLACEMENT, HERE | MINE, "control"),
+    case("ec2:DeletePlacementGroup", PLACEMENT, HERE),
     case("ec2:CreateCapacityReservation", "*", HERE | TAGGED),
     case("ec2:PurchaseCapacityBlock", "*", HERE | TAGGED),
     *[
@@ -219,6 +224,15 @@ def test_aws_takes_the_documents() -> None:
         IAMPolicyDocumentValidator(json.dumps(document)).validate()
 
 
+def test_the_box_assumes_the_role_that_it_lends_and_no_other() -> None:
+    role = "arn:aws:iam::123456789012:role/spotd-node-d0"
+    lends = replace(FACTS, account={"lend": role})
+    control = aws(lends)["spotd-control-d0"]
+    assert aws_allows(control, "sts:AssumeRole", role)
+    assert not aws_allows(control, "sts:AssumeRole", role + "x")
+    assert not aws_allows(aws(FACTS)["spotd-control-d0"], "sts:AssumeRole", role)
+
+
 def test_without_a_queue_nothing_of_sqs_is_allowed() -> None:
     said = json.dumps(aws(replace(FACTS, account={})))
     assert "sqs" not in said
@@ -273,10 +287,33 @@ def test_without_a_store_of_the_cloud_a_machine_has_nothing() -> None:
     assert not aws_allows(node, "s3:GetObject", OBJECT)
 
 
+def test_a_machine_of_aws_shows_who_it_is_to_nobody_but_whom_the_configuration_names() -> None:
+    named = replace(FACTS, account={**FACTS.account, "prove": "api://one api://two"})
+    node = aws(named)["spotd-node-d0"]
+    IAMPolicyDocumentValidator(json.dumps(node)).validate()
+
+    def may(document: Any, audience: str | None = "api://one", seconds: str = "300") -> bool:
+        told = {"sts__IdentityTokenAudience": audience} if audience else {}
+        more = {**told, "sts__DurationSeconds": seconds}
+        return aws_allows(document, "sts:GetWebIdentityToken", "*", **HERE, **more)
+
+    assert may(node)
+    assert may(node, "api://two")
+    assert not may(node, "api://three")
+    assert not may(node, "api://one,api://three")
+    assert not may(node, None)
+    assert not may(node, seconds="3600")
+    assert not aws_allows(node, "sts:AssumeRole", "*", **HERE)
+    for role in ("control", "reaper"):
+        assert not may(aws(named)[f"spotd-{role}-d0"])
+    assert not may(aws(FACTS)["spotd-node-d0"])
+
+
 # --- Google Cloud
 
 GCP_FACTS = replace(FACTS, own_store="gs://ours/spotd", checkpoint_store="gs://runs/team")
 VM = "projects/lab/zones/{}/instances/{}"
+POLICY = "projects/lab/regions/us-east-1/resourcePolicies/{}"
 BLOB = "projects/_/buckets/runs/objects/team/{}"
 
 
@@ -290,6 +327,10 @@ BLOB = "projects/_/buckets/runs/objects/team/{}"
         ("compute.machineTypes.list", "projects/lab", ("control",)),
         ("compute.reservations.list", "projects/lab", ("control",)),
         ("compute.advice.capacityHistory", "projects/lab", ("control",)),
+        ("compute.advice.capacity", "projects/lab", ("control",)),
+        ("compute.resourcePolicies.list", "projects/lab", ("control",)),
+        ("compute.resourcePolicies.delete", POLICY.format("spotd-j1"), ("control",)),
+        ("compute.resourcePolicies.delete", POLICY.format("nightly-snapshots"), ()),
         ("compute.instances.get", VM.format("us-east-1-b", "spotd-j1"), ("control",)),
         ("compute.instances.get", VM.format("us-east-1-b", "web"), ()),
         ("compute.instances.setTags", VM.format("us-east-1-b", "spotd-j1"), ("control",)),
@@ -341,6 +382,20 @@ def test_gcp_lists_below_a_prefix_alone() -> None:
     assert gcp_allows(node, "storage.objects.list", bucket, "team/jobs/j1/")
     assert not gcp_allows(node, "storage.objects.list", bucket, "team/")
     assert not gcp_allows(node, "storage.objects.list", bucket)
+    assert not gcp_allows(node, "storage.objects.list", "projects/_/buckets/web", "team/jobs/j1/")
+
+
+def test_gcp_a_store_that_is_a_whole_bucket_is_that_one_alone() -> None:
+    """Bindings are the project's, so that every bucket of it asks their conditions."""
+    control = gcp(replace(GCP_FACTS, own_store="gs://ours"))["spotd-control-d0"]
+    for right in ("storage.objects.get", "storage.objects.delete"):
+        assert gcp_allows(control, right, "projects/_/buckets/ours/objects/any")
+        assert not gcp_allows(control, right, "projects/_/buckets/web/objects/any")
+        assert not gcp_allows(control, right, "projects/_/buckets/ours-too/objects/any")
+    assert gcp_allows(control, "storage.objects.list", "projects/_/buckets/ours", "")
+    assert gcp_allows(control, "storage.objects.list", "projects/_/buckets/ours", "x/")
+    for bucket in ("web", "ours-too"):
+        assert not gcp_allows(control, "storage.objects.list", f"projects/_/buckets/{bucket}", "x")
 
 
 def test_gcp_denies_a_machine_what_somebody_may_grant_later() -> None:
@@ -362,7 +417,13 @@ AZ_MARKET = {
     "Microsoft.Compute/skus/read",
     "Microsoft.Compute/locations/usages/read",
     "Microsoft.Compute/locations/operations/read",
+    "Microsoft.Compute/locations/placementScores/generate/action",  # it reckons, and makes nothing
+    "Microsoft.ResourceGraph/resources/read",  # eviction rates
     f"{COMPUTE}/read",
+    # For the doctor.
+    "Microsoft.Resources/subscriptions/read",
+    "Microsoft.Authorization/permissions/read",
+    "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
 }
 AZ_LEFT = (
     "Microsoft.Compute/disks",
@@ -387,7 +448,7 @@ AZ_LEFT = (
         (f"{COMPUTE}/delete", EVERYWHERE, (), ()),
         ("Microsoft.Compute/skus/read", "/subscriptions/s1", (), ()),
         ("Microsoft.Compute/availabilitySets/write", GROUP, (), ("control",)),
-        ("Microsoft.Compute/availabilitySets/delete", GROUP, (), ()),
+        ("Microsoft.Compute/availabilitySets/delete", GROUP, (), ("control",)),
         (f"{COMPUTE}/runCommand/action", GROUP, (), ()),
         ("Microsoft.Authorization/roleAssignments/write", GROUP, (), ()),
         (f"{BLOBS}/read", GROUP, ("runs", "team/jobs/j1/HEAD"), ("control", "node")),
@@ -414,7 +475,7 @@ def test_azure_reads_and_changes_nothing_outside_its_group() -> None:
     wide = {name for name, role in documents.items() if role["AssignableScopes"] == [EVERYWHERE]}
     assert wide == {"spotd-market-d0"}
     assert {*documents["spotd-market-d0"]["Actions"]} == AZ_MARKET
-    assert all(action.endswith("/read") for action in AZ_MARKET)
+    assert [one for one in AZ_MARKET if not one.endswith(("/read", "Scores/generate/action"))] == []
 
 
 def test_a_store_that_jobs_name_is_theirs_as_well() -> None:
@@ -430,3 +491,57 @@ def test_a_store_that_jobs_name_is_theirs_as_well() -> None:
     bare = aws(FACTS)[FACTS.name("node")]
     object_ = "arn:aws:s3:::my-bucket/finetune/jobs/j1/HEAD"
     assert not aws_allows(bare, "s3:PutObject", object_, **HERE)
+
+
+FIS = "arn:aws:fis:us-east-1:123456789012:"
+THEIRS = {"aws__ResourceTag___spotd-deployment": "d1"}
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "context", "good"),
+    [
+        ("fis:CreateExperimentTemplate", f"{FIS}experiment-template/*", TAGGED, True),
+        ("fis:CreateExperimentTemplate", f"{FIS}experiment-template/*", {}, False),
+        (
+            "fis:CreateExperimentTemplate",
+            f"{FIS}action/aws:ec2:send-spot-instance-interruptions",
+            {},
+            True,
+        ),
+        ("fis:CreateExperimentTemplate", f"{FIS}action/aws:ec2:stop-instances", {}, False),
+        ("fis:StartExperiment", f"{FIS}experiment/*", TAGGED, True),
+        ("fis:StartExperiment", f"{FIS}experiment-template/EXT1", MINE, True),
+        # Somebody else's experiment, with whatever role that has, by our tag alone.
+        ("fis:StartExperiment", f"{FIS}experiment-template/EXT1", THEIRS | TAGGED, False),
+        ("fis:DeleteExperimentTemplate", f"{FIS}experiment-template/EXT1", THEIRS, False),
+        (
+            "iam:PassRole",
+            "arn:aws:iam::123456789012:role/spotd-interrupt-d0",
+            {"iam__PassedToService": "fis.amazonaws.com"},
+            True,
+        ),
+        (
+            "iam:PassRole",
+            "arn:aws:iam::123456789012:role/spotd-control-d0",
+            {"iam__PassedToService": "fis.amazonaws.com"},
+            False,
+        ),
+        ("ec2:SendSpotInstanceInterruptions", MACHINE, MINE, False),  # FIS does that
+    ],
+)
+def test_who_rehearses_runs_experiments_of_ours_and_of_one_kind(
+    action: str, resource: str, context: dict[str, str], good: bool
+) -> None:
+    document = aws(FACTS)["spotd-rehearse-d0"]
+    assert aws_allows(document, action, resource, **HERE, **context) is good
+
+
+@pytest.mark.parametrize(("context", "good"), [(MINE, True), (THEIRS, False), ({}, False)])
+def test_an_experiment_takes_machines_of_ours_back_and_does_nothing_else(
+    context: dict[str, str], good: bool
+) -> None:
+    document = aws(FACTS)["spotd-interrupt-d0"]
+    action = "ec2:SendSpotInstanceInterruptions"
+    assert aws_allows(document, action, MACHINE, **HERE, **context) is good
+    for other in ("ec2:TerminateInstances", "ec2:StopInstances", "iam:PassRole"):
+        assert not aws_allows(document, other, MACHINE, **HERE, **context)

@@ -51,6 +51,7 @@ class Computer:
     programs: dict[str, str] = field(default_factory=lambda: dict(_PROGRAMS))
     path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     owner: str = ""  # of the folder for data
+    needs: tuple[str, ...] = ()  # what else it is told
     mounted: str = ""  # file system, device and options of what is mounted there
 
     @property
@@ -94,7 +95,8 @@ case $n in {cases} *) printf '{answers[-1]}';; esac"""
             (programs / name).chmod(0o755)
         done = subprocess.run(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", _RUN, "sh",
-             str(self.folder), "bash", str(SCRIPT), USER, str(self.data), str(self.state)],
+             str(self.folder), "bash", str(SCRIPT), USER, str(self.data), str(self.state),
+             *self.needs],
             env={"PATH": f"{programs}:{self.path}", "DATA": str(self.data)},
             capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
@@ -357,6 +359,48 @@ def test_an_image_without_mdadm_is_told(computer: Computer, attach: Callable[...
     wipefs = shutil.which("wipefs", path="/usr/sbin:/sbin")
     computer.programs["wipefs"] = f'exec {wipefs} "$@"'
     assert computer.prepare() == "mdadm is missing\n"
+
+
+@pytest.mark.parametrize(
+    ("engines", "installs", "said", "asked"),
+    [
+        (("podman", "docker"), "podman", "ok", ""),
+        (("docker",), "podman", "ok", ""),
+        ((), "podman", "ok", "update install"),
+        ((), "nothing", "podman cannot be installed", "update install"),
+    ],
+)
+def test_a_machine_for_a_container_has_an_engine(
+    computer: Computer, engines: tuple[str, ...], installs: str, said: str, asked: str
+) -> None:
+    """Of two commands of apt-get, the last words are the update and the package."""
+    programs = computer.folder / "programs"
+    log = computer.folder / "apt"
+    log.touch()
+    computer.path = _without(computer.folder / "bin", "podman", "docker", "apt-get")
+    for name in engines:
+        computer.programs[name] = "exit 0"
+    computer.programs["apt-get"] = f"""
+case " $* " in
+*" update "*) echo update >>{log};;
+*" install podman "*) echo install >>{log}; printf '#!/bin/sh' >{programs}/{installs}
+    chmod 755 {programs}/{installs};;
+esac"""
+    assert computer.prepare() == "ok\n", "no job in a container"
+    assert log.read_text() == ""
+    computer.state.unlink()
+    computer.needs = ("container",)
+    assert computer.prepare() == f"{said}\n"
+    assert log.read_text().split() == asked.split()
+
+
+def _without(folder: Path, *names: str) -> str:
+    """A folder with every program of this computer but these."""
+    folder.mkdir()
+    for program in [*Path("/usr/sbin").iterdir(), *Path("/usr/bin").iterdir()]:
+        if program.name not in names and not (folder / program.name).is_symlink():
+            (folder / program.name).symlink_to(program)
+    return str(folder)
 
 
 def test_shellcheck_finds_nothing() -> None:

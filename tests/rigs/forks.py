@@ -1,16 +1,18 @@
-"""Training processes without the two seconds of CPU that each import of torch takes: they are
-forked from one process that has it already.
+"""Processes without the seconds of CPU that their imports take, of torch above all: they are forked
+from one process that has these already.
 
 What is forked is a process like any other: its own session, environment, folder and exit code, to
-be stopped, killed and frozen. What differs from a new interpreter: torch is there before its first
-line, and libraries have read what they read of the environment when they are loaded, such as
-OMP_NUM_THREADS.
+be stopped, killed and frozen. What differs from a new interpreter: libraries are there before its
+first line, and have read what they read of the environment when they are loaded, such as
+OMP_NUM_THREADS: what is given to `nursery`. Its command line, and the environment that /proc shows,
+are those of the process that it was forked from.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import runpy
@@ -25,7 +27,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
+TORCH = ("numpy", "obstore", "torch", "xxhash")
 _MAX_BYTES = 100_000  # of one message
+_MAX_FDS = 4
+_FOR_EVER_S = 1e6
 
 
 class Fork:
@@ -42,12 +47,13 @@ class Fork:
             self.returncode = self._nursery.ended(self.pid, 0.0)
         return self.returncode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Raises subprocess.TimeoutExpired."""
+        for_s = _FOR_EVER_S if timeout is None else timeout
         if self.returncode is None:
-            self.returncode = self._nursery.ended(self.pid, timeout)
+            self.returncode = self._nursery.ended(self.pid, for_s)
         if self.returncode is None:
-            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            raise subprocess.TimeoutExpired(f"process {self.pid}", for_s)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -62,23 +68,32 @@ class Fork:
 
 
 class Nursery:
-    """The process that forks. Its end of the link closed, it goes."""
+    """The process that forks, with these modules loaded and more variables in its environment. Its
+    end of the link closed, it goes."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str], **variables: str) -> None:
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ended: dict[int, int] = {}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.rigs.forks", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.rigs.forks", str(theirs.fileno()), *modules],
                 cwd=ROOT,
+                env=os.environ | variables,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
 
     def fork(
-        self, module: str, arguments: Sequence[str], env: Mapping[str, str], folder: Path, log: Path
+        self,
+        module: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        fds: Sequence[int] = (),
     ) -> Fork:
-        """`python -m module arguments`; what it prints is appended to `log`."""
+        """`python -m module arguments`; what it prints is appended to `log`. What these file
+        descriptors are with us, it has too: their numbers with it are its last arguments."""
         wanted = {
             "module": module,
             "arguments": list(arguments),
@@ -86,7 +101,7 @@ class Nursery:
             "folder": str(folder),
             "log": str(log),
         }
-        self._link.send(json.dumps(wanted).encode())
+        socket.send_fds(self._link, [json.dumps(wanted).encode()], fds)
         while (pid := self._take(60.0)) is None:
             pass
         return Fork(self, pid)
@@ -103,7 +118,11 @@ class Nursery:
 
     def close(self) -> None:
         self._link.close()
-        self._process.wait(10)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:  # torch is taken down slowly on a busy machine
+            self._process.kill()
+            self._process.wait()
 
     def _take(self, timeout_s: float) -> int | None:
         """One message: the process that was forked, or None and an end is noted."""
@@ -116,9 +135,9 @@ class Nursery:
 
 
 @functools.cache
-def nursery() -> Nursery:
-    """This process's own, while it lives."""
-    made = Nursery()
+def nursery(*modules: str, **variables: str) -> Nursery:
+    """This process's own, while it lives: one for each environment; with torch, unless told."""
+    made = Nursery(modules or TORCH, **variables)
     atexit.register(made.close)
     return made
 
@@ -129,7 +148,7 @@ def _serve(link: socket.socket) -> dict[str, Any] | None:
     while True:
         for fd in select.select([link, *children], [], [])[0]:
             if fd is link:
-                asked = link.recv(_MAX_BYTES)
+                asked, fds, _, _ = socket.recv_fds(link, _MAX_BYTES, _MAX_FDS)
                 if not asked:
                     return None
                 pid = os.fork()
@@ -138,7 +157,10 @@ def _serve(link: socket.socket) -> dict[str, Any] | None:
                         os.close(other)
                     link.close()
                     request: dict[str, Any] = json.loads(asked)
+                    request["arguments"] += map(str, fds)
                     return request
+                for given in fds:
+                    os.close(given)
                 children[os.pidfd_open(pid)] = pid
                 link.send(json.dumps({"pid": pid}).encode())
             elif pid := children.pop(fd, 0):
@@ -151,9 +173,11 @@ def _become(request: dict[str, Any]) -> None:
     os.setsid()
     os.chdir(request["folder"])
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for ours, theirs in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(ours, theirs)
     os.close(log)
+    os.close(nothing)
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv[1:] = request["arguments"]
@@ -163,11 +187,8 @@ def _become(request: dict[str, Any]) -> None:
 if __name__ == "__main__":
     import gc
 
-    import numpy as np  # noqa: F401
-    import obstore  # noqa: F401
-    import torch  # noqa: F401
-    import xxhash  # noqa: F401
-
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     gc.freeze()
     if (wanted := _serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         _become(wanted)

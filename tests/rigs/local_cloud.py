@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
 import socket
@@ -124,18 +125,24 @@ def connected(
     key: KeyPair | None = None,
     pinned: KeyPair | None = None,
 ) -> Iterator[paramiko.Transport]:
-    """An SSH connection whose host key must be the pinned one."""
+    """An SSH connection whose host key must be the pinned one: else what the cloud tells of it, or
+    the one that requests here ask for."""
     sock = socket.create_connection((instance.host, instance.port), timeout=10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     transport = paramiko.Transport(sock)
     try:
-        transport.connect(
-            username=user, pkey=(key or user_key()).load(), hostkey=(pinned or host_key()).load()
-        )
+        expected = pinned.load() if pinned else _expected(instance)
+        transport.connect(username=user, pkey=(key or user_key()).load(), hostkey=expected)
         yield transport
     finally:
         transport.close()
         sock.close()
+
+
+def _expected(instance: Instance) -> paramiko.Ed25519Key:
+    if not instance.host_public_key:
+        return host_key().load()
+    return paramiko.Ed25519Key(data=base64.b64decode(instance.host_public_key.split()[1]))
 
 
 @dataclass(frozen=True)

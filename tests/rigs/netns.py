@@ -23,7 +23,6 @@ from typing import Any
 from providers.local import tree
 from spotd.demo.box import Box, BoxError, wait_for
 from tests.rigs import cgroups
-from tests.rigs.bucket import Bucket
 from tests.rigs.netns_machine import HOME, HOST_KEY, SSHD_CONFIG, SSHD_LOG, port_of
 from tests.rigs.processes import below
 
@@ -56,20 +55,28 @@ def run(*command: str, check: bool = True) -> str:
 
 
 class Network:
-    """A bridge for machines, with this computer as their gateway."""
+    """A bridge for machines, with this computer as their gateway; one that is `apart` has no way
+    to it nor from it."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, apart: bool = False) -> None:
+        self.apart = apart
         self.bridge = f"{NAME}{number}"
         self.network = NETWORKS[number]
         self.gateway = str(self.network[1])
 
     def lay(self) -> None:
         """Raises RuntimeError when there is one already."""
-        run("ip", "link", "add", self.bridge, "type", "bridge")
+        # By itself a bridge takes over the lowest address of its ports: whenever a machine came or
+        # went, all others would have a wrong one for their gateway, for seconds.
+        address = f"02:53:00:00:00:{int(self.bridge.removeprefix(NAME)):02x}"
+        run("ip", "link", "add", self.bridge, "address", address, "type", "bridge")
         me = tree.read_process(os.getpid())
         assert me is not None
         run("ip", "link", "set", self.bridge, "alias", f"{me.pid} {me.started}")
-        run("ip", "addr", "add", f"{self.gateway}/{self.network.prefixlen}", "dev", self.bridge)
+        if self.apart:  # else what is sent there would go wherever this computer sends the rest
+            run("ip", "route", "replace", "unreachable", str(self.network))
+        else:
+            run("ip", "addr", "add", f"{self.gateway}/{self.network.prefixlen}", "dev", self.bridge)
         run("ip", "link", "set", self.bridge, "up")
         self.group = cgroups.make(self.bridge)
         (self.group / "boxes").mkdir()
@@ -107,20 +114,24 @@ class Network:
         theirs = Path(f"/proc/{process.pid}/ns/net")
         try:
             wait_for("a network of its own", lambda: theirs.readlink() != mine, 10)
-            found = Machine(self, "computer", host, process.pid)
-            peer = ["peer", "name", "eth0", "netns", str(process.pid)]
-            run("ip", "link", "add", found.port, "type", "veth", *peer)
-            run("ip", "link", "set", found.port, "master", self.bridge, "up")
-            for words in (
-                f"addr add {host}/{self.network.prefixlen} dev eth0",
-                "link set eth0 up",
-                "link set lo up",
-            ):
-                run(*found.within, "ip", *words.split())
-            yield found
+            yield self.plug_in("computer", host, process.pid)
         finally:
             process.kill()
             process.wait()
+
+    def plug_in(self, name: str, host: str, pid: int, card: str = "eth0") -> Machine:
+        """A cable from the network that process `pid` is in, with an address for it."""
+        found = Machine(self, name, host, pid)
+        peer = ["peer", "name", card, "netns", str(pid)]
+        run("ip", "link", "add", found.port, "type", "veth", *peer)
+        run("ip", "link", "set", found.port, "master", self.bridge, "up")
+        for words in (
+            f"addr add {host}/{self.network.prefixlen} dev {card}",
+            f"link set {card} up",
+            "link set lo up",
+        ):
+            run(*found.within, "ip", *words.split())
+        return found
 
     def keep(self, pid: int) -> None:
         """A process that is to end with this network, should nobody else end it."""
@@ -134,6 +145,7 @@ class Network:
         for port in Path(f"/sys/class/net/{self.bridge}/brif").glob("*"):
             run("ip", "link", "del", port.name, check=False)  # it may go with its machine
         run("ip", "link", "del", self.bridge)
+        run("ip", "route", "del", "unreachable", str(self.network), check=False)
 
     def owned(self) -> bool:
         """Whether the process that laid it still runs."""
@@ -143,23 +155,23 @@ class Network:
 
 
 @contextmanager
-def network() -> Iterator[Network]:
+def network(*, apart: bool = False) -> Iterator[Network]:
     """One of one's own, for the length of the block."""
     require()
-    laid = _lay()
+    laid = _lay(apart)
     try:
         yield laid
     finally:
         laid.clear()
 
 
-def _lay() -> Network:
+def _lay(apart: bool) -> Network:
     with _LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sweep()
         for number in range(len(NETWORKS)):
             if not Path(f"/sys/class/net/{NAME}{number}").exists():
-                laid = Network(number)
+                laid = Network(number, apart=apart)
                 laid.lay()
                 return laid
     raise RuntimeError(f"there are {len(NETWORKS)} networks of others: {NAME}0 and so on")
@@ -318,22 +330,13 @@ class RealBox(Box):
         network: Network,
         *arguments: Any,
         disk: str = "512m",
-        bucket: Bucket | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*arguments, **more)
         self.network = network
-        self.bucket = bucket
-        self.store_options = bucket.options if bucket else {}
-        if bucket:
-            self._settings += store_settings(bucket, self.folder / "bucket-key")
         (self.folder / "checkpoints").mkdir(exist_ok=True)
         shared = [self.folder / "checkpoints"]
         self.cloud_options = network.cloud_options(self.folder, shared, disk)
-
-    @property
-    def checkpoints_url(self) -> str:
-        return self.bucket.url if self.bucket else super().checkpoints_url
 
     def _spawn(self, *arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
         process = super()._spawn(*arguments, **more)
@@ -343,19 +346,6 @@ class RealBox(Box):
     def machine(self, instance_id: str) -> Machine:
         """Raises BoxError when it was never there."""
         return machine_of(self, self.network, instance_id)
-
-
-def store_settings(bucket: Bucket, key: Path) -> str:
-    """The section of a box's configuration; its secret goes into the file `key`."""
-    options = dict(bucket.options)
-    lines = []
-    for name in ("access_key_id", "secret_access_key"):
-        key.write_text(options.pop(name))  # the same for both
-        lines.append(f'{name}_file = "{key}"')
-    lines += [f'{name} = "{value}"' for name, value in options.items()]
-    return "\n".join(
-        ["", "[stores.bucket]", f'url = "{bucket.url}"', "[stores.bucket.options]", *lines, ""]
-    )
 
 
 def machine_of(cloud: Box, network: Network, instance_id: str) -> Machine:

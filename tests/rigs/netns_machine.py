@@ -25,7 +25,7 @@ from typing import Any
 
 from providers.local import tree
 from providers.local.dialects import document_for
-from providers.local.documents import Facts
+from providers.local.documents import Facts, NoticeDocument
 from providers.local.link import ControlLink
 from providers.local.metadata import MetadataServer
 from providers.local.power import POWER_OFF
@@ -39,6 +39,7 @@ HOST_KEY = "/etc/ssh/machine_key"
 SSHD_LOG = "/var/log/machine-sshd"
 START_S = 30.0
 LayOut = Callable[[Mapping[str, Any], Mapping[str, Any]], None]  # ground, configuration
+Documents = Callable[[Mapping[str, Any], ControlLink], NoticeDocument]
 _NEW_NET, _NEW_NS, _NEW_UTS = 0x40000000, 0x00020000, 0x04000000
 
 # The layer of the disk is laid out before it is put over the computer's own files.
@@ -89,9 +90,17 @@ def main(argv: list[str]) -> int:
     return be_machine(argv, _lay_out, _WAIT)
 
 
-def be_machine(argv: list[str], lay_out: LayOut, init: str) -> int:
+def plain_documents(config: Mapping[str, Any], control: ControlLink) -> NoticeDocument:
+    """The local cloud's own."""
+    acknowledged = lambda name: control.tell("acknowledged", notice_id=name)  # noqa: E731
+    return document_for(Facts.from_data(config["facts"]), acknowledged)
+
+
+def be_machine(
+    argv: list[str], lay_out: LayOut, init: str, documents: Documents = plain_documents
+) -> int:
     """Be the machine until the control link ends. `lay_out` puts the image on its disk, `init` is
-    the script that is its first process."""
+    the script that is its first process, `documents` what its metadata service tells."""
     ground = json.loads(Path(argv[0]).read_text())
     control = ControlLink(socket.socket(fileno=int(argv[1])))
     config = json.load(sys.stdin)
@@ -103,9 +112,7 @@ def be_machine(argv: list[str], lay_out: LayOut, init: str) -> int:
     _plug_in(ground, config["host"], host_net)
     _make_disk(ground, config)
     lay_out(ground, config)
-    acknowledged = lambda name: control.tell("acknowledged", notice_id=name)  # noqa: E731
-    document = document_for(Facts.from_data(config["facts"]), acknowledged)
-    metadata = MetadataServer(bind(METADATA, 80), document, control.tell)
+    metadata = MetadataServer(bind(METADATA, 80), documents(config, control), control.tell)
     run = (ground, config, init, control, metadata)
     threading.Thread(target=_run, args=run, daemon=True).start()
     while order := control.receive():

@@ -152,7 +152,7 @@ def _lay_out(files: Path) -> None:
     (files / "opt/spotd/pyvenv.cfg").write_text("home = /opt/python/bin\n")
     # Of /opt/packages no *.pth file is read, so that an editable install there leads nowhere.
     (site / "spotd.pth").write_text("/opt/source\n/opt/packages\n")
-    for name, entry in (("spotd", "spotd.command:entry"), ("spotctl", "spotd.cli:main")):
+    for name, entry in (("spotd", "spotd.__main__:entry"), ("spotctl", "spotd.cli:main")):
         module, _, function = entry.partition(":")
         words = f"from {module} import {function}; sys.exit({function}())"
         program = programs / name

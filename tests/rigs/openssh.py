@@ -36,6 +36,7 @@ PermitRootLogin prohibit-password
 _START = """
 set -eu
 mount --bind "$1/home" /root
+mount -t tmpfs -o mode=1777 shm /dev/shm
 mkdir -p /run/sshd
 exec /usr/sbin/sshd -D -f "$1/sshd_config" -E "$1/log"
 """

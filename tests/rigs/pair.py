@@ -16,6 +16,7 @@ from typing import Any
 from spotd.demo.box import Box
 from spotd.store.sql import open_store
 from tests.rigs.cable import Cable
+from tests.rigs.forked import ForkedBox
 from tests.rigs.postgres import Postgres
 
 # Every write of offers is a duty's, and names who then has that duty. Which box writes is known by
@@ -32,7 +33,7 @@ CREATE TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON offers FOR EACH ROW EXECU
 """
 
 
-class Twin(Box):
+class Twin(ForkedBox):
     """One of the two. `box` is its name; both have the cloud's box's store for checkpoints."""
 
     def __init__(self, folder: Path, box: str, cloud: Box, settings: str, cable: Cable) -> None:

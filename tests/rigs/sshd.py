@@ -1,6 +1,7 @@
 """A machine that can be reached by SSH: a process of its own, real commands, a folder as its home.
 
-Run as a program it is the machine: configuration on stdin, its port on stdout, until stdin ends.
+Run as a program it is the machine: its configuration, and two file descriptors: where it listens,
+and what is closed when it is to end.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +18,10 @@ from pathlib import Path
 
 from spotd.act.ssh import Address
 from spotd.vault import JobKeys, KeyPair, host_key
+from tests.rigs.forks import Fork, nursery
 
 TOKEN = "t-1"
+LOADED = ("providers.local.reaper", "providers.local.sshd", "spotd.act.ssh", "spotd.vault")
 
 
 @dataclass
@@ -29,7 +31,8 @@ class Machine:
     home: Path
     port: int
     keys: JobKeys
-    process: subprocess.Popen[bytes] = field(repr=False)
+    process: Fork = field(repr=False)
+    _alive: int = field(repr=False)  # our end of its last descriptor
 
     @property
     def host(self) -> KeyPair:
@@ -54,12 +57,11 @@ class Machine:
             self.process.wait()
 
     def close(self) -> None:
-        """Stop, and let go of its pipes."""
+        """Stop, and let go of it."""
         self.stop()
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.close()
-        self.process.stdout.close()
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
 
 
 def keys(seed: int = 1) -> JobKeys:
@@ -81,40 +83,40 @@ def start(home: Path, port: int = 0, *, path: str = "") -> Machine:
     """Start a machine; it answers when this returns."""
     home.mkdir(parents=True, exist_ok=True)
     job = keys()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.rigs.sshd"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin
-    assert process.stdout
     config = {
         "user": "spotd",
         "public_key": job.user.public,
         "host_private_key": host_key(job, TOKEN).private,
-        "port": port,
         "home": str(home),
         "path": path or os.environ["PATH"],
     }
-    process.stdin.write(json.dumps(config).encode() + b"\n")
-    process.stdin.flush()
-    return Machine(home, int(process.stdout.readline()), job, process)
+    theirs, alive = os.pipe()
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
+        bound.listen()  # who connects from now on is waited for
+        port = bound.getsockname()[1]
+        fds = (bound.fileno(), theirs)
+        place, log = Path.cwd(), Path(f"{home}.log")
+        words = [json.dumps(config)]
+        process = nursery(*LOADED).fork("tests.rigs.sshd", words, os.environ, place, log, fds)
+    os.close(theirs)
+    return Machine(home, port, job, process, alive)
 
 
 def main() -> None:
     from providers.local.reaper import Reaper
     from providers.local.sshd import Login, SshServer
 
-    config = json.loads(sys.stdin.readline())
-    bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind(("127.0.0.1", config["port"]))
+    config, listener, alive = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    bound = socket.socket(fileno=listener)
     environment = {name: config[name] for name in ("home", "path")}
     environment = {name.upper(): value for name, value in environment.items()}
     # As every machine that is but a process says: who ends logins there ends none of this computer.
     environment["SPOTD_LOCAL_INSTANCE"] = "machine"
     server = SshServer(bound, Login.from_data(config), environment, Reaper(), lambda: None)
     server.start()
-    print(bound.getsockname()[1], flush=True)
-    sys.stdin.read()
+    os.read(alive, 1)
 
 
 if __name__ == "__main__":

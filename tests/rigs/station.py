@@ -24,6 +24,7 @@ from spotd.store.sql import SqlStore, open_store
 from spotd.vault import JobKeys
 from spotd.wire import START, AgentConfig, Command, JournalEntry, StartDocument, parse_line
 from tests.rigs import processes, sshd
+from tests.rigs.tables import with_tables
 from tests.spotd.store import build
 from trainer.agent.places import find_places
 
@@ -47,7 +48,7 @@ class Station:
     def __init__(self, folder: Path, bundle: Bundle) -> None:
         self.clock = SystemClock()
         self.store: SqlStore = open_store(
-            f"sqlite:///{folder}/spotd.db",
+            with_tables(folder / "spotd.db"),
             now=self.clock.now_us,
             notify=lambda: None,
             deployment_factory=lambda: "d0",
@@ -57,6 +58,7 @@ class Station:
         self.machine = sshd.start(folder / "home")
         self.followers: list[Follower] = []
         self.heartbeat_s = 0.2
+        self.spec: dict[str, Any] = {}  # what the job asks for beside what all do
 
     @property
     def keys(self) -> JobKeys:
@@ -72,7 +74,7 @@ class Station:
         """A row in the store for a machine that the cloud says is up."""
         now_us = self.clock.now_us()
         node = build.new_node(token=sshd.TOKEN, requested_at_us=now_us)
-        build.placed(self.store, "j1", node)
+        build.placed(self.store, "j1", node, **self.spec)
         self.store.record_launched(NODE, "i-1", now_us)
         port = self.machine.port
         seen = build.instance(node, "i-1", port=port)

@@ -60,10 +60,13 @@ def test_a_machine_has_an_address_a_disk_and_a_name_of_its_own_and_is_switched_o
     tmp_path: Path,
 ) -> None:
     with netns.network() as net, netns.RealBox(net, tmp_path, disk="32m") as box:
+        gateway = Path(f"/sys/class/net/{net.bridge}/address")
+        before = gateway.read_text()
         box.start_cloud()
         cloud = LocalCloud("local", box.cloud_url, "aws", "d", token_file=box.token_file)
         machine = launch_running(cloud, "t")
         wait_for("it to boot", lambda: state(box)["booted_at_us"], LIMIT_S)
+        assert gateway.read_text() == before, "machines come and go, and others go on reaching it"
         assert (machine.host, machine.port) == (str(net.network[2]), 22)
         said = run(machine, "hostname; echo mine > /etc/mine; df --output=size -m / | tail -1")
         name, size = said.out.split()

@@ -31,7 +31,7 @@ from trainer.fence import Fence
 from trainer.job import Job
 from trainer.link import Link
 from trainer.progress import Progress
-from trainer.shards import read_manifest
+from trainer.saver.reading import read_manifest
 
 STEP_S = 0.1
 RATE = 0.05

@@ -104,10 +104,14 @@ def players(count: int) -> Iterator[ProcessPoolExecutor]:
 
 def _begin() -> None:
     quiet()
-    gc.freeze()  # what was imported stays
-    gc.set_threshold(GARBAGE)
+    _collect_seldom()
     Finalize(None, close_stores, exitpriority=10)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _collect_seldom() -> None:
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(GARBAGE)
 
 
 def _end_with_parent() -> None:
@@ -131,9 +135,13 @@ def play(cases: Iterable[Case], processes: int | None = None) -> Iterator[Result
             yield from pool.map(attempt, wanted)
         return
     quiet()
+    before = gc.get_threshold()
+    _collect_seldom()
     try:
         yield from map(attempt, wanted)
     finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
         close_stores()
 
 

@@ -25,7 +25,6 @@ from spotd.model import (
     EffectKind,
     Event,
     HeadSeen,
-    HealthSpec,
     Job,
     LeaveReason,
     Limits,
@@ -38,6 +37,7 @@ from spotd.model import (
 from spotd.plan import AddNode, Change, ChangeJob, ChangeNode, OpenAttempt, Plan
 from spotd.states import NodeState
 from spotd.store.base import AuditOutcome, AuditRow, DisabledUser, SecretRow, Store
+from spotd.verdicts import HealthSpec
 from spotd.wire import JOURNAL_KINDS
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell, instance, new_node, offer, said, spec, submission
@@ -374,6 +374,7 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     lambda c: ("record_absent", c.node().id, c.moment()): 2,
     lambda c: ("record_booted", c.node().id, c.moment()): 4,
     lambda c: ("record_told", c.node().id, c.random.choice(list(EffectKind)), c.now_us, "now"): 4,
+    lambda c: ("record_lent", c.node().id, c.now_us, c.moment()): 2,
     lambda c: ("record_heard", {c.node().id: c.moment(), c.node().id: c.moment()}): 4,
     lambda c: ("record_link", c.node().id, c.random.choice((0, c.moment()))): 4,
     lambda c: ("record_offers", c.random.choice(("aws", "gcp")), c.offers(), c.moment()): 5,

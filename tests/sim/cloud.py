@@ -6,7 +6,7 @@ alive are what would have been paid for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,7 +29,9 @@ from providers.base import (
     RejectedError,
     ThrottledError,
 )
+from providers.images import Image
 from tests.sim.faults import Faults
+from tests.sim.images import SimImages
 from tests.sim.kernel import Kernel
 
 FORGOTTEN_S = 600.0  # a terminated machine is listed for that long
@@ -118,27 +120,31 @@ class Zone:
     spot_microusd_per_h: int
     room: int  # machines that can still be had
     on_sale: bool = True
+    _sold: dict[tuple[CapacityType, int], Offer] = field(default_factory=dict)
 
     def offers(self) -> Iterator[Offer]:
-        for kind, price in (
-            (CapacityType.SPOT, self.spot_microusd_per_h),
-            (CapacityType.ON_DEMAND, LIST_PRICE),
-        ):
-            if self.on_sale or kind is CapacityType.ON_DEMAND:
-                yield Offer(
-                    provider=self.provider,
-                    region=self.region,
-                    zone=self.name,
-                    instance_type=TYPE,
-                    capacity_type=kind,
-                    price_microusd_per_h=price,
-                    list_microusd_per_h=LIST_PRICE,
-                    accelerator="H100",
-                    accelerator_count=8,
-                    cpus=192.0,
-                    memory_gib=2048.0,
-                    cloud=self.provider,
-                )
+        if self.on_sale:
+            yield self._offer(CapacityType.SPOT, self.spot_microusd_per_h)
+        yield self._offer(CapacityType.ON_DEMAND, LIST_PRICE)
+
+    def _offer(self, kind: CapacityType, price: int) -> Offer:
+        """The same object as long as it says the same."""
+        if (kind, price) not in self._sold:
+            self._sold[kind, price] = Offer(
+                provider=self.provider,
+                region=self.region,
+                zone=self.name,
+                instance_type=TYPE,
+                capacity_type=kind,
+                price_microusd_per_h=price,
+                list_microusd_per_h=LIST_PRICE,
+                accelerator="H100",
+                accelerator_count=8,
+                cpus=192.0,
+                memory_gib=2048.0,
+                cloud=self.provider,
+            )
+        return self._sold[kind, price]
 
 
 class SimCloud:
@@ -158,6 +164,7 @@ class SimCloud:
         self.notice_s = notice_s
         self.rented: dict[str, Rented] = {}  # all there ever were
         self._living: dict[str, Rented] = {}
+        self._alive: tuple[Rented, ...] = ()  # the same
         self._remembered: dict[str, Rented] = {}  # that a listing may show, ended or not
         self.calls: list[tuple[int, str, str]] = []  # (when, verb, token or id): every mutation
         self.out = False  # the whole cloud answers nothing
@@ -168,6 +175,7 @@ class SimCloud:
         self._hear_told: list[Callable[[Rented], None]] = []
         self._hear_renewed: list[Callable[[Rented], None]] = []
         self._hear_ended: list[Callable[[Rented], None]] = []
+        self.images = SimImages(kernel)
         self.litters = False  # whether its machines leave disks and addresses behind
         self.left: dict[str, Left] = {}
         self.looks = 0  # at leftovers, whose answer was heard and whose discards arrived
@@ -244,6 +252,7 @@ class SimCloud:
         rented.machine = self._make_machine(rented)
         for books in (self.rented, self._living, self._remembered):
             books[rented.id] = rented
+        self._alive = tuple(self._living.values())
         self._by_token[request.token, request.region] = rented
         zone.room -= spot
         for hear in self._hear_created:
@@ -327,6 +336,20 @@ class SimCloud:
         if left is not None:
             self.hear_discarded(leftover_id, left)
 
+    # --- images of machines
+
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+        self._admit()
+        return self.images.make(self.rented.get(instance_id), name, tags)
+
+    def list_images(self) -> list[Image]:
+        self._admit()
+        return self.images.all()
+
+    def remove_image(self, image_id: str) -> None:
+        self._admit()
+        self.images.remove(image_id)
+
     def _leave(self, rented: Rented) -> None:
         """A disk or an address of it stays, more often than not."""
         random, request = self._faults.stream(f"litter/{self.name}"), rented.request
@@ -402,6 +425,7 @@ class SimCloud:
             return
         rented.ended_us, rented.ended_by = self._kernel.now_us, why
         del self._living[rented.id]
+        self._alive = tuple(self._living.values())
         rented.machine.power_off()
         if rented.request.capacity_type is CapacityType.SPOT:
             self.zones[rented.request.zone].room += 1
@@ -427,5 +451,6 @@ class SimCloud:
         if rented.notices.pop(notice_id, None) is not None:
             rented.machine.withdraw(notice_id)
 
-    def alive(self) -> list[Rented]:
-        return list(self._living.values())
+    def alive(self) -> tuple[Rented, ...]:
+        """Those that cost something now, oldest first."""
+        return self._alive

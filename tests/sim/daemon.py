@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from unittest.mock import patch
 
 from providers.base import (
@@ -28,6 +28,7 @@ from providers.base import (
     ProviderError,
     UnknownOutcome,
 )
+from providers.images import Image
 from spotd.act.alerts import Delivery, Route
 from spotd.act.effects import World
 from spotd.clock import Listening, SystemClock
@@ -73,7 +74,7 @@ _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
     | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
-    | {"quarantine"}
+    | {"quarantine", "images"}
 )
 
 
@@ -83,6 +84,16 @@ class SimClock(SystemClock):
     def __init__(self, kernel: Kernel, ahead_us: Callable[[], int]) -> None:
         super().__init__(lambda: (kernel.now_us + ahead_us()) * 1000, lambda: kernel.now_us * 1000)
         self._kernel = kernel
+        self._ahead_us = ahead_us
+        self._asked = (-1, 0)  # when it was asked last, and how wrong it was then
+
+    def now_us(self) -> int:
+        """Within a moment the product's own clock says the same, however often it is asked."""
+        asked = (self._kernel.now_us, self._ahead_us())
+        if asked == self._asked:
+            return self._now_us
+        self._asked = asked
+        return super().now_us()
 
     def monotonic_s(self) -> float:
         return self._kernel.now_us / 1e6
@@ -138,6 +149,17 @@ class CloudClient:
         self._call("discard", lambda: self._cloud.discard(leftover_id))
         self._cloud.looks += 1
 
+    def make_image(self, instance_id: str, name: str, tags: Mapping[str, str]) -> Image:
+        return self._call("image", lambda: self._cloud.make_image(instance_id, name, tags))
+
+    def images(self) -> Sequence[Image]:
+        if not self._cloud.images.made:
+            return ()  # nobody bakes in this run
+        return self._call("images", self._cloud.list_images)
+
+    def remove_image(self, image_id: str) -> None:
+        self._call("remove image", lambda: self._cloud.remove_image(image_id))
+
     def _call(self, what: str, act: Callable[[], T]) -> T:
         return self._net.call(
             f"{self.name} {what}",
@@ -150,8 +172,7 @@ class CloudClient:
         )
 
 
-@dataclass(frozen=True)
-class Duty:
+class Duty(NamedTuple):
     """A duty as its holder knows it."""
 
     name: str
@@ -168,10 +189,15 @@ class StoreClient:
         self._boundary = boundary
         self._duty = duty
         self._store = outside.store.fenced(duty.name, duty.epoch) if duty else outside.store
+        self._fenced: dict[str, tuple[int, StoreClient]] = {}  # by duty, the last epoch's
 
     def fenced(self, duty: str, epoch: int) -> StoreClient:
         """See Store.fenced."""
-        return StoreClient(self._outside, self._boundary, Duty(duty, epoch))
+        known = self._fenced.get(duty)
+        if known is None or known[0] != epoch:
+            client = StoreClient(self._outside, self._boundary, Duty(duty, epoch))
+            known = self._fenced[duty] = epoch, client
+        return known[1]
 
     def hold_duty(self, now_us: int) -> None:
         """See Store.hold_duty."""
@@ -216,16 +242,19 @@ class StoreClient:
         return method(*args, **more)
 
     def _write(self, name: str, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        out = self._outside
         self._boundary(f"before {name}")
-        result = self._read(method, *args, **more)
+        if out.store_away:
+            raise StoreUnavailableError("the database does not answer")
+        result = method(*args, **more)
         if name in ("take_duty", "take_duties"):
             taken = result if name == "take_duties" else {args[0]: result}
             for duty, epoch in taken.items():
                 if epoch is not None:
-                    self._outside.on_duty_taken(Duty(duty, epoch), args[3])
+                    out.on_duty_taken(Duty(duty, epoch), args[3])
         elif self._duty is not None:
-            self._outside.on_duty_write(self._duty, name)
-        if self._outside.faults.strikes("commit_unknown"):
+            out.on_duty_write(self._duty, name)
+        if out.faults.strikes("commit_unknown"):
             raise StoreUnavailableError("the connection was lost at COMMIT")
         self._boundary(f"after {name if result or name != 'claim' else 'a look'}")
         return result

@@ -36,17 +36,28 @@ class Faults:
     def __init__(self, seed: int, strengths: Mapping[str, float]) -> None:
         self._seed = seed
         self._strengths = dict(strengths)
+        self._live = {name: strength for name, strength in strengths.items() if strength > 0.0}
         self._streams: dict[str, Random] = {}
         self.fired: Counter[str] = Counter()
         # How often each should have struck by now: the sum of its chances, and of its moments.
         self.expected: dict[str, float] = dict.fromkeys(strengths, 0.0)
-        self.calm = False  # the last part of a run: nothing fails any more
+        self._calm = False
+
+    @property
+    def calm(self) -> bool:
+        """The last part of a run: nothing fails any more."""
+        return self._calm
+
+    def calm_down(self) -> None:
+        """From here on nothing fails."""
+        self._calm, self._live = True, {}
 
     def stream(self, name: str) -> Random:
         """The random numbers of that name; the same for the same seed, whatever else is drawn."""
-        if name not in self._streams:
-            self._streams[name] = Random(f"{self._seed}/{name}")
-        return self._streams[name]
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = Random(f"{self._seed}/{name}")
+        return found
 
     def enabled(self) -> frozenset[str]:
         """Those that this run may meet."""
@@ -54,12 +65,12 @@ class Faults:
 
     def on(self, name: str) -> bool:
         """Whether it may happen at all in this run, and now."""
-        return not self.calm and self._strengths.get(name, 0.0) > 0.0
+        return name in self._live
 
     def strikes(self, name: str) -> bool:
         """Draw once for one call."""
-        strength = 0.0 if self.calm else self._strengths.get(name, 0.0)
-        if strength <= 0.0:
+        strength = self._live.get(name)
+        if strength is None:
             return False
         self.expected[name] += strength
         if self.stream(name).random() >= strength:

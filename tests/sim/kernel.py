@@ -41,6 +41,7 @@ class Task:
         self._kernel = kernel
         self._run = run
         self._greenlet = greenlet(self._main, parent=kernel.scheduler)
+        self.go_on = self._greenlet.switch  # until it gives way; by the scheduler alone
         self.woken = 0  # counts its turns: a wake-up meant for an earlier wait is void
 
     def _main(self) -> None:
@@ -49,11 +50,6 @@ class Task:
         finally:
             self.process.tasks.pop(self, None)
             self._kernel.forget(self)
-
-    def step(self) -> None:
-        """Go on until it gives way; by the scheduler alone."""
-        self.woken += 1
-        self._greenlet.switch()
 
     def end(self) -> None:
         """Unwind it where it stands; by the scheduler alone."""
@@ -68,6 +64,7 @@ class Kernel:
         self.now_us = EPOCH_US
         self.events = 0
         self.scheduler = getcurrent()
+        self._give_way = self.scheduler.switch
         self._order = itertools.count()
         # When, in which order, and what: something that happens, or the wake-up of a task that has
         # not had another turn since. (No closure for those: they are nearly everything.)
@@ -120,13 +117,19 @@ class Kernel:
 
     def wait_until(self, at_us: int) -> None:
         """Give way until then, or until somebody wakes this task."""
-        task = self.task()
-        self._wake(task, at_us)
-        self._give_way(task)
+        task, now_us = self.task(), self.now_us
+        until_us = max(now_us, at_us)
+        heappush(self._queue, (until_us, next(self._order), task, task.woken))
+        self._give_way()
+        if not task.process.alive:
+            raise Killed
 
     def wait(self) -> None:
         """Give way until somebody wakes this task."""
-        self._give_way(self.task())
+        task = self.task()
+        self._give_way()
+        if not task.process.alive:
+            raise Killed
 
     def wake(self, task: Task) -> None:
         """What the task waits for may have come."""
@@ -134,11 +137,12 @@ class Kernel:
 
     def task(self) -> Task:
         """Who runs now. Raises RuntimeError outside of every task, and Killed in a dead one."""
-        if self._current is None:
+        task = self._current
+        if task is None:
             raise RuntimeError("only a task may wait")
-        if not self._current.process.alive:
+        if not task.process.alive:
             raise Killed
-        return self._current
+        return task
 
     @property
     def current(self) -> Task | None:
@@ -167,12 +171,13 @@ class Kernel:
 
     def run(self, until_us: int) -> None:
         """Let everything happen that is due until then. Raises what it was told to fail with."""
-        while self._queue and self._queue[0][0] <= until_us:
-            self.now_us, _, what, turn = heappop(self._queue)
-            if type(what) is Task:
-                self._step(what, turn)
-            else:
+        queue = self._queue
+        while queue and queue[0][0] <= until_us:
+            self.now_us, _, what, turn = heappop(queue)
+            if type(what) is not Task:
                 what()
+            elif what.woken == turn:
+                self._step(what)
             self.events += 1
             if self._failure is not None:
                 raise self._failure
@@ -181,25 +186,17 @@ class Kernel:
     def _wake(self, task: Task, at_us: int) -> None:
         heappush(self._queue, (max(at_us, self.now_us), next(self._order), task, task.woken))
 
-    def _step(self, task: Task, turn: int) -> None:
+    def _step(self, task: Task) -> None:
         process = task.process
-        if task.woken != turn or not process.alive:
+        if not process.alive:
             return
         if process.frozen_until_us > self.now_us:
-            then = (process.frozen_until_us, next(self._order), task, turn)
+            then = (process.frozen_until_us, next(self._order), task, task.woken)
             heappush(self._queue, then)
             return
+        task.woken += 1
         self._current = task
         try:
-            task.step()
-        except Killed:
-            pass
+            task.go_on()
         finally:
             self._current = None
-
-    def _give_way(self, task: Task) -> None:
-        self._current = None
-        self.scheduler.switch()
-        self._current = task
-        if not task.process.alive:
-            raise Killed

@@ -186,10 +186,14 @@ class SimLink:
 
         return self._call(f"{command.name} {node.id}", machine, obey, deadline_s)
 
+    def clean(self, node: Node, keys: JobKeys, prepared_file: str, deadline_s: float) -> None:
+        machine = self._machine(node)
+        self._call(f"clean {node.id}", machine, machine.clean, deadline_s)
+
     def connect(self, node: Node, keys: JobKeys) -> SimConnection:
         """Raises SshError."""
         machine = self._machine_at(node.host)
-        if machine is None or not machine.reachable:
+        if machine is None or not machine.reachable or machine.cleaned:
             self._kernel.sleep(CONNECT_S if machine is not None and machine.cut_off else 0.1)
             raise SshUnreachableError(f"{node.host} does not answer")
         self._kernel.sleep(0.2)
@@ -211,6 +215,8 @@ class SimLink:
         machine = self._machine_at(node.host)
         if machine is None:
             raise LinkError(f"{node.host} does not answer")
+        if machine.cleaned:
+            raise LinkError(f"{node.host} refuses the job's key")
         return machine
 
     def _call(self, what: str, machine: SimMachine, act: Callable[[], T], limit_s: float) -> T:

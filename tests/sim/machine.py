@@ -85,6 +85,7 @@ class SimMachine:
         self.was_alone = False  # for so long that its dead-man ended what ran
         self.mute_us = 0  # when it last could not be heard, as far as anybody looked
         self.agent: SimAgent | None = None
+        self.cleaned = False  # it lets nobody in any more
         self.switch_off: Callable[[], None] = lambda: None  # what its dead-man does
         self.left_alone: Callable[[], None] = lambda: None  # it hears why a program is stopped
         self.notices: dict[str, Notice] = {}
@@ -119,6 +120,12 @@ class SimMachine:
         goes = any(n.kind is not NoticeKind.REBALANCE for n in self.notices.values())
         heard = self.reachable and self.metadata_up and self.agent is not None
         return heard and not goes and self.agent is not None and self.agent.trains
+
+    def clean(self) -> None:
+        """Its disk becomes an image: the agent ends, and the keys go."""
+        self.cleaned = True
+        if self.agent is not None:
+            self.agent.die()
 
     def power_on(self) -> None:
         self.process.alive = True
@@ -272,6 +279,10 @@ class SimAgent:
         start = parse_start(command.data)
         if self._over:
             return
+        if start.bake:
+            self._over = True
+            self._kernel.spawn(self._machine.process, self._set_up)
+            return
         left_us = self._kernel.now_us + int(start.claim_deadline_s * 1e6)
         if self._trainer is None:
             self._trainer = Trainer(self._machine, self, start)
@@ -279,6 +290,12 @@ class SimAgent:
             self._kernel.spawn(self._machine.process, self._trainer.run)
         else:
             self._trainer.claim_by(start.claim, left_us)
+
+    def _set_up(self) -> None:
+        """All that a bake does."""
+        self._kernel.sleep(self._machine.random.uniform(*SETUP_S))
+        self.say(wire.SETUP, {"status": "ok", "seconds": 1.0})
+        self.exited(wire.EXIT_FINISHED)
 
     def _stop(self, reason: str) -> None:
         trainer = self._trainer
@@ -372,6 +389,7 @@ class Trainer:
         self._claim = start.claim
         self._claim_us = 0
         self._saves_s = 0.0
+        self._policy = policy_of(start, SAVE_S[1], STEP_S)
         self._step = 0
         self._told_step = 0  # progress was told up to here
         self._told_us = 0
@@ -395,7 +413,7 @@ class Trainer:
             self._claim, self._claim_us = claim, deadline_us
 
     def policy(self) -> Policy:
-        return policy_of(self._start, self._saves_s or SAVE_S[1], STEP_S)
+        return self._policy
 
     def run(self) -> None:
         """To the end of the program; its last words are its exit code."""
@@ -512,6 +530,7 @@ class Trainer:
         head = self._insist(lambda: fence.commit(manifest, released=released or final))
         took_s = (self._kernel.now_us - began_us) / 1e6
         self._saves_s = max(self._saves_s, min(took_s, 60.0))
+        self._policy = policy_of(self._start, self._saves_s or SAVE_S[1], STEP_S)
         data = {"step": self._step, "manifest": head.current.manifest, "bytes": 0}
         data |= {"digest": head.current.digest, "stage_s": 0.0, "write_s": took_s}
         data |= {"trigger": trigger, "released": head.released, "final": final}

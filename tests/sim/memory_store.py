@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from providers.base import Instance, Notice, Offer, Scope
+from spotd.decide.cadence import Life
 from spotd.model import (
     Desired,
     EffectKind,
     Event,
     HeadSeen,
-    HealthSpec,
     Job,
     Limits,
     Market,
@@ -35,6 +35,7 @@ from spotd.store.base import (
     JournalBatch,
     PricePoint,
     ProgressRow,
+    RouteRow,
     SegmentRow,
     Store,
     StoreUnavailableError,
@@ -45,6 +46,7 @@ from spotd.store.duties import Fence
 from spotd.store.engine import BrokenRuleError
 from spotd.store.leaks import Owned, Past
 from spotd.store.listing import Listing
+from spotd.verdicts import HealthSpec
 from tests.sim.memory import (
     alerts,
     commit,
@@ -59,7 +61,7 @@ from tests.sim.memory import (
     views,
 )
 from tests.sim.memory import ledger as segment_rows
-from tests.sim.memory.access import MemoryAccess
+from tests.sim.memory.kept_images import MemoryImages
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -67,7 +69,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class MemoryStore(MemoryAccess):
+class MemoryStore(MemoryImages):
     """See `spotd.store.base.Store`. `notify` is called after every transaction that made a job due.
 
     While `away` is true every method but `close` raises StoreUnavailableError.
@@ -114,6 +116,12 @@ class MemoryStore(MemoryAccess):
     def due(self, now_us: int) -> dict[str, int]:
         """The jobs that are due, claimed or not, and since when: for who judges."""
         return {job_id: at_us for job_id, at_us in self._tables.due.items() if at_us <= now_us}
+
+    def node_of(self, token: str) -> Node | None:
+        """The node of that token: for who judges."""
+        tables = self._tables
+        node_id = tables.tokens.get(token)
+        return None if node_id is None else tables.nodes[node_id]
 
     def next_wake_us(self) -> int | None:
         return jobs.next_wake_us(self._here())
@@ -182,6 +190,9 @@ class MemoryStore(MemoryAccess):
     def record_told(self, node_id: str, effect: EffectKind, at_us: int, claim: str = "") -> None:
         self._write(nodes.record_told, node_id, effect, at_us, claim)
 
+    def record_lent(self, node_id: str, at_us: int, until_us: int) -> None:
+        self._write(nodes.record_lent, node_id, at_us, until_us)
+
     def record_head(self, job_id: str, head: HeadSeen) -> None:
         self._write(jobs.record_head, job_id, head)
 
@@ -202,6 +213,9 @@ class MemoryStore(MemoryAccess):
 
     def price_history(self, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
         return market.price_history(self._here(), offer_keys, since_us)
+
+    def lift_refusals(self, code: str, offer_keys: Collection[str], at_us: int) -> int:
+        return self._write(market.lift_refusals, code, offer_keys, at_us)
 
     def record_cloud_notices(self, provider: str, notices: Sequence[Notice], at_us: int) -> None:
         self._write(listing.record_cloud_notices, provider, notices, at_us)
@@ -254,6 +268,18 @@ class MemoryStore(MemoryAccess):
     def events(self, job_id: str | None, after_id: int = 0, limit: int = 500) -> list[EventRow]:
         return record.events(self._here(), job_id, after_id, limit)
 
+    def last_event(self, job_id: str, kind: str) -> EventRow | None:
+        return record.last_event(self._here(), job_id, kind)
+
+    def events_of(self, job_id: str, kinds: Sequence[str], since_us: int = 0) -> list[EventRow]:
+        return record.events_of(self._here(), job_id, kinds, since_us)
+
+    def image_digest(self, job_id: str) -> str:
+        return record.image_digest(self._here(), job_id)
+
+    def lives(self, since_us: int) -> list[Life]:
+        return record.lives(self._here(), since_us)
+
     def segments(self, job_id: str | None = None) -> list[SegmentRow]:
         return segment_rows.segments(self._here(), job_id)
 
@@ -304,6 +330,9 @@ class MemoryStore(MemoryAccess):
 
     def due_alerts(self, now_us: int, limit: int) -> list[AlertRow]:
         return alerts.due_alerts(self._here(), now_us, limit)
+
+    def route_rows(self) -> list[RouteRow]:
+        return alerts.route_rows(self._here())
 
     def mark_alerts(
         self, rows: Sequence[AlertRow], sent_at_us: int, next_at_us: int, error: str

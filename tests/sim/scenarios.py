@@ -49,8 +49,25 @@ def _cancelled(world: SimWorld) -> None:
     world.kernel.after(400.0, partial(world.desire, late, Desired.CANCEL))
 
 
+def _baked(world: SimWorld) -> None:
+    """An image is baked, once by a machine that is taken away while it is made."""
+    bake = {"bake": "torch", "setup": "make", "checkpoint": CheckpointSpec(store="")}
+    world.submit("job", 0, alternatives=(ANYWHERE,), **bake)
+    world.kernel.after(1.0, partial(_take_when_begun, world))
+
+
+def _take_when_begun(world: SimWorld) -> None:
+    for cloud in world.clouds.values():
+        if cloud.images.made:
+            for rented in cloud.alive():
+                cloud.end(rented, "died")
+            return
+    world.kernel.after(5.0, partial(_take_when_begun, world))
+
+
 SCENARIOS: Mapping[str, Callable[[SimWorld], None]] = {
     "preempted": _preempted,
     "hedged": _hedged,
     "cancelled": _cancelled,
+    "baked": _baked,
 }

@@ -53,6 +53,7 @@ READS: dict[str, Callable[[Store, int], object]] = {
     "progress": lambda store, _: [store.progress(job, 5) for job in JOBS],
     "offsets": lambda store, _: [store.log_offsets(job) for job in JOBS],
     "alerts": lambda store, now_us: store.due_alerts(now_us + 3600 * S, 99),
+    "routes": lambda store, _: store.route_rows(),
     "times": lambda store, _: (store.next_wake_us(), store.newest_us()),
     "throughput": lambda store, now_us: store.recent_throughput(now_us),
     "audit": lambda store, now_us: (store.audit(0), store.audit(now_us - 60 * S, 9, 3)),

@@ -21,7 +21,7 @@ CASES = [
     # A machine was hidden from two listings, two minutes apart, and what was listed in between died
     # with its daemon before it was on record: it was gone while it trained. (Found by seed 2 of
     # "stale", which tells another story since other things changed.)
-    (Case(2, "gaps"), "a pause counts as missing"),
+    (Case(3, "gaps"), "a pause counts as missing"),
     # 18 preemptions in an hour met the only job that had machines. It asked for two side by side,
     # and again where it was taken away: 31 machines, which its judge called a loop. It turns to
     # other clouds since; a loop in that weather is found all the same.
@@ -63,6 +63,9 @@ ALONE = [
     # The simulator's own: the answers to three renewals in a row were lost, so that nobody could
     # tell the agent; its judge counted that as time in which somebody looks after it.
     Case(3683, "deserted"),
+    # An older copy of the database had a machine as coming that trained. Its time to come up was
+    # over, and one try to start its agent failed, of slow SSH: it was ended.
+    Case(5281, "restored"),
 ]
 
 

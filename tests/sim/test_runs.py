@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -30,7 +31,7 @@ def _result(case: Case) -> Result:
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_nothing_is_violated(profile: str) -> None:
     """One seed of each kind; `make sim` plays many."""
-    result = _result(Case(1, profile, hours=4.0))
+    result = _result(Case(1, profile, hours=2.0))
     assert result.violation is None, result.tail
 
 
@@ -68,6 +69,14 @@ def test_a_run_is_the_same_in_every_process() -> None:
         )
         traces.append(json.loads(done.stdout)["trace"])
     assert traces[0] == traces[1]
+
+
+def test_who_plays_here_collects_garbage_as_before_when_it_is_over() -> None:
+    before = gc.get_threshold()
+    during = [gc.get_threshold() for _ in play([Case(1, "calm", hours=0.01)], 1)]
+    assert during != [before]
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
 
 
 def test_another_seed_is_another_run() -> None:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.sim.zoo import report
+from tests.sim.zoo import BUGS, report
 from tests.sim.zoo.bug import Bug
 
 
@@ -22,3 +22,15 @@ def test_a_bug_that_is_not_found_fails(
     told = capsys.readouterr().out
     assert "NOT FOUND" in told
     assert "0 of 1 found" in told
+
+
+def test_the_page_has_every_bug() -> None:
+    assert report.known_seeds().keys() == {bug.name for bug in BUGS}
+
+
+def test_the_known_seed_is_played_first_and_the_others_where_it_finds_nothing() -> None:
+    [bug] = [bug for bug in BUGS if bug.name == "all chosen"]
+    seed = report.known_seeds()[bug.name]
+    assert seed > 0
+    hunts = [report.hunt(bug, known) for known in (seed, 0)]
+    assert [(found.seed, found.played) for found in hunts] == [(seed, 1), (seed, seed + 1)]

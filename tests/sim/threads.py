@@ -16,11 +16,13 @@ T = TypeVar("T")
 
 
 class _Waiters:
-    """Tasks that wait for the same thing, first come first."""
+    """Tasks that wait for the same thing, or have since it was there last: first come first."""
+
+    __slots__ = ("_kernel", "tasks")
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._tasks: deque[Task] = deque()
+        self.tasks: dict[Task, None] = {}
 
     def wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Give way until `ready`, or until the time is over; whether it is ready."""
@@ -29,7 +31,7 @@ class _Waiters:
         while not ready():
             if end_us is not None and kernel.now_us >= end_us:
                 return False
-            self._tasks.append(kernel.task())
+            self.tasks[kernel.task()] = None
             if end_us is None:
                 kernel.wait()
             else:
@@ -38,10 +40,9 @@ class _Waiters:
 
     def wake(self) -> None:
         """Have everybody look again."""
-        if self._tasks:
-            tasks, self._tasks = self._tasks, deque()
-            for task in tasks:
-                self._kernel.wake(task)
+        tasks, self.tasks = self.tasks, {}
+        for task in tasks:
+            self._kernel.wake(task)
 
 
 class Lock:
@@ -58,7 +59,8 @@ class Lock:
 
     def release(self) -> None:
         self._held = False
-        self._waiters.wake()
+        if self._waiters.tasks:
+            self._waiters.wake()
 
     def __enter__(self) -> bool:
         if self._held:
@@ -68,11 +70,13 @@ class Lock:
 
     def __exit__(self, *_error: object) -> None:
         self._held = False
-        self._waiters.wake()
+        if self._waiters.tasks:
+            self._waiters.wake()
 
 
 class Event:
     def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._set = False
         self._waiters = _Waiters(kernel)
 
@@ -81,13 +85,28 @@ class Event:
 
     def set(self) -> None:
         self._set = True
-        self._waiters.wake()
+        if self._waiters.tasks:
+            self._waiters.wake()
 
     def clear(self) -> None:
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._waiters.wait(self.is_set, timeout)
+        if self._set:
+            return True
+        kernel, waiters = self._kernel, self._waiters
+        if timeout is None:
+            while not self._set:
+                waiters.tasks[kernel.task()] = None
+                kernel.wait()
+            return True
+        end_us = kernel.now_us + int(timeout * 1e6)
+        while kernel.now_us < end_us:
+            waiters.tasks[kernel.task()] = None
+            kernel.wait_until(end_us)
+            if self._set:
+                return True
+        return False
 
 
 class Condition(Lock):
@@ -106,7 +125,8 @@ class Condition(Lock):
         return predicate()
 
     def notify_all(self) -> None:
-        self._changed.wake()
+        if self._changed.tasks:
+            self._changed.wake()
 
 
 class Thread:
@@ -143,7 +163,8 @@ class Queue(Generic[T]):
 
     def put(self, item: T) -> None:
         self._items.append(item)
-        self._waiters.wake()
+        if self._waiters.tasks:
+            self._waiters.wake()
 
     def qsize(self) -> int:
         return len(self._items)

@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from sqlalchemy import bindparam
+
+from spotd.model import Node
+from spotd.store import schema
 from spotd.store.base import Store
+from spotd.store.rows import nodes_query, read_nodes
 from spotd.store.sql import SqlStore, open_store
 from tests.rigs import postgres
 from tests.rigs.memory import MEMORY
@@ -75,6 +80,19 @@ def _prepare(url: str) -> None:
 
 def _sql(url: str, now_us: Callable[[], int], notify: Callable[[], None]) -> SqlStore:
     return open_store(url, now=now_us, notify=notify, deployment_factory=lambda: DEPLOYMENT)
+
+
+_OF_TOKEN = nodes_query(schema.nodes.c.token == bindparam("token"))
+
+
+def node_of(store: Store, token: str) -> Node | None:
+    """The row that was to have the machine of that token. No daemon asks this: it is for who judges
+    machines by it, as often as every look."""
+    if isinstance(store, MemoryStore):
+        return store.node_of(token)
+    assert isinstance(store, SqlStore)
+    found = store._database.glance(lambda conn: read_nodes(conn, _OF_TOKEN, {"token": token}))
+    return found[0] if found else None
 
 
 TIERS = {"memory": memory, "sqlite": sqlite, "postgresql": postgresql}

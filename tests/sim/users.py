@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from providers.base import OfferRequest
-from spotd.model import CheckpointSpec, Desired, HealthSpec
+from spotd.model import CheckpointSpec, Desired
+from spotd.verdicts import HealthSpec
 from tests.sim.profiles import Profile
 from tests.sim.world import BUCKET, SimWorld
 

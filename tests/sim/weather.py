@@ -36,7 +36,7 @@ class Weather:
     def clear_up(self) -> None:
         """From here on nothing fails; what is broken mends."""
         world = self._world
-        self._faults.calm = True
+        self._faults.calm_down()
         world.bucket.away = world.store_away = False
         for cloud in world.clouds.values():
             cloud.out = cloud.rejects_credentials = False

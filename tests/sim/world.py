@@ -18,6 +18,7 @@ from tests.sim.machine import SimMachine, Watch
 from tests.sim.net import Net
 from tests.sim.objects import Bucket, BucketClient
 from tests.sim.people import People
+from tests.sim.tiers import node_of
 
 CLOUDS = {"aws": 120.0, "gcp": 30.0, "azure": 30.0}  # seconds from a notice to the end
 REGIONS, ZONES = 2, 2
@@ -107,10 +108,12 @@ class SimWorld:
 
     def tell(self, what: str) -> None:
         """Something happened that others can see: part of the trace."""
-        self._told.append((self.kernel.now_us, what))
-        if len(self._told) >= KEPT:
+        told = self._told
+        told.append((self.kernel.now_us, what))
+        if len(told) >= KEPT:
             self._digest_told()
-        self.comment(what)
+        if self.hear is not None:
+            self.comment(what)
 
     def comment(self, what: str) -> None:
         """What stands behind what happened: for who hears, and no part of the trace."""
@@ -198,10 +201,7 @@ class SimWorld:
 
     def node_of(self, token: str) -> Node | None:
         """The node that was to have this machine, as the store has it now."""
-        return next((node for node in self._nodes() if node.token == token), None)
-
-    def _nodes(self) -> list[Node]:
-        return [node for job_id in self.steps for node in self.store.job_nodes(job_id)]
+        return node_of(self.store, token)
 
     def _zones(self, cloud: str) -> list[Zone]:
         random = self.faults.stream(f"market/{cloud}")

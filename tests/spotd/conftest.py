@@ -22,7 +22,7 @@ def quick_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_stage(quick_folder: Path) -> Iterator[Callable[[], Stage]]:
+def make_stage(quick_folder: Path) -> Iterator[Callable[..., Stage]]:
     """Makes stages; each has its own store, clouds and time."""
     yield from stages(quick_folder)
 
@@ -31,3 +31,9 @@ def make_stage(quick_folder: Path) -> Iterator[Callable[[], Stage]]:
 def stage(make_stage: Callable[[], Stage]) -> Stage:
     """One stage."""
     return make_stage()
+
+
+@pytest.fixture
+def sql_stage(make_stage: Callable[..., Stage]) -> Stage:
+    """One whose store is a database."""
+    return make_stage(sql=True)

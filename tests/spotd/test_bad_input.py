@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotd.demo.box import Box
+from tests.rigs.forked import ForkedBox
 
 pytestmark = pytest.mark.xdist_group("daemon")
 
@@ -26,7 +27,10 @@ spotd:
 @pytest.fixture(scope="module")
 def box() -> Iterator[Box]:
     """A daemon on three local clouds."""
-    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name, Box(Path(name)) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name,
+        ForkedBox(Path(name)) as made,
+    ):
         made.start()
         yield made
 
@@ -57,7 +61,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "a store that is none": (
         GOOD.replace("file:///tmp/none", "my-bucket"),
         2,
-        ["spotd.checkpoint.store", "write file:///folder or s3://bucket"],
+        ["spotd.checkpoint.store", "write file:///folder, or s3://, gs:// or az://bucket"],
     ),
     "a secret without a value": (GOOD + "secrets: {HF_TOKEN: null}\n", 2, ["HF_TOKEN", "--secret"]),
     "no run": (GOOD.replace("run: sleep 1000\n", ""), 2, ["run"]),

@@ -400,7 +400,7 @@ def test_a_start_asks_no_more_of_the_database_than_that_it_can_be_one(
 
 
 def test_a_reader_that_has_enough_is_no_failure() -> None:
-    program = f"{sys.executable} -m spotd.command --help | true; echo ${{PIPESTATUS[0]}}"
+    program = f"{sys.executable} -m spotd --help | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
 

@@ -15,6 +15,7 @@ import pytest
 from providers.stores.local import LocalStore
 from spotd.beginning import MOVED
 from spotd.demo.box import Box, wait_for
+from tests.rigs.forked import ForkedBox
 
 LIMIT_S = 60.0
 
@@ -29,7 +30,7 @@ spotd:
 
 
 def spotd(box: Box, *words: str) -> None:
-    command = [sys.executable, "-m", "spotd.command", *words, "--config", str(box.config_path)]
+    command = [sys.executable, "-m", "spotd", *words, "--config", str(box.config_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=LIMIT_S, env=box.environ(), check=False
     )
@@ -67,8 +68,8 @@ def test_a_copy_beside_the_original_touches_nothing_until_that_is_gone() -> None
             "[timing]\nclaim_every_s = 1.0\noffers_every_s = 0.5\nsurvey_every_s = 1.0"
         )
         with (
-            Box(Path(name) / "one", settings=settings) as one,
-            Box(Path(name) / "copy", settings=settings) as copy,
+            ForkedBox(Path(name) / "one", settings=settings) as one,
+            ForkedBox(Path(name) / "copy", settings=settings) as copy,
         ):
             one.start()
             copy.cloud_url, copy.token_file = one.cloud_url, one.token_file
@@ -106,8 +107,8 @@ def test_a_folder_that_was_copied_with_all_that_is_in_it_begins_in_quarantine() 
     """The claim lies in that folder, too, and says nothing of the other."""
     with (
         tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name,
-        Box(Path(name) / "one") as one,
-        Box(Path(name) / "copy") as copy,
+        ForkedBox(Path(name) / "one") as one,
+        ForkedBox(Path(name) / "copy") as copy,
     ):
         one.start()
         one.kill_daemon()

@@ -34,6 +34,7 @@ from spotd.model import S
 from spotd.store.base import LostDutyError
 from spotd.store.sql import open_store
 from tests.rigs import slack
+from tests.rigs.forked import ForkedBox
 from tests.rigs.manager import Manager
 from tests.rigs.processes import alive
 
@@ -68,9 +69,9 @@ def cloud() -> Iterator[Box]:
 
 
 @pytest.fixture
-def box(cloud: Box, folder: Path) -> Iterator[Box]:
+def box(cloud: Box, folder: Path) -> Iterator[ForkedBox]:
     """A daemon's box at that cloud, nothing started."""
-    with Box(folder, settings="[timing]\noffers_every_s = 0.5\nsurvey_every_s = 1.0") as made:
+    with ForkedBox(folder, settings="[timing]\noffers_every_s = 0.5\nsurvey_every_s = 1.0") as made:
         made.cloud_url, made.token_file = cloud.cloud_url, cloud.token_file
         yield made
 
@@ -204,7 +205,7 @@ def test_what_trained_while_the_daemon_was_away_for_long_trains_on(
 ) -> None:
     """For longer than the silence after which a node is given up."""
     timing = "survey_every_s = 1.0\nsuspect_after_s = 8\nlost_after_s = 12"
-    with Box(folder, settings=f"[timing]\noffers_every_s = 0.5\n{timing}") as box:
+    with ForkedBox(folder, settings=f"[timing]\noffers_every_s = 0.5\n{timing}") as box:
         box.cloud_url, box.token_file = cloud.cloud_url, cloud.token_file
         box.start_daemon()
         job_id = box.submit(script(box.folder), "r1")
@@ -266,7 +267,7 @@ def test_a_database_without_its_master_key_is_refused(box: Box) -> None:
 
 
 def test_with_every_cloud_down_it_starts_and_goes_on_when_they_come_back(folder: Path) -> None:
-    with Box(folder, settings="[timing]\noffers_every_s = 0.5") as box:
+    with ForkedBox(folder, settings="[timing]\noffers_every_s = 0.5") as box:
         box.start_cloud()
         assert box.cloud is not None
         box.cloud.kill()
@@ -287,7 +288,8 @@ def test_with_every_cloud_down_it_starts_and_goes_on_when_they_come_back(folder:
         ended_cleanly(box, signal.SIGINT)
 
 
-def test_under_nohup_it_outlives_its_terminal(box: Box) -> None:
+def test_under_nohup_it_outlives_its_terminal(box: ForkedBox) -> None:
+    box.forking = False
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which a child inherits
     try:
         box.start_daemon()
@@ -303,7 +305,7 @@ def test_when_its_terminal_is_closed_it_ends(box: Box) -> None:
     """Elsewhere the same signal has the configuration read anew (test_reload.py)."""
     box.write_config()
     ours, its = pty.openpty()
-    command = [sys.executable, "-m", "spotd.command", "run", "-c", str(box.config_path)]
+    command = [sys.executable, "-m", "spotd", "run", "-c", str(box.config_path)]
     with (box.folder / "daemon.log").open("ab") as log:
         box.daemon = subprocess.Popen(
             ["setsid", "--ctty", *command], stdin=its, stdout=log, stderr=log

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotd.demo.box import Box
+from tests.rigs.forked import ForkedBox
 from tests.spotd.store.test_damage import damage
 
 LIMIT_S = 60.0
@@ -18,13 +19,16 @@ LIMIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Box]:
-    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name, Box(Path(name)) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name,
+        ForkedBox(Path(name)) as made,
+    ):
         made.start_cloud()
         yield made
 
 
 def spotd(box: Box, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "spotd.command", *words, "--config", str(box.config_path)]
+    command = [sys.executable, "-m", "spotd", *words, "--config", str(box.config_path)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=LIMIT_S, env=box.environ(), check=False
     )

@@ -24,6 +24,7 @@ from providers.base import (
     Provider,
     UnknownOutcome,
 )
+from providers.codes import Codes
 from spotd.clock import SystemClock
 from spotd.duties import FIRST_OFFERS_S, Duties, Schedule
 from spotd.model import S
@@ -110,6 +111,18 @@ def test_every_duty_is_done_again_and_again(stage: Stage) -> None:
         wait_until(lambda: calls(stage, "renew"))
         for verb in ("list", "offers", "notices"):
             wait_until(lambda verb=verb: calls(stage, verb) >= 4)
+
+
+def test_what_an_adapter_came_upon_is_told_without_a_duty(stage: Stage) -> None:
+    """Another daemon may have all duties: it does not know what this one was answered."""
+    codes = Codes("EC2", ())
+    stage.clouds["aws"].remarks = codes.remarks  # type: ignore[attr-defined]
+    codes.error("New", "words")
+    with (
+        at_work(Office(stage, NEVER, "other")),
+        at_work(Office(stage, replace(NEVER, notices_s=0.1), "me")),
+    ):
+        wait_until(lambda: any(row.event.kind == "remark" for row in stage.store.events(None)))
 
 
 def test_what_is_due_is_renewed_at_the_start(stage: Stage) -> None:

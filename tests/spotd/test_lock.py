@@ -14,6 +14,7 @@ import pytest
 from spotd.demo.box import Box
 from spotd.errors import UserError
 from spotd.lock import hold, hold_database
+from tests.rigs.forked import ForkedBox
 
 LIMIT_S = 60.0
 
@@ -36,7 +37,10 @@ def test_a_database_is_locked_by_whatever_name(tmp_path: Path) -> None:
 @pytest.fixture
 def box() -> Iterator[Box]:
     """With clouds that do not answer; that matters to nobody here."""
-    with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name, Box(Path(name)) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name,
+        ForkedBox(Path(name)) as made,
+    ):
         made.cloud_url = "http://127.0.0.1:9"
         made.token_file.parent.mkdir(parents=True)
         made.token_file.write_text("t")
@@ -59,7 +63,7 @@ def test_a_second_daemon_is_refused(box: Box) -> None:
         written = written.replace(f'"{box.socket_path}"', f'"{box.folder}/{sock}"')
         database = f'[database]\nurl = "sqlite:///{box.folder}/{file}"\n'
         config.write_text(written + database)
-        command = [sys.executable, "-m", "spotd.command", "run", "--config", str(config)]
+        command = [sys.executable, "-m", "spotd", "run", "--config", str(config)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1
         assert text in done.stderr

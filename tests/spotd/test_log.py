@@ -144,6 +144,16 @@ def test_ordinary_text_is_left_as_it_is() -> None:
     assert Redactor().clean(text) == text
 
 
+def test_a_token_that_has_a_known_secret_in_it_is_hidden_whole() -> None:
+    hide = Redactor()
+    hide.register("canary")
+    assert hide.clean("ghr_canaryCANARY99!") == "ghr_[hidden]!"
+    assert hide.clean("Bearer abcanary.CANARY99") == "Bearer [hidden]"
+    assert hide.clean("refused IQoJb3JpZ2luX2VjEcanaryXVzLXdlc3Qt=:") == (
+        "refused IQoJb3JpZ2lu[hidden]:"
+    )
+
+
 def test_a_registered_secret_is_hidden_line_by_line_longest_first() -> None:
     hide = Redactor()
     hide.register("abcdef")

@@ -15,6 +15,7 @@ import pytest
 from spotd.demo.box import Box, wait_for
 from spotd.errors import UserError
 from tests.rigs import slack as receiver
+from tests.rigs.forked import ForkedBox
 from tests.rigs.manager import Manager
 from tests.rigs.pair import machines
 from tests.rigs.processes import alive
@@ -58,7 +59,7 @@ def manager(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
 @pytest.fixture
 def box(cloud: Box, folder: Path, manager: Manager) -> Iterator[Box]:
     """A daemon at work, which systemd listens to."""
-    with Box(folder, settings=SETTINGS) as made:
+    with ForkedBox(folder, settings=SETTINGS) as made:
         made.cloud_url, made.token_file = cloud.cloud_url, cloud.token_file
         made.start_daemon()
         wait_for("READY", lambda: manager.hears(b"READY=1"), LIMIT_S)

@@ -15,6 +15,7 @@ import pytest
 from spotd.cli.app import run as spotctl
 from spotd.command import main as spotd
 from spotd.demo.box import Box, wait_for
+from tests.rigs.forked import ForkedBox
 from tests.rigs.pair import machines
 from tests.rigs.processes import alive
 
@@ -43,7 +44,7 @@ def cloud(folder: Path) -> Iterator[Box]:
 def make_box(folder: Path, cloud: Box) -> Box:
     """A control box; packages and logs are kept outside of it, as a bucket would."""
     store = f'[deployment]\nstore = "file://{folder.parent}/store"\n'
-    box = Box(folder, settings=f"{store}[timing]\n{TIMING}")
+    box = ForkedBox(folder, settings=f"{store}[timing]\n{TIMING}")
     box.cloud_url, box.token_file = cloud.cloud_url, cloud.token_file
     return box
 

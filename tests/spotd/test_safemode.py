@@ -12,6 +12,7 @@ import pytest
 
 from spotd.demo.box import Box, wait_for
 from spotd.safemode import FILE, SafeMode, SafeModeSettings
+from tests.rigs.forked import ForkedBox
 from tests.spotd.stage import HandClock
 
 LIMIT_S = 60.0
@@ -102,7 +103,7 @@ def box() -> Iterator[Box]:
     )
     with (
         tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name,
-        Box(Path(name), settings=settings) as made,
+        ForkedBox(Path(name), settings=settings) as made,
     ):
         made.start_cloud()
         yield made

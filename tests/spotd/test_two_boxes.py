@@ -34,13 +34,19 @@ def cloud() -> Iterator[Box]:
         yield box
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Postgres]:
+    """Each pair has a database of its own there."""
+    with postgres.running() as found:
+        yield found
+
+
 @pytest.fixture
-def pair(cloud: Box) -> Iterator[Pair]:
+def pair(cloud: Box, server: postgres.Postgres) -> Iterator[Pair]:
     for name in ("pids", "finish"):
         (cloud.folder / name).unlink(missing_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name,
-        postgres.running() as server,
         running_pair(Path(name), server, cloud, TIMING) as running,
     ):
         yield running

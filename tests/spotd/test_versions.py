@@ -1,7 +1,8 @@
 """spotd is upgraded, taken back and upgraded again under jobs that train: the whole program of the
 version before, its schema and its agents, against ours.
 
-`SPOTD_UPGRADE_JOBS=3 pytest tests/spotd/test_versions.py` does it with fewer.
+`make soak` does it with 20 jobs, by SPOTD_UPGRADE_JOBS; here are as many as have a fate of their
+own: one is cancelled, one is moved by us, one stays, and those that come later.
 """
 
 from __future__ import annotations
@@ -35,19 +36,28 @@ from tests.rigs.pair import machines
 from tests.rigs.processes import alive, carrying
 from tests.spotd.store.build import NOW, new_node, offer, placed, view
 from trainer.fence import read_head
-from trainer.shards import read_manifest
+from trainer.saver.reading import read_manifest
 
-JOBS = int(os.environ.get("SPOTD_UPGRADE_JOBS", "20"))
+JOBS = int(os.environ.get("SPOTD_UPGRADE_JOBS", "4"))
 LIMIT_S = 120.0 + 5.0 * JOBS
 OURS = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.xdist_group("daemon")
 
 
+def program_of(code: Path) -> str:
+    """The module that is the daemon of that version."""
+    return "spotd" if (code / "spotd" / "__main__.py").exists() else "spotd.command"
+
+
 class Versions(Box):
     """A box on which either version of spotd can be installed."""
 
     code = OURS
+
+    @property
+    def program(self) -> str:  # type: ignore[override]
+        return program_of(self.code)
 
     def install(self, code: Path) -> None:
         """Start the daemon of that version."""
@@ -65,7 +75,7 @@ class Versions(Box):
 
     def refusal(self, code: Path) -> str:
         """What that version says instead of starting."""
-        command = [str(self.python), "-m", "spotd.command", "run", "-c", str(self.config_path)]
+        command = [str(self.python), "-m", program_of(code), "run", "-c", str(self.config_path)]
         environ = super().environ() | {"PYTHONPATH": str(code)}
         done = subprocess.run(
             command, env=environ, cwd=self.folder, capture_output=True, text=True, check=False

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from spotd.addresses import AddressError, find_address
-from spotd.webhook import SLACK_HOSTS, WebhookError, is_webhook, post
+from spotd.webhook import SLACK_HOSTS, WebhookError, is_webhook, post, reach
 
 HOST = "hooks.example"
 PATH = "/services/T0/B0/canary-of-a-webhook"
@@ -190,3 +190,30 @@ def test_somebody_else_at_the_address_gets_nothing(
             send(port)
         assert told == []
         assert "canary" not in str(caught.value)
+
+
+def test_an_address_is_reached_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names(monkeypatch, "127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with relay(tmp_path, HOST) as (port, told):
+        reach(f"https://{HOST}:{port}{PATH}")
+        assert told == []
+    with pytest.raises(WebhookError, match="cannot be reached: Connection refused") as caught:
+        reach(f"https://{HOST}:{port}{PATH}")
+    assert "canary" not in str(caught.value)
+    with pytest.raises(WebhookError, match="nothing is sent there"):
+        reach(f"https://{SLACK_HOSTS[0]}{PATH}")
+
+
+def test_one_that_cannot_prove_who_it_is_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names(monkeypatch, "127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with (
+        relay(tmp_path, "thief.example") as (port, _),
+        pytest.raises(WebhookError, match="cannot be reached"),
+    ):
+        reach(f"https://{HOST}:{port}{PATH}")

@@ -18,10 +18,23 @@ MANIFEST = wire.Manifest(
     step=10,
     created_at_us=1,
     world_size=1,
-    shards=(wire.Shard("k", 4, "xxh3:0"),),
-    tensors=(wire.TensorLayout("w", "float32", (1,), 0, 0, 4),),
+    streams=(wire.Stream((wire.Shard("k", 4, 4, ("0",)),)),),
+    tensors=(wire.TensorLayout("w", "float32", (1,), (wire.Block((0,), (1,), 0, 0),)),),
     state={"lr": 0.1},
 )
+FIRST_MANIFEST = {
+    "job": "j1",
+    "generation": 1,
+    "step": 10,
+    "created_at_us": 1,
+    "world_size": 1,
+    "shards": [{"key": "k", "size": 4, "digest": "xxh3:0"}],
+    "tensors": [
+        {"name": "w", "dtype": "float32", "shape": [1], "shard": 0, "offset": 0, "nbytes": 4}
+    ],
+    "state": {"lr": 0.1},
+    "final": False,
+}
 START = wire.StartDocument(
     job_name="gpt",
     num_nodes=1,
@@ -65,6 +78,10 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[Any], object]]] = {
         lines(wire.parse_head),
     ),
     "manifest": (json.loads(MANIFEST.to_bytes()), lines(wire.parse_manifest)),
+    "manifest of version 1": (
+        {"manifest": FIRST_MANIFEST, "version": 1},
+        lines(wire.parse_manifest),
+    ),
     "start": (json.loads(json.dumps(START.to_data())), wire.parse_start),
     "here": (json.loads(wire.Here(60.0).to_line()), lines(wire.parse_here)),
     "config": (json.loads(json.dumps(CONFIG.to_data())), wire.parse_agent_config),
@@ -101,7 +118,23 @@ def test_every_surprise_is_a_wire_error(name: str) -> None:
     assert refused > len(SURPRISES)
 
 
-@pytest.mark.parametrize("member", ["shards", "tensors"])
+def test_a_manifest_of_version_1_is_what_it_would_be_now() -> None:
+    data = json.dumps({"manifest": FIRST_MANIFEST, "version": 1}).encode()
+    assert wire.parse_manifest(data) == MANIFEST
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [{"chunk": 0}, {"chunk": 3}, {"digests": []}, {"digests": ["0", "0"]}, {"size": 5}],
+)
+def test_digests_cover_their_shard(shard: dict[str, Any]) -> None:
+    value = json.loads(MANIFEST.to_bytes())
+    value["manifest"]["streams"][0]["shards"][0].update(shard)
+    with pytest.raises(wire.WireError, match="digests for its bytes"):
+        wire.parse_manifest(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("member", ["streams", "tensors"])
 def test_a_member_that_is_no_object_is_told(member: str) -> None:
     value = {"manifest": {**DOCUMENTS["manifest"][0]["manifest"], member: [1]}}
     with pytest.raises(wire.WireError, match=r"1 is not an object with a field"):

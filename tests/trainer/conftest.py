@@ -1,5 +1,5 @@
 """The stores' fixtures, for the tests of what is built on them."""
 
-from tests.providers.stores.conftest import bucket
+from tests.providers.conftest import azurite, bucket, gcs
 
-__all__ = ["bucket"]
+__all__ = ["azurite", "bucket", "gcs"]

@@ -106,6 +106,12 @@ class AgentEnd:
         assert found, f"no {kind} within {timeout_s} s; heard {[m.kind for m in self.messages]}"
         return found
 
+    def wait_left(self, timeout_s: float = 40.0) -> None:
+        """Until all who were connected have gone, the saver of a killed program included."""
+        with self._changed:
+            gone = self._changed.wait_for(lambda: not self._lines, timeout_s)
+        assert gone, f"still connected after {timeout_s} s"
+
     def of(self, kind: str) -> list[dict[str, Any]]:
         with self._changed:
             return [message.data for message in self.messages if message.kind == kind]
@@ -143,12 +149,14 @@ class AgentEnd:
             with self._changed:
                 if line in self._lines:
                     self._lines.remove(line)
+                    self._changed.notify_all()
 
 
 @dataclass
 class Trainer:
-    """Starts generations of one job; `env` overrides what spotd would set. `fresh`: each in an
-    interpreter of its own, where what happens before torch is there matters."""
+    """Starts generations of one job; `env` overrides what spotd would set, and `loaded` is what
+    torch is loaded with. `fresh`: each in an interpreter of its own, where what happens before
+    torch is there matters."""
 
     folder: Path
     steps: int = 40
@@ -159,6 +167,7 @@ class Trainer:
     module: str = "trainer.train"
     fresh: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    loaded: Mapping[str, str] = field(default_factory=dict)
     started: list[Process] = field(default_factory=list)
 
     @property
@@ -183,22 +192,21 @@ class Trainer:
             **self.env,
         }
         log = self.folder / "out.log"
-        if self.fresh or self.ranks > 1:
+        if self.fresh:
             process = self._interpreter(arguments, env, log)
         else:
-            process = nursery().fork(self.module, arguments, env, self.folder, log)
+            module = self.module
+            if self.ranks > 1:
+                arguments, module = [str(self.ranks), module, *arguments], "tests.rigs.ranks"
+            place = nursery(**self.loaded)
+            process = place.fork(module, arguments, env | self.loaded, self.folder, log)
         self.started.append(process)
         return process
 
     def _interpreter(self, arguments: list[str], env: dict[str, str], log: Path) -> Process:
-        launcher = ["-m", self.module]
-        if self.ranks > 1:
-            nodes = ["--nproc-per-node", str(self.ranks), "--rdzv-backend", "c10d"]
-            where = ["--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
-            launcher = ["-m", "torch.distributed.run", *nodes, *where, *launcher]
         with log.open("ab") as file:
             return subprocess.Popen(
-                [sys.executable, *launcher, *arguments],
+                [sys.executable, "-m", self.module, *arguments],
                 env=env,
                 cwd=self.folder,
                 stdout=file,

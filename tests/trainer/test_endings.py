@@ -13,11 +13,15 @@ import pytest
 import torch
 
 from providers.stores import open_store
-from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, RELEASED
+from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, PLAN, RELEASED
 from tests.trainer.rig import AgentEnd, Trainer
-from tests.trainer.test_checkpoint import Gate, Rig, until
+from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, until
 from trainer import train
+from trainer.checkpoint import Checkpointer
 from trainer.fence import read_head
+from trainer.hook.spotd_hook.line import Line
+from trainer.job import Job
+from trainer.planning import Planning
 from trainer.world import World
 
 
@@ -62,45 +66,68 @@ def test_only_rank_0_knows_the_end_without_being_told(monkeypatch: pytest.Monkey
     second.leave()
 
 
-@pytest.mark.parametrize(("left_s", "waited_s"), [(4.0, 3.0), (1.0, 0.5), (-1.0, -0.5)])
+@pytest.mark.parametrize(("left_s", "waited_s"), [(4.0, 3.0), (1.0, 0.5), (-1.0, 0.0)])
 def test_a_last_save_that_overruns_leaves_time_to_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_s: float, waited_s: float
 ) -> None:
     store = Gate(open_store(tmp_path.as_uri()))
-    rig = Rig(store, 1)
-    rig.save_and_wait(5)
+    rig = Rig(tmp_path / "s", store, 1, claim=False)
+    checkpointer = Checkpointer(
+        lambda: Line(str(rig.path)),
+        job_id="job",
+        generation=1,
+        pieces=PIECES,
+        size=SIZE,
+        report=rig.note,
+    )
+    assert checkpointer.claim("now", 0.0) is not None
+
+    def save(step: int, _: str = "", *, released: bool = False) -> None:
+        state = {"config": CONFIG}
+        checkpointer.save(
+            step, lambda memory, _: fill(memory, step), state, trigger="t", released=released
+        )
+
+    save(5)
+    assert checkpointer.drain(20)
     store.entered.clear()
     store.open.clear()
     waited: list[float] = []
     said: list[str] = []
 
-    def overrun(timeout_s: float) -> bool:
+    def overrun(timeout_s: float, again: object) -> bool:
         waited.append(timeout_s)
         return False
 
-    monkeypatch.setattr(rig.checkpointer, "drain", overrun)
-    monkeypatch.setattr(train, "STOP", SimpleNamespace(left_s=left_s, reason="a notice"))
-    rig.save(9, released=True)  # under way
+    monkeypatch.setattr(checkpointer, "drain", overrun)
+    stop: Any = SimpleNamespace(left_s=left_s, notice_s=None, reason="a notice")
+    quick: Any = SimpleNamespace(
+        save_s=lambda: 0.1, flight_s=lambda: 0.1, rates=SimpleNamespace(measured=True)
+    )
+    planning = Planning(Job.from_env({}), quick, stop, lambda kind, _: said.append(kind))
+    monkeypatch.setattr(train, "STOP", stop)
+    save(9, released=True)  # under way
     assert store.entered.wait(20)
     run: Any = SimpleNamespace(
-        checkpointer=rig.checkpointer,
-        fence=rig.fence,
+        checkpointer=checkpointer,
+        planning=planning,
         link=SimpleNamespace(send=lambda kind, _: said.append(kind)),
-        save=lambda step, _, *, released: rig.save(step, released=released),
+        save=save,
         world=SimpleNamespace(announce=lambda code: code),
     )
     try:
         progress: Any = SimpleNamespace(flush=lambda: None)
         assert train.leave(run, progress, 9) == EXIT_RELEASED
         assert waited == [waited_s]
-        assert said == [RELEASED]
+        assert said == [PLAN, PLAN, RELEASED]
         entry = read_head(open_store(tmp_path.as_uri()), "job")
         assert entry is not None
         assert entry[0].released
         assert entry[0].current is not None
         assert entry[0].current.step == 5
-        assert not rig.checkpointer.close(), "it does not wait for a store that does not answer"
     finally:
         store.open.set()
-    until(rig.checkpointer.close)
+        checkpointer.close()
+    until(rig.office.saving.nothing_pending)
+    rig.close()
     assert rig.steps("checkpoint_failed") == []

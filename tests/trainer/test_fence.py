@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from spotd.wire import (
     parse_manifest,
     sha256,
 )
+from tests.providers.stores.conftest import KINDS, store_of
 from trainer.fence import PREDECESSORS, Fence, FencedError, HeadLostError, read_head
 
 
@@ -301,15 +304,39 @@ def test_waiting_hears_a_change_of_mind_and_survives_an_outage(store: ObjectStor
 
 
 @pytest.mark.req("RPV-16")
-@pytest.mark.parametrize("kind", ["file", "s3"])
+@pytest.mark.parametrize("kind", ["file", *KINDS])
+def test_a_zombie_commits_nothing_on_a_real_store(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A generation that was given up lives on and saves, while its successor does."""
+    store = store_of(request, kind, tmp_path)
+    zombie, heir = fence(store, 1), fence(store, 2)
+    zombie.claim()
+    first = zombie.commit(manifest(1, 10)).current
+    assert heir.claim().current == first
+    accepted = 0
+    for step in range(11, 31):
+        head = heir.commit(manifest(2, step))
+        unaware = copy(zombie)  # it has heard nothing of the heir yet
+        save = partial(unaware.commit, manifest(1, step))
+        for write in (save, unaware.claim, fence(store, 1).claim):
+            try:
+                write()
+            except FencedError:
+                continue
+            accepted += 1
+        entry = read_head(store, "job")
+        assert entry is not None
+        assert entry[0] == head
+    assert accepted == 0
+
+
+@pytest.mark.req("RPV-16")
+@pytest.mark.parametrize("kind", ["file", *KINDS])
 def test_generations_race_on_a_real_store(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if kind == "s3":
-        bucket = request.getfixturevalue("bucket")
-        store = open_store(f"s3://{bucket.name}/race", bucket.options)
-    else:
-        store = open_store(tmp_path.as_uri())
+    store = store_of(request, kind, tmp_path)
     committed: list[tuple[int, int]] = []
     start = threading.Barrier(5)
 

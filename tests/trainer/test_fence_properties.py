@@ -16,6 +16,7 @@ from providers.stores.base import (
     StoreUnavailableError,
 )
 from spotd.wire import Head, Manifest, head_key, parse_head
+from tests.rigs.examples import examples
 from trainer.fence import PREDECESSORS, Fence, FencedError
 
 FAULTS = ["none", "none", "none", "lost answer", "lost request", "late", "twice"]
@@ -180,7 +181,7 @@ def check_history(heads: list[Head]) -> None:
 
 @pytest.mark.req("RPV-16")
 @settings(
-    max_examples=400,
+    max_examples=examples(120),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

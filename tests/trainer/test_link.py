@@ -49,6 +49,39 @@ def test_messages_and_flags(agent: AgentEnd) -> None:
     assert agent.wait("exit").data["code"] == 75
 
 
+def test_how_far_a_rank_has_come_is_told_to_an_agent_that_asks(agent: AgentEnd) -> None:
+    """The last step above all: after it nobody calls any more."""
+    link = Link.connect({"SPOTD_SOCKET": agent.path}, rank=3)
+    agent.tell(ranks=True)
+    until(lambda: link.flag.ranks)
+    for step in range(1, 200):
+        link.at(step)
+    told = agent.wait("at", lambda data: data["step"] == 199)
+    assert told.data == {"rank": 3, "step": 199}
+    agent.hang_up()
+    again = agent.wait("hello", lambda _: len(hellos(agent)) == 2)
+    assert again.data["rank"] == 3
+    until(lambda: len([m for m in agent.messages if m.kind == "at"]) >= 2)
+    link.close()
+    assert len([m for m in agent.messages if m.kind == "at"]) <= 4, "not every step"
+
+
+def hellos(agent: AgentEnd) -> list[object]:
+    return [message for message in agent.messages if message.kind == "hello"]
+
+
+def test_an_older_agent_is_not_told(agent: AgentEnd) -> None:
+    """It takes what it does not know for nonsense."""
+    link = Link.connect({"SPOTD_SOCKET": agent.path})
+    assert link.wait_flag(10)
+    link.at(7)
+    link.send("progress", {})
+    agent.wait("progress")
+    link.close(exit_code=0)
+    agent.wait("exit")
+    assert "at" not in {message.kind for message in agent.messages}
+
+
 def test_before_the_agent_speaks_it_is_as_it_said_at_the_start() -> None:
     until = str(time.monotonic() + 40)
     link = Link.connect({"SPOTD_CLAIM": "after_release", "SPOTD_CLAIM_UNTIL": until})

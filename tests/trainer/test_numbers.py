@@ -18,7 +18,7 @@ from spotd.wire import EXIT_DIVERGED, EXIT_FINISHED, Head
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer.fence import read_head
 from trainer.model import Shape, make_model
-from trainer.shards import read_manifest
+from trainer.saver.reading import read_manifest
 from trainer.state import TrainState
 
 STEPS = 30

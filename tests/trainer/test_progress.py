@@ -41,3 +41,28 @@ def test_a_silent_one_is_silent() -> None:
     progress = Progress(fail, every_s=0, steps=1, silent=True, say=fail)
     progress.add(1, 0.5, 10, 0.1)
     progress.flush()
+
+
+def test_what_each_rank_needed_and_what_was_waited_for() -> None:
+    reports: list[Mapping[str, Any]] = []
+    progress = Progress(
+        lambda _kind, data: reports.append(data),
+        every_s=100.0,
+        steps=9,
+        per_node=2,
+        say=lambda _: None,
+        monotonic=lambda: 0.0,
+    )
+    progress.add(1, 0.5, 10, 1.0)
+    for step, slow_s in ((2, 0.2), (3, 0.4)):
+        progress.add(step, 0.5, 10, 1.0, data_s=0.25, ranks_s=[0.1, slow_s])
+        progress.held_up(2.0)
+    progress.flush()
+    first, second = reports
+    assert (first["data_s"], first["save_s"]) == (0.0, 0.0)
+    assert "ranks_s" not in first, "one alone has nobody to be compared with"
+    assert (second["data_s"], second["save_s"]) == (0.5, 4.0)
+    assert (second["ranks_s"], second["ranks_per_node"]) == ([0.1, 0.3], 2)
+    progress.add(4, 0.5, 10, 1.0)
+    progress.flush()
+    assert (reports[2]["data_s"], reports[2]["save_s"]) == (0.0, 0.0)

@@ -74,8 +74,11 @@ def test_a_snapshot_holds_everything() -> None:
     model = make_model(SHAPE, 1)
     state = TrainState(model, torch.device("cpu"))
     train(model, state, range(3))
-    arena = memoryview(bytearray(state.layout.size))
-    state.stage(arena)
+    arena = memoryview(bytearray(state.size))
+    said: list[int] = []
+    state.stage(arena, said.append)
+    assert said == sorted(said)
+    assert said[-1] == state.size
     train(model, state, range(3, 6))
 
     other = make_model(SHAPE, 2)
@@ -89,17 +92,18 @@ def test_a_snapshot_holds_everything() -> None:
 def test_the_layout_names_every_tensor_where_it_lies() -> None:
     model = make_model(SHAPE, 1)
     state = TrainState(model, torch.device("cpu"))
-    names = {tensor.name for tensor in state.layout.tensors}
+    names = {piece["name"] for piece in state.pieces}
     for name, parameter in model.named_parameters():
         assert {f"model.{name}", f"adamw.mean.{name}", f"adamw.square.{name}"} <= names
-        arena = memoryview(bytearray(state.layout.size))
+        arena = memoryview(bytearray(state.size))
         state.stage(arena)
-        place = next(t for t in state.layout.tensors if t.name == f"model.{name}")
-        start = state.layout.cuts[place.shard][0] + place.offset
-        assert start % 64 == 0
-        stored = torch.frombuffer(arena[start : start + place.nbytes], dtype=torch.float32)
-        assert torch.equal(stored.view(place.shape), parameter.data)
-    assert len(names) == len(state.layout.tensors)
+        place = next(piece for piece in state.pieces if piece["name"] == f"model.{name}")
+        assert place["offset"] % 64 == 0
+        stored = torch.frombuffer(
+            arena, dtype=torch.float32, offset=place["offset"], count=parameter.numel()
+        )
+        assert torch.equal(stored.view(place["shape"]), parameter.data)
+    assert len(names) == len(state.pieces)
 
 
 def test_the_schedule_warms_up_and_cools_down() -> None:

@@ -21,14 +21,15 @@ import torch
 
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
+from spotd.demo.bucket import Bucket
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, Head
-from tests.rigs.bucket import Bucket
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer import train
 from trainer.compare import first_difference
 from trainer.fence import read_head
+from trainer.hook.spotd_hook.rates import GUESS_S
 from trainer.job import Job
-from trainer.shards import read_manifest
+from trainer.saver.reading import read_manifest
 
 STEPS = 40
 
@@ -225,11 +226,11 @@ def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: 
     head = head_of(trainer)
     assert head.current is not None
     newest, older = head.current, head.previous[0]
-    shard = Path(trainer.folder, "store", newest.manifest).parent / "shard-00000"
+    shard = Path(trainer.folder, "store", newest.manifest).parent / "r00000-00000"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    torn = Path(trainer.folder, "store", older.manifest).parent / "shard-00000"
+    torn = Path(trainer.folder, "store", older.manifest).parent / "r00000-00000"
     torn.write_bytes(torn.read_bytes()[:-100])
     trainer.arguments = ()
     with AgentEnd() as second:
@@ -318,12 +319,14 @@ def test_stopped_while_it_waits_for_head(trainer: Trainer) -> None:
 
 
 def dies_after_a_checkpoint(trainer: Trainer, agent: AgentEnd) -> None:
-    """Generation 1, killed without a word; the next one's steps take 20 ms as well."""
+    """Generation 1, killed without a word, and its saver has ended; the next one's steps take 20 ms
+    as well."""
     trainer.arguments = ("--step-time-ms", "20")
     process = trainer.start(1, agent)
     agent.wait("checkpoint")
     process.kill()
     process.wait(30)
+    agent.wait_left()
 
 
 @contextlib.contextmanager
@@ -394,6 +397,37 @@ def test_when_time_is_short_the_last_durable_checkpoint_is_released(trainer: Tra
         assert head.released
         assert head.current is not None
         assert head.current.step == saved
+
+
+def test_the_first_save_is_tried_in_whatever_time_there_is(trainer: Trainer) -> None:
+    """Nothing was measured yet, and the guess is longer than the time: no step goes for a guess."""
+    trainer.every_steps = 0
+    trainer.arguments = ("--step-time-ms", "20")
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("progress", lambda data: data["to_step"] >= 3)
+        agent.tell(stop=True, deadline_s=GUESS_S - 1, reason="a notice")
+        assert process.wait(30) == EXIT_RELEASED
+        last = max(report["to_step"] for report in agent.of("progress"))
+        assert agent.of("released")[0]["step"] == last >= 3
+
+
+def test_a_notice_is_trained_on_up_to_the_last_safe_save(trainer: Trainer) -> None:
+    """Nobody tells it to stop: the agent only shows it how long the machine will be there."""
+    trainer.arguments, trainer.steps = ("--step-time-ms", "30"), 10_000
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("checkpoint")
+        agent.tell(notice_s=5.0)
+        assert process.wait(30) == EXIT_RELEASED, trainer.output()
+        planned, leaves, ended = agent.of("plan")
+        assert (planned["action"], leaves["action"], ended["action"]) == ("train", "save", "save")
+        trained = leaves["step"] - planned["step"]
+        assert trained * 0.03 > 0.5, "it trained on"
+        assert (ended["step"], ended["kept"]) == (leaves["step"], True)
+        assert ended["margin_s"] > 0
+        released = agent.of("released")[0]["step"]
+        assert released == leaves["step"] == max(agent.losses()), "no step was lost"
 
 
 @pytest.mark.parametrize(
@@ -469,18 +503,21 @@ def final_state(trainer: Trainer) -> dict[str, Any]:
     return dict(read_manifest(open_store(trainer.store_url), head.current).state)
 
 
+def cores(number: int) -> dict[str, str]:
+    """Where cores are short, threads that spin while they wait take the others' turn."""
+    return {"OMP_NUM_THREADS": str(number), "OMP_WAIT_POLICY": "passive"}
+
+
 @pytest.mark.req("CKP-20")
 @pytest.mark.timeout(400)
 def test_another_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
     """Begun where torch chooses two threads, ended where it chooses one."""
     names = ("two", "one", "moved")
-    runs = {name: Trainer(tmp_path / name, steps=STEPS, fresh=True) for name in names}
+    runs = {name: Trainer(tmp_path / name, steps=12) for name in names}
     for name, trainer in runs.items():
         trainer.folder.mkdir()
         trainer.arguments = WIDE
-        # Where cores are short, threads that spin while they wait take the others' turn.
-        threads = "1" if name == "one" else "2"
-        trainer.env = {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "passive"}
+        trainer.loaded = cores(1 if name == "one" else 2)
         if name != "moved":
             assert trainer.run(1) == EXIT_FINISHED, trainer.output()
     moved = runs["moved"]
@@ -490,7 +527,7 @@ def test_another_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
         agent.wait("checkpoint")
         process.kill()
         process.wait(30)
-    moved.env = {"OMP_NUM_THREADS": "1"}
+    moved.loaded = cores(1)
     moved.arguments = WIDE
     assert moved.run(2) == EXIT_FINISHED, moved.output()
     assert final_state(moved)["threads"] == 2

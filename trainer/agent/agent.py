@@ -6,26 +6,28 @@ import logging
 import queue
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from providers.base import Notice, NoticeWatcher
 from spotd import wire
-from spotd.wire import Command, Reply, WireError, parse_start
+from spotd.wire import Command, Here, Reply, WireError, parse_start
 from trainer.agent import drain
 from trainer.agent.control import Control
-from trainer.agent.dangers import Danger, Dangers
+from trainer.agent.dangers import Dangers
 from trainer.agent.deadman import Deadman
 from trainer.agent.demands import load_demands
 from trainer.agent.drain import Step, Stopping
 from trainer.agent.leaving import let_go
 from trainer.agent.notices import NoticeBook, watch
+from trainer.agent.outlook import Outlook, describe
 from trainer.agent.pace import Pace
 from trainer.agent.phase import Phase
 from trainer.agent.places import in_memory
 from trainer.agent.recall import Recall, describe_agent
+from trainer.agent.saver import Saver
 from trainer.agent.saves import Saves
 from trainer.agent.site import Site
 from trainer.agent.training import Training
@@ -39,6 +41,7 @@ COMMAND_TIMEOUT_S = 20.0
 _WELL = {wire.EXIT_FINISHED, wire.EXIT_RELEASED, wire.EXIT_FENCED}
 LINGER_S = 600.0  # after the end, for whoever follows
 LINGER_STOPPED_S = 2.0
+DISKS_S = 60.0  # more than these, for disks that are not wiped yet: a container's removal takes 30
 
 
 class Agent:
@@ -49,14 +52,17 @@ class Agent:
         self._watcher = watcher
         self._journal = site.journal
         self._demands = load_demands(site.places.state)
-        self._training = Training(site, self._demands, recall, lambda: self._link.connected)
         self._dangers = Dangers(site.monotonic, site.now_us)
+        self._outlook = Outlook(self._dangers, self._demands)
+        self._pace = Pace(recall, self._demands, lambda: self._outlook.planned)
+        saver = Saver(site, recall.said, self._pace.policy, lambda: self._link.open)
+        self._training = Training(site, self._demands, recall, saver)
         self.deadman = Deadman(site.config, site.monotonic())
-        self._pace = Pace(recall, self._demands)
         self._ward = Ward(site, self._training, self._demands, self._pace, recall)
         self._saves = Saves(self._demands, self._pace, self._warn, recall, site.monotonic())
         self._beat_at = 0.0
         self._leave_at: float | None = None
+        self._disks_done = threading.Event()
         self._told_to_leave = False
         self._met: set[str] = set()
         self._book = NoticeBook(self, recall.notices)
@@ -65,7 +71,7 @@ class Agent:
             command=self._command,
             watched_after=self._watched_after,
             wake=lambda: self._site.post(lambda: None),
-            here=lambda left_s: self._site.post(lambda: self._hear(left_s)),
+            here=lambda word: self._site.post(lambda: self._hear(word)),
         )
         self._journal.on_append = self._control.poke
         for notice in recall.notices:
@@ -155,17 +161,15 @@ class Agent:
         waits = self._training.awaits_final and not told
         if not waits and self._leave_at is None:
             self._leave_at = now + LINGER_S
-            self._let_go()
+            code = self._training.code
+            self._disks_done = let_go(self._site, self._watcher, code, self._dangers)
         if told and self._leave_at is not None:
             self._leave_at = min(self._leave_at, now + LINGER_STOPPED_S)
         elif self.deadman.on:  # it stays, and guards the machine
             failed = self._training.code not in _WELL
             return self.deadman.spent(now, waits=waits, failed=failed)
-        return self._leave_at is not None and now >= self._leave_at
-
-    def _let_go(self) -> None:
-        notices = [danger.notice for danger in self._dangers]
-        let_go(self._site, self._watcher, self._training.code, notices)
+        late_s = -1.0 if self._leave_at is None else now - self._leave_at
+        return late_s >= (0.0 if self._disks_done.is_set() else DISKS_S)
 
     # --- stopping
 
@@ -196,26 +200,15 @@ class Agent:
                 stopping.advance(deadline)
             return
         now, policy = self._site.monotonic(), self._pace.policy()
-        ends = [at for at in (deadline, self._dangers.deadline) if at is not None]
-        # A maintenance may be days ahead: no program gets longer than one without a deadline.
-        patient_until = now + policy.patience_s()
-        kill_at = min(min(ends, default=now) - drain.FINAL_S, patient_until)
-        if kill_at <= now:
-            # No deadline, or one that has passed and yet we live: then nobody knows it.
-            kill_at = patient_until
+        kill_at = drain.kill_at_of(policy, now, deadline, self._dangers.deadline)
         gentle = policy.engine != drain.ENGINE_NONE and self._link.connected > 0
         running = self._training.phase is Phase.RUNNING
         self._demands.stopping = Stopping(reason, now, kill_at, gentle)
         self._link.publish()  # before anything that needs room or waits for a disk
         self._demands.write()
-        self._journal.append(
-            wire.DRAINING,
-            {
-                "reason": reason,
-                "plan": drain.plan_of(policy.engine) if running else "nothing runs: end",
-                "deadline_s": round(kill_at - now, 3),
-            },
-        )
+        plan = drain.plan_of(policy.engine) if running else "nothing runs: end"
+        told = {"reason": reason, "plan": plan, "deadline_s": round(kill_at - now, 3)}
+        self._journal.append(wire.DRAINING, told)
         if not running:
             self._training.stop_idle()
 
@@ -229,7 +222,7 @@ class Agent:
                 self._demands.write()
                 self._training.signal(signal.SIGTERM)
             case Step.KILL:
-                self._training.kill()
+                self._training.kill(saver=False)  # it has the last moments, with all the machine
                 stopping.kill_at = now + TICK_S
             case Step.WAIT:
                 pass
@@ -250,7 +243,11 @@ class Agent:
 
     def on_withdrawn(self, notice_id: str) -> None:
         self._journal.append(wire.NOTICE_WITHDRAWN, {"notice_id": notice_id})
-        self._site.post(lambda: self._dangers.withdraw(notice_id))
+        self._site.post(lambda: self._withdraw(notice_id))
+
+    def _withdraw(self, notice_id: str) -> None:
+        self._outlook.withdraw(notice_id)
+        self._link.publish()
 
     def on_metadata(self, up: bool, error: str) -> None:
         self._journal.append(wire.METADATA, {"up": up, "error": error})
@@ -261,57 +258,56 @@ class Agent:
         danger, now = self._dangers.meet(notice), self._site.monotonic()
         if danger is None or danger.deadline is None:
             return
-        stopping = self._demands.stopping
+        stopping, running = self._demands.stopping, self._training.phase is Phase.RUNNING
         if stopping is not None:
             stopping.advance(max(danger.deadline - drain.FINAL_S, now))
+        if not news or not running or stopping is not None:
             self._link.publish()
-        elif news and self._training.phase is Phase.RUNNING:
-            self._plan(danger, now, danger.deadline)
-
-    def _plan(self, danger: Danger, now: float, deadline: float) -> None:
-        """A notice may end sooner than it says: save at once, if that leaves time for the end."""
+            return
+        # It may end sooner than it says: save at once, if that leaves time for the end.
         policy = self._pace.policy()
-        snapshot = policy.fits_snapshot(now, deadline)
+        snapshot = policy.fits_snapshot(now, danger.deadline)
+        self._demands.saves += snapshot
+        self._link.publish()
         if snapshot:
-            self._demands.saves += 1
-            self._link.publish()
             self._demands.write()
-        wait_s = danger.latest_stop(policy, now) - now
-        last = drain.plan_of(policy.engine)
-        plan = f"train on until the replacement is ready, for {wait_s:.1f} s at most, then {last}"
-        self._journal.append(
-            wire.DRAINING,
-            {
-                "reason": danger.reason,
-                "plan": f"save now, {plan}" if snapshot else plan,
-                "deadline_s": round(deadline - now, 3),
-            },
-        )
+        self._journal.append(wire.DRAINING, describe(danger, policy, now, snapshot=snapshot))
 
     # --- training processes: called from the threads of their connections
 
     def _flag(self) -> Mapping[str, Any]:
-        return self._demands.flag(self._site.monotonic())
+        return self._outlook.flag(self._site.monotonic())
 
     def on_fact(self, kind: str, data: Mapping[str, Any]) -> None:
+        if kind == wire.PROGRESS:
+            data = self._ward.usage.add(data, self._site.monotonic())
         self._journal.append(kind, data)
         self._site.post(lambda: self._note(kind, data))
 
     def on_worker_exit(self, rank: int, code: int) -> None:
         self._site.post(lambda: self._training.note_worker_exit(rank, code))
 
+    def on_step(self, rank: int, step: int) -> None:
+        self._site.post(lambda: self._ward.step(rank, step))
+
     def on_busy(self, for_s: float) -> None:
         self._site.post(lambda: self._ward.excuse(for_s))
+
+    def on_saver_wanted(self, argv: Sequence[str]) -> None:
+        self._site.post(lambda: self._training.want_saver(argv))
 
     def on_nonsense(self, text: str) -> None:
         _LOG.warning("a training process says nonsense: %s", text)
 
-    def on_hang_up(self) -> None:
-        self._site.post(lambda: None)
+    def on_hang_up(self, rank: int) -> None:
+        self._site.post(lambda: self._ward.left(rank))
 
     def _note(self, kind: str, data: Mapping[str, Any]) -> None:
         self._training.note_said(kind)
         self._ward.note(kind, data)
+        leaves = self._outlook.note(kind, data)
+        if leaves and self._training.phase is Phase.RUNNING:
+            self._stop(f"its own plan for the notice: {leaves}", None)
         self._saves.note(kind, self._site.monotonic())
         if kind == wire.CHECKPOINT and data.get("final") is True:
             self._training.final = True
@@ -343,8 +339,11 @@ class Agent:
         except FutureTimeoutError:
             return Reply(False, "the agent is busy: try again")
 
-    def _hear(self, left_s: float | None) -> None:
-        self.deadman.hear(left_s, self._site.monotonic())
+    def _hear(self, word: Here | None) -> None:
+        self.deadman.hear(word.left_s if word else None, self._site.monotonic())
+        if word and word.mtbf_s and word.mtbf_s != self._outlook.mtbf_s:
+            self._outlook.mtbf_s = word.mtbf_s
+            self._link.publish()
 
     def _obey(self, command: Command) -> Reply:
         self._hear(None)

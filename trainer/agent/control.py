@@ -15,7 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from spotd.wire import Command, Reply, WireError, encode, parse_command, parse_here, parse_reply
+from spotd.wire import (
+    Command,
+    Here,
+    Reply,
+    WireError,
+    encode,
+    parse_command,
+    parse_here,
+    parse_reply,
+)
 from trainer.agent.sockets import Connection, Listener
 
 
@@ -29,7 +38,7 @@ class Control:
         command: Callable[[Command], Reply],
         watched_after: Callable[[int], None],
         wake: Callable[[], None],
-        here: Callable[[float], None],
+        here: Callable[[Here], None],
     ) -> None:
         self._command = command
         self._watched_after = watched_after
@@ -65,7 +74,7 @@ class Control:
             self._wake()
         elif "here" in request:
             with suppress(WireError):
-                self._here(parse_here(line).left_s)
+                self._here(parse_here(line))
         elif "watch" in request:
             self._watch(connection, request["watch"])
         else:

@@ -23,6 +23,7 @@ IDLE_SHARE = 1 / 24
 IDLE_LEAST_S = 60.0  # but for half of a time that is shorter than two minutes
 # A word that was late on its way promises more time than there is.
 SLACK_SHARE = 1 / 96
+BOOKED_SLACK_S = 60.0  # before booked time ends; what is left of it is paid for
 POWER_OFF_S = 60.0
 
 
@@ -37,6 +38,7 @@ class Deadman:
         self._until = now + max(config.left_s, self._idle_s)
         # The cloud's own limit cannot be moved, whoever speaks to us.
         self._life_until = now + config.life_s if config.life_s else float("inf")
+        self._booked_until = now + config.ends_s if config.ends_s else float("inf")
         self._keep_s = config.keep_s
         self._kept_until: float | None = None  # what failed here is somebody's to look at
         self._fired = False  # it was time: what runs was asked to stop
@@ -57,7 +59,8 @@ class Deadman:
     @property
     def deadline(self) -> float:
         """When all must be saved and released."""
-        return min(self._until, self._life_until) - SLACK_SHARE * self._time_s
+        ours = min(self._until, self._life_until) - SLACK_SHARE * self._time_s
+        return min(ours, self._booked_until - BOOKED_SLACK_S)
 
     def due(self, policy: Policy, now: float, *, idle: bool) -> bool:
         """It is time to stop, and to switch the machine off after that."""
@@ -81,6 +84,8 @@ class Deadman:
 
     def reason(self, now: float) -> str:
         """Why it stops."""
+        if self._booked_until <= min(self._until, self._life_until):
+            return "the time that was booked for this machine ends"
         if self._life_until < self._until:
             return "the cloud ends this machine, however long it was renewed"
         return f"the control box was not heard of for {(now - self._heard_at) / 3600:.3g} h"

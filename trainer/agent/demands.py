@@ -57,6 +57,7 @@ class Demands:
             "reason": "" if stopping is None else stopping.reason,
             "claim": claim,
             "claim_deadline_s": claim_deadline_s,
+            "ranks": True,
         }
 
     def write(self) -> None:

@@ -35,12 +35,15 @@ class Policy:
     grace_s: float
     save_s: float = SAVE_GUESS_S
     step_s: float = 0.0
+    planned: bool = False  # the program plans its last save itself: ours is in case it does not
 
     @property
     def wanted_s(self) -> float:
         """What a stop may take: the step under way, a save already in flight, the last save."""
         if self.engine == ENGINE_NONE:
             return self.grace_s + FINAL_S
+        if self.planned:
+            return self.save_s + MARGIN_S
         return self.step_s + self.save_s + SAVE_FACTOR * self.save_s + MARGIN_S
 
     def latest_stop(self, now: float, deadline: float) -> float:
@@ -67,13 +70,32 @@ class Policy:
         return max(self.grace_s, self.step_s + 4 * SAVE_FACTOR * self.save_s + MARGIN_S)
 
 
-def policy_of(start: StartDocument, save_s: float, step_s: float) -> Policy:
-    return Policy(start.engine, start.stop_grace_s, save_s, step_s)
+def policy_of(
+    start: StartDocument, save_s: float, step_s: float, *, planned: bool = False
+) -> Policy:
+    return Policy(start.engine, start.stop_grace_s, save_s, step_s, planned)
 
 
 def plan_of(engine: str) -> str:
     """What a stop is, in words; a script of its own may save when it is asked to, or not."""
     return "SIGTERM, release" if engine == ENGINE_NONE else "finish the step, save, release"
+
+
+def plan_until(engine: str, wait_s: float, *, snapshot: bool) -> str:
+    """What a notice comes to, in words."""
+    first = "save now, " if snapshot else ""
+    wait = f"train on until the replacement is ready, for {wait_s:.1f} s at most"
+    return f"{first}{wait}, then {plan_of(engine)}"
+
+
+def kill_at_of(policy: Policy, now: float, *deadlines: float | None) -> float:
+    """When a program that is asked to stop now is killed at the latest."""
+    # A maintenance may be days ahead: no program gets longer than one without a deadline.
+    patient_until = now + policy.patience_s()
+    ends = [at for at in deadlines if at is not None]
+    kill_at = min(min(ends, default=now) - FINAL_S, patient_until)
+    # No deadline, or one that has passed and yet we live: then nobody knows it.
+    return kill_at if kill_at > now else patient_until
 
 
 @dataclass

@@ -17,11 +17,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from providers.lending import secrets_in
 from trainer.agent.processes import Process, identify
 from trainer.agent.streams import LogWriter
 
@@ -36,7 +37,8 @@ _MASKED_FROM_BYTES = 4  # shorter secrets would mask half of the output
 
 @dataclass(frozen=True)
 class Order:
-    """What to run. `state` is the path before `.proc` and `.exit`; `wake` the agent's socket."""
+    """What to run. `state` is the path before `.proc` and `.exit`; `wake` the agent's socket;
+    `lent` the file of what the machine is lent of its store, which changes while it runs."""
 
     argv: Sequence[str]
     cwd: str
@@ -46,6 +48,7 @@ class Order:
     state: str
     wake: str
     secrets: Sequence[str]
+    lent: str = ""
 
     def to_line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -115,9 +118,14 @@ class Mask:
     """Replaces secrets in a stream of bytes, also where two reads cut one in half."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        found = (secret.encode() for secret in secrets)
-        self._secrets = sorted((s for s in found if len(s) >= _MASKED_FROM_BYTES), key=len)[::-1]
+        self._secrets: list[bytes] = []
         self._held = b""
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """These too, from now on."""
+        found = {secret.encode() for secret in secrets} | {*self._secrets}
+        self._secrets = sorted((s for s in found if len(s) >= _MASKED_FROM_BYTES), key=len)[::-1]
 
     def feed(self, data: bytes) -> bytes:
         """What can be shown now; the beginning of what may become a secret is held back."""
@@ -145,6 +153,7 @@ class _Output:
     def __init__(self, pipe: int, order: Order) -> None:
         self._pipe = pipe
         self._mask = Mask(order.secrets)
+        self._lent, self._lent_at_ns = order.lent, 0
         self._log = LogWriter(Path(order.log), order.log_limit_bytes)
         self._tail = b""
         self.open = True
@@ -157,8 +166,19 @@ class _Output:
         except BlockingIOError:
             return False
         self.open = bool(data)
+        self._learn()
         self._show(self._mask.feed(data) if data else self._mask.flush())
         return True
+
+    def _learn(self) -> None:
+        """What the machine was lent since. What it was lent before may still be shown."""
+        if not self._lent:
+            return
+        with contextlib.suppress(OSError, ValueError):  # nothing is lent, or no longer
+            at_ns = Path(self._lent).stat().st_mtime_ns
+            if at_ns != self._lent_at_ns:
+                self._mask.add(secrets_in(Path(self._lent).read_text()))
+                self._lent_at_ns = at_ns
 
     def tail(self) -> str:
         self._show(self._mask.flush())

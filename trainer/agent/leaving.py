@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable
 
-from providers.base import Notice, NoticeWatcher
+from providers.base import NoticeWatcher
 from spotd import wire
+from trainer.agent.borrowing import give_back
+from trainer.agent.dangers import Danger
 from trainer.agent.notices import acknowledge
+from trainer.agent.places import Places
 from trainer.agent.site import Site
 from trainer.agent.wipe import wipe
 
@@ -15,18 +19,35 @@ from trainer.agent.wipe import wipe
 _WIPED_AFTER = frozenset({wire.EXIT_FINISHED, wire.EXIT_RELEASED, wire.EXIT_FENCED})
 
 
+REMOVAL_S = 30.0  # for an engine to remove its container, which it is asked to twenty times
+
+
 def let_go(
-    site: Site, watcher: NoticeWatcher, code: int | None, notices: Sequence[Notice]
-) -> threading.Thread:
-    """In a thread of its own: nothing here may keep the agent from its loop."""
+    site: Site, watcher: NoticeWatcher, code: int | None, dangers: Iterable[Danger]
+) -> threading.Event:
+    """In a thread of its own: nothing here may keep the agent from its loop. Set when the disks are
+    done with; who ends before that cuts it short, and then nothing says that they are wiped."""
+    done, notices = threading.Event(), [danger.notice for danger in dangers]
 
     def run() -> None:
-        if site.config.wipe and code in _WIPED_AFTER:
-            site.journal.append(wire.WIPED, wipe(site.places))
+        try:
+            give_back(site.places)
+            if site.config.wipe and code in _WIPED_AFTER:
+                await_removal(site.places)
+                site.journal.append(wire.WIPED, wipe(site.places))
+        finally:
+            done.set()
         if code == wire.EXIT_RELEASED:
             # All is saved and released: the cloud need not wait, once our last lines are out.
             acknowledge(watcher, notices, site.ended)
 
-    thread = threading.Thread(target=run, name="leaving", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=run, name="leaving", daemon=True).start()
+    return done
+
+
+def await_removal(places: Places) -> None:
+    """Until there is no container any more, whose root's files nobody else could remove; for so
+    long at most."""
+    end_s = time.monotonic() + REMOVAL_S
+    while places.container.exists() and time.monotonic() < end_s:
+        time.sleep(0.1)

@@ -4,8 +4,10 @@ codes of its own."""
 from __future__ import annotations
 
 from collections.abc import Set
+from typing import Any
 
 from spotd import wire
+from spotd.wire import HeadRef
 
 
 def meaning_of(
@@ -32,3 +34,10 @@ def meaning_of(
         return code, ""
     text = f"the program ended with code {code} when asked to stop, and did not say that it"
     return wire.EXIT_RELEASED, f"{text} saved: see its last output"
+
+
+def final_save(current: HeadRef) -> dict[str, Any]:
+    """What CHECKPOINT says of the manifest that ends a job of scripts: nothing was saved in it."""
+    named = {"step": current.step, "manifest": current.manifest, "digest": current.digest}
+    took = {"bytes": 0, "stage_s": 0.0, "write_s": 0.0, "trigger": "final"}
+    return {**named, **took, "released": True, "final": True}

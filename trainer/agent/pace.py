@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from trainer.agent import drain
 from trainer.agent.demands import Demands
@@ -13,9 +14,11 @@ from trainer.agent.recall import REPORTS, SAVES, Fact, Recall
 class Pace:
     """`step` is the newest that the program has told of."""
 
-    def __init__(self, past: Recall, demands: Demands) -> None:
+    def __init__(
+        self, past: Recall, demands: Demands, planned: Callable[[], bool] = lambda: False
+    ) -> None:
         self.step = past.step
-        self._demands = demands
+        self._demands, self._planned = demands, planned
         self._saves_s: deque[float] = deque(past.saves_s, maxlen=SAVES)
         self.steps_s: deque[float] = deque(past.steps_s, maxlen=REPORTS)  # of one, by report
 
@@ -39,4 +42,5 @@ class Pace:
         save_s = max(self._saves_s, default=drain.SAVE_GUESS_S)
         if start is None:
             return Policy(drain.ENGINE_NONE, 0.0, save_s)
-        return drain.policy_of(start, save_s, max(self.steps_s, default=0.0))
+        step_s = max(self.steps_s, default=0.0)
+        return drain.policy_of(start, save_s, step_s, planned=self._planned())

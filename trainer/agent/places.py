@@ -71,6 +71,24 @@ class Places:
         return self.memory / "worker.sock"
 
     @property
+    def container(self) -> Path:
+        """There from before a container is made until it is gone: how to ask for its engine."""
+        return self.memory / "container.made"
+
+    @property
+    def saver_socket(self) -> Path:
+        return self.memory / "saver.sock"
+
+    @property
+    def lent(self) -> Path:
+        """Credentials of the checkpoint store."""
+        return self.memory / "store-credentials"
+
+    @property
+    def aws_config(self) -> Path:
+        return self.memory / "store-aws-config"
+
+    @property
     def state(self) -> Path:
         return self.memory / "state.json"
 

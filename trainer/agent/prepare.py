@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spotd.wire import AgentConfig, Package, StartDocument
 from trainer.agent.keeper import Order
 from trainer.agent.packages import PackageError, unpack_packages
 from trainer.agent.places import Places, write_private
+from trainer.agent.site import Site
 
 # Set by the way that the agent itself was started, and wrong for anybody else.
 _OURS = frozenset(
@@ -17,7 +19,11 @@ _OURS = frozenset(
     | {"SPOTD_PREPARED_S"}
 )
 # Options of a store that anybody may see; whatever else there is, now or later, may be a secret.
-_PLAIN_OPTIONS = frozenset({"endpoint", "region", "allow_http", "timeout_s"})
+_PLAIN_OPTIONS = frozenset(
+    {"endpoint", "region", "allow_http", "timeout_s", "credentials_file"}
+    | {"identity", "role", "audience", "session", "account", "client_id"}
+    | {"service_account", "pool", "tenant", "application"}
+)
 
 
 def build_env(
@@ -40,6 +46,7 @@ def build_env(
         "SPOTD_NUM_NODES": nodes,
         "SPOTD_TOKEN": config.token,
         "SPOTD_SOCKET": str(places.worker_socket),
+        "SPOTD_SAVER": str(places.saver_socket),
         "SPOTD_CLAIM": start.claim,
         "SPOTD_CLAIM_UNTIL": f"{claim_until:.3f}",
         "SPOTD_HEAD_GENERATION": str(start.head_generation),
@@ -47,6 +54,10 @@ def build_env(
         "SPOTD_STORE_OPTIONS": json.dumps(dict(start.store_options), sort_keys=True),
         "SPOTD_EVERY_STEPS": str(start.every_steps),
         "SPOTD_EVERY_S": f"{start.every_s:g}",
+        "SPOTD_EVERY": "auto" if start.auto else "",
+        "SPOTD_MTBF_S": f"{start.mtbf_s:g}",
+        "SPOTD_GB_COSTS_S": f"{start.gb_costs_s:g}",
+        "SPOTD_PUT_COSTS_S": f"{start.put_costs_s:g}",
         "SPOTD_KEEP": str(start.keep),
         "SPOTD_PROGRESS_EVERY_S": f"{start.progress_every_s:g}",
         # What a SkyPilot task expects to find.
@@ -91,7 +102,25 @@ def make_order(
         state=str(places.memory / name),
         wake=str(places.control_socket),
         secrets=secrets,
+        lent=str(places.lent),
     )
+
+
+def start_unpacking(
+    site: Site,
+    packages: Sequence[Package],
+    given_up: Callable[[], bool],
+    done: Callable[[str], None],
+) -> None:
+    """Once the machine is prepared, and in a thread of its own: the loop hears by `done` why the
+    job's files are not in place, or "" where they are. Nothing of one that is `given_up`."""
+
+    def unpack() -> None:
+        if site.preparation.wait(given_up):
+            error = unpack_all(site.places, packages)
+            site.post(lambda: done(error))
+
+    threading.Thread(target=unpack, name="unpack", daemon=True).start()
 
 
 def unpack_all(places: Places, packages: Sequence[Package]) -> str:

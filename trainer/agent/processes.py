@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _LAUNCHERS = frozenset(
     | {"tee", "stdbuf", "sudo", "env", "nohup", "numactl", "taskset", "setsid", "srun"}
 )
 _LOOKS = 2
+_SUDO_S = 5.0
 _STOPPED = "T"
 _LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 
@@ -85,12 +87,38 @@ def send_signal(process: Process, number: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        _say_refused(process.pid)
-        return False
+        return _signal_as_root(process.pid, number)
     finally:
         if handle >= 0:
             os.close(handle)
     return True
+
+
+def _signal_as_root(pid: int, number: int) -> bool:
+    """A container's processes, and what the job started by sudo, are root's."""
+    if _as_root("kill", "-s", str(number), "--", str(pid)) is not None:
+        return True
+    _say_refused(pid)
+    return False
+
+
+def _as_root(*argv: str) -> str | None:
+    """What a command prints that root runs for us, as it may on machines that we prepared; None
+    where it may not, or fails."""
+    if not os.getuid():
+        return None
+    try:
+        done = subprocess.run(
+            ["sudo", "-n", *argv],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SUDO_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return None if done.returncode else done.stdout
 
 
 @lru_cache(maxsize=1024)  # once for each
@@ -156,6 +184,30 @@ def kill_tree(root: int, session: int = 0) -> int:
         send_signal(process, signal.SIGKILL)
     _signal_groups(groups, signal.SIGKILL)
     return len(found)
+
+
+def kill_whole(pid: int) -> int:
+    """Kill a process and all that descends from it; returns how many."""
+    process = identify(pid)
+    killed = kill_tree(pid)
+    return killed + (process is not None and send_signal(process, signal.SIGKILL))
+
+
+def find_script(path: Path) -> int:
+    """The shell that runs this file and was given nothing else, the eldest of several; 0 when none
+    does. So is found what a container's engine started, of whom we are no ancestor."""
+    found = [
+        (stat.started, pid)
+        for pid, stat in _table().items()
+        if len(argv := _argv(pid)) == 2 and argv[1] == str(path) and _is_shell(argv)
+    ]
+    return min(found)[1] if found else 0
+
+
+def children_since(parent: int, started: int) -> list[int]:
+    """The live children of a process that are no older than this, in clock ticks since boot."""
+    table = _table()
+    return [pid for pid, s in table.items() if s.parent == parent and s.started >= started]
 
 
 def _groups_of(processes: Iterable[Process]) -> set[int]:
@@ -241,10 +293,14 @@ def _shells(parent: int, children: Mapping[int, list[Process]]) -> Iterator[Proc
 
 
 def _reads_pipe(pid: int) -> bool:
+    stdin = _PROC / str(pid) / "fd" / "0"
     try:
-        return str((_PROC / str(pid) / "fd" / "0").readlink()).startswith("pipe:")
+        target = str(stdin.readlink())
+    except PermissionError:
+        target = _as_root("readlink", str(stdin)) or ""
     except OSError:
         return False
+    return target.startswith("pipe:")
 
 
 def _by_parent(table: Mapping[int, _Stat]) -> dict[int, list[Process]]:

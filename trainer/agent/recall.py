@@ -73,7 +73,7 @@ def recall(entries: Sequence[JournalEntry], boot_id: str) -> Recall:
     since = begins[-1] if begins and entries[begins[-1]].data.get("boot_id") == boot_id else None
     found = entries[since:] if since is not None else []
     said = {entry.kind for entry in found}
-    for kind in (wire.SETUP, wire.PREPARED):
+    for kind in (wire.SETUP, wire.PREPARED, wire.IMAGE):
         if any(e.kind == kind and e.data.get("status") == "ok" for e in found):
             said.add(kind + ":ok")
     if any(e.kind == wire.SETUP and e.data.get("status") == "failed" for e in found):

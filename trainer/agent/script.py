@@ -15,11 +15,14 @@ from trainer.agent.places import write_private
 from trainer.agent.processes import (
     Process,
     catches,
+    children_since,
     end_held_shells,
+    find_script,
     hold_shells,
     identify,
     is_alive,
     kill_tree,
+    kill_whole,
     resume_shells,
     send_signal,
     session_of,
@@ -42,13 +45,19 @@ class Script:
     """`state` is the path before `.ordered`, `.proc` and `.exit`, all in memory.
 
     `keeper_argv` and `keeper_env` start a keeper. `warm_up` starts it ahead of its order, because
-    starting Python takes longer than the hand-over should.
+    starting Python takes longer than the hand-over should. `inside`, of a script in a container:
+    the file that its shell runs there, and the one that the container's first process does; what
+    the keeper started is no more than a client.
     """
 
     def __init__(
-        self, state: Path, keeper_argv: Sequence[str], keeper_env: Mapping[str, str]
+        self,
+        state: Path,
+        keeper_argv: Sequence[str],
+        keeper_env: Mapping[str, str],
     ) -> None:
         self._state = state
+        self.inside: tuple[Path, Path] | None = None
         self._argv = list(keeper_argv)
         self._env = dict(keeper_env)
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -104,33 +113,38 @@ class Script:
 
     def signal_workers(self, number: int, *, only_if_caught: bool = False) -> int:
         """Signal the training processes, never what launched them; returns how many."""
-        pids = self.pids
-        found = [] if pids is None else workers(pids.keeper.pid, number)
+        found = self.workers(number)
         if only_if_caught:
             found = [worker for worker in found if catches(worker.pid, number)]
         return sum(send_signal(worker, number) for worker in found)
 
+    def workers(self, number: int) -> list[Process]:
+        """The training processes, as they are to be signalled."""
+        root = self._root()
+        return workers(root, number) if root else []
+
     def hold_shells(self, *, end: bool) -> None:
         """Keep its shells from beginning another line, and with `end`, end those that wait for
         nobody any more. `/proc` shows who is held, so a restarted agent goes on with it."""
-        pids = self.pids
-        if pids is not None and is_alive(pids.keeper):
-            hold_shells(pids.keeper.pid)
+        root = self._root()
+        if root:
+            hold_shells(root)
             if end:
-                end_held_shells(pids.keeper.pid)
+                end_held_shells(root)
 
     def resume_shells(self) -> None:
         """Let the held shells go on."""
-        pids = self.pids
-        if pids is not None and is_alive(pids.keeper):
-            resume_shells(pids.keeper.pid)
+        root = self._root()
+        if root:
+            resume_shells(root)
 
     def kill(self) -> int:
         """Kill the script and all that came of it; the keeper stays and tells."""
         pids, keeper = self.pids, self._ordered()
         if pids is not None:
+            killed = self._kill_inside(pids)
             root = pids.keeper.pid if is_alive(pids.keeper) else 0
-            return kill_tree(root, session_of(pids.program))
+            return killed + kill_tree(root, session_of(pids.program))
         if keeper is None or not is_alive(keeper):
             return 0
         # About to start it: without its keeper it does not start.
@@ -155,6 +169,25 @@ class Script:
         """One that has died, was told already or was sent home does not."""
         told = keeper.stdin is None or keeper.stdin.closed
         return keeper.poll() is None and not told
+
+    def _root(self) -> int:
+        """The process below which all that runs is the script's; 0 when there is none."""
+        pids = self.pids
+        if pids is None or not is_alive(pids.keeper):
+            return 0
+        return find_script(self.inside[0]) if self.inside else pids.keeper.pid
+
+    def _kill_inside(self, pids: Pids) -> int:
+        """What the script left to the container's first process, too, and nothing of what came
+        before it."""
+        if self.inside is None:
+            return 0
+        script, first = self.inside
+        killed = kill_whole(root) if (root := find_script(script)) else 0
+        keeper = find_script(first)
+        while keeper and (left := children_since(keeper, pids.program.started)):
+            killed += sum(kill_whole(child) for child in left)
+        return killed
 
     def _ordered(self) -> Process | None:
         try:

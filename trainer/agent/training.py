@@ -6,63 +6,52 @@ final manifest or release) -> exited. Every step can be taken up again by a rest
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotd import wire
 from spotd.wire import Head, StartDocument
 from trainer.agent.authority import Authority, EndedError
+from trainer.agent.container import Stage
 from trainer.agent.demands import Demands
 from trainer.agent.drain import ENGINE_NONE
 from trainer.agent.keeper import Exit
-from trainer.agent.meaning import meaning_of
+from trainer.agent.meaning import final_save, meaning_of
 from trainer.agent.phase import Phase
-from trainer.agent.prepare import build_env, hidden_of, make_order, unpack_all
+from trainer.agent.prepare import start_unpacking
 from trainer.agent.recall import Recall
+from trainer.agent.saver import Saver
 from trainer.agent.script import Script, ScriptState
 from trainer.agent.site import Site
 from trainer.agent.unwell import Unwell
 from trainer.fence import FencedError
 
-_LOG = logging.getLogger(__name__)
 _CRASHED = 1
-_LAST_WORDS_S = 1.0
 _ORDERS = 3  # a script that does not start, because its keeper dies, is ordered this often
 
 
 class Training:
-    """Lives in the agent's loop: no method waits, and `poll` is called at every turn.
+    """Lives in the agent's loop: no method waits, `poll` is called at every turn. `past` is what
+    this boot's journal has."""
 
-    `past` is what this boot's journal already has; `lines()` is how many training processes may
-    still say something.
-    """
-
-    def __init__(
-        self, site: Site, demands: Demands, past: Recall, lines: Callable[[], int]
-    ) -> None:
+    def __init__(self, site: Site, demands: Demands, past: Recall, saver: Saver) -> None:
         self._site = site
         self._demands = demands
         self._said = said = set(past.said)
-        self._lines = lines
-        self._setup = self._script("setup")
-        self._run = self._script("run")
+        self._saver, self._container = saver, saver.container
+        memory, keeper = site.places.memory, (site.keeper_argv, site.keeper_env)
+        self._setup = Script(memory / "setup", *keeper)
+        self._run = Script(memory / "run", *keeper)
+        self.workers = self._run.workers
         self._authority: Authority | None = None
         self._worker_codes: dict[int, int] = {}
         self._exit: Exit | None = None
-        self._ended_at: float | None = None
-        self._refusal = ""  # why no script could be ordered the last time
         self.final = wire.CHECKPOINT + ":final" in said  # the job's success is in HEAD
         self.claimed = wire.CLAIMED in said
-        self._fenced = False
+        self._fenced = self._over = False  # over: the script; its last words may be on their way
         self.unwell = past.unwell.pending  # what runs is to be ended for
         self.code: int | None = None  # of EXITED, when this agent has written it
         self.phase = Phase.ENDED if wire.EXITED in said else Phase.WAITING
-
-    def _script(self, name: str) -> Script:
-        site = self._site
-        return Script(site.places.memory / name, site.keeper_argv, site.keeper_env)
 
     # --- forward
 
@@ -73,16 +62,19 @@ class Training:
 
     def begin(self) -> None:
         """Take up the start document, at whatever point an earlier agent left it."""
-        if self._authority is None and self._start.engine == ENGINE_NONE:
+        if self._authority is None and self._start.engine == ENGINE_NONE and not self._start.bake:
             site = self._site
             self._authority = Authority(
                 site.config, self._start, self, site.post, site.ended, site.now_us
             )
         if self.phase is not Phase.WAITING:
             return
+        if self._start.image:
+            self._container.enter(setup=self._setup, run=self._run)
+            self._saver.enter()
         if self._run.state is not ScriptState.ABSENT:
             self._enter_running()
-        elif self._setup.state is not ScriptState.ABSENT:
+        elif self._setup.state is not ScriptState.ABSENT or self._container.begun:
             self.phase = Phase.SETUP
         else:
             self._prepare()
@@ -96,28 +88,23 @@ class Training:
 
     def _prepare(self) -> None:
         self.phase = Phase.PREPARING
-        site, packages = self._site, self._start.packages
+        given_up = lambda: self.phase is not Phase.PREPARING  # noqa: E731
+        start_unpacking(self._site, self._start.packages, given_up, self._prepared)
 
-        def unpack() -> None:
-            if not site.preparation.wait(lambda: self.phase is not Phase.PREPARING):
-                return
-            error = unpack_all(site.places, packages)
-            failed = lambda: self._setup_failed(_CRASHED, 0.0, error)  # noqa: E731
-            site.post(failed if error else self._prepared)
+    def _prepared(self, error: str) -> None:
+        if error:
+            self._setup_failed(_CRASHED, 0.0, error)
+        elif self.phase is Phase.PREPARING:
+            self.phase = Phase.SETUP
+            self._poll_setup()
 
-        threading.Thread(target=unpack, name="unpack", daemon=True).start()
-
-    def _prepared(self) -> None:
-        if self.phase is not Phase.PREPARING:
+    def _poll_setup(self) -> None:
+        if self._start.image and not self._in_container():
             return
         if not self._start.setup.strip():
             self._setup_done()
             return
-        self._site.journal.append(wire.SETUP, {"status": "begin"})
-        self.phase = Phase.SETUP
-        self._order(self._setup, "setup", "setup", self._start.setup)
-
-    def _poll_setup(self) -> None:
+        self._say_once(wire.SETUP, wire.SETUP, {"status": "begin"})
         state = self._setup.state
         if state is ScriptState.ABSENT:
             self._order(self._setup, "setup", "setup", self._start.setup)
@@ -130,6 +117,16 @@ class Training:
         self._say_once(wire.SETUP + ":ok", wire.SETUP, {"status": "ok", "seconds": ended.seconds})
         self._setup_done()
 
+    def _in_container(self) -> bool:
+        """Whether there is one to run in. One that the job can never have is the end of the job;
+        one that cannot be brought here is the end of this machine."""
+        look = self._container.look(self._start, self._site.monotonic())
+        if look.stage is Stage.REFUSED:
+            self._setup_failed(look.code or _CRASHED, look.seconds, look.text)
+        elif look.stage is Stage.UNREACHED:
+            self.end_unfit(look.unwell(self._site.journal))
+        return look.stage is Stage.UP
+
     def _setup_failed(self, code: int, seconds: float, tail: str) -> None:
         if self.phase is Phase.ENDED:
             return
@@ -138,13 +135,15 @@ class Training:
         self._end()
 
     def _setup_done(self) -> None:
-        if self._authority is None:
+        if self._start.bake:
+            self._exited(wire.EXIT_FINISHED, Exit(0, "setup is done", 0.0))
+        elif self._authority is None:
             self._enter_running()
             self._order_run()
-            return
-        self._say_once(wire.READY, wire.READY, {})
-        self.phase = Phase.CLAIMING
-        self._authority.start_claim(self._claim_of)
+        else:
+            self._say_once(wire.READY, wire.READY, {})
+            self.phase = Phase.CLAIMING
+            self._authority.start_claim(self._claim_of)
 
     def _claim_of(self) -> tuple[str, float]:
         """From the claiming thread. Raises EndedError when we were stopped meanwhile."""
@@ -189,19 +188,12 @@ class Training:
         if self._demands.stopping is not None:
             self.stop_idle()  # nothing is begun any more
             return
-        site, start = self._site, self._start
         if script.orders >= _ORDERS:
             self._fail(f"the process that should start {name} ends at once: see agent.log")
             return
+        # `poll` tries again, for as long as there is no room
         until = self._demands.claim_until
-        env = build_env(site.environ, site.config, start, site.places, until)
-        places, limit = site.places, site.log_limit_bytes
-        try:
-            script.order(make_order(name, stream, text, env, places, hidden_of(start), limit))
-        except OSError as error:  # `poll` tries again, for as long as there is no room
-            if str(error) != self._refusal:
-                _LOG.warning("%s cannot be ordered: %s", name, error)
-            self._refusal = str(error)
+        self._container.try_order(script, name, stream, text, self._start, until)
 
     # --- the end
 
@@ -217,11 +209,18 @@ class Training:
     def _hear_out(self) -> None:
         """The program's own last words come before its end: they say what its exit means."""
         now = self._site.monotonic()
-        if self._ended_at is None:
-            self._ended_at = now
+        if not self._over:
+            self._saver.begin_end(now)
             self._run.kill()  # what the script left behind
-        if not self._lines() or now >= self._ended_at + _LAST_WORDS_S:
+        self._over = True
+        again = self.unwell is not None and self.unwell.again and not self.final
+        if self._saver.finish(now, self._demands.stopping, stays=again):
             self._site.post(lambda: self._ran(self._run.ended))  # after what the lines have posted
+
+    def want_saver(self, argv: Sequence[str]) -> None:
+        """The program asks for a saver beside it. Raises OSError."""
+        if self.phase is Phase.RUNNING and not self._over and self._authority is None:
+            self._saver.want(argv, self._start, self._demands.claim_until)
 
     def _ran(self, ended: Exit) -> None:
         if self.phase is not Phase.RUNNING:
@@ -250,7 +249,7 @@ class Training:
             self._exited(unwell.code, ended)
             return
         self._run.forget()
-        self._exit = self._ended_at = None
+        self._exit, self._over = None, False
         self._worker_codes.clear()
         self._order_run()
 
@@ -273,10 +272,7 @@ class Training:
         current = head.current if head else None
         step, manifest = (current.step, current.manifest) if current else (0, "")
         if final and current is not None:
-            data = {"step": step, "manifest": manifest, "digest": current.digest, "bytes": 0}
-            data |= {"stage_s": 0.0, "write_s": 0.0, "trigger": "final"}
-            data |= {"released": True, "final": True}
-            self._site.journal.append(wire.CHECKPOINT, data)
+            self._site.journal.append(wire.CHECKPOINT, final_save(current))
         elif head is not None:
             self._site.journal.append(wire.RELEASED, {"step": step, "manifest": manifest})
         if self.phase is Phase.SETTLING:
@@ -337,7 +333,9 @@ class Training:
         if not self.awaits_final:
             self._demands.forget()
         self._run.dismiss()
-        for name in ("setup.sh", "run.sh"):
+        self._saver.kill()
+        self._container.remove()
+        for name in ("setup.sh", "run.sh", "saver.sh", "setup.in", "run.in", "saver.in"):
             (self._site.places.memory / name).unlink(missing_ok=True)
 
     # --- what others ask for
@@ -373,8 +371,7 @@ class Training:
             self._run.hold_shells(end=end)
 
     def signal(self, number: int, *, only_if_caught: bool = False) -> int:
-        """Signal the training processes (those that have a handler for it), and not what launched
-        them; returns how many."""
+        """Signal the training processes (those with a handler, if so asked); returns how many."""
         return self._run.signal_workers(number, only_if_caught=only_if_caught)
 
     def end_unfit(self, unwell: Unwell) -> None:
@@ -382,10 +379,14 @@ class Training:
         self.kill()
         self._exited(unwell.code, Exit(unwell.code, unwell.text, 0.0))
 
-    def kill(self) -> None:
-        """End every process of the job on this node, now."""
+    def kill(self, *, saver: bool = True) -> None:
+        """End every process of the job on this node, now; the `saver` too, or not yet."""
         self._setup.kill()
         self._run.kill()
+        if saver:
+            self._saver.kill()
+        if self.phase is not Phase.RUNNING:
+            self._container.kill()
 
     @property
     def _start(self) -> StartDocument:

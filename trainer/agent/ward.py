@@ -3,27 +3,31 @@ whose GPU has failed, or that did not come up well, is given up, and a full disk
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from spotd import wire
-from trainer.agent import kernel
+from trainer.agent import gpus, kernel, stacks
 from trainer.agent.demands import Demands
 from trainer.agent.disk import STAYS_S, Disk
+from trainer.agent.figures import Figures
 from trainer.agent.hanging import LEAST_S, StepWatch
 from trainer.agent.kernel import Grade, Xid
 from trainer.agent.pace import Pace
 from trainer.agent.phase import Phase
-from trainer.agent.recall import Recall
+from trainer.agent.recall import Fact, Recall
+from trainer.agent.remarks import Remark
 from trainer.agent.site import Site
+from trainer.agent.stacks import Stacks
+from trainer.agent.straggling import CHECK_S, WARM_UP_S, Straggling
 from trainer.agent.training import Training
 from trainer.agent.unwell import GPU, HUNG, MACHINE, Unwell
+from trainer.agent.usage import WINDOW_S, Usage
 
-STACKS_SIGNAL = signal.SIGUSR2  # trainer.stop answers it
-STACKS_S = 2.0  # for the stacks of a program that hangs to come to its log
+TOLD_S = 1.0  # between the word that a program hangs and its end: for whoever follows the journal
+SETTLE_S = 2.0  # for the kernel's own word on a memory error, which says more than a count
 UNKILLABLE_S = 30.0
 
 
@@ -46,10 +50,31 @@ class Ward:
             site.places.folder, site.journal, self._kill_at, full=past.disk_full, stays_s=stays_s
         )
         self._steps = StepWatch(pace, site.monotonic(), least_s=least_s, stepping=past.stepping)
+        self._reporting = past.stepping
+        self._taking = False  # a thread takes the stacks
+        check_s = float(site.environ.get("SPOTD_STRAGGLER_CHECK_S", CHECK_S))
+        warm_up_s = float(site.environ.get("SPOTD_STRAGGLER_WARM_UP_S", WARM_UP_S))
+        self._figures = Figures(Straggling(check_s, warm_up_s))
+        window_s = float(site.environ.get("SPOTD_USAGE_S", WINDOW_S))
+        self.usage = Usage(window_s)
+        self._gpus = gpus.Watch()
+        self._suspected = False  # the last look at the GPUs found what would end training
+        self._gpu_ends = 0
 
     def start(self) -> None:
-        """Read what the kernel says."""
+        """Read what the kernel says, and look at the GPUs."""
         site = self._site
+        threading.Thread(
+            target=gpus.watch,
+            args=(site.environ.get("SPOTD_NVIDIA_SMI", "nvidia-smi"), site.ended),
+            kwargs={
+                "hear": self._hear_gpus,
+                "silent": lambda text: site.post(lambda: self._remark(Remark("gpu_noted", text))),
+                "every_s": float(site.environ.get("SPOTD_GPUS_EVERY_S", gpus.EVERY_S)),
+            },
+            name="gpus",
+            daemon=True,
+        ).start()
         threading.Thread(
             target=kernel.watch,
             args=(site.environ.get("SPOTD_KMSG", kernel.KMSG), site.ended),
@@ -65,6 +90,21 @@ class Ward:
         """The program has said something."""
         self._pace.note(Recall.of_fact(kind, data))
         self._steps.hear(stepped=kind == wire.PROGRESS)
+        self._reporting = self._reporting or kind == wire.PROGRESS
+        for remark in self._figures.note(kind, data, self._site.monotonic()):
+            self._remark(remark)
+
+    def step(self, rank: int, step: int) -> None:
+        """A rank tells how far it has come. On a machine without rank 0 nobody reports how long a
+        step takes, and this shows it."""
+        step_s = self._steps.hear_rank(rank, step, self._site.monotonic())
+        if step_s is not None and not self._reporting:
+            self._steps.hear(stepped=True)
+            self._pace.note(Fact(step, None, step_s))
+
+    def left(self, rank: int) -> None:
+        """A rank says nothing more: it has ended, or others are its ranks now."""
+        self._steps.ranks.leave(rank)
 
     def excuse(self, for_s: float) -> None:
         """The program is at something that takes long."""
@@ -87,17 +127,72 @@ class Ward:
         if unwell is not None:
             if now >= self._kill_at:
                 self._insist(unwell, now)
-        elif hangs:
-            silent_s, limit_s = self._steps.silent_s, self._steps.limit_s
-            text = f"no step for {silent_s:.0f} s after step {self._pace.step}"
-            text = f"{text}, {limit_s:.0f} s are allowed"
-            self._end(Unwell(HUNG, text, again=self._may_restart()))
+        elif hangs and not self._taking:
+            self._taking = True
+            threading.Thread(
+                target=self._take_stacks, args=(self._say_hung(),), name="stacks", daemon=True
+            ).start()
+
+    def _say_hung(self) -> str:
+        steps = self._steps
+        silent_s = max(steps.silent_s, steps.ranks.silent_s)
+        text = f"no step for {silent_s:.0f} s after step {self._pace.step}"
+        text = f"{text}, {steps.limit_s:.0f} s are allowed"
+        return f"{text}: {steps.ranks.text}" if steps.ranks.text else text
+
+    def _take_stacks(self, text: str) -> None:
+        """Before anything is ended; in a thread."""
+        log = self._site.places.logs / f"rank{self._site.config.rank}.log"
+        found = stacks.take(self._training.workers(stacks.STACKS_SIGNAL), log)
+        self._site.post(lambda: self._judge_hung(text, found))
+
+    def _judge_hung(self, text: str, found: list[Stacks]) -> None:
+        """Nobody is ended who went on meanwhile. On a machine without rank 0 it is only told: that
+        rank may be at something that takes long, of which nobody here has heard."""
+        self._taking = False
+        if self._training.phase is not Phase.RUNNING or self._demands.stopping is not None:
+            return
+        steps = self._steps
+        if max(steps.silent_s, steps.ranks.silent_s) < steps.limit_s:
+            self._warn(f"{text}; then it went on")
+        elif self._reporting or not self._site.config.rank:
+            self._end(Unwell(HUNG, text, again=self._may_restart()), found)
+        else:
+            about = {"stacks": [one.to_data() for one in found]}
+            self._remark(Remark("hung_here", f"training hangs here: {text}", about))
+            self._steps.forget()
 
     def _insist(self, unwell: Unwell, now: float) -> None:
         """What cannot be killed waits in the kernel, for ever perhaps."""
-        self._training.kill()
+        self._training.kill(saver=False)
         if now >= self._kill_at + UNKILLABLE_S:
             self._training.end_unfit(replace(unwell, text=f"{unwell.text}; it cannot be killed"))
+
+    def _hear_gpus(self, look: gpus.Look) -> bool:
+        """In the thread that looks; whether it is to look again soon."""
+        self.usage.look([gpu.busy for gpu in look.gpus if gpu.busy is not None])
+        ends = self._gpu_ends
+        found = self._gpus.judge(look)
+        worst = found[0].grade if found else Grade.NOTED
+        if worst is Grade.FATAL and not self._suspected:
+            self._suspected = True
+            return True
+        self._suspected = False
+        if worst is Grade.CONTAINED:
+            self._site.ended.wait(SETTLE_S)
+        self._site.post(lambda: self._meet(found, ends))
+        return False
+
+    def _meet(self, found: list[gpus.Finding], ends: int) -> None:
+        if self._training.phase is Phase.ENDED or ends != self._gpu_ends:
+            return
+        for finding in found:
+            if finding.grade is Grade.FATAL:
+                self._end(Unwell(GPU, finding.text, again=False))
+            elif finding.grade is Grade.NOTED:
+                self._remark(Remark("gpu_noted", finding.text))
+            elif self._training.phase is Phase.RUNNING:
+                self._end(Unwell(GPU, finding.text, again=self._may_restart()))
 
     def _hear(self, xid: Xid, *, news: bool) -> None:
         """What was said before we came counts if it is the end of a GPU: it has not recovered."""
@@ -110,28 +205,36 @@ class Ward:
             self._end(Unwell(GPU, xid.text, again=self._may_restart()))
         elif news and xid.number not in self._told:
             self._told.add(xid.number)
-            self._warn(f"{xid.text}; nothing follows from it")
+            self._remark(Remark("gpu_noted", xid.text, {"xid": xid.number}))
 
     def _may_restart(self) -> bool:
         """Once on a machine; the ranks of a gang begin together or not at all."""
         start = self._demands.start
         return not self._restarted and start is not None and start.num_nodes == 1
 
-    def _end(self, unwell: Unwell) -> None:
+    def _end(self, unwell: Unwell, found: list[Stacks] | None = None) -> None:
         training = self._training
         if training.unwell is not None:
             return
-        hung = unwell.what == HUNG
-        stacks = training.signal(STACKS_SIGNAL, only_if_caught=True) if hung else 0
         self._restarted = self._restarted or unwell.again
+        ranks = {str(rank): step for rank, step in self._steps.ranks.steps.items()}
         self._steps.forget()
-        data = {**unwell.to_data(), "stacks": stacks, "step": self._pace.step}
-        self._site.journal.append(wire.UNWELL, data)
+        self._figures.begin()
+        self.usage.begin()
+        self._gpus.forget_errors()
+        self._gpu_ends += unwell.what == GPU
+        taken = [one.to_data() for one in found or []]
+        said = {"stacks": len(taken), "dumps": taken, "ranks": ranks, "step": self._pace.step}
+        self._site.journal.append(wire.UNWELL, {**unwell.to_data(), **said})
         if training.phase is Phase.RUNNING:
             training.unwell = unwell
-            self._kill_at = self._site.monotonic() + (STACKS_S if hung else 0.0)
+            self._kill_at = self._site.monotonic() + (TOLD_S if unwell.what == HUNG else 0.0)
         elif training.phase is not Phase.SETTLING:
             training.end_unfit(unwell)
+
+    def _remark(self, remark: Remark) -> None:
+        if self._training.phase is not Phase.ENDED:
+            self._site.journal.append(wire.WARNING, remark.to_data())
 
     def _warn(self, text: str) -> None:
         self._site.journal.append(wire.WARNING, {"text": text})

@@ -21,7 +21,7 @@ def wipe(places: Places) -> dict[str, Any]:
     """Remove the working directory and the packages of the job's code (the secrets went when the
     program ended). What is said in WIPED; raises nothing: a file that cannot be removed is counted,
     and the rest goes."""
-    mounts = _mounts()
+    mounts = mounts_seen()
     failed = 0
     doomed = [places.workdir, places.home / "packages"]
     kept = sorted(str(m) for m in mounts if any(m.is_relative_to(_real(d)) for d in doomed))
@@ -31,7 +31,7 @@ def wipe(places: Places) -> dict[str, Any]:
     return {"what": what, "how": "removed", "left_mounts": kept, "failed": failed}
 
 
-def _mounts() -> set[Path]:
+def mounts_seen() -> set[Path]:
     """Every mount point that we see; bind mounts, which look like plain folders, among them."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
@@ -14,10 +14,10 @@ from trainer.agent.sockets import Connection, Listener
 # What a training process may journal; the rest is the agent's own to say.
 WORKER_KINDS = frozenset(
     {wire.READY, wire.CLAIMED, wire.PROGRESS, wire.CHECKPOINT, wire.CHECKPOINT_FAILED}
-    | {wire.CHECKPOINT_SKIPPED, wire.ROLLED_BACK, wire.RELEASED, wire.WARNING}
+    | {wire.CHECKPOINT_SKIPPED, wire.ROLLED_BACK, wire.RELEASED, wire.PLAN, wire.WARNING}
 )
 
-
+SAVER = -1  # the rank that the saver gives as its own
 MAX_BUSY_S = 10 * 365 * 86_400.0  # longer than any program runs
 
 
@@ -36,12 +36,20 @@ class WorkerListener(Protocol):
         """A training process is alive, and may be silent for so long."""
         ...
 
+    def on_step(self, rank: int, step: int) -> None:
+        """A training process tells how many steps it has done."""
+        ...
+
+    def on_saver_wanted(self, argv: Sequence[str]) -> None:
+        """A training process asks for a saver beside it, to be started like this."""
+        ...
+
     def on_nonsense(self, text: str) -> None:
         """A line that means nothing."""
         ...
 
-    def on_hang_up(self) -> None:
-        """A training process says nothing more: `connected` is one less."""
+    def on_hang_up(self, rank: int) -> None:
+        """A training process says nothing more: `connected` is one less. -1: it said no rank."""
         ...
 
 
@@ -53,13 +61,19 @@ class WorkerLink:
     ) -> None:
         self._flag_of = flag_of
         self._listener = listener
-        self._lines: set[Connection] = set()
+        self._lines: dict[Connection, bool] = {}  # and whether it trains
         self._lock = threading.Lock()
         self._socket = Listener(path, self._serve)
 
     @property
     def connected(self) -> int:
         """How many training processes listen."""
+        with self._lock:
+            return sum(self._lines.values())
+
+    @property
+    def open(self) -> int:
+        """How many may still say something: those, and the saver."""
         with self._lock:
             return len(self._lines)
 
@@ -77,10 +91,12 @@ class WorkerLink:
         return wire.encode({"flag": dict(self._flag_of())})
 
     def _serve(self, line: Connection) -> None:
-        if not self._greeted(line.read_line()):
+        hello = self._greeted(line.read_line())
+        if hello is None:
             return
+        rank = hello.get("rank")
         with self._lock:
-            self._lines.add(line)
+            self._lines[line] = rank != SAVER
         try:
             # After it is known to `publish`, so that no change falls between the two.
             line.send(self._flag())
@@ -88,27 +104,36 @@ class WorkerLink:
                 self._hear(text)
         finally:
             with self._lock:
-                self._lines.discard(line)
-            self._listener.on_hang_up()
+                self._lines.pop(line, None)
+            self._listener.on_hang_up(rank if _is_count(rank) else -1)
 
-    def _greeted(self, text: bytes) -> bool:
+    def _greeted(self, text: bytes) -> dict[str, Any] | None:
+        """Who it is; None for nobody."""
         hello = _parse(text).get("hello")
-        if text and not isinstance(hello, dict):
+        if isinstance(hello, dict):
+            return hello
+        if text:
             self._listener.on_nonsense(f"no hello but {text[:100]!r}")
-        return isinstance(hello, dict)
+        return None
 
     def _hear(self, text: bytes) -> None:
         message = _parse(text)
         kind, data, leaving = message.get("kind"), message.get("data"), message.get("exit")
-        busy_s = message.get("busy_s")
+        busy_s, at, saver = message.get("busy_s"), message.get("at"), message.get("saver")
         if isinstance(kind, str) and kind in WORKER_KINDS and isinstance(data, dict):
             self._listener.on_fact(kind, data)
         elif isinstance(leaving, dict):
             rank, code = leaving.get("rank"), leaving.get("code")
             if isinstance(rank, int) and isinstance(code, int):
                 self._listener.on_worker_exit(rank, code)
+        elif isinstance(saver, dict) and _is_argv(saver.get("argv")):
+            self._listener.on_saver_wanted(saver["argv"])
         elif _is_time(busy_s):
             self._listener.on_busy(float(busy_s))
+        elif isinstance(at, dict):
+            rank, step = at.get("rank"), at.get("step")
+            if _is_count(rank) and _is_count(step):
+                self._listener.on_step(rank, step)
         else:
             self._listener.on_nonsense(f"not a message: {text[:100]!r}")
 
@@ -116,6 +141,14 @@ class WorkerLink:
 def _is_time(value: Any) -> TypeGuard[int | float]:
     """Whether these are seconds: JSON has numbers that no float holds, Python's also NaN."""
     return isinstance(value, int | float) and -MAX_BUSY_S <= value <= MAX_BUSY_S
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value <= wire.MAX_NUMBER
+
+
+def _is_argv(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _parse(text: bytes) -> dict[str, Any]:

@@ -21,10 +21,15 @@ from urllib.parse import parse_qsl, urlencode
 
 from moto.backends import get_backend
 
-from tests.clouds.aws import replies
-from tests.clouds.aws.fleet import Fleet
+from providers.aws.listing import parted
+from tests.clouds.aws import fis, replies
+from tests.clouds.aws.consoles import Consoles
+from tests.clouds.aws.fleet import Ec2Fleet
+from tests.clouds.aws.groups import Groups
+from tests.clouds.aws.images import Images
 from tests.clouds.aws.market import ZONE_IDS, Market
 from tests.clouds.aws.replies import REFUSALS, Tree
+from tests.clouds.aws.signature import key_of, signed_for
 from tests.clouds.faults import Fault, Faults
 from tests.clouds.machines import Machines
 
@@ -37,7 +42,10 @@ IMAGE_PARAMETER = (
 )
 JSON = "application/x-amz-json-1.1"
 _VOLATILE = ("Action", "Version", "DryRun")
+# What nobody changes: moto looks through all that it knows each time.
+_STANDING = ("DescribeInstanceTypes", "DescribeAvailabilityZones")
 NOTICE = timedelta(seconds=120)
+QUOTA = 1000.0  # vCPUs
 
 Reply = tuple[int, bytes]
 
@@ -80,7 +88,7 @@ class Ec2:
 
     def __init__(self, app: WSGIApplication, machines: Machines | None = None) -> None:
         self._app = app
-        self.fleet = Fleet(machines, self._switched_off)
+        self.fleet = Ec2Fleet(machines, self._switched_off)
         self._lock = threading.RLock()
         self.market = Market()
         self.faults = Faults()
@@ -89,42 +97,52 @@ class Ec2:
         self.seen: list[Seen] = []  # and every one of all services
         self.told: list[dict[str, Tree]] = []  # more rows of the price history
         self.requests: dict[str, SpotRequest] = {}  # by instance
+        self.groups = Groups(ACCOUNT)
         self._made: dict[tuple[str, str, str], Made] = {}
+        self._kept: dict[tuple[str, str], Reply] = {}  # by region and question
+        self.consoles = Consoles()
+        self.images = Images(ACCOUNT)
+        self.experiments = fis.Experiments(ACCOUNT, self.interrupt)
         self._own: dict[str, Callable[[str, dict[str, str]], Reply | None]] = {
             "RunInstances": self._run,
             "DescribeSpotPriceHistory": self._history,
             "DescribeInstanceTypeOfferings": self._offerings,
             "DescribeCapacityReservations": self._reservations,
             "DescribeSpotInstanceRequests": self._spot_requests,
+            "GetConsoleOutput": self.consoles.answer,
+            "GetSpotPlacementScores": lambda _, form: replies.scores(self.market.scores, form),
+            **self.groups.verbs(),
+            "CreateImage": self.images.create,
         }
         self.reservations: list[dict[str, Tree]] = []
+        self.quotas: dict[tuple[str, str], float] = {}  # (region, code), where it is not QUOTA
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         size = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(size)
-        region, service = _signed_for(environ)
+        region, service = signed_for(environ)
         target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
-        self._note(_key(environ), region, service, target, body)
-        if service == "pricing":
-            if self.faults.take("GetProducts") is not None:
-                failed = json.dumps({"__type": "InternalErrorException", "message": "not now"})
-                return _send(start, 500, failed.encode(), kind=JSON)
-            return _send(start, *self._products(json.loads(body)), kind=JSON)
-        if target.endswith("GetParameter") and IMAGE_PARAMETER in body.decode():
-            parameter = {"Name": IMAGE_PARAMETER, "Type": "String", "Value": self.image}
-            answer = json.dumps({"Parameter": parameter}).encode()
-            return _send(start, 200, answer, kind=JSON)
+        if service == "fis":
+            return self._fault_injection(environ, start, region, body)
+        self._note(key_of(environ), region, service, target, body)
+        if b"GetCallerIdentity" in body and self.faults.take("GetCallerIdentity") is not None:
+            return _send(start, *replies.error(*REFUSALS["not_enabled"]))
         if service != "ec2":
-            return self._moto(environ, start, body)
+            told = self._beside(region, service, target, body)
+            return _send(start, *told, kind=JSON) if told else self._moto(environ, start, body)
         form = dict(parse_qsl(body.decode()))
         action = form["Action"]
         with self._lock:
             self.calls.append((action, form))
-        fault = self.faults.take(action)
+        fault = self.faults.take(action) or self.faults.take(f"{action} in {region}")
         if fault is not None and fault.what in REFUSALS:
             return _send(start, *replies.error(*REFUSALS[fault.what]))
+        if fault is not None and fault.what == "invisible":
+            return _send(start, *replies.unseen(action, form))
         if fault is not None and fault.what == "garbage":
             return _send(start, 200, b"<html>a proxy's page", kind="text/html")
+        if form.get("DryRun") == "true":
+            return _send(start, *self._would(region, action, form))
         with self._lock:
             status, answer = self._answer(environ, region, action, form, fault)
         if fault is not None and fault.what == "hang":
@@ -133,6 +151,44 @@ class Ec2:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError("the answer is lost")
         return _send(start, status, answer)
+
+    def _fault_injection(
+        self, environ: WSGIEnvironment, start: StartResponse, region: str, body: bytes
+    ) -> Iterable[bytes]:
+        """FIS, which speaks REST."""
+        path = str(environ["PATH_INFO"])
+        action = fis.action_of(str(environ["REQUEST_METHOD"]), path)
+        with self._lock:
+            asked = fis.asked_of(path, body)
+            self.seen.append(Seen(key_of(environ), region, "fis", action, asked))
+        fault = self.faults.take(action)
+        if fault is not None:
+            words = {"__type": "AccessDeniedException", "message": "You may not."}
+            return _send(start, 403, json.dumps(words).encode(), kind=JSON)
+        told: list[str] = []
+
+        def begin(status: str, *_: Any) -> Callable[[bytes], object]:
+            told.append(status)
+            return lambda _: None
+
+        answer = b"".join(self._app(_with(environ, body), begin))
+        status = int(told[0].split()[0])
+        if action == "StartExperiment" and status == 200:
+            answer = self.experiments.begin(region, answer)
+        return _send(start, status, answer, kind="application/json")
+
+    def _beside(
+        self, region: str, service: str, target: str, body: bytes
+    ) -> tuple[int, bytes] | None:
+        """What other services than EC2 answer that moto has not, or not so."""
+        if service == "pricing":
+            return self._products(json.loads(body))
+        if service == "servicequotas":
+            return self._quota(region, json.loads(body))
+        if target.endswith("GetParameter") and IMAGE_PARAMETER in body.decode():
+            parameter = {"Name": IMAGE_PARAMETER, "Type": "String", "Value": self.image}
+            return 200, json.dumps({"Parameter": parameter}).encode()
+        return None
 
     def _note(self, key: str, region: str, service: str, target: str, body: bytes) -> None:
         parsed = json.loads(body) if target else dict(parse_qsl(body.decode(errors="replace")))
@@ -150,7 +206,8 @@ class Ec2:
         request.code = "marked-for-termination"
         request.message = "Your Spot instance is marked for termination."
         request.updated = at
-        self.fleet.warn(instance, at + NOTICE, lambda: self._take(instance))
+        end_us = int((at + NOTICE).timestamp() * 1e6)
+        self.fleet.take(instance, end_us, lambda: self._take(instance))
 
     def end(self, region: str, instance: str, code: str, words: str) -> None:
         """It ends, and EC2 says why."""
@@ -166,13 +223,16 @@ class Ec2:
         """Its notice has run out."""
         code = "Server.SpotInstanceTermination"
         self.requests[instance].code = "instance-terminated-no-capacity"
-        self.end(self.fleet.books[instance].region, instance, code, f"{code}: It was taken away")
+        self.end(self._region(instance), instance, code, f"{code}: It was taken away")
 
     def _switched_off(self, instance: str) -> None:
         """Somebody on it did; behaviour at shutdown is terminate."""
         code = "Client.InstanceInitiatedShutdown"
         words = f"{code}: Instance initiated shutdown"
-        self.end(self.fleet.books[instance].region, instance, code, words)
+        self.end(self._region(instance), instance, code, words)
+
+    def _region(self, instance: str) -> str:
+        return parted(self.fleet.books[instance].instance_id)[0]
 
     # --- answers
 
@@ -189,7 +249,11 @@ class Ec2:
         if reply is None:
             if action == "DescribeInstances":
                 form = self._by_token(region, form)
-            reply = self._ask_moto(environ, form)
+            reply = self._kept.get((region, urlencode(form))) or self._ask_moto(environ, form)
+            if action in _STANDING:
+                self._kept[region, urlencode(form)] = reply
+            if action == "DescribeInstances":
+                reply = reply[0], self.groups.dress(reply[1])
             if action == "RunInstances" and reply[0] == 200:
                 reply = self._note_launch(region, form, fault, reply)
             if action == "TerminateInstances" and reply[0] == 200:
@@ -199,6 +263,38 @@ class Ec2:
             for instance in replies.listed(form, "InstanceId"):
                 self._leave_behind(region, instance)
         return reply
+
+    def _would(self, region: str, action: str, form: dict[str, str]) -> Reply:
+        """A dry run: rights are looked at (by a fault, here) and what is named has to be there; no
+        pool is, and nothing is done."""
+        backend = get_backend("ec2")[ACCOUNT][region]
+        for ident in replies.listed(form, "InstanceId"):
+            if all(one.id != ident for one in backend.all_instances()):
+                words = f"The instance ID '{ident}' does not exist"
+                return replies.error(400, "InvalidInstanceID.NotFound", words)
+        if action == "RunInstances" and form["InstanceType"] not in self.market.listed:
+            words = f"Invalid value '{form['InstanceType']}' for InstanceType."
+            return replies.error(400, "InvalidParameterValue", words)
+        words = "Request would have succeeded, but DryRun flag is set."
+        return replies.error(412, "DryRunOperation", words)
+
+    def _quota(self, region: str, document: Mapping[str, Any]) -> Reply:
+        """Service Quotas, of EC2."""
+        fault = self.faults.take("GetServiceQuota")
+        if fault is not None:
+            words = {"__type": "AccessDeniedException", "message": "You may not."}
+            return 400, json.dumps(words).encode()
+        code = document["QuotaCode"]
+        quota = {
+            "ServiceCode": document["ServiceCode"],
+            "QuotaCode": code,
+            "QuotaName": code,
+            "Value": self.quotas.get((region, code), QUOTA),
+            "Unit": "None",
+            "Adjustable": True,
+            "GlobalQuota": False,
+        }
+        return 200, json.dumps({"Quota": quota}).encode()
 
     def _run(self, region: str, form: dict[str, str]) -> Reply | None:
         backend = get_backend("ec2")[ACCOUNT][region]
@@ -218,6 +314,9 @@ class Ec2:
         if kind not in self.market.listed:
             words = f"Invalid value '{kind}' for InstanceType."
             return replies.error(400, "InvalidParameterValue", words)
+        unknown = self.groups.refuse(region, form)
+        if unknown is not None:
+            return unknown
         most = form.get("InstanceMarketOptions.SpotOptions.MaxPrice")
         if most and float(most) < self.market.spot.get(kind, {}).get(zone, 0.0):
             return replies.error(*REFUSALS["price"])
@@ -238,6 +337,8 @@ class Ec2:
         digest = hashlib.sha256(body.encode()).hexdigest()
         zone = machine.availability_zone
         self._made[region, zone, form["ClientToken"]] = Made(digest, machine.id)
+        if form.get("Placement.GroupName"):
+            self.groups.machines[machine.id] = form["Placement.GroupName"]
         if form.get("InstanceMarketOptions.MarketType") == "spot":
             ident = f"sir-{machine.id[-8:]}"
             tags = {tag["key"]: tag["value"] for tag in machine.get_tags()}
@@ -326,6 +427,9 @@ class Ec2:
 
     def _products(self, document: Mapping[str, Any]) -> Reply:
         """The Price List: each product is a JSON document in a string."""
+        if self.faults.take("GetProducts") is not None:
+            failed = {"__type": "InternalErrorException", "message": "not now"}
+            return 500, json.dumps(failed).encode()
         kinds = next(f["Value"] for f in document["Filters"] if f["Field"] == "instanceType")
         prices = []
         for kind in kinds.split(","):
@@ -363,21 +467,6 @@ def _send(
 ) -> Iterable[bytes]:
     start(f"{status} OK", [("Content-Type", kind), ("Content-Length", str(len(body)))])
     return [body]
-
-
-def _signed_for(environ: WSGIEnvironment) -> tuple[str, str]:
-    """(region, service) of the signature: KEY/20261122/us-east-1/ec2/aws4_request."""
-    parts = _scope(environ)
-    return (parts[2], parts[3]) if len(parts) >= 4 else ("", "")
-
-
-def _key(environ: WSGIEnvironment) -> str:
-    return _scope(environ)[0]
-
-
-def _scope(environ: WSGIEnvironment) -> list[str]:
-    header = str(environ.get("HTTP_AUTHORIZATION", ""))
-    return header.partition("Credential=")[2].split(",")[0].split("/")
 
 
 def _ran(machine: Any) -> dict[str, Tree]:

@@ -34,6 +34,7 @@ class Market:
     )
     listed: dict[str, float] = field(default_factory=lambda: dict(LISTED))
     stock: dict[tuple[str, str], int] = field(default_factory=dict)
+    scores: dict[tuple[str, str], int] = field(default_factory=dict)  # of (type, zone id)
 
     def take(self, kind: str, zone: str) -> bool:
         """One machine; False when there is none."""

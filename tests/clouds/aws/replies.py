@@ -31,6 +31,11 @@ REFUSALS = {
     "rejected": (400, "InvalidParameterCombination", "The parameters cannot be used together."),
     "unauthorized": (403, "UnauthorizedOperation", "You are not authorized to do this."),
     "expired": (400, "RequestExpired", "Request has expired."),
+    "not_enabled": (  # of a region that the account has not opted in to
+        401,
+        "AuthFailure",
+        "AWS was not able to validate the provided access credentials",
+    ),
     "throttled": (503, "RequestLimitExceeded", "Request limit exceeded."),
     "http_500": (500, "InternalError", "An internal error has occurred"),
     "unheard_of": (400, "SomethingNew", "Nobody has seen this code before."),
@@ -54,6 +59,18 @@ def error(status: int, code: str, words: str) -> tuple[int, bytes]:
         f"<Response><Errors><Error><Code>{code}</Code><Message>{escape(words)}</Message></Error>"
         "</Errors><RequestID>00000000-0000-0000-0000-000000000000</RequestID></Response>"
     ).encode()
+
+
+# action -> the set of its answer; of what is named by its id EC2 says that there is no such thing.
+_SETS = {"DescribeInstances": "reservationSet", "DescribeVolumes": "volumeSet"}
+
+
+def unseen(action: str, form: Mapping[str, str]) -> tuple[int, bytes]:
+    """What EC2 says of something that is there, and that it does not see yet."""
+    kind = "Volume" if "Volume" in action else "InstanceID"
+    if action in _SETS and "InstanceId.1" not in form:
+        return answer(action, {_SETS[action]: []})
+    return error(400, f"Invalid{kind}.NotFound", f"The {kind} does not exist")
 
 
 Tree = str | int | Mapping[str, "Tree"] | list["Tree"]
@@ -102,3 +119,17 @@ def _numbered(form: Mapping[str, str], name: str) -> Iterable[str]:
     while f"{name}.{number}" in form:
         yield f"{name}.{number}"
         number += 1
+
+
+def scores(told: Mapping[tuple[str, str], int], form: Mapping[str, str]) -> tuple[int, bytes]:
+    """Placement scores of (type, zone id), by zone, as far as they are of the regions asked for."""
+    regions, kinds = listed(form, "RegionName"), listed(form, "InstanceType")
+    if form.get("SingleAvailabilityZone") != "true" or not 1 <= len(regions) <= 10:
+        return error(400, "InvalidParameterValue", "The stand-in tells scores of zones alone.")
+    short = {f"{name[:2]}{name.split('-')[1][0]}{name[-1]}": name for name in regions}
+    rows: list[Tree] = [
+        {"region": short[zone.partition("-")[0]], "availabilityZoneId": zone, "score": score}
+        for (kind, zone), score in told.items()
+        if kind in kinds and zone.partition("-")[0] in short
+    ]
+    return answer("GetSpotPlacementScores", {"spotPlacementScoreSet": rows})

@@ -10,28 +10,23 @@ from pathlib import Path
 from threading import Thread
 
 import boto3
-from moto.moto_server.werkzeug_app import (
-    DomainDispatcherApplication,
-    MotoRequestHandler,
-    create_backend_app,
-)
+from moto.backends import get_backend
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-from tests.clouds.aws.ec2 import Ec2
+from spotd.demo.s3 import Quiet
+from tests.clouds.aws.ec2 import ACCOUNT, Ec2
 from tests.clouds.aws.market import REGIONS
 from tests.clouds.machines import Machines
 
 PROFILE = "standin"
 
 
-class _Quiet(MotoRequestHandler):
-    """No line for each request, and no traceback for an answer that is lost on purpose."""
+class _Kept(Quiet):
+    """Connections stay, as EC2 keeps them."""
 
-    def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
-        """Nothing."""
-
-    def connection_dropped(self, error: BaseException, environ: object = None) -> None:
-        """Nothing."""
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits for the client's delayed ACK
 
 
 @dataclass(frozen=True)
@@ -53,14 +48,15 @@ def serving(
 ) -> Iterator[StandIn]:
     """AWS for the length of the block, its credentials in `folder`, with a network of that kind."""
     ec2 = Ec2(DomainDispatcherApplication(create_backend_app), machines)
-    server = make_server(address, 0, ec2, True, request_handler=_Quiet)
-    thread = Thread(target=server.serve_forever, daemon=True)
+    server = make_server(address, 0, ec2, True, request_handler=_Kept)
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     endpoint = f"http://{address}:{server.server_port}"
     try:
         _prepare(endpoint, ec2, regions, network)
         yield StandIn(endpoint, ec2, _profile(folder, endpoint))
     finally:
+        ec2.fleet.close()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -93,5 +89,6 @@ def _prepare(endpoint: str, ec2: Ec2, regions: Sequence[str], network: str) -> N
         made = [row["SubnetId"] for row in subnets if row["AvailabilityZone"] in zones]
         groups = [client.describe_security_groups()["SecurityGroups"][0]["GroupId"]]
         client.create_tags(Resources=[*made, *groups], Tags=tag)
-        ec2.image = client.describe_images()["Images"][0]["ImageId"]
+        # Of moto itself: to list all its images takes seconds.
+        ec2.image = next(iter(get_backend("ec2")[ACCOUNT][region].amis))
         client.close()

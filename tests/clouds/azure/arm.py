@@ -7,41 +7,42 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import azure.mgmt.compute.models
-import azure.mgmt.network.models
-
+from tests.clouds.azure.account import Account
 from tests.clouds.azure.catalog import Catalog
-from tests.clouds.azure.machines import Machine, World
-from tests.clouds.azure.refusals import ALLOCATION, REFUSALS, error
+from tests.clouds.azure.facts import Facts
+from tests.clouds.azure.held import Held, Reply
+from tests.clouds.azure.images import IMAGES, KINDS, SNAPSHOTS, Images
+from tests.clouds.azure.machines import NOTICE_S, Machine, World
+from tests.clouds.azure.refusals import ALLOCATION, IN_USE, REFUSALS, error
 from tests.clouds.azure.shapes import problems
 from tests.clouds.faults import Faults
+from tests.clouds.fleet import Fleet
+from tests.clouds.machines import Machines
+from tests.rigs.later import Later
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 TENANT = "66666666-7777-8888-9999-000000000000"
 TOKEN = "a-token"
 IMAGE = ("microsoft-dsvm", "ubuntu-hpc", "2204", "latest")
-COMPUTE, NETWORK = azure.mgmt.compute.models, azure.mgmt.network.models
+COMPUTE: Any = Later("azure.mgmt.compute.models")
+NETWORK: Any = Later("azure.mgmt.network.models")
 VM = "Microsoft.Compute/virtualMachines"
+HELD = "Microsoft.Compute/capacityReservationGroups"
+SET = "Microsoft.Compute/availabilitySets"
 # kind -> (models, model)
 MODELS = {
     VM: (COMPUTE, "VirtualMachine"),
-    "Microsoft.Compute/availabilitySets": (COMPUTE, "AvailabilitySet"),
+    HELD: (COMPUTE, "CapacityReservationGroup"),
+    SET: (COMPUTE, "AvailabilitySet"),
     "Microsoft.Compute/disks": (COMPUTE, "Disk"),
+    SNAPSHOTS: (COMPUTE, "Snapshot"),
+    IMAGES: (COMPUTE, "Image"),
     "Microsoft.Compute/skus": (COMPUTE, "ResourceSku"),
     "Microsoft.Network/networkInterfaces": (NETWORK, "NetworkInterface"),
     "Microsoft.Network/publicIPAddresses": (NETWORK, "PublicIPAddress"),
-}
-_IN_USE = {
-    "Microsoft.Compute/disks": (409, "OperationNotAllowed", "Disk is attached to VM."),
-    "Microsoft.Network/networkInterfaces": (400, "NicInUse", "It is used by a machine."),
-    "Microsoft.Network/publicIPAddresses": (
-        400,
-        "PublicIPAddressCannotBeDeleted",
-        "It is still allocated to a resource.",
-    ),
 }
 _KINDS = {kind.lower(): kind for kind in MODELS}
 _READ_ONLY = ("provisioningState", "vmId", "timeCreated", "instanceView")
@@ -62,41 +63,43 @@ class Request:
         """What it is, in short: "PUT virtualMachines", "LIST disks", "GET prices"."""
         found = re.fullmatch(r"/subscriptions/.*/providers/(.+)", self.path, re.IGNORECASE)
         if not found:
+            if self.path.startswith("/subscriptions/"):
+                return f"{self.method} subscriptions"
+            if self.path.startswith("/providers/"):
+                return f"{self.method} {self.path.rpartition('/')[2]}"
             return f"{self.method} {'prices' if 'retail' in self.path else 'token'}"
         parts = found[1].split("/")
         if parts[1].lower() == "locations":
-            return f"{self.method} operations"
+            return f"{self.method} {parts[3]}"
         method = "LIST" if self.method == "GET" and len(parts) == 2 else self.method
         return f"{method} {parts[-1] if len(parts) > 3 else parts[1]}"
 
 
-@dataclass(frozen=True)
-class Reply:
-    """`body` None is none at all."""
-
-    status: int
-    body: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
 class Arm:
     """One subscription. `create_s` and `delete_s` are how long these take, `page` is how many rows
-    of a list one answer has. `calls` and `wrong` are for tests to look at."""
+    of a list one answer has. `calls` and `wrong` are for tests to look at. With `machines` there is
+    a real one behind every virtual machine, and a create takes as long as that one does."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Machines | None = None) -> None:
         self.lock = threading.RLock()
         self.endpoint = ""
-        self.world = World(SUBSCRIPTION)
+        self.fleet = Fleet(machines)
+        self.world = World(SUBSCRIPTION, self.fleet, self.lock)
         self.catalog = Catalog()
+        self.images = Images()
         self.faults = Faults()
         self.calls: list[Request] = []
         self.wrong: list[str] = []
         self.create_s = 0.0
-        self.delete_s = 0.0
         self.page = 50
         self.networks: set[str] | None = None  # regions with a network of ours; None: all
         self.identities: set[str] = set()  # resource ids
         self.gone_groups: set[str] = set()
+        self.held = Held(lambda: self.world)
+        self.account: Account | None = None  # of a subscription in which nothing is yet
+        self.facts = Facts(SUBSCRIPTION)
+        self.facts.networks = lambda region: self.networks is None or region in self.networks
+        self.facts.families = tuple(kind.family for kind in self.catalog.kinds.values())
 
     # --- what a test does
 
@@ -105,6 +108,18 @@ class Arm:
         with self.lock:
             self.world.settle()
             return next(m for key, m in self.world.machines.items() if key.endswith(f"/{name}"))
+
+    @property
+    def delete_s(self) -> float:
+        return self.world.delete_s
+
+    @delete_s.setter
+    def delete_s(self, seconds: float) -> None:
+        self.world.delete_s = seconds
+
+    def preempt(self, name: str, left_s: float = NOTICE_S) -> None:
+        """Azure takes a Spot machine back, as `World.evict` says."""
+        self.world.evict(self.machine(name).row["id"], left_s)
 
     def counted(self) -> list[str]:
         """The calls so far, tokens left out."""
@@ -117,7 +132,7 @@ class Arm:
         """What a client is told."""
         with self.lock:
             self.world.settle()
-            reply = self._answer(request, fault)
+            reply = _unseen(request) if fault == "invisible" else self._answer(request, fault)
             self._check(request, reply)
             return reply
 
@@ -126,6 +141,9 @@ class Arm:
             return _refusal(401, "InvalidAuthenticationToken", "The access token is invalid.")
         if not request.query.get("api-version"):
             return _refusal(400, "MissingApiVersionParameter", "api-version is required.")
+        told = self._told(request)
+        if told is not None:
+            return told
         parts = re.fullmatch(
             rf"/subscriptions/{SUBSCRIPTION}(?:/resourceGroups/([^/]+))?"
             r"/providers/([^/]+/[^/]+)(?:/(.+))?",
@@ -134,7 +152,9 @@ class Arm:
         )
         group, kind, name = (parts[1] or "", parts[2], parts[3] or "") if parts else ("", "", "")
         if kind == "Microsoft.Compute/locations":
-            return self._operation(name)
+            return self._of_location(request, name)
+        if kind == "Microsoft.Network/virtualNetworks":
+            return _missing(name)
         kind = _KINDS.get(kind.lower(), "")
         if not kind:
             return _refusal(404, "InvalidResourceType", f"Nothing is at {request.path}")
@@ -142,13 +162,36 @@ class Arm:
             return _refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' is not there.")
         return self._resource(request, group, kind, name, fault)
 
+    def _of_location(self, request: Request, name: str) -> Reply:
+        if "/placementScores/" in name:
+            return self.catalog.generate(request.method, request.query, request.body)
+        return self._operation(name)
+
+    def _told(self, request: Request) -> Reply | None:
+        """Of the subscription itself, of what it was set up with, and of Resource Graph."""
+        if request.path == "/providers/Microsoft.ResourceGraph/resources":
+            return self.catalog.graph(request.method, request.query, request.body)
+        if self.account is not None:
+            found = self.account.answer(request.method, request.path, request.body)
+            if found is not None:
+                self.wrong, self.account.wrong = [*self.wrong, *self.account.wrong], []
+                return Reply(*found)
+        fact = self.facts.answer(request.path) if request.method == "GET" else None
+        self.wrong, self.facts.wrong = [*self.wrong, *self.facts.wrong], []
+        return None if fact is None else Reply(200, fact)
+
     def _resource(self, request: Request, group: str, kind: str, name: str, fault: str) -> Reply:
         if not name:
             return self._list(request, group, kind)
+        if kind == HELD:
+            return self.held.answer(request, group, name)
         if kind == VM:
             return self._machine(request, group, name, fault)
+        if request.method == "GET":
+            row = self.world.others.get(self.world.name(group, kind, name).lower())
+            return Reply(200, self._filled(row)) if row else _missing(name)
         if request.method == "PUT":
-            return self._put_set(request, group, kind, name)
+            return self._put_other(request, group, kind, name)
         return self._delete_other(group, kind, name)
 
     def _list(self, request: Request, group: str, kind: str) -> Reply:
@@ -161,7 +204,18 @@ class Arm:
             return self._page(request, [_status_of(m) for m in self.world.machines.values()])
         if "$expand" in request.query:
             return _refusal(400, "BadRequest", "$expand needs a $filter by scale set.")
-        return self._page(request, self.world.listed(group, kind))
+        return self._page(request, [self._filled(row) for row in self.world.listed(group, kind)])
+
+    def _filled(self, row: dict[str, Any]) -> dict[str, Any]:
+        """An availability set with the machines that are in it; anything else as it is."""
+        if row.get("type") != SET:
+            return row
+        rows = [machine.row for machine in self.world.machines.values()]
+        ours = [
+            r for r in rows if r["properties"].get("availabilitySet", {}).get("id") == row["id"]
+        ]
+        filled = {**row["properties"], "virtualMachines": [{"id": r["id"]} for r in ours]}
+        return {**row, "properties": filled}
 
     def _page(self, request: Request, rows: list[Any]) -> Reply:
         start = int(request.query.get("$skiptoken", "0"))
@@ -173,8 +227,9 @@ class Arm:
         return Reply(200, body)
 
     def _machine(self, request: Request, group: str, name: str, fault: str) -> Reply:
-        if request.method == "POST" and name.endswith("/simulateEviction"):
-            return self._evict(group, name.partition("/")[0])
+        if request.method == "POST":
+            name, _, verb = name.partition("/")
+            return (self._evict if verb == "simulateEviction" else self._diagnostics)(group, name)
         machine = self.world.machines.get(self.world.name(group, VM, name).lower())
         verbs: dict[str, Callable[[], Reply]] = {
             "GET": lambda: self._get(request, machine, name),
@@ -226,6 +281,9 @@ class Arm:
             return _refusal(400, "InvalidParameter", wrong)
         region, properties = body["location"], body["properties"]
         size, zone = properties["hardwareProfile"]["vmSize"], next(iter(body.get("zones", ())), "")
+        full = self.held.refuse(body)
+        if full:
+            return _refusal(*full)
         image = properties["storageProfile"]["imageReference"]
         named = tuple(image.get(k) for k in ("publisher", "offer", "sku", "version"))
         if "id" not in image and named != IMAGE:
@@ -304,12 +362,24 @@ class Arm:
             return _missing(name)
         if machine.row["properties"].get("priority") != "Spot":
             return _refusal(409, "OperationNotAllowed", "It is no Spot machine.")
-        machine.become("Deleting")
-        self.world.begin(machine.row["id"], self.delete_s, ends=True)
+        if self.fleet.real:  # it may have to tell us something before it hears of this
+            threading.Timer(0.0, self.world.evict, [machine.row["id"]]).start()
+        else:
+            self.world.evict(machine.row["id"])
         return Reply(204)
 
-    def _put_set(self, request: Request, group: str, kind: str, name: str) -> Reply:
+    def _diagnostics(self, group: str, name: str) -> Reply:
+        ident = self.world.name(group, VM, name).lower()
+        machine = self.world.machines.get(ident)
+        asked = machine.row["properties"].get("diagnosticsProfile", {}) if machine else {}
+        if machine is None or not asked.get("bootDiagnostics", {}).get("enabled"):
+            return _missing(name)
+        return Reply(200, {"serialConsoleLogBlobUri": f"{self.endpoint}/console{ident}"})
+
+    def _put_other(self, request: Request, group: str, kind: str, name: str) -> Reply:
         self.wrong += problems(*MODELS[kind], request.body)
+        if kind in KINDS:
+            return Reply(*self.images.put(self.world, group, kind, name, request.body))
         ident = self.world.name(group, kind, name)
         row = {"id": ident, "name": name, "type": kind, **request.body}
         self.world.others[ident.lower()] = row
@@ -320,10 +390,11 @@ class Arm:
         row = self.world.others.get(ident)
         if row is None:
             return Reply(204)
-        if row.get("managedBy") or {"virtualMachine", "ipConfiguration"} & {*row["properties"]}:
-            return _refusal(*_IN_USE[kind])
+        parts = {"virtualMachine", "ipConfiguration"} & {*row["properties"]}
+        if row.get("managedBy") or parts or self._filled(row)["properties"].get("virtualMachines"):
+            return _refusal(*IN_USE[kind])
         del self.world.others[ident]
-        return Reply(202)
+        return Reply(200 if kind == SET else 202)
 
     def _operation(self, name: str) -> Reply:
         operation = self.world.operations.get(name.rpartition("/")[2])
@@ -342,11 +413,14 @@ class Arm:
 
     def _check(self, request: Request, reply: Reply) -> None:
         kind = next((one for one in MODELS if f"/{one}".lower() in request.path.lower()), "")
-        if reply.status >= 300 or not kind or reply.body is None:
+        if reply.status >= 300 or not kind or reply.body is None or request.method == "POST":
             return
-        rows = reply.body.get("value", [reply.body])
+        model = MODELS[kind]
+        if kind == HELD and request.path.lower().endswith("/capacityreservations"):
+            model = (COMPUTE, "CapacityReservation")
+        rows = reply.body.get("value", [reply.body]) if isinstance(reply.body, dict) else []
         for row in rows:
-            self.wrong += [f"{request.call}: {text}" for text in problems(*MODELS[kind], row)]
+            self.wrong += [f"{request.call}: {text}" for text in problems(*model, row)]
 
 
 def _status_of(machine: Machine) -> dict[str, Any]:
@@ -361,6 +435,13 @@ def _status_of(machine: Machine) -> dict[str, Any]:
 
 def _refusal(status: int, code: str, words: str, **more: Any) -> Reply:
     return Reply(status, error(code, words, **more))
+
+
+def _unseen(request: Request) -> Reply:
+    """Of something that is there, and that Azure does not see yet."""
+    if request.method == "DELETE":
+        return Reply(204)
+    return Reply(200, {"value": []}) if request.call.startswith("LIST") else _missing("x")
 
 
 def _missing(name: str) -> Reply:

@@ -3,8 +3,13 @@ does (prices of the facts page where it has them), and how many machines there a
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.clouds.azure.held import Reply
+from tests.clouds.azure.refusals import error
 
 REGIONS = ("eastus", "westeurope")
 H100, A100, T4, CPU = (
@@ -81,6 +86,8 @@ class Catalog:
     restricted: set[tuple[str, str]] = field(default_factory=set)
     closed: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     untold: set[str] = field(default_factory=set)  # sizes that the prices do not know
+    evictions: dict[tuple[str, str], str] = field(default_factory=dict)  # (size, region) -> band
+    scores: dict[tuple[str, str, str], str] = field(default_factory=dict)  # (size, region, zone)
 
     def take(self, size: str, zone: str) -> bool:
         """One machine; False when there is none."""
@@ -94,6 +101,55 @@ class Catalog:
     def spot_usd(self, size: str, region: str) -> float:
         """The price of now; 0 where there is none."""
         return self.kinds[size].spot.get(region, 0.0)
+
+    def generate(self, method: str, query: Mapping[str, str], body: Any) -> Reply:
+        """Spot placement scores: of the zones of each region, or of each region's own pool. What
+        they are asked with, and what they answer, is as the REST reference of 2025-06-05 says."""
+        known = {"desiredLocations", "desiredSizes", "desiredCount", "availabilityZones"}
+        regions, sizes = body["desiredLocations"], [one["sku"] for one in body["desiredSizes"]]
+        fits = 1 <= len(regions) <= 8 and 1 <= len(sizes) <= 5 and set(body) == known
+        if method != "POST" or query["api-version"] != "2025-06-05" or not fits:
+            return Reply(400, error("InvalidParameter", f"{method} {body}"))
+        rows = [
+            {
+                "sku": size,
+                "region": region,
+                **({"availabilityZone": zone} if zone else {}),
+                "score": self.scores.get((size, region, zone), "DataNotFoundOrStale"),
+                "isQuotaAvailable": True,
+            }
+            for size in sizes
+            for region in regions
+            for zone in (self.kinds[size].zones[region] if body["availabilityZones"] else ("",))
+        ]
+        return Reply(200, {**body, "placementScores": rows})
+
+    def graph(self, method: str, query: Mapping[str, str], body: Any) -> Reply:
+        """Resource Graph, of one question alone: eviction rates of some sizes in some regions.
+        Names of sizes are in small letters there."""
+        asked = re.fullmatch(
+            r"SpotResources \| where type =~ 'microsoft\.compute/skuspotevictionrate/location' "
+            r"\| where sku\.name in~ \((.*)\) and location in~ \((.*)\) "
+            r"\| project skuName = tostring\(sku\.name\), location, "
+            r"evictionRate = tostring\(properties\.evictionRate\)",
+            body.get("query", ""),
+        )
+        known = {"subscriptions", "query", "options"}
+        if (
+            method != "POST"
+            or query["api-version"] != "2022-10-01"
+            or set(body) != known
+            or not asked
+        ):
+            return Reply(400, error("BadRequest", f"{method} {body}"))
+        sizes, regions = (set(re.findall("'([^']+)'", part)) for part in asked.groups())
+        rows = [
+            {"skuName": size.lower(), "location": region, "evictionRate": rate}
+            for (size, region), rate in self.evictions.items()
+            if size in sizes and region in regions
+        ]
+        told = {"totalRecords": len(rows), "count": len(rows), "facets": [], "data": rows}
+        return Reply(200, told | {"resultTruncated": "false"})
 
     def skus(self, region: str) -> list[dict[str, Any]]:
         """Rows of the list of SKUs."""

@@ -1,10 +1,13 @@
 """The machines of the stand-in and what hangs on them, as resources with the life that Azure gives
 them: made by an operation, ended by another, and there as long as nobody removes a create that
-failed."""
+failed. Behind each that is made stands what a fleet has: a real one, which counts as made when it
+reports ready, or an address that leads nowhere."""
 
 from __future__ import annotations
 
+import base64
 import itertools
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -12,8 +15,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from providers.local.documents import Facts
+from tests.clouds.fleet import Fleet, now_us
+from tests.clouds.machines import nowhere
+
+NOTICE_S = 30.0  # the least between a Preempt event and its end
 Row = dict[str, Any]
 _numbers = itertools.count(1)
+_NOWHERE = nowhere()  # of creates that fail: an address, and no machine
 
 
 @dataclass
@@ -37,6 +46,7 @@ class Machine:
     error: Row | None = None
     linked: dict[str, str] = field(default_factory=dict)  # id -> deleteOption
     version: int = 1
+    console: str = ""  # what it wrote to its serial port
 
     def state(self) -> str:
         return str(self.row["properties"]["provisioningState"])
@@ -62,13 +72,17 @@ class Machine:
 
 
 class World:
-    """All resources of one subscription, by id in small letters; to be used under a lock."""
+    """All resources of one subscription, by id in small letters; to be used under `lock`, but for
+    `evict`."""
 
-    def __init__(self, subscription: str) -> None:
+    def __init__(self, subscription: str, fleet: Fleet, lock: threading.RLock) -> None:
         self.subscription = subscription
+        self.fleet = fleet
+        self._lock = lock
         self.machines: dict[str, Machine] = {}
         self.others: dict[str, Row] = {}
         self.operations: dict[str, Operation] = {}
+        self.delete_s = 0.0
 
     def name(self, group: str, kind: str, name: str) -> str:
         """The id of something; `kind` as in "Microsoft.Compute/disks"."""
@@ -78,17 +92,68 @@ class World:
         """A machine that is being made, with its card, address and disk."""
         ident = self.name(group, "Microsoft.Compute/virtualMachines", name)
         machine = Machine(_made(ident, name, body))
+        real = self.fleet.real and error is None
+        address = self._rent(machine, body) if error is None else ""
         for config in body["properties"]["networkProfile"]["networkInterfaceConfigurations"]:
-            self._link_card(group, ident, config, body, machine)
+            self._link_card(group, ident, config, body, machine, address)
         self._link_disk(group, ident, name, body, machine)
         self.machines[ident.lower()] = machine
-        self.begin(ident, takes_s, error)
+        self.begin(ident, float("inf") if real else takes_s, error)
         return machine.row
+
+    def _rent(self, machine: Machine, body: Row) -> str:
+        """What stands behind it; its address."""
+        row, asked, name = machine.row, body["properties"], machine.row["name"]
+        profile, spot = asked["osProfile"], asked.get("priority") == "Spot"
+        zone, kind = next(iter(body.get("zones", ())), ""), asked["hardwareProfile"]["vmSize"]
+        keys = profile["linuxConfiguration"]["ssh"]["publicKeys"]
+
+        def hear(event: Mapping[str, object]) -> None:
+            if event.get("event") == "ready":
+                for operation in [*self.operations.values()]:
+                    if operation.machine == row["id"] and not operation.ends:
+                        operation.until_s = 0.0
+            elif event.get("event") == "acknowledged":
+                self._evicted(machine)
+
+        def off() -> None:
+            machine.power = "stopped"  # and paid for, until it is deleted
+
+        return self.fleet.rent(
+            Facts(name, "azure", name, body["location"], zone, kind, spot),
+            name,
+            str((body.get("tags") or {}).get("spotd-token", name)),
+            base64.b64decode(profile.get("customData", "")).decode(),
+            accounts={profile["adminUsername"]: keys[0]["keyData"]},
+            attributes={"vm_id": row["properties"]["vmId"], "host_name": profile["computerName"]},
+            off=off,
+            hear=hear,
+        )
+
+    def evict(self, ident: str, left_s: float = NOTICE_S) -> None:
+        """A Spot machine is taken back: its Scheduled Events say so, and it is deleted in `left_s`,
+        or when it agrees. Without a real one that has happened at once."""
+        with self._lock:
+            machine = self.machines[ident.lower()]
+        if not self.fleet.real:
+            self._evicted(machine)
+            return
+        end_us = now_us() + int(left_s * 1e6)
+        self.fleet.take(machine.row["name"], end_us, lambda: self._evicted(machine))
+
+    def _evicted(self, machine: Machine) -> None:
+        ident = machine.row["id"]
+        with self._lock:
+            if self.machines.get(ident.lower()) is machine and machine.state() != "Deleting":
+                machine.become("Deleting")
+                self.begin(ident, self.delete_s, ends=True)
 
     def begin(
         self, ident: str, takes_s: float, error: Row | None = None, ends: bool = False
     ) -> Operation:
-        """An operation on a machine."""
+        """An operation on a machine; one that is to end is off at once."""
+        if ends:
+            self.fleet.end(self.machines[ident.lower()].row["name"])
         operation = Operation(str(uuid.uuid4()), ident, time.monotonic() + takes_s, error, ends)
         self.operations[operation.ident] = operation
         self.settle()
@@ -113,6 +178,7 @@ class World:
     def remove(self, ident: str, spare: bool = False) -> None:
         """A machine is gone; what is to be deleted with it as well, unless that is spared."""
         machine = self.machines.pop(ident.lower())
+        self.fleet.end(machine.row["name"])
         for linked, option in machine.linked.items():
             if option == "Delete" and not spare:
                 self.others.pop(linked.lower(), None)
@@ -125,10 +191,14 @@ class World:
         machines = [m.row for key, m in self.machines.items() if key.startswith(prefix)]
         return machines + [row for key, row in self.others.items() if key.startswith(prefix)]
 
-    def _link_card(self, group: str, ident: str, config: Row, body: Row, machine: Machine) -> None:
+    def _link_card(
+        self, group: str, ident: str, config: Row, body: Row, machine: Machine, address: str
+    ) -> None:
         # Azure adds to the names of what it makes by itself: nobody may count on them.
         card = f"{config['name']}-{next(_numbers):08x}"
         number = next(_numbers)
+        inner = f"10.7.{number // 250 % 250}.{number % 250 + 4}"
+        host = address or next(_NOWHERE)
         card_id = self.name(group, "Microsoft.Network/networkInterfaces", card)
         ip = config["properties"]["ipConfigurations"][0]
         where = {
@@ -136,28 +206,27 @@ class World:
             "name": ip["name"],
             "properties": {
                 "primary": True,
-                "privateIPAddress": f"10.7.{number // 250 % 250}.{number % 250 + 4}",
+                "privateIPAddress": host if self.fleet.real else inner,
                 "privateIPAllocationMethod": "Dynamic",
                 "subnet": {"id": ip["properties"]["subnet"]["id"]},
             },
         }
         wanted = ip["properties"].get("publicIPAddressConfiguration")
         if wanted:
-            address = f"{wanted['name']}-{next(_numbers):08x}"
-            address_id = self.name(group, "Microsoft.Network/publicIPAddresses", address)
+            named = f"{wanted['name']}-{next(_numbers):08x}"
+            address_id = self.name(group, "Microsoft.Network/publicIPAddresses", named)
             where["properties"]["publicIPAddress"] = {"id": address_id}
             self._add(
                 machine,
                 address_id,
                 wanted["properties"].get("deleteOption", "Detach"),
                 {
-                    "name": address,
+                    "name": named,
                     "location": body["location"],
                     "tags": dict(wanted.get("tags") or {}),
                     "sku": dict(wanted["sku"]),
                     "properties": {
-                        # Of 198.18.0.0/15, which no network has.
-                        "ipAddress": f"198.18.{number // 250 % 250}.{number % 250 + 1}",
+                        "ipAddress": host,
                         "publicIPAllocationMethod": "Static",
                         "ipConfiguration": {"id": where["id"]},
                         "provisioningState": "Succeeded",

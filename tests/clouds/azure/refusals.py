@@ -31,6 +31,12 @@ REFUSALS: dict[str, tuple[int, str, str]] = {
         "OperationNotAllowed",
         QUOTA.format(what="LowPriorityCores", limit=96, new=192),
     ),
+    "no_quota": (
+        409,
+        "OperationNotAllowed",
+        QUOTA.format(what="LowPriorityCores", limit=0, new=96),
+    ),
+    "expired": (401, "ExpiredAuthenticationToken", "The access token has expired."),
     "price": (
         409,
         "SpotPriceGreaterThanProvidedMaxPrice",
@@ -54,6 +60,22 @@ REFUSALS: dict[str, tuple[int, str, str]] = {
         409,
         "Conflict",
         "The request failed due to conflict with a concurrent request.",
+    ),
+}
+
+# Of what hangs on something: kind -> refusal.
+IN_USE = {
+    "Microsoft.Compute/availabilitySets": (
+        409,
+        "OperationNotAllowed",
+        "Availability Set cannot be deleted: it has machines.",
+    ),
+    "Microsoft.Compute/disks": (409, "OperationNotAllowed", "Disk is attached to VM."),
+    "Microsoft.Network/networkInterfaces": (400, "NicInUse", "It is used by a machine."),
+    "Microsoft.Network/publicIPAddresses": (
+        400,
+        "PublicIPAddressCannotBeDeleted",
+        "It is still allocated to a resource.",
     ),
 }
 

@@ -21,12 +21,13 @@ import trustme
 
 from tests.clouds.azure.arm import SUBSCRIPTION, TENANT, TOKEN, Arm, Reply, Request
 from tests.clouds.azure.refusals import REFUSALS, error
+from tests.clouds.machines import Machines
 
 GROUP = "spotd-group"
 _SECRET = "standin-secret"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StandIn:
     """`environ` is what a process needs to find its credentials and to trust the certificate;
     `settings` are those of the adapter."""
@@ -37,14 +38,16 @@ class StandIn:
 
 
 @contextmanager
-def serving(folder: Path, address: str = "127.0.0.1") -> Iterator[StandIn]:
+def serving(
+    folder: Path, address: str = "127.0.0.1", machines: Machines | None = None
+) -> Iterator[StandIn]:
     """Azure for the length of the block, its certificate in `folder`."""
     authority = trustme.CA()
     pem = folder / "azure-ca.pem"
     authority.cert_pem.write_to_path(str(pem))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(address).configure_cert(context)
-    arm = Arm()
+    arm = Arm(machines)
     server = _Server((address, 0), context, arm)
     arm.endpoint = f"https://{address}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -66,6 +69,7 @@ def serving(folder: Path, address: str = "127.0.0.1") -> Iterator[StandIn]:
     try:
         yield StandIn(arm, environ, settings)
     finally:
+        arm.fleet.close()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -95,6 +99,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits for the client's delayed ACK
     server: _Server
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
@@ -138,15 +143,22 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_PATCH = do_DELETE = do_POST = _serve  # noqa: N815 - http.server's names
 
     def _reply(self, arm: Arm, request: Request, fault: str) -> Reply:
-        if request.path.startswith("/subscriptions/"):
+        if request.path.startswith(("/subscriptions/", "/providers/")):
             return arm.answer(request, fault)
+        if request.path.startswith("/console/"):
+            machine = arm.world.machines[request.path.removeprefix("/console")]
+            return Reply(200, machine.console)
         if request.path == "/api/retail/prices":
             return _prices(arm, request)
         return _identity(arm, request)
 
     def _send(self, reply: Reply) -> None:
-        body = b"" if reply.body is None else json.dumps(reply.body).encode()
-        self._send_raw(reply.status, body, "application/json; charset=utf-8", dict(reply.headers))
+        if isinstance(reply.body, str):
+            body, kind = reply.body.encode(), "application/octet-stream"
+        else:
+            body = b"" if reply.body is None else json.dumps(reply.body).encode()
+            kind = "application/json; charset=utf-8"
+        self._send_raw(reply.status, body, kind, dict(reply.headers))
 
     def _send_raw(self, status: int, body: bytes, kind: str, headers: dict[str, str]) -> None:
         self.send_response(status)

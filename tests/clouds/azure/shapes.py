@@ -103,6 +103,8 @@ def _fits(kind: Any, value: Any) -> bool:
         return True
     if kind is dt.datetime:
         return isinstance(value, str) and bool(_TIME.fullmatch(value))
+    if typing.get_origin(kind) is typing.Literal:
+        return value in typing.get_args(kind)
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:

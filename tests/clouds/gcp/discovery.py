@@ -40,7 +40,7 @@ class Api:
         folder = files("googleapiclient.discovery_cache").joinpath("documents")
         document = json.loads(folder.joinpath(f"{name}.json").read_text())
         self._schemas: Mapping[str, Any] = document["schemas"]
-        self._common: Mapping[str, Any] = document["parameters"]
+        self.common: Mapping[str, Any] = document["parameters"]
         prefix = "/" + document["servicePath"]
         self._methods = [
             (method["httpMethod"], _pattern(prefix + method["flatPath"]), method)
@@ -54,7 +54,7 @@ class Api:
             if match is not None:
                 return Method(
                     ident=method["id"],
-                    parameters={**self._common, **method.get("parameters", {})},
+                    parameters={**self.common, **method.get("parameters", {})},
                     request=method.get("request", {}).get("$ref", ""),
                     response=method.get("response", {}).get("$ref", ""),
                     given=match.groupdict(),

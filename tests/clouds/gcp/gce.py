@@ -19,16 +19,23 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
 from tests.clouds.faults import Fault, Faults
+from tests.clouds.fleet import Fleet, now_us
 from tests.clouds.gcp import market, replies
-from tests.clouds.gcp.discovery import Api, Method, ShapeError, api
+from tests.clouds.gcp.account import Asked
+from tests.clouds.gcp.discovery import Api, Method, ShapeError
+from tests.clouds.gcp.facts import Facts, description
 from tests.clouds.gcp.identity import Identity
+from tests.clouds.gcp.images import Images
 from tests.clouds.gcp.machines import Machines
+from tests.clouds.gcp.policies import Policies
 from tests.clouds.gcp.replies import FAILURES, REFUSALS, HttpError, Row, filter_of
 from tests.clouds.gcp.state import Project, stamp
+from tests.clouds.machines import Machines as RealMachines
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
+SHUTDOWN_S = 30.0  # the most that Compute Engine gives, and promises not
 _EMPTY = {"code": "NO_RESULTS_ON_PAGE", "message": "There are no results for scope."}
 
 
@@ -42,48 +49,50 @@ class Call:
     body: Any
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One request to be answered."""
-
-    project: Project
-    given: dict[str, str]
-    query: dict[str, str]
-    body: Any
-    fault: Fault | None
-
-
 class Gce:
     """A WSGI application. `delay_s` is how long an operation takes, `page` the most rows that a
-    page has, `unreachable` the zones that do not answer."""
+    page has, `unreachable` the zones that do not answer. With `machines` there is a real one behind
+    every instance."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, machines: RealMachines | None = None) -> None:
         self._lock = threading.RLock()
         self._identity = identity
         self.faults = Faults()
         self.market = market.Market()
-        self.machines = Machines(self.market)
+        self.fleet = Fleet(machines)
+        self.machines = Machines(self.market, self.fleet)
+        self.policies = Policies()
+        self.images = Images(self.machines)
         self.projects: dict[str, Project] = {}
         self.calls: list[Call] = []
         self.problems: list[str] = []
         self.page = 500
         self.unreachable: set[str] = set()
+        self.facts = Facts(self.machines)
         self.host = ""
         self._own: dict[str, Callable[[Asked], Row]] = {
             "compute.instances.insert": self._insert,
             "compute.instances.get": self._get,
             "compute.instances.delete": self._delete,
             "compute.instances.setLabels": self._set_labels,
+            "compute.instances.simulateMaintenanceEvent": self._simulate,
             "compute.instances.getGuestAttributes": self._guest_attributes,
+            "compute.instances.getSerialPortOutput": self._serial_port,
             "compute.instances.aggregatedList": self._instances,
             "compute.zoneOperations.get": self._operation,
             "compute.globalOperations.aggregatedList": self._operations,
             "compute.machineTypes.aggregatedList": self._machine_types,
             "compute.disks.aggregatedList": self._disks,
             "compute.disks.delete": self._delete_disk,
+            "compute.images.insert": self._insert_image,
+            "compute.images.list": self._images,
+            "compute.images.delete": self._delete_image,
             "compute.reservations.aggregatedList": self._reservations,
             "compute.advice.capacityHistory": self._history,
+            "compute.advice.capacity": lambda asked: self.market.advice(asked.body),
             "cloudbilling.services.skus.list": self._skus,
+            **self.policies.verbs(self._aggregated_by_region),
+            **self.facts.answers(),
         }
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
@@ -92,7 +101,7 @@ class Gce:
         path = str(environ["PATH_INFO"])
         if path == "/token":
             return _send(start, *self._identity.refuse())
-        described = api("compute.v1" if path.startswith("/compute/") else "cloudbilling.v1")
+        described = description(path)
         try:
             method = described.method(str(environ["REQUEST_METHOD"]), path)
             query = dict(parse_qsl(str(environ.get("QUERY_STRING", ""))))
@@ -123,18 +132,37 @@ class Gce:
     def project(self, name: str) -> Project:
         """The project of that name, which need not be there yet."""
         with self._lock:
-            return self.projects.setdefault(name, Project(name, self.host))
+            gone = lambda key: self.fleet.end(key[1])  # noqa: E731
+            return self.projects.setdefault(name, Project(name, self.host, gone=gone))
 
-    def preempt(self, project: str, instance_id: str) -> None:
-        """Google takes a machine back: it is deleted, and an operation of the system says so."""
+    def preempt(self, project: str, instance_id: str, left_s: float | None = None) -> None:
+        """Google takes a machine back: an operation of the system says so, and its metadata, if it
+        is a real machine; it is deleted when the operation is over. `left_s` is instead of the
+        notice that was asked for, or of the 30 s that a shutdown without one may take; nothing here
+        gives both. Without a real machine all of it has happened at once."""
         zone, name = instance_id.split("/")
+        key = (zone, name)
         with self._lock:
             here = self.project(project)
+            machine = here.machines.get(key)
+            asked = machine.row["scheduling"].get("preemptionNoticeDuration", {}) if machine else {}
             kind, user = "compute.instances.preempted", "system@google.com"
-            work = here.begin(kind, (zone, name), 0.0, lambda: None, user=user)
+            takes_s = float("inf") if self.fleet.real else 0.0
+            work = here.begin(kind, key, takes_s, lambda: None, user=user)
             work.row["statusMessage"] = "Instance was preempted."
-            here.advance()
-            here.remove((zone, name))
+
+        def gone() -> None:
+            with self._lock:
+                work.due_s = 0.0
+                here.advance()
+                if here.machines.get(key) is machine:
+                    here.remove(key)
+
+        if not self.fleet.real:
+            gone()
+            return
+        notice_s = float(asked.get("seconds") or SHUTDOWN_S) if left_s is None else left_s
+        self.fleet.take(name, now_us() + int(notice_s * 1e6), gone)
 
     # --- answers
 
@@ -152,6 +180,8 @@ class Gce:
                 raise HttpError(*REFUSALS["unauthenticated"])
             if fault is not None and fault.what in REFUSALS:
                 raise HttpError(*REFUSALS[fault.what])
+            if fault is not None and fault.what == "invisible" and "List" not in method.ident:
+                raise replies.not_found("what is not seen yet")
             with self._lock:
                 project = self.project(method.given.get("project", ""))
                 project.advance()
@@ -176,6 +206,7 @@ class Gce:
         known = project.requests.get(asked.query.get("requestId", ""))
         if known is not None:
             return project.works[known].row
+        self.policies.check(project, zone, asked.body)
         failure = FAILURES.get(asked.fault.what) if asked.fault else None
         late_s = asked.fault.seconds if asked.fault and asked.fault.what == "fails_later" else 0.0
         work = self.machines.create(
@@ -198,6 +229,18 @@ class Gce:
             self.machines.add_label(asked.project, key, "by", "somebody")
         return self.machines.set_labels(asked.project, key, asked.body).row
 
+    def _simulate(self, asked: Asked) -> Row:
+        """The event comes: it is the end of a Spot machine, and others come up again."""
+        key = (asked.given["zone"], asked.given["instance"])
+        machine = self.machines.find(asked.project, *key)
+        project, ident = asked.project.name, "/".join(key)
+        kind = "compute.instances.simulateMaintenanceEvent"
+        work = asked.project.begin(kind, key, self.machines.delay_s, lambda: None)
+        if machine.row["scheduling"]["provisioningModel"] == "SPOT":
+            # By and by: it hears of it by a service that may have to tell us something before.
+            threading.Timer(0.0, self.preempt, [project, ident]).start()
+        return work.row
+
     def _guest_attributes(self, asked: Asked) -> Row:
         given = asked.given
         items = self.machines.guest_attributes(asked.project, given["zone"], given["instance"])
@@ -211,6 +254,16 @@ class Gce:
                     for key, value in items.items()
                 ]
             },
+        }
+
+    def _serial_port(self, asked: Asked) -> Row:
+        machine = self.machines.find(asked.project, asked.given["zone"], asked.given["instance"])
+        start, data = int(asked.query.get("start", 0)), machine.console.encode()
+        return {
+            "kind": "compute#serialPortOutput",
+            "contents": data[start:].decode(errors="replace"),
+            "start": str(max(0, len(data) + start if start < 0 else start)),
+            "next": str(len(data)),
         }
 
     def _operation(self, asked: Asked) -> Row:
@@ -229,7 +282,8 @@ class Gce:
         return self._aggregated(asked, "instance", "instances", rows)
 
     def _operations(self, asked: Asked) -> Row:
-        rows = [(w.row["zone"].rpartition("/")[2], w.row) for w in asked.project.works.values()]
+        works = asked.project.works.values()
+        rows = [(w.row.get("zone", "").rpartition("/")[2], w.row) for w in works]
         return self._aggregated(asked, "operation", "operations", rows)
 
     def _machine_types(self, asked: Asked) -> Row:
@@ -245,14 +299,52 @@ class Gce:
         rows = [(zone, row) for (zone, _), row in asked.project.disks.items()]
         return self._aggregated(asked, "disk", "disks", rows)
 
+    def _insert_image(self, asked: Asked) -> Row:
+        known = asked.project.requests.get(asked.query.get("requestId", ""))
+        if known is not None:
+            return asked.project.works[known].row
+        failure = FAILURES.get(asked.fault.what) if asked.fault else None
+        return self.images.create(asked.project, asked.body, asked.query, failure).row
+
+    def _delete_image(self, asked: Asked) -> Row:
+        """With the fault "went_before", somebody else has done it meanwhile."""
+        name = asked.given["image"]
+        if asked.fault is not None and asked.fault.what == "went_before":
+            asked.project.images.pop(name)
+        return self.images.delete(asked.project, name).row
+
+    def _images(self, asked: Asked) -> Row:
+        wanted = filter_of(asked.query.get("filter", ""))
+        rows = [row for row in asked.project.images.values() if wanted(row)]
+        size, first = min(self.page, 500), int(asked.query.get("pageToken", 0))
+        page: Row = {"kind": "compute#imageList", "items": rows[first : first + size]}
+        more = {"nextPageToken": str(first + size)} if first + size < len(rows) else {}
+        return page | more | ({} if rows else {"warning": {**_EMPTY}})
+
     def _reservations(self, asked: Asked) -> Row:
         rows = [(row["zone"].rpartition("/")[2], row) for row in asked.project.reservations]
         return self._aggregated(asked, "reservation", "reservations", rows)
 
+    def _aggregated_by_region(
+        self, asked: Asked, kind: str, plural: str, rows: list[tuple[str, Row]]
+    ) -> Row:
+        """All of it; a region that has nothing says so."""
+        wanted = filter_of(asked.query.get("filter", ""))
+        regions = {zone.rpartition("-")[0]: zone for zone in market.ZONES}
+        items: dict[str, Row] = {f"regions/{one}": {"warning": {**_EMPTY}} for one in regions}
+        for region, row in rows:
+            if wanted(row):
+                scope = items[f"regions/{region}"]
+                scope.pop("warning", None)
+                scope.setdefault(plural, []).append(row)
+        ident = f"projects/{asked.project.name}/aggregated/{plural}"
+        return {"kind": f"compute#{kind}AggregatedList", "id": ident, "items": items}
+
     def _aggregated(self, asked: Asked, kind: str, plural: str, rows: list[tuple[str, Row]]) -> Row:
         """One page. A zone that has nothing on it says so, and one that does not answer as well."""
         wanted = filter_of(asked.query.get("filter", ""))
-        found = [(zone, row) for zone, row in rows if wanted(row)]
+        hidden = asked.fault is not None and asked.fault.what == "invisible"
+        found = [(zone, row) for zone, row in rows if wanted(row) and not hidden]
         size = min(self.page, int(asked.query.get("maxResults", 500)))
         first = int(asked.query.get("pageToken", 0))
         items: dict[str, Row] = {f"zones/{zone}": {"warning": {**_EMPTY}} for zone in market.ZONES}
@@ -260,7 +352,7 @@ class Gce:
             words = f"The zone {zone} could not be reached."
             items[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": words}}
         for zone, row in found[first : first + size]:
-            scope = items[f"zones/{zone}"]
+            scope = items.setdefault(f"zones/{zone}" if zone else "global", {})
             if zone not in self.unreachable:
                 scope.pop("warning", None)
                 scope.setdefault(plural, []).append(row)

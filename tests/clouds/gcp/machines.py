@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from providers.local.documents import Facts
+from tests.clouds.fleet import Fleet
 from tests.clouds.gcp.market import TYPES, ZONES, Market
 from tests.clouds.gcp.replies import FAILURES, HttpError, Row, not_found
 from tests.clouds.gcp.state import Key, Machine, Project, Work, fingerprint, number, stamp
@@ -24,10 +26,12 @@ Failure = tuple[str, int, str]
 
 class Machines:
     """`delay_s` is how long operations take, `boot_s` until a machine runs and its host keys are
-    published; `subnetworks` are the names that each region has, `address` gives the next one."""
+    published, which a real one does by itself; `subnetworks` are the names that each region has,
+    `address` gives the next one that leads nowhere."""
 
-    def __init__(self, market: Market) -> None:
+    def __init__(self, market: Market, fleet: Fleet) -> None:
         self._market = market
+        self.fleet = fleet
         self.delay_s = 0.02
         self.boot_s = 0.02
         self.publishes_keys = True
@@ -62,6 +66,7 @@ class Machines:
             if why is not None:
                 project.remove(key)
             elif key in project.machines:
+                self._rent(zone, machine)
                 self._start(machine)
             return why
 
@@ -76,8 +81,10 @@ class Machines:
         return machine
 
     def delete(self, project: Project, key: Key, *, disk_too: bool) -> Work:
-        """Raises HttpError when there is none. A disk that is to stay is let go at once."""
+        """Raises HttpError when there is none. It is off at once, and a disk that is to stay is let
+        go."""
         self.find(project, *key).row["status"] = "STOPPING"
+        self.fleet.end(key[1])
         if not disk_too:
             project.let_go(key)
 
@@ -145,17 +152,18 @@ class Machines:
             raise not_found(disk["sourceImage"])
         if int(disk["diskSizeGb"]) < LEAST_DISK_GB:
             raise HttpError(400, "invalid", "Requested disk size cannot be smaller than the image")
-        card = body["networkInterfaces"][0]["subnetwork"]
         region = zone.rpartition("-")[0]
-        if card not in {
+        known = {
             f"projects/{project.name}/regions/{region}/subnetworks/{name}"
             for name in self.subnetworks
-        }:
-            words = (
-                f"Invalid value for field 'resource.networkInterfaces[0].subnetwork': '{card}'. "
-                "The referenced subnetwork resource cannot be found."
-            )
-            raise HttpError(400, "invalid", words)
+        }
+        for at, card in enumerate(body["networkInterfaces"]):
+            if card["subnetwork"] not in known:
+                words = (
+                    f"Invalid value for field 'resource.networkInterfaces[{at}].subnetwork': "
+                    f"'{card['subnetwork']}'. The referenced subnetwork resource cannot be found."
+                )
+                raise HttpError(400, "invalid", words)
         _check_labels(body.get("labels", {}))
         _check_scheduling(body["scheduling"])
         if (zone, body["name"]) in project.machines:
@@ -180,7 +188,8 @@ class Machines:
             "selfLink": project.link(zone, "instances", body["name"]),
             "labelFingerprint": fingerprint(),
             "networkInterfaces": [
-                {**card, "name": "nic0", "networkIP": "10.0.0.2", "accessConfigs": public}
+                {**card, "name": "nic0", "networkIP": "10.0.0.2", "accessConfigs": public},
+                *body["networkInterfaces"][1:],
             ],
             "disks": [
                 {
@@ -212,6 +221,40 @@ class Machines:
             "users": [project.link(zone, "instances", body["name"])],
         }
 
+    def _rent(self, zone: str, machine: Machine) -> None:
+        """What stands behind it, with the address that it has from now on, and the public one, if
+        that was asked for. Names of machines are unique in a zone; here everywhere."""
+        row = machine.row
+        name, kind = row["name"], row["machineType"].rpartition("/")[2]
+        spot = row["scheduling"]["provisioningModel"] == "SPOT"
+        facts = Facts(name, "gcp", name, zone.rpartition("-")[0], zone, kind, spot)
+        given = {item["key"]: item["value"] for item in row["metadata"]["items"]}
+
+        def hear(event: Mapping[str, object]) -> None:
+            if event.get("event") == "guest_attribute" and event["namespace"] == "hostkeys":
+                machine.guest = {**machine.guest, str(event["key"]): str(event["value"])}
+
+        address = self.fleet.rent(
+            facts,
+            f"{zone}/{name}",
+            row.get("labels", {}).get("spotd-token", name),
+            given.pop("user-data", ""),
+            accounts=_accounts(given.get("ssh-keys", "")),
+            attributes=given,
+            off=lambda: self._switched_off(machine),
+            hear=hear,
+        )
+        if self.fleet.real:
+            card = row["networkInterfaces"][0]
+            card["networkIP"] = address
+            for access in card["accessConfigs"]:
+                access["natIP"] = address
+
+    def _switched_off(self, machine: Machine) -> None:
+        """By somebody on it: it is there until it is deleted, and only its disk is billed."""
+        machine.row |= {"status": "TERMINATED"}
+        self.fleet.end(machine.row["name"])
+
     def _start(self, machine: Machine) -> None:
         now_s = time.monotonic()
         machine.up_s = now_s + self.boot_s
@@ -224,9 +267,15 @@ class Machines:
     def _boot(self, machine: Machine) -> None:
         if machine.row["status"] == "STAGING" and time.monotonic() >= machine.up_s:
             machine.row |= {"status": "RUNNING", "lastStartTimestamp": stamp()}
-            if self.publishes_keys:
+            if self.publishes_keys and not self.fleet.real:
                 rsa = "AAAAB3NzaC1yc2EAAAADAQABAAABgQ"
                 machine.guest = {"ssh-rsa": rsa, "ssh-ed25519": self.host_key}
+
+
+def _accounts(keys: str) -> dict[str, str]:
+    """Of `ssh-keys`: "USER:KEY" a line."""
+    rows = (line.partition(":") for line in keys.splitlines() if ":" in line)
+    return {user: key for user, _, key in rows}
 
 
 def _check_labels(labels: dict[str, str]) -> None:

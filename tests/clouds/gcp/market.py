@@ -57,6 +57,7 @@ class Market:
 
     parts: dict[str, tuple[float, float]] = field(default_factory=lambda: dict(PARTS))
     stock: dict[tuple[str, str], int] = field(default_factory=dict)
+    obtainability: dict[tuple[str, str], float] = field(default_factory=dict)  # of (type, zone)
     history: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def take(self, kind: str, zone: str) -> bool:
@@ -67,6 +68,14 @@ class Market:
         if left is not None:
             self.stock[kind, zone] = left - 1
         return True
+
+    def advice(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Of one type in one zone; nothing where nothing is known."""
+        [selection] = body["instanceFlexibilityPolicy"]["instanceSelections"].values()
+        [kind], [place] = selection["machineTypes"], body["distributionPolicy"]["zones"]
+        share = self.obtainability.get((kind, place["zone"].removeprefix("zones/")))
+        scores = {"obtainability": share, "estimatedUptime": "3600s"}
+        return {"recommendations": [] if share is None else [{"scores": scores, "shards": []}]}
 
     def skus(self) -> Iterator[dict[str, Any]]:
         """The catalog, as ListSkus tells it; half of the spot prices name their VMs behind."""

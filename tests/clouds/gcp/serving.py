@@ -12,12 +12,14 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.clouds.gcp.gce import Gce
 from tests.clouds.gcp.identity import Identity
+from tests.clouds.machines import Machines
 
 
 class _Quiet(WSGIRequestHandler):
     """No line for each request, and no traceback for an answer that is lost on purpose."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits for the client's delayed ACK
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
         """Nothing."""
@@ -41,16 +43,19 @@ class StandIn:
             "credentials_file": self.credentials_file,
             "compute_endpoint": self.endpoint,
             "billing_endpoint": self.endpoint,
+            "services_endpoint": self.endpoint,
         }
 
 
 @contextmanager
-def serving(folder: Path, address: str = "127.0.0.1") -> Iterator[StandIn]:
+def serving(
+    folder: Path, address: str = "127.0.0.1", machines: Machines | None = None
+) -> Iterator[StandIn]:
     """Google Cloud for the length of the block. What did not fit the API's description fails it."""
     identity = Identity()
-    gce = Gce(identity)
+    gce = Gce(identity, machines)
     server = make_server(address, 0, gce, True, request_handler=_Quiet)
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     endpoint = f"http://{address}:{server.server_port}"
     gce.host = endpoint
@@ -58,6 +63,7 @@ def serving(folder: Path, address: str = "127.0.0.1") -> Iterator[StandIn]:
     try:
         yield StandIn(endpoint, gce, identity, folder / "gcp-key.json")
     finally:
+        gce.fleet.close()
         server.shutdown()
         thread.join()
         server.server_close()

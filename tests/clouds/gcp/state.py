@@ -40,6 +40,7 @@ class Machine:
     row: Row
     ends_s: float = float("inf")
     up_s: float = float("inf")
+    console: str = ""  # what it wrote to its first serial port
     guest: dict[str, str] = field(default_factory=dict)  # guest attributes of hostkeys/
 
 
@@ -62,15 +63,18 @@ class Project:
     disks: dict[Key, Row] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)  # by the operation's name
     requests: dict[str, str] = field(default_factory=dict)
+    images: dict[str, Row] = field(default_factory=dict)  # by name
     reservations: list[Row] = field(default_factory=list)
+    gone: Callable[[Key], None] = lambda _key: None  # hears of machines that are no more
 
     def link(self, zone: str, collection: str, name: str) -> str:
-        """Of something in a zone."""
-        return f"{self.host}/compute/v1/projects/{self.name}/zones/{zone}/{collection}/{name}"
+        """Of something in a zone, or in none ("")."""
+        return f"{self.host}/compute/v1/{self.path(zone, collection, name)}"
 
     def path(self, zone: str, collection: str, name: str) -> str:
         """The same as errors say it."""
-        return f"projects/{self.name}/zones/{zone}/{collection}/{name}"
+        where = f"zones/{zone}" if zone else "global"
+        return f"projects/{self.name}/{where}/{collection}/{name}"
 
     def begin(
         self,
@@ -83,9 +87,10 @@ class Project:
         request_id: str = "",
         user: str = "spotd@lab.iam.gserviceaccount.com",
     ) -> Work:
-        """A new operation on something."""
+        """A new operation on something; its zone is "" for what is in none."""
         zone, name = key
         ident, now = number(), stamp()
+        where = f"{self.host}/compute/v1/projects/{self.name}/zones/{zone}"
         row: Row = {
             "kind": "compute#operation",
             "id": ident,
@@ -96,7 +101,7 @@ class Project:
             "insertTime": now,
             "startTime": now,
             "user": user,
-            "zone": f"{self.host}/compute/v1/projects/{self.name}/zones/{zone}",
+            **({"zone": where} if zone else {}),
             "targetLink": self.link(zone, collection, name),
         }
         row["selfLink"] = self.link(zone, "operations", row["name"])
@@ -133,6 +138,7 @@ class Project:
     def remove(self, key: Key, *, disk_too: bool = True) -> None:
         """A machine, and its disk with it."""
         self.machines.pop(key, None)
+        self.gone(key)
         if disk_too:
             self.disks.pop(key, None)
         else:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
+from providers.aws.clients import Clients
 from providers.aws.cloud import AwsCloud
 from providers.base import CapacityType, LaunchRequest
 from tests.clouds.aws.market import REGIONS
@@ -24,6 +26,7 @@ class Rented:
     def cloud(self, **settings: object) -> AwsCloud:
         known: dict[str, object] = {"regions": REGIONS, "profile": PROFILE}
         known["instance_types"] = ("p5.*", "g6.*")
+        known["clients"] = None if {"profile", "timeout_s"} & settings.keys() else connected()
         return AwsCloud("aws", self.deployment, **(known | settings))
 
     def request(self, token: str, **changes: object) -> LaunchRequest:
@@ -51,12 +54,25 @@ class Rented:
         self.aws.ec2.seen.clear()
 
 
-@pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with pytest.MonkeyPatch.context() as patch, serving(tmp_path_factory.mktemp("aws")) as running:
-        for name, value in running.environ.items():
-            patch.setenv(name, value)
+@cache
+def connected(timeout_s: float = 10.0) -> Clients:
+    """What adapters share with those of other tests: a client of botocore takes longer to make than
+    most tests do. For those that are not about clients, and find the stand-in by its profile."""
+    return Clients(PROFILE, timeout_s)
+
+
+@pytest.fixture(scope="session")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with serving(tmp_path_factory.mktemp("aws")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def aws(standing: StandIn) -> Iterator[StandIn]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in standing.environ.items():
+            patch.setenv(name, value)
+        yield standing
 
 
 @pytest.fixture
@@ -66,3 +82,4 @@ def rented(aws: StandIn) -> Iterator[Rented]:
     aws.ec2.faults.clear()
     aws.ec2.told.clear()
     aws.ec2.reservations.clear()
+    aws.ec2.images.state = "available"

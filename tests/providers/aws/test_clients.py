@@ -13,6 +13,7 @@ from providers.base import (
     AuthError,
     ProviderError,
     RejectedError,
+    Scope,
     ThrottledError,
     UnknownOutcome,
     UnpreparedError,
@@ -76,6 +77,7 @@ def test_without_credentials_it_says_what_to_try(profiles: Path, profile: str, s
     ("what", "fix"),
     [
         ("expired", FIX),
+        ("not_enabled", f"{FIX}, and that us-east-1 is enabled: `aws account list-regions`"),
         ("unauthorized", "`spotctl doctor --policy aws` prints the rights that it needs"),
     ],
 )
@@ -84,7 +86,26 @@ def test_credentials_that_are_refused(rented: Rented, profiles: Path, what: str,
     with pytest.raises(AuthError) as caught:
         Clients("good").call("us-east-1", "describe_instances")
     assert str(caught.value).endswith(f"; {fix}")
-    assert caught.value.code in ("RequestExpired", "UnauthorizedOperation")
+    assert caught.value.code in ("RequestExpired", "UnauthorizedOperation", "AuthFailure")
+
+
+def test_a_region_that_is_not_enabled_is_out_by_itself(rented: Rented, profiles: Path) -> None:
+    """EC2 says the same of credentials that are wrong: those are refused elsewhere, too, and looked
+    up anew."""
+    clients = Clients("good")
+    rented.aws.ec2.faults.arm(Fault("not_enabled", ("DescribeInstances in us-west-2",)))
+    with pytest.raises(UnpreparedError, match="see that us-west-2 is enabled") as caught:
+        clients.call("us-west-2", "describe_instances")
+    assert caught.value.scope is Scope.REGION
+    profiles.write_text("[good]\n" + KEYS.replace("AKIDONE", "AKIDTWO"))
+    clients.call("us-west-2", "describe_instances")
+    assert {one.key for one in rented.aws.ec2.seen} == {"AKIDONE"}
+    rented.aws.ec2.faults.arm(Fault("not_enabled", ("DescribeInstances in us-west-2",)))
+    rented.aws.ec2.faults.arm(Fault("not_enabled", ("GetCallerIdentity",)))
+    with pytest.raises(AuthError, match="us-west-2 is enabled"):
+        clients.call("us-west-2", "describe_instances")
+    clients.call("us-west-2", "describe_instances")
+    assert rented.aws.ec2.seen[-1].key == "AKIDTWO"
 
 
 def test_credentials_that_were_changed_are_used_after_a_refusal(

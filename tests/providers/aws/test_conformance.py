@@ -12,13 +12,16 @@ from providers.base import LaunchRequest, Provider
 from tests.clouds.aws.market import REGIONS
 from tests.clouds.aws.serving import PROFILE, StandIn
 from tests.clouds.faults import Fault
+from tests.providers.aws.conftest import connected
 from tests.providers.conformance import ProviderConformance
+from tests.providers.fault_table import FaultTable
 from tests.rigs.local_cloud import launch_request
 
 CALLS = {
     "launch": ("RunInstances",),
     "terminate": ("TerminateInstances",),
     "list": ("DescribeInstances",),
+    "notices": ("DescribeSpotInstanceRequests",),
     "renew": ("DescribeInstances", "CreateTags"),
     "offers": ("DescribeSpotPriceHistory",),
     "leftovers": ("DescribeVolumes",),
@@ -42,16 +45,31 @@ class AwsRig:
             profile=PROFILE,
             instance_types=("p5.*", "g6.*"),
             timeout_s=timeout_s,
+            clients=connected(timeout_s),
         )
 
     def request(self, provider: Provider, token: str) -> LaunchRequest:
         return launch_request(provider, token)
 
     def break_next(self, what: str, operation: str = "launch") -> None:
-        self._aws.ec2.faults.arm(Fault(what, CALLS[operation]))
+        # What one region does not sell others may: the market fails when all of them do.
+        everywhere = operation == "offers" or (
+            what == "invisible" and operation in ("list", "leftovers")
+        )
+        for _ in REGIONS if everywhere else ("one",):
+            self._aws.ec2.faults.arm(Fault(what, CALLS[operation]))
 
 
 class TestAws(ProviderConformance):
+    @pytest.fixture
+    def rig(self, aws: StandIn) -> Iterator[AwsRig]:
+        yield AwsRig(aws)
+        aws.ec2.faults.clear()
+
+
+class TestAwsFaults(FaultTable):
+    make = "aws"
+
     @pytest.fixture
     def rig(self, aws: StandIn) -> Iterator[AwsRig]:
         yield AwsRig(aws)

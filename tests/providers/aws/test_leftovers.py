@@ -46,10 +46,17 @@ def address(rented: Rented, ec2: Any) -> str:
     return str(ec2.allocate_address(Domain="vpc", TagSpecifications=tags)["AllocationId"])
 
 
+def group(rented: Rented, ec2: Any) -> str:
+    name, tags = f"spotd-{rented.deployment}", tagged(rented, "placement-group")
+    ec2.create_placement_group(GroupName=name, Strategy="cluster", TagSpecifications=tags)
+    return name
+
+
 MAKERS = {
     LeftoverKind.DISK: volume,
     LeftoverKind.CARD: card,
     LeftoverKind.ADDRESS: address,
+    LeftoverKind.GROUP: group,
 }
 
 
@@ -106,7 +113,11 @@ def test_a_name_that_nothing_could_have_is_success_for_discard_alone(rented: Ren
 
 
 @pytest.mark.parametrize(
-    "nobodys", ["vol-0123456789abcdef0", "eni-0123456789abcdef0", "eipalloc-0123456789abcdef0"]
+    "nobodys",
+    [
+        *("vol-0123456789abcdef0", "eni-0123456789abcdef0", "eipalloc-0123456789abcdef0"),
+        "spotd-nobodys",
+    ],
 )
 def test_an_unknown_one_is_success(rented: Rented, nobodys: str) -> None:
     rented.cloud().discard(f"us-east-1/{nobodys}")
@@ -118,7 +129,11 @@ def test_of_another_kind_is_left_alone(rented: Rented) -> None:
 
 
 @pytest.mark.parametrize(
-    "action", ["DescribeVolumes", "DescribeNetworkInterfaces", "DescribeAddresses"]
+    "action",
+    [
+        *("DescribeVolumes", "DescribeNetworkInterfaces", "DescribeAddresses"),
+        "DescribePlacementGroups",
+    ],
 )
 def test_half_a_look_is_none(rented: Rented, action: str) -> None:
     rented.aws.ec2.faults.arm(Fault("http_500", (action,)))

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from providers.aws.clients import Clients
-from providers.aws.market import CATALOG_S, Market, microusd_of, read_product
-from providers.base import CapacityType, Offer, OfferRequest, UnknownOutcome
+from providers.aws.market import CATALOG_S, HICCUPS, Market, microusd_of, read_product
+from providers.aws.scores import read_scores
+from providers.base import (
+    CONFIGURED,
+    PREPAID,
+    CapacityType,
+    Offer,
+    OfferRequest,
+    UnknownOutcome,
+    UnpreparedError,
+)
+from providers.signals import ROUND_S
 from tests.clouds.aws.market import REGIONS
-from tests.clouds.aws.serving import PROFILE
 from tests.clouds.faults import Fault
-from tests.providers.aws.conftest import Rented
+from tests.providers.aws.conftest import Rented, connected
 
 P5 = "p5.48xlarge"
 
@@ -28,7 +37,9 @@ class Clock:
 
 
 def market(clock: Clock, *patterns: str, regions: tuple[str, ...] = ("us-east-1",)) -> Market:
-    return Market(Clients(PROFILE), "aws", regions, patterns or ("p5.*", "g6.*"), clock)
+    ours = {f"cr-{number}": 0 for number in range(4)} | {"cr-a": 2_500_000}
+    kinds = patterns or ("p5.*", "g6.*")
+    return Market(connected(), "aws", regions, kinds, clock, reservations=ours)
 
 
 def spot(offers: list[Offer], zone: str, kind: str = P5) -> Offer:
@@ -38,6 +49,63 @@ def spot(offers: list[Offer], zone: str, kind: str = P5) -> Offer:
         if (one.zone, one.instance_type, one.capacity_type) == (zone, kind, CapacityType.SPOT)
     ]
     return found
+
+
+def test_scores_of_zones_are_asked_for_once_an_hour(rented: Rented) -> None:
+    told = {(P5, "use1-az6"): 3, (P5, "use1-az1"): 9, (P5, "usw2-az2"): 1, ("g6.xlarge", "x"): 5}
+    rented.aws.ec2.market.scores = told
+    clock = Clock()
+    here = market(clock, regions=REGIONS)
+    try:
+        found = here.offers()
+        assert [spot(found, f"us-east-1{zone}").score for zone in "ab"] == [3, 9]
+        assert [spot(found, f"us-west-2{zone}").score for zone in "ab"] == [1, 0]
+        assert {o.score for o in found if o.capacity_type is not CapacityType.SPOT} == {0}
+        here.offers()
+        # One call for each type, for all regions: two of these patterns.
+        assert len(rented.actions("GetSpotPlacementScores")) == 2
+        bodies = [one.body for one in rented.aws.ec2.seen if "Scores" in one.action]
+        assert {k: v for k, v in bodies[0].items() if k not in ("Action", "Version")} == {
+            "InstanceType.1": P5,
+            "TargetCapacity": "1",
+            "TargetCapacityUnitType": "units",
+            "SingleAvailabilityZone": "true",
+            "RegionName.1": "us-east-1",
+            "RegionName.2": "us-west-2",
+            "MaxResults": "1000",
+        }
+        clock.now_s += ROUND_S
+        here.offers()
+        assert len(rented.actions("GetSpotPlacementScores")) == 4
+    finally:
+        told.clear()
+
+
+def test_without_the_right_to_scores_there_are_offers(rented: Rented) -> None:
+    rented.aws.ec2.faults.arm(Fault("unauthorized", ("GetSpotPlacementScores",)))
+    cloud = rented.cloud()
+    assert spot([*cloud.offers(OfferRequest())], "us-east-1a").score == 0
+    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    assert "`spotctl doctor --policy aws` prints the rights" in remark.text
+
+
+def test_at_most_ten_types_are_asked_about() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        def pages(self, *_: object, InstanceTypes: list[str], **__: object) -> list[Any]:  # noqa: N803
+            self.asked += InstanceTypes
+            return []
+
+    kinds = [
+        Offer("aws", "r", "r-a", f"t{n:02}", CapacityType.SPOT, 1, 1, accelerator_count=n % 9)
+        for n in range(40)
+    ]
+    counting: Any = Counting()
+    assert read_scores(counting, kinds) == {}
+    asked = ["t08", "t17", "t26", "t35", "t07", "t16", "t25", "t34", "t06", "t15"]
+    assert counting.asked == asked, "those with the most accelerators, always the same"
 
 
 def row(usd: str, timestamp: str, zone: str = "us-east-1a", zone_id: str = "use1-az6") -> Any:
@@ -152,7 +220,33 @@ def test_a_reservation_is_on_sale(rented: Rented, told: Any, sold: CapacityType 
     [offer] = found
     assert (offer.capacity_type, offer.reservation) == (sold, "cr-1")
     assert (offer.zone, offer.zone_id) == ("us-east-1b", "use1-az1")
-    assert offer.price_microusd_per_h == offer.list_microusd_per_h == 55_040_000
+    assert (offer.price_microusd_per_h, offer.list_microusd_per_h) == (0, 55_040_000)
+    assert (offer.price_source, offer.ends_at_us) == (PREPAID, 0)
+
+
+@pytest.mark.parametrize(("kind", "tail_s"), [("capacity-block", 1800), ("default", 0)])
+def test_it_says_when_its_machines_are_to_be_gone(rented: Rented, kind: str, tail_s: int) -> None:
+    """EC2 ends those of a block from half an hour before its end on."""
+    told = reservation(reservationType=kind, endDate="2026-12-01T11:30:00.000Z")
+    rented.aws.ec2.reservations.append(told)
+    [offer] = [one for one in market(Clock()).offers() if one.reservation]
+    end = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)
+    assert offer.ends_at_us == (int(end.timestamp()) - tail_s) * 1_000_000
+
+
+def test_a_price_of_its_own_is_what_it_costs(rented: Rented) -> None:
+    rented.aws.ec2.reservations.append(reservation(capacityReservationId="cr-a"))
+    [offer] = [one for one in market(Clock()).offers() if one.reservation]
+    assert (offer.price_microusd_per_h, offer.price_source) == (2_500_000, CONFIGURED)
+
+
+def test_what_nobody_named_is_not_used_up(rented: Rented) -> None:
+    """It is in the account, for somebody else's machines."""
+    rented.aws.ec2.reservations.append(reservation(capacityReservationId="cr-99"))
+    assert not [one for one in market(Clock()).offers() if one.reservation]
+    rented.forget()
+    rented.cloud().offers(OfferRequest())
+    assert rented.actions("DescribeCapacityReservations") == []
 
 
 def test_two_reservations_of_a_pool_are_one_offer(rented: Rented) -> None:
@@ -165,7 +259,19 @@ def test_two_reservations_of_a_pool_are_one_offer(rented: Rented) -> None:
 
 def test_a_job_that_did_not_ask_for_reserved_ones_gets_none(rented: Rented) -> None:
     rented.aws.ec2.reservations.append(reservation())
-    assert not [one for one in rented.cloud().offers(OfferRequest()) if one.reservation]
+    cloud = rented.cloud(reservations={"cr-1": 0})
+    assert not [one for one in cloud.offers(OfferRequest()) if one.reservation]
+
+
+@pytest.mark.parametrize(("network", "kinds"), [("public", set()), ("private", {P5})])
+def test_several_cards_are_for_machines_without_a_public_address(
+    rented: Rented, network: str, kinds: set[str]
+) -> None:
+    offers = rented.cloud(network=network).offers(OfferRequest())
+    assert {one.instance_type for one in offers if one.interconnect} == kinds
+    lacking = {one.joins_with for one in offers if one.instance_type == P5} - {""}
+    private = 'network = "private" or "jump" in [providers.aws]'
+    assert lacking == (set() if P5 in kinds else {private})
 
 
 CATALOG = (
@@ -182,7 +288,8 @@ def test_the_catalog_is_kept_for_a_day_and_prices_are_not(rented: Rented) -> Non
     rented.forget()
     clock.now_s += CATALOG_S - 1
     here.offers()
-    assert rented.actions() == ["DescribeSpotPriceHistory", "DescribeCapacityReservations"]
+    asked = [action for action in rented.actions() if action != "GetSpotPlacementScores"]
+    assert asked == ["DescribeSpotPriceHistory", "DescribeCapacityReservations"]
     clock.now_s += 2
     here.offers()
     assert rented.actions(*CATALOG) == [*CATALOG]
@@ -227,12 +334,39 @@ def test_a_type_without_a_list_price_is_sold_as_spot_alone(rented: Rented) -> No
         *("DescribeInstanceTypeOfferings", "DescribeAvailabilityZones"),
     ],
 )
-def test_half_a_market_is_none(rented: Rented, action: str) -> None:
+def test_half_a_region_is_none_and_takes_no_other_along(rented: Rented, action: str) -> None:
     here = market(Clock(), regions=REGIONS)
     rented.aws.ec2.faults.arm(Fault("http_500", (action,)))
-    with pytest.raises(UnknownOutcome):
-        here.offers()
+    assert len({one.region for one in here.offers()}) == len(REGIONS) - 1
     assert {one.region for one in here.offers()} == {*REGIONS}
+    for _ in REGIONS:
+        rented.aws.ec2.faults.arm(Fault("http_500", (action,)))
+    with pytest.raises(UnknownOutcome):
+        market(Clock(), regions=REGIONS).offers()
+
+
+@pytest.mark.parametrize(("what", "rounds"), [("unauthorized", 1), ("http_500", HICCUPS)])
+def test_a_region_that_is_left_out_is_told(rented: Rented, what: str, rounds: int) -> None:
+    """A refusal at once; what may be a hiccup when it lasts, not when it comes again."""
+    here = market(Clock(), regions=REGIONS)
+    fault = Fault(what, ("DescribeSpotPriceHistory in us-west-2",))
+    for failing in (*[True] * (rounds - 1), False, *[True] * (rounds - 1)):
+        if failing:
+            rented.aws.ec2.faults.arm(fault)
+        here.offers()
+    assert here.remarks() == []
+    rented.aws.ec2.faults.arm(fault)
+    assert {one.region for one in here.offers()} == {"us-east-1"}
+    [told] = here.remarks()
+    assert (told.key, told.times) == ("region/aws/us-west-2", 1)
+    assert told.text.startswith("us-west-2 does not say what it sells")
+
+
+def test_a_listing_lacks_no_region(rented: Rented) -> None:
+    """What is left out of it would be taken for gone."""
+    rented.aws.ec2.faults.arm(Fault("not_enabled", ("DescribeInstances in us-west-2",)))
+    with pytest.raises(UnpreparedError):
+        rented.cloud().list()
 
 
 def product(kind: str = P5, **dimension: Any) -> dict[str, Any]:

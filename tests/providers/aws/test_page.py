@@ -46,6 +46,7 @@ def _cloud_config() -> list[str]:
 SHOWN = {
     "spot": lambda: _lines("spot"),
     "terminate": lambda: _lines("terminate"),
+    "image": lambda: _lines("image"),
     "cloud_config": _cloud_config,
     **{
         name: (lambda name=name: _differences(name))  # type: ignore[misc]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from providers.aws.scores import MOST_TYPES
 from providers.base import OfferRequest
+from providers.signals import ROUND_S
 from spotd.decide.expiry import RENEW_SHARE
 from spotd.duties import Schedule
 from spotd.model import Timing
@@ -13,6 +15,7 @@ from tests.providers.aws.conftest import Rented
 from tests.providers.aws.test_launch import PAGE
 
 MACHINES = 100
+HERE = 12  # that are really made: the look at the first of them costs what one at all does
 HOUR_S = 3600.0
 
 
@@ -24,10 +27,14 @@ def counted(rented: Rented) -> Counter[tuple[str, str]]:
 
 
 def test_an_hour_of_100_machines(rented: Rented) -> None:
-    """No verb that looks asks for each machine: 100 cost what one does."""
-    cloud, rhythm = rented.cloud(), Schedule()
+    """No verb that looks asks for each machine: all of a page cost what one does."""
+    cloud, rhythm = rented.cloud(reservations={"cr-1": 0}), Schedule()
     cloud.offers(OfferRequest())
-    for number in range(MACHINES):
+    scores = Counter(one.action for one in rented.aws.ec2.seen)["GetSpotPlacementScores"]
+    assert scores == 2, "one for each type, for all regions"
+    assert (ROUND_S, MOST_TYPES) == (HOUR_S, 10)
+    assert f"| `GetSpotPlacementScores` | {MOST_TYPES} at most |" in PAGE.read_text()
+    for number in range(HERE):
         region = REGIONS[number % 2]
         asked = rented.request(f"n{number}", region=region, zone=f"{region}a")
         cloud.launch(asked)
@@ -38,7 +45,7 @@ def test_an_hour_of_100_machines(rented: Rented) -> None:
         cloud.notices: rhythm.notices_s,
         cloud.leftovers: rhythm.leftovers_s,
     }
-    assert len(cloud.list()) == MACHINES
+    assert len(cloud.list()) == HERE
     assert counted(rented) == {(region, "DescribeInstances"): 1 for region in REGIONS}
     hour: Counter[str] = Counter()
     for ask, every_s in rhythms.items():
@@ -50,7 +57,7 @@ def test_an_hour_of_100_machines(rented: Rented) -> None:
             hour[action] += round(number * HOUR_S / every_s)
     told = {f"| `{action}` | {number} |" for action, number in hour.items()}
     assert {row for row in told if row not in PAGE.read_text()} == set()
-    assert len(hour) == 7
+    assert len(hour) == 8
 
 
 def test_an_hour_of_renewals(rented: Rented) -> None:

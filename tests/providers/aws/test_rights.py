@@ -3,12 +3,13 @@ the reaper may make two of them, and a machine none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import boto3
 import pytest
 
+from providers import examining
 from providers.aws.policy import policies
 from providers.base import CapacityType, OfferRequest
 from providers.policy import PolicyFacts
@@ -34,7 +35,9 @@ DISCARDS = {
     "DeleteVolume": ("volume", "VolumeId"),
     "DeleteNetworkInterface": ("network-interface", "NetworkInterfaceId"),
     "ReleaseAddress": ("elastic-ip", "AllocationId"),
+    "DeletePlacementGroup": ("placement-group", "GroupName"),
 }
+REMOVALS = {"DeregisterImage": ("image", "ImageId"), "DeleteSnapshot": ("snapshot", "SnapshotId")}
 
 Need = tuple[str, str, dict[str, str]]  # action, resource, condition keys
 
@@ -44,7 +47,9 @@ def needs(seen: Seen, deployment: str) -> Iterator[Need]:
     Reference."""
     here = {"aws:RequestedRegion": seen.region}
     mine = here | {"aws:ResourceTag/spotd-deployment": deployment}
-    service = "pricing" if seen.service == "pricing" else seen.service
+    service = seen.service
+    if service == "sts":
+        return  # whoever asks who it is
     action = f"{service}:{seen.action}"
     action = RIGHTS.get(action, action)
     arn = f"arn:aws:{service}:{seen.region}:{ACCOUNT}:"
@@ -54,22 +59,70 @@ def needs(seen: Seen, deployment: str) -> Iterator[Need]:
         keys = {v for k, v in seen.body.items() if k.startswith("Tag.") and k.endswith(".Key")}
         context = mine | {"aws:TagKeys": ",".join(sorted(keys))}
         yield action, f"{arn}instance/{seen.body['ResourceId.1']}", context
-    elif seen.action == "TerminateInstances":
-        yield action, f"{arn}instance/{seen.body['InstanceId.1']}", mine
+    elif seen.action in ("TerminateInstances", "GetConsoleOutput"):
+        ident = seen.body.get("InstanceId.1") or seen.body["InstanceId"]
+        yield action, f"{arn}instance/{ident}", mine
+    elif seen.action == "CreatePlacementGroup":
+        resource = f"{arn}placement-group/{seen.body['GroupName']}"
+        keys = {v: k for k, v in seen.body.items() if k.endswith(".Key")}
+        tags = {
+            f"aws:RequestTag/{name}": seen.body[key.removesuffix("Key") + "Value"]
+            for name, key in keys.items()
+        }
+        yield action, resource, here | tags
+        yield "ec2:CreateTags", resource, tags | {"ec2:CreateAction": "CreatePlacementGroup"}
+    elif seen.action == "CreateImage":
+        yield from _image(seen, here, arn, mine)
+    elif seen.action in REMOVALS:
+        kind, parameter = REMOVALS[seen.action]
+        yield action, f"arn:aws:ec2:{seen.region}::{kind}/{seen.body[parameter]}", mine
     elif seen.action in DISCARDS:
         kind, parameter = DISCARDS[seen.action]
         yield action, f"{arn}{kind}/{seen.body[parameter]}", mine
+    elif service == "fis":
+        yield from _experiment(seen, here, arn, mine)
     elif service == "sqs":
         yield action, f"{arn}{QUEUE}", here
     elif service == "ssm":
         yield action, f"arn:aws:ssm:{seen.region}::parameter{seen.body['Name']}", here
     else:
-        assert seen.action.startswith(("Describe", "GetProducts")), seen
+        looks = ("Describe", "GetProducts", "GetServiceQuota", "GetSpotPlacement")
+        assert seen.action.startswith(looks), seen
         yield action, "*", here
 
 
-def _launch(seen: Seen, here: dict[str, str], arn: str) -> Iterator[Need]:
-    body = seen.body
+def _experiment(seen: Seen, here: dict[str, str], arn: str, mine: dict[str, str]) -> Iterator[Need]:
+    """Of FIS: an experiment and its template are asked about one by one."""
+    action = f"fis:{seen.action}"
+    tags = {f"aws:RequestTag/{k}": v for k, v in seen.body.get("tags", {}).items()}
+    if seen.action == "CreateExperimentTemplate":
+        yield action, f"{arn}experiment-template/*", here | tags
+        yield "fis:TagResource", f"{arn}experiment-template/*", here | tags
+        for one in seen.body["actions"].values():
+            yield action, f"arn:aws:fis:{seen.region}:{ACCOUNT}:action/{one['actionId']}", here
+        passed = {"iam:PassedToService": "fis.amazonaws.com"}
+        yield "iam:PassRole", seen.body["roleArn"], passed
+    elif seen.action == "StartExperiment":
+        yield action, f"{arn}experiment-template/{seen.body['experimentTemplateId']}", mine
+        yield action, f"{arn}experiment/*", here | tags
+        yield "fis:TagResource", f"{arn}experiment/*", here | tags
+    elif seen.action == "DeleteExperimentTemplate":
+        yield action, f"{arn}experiment-template/{seen.body['id']}", mine
+    else:
+        assert seen.action == "GetExperiment", seen
+        yield action, f"{arn}experiment/{seen.body['id']}", mine
+
+
+def _image(seen: Seen, here: dict[str, str], arn: str, mine: dict[str, str]) -> Iterator[Need]:
+    yield "ec2:CreateImage", f"{arn}instance/{seen.body['InstanceId']}", mine
+    for kind, tags in _tagged(seen.body).items():
+        new = f"arn:aws:ec2:{seen.region}::{kind}/*"
+        yield "ec2:CreateImage", new, here | tags
+        yield "ec2:CreateTags", new, tags | {"ec2:CreateAction": "CreateImage"}
+
+
+def _tagged(body: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Of each kind of resource, the condition keys of the tags that it gets."""
     tagged: dict[str, dict[str, str]] = {}
     for key, kind in body.items():
         if key.endswith(".ResourceType"):
@@ -79,6 +132,12 @@ def _launch(seen: Seen, here: dict[str, str], arn: str) -> Iterator[Need]:
                 f"aws:RequestTag/{name}": body[k.removesuffix("Key") + "Value"]
                 for k, name in pairs.items()
             }
+    return tagged
+
+
+def _launch(seen: Seen, here: dict[str, str], arn: str) -> Iterator[Need]:
+    body = seen.body
+    tagged = _tagged(body)
     market = body.get("InstanceMarketOptions.MarketType", "on-demand")
     about = here | {"ec2:InstanceType": body["InstanceType"], "ec2:MarketType": market}
     for kind, tags in tagged.items():
@@ -114,16 +173,24 @@ def _live_through_everything(rented: Rented) -> None:
     address = ec2.allocate_address(Domain="vpc")["AllocationId"]
     ec2.create_tags(Resources=[card, address], Tags=tags)
     rented.forget()
-    cloud = rented.cloud(node_role=role, queue=QUEUE)
+    cloud = rented.cloud(node_role=role, queue=QUEUE, reservations={"cr-1": 0})
     cloud.offers(OfferRequest())
     held = {"reservation": "cr-1"}
     cloud.launch(rented.request("spot"))
     cloud.launch(rented.request("plain", capacity_type=CapacityType.ON_DEMAND))
     cloud.launch(rented.request("held", capacity_type=CapacityType.RESERVED, **held))
     cloud.launch(rented.request("block", capacity_type=CapacityType.BLOCK, **held))
-    cloud.launch(rented.request("gang", interconnect="efa", gang="g1"))
+    cloud.launch(rented.request("gang", interconnect="efa", gang="spotd-g1"))
     machines = cloud.list()
+    offers = cloud.offers(OfferRequest(instance_type="p5.48xlarge"))
+    cloud.examine([examining.need_of(offer) for offer in offers])
     cloud.renew(machines[0].instance_id, 1_900_000_000 * 1_000_000)
+    cloud.console(machines[0].instance_id)
+    cloud.make_image(machines[0].instance_id, "spotd-baked", {})
+    [image] = cloud.images()
+    cloud.remove_image(image.image_id)
+    spot = next(one for one in machines if one.capacity_type is CapacityType.SPOT)
+    cloud.interrupt(spot.instance_id)
     cloud.notices()
     cloud.notices()
     rented.aws.ec2.faults.arm(Fault("leftovers", ("TerminateInstances",)))
@@ -142,6 +209,18 @@ def asked(rented: Rented) -> list[Need]:
     return [need for seen in rented.aws.ec2.seen for need in needs(seen, rented.deployment)]
 
 
+def _check_experiments(document: Mapping[str, Any], deployment: str) -> None:
+    """FIS takes back ours, and nobody else's."""
+    action, where = "ec2:SendSpotInstanceInterruptions", {"aws:RequestedRegion": "us-east-1"}
+    machine, tag = (
+        f"arn:aws:ec2:us-east-1:{ACCOUNT}:instance/i-1",
+        "aws:ResourceTag/spotd-deployment",
+    )
+    assert aws_allows(document, action, machine, **where, **{tag: deployment})
+    assert not aws_allows(document, action, machine, **where, **{tag: "another"})
+    assert not aws_allows(document, "ec2:TerminateInstances", machine, **where, **{tag: deployment})
+
+
 def test_who_may_make_the_calls_of_the_adapter(rented: Rented, asked: list[Need]) -> None:
     facts = PolicyFacts(
         deployment=rented.deployment,
@@ -152,6 +231,8 @@ def test_who_may_make_the_calls_of_the_adapter(rented: Rented, asked: list[Need]
         account={"queue": QUEUE},
     )
     documents = policies(facts)
+    control = documents[facts.name("control")]
+    control["Statement"] += documents[facts.name("rehearse")]["Statement"]  # it has both
     allowed = {
         role: {
             need[0]
@@ -166,14 +247,14 @@ def test_who_may_make_the_calls_of_the_adapter(rented: Rented, asked: list[Need]
         if not aws_allows(documents[facts.name("control")], need[0], need[1], **need[2])
     ]
     assert refused == []
+    _check_experiments(documents[facts.name("interrupt")], rented.deployment)
     assert allowed["reaper"] == {"ec2:DescribeInstances", "ec2:TerminateInstances"}
     assert allowed["node"] == set()
-    # And nothing but what it calls: the rest is asked for by EC2 itself, by `spotctl doctor`, and
-    # by what reads and writes checkpoints.
-    control = documents[facts.name("control")]
+    # And nothing but what it calls: the rest is asked for by EC2 itself, and by what reads and
+    # writes checkpoints.
     granted = {action for statement in control["Statement"] for action in statement["Action"]}
     objects = {action for action in granted if action.startswith("s3:")}
-    others = {"iam:CreateServiceLinkedRole", "servicequotas:GetServiceQuota"}
+    others = {"iam:CreateServiceLinkedRole"}
     assert granted - objects - others == allowed["control"]
 
 
@@ -183,6 +264,11 @@ def test_another_deployment_may_touch_nothing_of_it(rented: Rented, asked: list[
     assert {need[0] for need in changing} == {
         *("ec2:RunInstances", "ec2:CreateTags", "ec2:TerminateInstances"),
         *("ec2:DeleteVolume", "ec2:DeleteNetworkInterface", "ec2:ReleaseAddress"),
+        *("ec2:CreateImage", "ec2:DeregisterImage", "ec2:DeleteSnapshot"),
+        "ec2:GetConsoleOutput",
+        *("ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"),
+        *("fis:CreateExperimentTemplate", "fis:StartExperiment", "fis:TagResource"),
+        *("fis:GetExperiment", "fis:DeleteExperimentTemplate"),
     }
     parts = ("volume", "network-interface", "spot-instances-request")
     for action, resource, context in changing:

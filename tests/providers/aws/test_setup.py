@@ -9,28 +9,37 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import boto3
-import botocore.session
 import pytest
 from botocore.validate import ParamValidator
 
 from providers.aws.apply import Account
-from providers.aws.clients import search
 from providers.aws.policy import policies
+from providers.aws.roles import role_steps
 from providers.aws.script import script
 from providers.aws.setup import RULE, steps
 from providers.aws.terraform import terraform
 from providers.base import Launched, UnknownOutcome
 from providers.policy import PolicyFacts
-from providers.setup import NETWORKS, MissingError, SetupFacts, apply, filled, missing
+from providers.setup import (
+    NETWORKS,
+    Call,
+    MissingError,
+    SetupFacts,
+    Step,
+    apply,
+    filled,
+    missing,
+    search,
+)
 from tests.clouds.aws.serving import PROFILE
 from tests.clouds.faults import Fault
-from tests.providers.aws.conftest import Rented
+from tests.providers.aws.conftest import Rented, connected
 
 BOX = "203.0.113.7/32"
 LOOKS = ("Describe", "Get", "List")
@@ -51,15 +60,24 @@ def changes(rented: Rented) -> list[str]:
     return [one.action for one in rented.aws.ec2.seen if not one.action.startswith(LOOKS)]
 
 
+def client(service: str, region: str) -> Any:
+    """The SDK's own, shared with whoever asks for the same."""
+    return connected()._client(service, region)
+
+
+def account() -> Account:
+    """As `spotctl init aws` asks it."""
+    return Account(clients=connected())
+
+
 class Region:
     """A region as its owner sees it."""
 
     def __init__(self, name: str) -> None:
-        session = boto3.Session(profile_name=PROFILE)
-        self.ec2: Any = session.client("ec2", region_name=name)
-        self.iam: Any = session.client("iam", region_name="us-east-1")
-        self.sqs: Any = session.client("sqs", region_name=name)
-        self.events: Any = session.client("events", region_name=name)
+        self.ec2: Any = client("ec2", name)
+        self.iam: Any = client("iam", "us-east-1")
+        self.sqs: Any = client("sqs", name)
+        self.events: Any = client("events", name)
 
     def vpcs(self, kind: str) -> list[Any]:
         tagged = [{"Name": "tag:spotd-network", "Values": [kind]}]
@@ -86,15 +104,15 @@ REGIONS_OF = {"public": "eu-west-1", "private": "eu-north-1", "jump": "ap-south-
 @pytest.mark.parametrize("network", NETWORKS)
 def test_applied_twice_it_is_there_once(rented: Rented, network: str) -> None:
     name = REGIONS_OF[network]
-    wanted, account = steps(facts(rented, name, network, "spotd-warnings")), Account(PROFILE)
-    told = missing(wanted, account.ask)
+    wanted, asked = steps(facts(rented, name, network, "spotd-warnings")), account()
+    told = missing(wanted, asked.ask)
     assert changes(rented) == []
-    done = list(apply(wanted, account.ask))
+    done = list(apply(wanted, asked.ask))
     assert [text for text, there in done if not there] == told
     assert [there for _, there in done].count(True) == 0
-    assert missing(wanted, account.ask) == []
+    assert missing(wanted, asked.ask) == []
     rented.forget()
-    assert {there for _, there in apply(wanted, account.ask)} == {True}
+    assert {there for _, there in apply(wanted, asked.ask)} == {True}
     assert changes(rented) == []
     region = Region(name)
     [vpc] = region.vpcs(network)
@@ -111,7 +129,7 @@ def test_applied_twice_it_is_there_once(rented: Rented, network: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_machines_are_launched_into_it(rented: Rented, network: str) -> None:
     name = REGIONS_OF[network]
-    list(apply(steps(facts(rented, name, network)), Account(PROFILE).ask))
+    list(apply(steps(facts(rented, name, network)), account().ask))
     role = f"spotd-node-{rented.deployment}"
     cloud = rented.cloud(regions=(name,), network=network, node_role=role)
     launched = cloud.launch(rented.request("into", region=name, zone=f"{name}a"))
@@ -130,7 +148,7 @@ def test_machines_are_launched_into_it(rented: Rented, network: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_nobody_but_the_box_gets_in(rented: Rented, network: str) -> None:
     name = REGIONS_OF[network]
-    list(apply(steps(facts(rented, name, network)), Account(PROFILE).ask))
+    list(apply(steps(facts(rented, name, network)), account().ask))
     region = Region(name)
     [vpc] = region.vpcs(network)
     inside = [{"Name": "vpc-id", "Values": [vpc["VpcId"]]}]
@@ -157,15 +175,23 @@ def test_nobody_but_the_box_gets_in(rented: Rented, network: str) -> None:
 
 def test_the_roles_are_those_of_the_policies(rented: Rented) -> None:
     wanted = facts(rented, "eu-west-1")
-    list(apply(steps(wanted), Account(PROFILE).ask))
+    list(apply(steps(wanted), account().ask))
     iam = Region("eu-west-1").iam
     for name, document in policies(wanted.policy).items():
-        policy = iam.get_role_policy(RoleName=name, PolicyName=name)
+        whose = name.replace("-rehearse-", "-control-")
+        policy = iam.get_role_policy(RoleName=whose, PolicyName=name)
         assert policy["PolicyDocument"] == document
-        profile = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-        assert [role["RoleName"] for role in profile["Roles"]] == [name]
+        if whose != name:
+            continue
         trust = iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"]
         principal = trust["Statement"][0]["Principal"]
+        if "-interrupt-" in name:
+            assert principal == {"Service": "fis.amazonaws.com"}
+            same = {"StringEquals": {"aws:SourceAccount": "123456789012"}}
+            assert trust["Statement"][0]["Condition"] == same
+            continue
+        profile = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+        assert [role["RoleName"] for role in profile["Roles"]] == [name]
         assert principal["Service"] == "ec2.amazonaws.com"
         of_the_box = None if "-node-" in name else "arn:aws:iam::123456789012:root"
         assert principal.get("AWS") == of_the_box
@@ -174,20 +200,61 @@ def test_the_roles_are_those_of_the_policies(rented: Rented) -> None:
 _OLD = {"Effect": "Allow", "Action": ["ec2:DescribeInstances"], "Resource": ["*"]}
 
 
+def test_machines_of_other_clouds_may_have_a_role_of_their_own(rented: Rented) -> None:
+    trusts = {"gcp": ("77", "spotd"), "azure": ("a-tenant", "an-object", "api://spotd")}
+    own = facts(rented, "eu-west-1")
+    name = f"spotd-web-{rented.deployment}"
+    wanted, asked = [*role_steps(replace(own, trusts=trusts))], account()
+    who = Step(
+        "who", Call("us-east-1", "sts", "get_caller_identity", {}, "Account"), name="ACCOUNT"
+    )
+    assert f"the role {name}" in missing([who, *wanted], asked.ask)
+    list(apply([who, *wanted], asked.ask))
+    assert missing([who, *wanted], asked.ask) == []
+    iam = client("iam", "us-east-1")
+    role = iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"]
+    google, entra = role["Statement"]
+    assert google["Principal"] == {"Federated": "accounts.google.com"}
+    assert google["Condition"]["StringEquals"] == {
+        "accounts.google.com:oaud": "spotd",
+        "accounts.google.com:sub": "77",
+    }
+    issuer = "sts.windows.net/a-tenant/"
+    arn = entra["Principal"]["Federated"]
+    assert arn.endswith(f":oidc-provider/{issuer}")
+    assert iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)["ClientIDList"] == [
+        "api://spotd"
+    ]
+    assert entra["Condition"]["StringEquals"] == {
+        f"{issuer}:aud": "api://spotd",
+        f"{issuer}:sub": "an-object",
+    }
+    policy = iam.get_role_policy(RoleName=name, PolicyName=name)["PolicyDocument"]
+    assert policy == policies(own.policy)[f"spotd-node-{rented.deployment}"]
+    fewer = [*role_steps(replace(own, trusts={"gcp": ("78", "spotd")}))]
+    assert missing([who, *fewer], asked.ask) == [f"who may have the role {name}"]
+    list(apply([who, *fewer], asked.ask))
+    role = iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"]
+    assert len(role["Statement"]) == 1
+    module = terraform(replace(own, trusts=trusts))
+    assert 'resource "aws_iam_openid_connect_provider" "entra"' in module
+    assert "web" not in terraform(own)
+
+
 def test_a_policy_that_is_another_by_now_is_put_right(rented: Rented) -> None:
-    wanted, account = steps(facts(rented, "eu-west-1")), Account(PROFILE)
-    list(apply(wanted, account.ask))
+    wanted, asked = steps(facts(rented, "eu-west-1")), account()
+    list(apply(wanted, asked.ask))
     name = f"spotd-control-{rented.deployment}"
     old = json.dumps({"Version": "2012-10-17", "Statement": [_OLD]})
     Region("eu-west-1").iam.put_role_policy(RoleName=name, PolicyName=name, PolicyDocument=old)
-    assert missing(wanted, account.ask) == [f"what the role {name} may do"]
-    list(apply(wanted, account.ask))
-    assert missing(wanted, account.ask) == []
+    assert missing(wanted, asked.ask) == [f"what the role {name} may do"]
+    list(apply(wanted, asked.ask))
+    assert missing(wanted, asked.ask) == []
 
 
 def test_warnings_reach_the_queue(rented: Rented) -> None:
     queue = "spotd-warnings-eu"
-    list(apply(steps(facts(rented, "eu-west-1", queue=queue)), Account(PROFILE).ask))
+    list(apply(steps(facts(rented, "eu-west-1", queue=queue)), account().ask))
     region = Region("eu-west-1")
     url = region.sqs.get_queue_url(QueueName=queue)["QueueUrl"]
     names = ["QueueArn", "Policy"]
@@ -206,11 +273,11 @@ def test_warnings_reach_the_queue(rented: Rented) -> None:
 
 
 def test_what_was_interrupted_is_finished(rented: Rented) -> None:
-    wanted, account = steps(facts(rented, "ca-central-1")), Account(PROFILE)
+    wanted, asked = steps(facts(rented, "ca-central-1")), account()
     rented.aws.ec2.faults.arm(Fault("http_500", ("CreateSecurityGroup",)))
     with pytest.raises(UnknownOutcome):
-        list(apply(wanted, account.ask))
-    done = dict(apply(wanted, account.ask))
+        list(apply(wanted, asked.ask))
+    done = dict(apply(wanted, asked.ask))
     assert done["ca-central-1: its vpc"] is True
     assert done["ca-central-1: the security group spotd"] is False
     assert len(Region("ca-central-1").vpcs("public")) == 1
@@ -218,10 +285,10 @@ def test_what_was_interrupted_is_finished(rented: Rented) -> None:
 
 def test_a_look_that_fails_makes_nothing(rented: Rented) -> None:
     """Or a cloud that is throttled would get a second network."""
-    wanted, account = steps(facts(rented, "eu-west-3")), Account(PROFILE)
+    wanted, asked = steps(facts(rented, "eu-west-3")), account()
     rented.aws.ec2.faults.arm(Fault("http_500", ("DescribeVpcs",)))
     with pytest.raises(UnknownOutcome):
-        list(apply(wanted, account.ask))
+        list(apply(wanted, asked.ask))
     assert "CreateVpc" not in changes(rented)
 
 
@@ -240,12 +307,11 @@ def test_names_are_filled_in() -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_call_is_one_that_aws_takes(rented: Rented, network: str) -> None:
     """By the SDK's own models: names, shapes and what is required."""
-    session, models = botocore.session.Session(), {}
     for step in steps(facts(rented, "eu-west-1", network, "q")):
         for call in filter(None, (step.look, step.make)):
-            model = models.setdefault(call.service, session.get_service_model(call.service))
-            name = "".join(word.title() for word in call.operation.split("_"))
-            shape = model.operation_model(name).input_shape
+            known = client(call.service, "eu-west-1").meta
+            name = known.method_to_api_mapping[call.operation]
+            shape = known.service_model.operation_model(name).input_shape
             report = ParamValidator().validate(dict(call.parameters), shape)
             assert not report.has_errors(), report.generate_report()
 
@@ -256,9 +322,8 @@ class CommandLine:
     time.)"""
 
     def __init__(self, folder: Path) -> None:
-        self._session = boto3.Session(profile_name=PROFILE)
         self._server = HTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
         program = folder / "aws"
         program.write_text(
@@ -287,9 +352,9 @@ class CommandLine:
         service, operation = words[:2]
         options = dict(zip(words[2::2], words[3::2], strict=True))
         assert set(options) <= {"--region", "--output", "--query", "--cli-input-json"}
-        client: Any = self._session.client(service, region_name=options["--region"])
+        asked = client(service, options["--region"])
         parameters = json.loads(options.get("--cli-input-json", "{}"))
-        found = getattr(client, operation.replace("-", "_"))(**parameters)
+        found = getattr(asked, operation.replace("-", "_"))(**parameters)
         return json.dumps(search(options.get("--query", "@"), found), default=str)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -334,7 +399,7 @@ def test_the_script_does_what_applying_does(
     assert (done.returncode, done.stderr) == (0, "")
     assert f"made: {region}: its vpc" in done.stdout
     assert f"made: the subnet of {region}a" in done.stdout
-    assert missing(wanted, Account(PROFILE).ask) == []
+    assert missing(wanted, account().ask) == []
     rented.forget()
     again = command_line.run(script(wanted))
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
@@ -404,5 +469,5 @@ def test_terraform_makes_what_applying_makes(
     run("init", "-input=false", f"-plugin-dir={PLUGINS}")
     run("validate")
     run("apply", "-input=false", "-auto-approve")
-    assert missing(steps(wanted), Account(PROFILE).ask) == []
+    assert missing(steps(wanted), account().ask) == []
     run("plan", "-input=false", "-detailed-exitcode")  # which is 2 where there is more to do

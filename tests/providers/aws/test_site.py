@@ -8,12 +8,11 @@ from typing import Any
 import boto3
 import pytest
 
-from providers.aws.clients import Clients
 from providers.aws.site import FRESH_S, IMAGE, Sites
 from providers.base import Scope, UnknownOutcome, UnpreparedError
 from tests.clouds.aws.serving import PROFILE, StandIn
 from tests.clouds.faults import Fault
-from tests.providers.aws.conftest import Rented
+from tests.providers.aws.conftest import Rented, connected
 
 BARE = "eu-central-1"  # a region of the stand-in where no test has tagged anything
 
@@ -41,7 +40,7 @@ def clock() -> Clock:
 
 
 def sites(clock: Clock, image: str = IMAGE, network: str = "public") -> Sites:
-    return Sites(Clients(PROFILE), image, network, "a-role", clock)
+    return Sites(connected(), image, network, "a-role", clock)
 
 
 def tag(ec2: Any, *resources: str) -> None:

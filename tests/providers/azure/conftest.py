@@ -6,25 +6,37 @@ from collections.abc import Iterator
 
 import pytest
 
+from providers.azure import clients
+from tests.clouds.azure.arm import SUBSCRIPTION
+from tests.clouds.azure.machines import World
 from tests.clouds.azure.serving import StandIn, serving
+from tests.providers.azure.rig import connected
+
+
+@pytest.fixture(scope="session")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with serving(tmp_path_factory.mktemp("azure")) as standin:
+        yield standin
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        serving(tmp_path_factory.mktemp("azure")) as standin,
-    ):
-        for name, value in standin.environ.items():
+def running(standing: StandIn) -> Iterator[StandIn]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in standing.environ.items():
             patch.setenv(name, value)
-        yield standin
+        patch.setattr(clients, "TOKEN_BACKOFF_S", 0.0)
+        connected(standing).compute(lambda _: None)  # its credentials are those of now
+        yield standing
 
 
 @pytest.fixture
 def azure(running: StandIn) -> Iterator[StandIn]:
-    """It must have been sent, and have said, nothing that Azure's models do not know."""
-    running.arm.calls.clear()
+    """With no machines. It must have been sent, and have said, nothing that Azure's models do not
+    know."""
+    arm = running.arm
+    arm.calls.clear()
+    arm.world = World(SUBSCRIPTION, arm.fleet, arm.lock)
     yield running
-    wrong, running.arm.wrong = running.arm.wrong, []
+    wrong, arm.wrong = arm.wrong, []
     assert wrong == []
-    running.arm.faults.clear()
+    arm.faults.clear()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import Any
 
+from providers.azure.clients import Clients
 from providers.azure.cloud import AzureCloud
 from providers.azure.creating import Pace
 from providers.base import CapacityType, LaunchRequest
@@ -18,7 +20,8 @@ HURRIED = Pace(patience_s=0.0, poll_s=0.01)  # looks at no operation
 
 
 def provider(azure: StandIn, **changes: Any) -> AzureCloud:
-    """An adapter in a resource group of its own."""
+    """An adapter in a resource group of its own, with the clients of all unless it is given others
+    (None: its own)."""
     settings = {
         "name": "azure",
         "deployment": "d0",
@@ -27,7 +30,17 @@ def provider(azure: StandIn, **changes: Any) -> AzureCloud:
         **azure.settings,
         "resource_group": f"own{next(_numbers)}",
     }
+    if not changes.keys() & {"endpoint", "authority", "prices_endpoint", "timeout_s", "clients"}:
+        settings["clients"] = connected(azure)
     return AzureCloud(**(settings | changes))
+
+
+@cache
+def connected(azure: StandIn, timeout_s: float = 10.0) -> Clients:
+    """What adapters share with those of other tests: connections, and a token. For those that are
+    not about clients."""
+    places = {k: v for k, v in azure.settings.items() if k != "resource_group"}
+    return Clients(**places, timeout_s=timeout_s)
 
 
 def again(cloud: AzureCloud, azure: StandIn, **changes: Any) -> AzureCloud:

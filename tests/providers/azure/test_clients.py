@@ -23,13 +23,13 @@ def test_a_wrong_secret_is_told_with_the_fix(
 ) -> None:
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
     with pytest.raises(AuthError, match=r"AADSTS7000215[\s\S]*az account get-access-token"):
-        provider(azure).list()
+        provider(azure, clients=None).list()
 
 
 def test_no_credentials_at_all(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_CLIENT_SECRET")
     with pytest.raises(AuthError, match="no credentials for Azure"):
-        provider(azure).list()
+        provider(azure, clients=None).list()
 
 
 def test_a_token_that_azure_refuses(azure: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_the_trouble_of_the_token_service_is_no_refusal(azure: StandIn) -> None:
         azure.arm.faults.arm(Fault("http_500", ("POST token",)))
     try:
         with pytest.raises(UnknownOutcome):
-            provider(azure).list()
+            provider(azure, clients=None).list()
     finally:
         azure.arm.faults.clear()
 
@@ -84,7 +84,7 @@ def test_another_certificate_is_not_believed(
 ) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     with pytest.raises(UnknownOutcome, match=r"(?i)certificate"):
-        provider(azure).offers(OfferRequest())
+        provider(azure, clients=None).offers(OfferRequest())
 
 
 # --- leftovers that are none
@@ -120,8 +120,8 @@ def test_all_three_kinds_are_left_and_found(azure: StandIn) -> None:
     assert disk.since_us > 1_700_000_000_000_000
     azure.arm.calls.clear()
     cloud.leftovers()
-    assert len(azure.arm.counted()) == 4  # no machine, so no list of statuses
+    assert len(azure.arm.counted()) == 5  # no machine, so no list of statuses
     cloud.launch(request("lives"))
     azure.arm.calls.clear()
     cloud.leftovers()
-    assert len(azure.arm.counted()) == 5
+    assert len(azure.arm.counted()) == 6

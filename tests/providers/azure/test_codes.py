@@ -28,6 +28,14 @@ DETAILS = (
     "Required: 192. Setup Alerts when Quota reaches threshold."
 )
 
+LINKED = (
+    "The client has permission to perform action 'Microsoft.Compute/virtualMachines/write' on "
+    "scope '/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/j1'; "
+    "however, it does not have permission to perform action(s) 'x/action' on the linked scope(s) "
+    "'/subscriptions/s/resourceGroups/o/providers/Microsoft.Compute/{}' (respectively) or the "
+    "linked scope(s) are invalid."
+)
+
 
 def quota(what: str, limit: int) -> str:
     words = f"Operation could not be completed as it results in exceeding approved {what} quota. "
@@ -72,6 +80,14 @@ ROWS: list[tuple[str, str, type[ProviderError], Scope]] = [
     ("AuthenticationFailed", "", AuthError, PROVIDER),
     ("AuthorizationFailed", "", AuthError, PROVIDER),
     ("LinkedAuthorizationFailed", "", AuthError, PROVIDER),
+    ("LinkedAuthorizationFailed", LINKED.format("images/theirs"), UnpreparedError, REGION),
+    ("LinkedAuthorizationFailed", LINKED.format("galleries/g/images/i"), UnpreparedError, REGION),
+    (
+        "LinkedAuthorizationFailed",
+        LINKED.format("capacityReservationGroups/g"),
+        UnpreparedError,
+        OFFER,
+    ),
     ("RequestDisallowedByPolicy", "", UnpreparedError, REGION),
     ("InvalidSubscriptionId", "", AuthError, PROVIDER),
     ("SubscriptionNotFound", "", AuthError, PROVIDER),

@@ -14,7 +14,9 @@ from providers.base import LaunchRequest, Provider
 from tests.clouds.azure.catalog import REGIONS
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
+from tests.providers.azure.rig import connected
 from tests.providers.conformance import ProviderConformance
+from tests.providers.fault_table import FaultTable
 from tests.rigs.local_cloud import launch_request
 
 CALLS = {
@@ -44,6 +46,7 @@ class AzureRig:
             regions=REGIONS,
             timeout_s=timeout_s,
             pace=Pace(patience_s=0.2, poll_s=0.01),
+            clients=connected(self._azure, timeout_s),
             **settings,
         )
 
@@ -52,9 +55,21 @@ class AzureRig:
 
     def break_next(self, what: str, operation: str = "launch") -> None:
         self._azure.arm.faults.arm(Fault(what, CALLS[operation]))
+        if what == "invisible" and operation == "leftovers":
+            for kind in ("networkInterfaces", "publicIPAddresses"):
+                self._azure.arm.faults.arm(Fault(what, (f"LIST {kind}",)))
 
 
 class TestAzure(ProviderConformance):
+    @pytest.fixture
+    def rig(self, azure: StandIn) -> Iterator[AzureRig]:
+        yield AzureRig(azure)
+        azure.arm.faults.clear()
+
+
+class TestAzureFaults(FaultTable):
+    make = "azure"
+
     @pytest.fixture
     def rig(self, azure: StandIn) -> Iterator[AzureRig]:
         yield AzureRig(azure)

@@ -108,9 +108,30 @@ def test_parts(changes: dict[str, Any], site: Site, path: str, value: object) ->
     assert found == value
 
 
-def test_a_private_machine_has_no_address_of_the_internet() -> None:
-    body = virtual_machine(request(TOKEN), {}, Site("s0", "spotd", public=False), "x")
+@pytest.mark.parametrize("network", ["private", "jump"])
+def test_a_private_machine_has_no_address_of_the_internet(azure: StandIn, network: str) -> None:
+    settings = {"resource_group": "spotd", "node_identity": IDENTITY}
+    azure.arm.identities.add(IDENTITY)
+    asked = request(f"{network}-1", max_price_microusd_per_h=45_000_000)
+    sent = []
+    for kind in ("public", network):
+        before = len(azure.arm.calls)
+        cloud = provider(azure, network=kind, **settings)
+        cloud.launch(asked)
+        sent.append(next(c.body for c in azure.arm.calls[before:] if c.method == "PUT"))
+        cloud.terminate(asked.token)
+    public, body = sent
     assert "publicIP" not in json.dumps(body)
+    cards = [
+        one["properties"]["networkProfile"]["networkInterfaceConfigurations"][0]["properties"]
+        for one in sent
+    ]
+    section = PAGE.read_text().split("### launch in a private network\n")[1].split("\n### ")[0]
+    block = re.search(r"```json\n(.*?)```", section, re.DOTALL)
+    assert block
+    assert cards[1]["ipConfigurations"] == json.loads(block[1])
+    del cards[0]["ipConfigurations"][0]["properties"]["publicIPAddressConfiguration"]
+    assert public == body, "nothing else is different"
 
 
 def test_all_that_is_made_goes_with_the_machine() -> None:
@@ -140,7 +161,7 @@ def test_a_machine_is_reached_where_its_network_says(azure: StandIn, network: st
     cloud = provider(azure, network=network)
     cloud.launch(request("reached"))
     host = cloud.list()[0].host
-    assert host.startswith("198.18." if network == "public" else "10.7.")
+    assert host.startswith("192.0.2." if network == "public" else "10.7.")
 
 
 @pytest.mark.parametrize("image", ["docker:nvcr.io/nvidia/pytorch:26.09", ""])

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
+from providers.azure.addresses import host_of, private_hosts, public_hosts
 from providers.azure.listing import (
     failure_of,
-    host_of,
-    private_hosts,
-    public_hosts,
     read_instance,
     state_of,
     us_of,
@@ -179,13 +177,19 @@ def test_a_listing_of_fifty_machines(
         cloud.launch(request(f"many-{network}-{page}-{number}"))
     others = len(azure.arm.world.machines) - 50
     azure.arm.page = page
-    azure.arm.calls.clear()
     try:
+        first = cloud.list()
+        cards = azure.arm.counted().count("LIST networkInterfaces")
+        assert cards == (3 if page == 20 else 1), "whose addresses are new"
+        azure.arm.calls.clear()
         found = cloud.list()
     finally:
         azure.arm.page = 50
     assert len(found) == 50
+    assert found == first
     assert len({one.host for one in found} - {""}) == 50
+    assert len({one.private_host for one in found} - {""}) == 50
+    assert all((one.host == one.private_host) == (network == "private") for one in found)
     assert {one.state for one in found} == {RUNNING}
     counted = azure.arm.counted()
     in_group = [c for c in azure.arm.calls if "/resourceGroups/" in c.path]

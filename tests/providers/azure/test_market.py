@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -11,12 +12,28 @@ import pytest
 from providers.azure.clients import Clients
 from providers.azure.market import PRICES_S, SIZES_S, Market
 from providers.azure.retail import questions, read_prices
+from providers.azure.scores import read_scores
 from providers.azure.sizes import accelerator_of, read_size
-from providers.base import CapacityType, Offer, OfferRequest, UnknownOutcome, UnpreparedError
+from providers.base import (
+    CONFIGURED,
+    PREPAID,
+    AuthError,
+    CapacityError,
+    CapacityType,
+    LeftoverKind,
+    Offer,
+    OfferRequest,
+    ProviderError,
+    RejectedError,
+    UnknownOutcome,
+    UnpreparedError,
+)
 from tests.clouds.azure.catalog import A100, CPU, H100, T4, Catalog
+from tests.clouds.azure.held import Reservation
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.faults import Fault
-from tests.providers.azure.rig import provider, request
+from tests.providers.azure.rig import again, provider, request
+from tests.providers.azure.test_launch import on_the_wire, shown
 
 SPOT, PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
 
@@ -26,6 +43,95 @@ def catalog(azure: StandIn) -> Iterator[Catalog]:
     azure.arm.catalog = Catalog()
     yield azure.arm.catalog
     azure.arm.catalog = Catalog()
+
+
+def test_scores_of_zones_and_of_the_regional_pool(azure: StandIn, catalog: Catalog) -> None:
+    catalog.scores = {
+        (H100, "eastus", "1"): "Low",
+        (H100, "eastus", "2"): "High",
+        (H100, "eastus", ""): "Medium",
+        (A100, "eastus", "1"): "RestrictedSkuNotAvailable",
+    }
+    cloud = provider(azure)
+    found = [*cloud.offers(OfferRequest())]
+    assert {o.zone: o.score for o in of(found, H100)} == {
+        "eastus-1": 1,
+        "eastus-2": 9,
+        "eastus-any": 5,
+    }
+    assert {o.score for o in of(found, H100, PLAIN)} | {o.score for o in of(found, A100)} == {0}
+    cloud.offers(OfferRequest())
+    asked = [call for call in azure.arm.calls if call.call == "POST placementScores"]
+    assert len(asked) == 2, "zones and regional pools, once an hour"
+    assert asked[0].path.endswith("/locations/eastus/placementScores/spot/generate")
+    assert asked[0].query == {"api-version": "2025-06-05"}
+    assert [call.body["availabilityZones"] for call in asked] == [True, False]
+    assert {"sku": H100} in asked[0].body["desiredSizes"]
+
+
+def test_without_the_right_to_scores_there_are_offers(azure: StandIn, catalog: Catalog) -> None:
+    azure.arm.faults.arm(Fault("unauthorized", ("POST placementScores",)))
+    cloud = provider(azure)
+    assert {o.score for o in cloud.offers(OfferRequest())} == {0}
+    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    assert "AuthorizationFailed" in remark.text
+
+
+def test_eviction_rates_are_upper_ends_of_bands(azure: StandIn, catalog: Catalog) -> None:
+    catalog.evictions = {
+        (H100, "eastus"): "5-10",
+        (A100, "eastus"): "20+",
+        (T4, "eastus"): "hardly ever",  # no band that we know of
+        (H100, "westeurope"): "0-5",
+    }
+    cloud = provider(azure)
+    found = [*cloud.offers(OfferRequest())]
+    assert {o.evicted_pct for o in of(found, H100)} == {10}
+    assert {o.evicted_pct for o in of(found, A100)} == {100}
+    assert {o.evicted_pct for o in of(found, T4)} | {
+        o.evicted_pct for o in of(found, H100, PLAIN)
+    } == {0}
+    cloud.offers(OfferRequest())
+    [asked] = [call for call in azure.arm.calls if call.call == "POST resources"]
+    line, body = shown("the question about eviction rates")
+    assert line == on_the_wire(asked)
+    assert body["subscriptions"] == asked.body["subscriptions"]
+    assert body["options"] == asked.body["options"]
+    query = re.sub(r"sku.name in~ \([^)]*\)", f"sku.name in~ ('{H100}')", asked.body["query"])
+    assert body["query"] == query
+
+
+def test_without_the_right_to_eviction_rates_there_are_offers(
+    azure: StandIn, catalog: Catalog
+) -> None:
+    azure.arm.faults.arm(Fault("unauthorized", ("POST resources",)))
+    cloud = provider(azure)
+    assert {o.evicted_pct for o in cloud.offers(OfferRequest())} == {0}
+    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    assert "eviction rates are not told" in remark.text
+
+
+def test_the_questions_about_scores_are_few() -> None:
+    """Ten sizes, eight regions and five sizes a question: eight calls an hour for 16 regions."""
+    asked: list[Any] = []
+
+    class Asked:
+        def placement_scores(self, api: str, question: Any) -> dict[str, Any]:
+            asked.append(question)
+            return {}
+
+    many = [
+        Offer("azure", f"r{r}", f"r{r}-1", f"s{s:02}", SPOT, 1, 1, accelerator_count=s % 9)
+        for r in range(16)
+        for s in range(40)
+    ]
+    counting: Any = Asked()
+    assert read_scores(counting, many) == {}
+    assert len(asked) == 8
+    assert {len(one["desiredLocations"]) for one in asked} == {8}
+    sizes = {size["sku"] for one in asked for size in one["desiredSizes"]}
+    assert len(sizes) == 10
+    assert {"s08", "s17", "s26", "s35"} < sizes, "those with the most accelerators"
 
 
 def offers(azure: StandIn, **changes: Any) -> list[Offer]:
@@ -49,6 +155,10 @@ def test_an_offer_says_what_the_size_has(azure: StandIn, catalog: Catalog) -> No
 def test_only_what_can_be_joined_says_infiniband(azure: StandIn, catalog: Catalog) -> None:
     """Spot machines are in no availability set, and one is in no zone."""
     found = {o.key.removeprefix("azure/eastus/") for o in offers(azure) if o.interconnect}
+    told = {(o.capacity_type.value, o.zone) for o in offers(azure) if "no zone" in o.joins_with}
+    assert {what for what, _ in told} == {"spot", "on_demand"}
+    assert ("on_demand", "eastus-any") not in told
+    assert not [o for o in offers(azure) if o.interconnect and o.joins_with]
     assert found == {f"eastus-any/{H100}/on_demand"}
 
 
@@ -64,6 +174,27 @@ def test_a_gang_of_it_is_put_into_one_set(azure: StandIn, catalog: Catalog) -> N
     }
     assert len(sets) == 1
     assert sets.pop().endswith("/availabilitySets/spotd-j1-g1")
+    assert azure.arm.counted().count("PUT availabilitySets") == 1
+
+
+def test_the_set_is_left_behind_by_the_last_of_them(azure: StandIn, catalog: Catalog) -> None:
+    cloud = provider(azure)
+    gang = {"gang": "spotd-j1-g1", "interconnect": "infiniband"}
+    plain = {"capacity_type": PLAIN, "zone": "eastus-any"}
+    for rank in range(2):
+        cloud.launch(request(f"leaving-{rank}", **gang, **plain))
+    with pytest.raises(RejectedError, match="it has machines"):
+        cloud.discard("group/spotd-j1-g1")
+    for rank in range(2):
+        assert cloud.leftovers() == []
+        cloud.terminate(f"leaving-{rank}")
+    [left] = cloud.leftovers()
+    assert (left.leftover_id, left.kind) == ("group/spotd-j1-g1", LeftoverKind.GROUP)
+    assert left.tags["spotd-token"] == "leaving-0"
+    assert provider(azure, deployment="d1", resource_group=cloud._group).leftovers() == []
+    cloud.discard(left.leftover_id)
+    cloud.discard(left.leftover_id)
+    assert cloud.leftovers() == []
 
 
 def test_what_no_pattern_names_is_not_offered(azure: StandIn, catalog: Catalog) -> None:
@@ -258,3 +389,81 @@ def test_zones_are_those_of_the_region_asked_for() -> None:
     size = read_size(row, "eastus")
     assert size is not None
     assert (size.zones, size.cpus, size.spot, size.accelerator_count) == (("1", "2"), 0.0, False, 0)
+
+
+GROUP = (
+    "/subscriptions/11111111-2222-3333-4444-555555555555/resourceGroups/{}"
+    "/providers/Microsoft.Compute/capacityReservationGroups/ours"
+)
+RESERVED = OfferRequest(capacity_types=(CapacityType.RESERVED,))
+
+
+@pytest.mark.parametrize("what", ["gone", "unauthorized"])
+def test_a_group_that_is_not_to_be_had_costs_its_own_offers_alone(
+    azure: StandIn, catalog: Catalog, what: str
+) -> None:
+    """One that was deleted, or that lies elsewhere with no right to read it."""
+    cloud = provider(azure)
+    ident = GROUP.format(cloud._group)
+    theirs = ident.replace("capacityReservationGroups/", "capacityReservationGroups/a-")
+    azure.arm.held.add(ident, Reservation("one", "eastus", "1", H100, 1))
+    if what == "unauthorized":
+        azure.arm.held.add(theirs, Reservation("one", "eastus", "2", H100, 1))
+    cloud = again(cloud, azure, reservations={theirs: 0, ident: 0})
+    for _ in range(2):
+        if what == "unauthorized":
+            azure.arm.faults.arm(Fault(what, ("GET capacityReservations",)))
+        found = cloud.offers(OfferRequest(capacity_types=tuple(CapacityType)))
+        assert {offer.reservation for offer in found} == {"", ident}
+    [remark] = [one for one in cloud.remarks() if one.key == f"reservation/{theirs}"]
+    assert remark.times == 2
+    assert "its machines are not offered" in remark.text
+
+
+@pytest.mark.parametrize(("what", "error"), [("expired", AuthError), ("http_500", UnknownOutcome)])
+def test_what_says_nothing_about_a_group_is_an_error(
+    azure: StandIn, catalog: Catalog, what: str, error: type[ProviderError]
+) -> None:
+    cloud = provider(azure)
+    ident = GROUP.format(cloud._group)
+    azure.arm.held.add(ident, Reservation("one", "eastus", "1", H100, 1))
+    cloud = again(cloud, azure, reservations={ident: 0})
+    azure.arm.faults.arm(Fault(what, ("GET capacityReservations",)))
+    with pytest.raises(error):
+        cloud.offers(RESERVED)
+    assert [one for one in cloud.remarks() if ident in one.text] == []
+
+
+def test_a_capacity_reservation_is_used_up_and_no_further(azure: StandIn, catalog: Catalog) -> None:
+    """spotd makes none: the configuration names the group, and what an hour costs on top."""
+    cloud = provider(azure)
+    ident = GROUP.format(cloud._group)
+    cloud = again(cloud, azure, reservations={ident: 0})
+    azure.arm.held.add(
+        ident,
+        Reservation("one", "eastus", "1", H100, 1),
+        Reservation("far", "westus9", "", H100, 1),
+        Reservation("none", "eastus", "", H100, 0),
+    )
+    [offer] = cloud.offers(RESERVED)
+    assert (offer.zone, offer.capacity_type, offer.reservation) == (
+        "eastus-1",
+        CapacityType.RESERVED,
+        ident,
+    )
+    assert (offer.price_microusd_per_h, offer.price_source) == (0, PREPAID)
+    assert (offer.list_microusd_per_h, offer.interconnect) == (98_320_000, "")
+    held = {"capacity_type": CapacityType.RESERVED, "reservation": ident}
+    cloud.launch(request("held", **held))
+    [machine] = cloud.list()
+    assert machine.capacity_type is CapacityType.RESERVED
+    properties = azure.arm.machine("held").row["properties"]
+    assert properties["capacityReservation"] == {"capacityReservationGroup": {"id": ident}}
+    assert properties["priority"] == "Regular"
+    assert cloud.offers(RESERVED) == []
+    with pytest.raises(CapacityError):
+        cloud.launch(request("more", **held))
+    cloud.terminate("held")
+    priced = again(cloud, azure, reservations={ident: 5_000_000}).offers(RESERVED)
+    assert [(o.price_microusd_per_h, o.price_source) for o in priced] == [(5_000_000, CONFIGURED)]
+    assert again(cloud, azure).offers(RESERVED) == []

@@ -8,9 +8,10 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from providers.azure.cloud import PATTERNS, AzureCloud
+from providers.azure.cloud import AzureCloud
+from providers.azure.settings import PATTERNS
 from providers.prices import price_file
-from spotd.config.file import AzureProvider
+from spotd.config.clouds import AzureProvider
 from spotd.registry import build_provider
 
 LEAST = {"kind": "azure", "subscription_id": "s", "resource_group": "g", "regions": ["eastus"]}

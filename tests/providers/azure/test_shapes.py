@@ -5,15 +5,20 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import azure.mgmt.compute.models as compute
-import azure.mgmt.network.models as network
 import pytest
 
 from providers.base import CapacityType, OfferRequest
 from tests.clouds.azure.arm import MODELS, Reply
+from tests.clouds.azure.catalog import H100
+from tests.clouds.azure.held import Reservation
 from tests.clouds.azure.serving import StandIn
 from tests.clouds.azure.shapes import problems
-from tests.providers.azure.rig import provider, request
+from tests.providers.azure.rig import again, provider, request
+from tests.providers.azure.test_market import GROUP
+from tests.rigs.later import Later
+
+compute: Any = Later("azure.mgmt.compute.models")
+network: Any = Later("azure.mgmt.network.models")
 
 GOOD: dict[str, Any] = {
     "location": "eastus",
@@ -91,11 +96,17 @@ def test_every_kind_of_answer_is_looked_at(
 
     monkeypatch.setattr(arm, "_answer", misspell)
     cloud = provider(running)
+    ident = GROUP.format(cloud._group)
+    running.arm.held.add(ident, Reservation("one", "eastus", "1", H100, 1))
+    cloud = again(cloud, running, reservations={ident: 0})
     cloud.offers(OfferRequest())
     plain = {"capacity_type": CapacityType.ON_DEMAND, "zone": "eastus-any"}
     cloud.launch(request("shaped", gang="g", interconnect="infiniband", **plain))
     cloud.list()
     cloud.leftovers()
+    for _ in range(2):
+        cloud.make_image("shaped", "spotd-shaped", {})
+    cloud.images()
     wrong, arm.wrong = arm.wrong, []
     name = MODELS[kind][1]
     assert any(text.endswith(f"{name}.naem: {name} has no such field") for text in wrong)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from providers.azure.cloud import AzureCloud
 from providers.base import Launched
 from spotd.decide.sweeping import GRACE_S
 from spotd.observe.clouds import Survey
@@ -53,6 +54,43 @@ def test_a_husk_that_nobody_removed_is_discarded_by_the_sweep_of_leftovers(
     survey.clear_up("aws", stage.duty("leftovers:aws"))
     assert cloud.leftovers() == []
     assert cloud.list() == []
+
+
+def test_a_disk_without_tags_is_known_by_the_name_that_its_machine_gave_it(
+    azure: StandIn, stage: Stage
+) -> None:
+    """Beside one whose token no row has, one of another deployment, and one that has another name:
+    the first is held, and nobody touches the others."""
+    node, tags = _over(stage)
+    cloud = provider(azure, name="aws")
+    others = {"spotd-j9-g1-c0-r0-x": {}, "spotd-theirs": {"spotd-deployment": "d9"}, "data": {}}
+    mine = _disk_of(azure, cloud, node, tags)
+    held, theirs, data = (_disk_of(azure, cloud, name, marks) for name, marks in others.items())
+    assert {one.leftover_id for one in cloud.leftovers()} == {f"disk/{mine}", f"disk/{held}"}
+    survey = Survey(stage.store, {"aws": cloud}, stage.clock)
+    survey.clear_up("aws", stage.duty("leftovers:aws"))
+    assert f"disk/{mine}" in {one.leftover_id for one in cloud.leftovers()}
+    stage.clock.sleep(GRACE_S)
+    survey.clear_up("aws", stage.duty("leftovers:aws"))
+    names = {row["name"] for row in azure.arm.world.others.values()}
+    assert {held, theirs, data} == {held, theirs, data, mine} & names
+    assert [one.leftover.leftover_id for one in survey.held_leftovers()] == [f"disk/{held}"]
+
+
+def _disk_of(azure: StandIn, cloud: AzureCloud, name: str, tags: dict[str, str]) -> str:
+    """The name of a disk that stayed when its machine went, with the tags of another deployment
+    or none."""
+    cloud.launch(request(name))
+    storage = azure.arm.machine(name).row["properties"]["storageProfile"]
+    disk = str(storage["osDisk"]["name"])
+    azure.arm.faults.arm(Fault("leftovers", ("DELETE virtualMachines",)))
+    cloud.terminate(name)
+    for key, row in list(azure.arm.world.others.items()):
+        if row["name"] == disk:
+            row["tags"] = {k: v for k, v in tags.items() if v == "d9"}
+        elif f"/{cloud._group}/" in key and name in row["name"]:
+            del azure.arm.world.others[key]  # its card and its address
+    return disk
 
 
 def _over(stage: Stage) -> tuple[str, dict[str, str]]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
 
 from providers.base import CapacityType, LaunchRequest
+from providers.gcp import cloud as adapter
+from providers.gcp.clients import Clients
 from providers.gcp.cloud import GcpCloud
 from tests.clouds.faults import Fault
+from tests.clouds.gcp.facts import Facts
 from tests.clouds.gcp.gce import Gce
 from tests.clouds.gcp.market import REGIONS, Market
 from tests.clouds.gcp.serving import StandIn, serving
@@ -38,6 +43,9 @@ class Lab:
 
     def cloud(self, deployment: str = "d0", **settings: Any) -> GcpCloud:
         given: dict[str, Any] = {"project": self.name, "regions": REGIONS, "patience_s": 2.0}
+        own = {"credentials_file", "compute_endpoint", "billing_endpoint", "timeout_s"}
+        if not settings.keys() & own:
+            given["clients"] = connected(self.standin, self.name)
         return GcpCloud("gcp", deployment, **(given | self.standin.settings | settings))
 
     def fault(self, what: str, call: str, seconds: float = 1.0) -> None:
@@ -69,10 +77,34 @@ def request(name: str, **changes: Any) -> LaunchRequest:
     return LaunchRequest(**(facts | changes))
 
 
-@pytest.fixture(scope="module")
-def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+@cache
+def _first(standin: StandIn, timeout_s: float) -> Clients:
+    services = ("compute", "cloudbilling", "cloudquotas", "cloudresourcemanager")
+    places = dict.fromkeys(services, standin.endpoint)
+    first = Clients("lab", standin.credentials_file, places, timeout_s)
+    first._authorized()  # and its credentials
+    return first
+
+
+def connected(standin: StandIn, project: str, timeout_s: float = 10.0) -> Clients:
+    """Clients of a project that share connections and credentials with all others: to make these
+    takes longer than most tests do."""
+    made = copy(_first(standin, timeout_s))
+    made.project = project
+    return made
+
+
+@pytest.fixture(scope="session")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
     with serving(tmp_path_factory.mktemp("gcp")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def standin(standing: StandIn) -> Iterator[StandIn]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adapter, "POLL_S", 0.1)  # operations of the stand-in take 0.02 s
+        yield standing
 
 
 @pytest.fixture
@@ -86,4 +118,5 @@ def lab(standin: StandIn) -> Iterator[Lab]:
     gce.machines.delay_s = gce.machines.boot_s = 0.02
     gce.machines.publishes_keys, standin.identity.revoked = True, False
     gce.machines.subnetworks = {"spotd"}
+    gce.facts.__dict__.update(vars(Facts(gce.machines, account=gce.facts.account)))
     assert gce.problems == []

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.cloud import compute_v1
 
 from providers.base import (
     AuthError,
@@ -24,6 +23,9 @@ from providers.base import (
 )
 from providers.gcp.codes import CODES, http_error, nobodys, operation_error
 from tests.providers.gcp.conftest import Lab, request
+from tests.rigs.later import Later
+
+compute_v1: Any = Later("google.cloud.compute_v1")
 
 H100 = "Quota 'PREEMPTIBLE_NVIDIA_H100_GPUS' exceeded.  Limit: {} in region us-central1."
 ALL = "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: {} globally."
@@ -33,6 +35,7 @@ SUBNET = (
     "be found."
 )
 IMAGE = "The resource 'projects/i/global/images/family/gone' was not found"
+NO_IMAGE = "Required 'compute.images.useReadOnly' permission for 'projects/i/global/images/theirs'"
 NODE = "The resource 'projects/p/zones/us-east4-a/instances/spotd-j1' was not found"
 TYPE = (
     "Invalid value for field 'resource.machineType': 'p9'. The referenced resource does not exist"
@@ -74,6 +77,7 @@ TABLE: list[tuple[str, str, type[ProviderError], Scope]] = [
     ("authError", "Invalid Credentials", AuthError, Scope.PROVIDER),
     ("HTTP 401", "who are you", AuthError, Scope.PROVIDER),
     ("forbidden", "Required 'compute.instances.create'", AuthError, Scope.PROVIDER),
+    ("forbidden", NO_IMAGE, UnpreparedError, Scope.REGION),
     ("HTTP 403", "Policy update access denied.", AuthError, Scope.PROVIDER),
     ("insufficientPermissions", "scopes", AuthError, Scope.PROVIDER),
     ("IAM_PERMISSION_DENIED", "no", AuthError, Scope.PROVIDER),

@@ -12,14 +12,17 @@ from providers.base import LaunchRequest, Provider
 from providers.gcp.cloud import GcpCloud
 from tests.clouds.faults import Fault
 from tests.clouds.gcp.market import REGIONS
-from tests.clouds.gcp.serving import StandIn, serving
+from tests.clouds.gcp.serving import StandIn
 from tests.providers.conformance import CannotPlay, ProviderConformance
+from tests.providers.fault_table import FaultTable
+from tests.providers.gcp.conftest import connected
 from tests.rigs.local_cloud import launch_request
 
 CALLS = {
     "launch": ("compute.instances.insert",),
     "terminate": ("compute.instances.delete",),
     "list": ("compute.instances.aggregatedList",),
+    "notices": ("compute.globalOperations.aggregatedList",),
     "renew": ("compute.instances.get", "compute.instances.setLabels"),
     "offers": ("compute.machineTypes.aggregatedList",),
     "leftovers": ("compute.disks.aggregatedList",),
@@ -43,6 +46,7 @@ class GcpRig:
             regions=REGIONS,
             timeout_s=timeout_s,
             patience_s=0.3,
+            clients=connected(self._gcp, self._project, timeout_s),
             **self._gcp.settings,
         )
 
@@ -57,15 +61,19 @@ class GcpRig:
         self._gcp.gce.faults.arm(Fault(what, CALLS[operation]))
 
 
-@pytest.fixture(scope="module")
-def gcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    with serving(tmp_path_factory.mktemp("gcp")) as running:
-        yield running
-
-
 class TestGcp(ProviderConformance):
     @pytest.fixture
-    def rig(self, gcp: StandIn) -> Iterator[GcpRig]:
-        yield GcpRig(gcp)
-        gcp.gce.faults.clear()
-        assert gcp.gce.problems == []
+    def rig(self, standin: StandIn) -> Iterator[GcpRig]:
+        yield GcpRig(standin)
+        standin.gce.faults.clear()
+        assert standin.gce.problems == []
+
+
+class TestGcpFaults(FaultTable):
+    make = "gcp"
+
+    @pytest.fixture
+    def rig(self, standin: StandIn) -> Iterator[GcpRig]:
+        yield GcpRig(standin)
+        standin.gce.faults.clear()
+        assert standin.gce.problems == []

@@ -25,6 +25,7 @@ from providers.base import (
 from providers.gcp.launch import FLEX_START_S, Site, instance
 from providers.gcp.operations import ATTEMPTS, request_id
 from tests.providers.gcp.conftest import Lab, request
+from tests.rigs.local_cloud import wait_for
 
 SITE = Site("lab", "projects/i/global/images/one")
 
@@ -150,7 +151,12 @@ def test_a_private_machine_has_no_address_of_the_internet(lab: Lab) -> None:
     for network, host in (("public", "198.51.100."), ("private", "10."), ("jump", "10.")):
         cloud = lab.cloud(network=network)
         cloud.launch(request(f"spotd-{network}"))
-        assert next(i for i in cloud.list() if i.token.endswith(network)).host.startswith(host)
+        found = wait_for(
+            lambda cloud=cloud, network=network: next(  # type: ignore[misc]
+                (i for i in cloud.list() if i.token.endswith(network) and i.host), None
+            )
+        )
+        assert found.host.startswith(host)
 
 
 def test_a_disk_as_large_as_asked_for_and_with_the_labels_of_its_machine() -> None:

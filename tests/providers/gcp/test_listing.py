@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from google.cloud import compute_v1
 
 from providers.base import (
     AuthError,
@@ -27,7 +26,10 @@ from tests.clouds.gcp.discovery import api
 from tests.clouds.gcp.machines import HOST_KEY
 from tests.clouds.gcp.state import stamp
 from tests.providers.gcp.conftest import Lab, request
+from tests.rigs.later import Later
 from tests.rigs.local_cloud import wait_for
+
+compute_v1: Any = Later("google.cloud.compute_v1")
 
 
 def up(lab: Lab, name: str, deployment: str = "d0") -> Instance:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from providers.base import CapacityType, Offer, OfferRequest, UnknownOutcome, UnpreparedError
+from providers.base import (
+    CONFIGURED,
+    PREPAID,
+    CapacityType,
+    Offer,
+    OfferRequest,
+    UnknownOutcome,
+    UnpreparedError,
+)
 from providers.gcp.market import name_filter
+from providers.gcp.scores import MOST_POOLS, read_scores
 from providers.gcp.skus import HOURS_A_MONTH, read_skus
 from providers.gcp.types import MachineType
 from tests.clouds.gcp.market import PARTS, Market
 from tests.providers.gcp.conftest import Lab
 
 H100 = MachineType("a3-highgpu-8g", 208, 1872, "H100", 8, "nvidia-h100-80gb", 6000)
+POOLS = 8  # of spot machines
 SPOT, PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
 
 
@@ -146,13 +157,71 @@ def test_without_the_catalog_the_dated_file_tells_the_list_price(
     assert caplog.text.count("the Cloud Billing Catalog tells no prices") == 1
 
 
-def test_a_market_is_not_asked_for_again_and_again(lab: Lab) -> None:
+def test_scores_of_zones(lab: Lab) -> None:
+    kind = "a3-highgpu-8g"
+    told = {"us-central1-a": 0.72, "us-central1-b": 0.0}
+    lab.gce.market.obtainability = {(kind, zone): share for zone, share in told.items()}
+    offers = by_key(lab.cloud().offers(OfferRequest()))
+    found = {zone: offers[zone, kind, SPOT].score for zone in told}
+    assert found == {"us-central1-a": 7, "us-central1-b": 1}
+    assert offers["us-central1-a", kind, PLAIN].score == 0
+    bodies = [call.body for call in lab.gce.calls if call.method == "compute.advice.capacity"]
+    assert len(bodies) == POOLS == sum(capacity is SPOT for _, _, capacity in offers)
+    assert {
+        "size": 1,
+        "instanceProperties": {"scheduling": {"provisioningModel": "SPOT"}},
+        "instanceFlexibilityPolicy": {"instanceSelections": {"one": {"machineTypes": [kind]}}},
+        "distributionPolicy": {
+            "targetShape": "ANY_SINGLE_ZONE",
+            "zones": [{"zone": "zones/us-central1-a"}],
+        },
+    } in bodies
+
+
+def test_a_client_without_advice_costs_scores_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("google.cloud.compute_v1.AdviceClient.capacity")
     cloud = lab.cloud()
+    assert {offer.score for offer in cloud.offers(OfferRequest())} == {0}
+    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    assert "AttributeError" in remark.text
+
+
+def test_a_missing_right_to_advice_costs_one_call_and_no_offer(lab: Lab) -> None:
+    lab.fault("unauthorized", "advice.capacity")
+    cloud = lab.cloud()
+    assert {offer.score for offer in cloud.offers(OfferRequest())} == {0}
+    assert lab.calls().count("advice.capacity") == 1
+    [remark] = [one for one in cloud.remarks() if one.key.startswith("signal/")]
+    assert "AuthError" in remark.text
+
+
+def test_at_most_forty_pools_are_asked_about() -> None:
+    asked: list[Any] = []
+
+    class Asked:
+        def side_by_side(self, things: Any, _ask: Any) -> list[int]:
+            asked.extend(things)
+            return [3] * len(things)
+
+    many = [
+        Offer("gcp", "r", f"r-{n}", f"t{n:03}", SPOT, 1, 1, accelerator_count=n % 9)
+        for n in range(400)
+    ]
+    counting: Any = Asked()
+    assert len(read_scores(counting, many)) == len(asked) == MOST_POOLS == 40
+    assert {offer.accelerator_count for offer in asked} == {8}
+
+
+def test_a_market_is_not_asked_for_again_and_again(lab: Lab) -> None:
+    cloud = lab.cloud(reservations={"us-east4-a/x": 0})
     cloud.offers(OfferRequest())
     assert Counter(lab.calls()) == {
         "machineTypes.aggregatedList": 1,
         "cloudbilling.services.skus.list": 1,
         "advice.capacityHistory": 7,  # each type in each region
+        "advice.capacity": POOLS,  # each type in each zone, where it is sold as spot
         "reservations.aggregatedList": 1,
     }
     cloud.offers(OfferRequest())
@@ -172,6 +241,7 @@ def test_a_reservation_with_free_machines_is_an_offer(lab: Lab) -> None:
         ("may", "0", {"deleteAtTime": "2026-12-01T00:00:00-08:00"}),
         ("dense", "0", {"deploymentType": "DENSE"}),
         ("not-yet", "0", {"status": "CREATING"}),
+        ("others", "0", {}),
     ):
         lab.project.reservations.append(
             {
@@ -187,13 +257,51 @@ def test_a_reservation_with_free_machines_is_an_offer(lab: Lab) -> None:
             }
         )
     every = OfferRequest(capacity_types=(CapacityType.RESERVED, CapacityType.BLOCK))
-    found = {o.reservation: o for o in lab.cloud().offers(every)}
+    names = ("ours", "full", "may", "not-yet")
+    named = {f"us-central1-a/{name}": 0 for name in names} | {"us-east4-a/others": 0}
+    found = {o.reservation: o for o in lab.cloud(reservations=named).offers(every)}
     assert {name: offer.capacity_type for name, offer in found.items()} == {
         "ours": CapacityType.RESERVED,
         "may": CapacityType.BLOCK,
-        "dense": CapacityType.BLOCK,
     }
-    assert found["ours"].price_microusd_per_h == found["ours"].list_microusd_per_h > 0
+    ours, may = found["ours"], found["may"]
+    assert (ours.price_microusd_per_h, ours.price_source, ours.ends_at_us) == (0, PREPAID, 0)
+    assert ours.list_microusd_per_h > 50_000_000
+    end = datetime(2026, 12, 1, 8, tzinfo=UTC)
+    assert may.ends_at_us == int(end.timestamp()) * 1_000_000
+    priced = lab.cloud(reservations={"us-central1-a/dense": 3_000_000}).offers(every)
+    assert [(o.capacity_type, o.price_microusd_per_h, o.price_source) for o in priced] == [
+        (CapacityType.BLOCK, 3_000_000, CONFIGURED)
+    ]
+    lab.calls()
+    assert not [o for o in lab.cloud().offers(every) if o.reservation]
+    assert "reservations.aggregatedList" not in lab.calls()
+
+
+def test_flex_start_is_offered_where_the_configuration_says_so(lab: Lab) -> None:
+    """At no more than the on-demand price; one that is booked in the same pool comes first."""
+    every = OfferRequest(capacity_types=(CapacityType.BLOCK,))
+    assert lab.cloud().offers(every) == []
+    offers = [*lab.cloud(flex_start=True).offers(every)]
+    assert {o.instance_type for o in offers} > {"a3-highgpu-8g", "a3-highgpu-1g"}
+    assert {o.price_source for o in offers} == {"assumed"}
+    assert all(o.price_microusd_per_h == o.list_microusd_per_h for o in offers)
+    assert not any(o.reservation or o.ends_at_us for o in offers)
+    row = {
+        "name": "may",
+        "zone": f"{lab.standin.endpoint}/compute/v1/projects/p/zones/us-central1-a",
+        "status": "READY",
+        "deleteAtTime": "2026-12-01T00:00:00-08:00",
+        "specificReservation": {
+            "count": "2",
+            "inUseCount": "0",
+            "instanceProperties": {"machineType": "a3-highgpu-8g"},
+        },
+    }
+    lab.project.reservations.append(row)
+    both = lab.cloud(flex_start=True, reservations={"us-central1-a/may": 0}).offers(every)
+    assert len({o.key for o in both}) == len(both) == len(offers)
+    assert [o.instance_type for o in both if o.reservation] == ["a3-highgpu-8g"]
 
 
 def test_a_region_that_there_is_not(lab: Lab) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from providers.base import MetadataError, Notice, NoticeKind
-from providers.gcp.notice import Watcher
+from providers.gcp.notice import NOTICE_ATTRIBUTE, Watcher
 from providers.local.documents import Ask, Reply
 from tests.rigs.metadata import serve_metadata, serve_script
 
@@ -41,8 +41,9 @@ def test_a_preemption_ends_the_long_poll_at_once() -> None:
 def test_the_deadline_stays_that_of_the_first_sight() -> None:
     now = [1000.0]
     with serve_metadata("gcp") as service:
-        service.publish("preempt", 0)
         watcher = Watcher(service.url, wait_s=1, notice_s=120.0, wall=lambda: now[0])
+        assert watcher.poll() == []
+        service.publish("preempt", 0)
         first = watcher.poll()
         now[0] = 1010.0
         assert watcher.poll() == first
@@ -58,10 +59,73 @@ def test_the_long_poll_carries_the_etag_and_a_timeout() -> None:
         watcher = Watcher(url, wait_s=7)
         watcher.poll()
         watcher.poll()
-    first, _, second, _ = script.asked
+    _, first, _, second, _ = script.asked
     assert first.query == {}
     assert second.query == {"wait_for_change": "true", "last_etag": "e/1", "timeout_sec": "7"}
     assert all(ask.headers["metadata-flavor"] == "Google" for ask in script.asked)
+
+
+def _tells(attribute: Reply) -> Callable[[Ask], Reply]:
+    """Not preempted at first, then it is."""
+
+    def reply(ask: Ask) -> Reply:
+        if ask.path.endswith(f"/attributes/{NOTICE_ATTRIBUTE}"):
+            return attribute
+        if "maintenance" in ask.path:
+            return Reply(200, b"NONE")
+        again = ask.query.get("wait_for_change") == "true"
+        return Reply(200, b"TRUE" if again else b"FALSE", headers={"ETag": "1"})
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("attribute", "seconds"),
+    [
+        (Reply(200, b"120"), 120),
+        (Reply(404, b""), 30),  # a machine that was made without: 30 s is all it has
+        (Reply(200, b"0"), 30),
+        (Reply(200, b"soon"), 30),
+        (Reply(200, b"-5"), 30),
+        (Reply(200, b"9" * 40), 30),
+    ],
+)
+def test_the_machine_says_how_long_its_notice_is(attribute: Reply, seconds: int) -> None:
+    with serve_script(_tells(attribute)) as (url, _):
+        watcher = Watcher(url, wait_s=1, wall=lambda: 1000.0)
+        assert watcher.poll() == []
+        (notice,) = watcher.poll()
+    assert notice.deadline_us == (1000 + seconds) * 1_000_000
+    assert f"within {seconds} s" in notice.text
+
+
+def test_it_is_asked_until_it_answers_and_then_never_again() -> None:
+    answers = [Reply(503, b""), Reply(200, b"120")]
+
+    def reply(ask: Ask) -> Reply:
+        if NOTICE_ATTRIBUTE in ask.path:
+            return answers.pop(0)
+        body = b"NONE" if "maintenance" in ask.path else b"FALSE"
+        return Reply(200, body, headers={"ETag": "1"})
+
+    with serve_script(reply) as (url, script):
+        watcher = Watcher(url, wait_s=1)
+        for _ in range(4):
+            assert watcher.poll() == []
+    assert len([one for one in script.asked if NOTICE_ATTRIBUTE in one.path]) == 2
+
+
+def test_a_preemption_that_may_be_old_counts_for_the_least() -> None:
+    """An agent that was started again, or after an outage, does not know since when it is so."""
+
+    def reply(ask: Ask) -> Reply:
+        if NOTICE_ATTRIBUTE in ask.path:
+            return Reply(200, b"120")
+        return Reply(200, b"TRUE", headers={"ETag": "1"})
+
+    with serve_script(reply) as (url, _):
+        (notice,) = Watcher(url, wall=lambda: 1000.0).poll()
+    assert notice.deadline_us == 1_030_000_000
 
 
 def test_maintenance_comes_and_goes() -> None:

@@ -33,6 +33,7 @@ LAUNCHES: dict[str, dict[str, Any]] = {
     "reserved": {"capacity_type": CapacityType.RESERVED, "reservation": "ours"},
     "calendar": {"capacity_type": CapacityType.BLOCK, "reservation": "may"},
     "flex_start": {"capacity_type": CapacityType.BLOCK},
+    "gang": {"gang": "spotd-j1-g1-c0-abcdefghij", "interconnect": "gpudirect"},
     "private": {"disk_gib": 500, "image_id": OWN_IMAGE},
 }
 
@@ -58,6 +59,9 @@ def launched(lab: Lab, name: str) -> list[Call]:
         lab.gce.machines.images.add(OWN_IMAGE)
         account = "spotd-node-DEPLOYMENT@PROJECT.iam.gserviceaccount.com"
         settings = {"network": "private", "node_service_account": account}
+    if name == "gang":
+        settings = {"fabric": "spotd-fabric"}
+        lab.gce.machines.subnetworks |= {f"spotd-fabric-{n}" for n in range(1, 5)}
     lab.gce.machines.delay_s = 0.05
     lab.gce.calls.clear()
     asked = request(TOKEN, max_run_s=WEEK_S, **LAUNCHES[name])
@@ -79,7 +83,8 @@ def differences(lab: Lab, name: str) -> list[str]:
     before = spot(lab)
     lab.project.machines.clear()
     lab.project.requests.clear()
-    lines = difflib.ndiff(before, written(lab, launched(lab, name)[0]))
+    calls = (call for call in launched(lab, name) if call.method == "compute.instances.insert")
+    lines = difflib.ndiff(before, written(lab, next(calls)))
     return [line for line in lines if line[0] in "+-"]
 
 
@@ -99,9 +104,18 @@ def left_behind(cloud: Any, lab: Lab) -> None:
     cloud.discard(left.leftover_id)
 
 
+def image(lab: Lab) -> list[str]:
+    cloud = lab.cloud("deployment0")
+    cloud.launch(request(TOKEN))
+    lab.gce.calls.clear()
+    cloud.make_image(f"us-central1-a/{TOKEN}", "spotd-baked", {"spotd-job": "j1"})
+    return written(lab, lab.gce.calls[-1])
+
+
 def rhythm(lab: Lab) -> list[str]:
     """Calls of each verb when nothing is new, by the daemon's rhythms."""
-    cloud, timing, schedule = lab.cloud("deployment0"), TimingSection(), Schedule()
+    cloud = lab.cloud("deployment0", reservations={"us-east4-a/x": 0})
+    timing, schedule = TimingSection(), Schedule()
     cloud.launch(request(TOKEN, tags={EXPIRES_TAG: "1900000000"}))
     ident = f"us-central1-a/{TOKEN}"
     wait_for(lambda: next((i for i in cloud.list() if i.host_public_key), None))
@@ -122,6 +136,12 @@ def rhythm(lab: Lab) -> list[str]:
     return lines
 
 
+def placed(lab: Lab) -> list[str]:
+    """The placement policy of a gang."""
+    calls = (c for c in launched(lab, "gang") if c.method == "compute.resourcePolicies.insert")
+    return written(lab, next(calls))
+
+
 SHOWN: dict[str, Callable[[Lab], list[str]]] = {
     "spot": spot,
     "after": after,
@@ -130,6 +150,7 @@ SHOWN: dict[str, Callable[[Lab], list[str]]] = {
         for name in LAUNCHES
         if name != "spot"
     },
+    "placed": placed,
     "terminate": lambda lab: last_call(lab, lambda cloud, ident: cloud.terminate(ident)),
     "renew": lambda lab: last_call(
         lab,
@@ -137,6 +158,8 @@ SHOWN: dict[str, Callable[[Lab], list[str]]] = {
         **{EXPIRES_TAG: "1900000000"},
     ),
     "discard": lambda lab: last_call(lab, lambda cloud, _: left_behind(cloud, lab)),
+    "simulate": lambda lab: last_call(lab, lambda cloud, ident: cloud.interrupt(ident)),
+    "image": image,
     "rhythm": rhythm,
 }
 

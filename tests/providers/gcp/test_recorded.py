@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.cloud import compute_v1
 
 from providers.base import CapacityType, InstanceState, LeftoverKind, RejectedError
 from providers.gcp.clients import _check_whole
@@ -16,6 +15,9 @@ from providers.gcp.listing import read_instance
 from providers.gcp.names import target_of
 from providers.gcp.operations import done, read_creates, us_of
 from providers.gcp.types import read_type
+from tests.rigs.later import Later
+
+compute_v1: Any = Later("google.cloud.compute_v1")
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recorded" / "gce"
 EUROPE = "europe-west1-a/libcloud-demo-europe-np-node"

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from providers.base import OfferRequest
+from providers.examining import need_of
 from providers.gcp.policy import policies
 from providers.policy import PolicyFacts
 from tests.clouds.gcp.gce import Call
@@ -29,17 +30,30 @@ OF_PROJECT = {
     "zoneOperations.get": ("compute.zoneOperations.get",),
     "machineTypes.aggregatedList": ("compute.machineTypes.list",),
     "disks.aggregatedList": ("compute.disks.list",),
+    "resourcePolicies.aggregatedList": ("compute.resourcePolicies.list",),
+    "images.list": ("compute.images.list",),
     "reservations.aggregatedList": ("compute.reservations.list",),
     "advice.capacityHistory": ("compute.advice.capacityHistory",),
+    "advice.capacity": ("compute.advice.capacity",),
     "cloudbilling.services.skus.list": (),  # of a project none
+    "cloudresourcemanager.projects.testIamPermissions": (),  # whoever asks about itself
+    "cloudquotas.quotaInfos.get": ("cloudquotas.quotas.get",),
+    "images.getFromFamily": ("compute.images.getFromFamily",),
+    "images.get": ("compute.images.get",),
+    "subnetworks.get": ("compute.subnetworks.get",),
+    "firewalls.list": ("compute.firewalls.list",),
 }
 OF_THING = {
     "instances.get": "compute.instances.get",
     "instances.getGuestAttributes": "compute.instances.getGuestAttributes",
+    "instances.getSerialPortOutput": "compute.instances.getSerialPortOutput",
     "instances.setLabels": "compute.instances.setLabels",
+    "instances.simulateMaintenanceEvent": "compute.instances.simulateMaintenanceEvent",
     "instances.delete": "compute.instances.delete",
     "disks.delete": "compute.disks.delete",
+    "images.delete": "compute.images.delete",
 }
+OF_POLICY = {"insert": "create", "get": "get", "delete": "delete"}
 
 Need = tuple[str, str]  # permission, resource
 
@@ -49,10 +63,19 @@ def needs(call: Call) -> Iterator[Need]:
     method, given = call.method.removeprefix("compute."), call.given
     if method == "instances.insert":
         yield from insert_needs(call)
+    elif method.startswith("resourcePolicies.") and method not in OF_PROJECT:
+        name = given.get("resourcePolicy") or call.body["name"]
+        path = f"projects/{given['project']}/regions/{given['region']}/resourcePolicies/{name}"
+        yield f"compute.resourcePolicies.{OF_POLICY[method.partition('.')[2]]}", path
+    elif method == "images.insert":
+        image = f"projects/{given['project']}/global/images/{call.body['name']}"
+        yield "compute.images.create", image
+        yield "compute.images.setLabels", image
+        yield "compute.disks.useReadOnly", call.body["sourceDisk"]
     elif method in OF_THING:
         kind = method.partition(".")[0]
-        name = given["instance" if kind == "instances" else "disk"]
-        path = f"projects/{given['project']}/zones/{given['zone']}/{kind}/{name}"
+        where = f"zones/{given['zone']}" if "zone" in given else "global"
+        path = f"projects/{given['project']}/{where}/{kind}/{given[kind.removesuffix('s')]}"
         yield OF_THING[method], path
     else:
         for permission in OF_PROJECT[method]:
@@ -82,6 +105,8 @@ def insert_needs(call: Call) -> Iterator[Need]:
         yield "compute.subnetworks.use", card["subnetwork"]
         if card.get("accessConfigs"):
             yield "compute.subnetworks.useExternalIp", card["subnetwork"]
+    for link in body.get("resourcePolicies", ()):
+        yield "compute.resourcePolicies.use", link
     for account in body.get("serviceAccounts", ()):
         yield "iam.serviceAccounts.actAs", f"{project}/serviceAccounts/{account['email']}"
 
@@ -89,18 +114,29 @@ def insert_needs(call: Call) -> Iterator[Need]:
 @pytest.fixture
 def story(lab: Lab) -> tuple[Lab, list[Call]]:
     """Everything that the adapter does."""
-    cloud = lab.cloud(node_service_account=NODE.format(lab.name))
+    cloud = lab.cloud(
+        node_service_account=NODE.format(lab.name), fabric="fast", reservations={"us-east4-a/x": 0}
+    )
     lab.gce.machines.delay_s = 0.05
-    cloud.offers(OfferRequest())
-    cloud.launch(request("spotd-j1"))
+    needs = [need_of(offer) for offer in cloud.offers(OfferRequest(accelerator="H100"))]
+    cloud.examine(needs)
+    lab.cloud(image=f"projects/{lab.name}/global/images/baked").examine(())
+    lab.gce.machines.subnetworks |= {f"fast-{n}" for n in range(1, 5)}
+    cloud.launch(request("spotd-j1", gang="spotd-j1-g1", interconnect="gpudirect"))
     wait_for(lambda: next((i for i in cloud.list() if i.host_public_key), None))
+    cloud.console("us-central1-a/spotd-j1")
     cloud.notices()
     cloud.renew("us-central1-a/spotd-j1", 1_900_000_000 * 1_000_000)
+    image = cloud.make_image("us-central1-a/spotd-j1", "spotd-baked", {})
+    cloud.images()
+    cloud.remove_image(image.image_id)
+    cloud.launch(request("spotd-j2"))
+    cloud.interrupt("us-central1-a/spotd-j2")
     lab.fault("leftovers", "instances.delete")
     cloud.terminate("us-central1-a/spotd-j1")
-    [left] = cloud.leftovers()
     wait_for(lambda: not cloud.list())
-    cloud.discard(left.leftover_id)
+    for left in cloud.leftovers():
+        cloud.discard(left.leftover_id)
     return lab, [*lab.gce.calls]
 
 

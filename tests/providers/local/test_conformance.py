@@ -10,6 +10,7 @@ from providers.base import LaunchRequest, Provider
 from providers.local.cloud import LocalCloud
 from providers.local.control import Running
 from tests.providers.conformance import ProviderConformance
+from tests.providers.fault_table import FaultTable
 from tests.rigs.local_cloud import launch_request
 
 
@@ -46,10 +47,23 @@ class LocalRig:
 class TestLocalCloud(ProviderConformance):
     @pytest.fixture(params=["aws", "gcp", "azure"])
     def rig(self, local: Running, request: pytest.FixtureRequest) -> Iterator[LocalRig]:
-        yield LocalRig(local, request.param, request.node.name)
-        for machine in local.control.state()["instances"]:
-            if machine["state"] == "running":
-                LocalCloud(
-                    "x", local.url, machine["personality"], "x", token_file=local.token_file
-                ).terminate(machine["instance_id"])
-        local.control.clear_faults()
+        yield from rigs(local, request.param, request.node.name)
+
+
+class TestLocalFaults(FaultTable):
+    make = "local"
+
+    @pytest.fixture
+    def rig(self, local: Running, request: pytest.FixtureRequest) -> Iterator[LocalRig]:
+        yield from rigs(local, "aws", request.node.name)
+
+
+def rigs(local: Running, personality: str, test: str) -> Iterator[LocalRig]:
+    """One; nothing is left of what it has done."""
+    yield LocalRig(local, personality, test)
+    for machine in local.control.state()["instances"]:
+        if machine["state"] == "running":
+            LocalCloud(
+                "x", local.url, machine["personality"], "x", token_file=local.token_file
+            ).terminate(machine["instance_id"])
+    local.control.clear_faults()

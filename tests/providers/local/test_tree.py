@@ -93,3 +93,17 @@ def test_a_process_name_cannot_confuse_the_reader(tmp_path: Path) -> None:
         assert row.parent == os.getpid()
         process.kill()
     assert tree.read_process(process.pid) is None
+
+
+def test_a_process_that_waits_for_a_stopped_child_to_begin_is_no_hindrance() -> None:
+    """As a shell does between vfork and exec: it cannot stop before its child goes on."""
+    vfork = "import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", vfork]) as parent:
+        try:
+            wait_for(lambda: tree.descendants(parent.pid))
+            wait_for(lambda: state_of(parent.pid) == "D")
+            assert len(tree.stop_tree(parent.pid)) == 2
+            tree.kill_below(parent.pid)
+        finally:
+            for pid in (*tree.descendants(parent.pid), parent.pid):
+                os.kill(pid, signal.SIGKILL)

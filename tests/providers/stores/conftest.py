@@ -1,31 +1,68 @@
-"""The stores that the conformance suite runs on: a folder, and a bucket on moto's server."""
+"""The stores that the conformance suite runs on: a folder, and buckets on servers of S3, of Google
+Cloud Storage and of Azure Blob."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
-from tests.rigs.bucket import Bucket, serving
+from spotd.demo.bucket import Bucket
+from tests.rigs import azurite as azurite_rig
+from tests.rigs import gcs as gcs_rig
+from tests.rigs.azurite import Azurite
+from tests.rigs.gcs import Gcs
 
-
-@pytest.fixture(scope="session")
-def bucket() -> Iterator[Bucket]:
-    with serving() as made:
-        yield made
-
-
+# Each server is started once, by the one process that has all its tests.
+KINDS = [
+    pytest.param("s3"),
+    pytest.param("gs", marks=pytest.mark.xdist_group("gcs")),
+    pytest.param("az", marks=pytest.mark.xdist_group("azurite")),
+]
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["file", "s3"])
+@dataclass(frozen=True)
+class Remote:
+    """Where a bucket is, and what it is opened with."""
+
+    root: str
+    options: dict[str, str]
+
+    def url(self) -> str:
+        """A new, empty folder of it."""
+        return f"{self.root}/prefix-{next(_numbers)}"
+
+
+@pytest.fixture(params=KINDS)
+def remote(request: pytest.FixtureRequest) -> Remote:
+    """A bucket of each cloud."""
+    return remote_of(request, request.param)
+
+
+def remote_of(request: pytest.FixtureRequest, kind: str) -> Remote:
+    if kind == "gs":
+        gcs: Gcs = request.getfixturevalue("gcs")
+        return Remote(f"gs://{gcs_rig.BUCKET}", gcs.options)
+    if kind == "az":
+        azurite: Azurite = request.getfixturevalue("azurite")
+        return Remote(f"az://{azurite_rig.CONTAINER}", azurite.options)
+    bucket: Bucket = request.getfixturevalue("bucket")
+    return Remote(f"s3://{bucket.name}", bucket.options)
+
+
+@pytest.fixture(params=["file", *KINDS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """An empty store of each kind."""
-    if request.param == "file":
+    return store_of(request, request.param, tmp_path)
+
+
+def store_of(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> ObjectStore:
+    if kind == "file":
         return open_store((tmp_path / "store").as_uri())
-    made = request.getfixturevalue("bucket")
-    return open_store(f"s3://{made.name}/prefix-{next(_numbers)}", made.options)
+    found = remote_of(request, kind)
+    return open_store(found.url(), found.options)

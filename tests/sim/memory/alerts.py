@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spotd.store.base import AlertRow
+from spotd.changed import changed
+from spotd.store.base import AlertRow, RouteRow
 from spotd.store.columns import clean
-from tests.sim.memory.tables import Message, Tables, changed
+from tests.sim.memory.tables import Message, Tables
 from tests.sim.memory.transaction import Transaction
 
 
@@ -14,6 +15,21 @@ def due_alerts(tables: Tables, now_us: int, limit: int) -> list[AlertRow]:
     """Unsent rows whose time has come, oldest first."""
     due = sorted(number for number, row in tables.outbox.items() if row.next_at_us <= now_us)
     return [_row(tables, tables.outbox[number]) for number in due[:limit]]
+
+
+def route_rows(tables: Tables) -> list[RouteRow]:
+    """See Store.route_rows."""
+    rows = [*tables.outbox.values(), *tables.delivered.values()]
+    return [_standing(tables, route) for route in sorted({row.route for row in rows})]
+
+
+def _standing(tables: Tables, route: str) -> RouteRow:
+    waiting = [row for row in tables.outbox.values() if row.route == route]
+    told = [r.sent_at_us for r in tables.delivered.values() if r.route == route and not r.error]
+    failed = max((row for row in waiting if row.error), key=lambda row: row.id, default=None)
+    since_us = min((row.at_us for row in waiting), default=0)
+    error = failed.error if failed else ""
+    return RouteRow(route, max(told, default=0), len(waiting), since_us, error)
 
 
 def _row(tables: Tables, message: Message) -> AlertRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from providers.base import Offer
+from spotd.changed import changed
 from spotd.model import Attempt, Node, View
 from spotd.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
 from spotd.states import NodeState
@@ -16,7 +17,6 @@ from spotd.store.engine import BrokenRuleError
 from spotd.store.limits import Room, Use
 from spotd.store.rows import NODE_BIRTH
 from tests.sim.memory import ledger, market
-from tests.sim.memory.tables import changed
 from tests.sim.memory.transaction import Transaction
 
 _JOB = tuple(sorted(JOB_DECISIONS))

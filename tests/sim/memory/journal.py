@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spotd.store.base import CheckpointRow, JournalBatch
-from spotd.store.entries import Heard, JobFacts
+from spotd.store.heard import Heard, JobFacts
 from spotd.store.journal import apply_batch, job_news
 from tests.sim.memory import notices
 from tests.sim.memory.transaction import Transaction

@@ -66,9 +66,10 @@ def _listed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> N
 
 def _failed(tx: Transaction, node: Node, instance: Instance, said: Listing) -> None:
     """The cloud accepted the create and could not fulfil it: a refusal that came late."""
-    tx.change_node(node, **listing.failed(node, instance, said))
+    image = tx.tables.jobs[node.job_id].spec.image_id
+    code = listing.failure_code(instance, image)
+    tx.change_node(node, **listing.failed(node, instance, said, code))
     if not node.gone_at_us:
-        code = listing.failure_code(instance)
         ledger.void(tx, node.id, said.at_us)
         scope = listing.scope_of(code)
         market.refuse(tx, Refusal(node.offer.key, scope, code, said.at_us, node.id))

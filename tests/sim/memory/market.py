@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from providers.base import Offer
+from spotd.changed import changed
 from spotd.model import Desired, Limits, Market, Refusal, S
 from spotd.states import NodeState
 from spotd.store import quarantine
@@ -13,8 +14,8 @@ from spotd.store.columns import clean
 from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, moved
 from spotd.store.market import on_sale as by_key
 from spotd.store.standing import judge
-from tests.sim.memory import ledger, views
-from tests.sim.memory.tables import Tables, changed
+from tests.sim.memory import images, ledger, views
+from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
 
@@ -54,6 +55,7 @@ def _read(tables: Tables, now_us: int) -> Market:
             name: found.disabled for name, found in tables.providers.items() if found.disabled
         },
         deployment=tables.deployment,
+        images=images.baked(tables),
     )
 
 
@@ -132,3 +134,18 @@ def price_history(tables: Tables, offer_keys: Collection[str], since_us: int) ->
                 price, listed = offer.price_microusd_per_h, offer.list_microusd_per_h
                 found.append(PricePoint(key, at_us, price, listed, offer.price_source))
     return sorted(found)
+
+
+def lift_refusals(tx: Transaction, code: str, offer_keys: Collection[str], at_us: int) -> int:
+    """See Store.lift_refusals."""
+    lifted = [
+        key
+        for key, said in tx.tables.refusals.items()
+        if said.code == code and said.offer_key in offer_keys
+    ]
+    for key in lifted:
+        tx.drop(tx.tables.refusals, key)
+    if lifted:
+        tx.touch(dict.fromkeys(_waiting_jobs(tx.tables), at_us))
+        tx.market_moved()
+    return len(lifted)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from providers.base import Scope
+from providers.images import Image, ImageState
 from spotd.model import EffectKind, Node, Refusal, S
 from spotd.states import NodeState
+from spotd.store.image_records import ImageRow
 from spotd.store.nodes import WORKED, launched, refused, starts_to_cost, told
-from tests.sim.memory import ledger, market
+from tests.sim.memory import images, ledger, market
 from tests.sim.memory.tables import Failures, Tables
 from tests.sim.memory.transaction import Transaction, counted_failures
 
@@ -40,7 +42,8 @@ def adopt(tx: Transaction, node: Node, instance_id: str, at_us: int) -> Node:
     """The node has a machine, however we came to know."""
     if starts_to_cost(node):
         ledger.confirm(tx, node.id, at_us)
-    return _worked(tx, node, **launched(node, instance_id, at_us))
+    said = launched(node, instance_id, at_us)
+    return tx.change_node(node, **said) if node.instance_id else _worked(tx, node, **said)
 
 
 def record_launch_refused(
@@ -94,6 +97,40 @@ def record_told(tx: Transaction, node_id: str, effect: EffectKind, at_us: int, c
         _worked(tx, node, **told(effect, at_us, claim))
 
 
+def record_lent(tx: Transaction, node_id: str, at_us: int, until_us: int) -> None:
+    """See Store.record_lent."""
+    node = tx.tables.nodes.get(node_id)
+    if node is not None and node.lent_until_us < until_us:
+        tx.change_node(node, lent_at_us=at_us, lent_until_us=until_us)
+
+
+def record_cleaned(tx: Transaction, image: ImageRow, at_us: int) -> None:
+    """See ImageRecords.record_cleaned."""
+    node = _touched(tx, image.node_id, at_us)
+    if node is not None:
+        _worked(tx, node, cleaned_at_us=at_us)
+        images.adopt(tx, image)
+
+
+def record_image(tx: Transaction, node_id: str, image: Image, at_us: int) -> None:
+    """See ImageRecords.record_image."""
+    node = _touched(tx, node_id, at_us)
+    if node is None:
+        return
+    said: dict[str, object] = {"image_asked_at_us": at_us}
+    known: dict[str, object] = {"region": image.region}
+    if image.image_id:
+        known["image_id"] = image.image_id
+    if image.size_gib:
+        known["size_gib"] = image.size_gib
+    if image.state is ImageState.FAILED:
+        said["image_error"] = image.error or "the cloud says that it failed"
+    elif image.state is ImageState.AVAILABLE and node.state not in _LEAVING:
+        said["imaged_at_us"] = known["made_at_us"] = at_us
+    _worked(tx, node, **said)
+    images.change(tx, node_id, **known)
+
+
 def record_heard(tx: Transaction, heard: Mapping[str, int]) -> None:
     """See Store.record_heard."""
     known = (tx.tables.nodes.get(node_id) for node_id in sorted(heard))
@@ -138,7 +175,11 @@ def active_nodes(tables: Tables) -> list[Node]:
 def booted_nodes(tables: Tables) -> dict[str, NodeState]:
     """See Store.booted_nodes."""
     nodes = (tables.nodes[node_id] for node_id in tables.active)
-    return {node.id: node.state for node in nodes if node.booted_at_us > 0}
+    return {
+        node.id: node.state
+        for node in nodes
+        if node.booted_at_us > 0 and node.effect is not EffectKind.IMAGE
+    }
 
 
 def find_nodes(tables: Tables, node_ids: Sequence[str]) -> list[Node]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import islice
+from collections.abc import Sequence
 
-from spotd.model import Event
+from spotd.decide.cadence import Life
+from spotd.model import Event, LeaveReason
 from spotd.store.base import CheckpointRow, EventRow, ProgressRow
+from spotd.store.entries import IMAGE_FOUND
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -18,9 +20,41 @@ def add_event(tx: Transaction, job_id: str, event: Event, at_us: int) -> None:
 
 def events(tables: Tables, job_id: str | None, after_id: int, limit: int) -> list[EventRow]:
     """See Store.events: oldest first."""
-    first = bisect_right(tables.events, after_id, key=lambda row: row.id)
-    rows = islice(tables.events, first, None)
-    return list(islice((row for row in rows if job_id in (None, row.job_id)), limit))
+    rows = tables.events if job_id is None else tables.events_of.get(job_id, [])
+    first = bisect_right(rows, after_id, key=lambda row: row.id)
+    return rows[first : first + limit]
+
+
+def last_event(tables: Tables, job_id: str, kind: str) -> EventRow | None:
+    """See Store.last_event."""
+    rows = reversed(tables.events_of.get(job_id, []))
+    return next((row for row in rows if row.event.kind == kind), None)
+
+
+def events_of(tables: Tables, job_id: str, kinds: Sequence[str], since_us: int) -> list[EventRow]:
+    """See Store.events_of."""
+    rows = (row for row in tables.events_of.get(job_id, []) if row.at_us >= since_us)
+    return [row for row in rows if row.event.kind in kinds]
+
+
+def image_digest(tables: Tables, job_id: str) -> str:
+    """See Store.image_digest."""
+    rows = (row.event for row in tables.events_of.get(job_id, []))
+    found = (str(event.data["digest"]) for event in rows if event.kind == IMAGE_FOUND)
+    return next(found, "")
+
+
+def lives(tables: Tables, since_us: int) -> list[Life]:
+    """See Store.lives."""
+    found: dict[str, list[int]] = {}
+    for node in tables.nodes.values():
+        began_us = max(node.launched_at_us, since_us)
+        ended_us = node.left_at_us or max(node.heard_at_us, node.seen_at_us)
+        if node.launched_at_us and ended_us > began_us:
+            lost = node.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
+            time_us, losses = found.get(node.offer.key, [0, 0])
+            found[node.offer.key] = [time_us + ended_us - began_us, losses + lost]
+    return [Life(key, *sums) for key, sums in sorted(found.items())]
 
 
 def checkpoints(tables: Tables, job_id: str) -> list[CheckpointRow]:
@@ -56,9 +90,18 @@ def record_log_offset(tx: Transaction, node_id: str, stream: str, offset: int) -
 def prune(tx: Transaction, before_us: int) -> int:
     """See Store.prune."""
     tables = tx.tables
-    kept = [row for row in tables.events if row.at_us >= before_us]
+    going = {job_id for job_id, job in tables.jobs.items() if job.outcome is None}
+    kept = [
+        row
+        for row in tables.events
+        if row.at_us >= before_us or (row.event.kind == IMAGE_FOUND and row.job_id in going)
+    ]
     deleted = len(tables.events) - len(kept)
     tx.put(vars(tables), "events", kept)
+    mine: dict[str, list[EventRow]] = {}
+    for row in kept:
+        mine.setdefault(row.job_id, []).append(row)
+    tx.put(vars(tables), "events_of", mine)
     for job_id, rows in tables.progress.items():
         left = [row for row in rows if row.at_us >= before_us]
         deleted += len(rows) - len(left)

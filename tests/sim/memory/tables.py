@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any
 
 from providers.base import Offer
 from spotd.model import (
@@ -34,20 +34,8 @@ from spotd.store.base import (
     Submission,
 )
 from spotd.store.duties import Lease
+from spotd.store.image_records import ImageRow
 from spotd.store.standing import Standing
-
-T = TypeVar("T")
-
-
-def changed(value: T, **new: object) -> T:
-    """`value`, a frozen dataclass, with some fields set: what `replace` does, at a twentieth of its
-    price for values of fifty fields, because nothing is computed anew. So an offer's place must
-    not be set here: its key is kept."""
-    assert new.keys() <= value.__dict__.keys(), new
-    copy = object.__new__(type(value))
-    copy.__dict__.update(value.__dict__)
-    copy.__dict__.update(new)
-    return copy
 
 
 @dataclass(frozen=True)
@@ -114,6 +102,7 @@ class Tables:
     refusals: dict[tuple[str, str], Refusal] = field(default_factory=dict)  # by node and code
     providers: dict[str, Standing] = field(default_factory=dict)
 
+    images: dict[str, ImageRow] = field(default_factory=dict)
     audit: list[AuditRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     progress: dict[str, list[ProgressRow]] = field(default_factory=dict)
@@ -125,6 +114,7 @@ class Tables:
     # --- found again
     requests: dict[str, str] = field(default_factory=dict)  # request id -> job
     unfinished: dict[str, str] = field(default_factory=dict)  # name -> job
+    events_of: dict[str, list[EventRow]] = field(default_factory=dict)  # "": the deployment's own
     nodes_of: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of a job, oldest first
     tokens: dict[str, str] = field(default_factory=dict)  # token -> node
     active: dict[str, None] = field(default_factory=dict)  # nodes not gone

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar
 
+from spotd.changed import changed
 from spotd.model import Event, Job, Node, Throughput
 from spotd.store.base import EventRow, ProgressRow
 from spotd.store.codec import encode
 from spotd.store.columns import clean
 from spotd.store.transaction import DEFAULT_ROUTE, Waiting, coalesced
-from tests.sim.memory.tables import Failures, Message, Tables, changed
+from tests.sim.memory.tables import Failures, Message, Tables
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -121,7 +122,9 @@ class Transaction:
             for at, row in enumerate(self._progress, start=number):
                 self._add_progress(at, row)
             for at, said in enumerate(self._events, start=number + len(self._progress)):
-                self.append(self.tables.events, _event_row(at, *said))
+                row = _event_row(at, *said)
+                self.append(self.tables.events, row)
+                self.append(self._rows(self.tables.events_of, row.job_id), row)
             alerts = [said for said in self._events if said[1].alert]
             if alerts:
                 self._send(alerts)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from spotd.model import HealthSpec, Node, S, Throughput, View
+from spotd.decide.health import baseline_tokens_per_s
+from spotd.model import Node, S, Throughput, View
 from spotd.states import NodeState
 from spotd.store.accepted import shown
-from spotd.store.throughput import Window, may_be_slow, since_us
+from spotd.store.throughput import Window, current_of, may_be_slow, since_us, stretch_before
+from spotd.store.views import VERDICT_EVENTS
+from spotd.verdicts import NAN, STRAGGLER, HealthSpec, Verdict
 from tests.sim.memory import ledger
 from tests.sim.memory.tables import Tables
 
@@ -25,6 +28,8 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             throughput=reported(tables, job.id, start_us),
             spent_microusd=ledger.spent_microusd(tables, job.id, now_us),
             loaded_at_us=now_us,
+            verdicts=_verdicts(tables, job.id),
+            typical_tokens_per_s=_typical(tables, job.id, now_us),
         )
         for job in jobs
     }
@@ -81,3 +86,26 @@ def _window(reports: Sequence[Throughput], since_us: int) -> Window:
     before, new = reports[:at], reports[at:]
     best = max((r.tokens / r.busy_s for r in before if r.busy_s > 0), default=None)
     return Window(len(new), sum(r.tokens for r in new), sum(r.busy_s for r in new), best)
+
+
+def _verdicts(tables: Tables, job_id: str) -> tuple[Verdict, ...]:
+    if all(node.state is not NodeState.RUNNING for node in shown_nodes(tables, job_id)):
+        return ()
+    return tuple(
+        Verdict(row.event.kind, row.at_us, row.event.node_id)
+        for row in tables.events_of.get(job_id, [])[-VERDICT_EVENTS:]
+        if row.event.kind in (STRAGGLER, NAN)
+    )
+
+
+def _typical(tables: Tables, job_id: str, now_us: int) -> float:
+    node = current_of(shown_nodes(tables, job_id), now_us)
+    if node is None or node.generation == 1:
+        return 0.0
+    past = (tables.nodes[node_id] for node_id in tables.nodes_of.get(job_id, ()))
+    stretch = stretch_before(node, past)
+    if stretch is None:
+        return 0.0
+    reports = tables.reports.get((job_id, stretch.generation), [])
+    inside = [r for r in reports if stretch.begin_us < r.at_us <= stretch.end_us]
+    return baseline_tokens_per_s(inside, stretch.end_us)

@@ -60,6 +60,10 @@ class CloudOracle(Oracle):
         begun to stop."""
         self._note_mute()
         nodes, now_us = list(nodes), self.world.kernel.now_us
+        if all(node.state is not NodeState.DRAINING for node in nodes):
+            for node in nodes if self._obeyed_s else ():
+                self._obeyed_s.pop(node.id, None)
+            return
         followed = any(daemon.follows(now_us) for daemon in self.world.daemons)
         manned = {n.job_id for n in nodes if n.chosen and n.state is not NodeState.DRAINING}
         for node in nodes:

@@ -60,6 +60,8 @@ class DesertionOracle(Oracle):
     def _unheard(self, rented: Rented) -> bool:
         """Whether the cloud moved its expiry on, and the answer was lost: it is done again with the
         next round, and may be lost again."""
+        if not rented.expires_at_us:
+            return False  # it never was
         node = self.world.node_of(rented.token)
         known_us = max(node.expires_at_us, node.renewed_until_us) if node is not None else 0
         return node is not None and rented.expires_at_us > known_us

@@ -111,15 +111,25 @@ class RecordOracle(Oracle):
                 invariant = "P2" if self.world.poisoned else "P1"
                 self.fail(invariant, f"{job.name} is not finished: {self._why(job.id)}")
             if job.outcome is Outcome.SUCCEEDED:
-                self._judge_success(job.id)
+                judge = self._judge_image if job.spec.bake else self._judge_success
+                judge(job.id)
             if job.outcome is Outcome.FAILED and not self._may_fail(job.id):
                 self.fail("P1", f"{job.name} failed: {job.outcome_text}")
         self._judge_alerts()
         self.rest.judge_end()
 
+    def _judge_image(self, job_id: str) -> None:
+        """A bake's success: one image on record, which is there, of a disk that was clean."""
+        rows = [row for row in self.world.store.images() if row.job_id == job_id and row.good]
+        there = [self.world.clouds[row.provider].images.made.get(row.vendor_name) for row in rows]
+        if [made is not None and made.clean for made in there] != [True]:
+            self.fail("P1", f"{job_id} baked {rows}, and in the clouds there is {there}")
+
     def _may_fail(self, job_id: str) -> bool:
         """Its own program crashed, or its money is spent: by the clouds' books, unless calls were
         lost or refused; what may be there counts in full until it is known."""
+        if self.world.spec(job_id).bake and self.world.crashes:
+            return True  # then nobody may know whether a disk was cleaned
         fired = self.world.faults.fired
         limit = self.world.spec(job_id).max_cost_microusd
         spent = self._money.spent_microusd(job_id, self.world.kernel.now_us)

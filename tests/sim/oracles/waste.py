@@ -38,6 +38,8 @@ class WasteOracle(Oracle):
 
     def look(self, nodes: Sequence[Node], ended: Collection[str], passed_s: float) -> None:
         """`nodes` are those not gone, `ended` the jobs with an outcome."""
+        if not any(cloud.alive() for cloud in self.world.clouds.values()):
+            return
         training = {n.job_id for n in nodes if n.chosen and n.state is NodeState.RUNNING}
         idle = (NodeState.LAUNCHING, NodeState.BOOTING)
         beside = {n.token for n in nodes if n.state in idle and n.job_id in training}

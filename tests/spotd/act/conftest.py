@@ -10,6 +10,7 @@ import pytest
 from spotd.store.sql import SqlStore, open_store
 from tests.rigs import slack as rig
 from tests.rigs.slack import Slack
+from tests.rigs.tables import with_tables
 from tests.spotd.store.build import NOW
 
 
@@ -17,7 +18,7 @@ from tests.spotd.store.build import NOW
 def store(quick_folder: Path) -> Iterator[SqlStore]:
     """An empty store."""
     opened = open_store(
-        f"sqlite:///{quick_folder}/spotd.db",
+        with_tables(quick_folder / "spotd.db"),
         now=lambda: NOW,
         notify=lambda: None,
         deployment_factory=lambda: "d0",

@@ -19,6 +19,8 @@ import pytest
 import structlog
 
 from spotd import log as logs
+from spotd import webhook
+from spotd.act import alerts
 from spotd.act.alerts import Delivery, LogRoute
 from spotd.act.slack import RETRY_AFTER_CAP_S, SlackRoute
 from spotd.clock import SystemClock
@@ -54,6 +56,13 @@ def wait_for(happened: Callable[[], object]) -> None:
     while not happened():
         assert time.monotonic() < end_s
         time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an answer may take longer than the daemon has time for."""
+    monkeypatch.setattr(alerts, "WAIT_S", 60.0)
+    monkeypatch.setattr(webhook, "READ_S", 60.0)
 
 
 class Desk:
@@ -253,11 +262,14 @@ def test_what_a_route_does_not_want_is_not_sent(store: SqlStore, slack: Slack) -
 
 
 @pytest.mark.req("MON-07")
-def test_a_hanging_route_holds_up_nothing(store: SqlStore, slack: Slack) -> None:
+def test_a_hanging_route_holds_up_nothing(
+    store: SqlStore, slack: Slack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the real clock: the call comes back, the other route is served, nothing is told twice."""
+    monkeypatch.setattr(alerts, "WAIT_S", 1.0)
     view = build.submit(store, alerts=("default", "spare"))
     go_on = threading.Event()
-    slack.before_answer = lambda: go_on.wait(20) and None
+    slack.before_answer = lambda: go_on.wait(90) and None
     with rig.serving() as spare:
         desk = Desk(store, default=SlackRoute(slack.url), spare=SlackRoute(spare.url))
         desk.delivery = Delivery(
@@ -265,19 +277,29 @@ def test_a_hanging_route_holds_up_nothing(store: SqlStore, slack: Slack) -> None
             SystemClock(),
         )
         desk.happen(job_id=view.job.id)
-        began_s = time.monotonic()
         desk.tick()
-        assert time.monotonic() - began_s < 4.5
-        assert len(spare.messages) == 1
-        assert desk.waiting() == 1
+        assert under_way(desk), "the call came back before the route did"
+        wait_for(lambda: spare.messages)
+        desk.tick()
+        assert under_way(desk)
+        assert desk.waiting() == 1, "that of the route which hangs"
         go_on.set()
+        monkeypatch.setattr(alerts, "WAIT_S", 60.0)
         desk.tick()
         assert desk.waiting() == 0
         assert len(slack.requests) == 1
 
 
-def test_a_send_that_never_ends_is_given_up(store: SqlStore, slack: Slack) -> None:
+def under_way(desk: Desk) -> bool:
+    """Whether a message by the default route is."""
+    return desk.delivery._lanes["default"].sending is not None
+
+
+def test_a_send_that_never_ends_is_given_up(
+    store: SqlStore, slack: Slack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A peer that drips a byte now and then outlives every time-out of the socket."""
+    monkeypatch.setattr(alerts, "WAIT_S", 0.2)
     hung = threading.Event()
 
     class Stuck:
@@ -285,14 +307,13 @@ def test_a_send_that_never_ends_is_given_up(store: SqlStore, slack: Slack) -> No
         paced = True
 
         def send(self, alerts: object) -> None:
-            hung.wait(60)
+            hung.wait(90)
 
     desk = Desk(store)
     desk.delivery = Delivery({"default": Stuck()}, desk.clock)
     desk.happen()
-    began_s = time.monotonic()
     desk.tick()
-    assert time.monotonic() - began_s < 4.5
+    assert under_way(desk), "the call came back before the route did"
     desk.tick(31)
     row = store.due_alerts(1 << 60, 1)[0]
     assert row.tries == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +25,17 @@ from providers.base import (
     UnknownOutcome,
     UnpreparedError,
 )
+from providers.egress import first_prices
 from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.effects import call, effects_of, launch_request
+from spotd.decide.cadence import prior_h
 from spotd.decide.expiry import LIFE_LIMIT_S
 from spotd.model import (
     CheckpointSpec,
     Desired,
     EffectKind,
+    Event,
     HeadSeen,
     LeaveReason,
     Mount,
@@ -44,6 +48,7 @@ from spotd.states import NodeState
 from spotd.store.base import AuditRow, StoreUnavailableError
 from spotd.vault import JobKeys, VaultError
 from spotd.wire import Command, Reply
+from tests.spotd.act.test_lending import Listening
 from tests.spotd.decide import build as decided
 from tests.spotd.stage import Stage, job_keys
 
@@ -224,6 +229,28 @@ def test_a_create_carries_its_limits_from_what_is_committed(called: Called) -> N
     old = launch_request(replace(effect, node=replace(node, expires_at_us=0)), job_keys(), "d0")
     assert EXPIRES_TAG not in old.tags
     assert old.max_run_s == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sold", "asked"),
+    [
+        (2, {"interconnect": "efa", "reservation": "cr-1"}, ("efa", "cr-1")),
+        (2, {}, ("", "")),
+        (1, {"interconnect": "efa"}, ("", "")),  # it has nobody to talk to
+    ],
+)
+def test_a_gang_asks_for_what_its_offer_has(
+    called: Called, ranks: int, sold: dict[str, Any], asked: tuple[str, str]
+) -> None:
+    effect = called.effect(K.LAUNCH)
+    job = replace(effect.job, spec=replace(effect.job.spec, num_nodes=ranks))
+    node = replace(effect.node, offer=replace(effect.node.offer, **sold))
+    effect = replace(effect, job=job, node=node)
+    request = launch_request(effect, job_keys(), "d0")
+    assert (request.interconnect, request.reservation) == asked
+    assert bool(request.gang) is bool(asked[0])
+    mate = replace(node, id=node.id.replace("-r0", "-r1"), rank=1, token="another")
+    assert launch_request(replace(effect, node=mate), job_keys(), "d0").gang == request.gang
 
 
 def test_a_create_that_is_still_being_worked_on_is_nothing_yet(
@@ -411,6 +438,25 @@ def test_only_what_was_armed_is_called_for_and_in_the_order_of_the_nodes() -> No
     assert effects_of(view, set(), decided.NOW) == []
 
 
+def test_a_start_names_the_image_by_the_digest_that_the_job_began_with(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = Called(stage, image_id="docker:r.io/x:1")
+    called.prepare()
+    sent: list[str] = []
+
+    def send(_node: Node, _keys: JobKeys, command: Command, _deadline_s: float) -> Reply:
+        sent.append(str(command.data["image"]))
+        return Reply(True)
+
+    monkeypatch.setattr(stage.link, "send", send)
+    called.make(K.START, **START)
+    found = Event("image_found", "pulled", data={"digest": "sha256:d"})
+    stage.store.add_event("j1", found, stage.clock.now_us())
+    called.make(K.START, **START)
+    assert sent == ["r.io/x:1", "r.io/x@sha256:d"]
+
+
 def test_a_start_knows_its_gang_and_when_it_may_claim() -> None:
     old = decided.node(
         NodeState.DRAINING, notices=(decided.notice(50.0),), leave_reason=LeaveReason.PREEMPTED
@@ -425,3 +471,42 @@ def test_a_start_knows_its_gang_and_when_it_may_claim() -> None:
         assert effect.data["node_ips"] == ("10.0.0.0", "10.0.0.1"), "by rank"
         assert effect.data["claim"] == "after_release"
         assert effect.data["claim_deadline_s"] == 50.0
+
+
+def test_the_ranks_of_a_gang_hear_the_addresses_that_their_cloud_told(stage: Stage) -> None:
+    """From a listing to what the agents are started with."""
+    starts: list[Mapping[str, object]] = []
+    stage.world = replace(
+        stage.world,
+        link=Listening(stage.link, starts),  # type: ignore[arg-type]
+    )
+    stage.goal = None
+    stage.submit(num_nodes=2)
+    stage.run(lambda _: len(starts) >= 2)
+    ranks = sorted(stage.nodes("j1"), key=lambda node: node.rank)
+    machines = stage.clouds[ranks[0].offer.provider].machines
+    told = [machines[node.instance_id].instance.private_host for node in ranks]
+    assert len(set(told)) == 2
+    assert [start["node_ips"] for start in starts] == [tuple(told)] * 2
+
+
+def test_a_job_that_chooses_its_own_pauses_hears_how_long_machines_live(stage: Stage) -> None:
+    """Of a cloud other than the store's, also what a GB to it costs, in time of the machine."""
+    starts: list[Mapping[str, object]] = []
+    stage.world = replace(
+        stage.world,
+        link=Listening(stage.link, starts),  # type: ignore[arg-type]
+        store_options=lambda _url: {"endpoint": "https://elsewhere"},
+    )
+    stage.goal = None
+    auto = CheckpointSpec("s3://b/x", "spotd", auto=True)
+    for job, saves in (("j1", auto), ("j2", replace(auto, auto=False))):
+        stage.submit(job, checkpoint=saves)
+        stage.run(lambda s, job=job: bool(s.nodes(job, NodeState.RUNNING)))
+    offer = stage.nodes("j1")[0].offer
+    told = {start["job_name"]: start for start in starts}
+    assert told["j1"]["auto"] is True
+    assert told["j1"]["mtbf_s"] == pytest.approx(prior_h(offer) * 3600, rel=0.02)
+    gb = first_prices().get(offer.cloud, 0) / (offer.price_microusd_per_h / 3600)
+    assert told["j1"]["gb_costs_s"] == pytest.approx(gb)
+    assert (told["j2"]["auto"], told["j2"]["mtbf_s"]) == (False, 0.0)

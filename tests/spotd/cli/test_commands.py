@@ -540,3 +540,37 @@ def test_a_script_of_its_own_is_not_shown_as_saving(
     shown = capsys.readouterr().out
     assert "saves       by itself only (engine none)\n" in shown
     assert "saved " not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "fix"),
+    [
+        (["--live"], "--cloud: '' is none", "--cloud aws, gcp or azure"),
+        (["--live", "--cloud", "aw"], "--cloud: 'aw' is none", "did you mean 'aws'?"),
+        (["--live", "--cloud", "aws"], "--spend-up-to is missing", "--spend-up-to 2usd"),
+        (["--live", "--cloud", "aws", "--spend-up-to", "much"], "'much' is no amount", "2usd"),
+        (["--live", "--cloud", "aws", "--spend-up-to", "0"], "'0' is no amount", "2usd"),
+        (["--cloud", "aws"], "are for --live", "the same with --live"),
+    ],
+)
+def test_nothing_is_proven_live_without_a_cloud_and_an_amount(
+    spotctl: Spotctl, capsys: Captured, words: list[str], text: str, fix: str
+) -> None:
+    assert spotctl(None, "doctor", *words) == 2
+    said = capsys.readouterr().err
+    assert text in said
+    assert fix in said
+
+
+def test_nothing_is_proven_live_that_is_not_configured(
+    spotctl: Spotctl, capsys: Captured, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[checkpoint]\nstore = "s3://runs/team"\n'
+        "[limits]\nmax_nodes = 4\nmax_usd_per_hour = 2.0\n"
+        '[providers.aws]\nkind = "aws"\nregions = ["us-east-1"]\n'
+    )
+    words = ("--live", "--cloud", "gcp", "--spend-up-to", "$2", "--deployment", "0123456789ab")
+    assert spotctl(None, "doctor", *words, "--config", str(config)) == 3
+    assert "has no provider of kind gcp" in capsys.readouterr().err

@@ -16,6 +16,7 @@ import pytest
 
 from spotd.model import Limits
 from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.images import bake_one
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, Rig, crash, story
 
 FOLDER = Path(__file__).parent / "golden"
@@ -30,6 +31,7 @@ def told() -> Iterator[Rig]:
     rig.submit("waiting-for-a-machine-since-yesterday", 90_030)
     rig.hold("i-0a1", 7_230, "job jold is not on record: the database was restored")
     rig.hold_disk("vol-0b2", 7_230, "job jold is not on record: the database was restored")
+    bake_one(rig)
     (rig.folder / "job.yaml").write_text(JOB_FILE)
     yield rig.start()
     rig.close()
@@ -57,6 +59,7 @@ def told() -> Iterator[Rig]:
         ("doctor", "doctor", 100),
         ("alerts", "alerts test", 80),
         ("orphans", "orphans", 100),
+        ("image", "image ls", 140),
         ("offers", "offers", 110),
         ("offers_gpu", "offers --gpus H100:8 --sort gpu --limit 2", 110),
         ("prices", "price history --capacity spot --since 24h", 130),

@@ -19,7 +19,10 @@ from providers.local.scenario_file import load as load_scenario
 from spotd.cli.commands import ENTRIES
 from spotd.masterkey import NEXT_KEY_NAME
 from spotd.store.base import DisabledUser
+from spotd.wire import Pin, pin_key
 from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.cli.saves import Saver
+from tests.spotd.serve.images import image
 from tests.spotd.serve.rig import Rig, story
 
 EXAMPLES = Path("examples").absolute()
@@ -29,15 +32,18 @@ LINES += ["orphans end", "quarantine status", "quarantine release"]
 LINES += ["db backup", "db upgrade"]
 LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
+LINES += [f"ckpt {verb}" for verb in ("ls", "verify", "pull", "pin", "unpin", "rm")]
 LINES += ["user ls", "user disable", "user enable"]
 # Groups, and one that writes a report.json.
 WITHOUT_OUTPUT = {
     "alerts",
+    "ckpt",
     "cloud",
     "quarantine",
     "safe-mode",
     "db",
     "secret",
+    "image",
     "user",
     "demo",
     "price",
@@ -90,7 +96,7 @@ def examples() -> Iterator[str]:
     for module in ["app", *(entry.module for entry in ENTRIES.values())]:
         for line in lines_of(module):
             other = " -f" in line or "--host" in line or "db upgrade" in line
-            other = other or "--watch" in line
+            other = other or "--watch" in line or "--live" in line  # which costs money
             if line.split()[1] in ENTRIES.keys() - {"cloud", "demo"} and not other:
                 yield line
 
@@ -108,7 +114,8 @@ def test_the_examples_run(
     monkeypatch.setenv("HF_TOKEN", "x")
     monkeypatch.chdir(folder)
     (folder / "examples").symlink_to(EXAMPLES)
-    rig.address(rig.store.job_nodes(story(rig))[-1], "127.0.0.9", 2222)
+    job_id = story(rig)
+    rig.address(rig.store.job_nodes(job_id)[-1], "127.0.0.9", 2222)
     if words[0] == "wait" or (words[0] == "run" and "-d" not in words):
         words += ["--timeout", "1s"] if words[0] == "wait" else ["-d"]
         words = [w for i, w in enumerate(words) if words[i : i + 2] != ["--timeout", "2h"]]
@@ -124,9 +131,19 @@ def test_the_examples_run(
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
         assert spotctl(rig, "secret", "set", "HF_TOKEN") == 0
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"value")))
+    if words[0] == "ckpt":
+        saver = Saver(rig, job_id)
+        pinned = saver.save(12_000)
+        saver.save(12_010)
+        if words[1] != "rm":
+            saver.store.put(pin_key(job_id, "best"), Pin("best", pinned).to_bytes())
     if words[0] == "user":
         monkeypatch.setattr("spotd.serve.users._uid", lambda name: 7000 + len(name))
         rig.store.disable_user(DisabledUser("mallory", -1, 1, "ada"))
+    if words[0] == "image":
+        rig.makers = {"aws": "aws", "gcp": "gcp"}
+        image(rig, "torch-2-9")
+        words += {"bake": ["-d"], "rm": ["--yes"]}.get(words[1], [])
     code = spotctl(rig, *words)
     assert code == {"wait": 7, "ssh": 7}.get(words[0], 0) or "running" in words
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from providers.policy import PolicyFacts
+from providers.setup import SetupFacts
+from spotd.cli.init import _for_the_configuration
+from spotd.config.clouds import Provider
 from spotd.errors import ExitCode
 from tests.clouds.aws.serving import PROFILE, StandIn, serving
 from tests.spotd.cli.conftest import Spotctl
@@ -17,6 +24,15 @@ from tests.spotd.serve.rig import Rig
 Captured = pytest.CaptureFixture[str]
 BOX = ("--box", "203.0.113.7/32")
 ALONE = ("--deployment", "0123456789ab", "--region", "ap-northeast-2", "--store", "s3://ours/spotd")
+
+ALONE_GCP = (
+    *("--deployment", "0123456789ab", "--region", "us-central1", "--store", "gs://ours/spotd"),
+    *("--project", "lab"),
+)
+ALONE_AZURE = (
+    *("--deployment", "0123456789ab", "--region", "eastus", "--store", "az://ours/spotd"),
+    *("--subscription", "11111111-2222", "--group", "spotd-lab"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +83,13 @@ def test_terraform_is_printed(spotctl: Spotctl, capsys: Captured) -> None:
     ("words", "text", "fix"),
     [
         (["ibm", *BOX], "CLOUD: 'ibm' is none that can be set up", "known here: aws"),
+        (["gcp", *BOX, "--queue", "q"], "--queue: gcp has no queue", "leave it out"),
+        (["aws", *BOX, "--project", "p"], "--project: aws has none", "leave it out"),
+        (["gcp", *BOX, "--project", "p"], "--project: the daemon says", "give --deployment"),
+        (["gcp", *BOX, *ALONE], "--region: 'ap-northeast-2' is no region", "us-central1"),
+        (["gcp", *BOX, *ALONE_GCP[:-2]], "--project is missing", "as in [providers.gcp]"),
+        (["azure", *BOX, *ALONE_AZURE[:-2]], "--group is missing", "as in [providers.azure]"),
+        (["azure", *BOX, *ALONE_AZURE[:-1], "a b"], "--group: 'a b' is no name", "as in [prov"),
         (["aws"], "--box is missing", "--box ADDRESS/32"),
         (
             ["aws", "--box", "203.0.113.7/24"],
@@ -103,9 +126,26 @@ def test_without_a_daemon_it_says_how_to_go_on(
 
 
 def test_of_a_cloud_that_is_not_configured(rig: Rig, spotctl: Spotctl, capsys: Captured) -> None:
-    """The rig has no provider of that kind in these regions; the daemon says so itself."""
-    assert spotctl(rig, "init", "gcp", *BOX) == ExitCode.USAGE
-    assert "none that can be set up" in capsys.readouterr().err
+    """The daemon says so itself."""
+    del rig.facts["azure"]
+    assert spotctl(rig, "init", "azure", *BOX) != 0
+    assert "azure" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("cloud", "alone"), [("gcp", ALONE_GCP), ("azure", ALONE_AZURE)])
+def test_every_cloud_has_every_form(
+    spotctl: Spotctl, capsys: Captured, cloud: str, alone: tuple[str, ...]
+) -> None:
+    assert spotctl(None, "init", cloud, *BOX, *alone) == 0
+    text = capsys.readouterr().out
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    assert "203.0.113.7/32" in text
+    assert spotctl(None, "init", cloud, *BOX, *alone, "-o", "terraform") == 0
+    assert "203.0.113.7/32" in capsys.readouterr().out
+    assert spotctl(None, "init", cloud, *BOX, *alone, "-o", "json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["cloud"] == cloud
+    assert any("spotd-node-0123456789ab" in step["text"] for step in data["steps"])
 
 
 def test_applied_it_is_made_once(aws: StandIn, spotctl: Spotctl, capsys: Captured) -> None:
@@ -121,10 +161,10 @@ def test_applied_it_is_made_once(aws: StandIn, spotctl: Spotctl, capsys: Capture
     assert said.out.splitlines() == [
         "[providers.aws]",
         'kind = "aws"',
+        'queue = "warned"',
         'regions = ["ap-northeast-2"]',
         'network = "public"',
         'node_role = "spotd-node-0123456789ab"',
-        'queue = "warned"',
     ]
     aws.ec2.seen.clear()
     assert spotctl(None, *line) == 0
@@ -133,9 +173,100 @@ def test_applied_it_is_made_once(aws: StandIn, spotctl: Spotctl, capsys: Capture
     assert changed == []
 
 
+@pytest.mark.parametrize(
+    ("cloud", "region", "account"),
+    [
+        ("aws", "us-east-1", {"queue": "warned", "lend": "arn:aws:iam::1:role/lent"}),
+        ("gcp", "us-central1", {"project": "lab"}),
+        ("azure", "eastus", {"subscription_id": "1-2", "resource_group": "spotd-lab"}),
+    ],
+)
+def test_what_it_says_of_the_configuration_is_a_configuration(
+    cloud: str, region: str, account: dict[str, str]
+) -> None:
+    """Also where the daemon's own has more that policies are made of."""
+    policy = PolicyFacts("0123456789ab", (region,), "s3://a", "s3://b", account=account)
+    lines = _for_the_configuration(cloud, SetupFacts(policy, BOX[1], "private"))
+    [section] = tomllib.loads("\n".join(lines))["providers"].values()
+    read = TypeAdapter[Any](Provider).validate_python(section)
+    assert (read.kind, read.regions, read.network) == (cloud, [region], "private")
+
+
+def test_a_profile_where_there_are_none_is_one_clear_error(
+    spotctl: Spotctl, capsys: Captured
+) -> None:
+    line = ("init", "azure", *BOX, *ALONE_AZURE, "--profile", "mine", "--apply", "--yes")
+    assert spotctl(None, *line) == ExitCode.USAGE
+    assert "--profile: azure has none" in capsys.readouterr().err
+
+
 def test_who_has_no_credentials_is_told(aws: StandIn, spotctl: Spotctl, capsys: Captured) -> None:
     line = ("init", "aws", *BOX, *ALONE, "--profile", "nobodys", "--apply", "--yes")
     assert spotctl(None, *line) == ExitCode.AUTH
     said = capsys.readouterr().err
     assert "no credentials for AWS: The config profile (nobodys) could not be found" in said
     assert "try: the same again, with --profile" in said
+
+
+@pytest.mark.parametrize(
+    ("network", "count", "words"),
+    [
+        ("public", 0, []),
+        ("private", 2, ["gateway endpoint that costs nothing", "NAT gateway"]),
+        ("jump", 3, ["gateway endpoint that costs nothing", "AllowTcpForwarding"]),
+    ],
+)
+def test_what_private_machines_do_not_reach_is_said(
+    spotctl: Spotctl, capsys: Captured, network: str, count: int, words: list[str]
+) -> None:
+    asked = ("init", "aws", *BOX, *ALONE, "--network", network)
+    assert spotctl(None, *asked, "-o", "terraform") == 0
+    said = capsys.readouterr()
+    assert said.err.count("note: ") == count
+    assert [word for word in words if word not in said.err] == []
+    assert "note: " not in said.out
+    assert spotctl(None, *asked, "-o", "json") == 0
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == count
+
+
+UUID = "00000000-0000-0000-0000-00000000000b"
+
+
+@pytest.mark.parametrize(
+    ("cloud", "alone", "trust", "shown"),
+    [
+        ("aws", ALONE, f"azure={UUID},{UUID},api://spotd", f"oidc-provider/sts.windows.net/{UUID}"),
+        ("aws", ALONE, "gcp=1234567,spotd", "accounts.google.com:oaud"),
+        ("gcp", ALONE_GCP, "aws=123456789012,r", "assumed-role/r"),
+        ("azure", ALONE_AZURE, "gcp=1234567", "/federatedIdentityCredentials/gcp"),
+    ],
+)
+def test_machines_of_another_cloud_are_trusted_where_that_is_asked_for(
+    spotctl: Spotctl, capsys: Captured, cloud: str, alone: tuple[str, ...], trust: str, shown: str
+) -> None:
+    assert spotctl(None, "init", cloud, *BOX, *alone) == 0
+    assert shown not in capsys.readouterr().out
+    assert spotctl(None, "init", cloud, *BOX, *alone, "--trust", trust) == 0
+    text = capsys.readouterr().out
+    assert shown in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("trust", "said"),
+    [
+        (["gcp=1"], "'gcp' is no other cloud"),
+        (["aws"], "aws is told by ACCOUNT-ID and ROLE"),
+        (["aws=1,r"], "'1' is no ACCOUNT-ID"),
+        (["aws=123456789012,$(r)"], "is no ROLE"),
+        ([f"azure={UUID},{UUID},a b"], "'a b' is no AUDIENCE"),
+        ([f"azure={UUID},{UUID},a'b"], "is no AUDIENCE"),
+        (["aws=123456789012,r", "aws=123456789012,s"], "aws is there twice"),
+    ],
+)
+def test_who_is_trusted_is_told_in_its_form(
+    spotctl: Spotctl, capsys: Captured, trust: list[str], said: str
+) -> None:
+    words = [word for one in trust for word in ("--trust", one)]
+    assert spotctl(None, "init", "gcp", *BOX, *ALONE_GCP, *words) == 2
+    assert said in capsys.readouterr().err

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spotd.config import load_config
 from spotd.config.policies import policy_facts
-from spotd.errors import ExitCode
+from spotd.errors import ExitCode, UserError
+from spotd.serve.call import ApiError
+from spotd.serve.policy import read_policy
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import Rig
 
@@ -40,7 +44,8 @@ def test_the_documents_are_json_by_name(rig: Rig, spotctl: Spotctl, capsys: Capt
     line = ("doctor", "--policy", "aws", "--types", "p5.*,g6e.*", "--spot-only")
     assert spotctl(rig, *line) == 0
     documents = json.loads(capsys.readouterr().out)
-    assert list(documents) == ["spotd-control-d0", "spotd-reaper-d0", "spotd-node-d0"]
+    roles = ("control", "reaper", "node", "rehearse", "interrupt")
+    assert list(documents) == [f"spotd-{role}-d0" for role in roles]
     said = json.dumps(documents)
     for word in ("ours/packages/", "runs/jobs/", "us-east-1", '["p5.*", "g6e.*"]', '"spot"'):
         assert word in said
@@ -59,8 +64,21 @@ def test_the_documents_are_json_by_name(rig: Rig, spotctl: Spotctl, capsys: Capt
 def test_what_there_is_none_for(
     rig: Rig, spotctl: Spotctl, capsys: Captured, words: list[str], code: int, text: str
 ) -> None:
+    del rig.facts["gcp"]
     assert spotctl(rig, "doctor", *words) == code
     assert text in capsys.readouterr().err
+
+
+def test_that_there_are_two_accounts_is_bad_input() -> None:
+    def refuse(cloud: str) -> None:
+        raise UserError(f"two of {cloud}", "one of them", ExitCode.USAGE)
+
+    call: Any = SimpleNamespace(
+        path={"cloud": "gcp"}, query={}, backing=SimpleNamespace(policy_facts=refuse)
+    )
+    with pytest.raises(ApiError, match="two of gcp") as caught:
+        read_policy(call)
+    assert (caught.value.status, caught.value.try_) == (400, "one of them")
 
 
 def test_facts_are_those_of_the_configuration(tmp_path: Path) -> None:
@@ -79,11 +97,74 @@ def test_facts_are_those_of_the_configuration(tmp_path: Path) -> None:
     assert policy_facts(config, "d0", "gcp", on_sale.__getitem__) is None
 
 
-def test_the_queue_of_aws_is_a_fact(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cloud", "sections", "told"),
+    [
+        ("gcp", ['kind = "gcp"\nproject = "p-one"', 'kind = "gcp"\nproject = "p-two"'], "project"),
+        (
+            "azure",
+            [
+                f'kind = "azure"\nsubscription_id = "s0"\nresource_group = "{group}"'
+                for group in ("rg", "rg2")
+            ],
+            "resource_group",
+        ),
+        (
+            "aws",
+            ['kind = "aws"\nqueue = "q1"', 'kind = "aws"\nprofile = "b"\nqueue = "q2"'],
+            "queue",
+        ),
+    ],
+)
+def test_two_accounts_are_not_mixed_up(
+    tmp_path: Path, cloud: str, sections: list[str], told: str
+) -> None:
+    text = AZURE.partition("[providers")[0]
+    for name, section in zip(("one", "two"), sections, strict=True):
+        text += f'[providers.{name}]\n{section}\nregions = ["us-{name}"]\n'
+    (tmp_path / "config.toml").write_text(text)
+    config = load_config(tmp_path / "config.toml", {})
+    with pytest.raises(UserError, match=rf"providers\.one\.{told} .*providers\.two\.{told} "):
+        policy_facts(config, "d0", cloud, lambda _: [])
+
+
+def test_two_providers_of_one_account_have_the_regions_of_both(tmp_path: Path) -> None:
+    """And what one of them alone says of it."""
+    section = '[providers.{}]\nkind = "aws"\nregions = ["{}"]\n'
+    queue = section.format("a", "us-east-1") + 'queue = "warned"\n'
+    (tmp_path / "config.toml").write_text(
+        AZURE + queue + section.format("b", "us-west-2") + 'profile = "b"\n'
+    )
+    config = load_config(tmp_path / "config.toml", {})
+    facts = policy_facts(config, "d0", "aws", lambda _: [])
+    assert facts is not None
+    assert facts.account == {"queue": "warned"}
+    assert [*facts.regions] == ["us-east-1", "us-west-2"]
+
+
+UUID = "00000000-0000-0000-0000-00000000000b"
+
+
+def test_the_queue_of_aws_and_the_role_that_is_lent_are_facts(tmp_path: Path) -> None:
     """Or its events could not be read."""
     section = '[providers.ec2]\nkind = "aws"\nregions = ["us-east-1"]\nqueue = "warned"\n'
     (tmp_path / "config.toml").write_text(AZURE + section)
     facts = policy_facts(load_config(tmp_path / "config.toml", {}), "d0", "aws", lambda _: [])
     assert facts is not None
     assert facts.account == {"queue": "warned"}
+    role = "arn:aws:iam::123456789012:role/spotd-node-d0"
+    lend = f'[stores.x]\nurl = "s3://x"\nlend = {{kind = "aws", role = "{role}"}}\n'
+    (tmp_path / "config.toml").write_text(AZURE + section + lend)
+    facts = policy_facts(load_config(tmp_path / "config.toml", {}), "d0", "aws", lambda _: [])
+    assert facts is not None
+    assert facts.account == {"queue": "warned", "lend": role}
+    named = f'tenant = "{UUID}", application = "{UUID}"'
+    for clouds, prove in (('"gcp"', {}), ('"aws", "gcp"', {"prove": "api://AzureADTokenExchange"})):
+        made = f'federate = {{kind = "azure", clouds = [{clouds}], {named}}}\n'
+        url = 'url = "az://x"\noptions = {account = "runs"}\n'
+        own = section + 'node_role = "spotd-node-d0"\n'
+        (tmp_path / "config.toml").write_text(f"{AZURE}{own}[stores.x]\n{url}{made}")
+        facts = policy_facts(load_config(tmp_path / "config.toml", {}), "d0", "aws", lambda _: [])
+        assert facts is not None
+        assert facts.account == {"queue": "warned", **prove}
     assert facts.regions == ("us-east-1",)

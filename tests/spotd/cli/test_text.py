@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
+from spotd.cli.cost import _kept
 from spotd.cli.logtext import Streams, safe_line
-from spotd.cli.offers import sparkline
+from spotd.cli.offers import offer_row, sparkline
 from spotd.cli.text import clean, money, place, places, size, span, spent
 
 
@@ -139,3 +142,29 @@ def test_a_sparkline_is_the_price_in_force_at_the_end_of_each_part(
     points: list[tuple[float, float]], bars: str
 ) -> None:
     assert sparkline(points, 0.0, 40.0, 4) == bars
+
+
+def test_an_offer_of_a_reservation_says_prepaid_and_when_it_ends() -> None:
+    facts = {"provider": "aws", "region": "r", "zone": "z", "local": False, "instance_type": "p5"}
+    facts |= {"accelerator": "H100", "accelerator_count": 8, "capacity_type": "block"}
+    facts |= {"price_usd_per_h": 0.0, "no_discount": False, "discount": 1.0, "excluded": ""}
+    item = facts | {"silent": "", "price_source": "prepaid"}
+    end = datetime.now(UTC) + timedelta(hours=26, seconds=30)
+    row = offer_row(item | {"ends_at": end.isoformat()}, ends=True)
+    assert [str(cell) for cell in row[3:8]] == ["block", "prepaid", "-", "-", "1d2h"]
+    plain = item | {"price_source": "configured", "price_usd_per_h": 16.0, "ends_at": None}
+    assert [str(cell) for cell in offer_row(plain, ends=True)[4:8]] == ["$16.00", "$2.00", "-", "-"]
+    assert len(offer_row(plain, ends=False)) == len(row) - 1
+    scored = offer_row(plain | {"placement_score": 7}, ends=True, scored=True)
+    assert [str(cell) for cell in scored[6:8]] == ["-", "7"]
+    assert len(scored) == len(row) + 1
+    assert str(offer_row(plain, ends=False, scored=True)[7]) == "-"
+    shares = [offer_row(plain | {"evicted_pct": n}, ends=False, taken=True) for n in (5, 100, None)]
+    assert [str(cells[7]) for cells in shares] == ["<5%", "20%+", "-"]
+
+
+def test_what_is_kept_is_told_where_its_price_is_known() -> None:
+    kept = {"checkpoints": 2, "bytes": 6 << 30, "usd_per_month": 0.138, "price_of": "S3, r, day"}
+    assert _kept(kept) == "2 checkpoints, 6.0 GiB: about $0.14 a month on top, by list (S3, r, day)"
+    assert _kept(kept | {"usd_per_month": None}) == ""
+    assert _kept({}) == ""

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from providers.stores import open_store
 from spotd import log
 from spotd.config import Config, ConfigError, load_config
+from spotd.decide.lending import StoreAccess
 from spotd.errors import ExitCode
 from spotd.model import Limits, Severity, Timing
+from spotd.registry import Lenders
+from spotd.spec.every import Every
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "config.toml"
 LOCAL = """
@@ -91,6 +95,8 @@ def test_everything_that_can_be_said_is_understood(file: Path) -> None:
     assert config.deployment_store == "s3://bucket/deployment"
     defaults = config.checkpoint_defaults
     assert (defaults.store, defaults.every_s, defaults.keep) == ("s3://bucket/checkpoints", 120, 5)
+    assert defaults.every == Every(seconds=120.0)
+    assert config.store_places == {}
     assert config.file.limits.to_model() == Limits(4, 12_500_000)
     assert (config.timing.suspect_after_s, config.timing.drain_margin_s) == (3, 4)
     assert config.file.timing.survey_every_s == 2
@@ -216,7 +222,7 @@ def test_every_problem_is_told_at_once_with_its_key_and_a_fix(file: Path) -> Non
             "providers.x.kind: 'loca' is not possible (fix: use 'local', 'aws', 'gcp', 'azure')",
             (
                 "checkpoint.store: 'bucket' is no store "
-                "(fix: write file:///folder or s3://bucket/prefix)"
+                "(fix: write file:///folder, or s3://, gs:// or az://bucket)"
             ),
             "checkpoint.keep: must be greater than or equal to 1",
             "timing.lost_after_s: must be greater than 0",
@@ -431,6 +437,241 @@ def test_a_store_gets_the_options_of_the_closest_entry(file: Path) -> None:
     assert log.redactor.clean("key s3cr3t-canary") == "key [hidden]"
 
 
+WITH_ROLE = """
+    [limits]
+    max_nodes = 2
+    max_usd_per_hour = 9
+    [providers.aws]
+    kind = "aws"
+    regions = ["us-east-1"]
+    node_role = "spotd-node"
+"""
+
+
+def test_who_lends_what_of_which_store(file: Path) -> None:
+    role = "arn:aws:iam::123456789012:role/spotd-node-d0"
+    config = load(
+        file,
+        WITH_ROLE
+        + f"""
+        [stores.runs]
+        url = "s3://bucket/runs"
+        options = {{region = "eu-west-1", access_key_id_env = "KEY"}}
+        [stores.runs.lend]
+        kind = "aws"
+        role = "{role}"
+        lifetime = "6h"
+        [stores.all]
+        url = "s3://all"
+        lend = {{kind = "aws", to = "all", profile = "box"}}
+        [stores.minio]
+        url = "s3://m"
+        options = {{endpoint = "https://minio.example"}}
+        [stores.vpc]
+        url = "s3://v"
+        options = {{endpoint = "https://bucket.vpce-1.s3.us-east-1.vpce.amazonaws.com"}}
+        """,
+        {"KEY": "AKIA0815"},
+    )
+    aws = frozenset({"aws"})
+    access, lender = config.store_access, config.lender
+    assert access("s3://bucket/runs") == StoreAccess(
+        "s3://bucket/runs", "aws", keys=True, lends="others", roles=aws
+    )
+    settings = {"role": role, "profile": "", "lifetime_s": 21_600.0, "region": "eu-west-1"}
+    assert lender("s3://bucket/runs/x") == ("aws", settings)
+    assert access("s3://all").lends == "all"
+    settings = {"role": "", "profile": "box", "lifetime_s": 0.0, "region": "us-east-1"}
+    assert lender("s3://all") == ("aws", settings)
+    assert access("s3://m") == StoreAccess("s3://m", "", roles=aws)
+    assert access("s3://v") == StoreAccess("s3://v", "aws", roles=aws)
+    assert access("s3://other") == StoreAccess("s3://other", "aws", roles=aws)
+    assert access("file:///x") == StoreAccess("file:///x", "", roles=aws)
+    assert lender("s3://m") is lender("s3://other") is lender("file:///x") is None
+
+
+def test_google_and_azure_lend_of_their_own_stores(file: Path) -> None:
+    account = "spotd-node@lab.iam.gserviceaccount.com"
+    blob = "https://runs.blob.core.windows.net"
+    (file.parent / "key.json").write_text("{}")
+    config = load(
+        file,
+        f"""{LOCAL}
+        [stores.gs]
+        url = "gs://bucket/runs"
+        options = {{service_account_key_file = "{file.parent}/key.json"}}
+        lend = {{kind = "gcp", service_account = "{account}", lifetime = "1h"}}
+        [stores.az]
+        url = "az://runs"
+        options = {{account = "runs", endpoint = "{blob}", account_key_env = "KEY"}}
+        lend = {{kind = "azure", to = "all"}}
+        """,
+        {"KEY": "s3cret"},
+    )
+    gs, az = config.store_access("gs://bucket/runs"), config.store_access("az://runs/x")
+    assert gs == StoreAccess("gs://bucket/runs", "gcp", keys=True, lends="others")
+    assert az == StoreAccess("az://runs/x", "azure", keys=True, lends="all")
+    settings = {"service_account": account, "lifetime_s": 3600.0}
+    assert config.lender("gs://bucket/runs") == ("gcp", settings)
+    settings = {"account": "runs", "endpoint": blob.replace("blob", "dfs"), "lifetime_s": 0.0}
+    assert config.lender("az://runs") == ("azure", settings)
+    assert config.store_options("az://runs") == {
+        "account": "runs",
+        "endpoint": blob,
+        "account_key": "s3cret",
+    }
+    for url in ("gs://bucket/runs", "az://runs"):
+        assert Lenders().of(config.lender(url)) is not None, "and such a one can be made"
+    assert config.store_access("gs://other").cloud == "gcp"
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ('url = "az://b"', r"stores\.x\.options.*which storage account"),
+        ('url = "s3://b"\nshared = true', r"stores\.x\.shared.*is of folders"),
+        ('url = "gs://b"\noptions = {service_account_key = "X"}', "must not stand in the file"),
+        ('url = "az://b"\noptions = {account = "a", sas_token = "X"}', "must not stand in the fi"),
+        ('url = "gs://b"\nlend = {kind = "gcp", service_account = "x"}', r"lend\.service_account"),
+        ('url = "s3://b"\nlend = {kind = "azure"}', r"lend\.kind.*makes no credentials of s3://b"),
+    ],
+)
+def test_a_store_that_cannot_be_is_told_by_its_field(file: Path, section: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(file, f"{LOCAL}[stores.x]\n{section}\n")
+
+
+def test_a_folder_may_be_shared_by_rented_machines(file: Path) -> None:
+    config = load(file, f'{LOCAL}[stores.x]\nurl = "file:///mnt/runs"\nshared = true\n')
+    assert config.store_access("file:///mnt/runs/a").shared
+    assert not config.store_access("file:///mnt/other").shared
+
+
+@pytest.mark.parametrize(
+    ("lend", "said"),
+    [
+        ('{kind = "oracle"}', r"stores\.x\.lend\.kind"),
+        ('{kind = "aws", role = "spotd-node"}', r"stores\.x\.lend\.role"),
+        ('{kind = "aws", to = "some"}', r"stores\.x\.lend\.to"),
+        ('{kind = "aws", lifetime = "never"}', r"stores\.x\.lend\.lifetime"),
+    ],
+)
+def test_a_loan_that_cannot_be_is_told_by_its_field(file: Path, lend: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(file, f'{LOCAL}[stores.x]\nurl = "s3://b"\nlend = {lend}\n')
+
+
+def test_machines_of_other_clouds_are_given_a_role(file: Path) -> None:
+    role = "arn:aws:iam::123456789012:role/spotd-node-web"
+    config = load(
+        file,
+        f"""{LOCAL}
+        [stores.runs]
+        url = "s3://runs"
+        [stores.runs.federate]
+        clouds = ["gcp", "azure"]
+        role = "{role}"
+        audience = "spotd"
+        """,
+    )
+    access = config.store_access("s3://runs/x")
+    assert access.proves == {"gcp", "azure"}
+    assert access.proof == {"role": role, "audience": "spotd"}
+    assert config.store_access("s3://other").proves == frozenset()
+
+
+POOL = "projects/1234/locations/global/workloadIdentityPools/spotd-d0"
+ACCOUNT = "spotd-node@lab.iam.gserviceaccount.com"
+TENANT, APPLICATION = "00000000-0000-0000-0000-00000000000b", "00000000-0000-0000-0000-00000000000c"
+
+
+AWS_FEDERATE = '{clouds = ["gcp"], role = "arn:aws:iam::123456789012:role/x", audience = "x"}'
+GCP_FEDERATE = f'{{kind = "gcp", clouds = ["aws"], service_account = "{ACCOUNT}", pool = "{POOL}"}}'
+AZURE_FEDERATE = (
+    f'{{kind = "azure", clouds = ["gcp"], tenant = "{TENANT}", application = "{APPLICATION}"}}'
+)
+
+
+def test_google_s_and_azure_s_stores_believe_machines_of_the_others(file: Path) -> None:
+    config = load(
+        file,
+        f"""{LOCAL}
+        [stores.gs]
+        url = "gs://runs"
+        federate = {GCP_FEDERATE}
+        [stores.az]
+        url = "az://runs"
+        options = {{account = "runs"}}
+        [stores.az.federate]
+        kind = "azure"
+        clouds = ["aws", "gcp"]
+        tenant = "{TENANT}"
+        application = "{APPLICATION}"
+        """,
+    )
+    gs, az = config.store_access("gs://runs"), config.store_access("az://runs")
+    assert (gs.proves, az.proves) == ({"aws"}, {"aws", "gcp"})
+    assert gs.proof == {"service_account": ACCOUNT, "pool": POOL, "audience": ""}
+    audience = {"audience": "api://AzureADTokenExchange"}
+    assert az.proof == {"tenant": TENANT, "application": APPLICATION, **audience}
+    for access, url in ((gs, "gs://runs"), (az, "az://runs")):
+        plain = {"identity": "aws", "session": "spotd-j1", **config.store_options(url)}
+        open_store(url, {**plain, **access.proof})
+
+
+@pytest.mark.parametrize(
+    ("federate", "change", "said"),
+    [
+        (AWS_FEDERATE, ('"gcp"', '"aws"'), r"federate\.clouds"),
+        (AWS_FEDERATE, ('"gcp"', ""), r"federate\.clouds"),
+        (AWS_FEDERATE, ('audience = "x"', 'audience = ""'), r"federate\.audience"),
+        (AWS_FEDERATE, ("arn:aws:iam::123456789012:role/", ""), r"federate\.role"),
+        (AWS_FEDERATE, ("{", '{kind = "oracle", '), r"federate\.kind"),
+        (GCP_FEDERATE, ('["aws"]', '["gcp"]'), r"federate\.clouds"),
+        (GCP_FEDERATE, ('["aws"]', '["azure"]'), r"federate\.audience.*is missing.*ID URI"),
+        (GCP_FEDERATE, ("projects/1234/", ""), r"federate\.pool"),
+        (GCP_FEDERATE, (ACCOUNT, "x"), r"federate\.service_account"),
+        (AZURE_FEDERATE, ('"gcp"', '"azure"'), r"federate\.clouds"),
+        (AZURE_FEDERATE, (TENANT, "ours"), r"federate\.tenant"),
+        (AZURE_FEDERATE, (f', application = "{APPLICATION}"', ""), r"federate\.application"),
+        (AZURE_FEDERATE, ("}", ', audience = "a b"}'), r"federate\.audience"),
+        (AZURE_FEDERATE, ("}", ', role = "x"}'), r"federate\.role.*unknown key"),
+    ],
+)
+def test_a_federation_that_cannot_be_is_told_by_its_field(
+    file: Path, federate: str, change: tuple[str, str], said: str
+) -> None:
+    url = {AWS_FEDERATE: "s3://b", GCP_FEDERATE: "gs://b", AZURE_FEDERATE: "az://b"}[federate]
+    more = 'options = {account = "runs"}\n' if url == "az://b" else ""
+    section = f'{LOCAL}[stores.x]\nurl = "{url}"\n{more}federate = '
+    load(file, f"{section}{federate}\n")
+    assert change[0] in federate
+    with pytest.raises(ConfigError, match=rf"stores\.x\.{said}"):
+        load(file, f"{section}{federate.replace(*change)}\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "federate"),
+    [("file:///x", AWS_FEDERATE), ("gs://b", AWS_FEDERATE), ("s3://b", GCP_FEDERATE)],
+)
+def test_a_federation_is_of_the_store_s_own_cloud(file: Path, url: str, federate: str) -> None:
+    with pytest.raises(ConfigError, match=rf"stores\.x\.federate\.kind.*a right at {url}"):
+        load(file, f'{LOCAL}[stores.x]\nurl = "{url}"\nfederate = {federate}\n')
+
+
+def test_machines_that_are_nobody_cannot_show_who_they_are(file: Path) -> None:
+    section = f'[stores.x]\nurl = "gs://b"\nfederate = {GCP_FEDERATE}\n'
+    load(file, WITH_ROLE + section)
+    without = WITH_ROLE.replace('node_role = "spotd-node"', "")
+    with pytest.raises(ConfigError, match=r"federate\.clouds.*providers\.aws.*set node_role in"):
+        load(file, without + section)
+
+
+def test_credentials_of_a_cloud_are_lent_for_stores_of_that_cloud(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"stores\.x\.lend\.kind.*file:///x"):
+        load(file, f'{LOCAL}[stores.x]\nurl = "file:///x"\nlend = {{kind = "aws"}}\n')
+
+
 def test_no_configuration_anywhere_shows_a_minimal_one_that_works(
     file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -485,3 +726,111 @@ def test_what_is_no_toml_is_refused_with_its_place(file: Path) -> None:
 def test_what_nobody_writes_is_refused_as_well(file: Path, text: str, told: str) -> None:
     environ = {"HOME": str(file.parent)}
     assert any(told in problem for problem in refused(file, f"{text}\n{LOCAL}", environ))
+
+
+LIMITED = "[limits]\nmax_nodes = 1\nmax_usd_per_hour = 1\n"
+
+
+HELD = "/subscriptions/s/resourceGroups/o/providers/Microsoft.Compute/capacityReservationGroups/g"
+
+
+def test_a_group_of_reservations_has_azures_own_name(file: Path) -> None:
+    """In whatever letters Azure writes it."""
+    text = '[providers.x]\nkind = "azure"\nregions = ["a"]\nsubscription_id = "s"\n'
+    text += 'resource_group = "g"\n[providers.x.reservations]\n'
+    for ident in (HELD, HELD.replace("resourceGroups", "resourcegroups")):
+        config = load(file, LIMITED + text + f'"{ident}" = 0')
+        assert config.file.providers["x"].model_dump()["reservations"] == {ident: 0}
+
+
+def test_reservations_are_named_with_what_they_cost_on_top(file: Path) -> None:
+    config = load(
+        file,
+        LIMITED
+        + """
+        [providers.aws]
+        kind = "aws"
+        regions = ["us-east-1"]
+        [providers.aws.reservations]
+        cr-0123456789abcdef0 = 0
+        cr-0a = 2.5
+        [providers.gcp]
+        kind = "gcp"
+        project = "lab"
+        regions = ["us-central1"]
+        flex_start = true
+        [providers.gcp.reservations]
+        "us-central1-a/may" = 0
+        """,
+    )
+    aws, gcp = config.file.providers["aws"], config.file.providers["gcp"]
+    assert aws.model_dump()["reservations"] == {"cr-0123456789abcdef0": 0, "cr-0a": 2_500_000}
+    assert gcp.model_dump(include={"reservations", "flex_start"}) == {
+        "reservations": {"us-central1-a/may": 0},
+        "flex_start": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "told"),
+    [
+        ("aws", "cr-0a = -1", "USD per hour, 0 for what is paid already"),
+        ("aws", "cr-0a = true", "USD per hour, 0 for what is paid already"),
+        ("aws", "r-0a = 0", "r-0a"),
+        ("gcp", '"may" = 0', "may"),
+        ("azure", '"/subscriptions/s/x/capacityReservationGroups/g" = 0', "resourceGroups"),
+        ("azure", f'"{HELD}/capacityReservations/one" = 0', "resourceGroups"),
+    ],
+)
+def test_a_reservation_that_is_none_is_refused(file: Path, kind: str, line: str, told: str) -> None:
+    more = {
+        "gcp": 'project = "lab"\n',
+        "azure": 'subscription_id = "s"\nresource_group = "g"\n',
+    }.get(kind, "")
+    text = f'[providers.x]\nkind = "{kind}"\nregions = ["a"]\n{more}[providers.x.reservations]\n'
+    [problem] = refused(file, LIMITED + text + line)
+    assert "providers.x.reservations" in problem
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "like"),
+    [
+        ("aws", 'image = "ubuntu"', "ami-0123456789abcdef0"),
+        ("gcp", 'image = "ubuntu"', "projects/PROJECT/global/images/NAME"),
+        ("gcp", 'fabric = "A"', "gpudirect"),
+        ("azure", 'image = "ubuntu"', "microsoft-dsvm:ubuntu-hpc:2204:latest"),
+    ],
+)
+def test_what_has_another_form_is_shown_the_right_one(
+    file: Path, kind: str, line: str, like: str
+) -> None:
+    more = {"gcp": 'project = "lab"\n', "azure": 'subscription_id = "s"\nresource_group = "g"\n'}
+    text = f'[providers.x]\nkind = "{kind}"\nregions = ["a"]\n{more.get(kind, "")}'
+    [problem] = refused(file, LIMITED + text + line)
+    assert f"providers.x.{line.partition(' ')[0]}: " in problem
+    assert f"write it like {like}" in problem
+
+
+@pytest.mark.parametrize(
+    ("said", "every"),
+    [
+        ("", Every(auto=True)),
+        ('every = "auto"', Every(auto=True)),
+        ('every = "500 steps"', Every(steps=500)),
+        ('every = "hourly"', Every(seconds=3600.0, preset="hourly")),
+    ],
+)
+def test_how_often_jobs_save_that_do_not_say(file: Path, said: str, every: Every) -> None:
+    defaults = load(file, f"{LOCAL}\n[checkpoint]\n{said}\n").checkpoint_defaults
+    assert defaults.every == every
+    assert defaults.every_s == (every.seconds or 300.0)
+
+
+def test_where_the_configured_stores_are(file: Path) -> None:
+    text = """
+    stores.near = {url = "s3://near", options = {region = "us-east-2"}}
+    stores.own = {url = "s3://own/x", options = {endpoint = "https://minio.example"}}
+    """
+    places = load(file, f"{text}\n{LOCAL}").store_places
+    assert places == {"s3://near": ("aws", "us-east-2"), "s3://own/x": ("", "")}

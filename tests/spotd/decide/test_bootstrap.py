@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.decide.bootstrap import agent_config, start_document
-from spotd.model import EffectKind, Mount
+from spotd.decide.bootstrap import addresses_of, agent_config, start_document
+from spotd.decide.cadence import Terms
+from spotd.model import EffectKind, Mount, Node, S
 from spotd.plan import Effect
 from spotd.wire import AgentConfig, Package, StartDocument, parse_agent_config, parse_start
-from tests.spotd.decide.build import NOW, head, job, node, spec
+from tests.spotd.decide.build import NOW, head, job, node, offer, spec
 
 SPEC = spec(
     num_nodes=2,
@@ -58,6 +59,15 @@ def test_an_agent_knows_which_node_it_is() -> None:
     assert parse_agent_config(json.loads(json.dumps(told.to_data()))) == told
 
 
+@pytest.mark.parametrize(("left_s", "told_s"), [(600, 600.0), (-5, 1.0), (None, 0.0)])
+def test_an_agent_knows_when_booked_time_ends(left_s: int | None, told_s: float) -> None:
+    end_us = 0 if left_s is None else NOW + left_s * S
+    rented = node(offer=offer(ends_at_us=end_us))
+    told = agent_config("d0", job(), rented, Cloud(), NOW)  # type: ignore[arg-type]
+    assert told.ends_s == told_s
+    assert parse_agent_config(json.loads(json.dumps(told.to_data()))) == told
+
+
 def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
     expected = StartDocument(
         job_name="train",
@@ -87,6 +97,34 @@ def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
     assert parse_start(sent) == expected
 
 
+@pytest.mark.parametrize(
+    ("image_id", "digest", "image"),
+    [
+        ("docker:r.io/x:1", "", "r.io/x:1"),
+        ("docker:r.io/x:1", "sha256:d", "r.io/x@sha256:d"),
+        ("ami-0123", "sha256:d", ""),
+    ],
+)
+def test_a_start_names_the_container_that_the_job_began_with(
+    image_id: str, digest: str, image: str
+) -> None:
+    effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
+    contained = job(spec=replace(SPEC, image_id=image_id))
+    document = start_document(contained, effect, {}, {}, digest)
+    assert document.image == image
+    assert parse_start(json.loads(json.dumps(document.to_data()))).image == image
+
+
+def test_a_job_that_chooses_its_own_pauses_is_told_what_to_go_by() -> None:
+    effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
+    told = start_document(job(), effect, {}, {}, "", Terms(7200.0, 8.1, 0.5))
+    assert (told.auto, told.mtbf_s, told.gb_costs_s, told.put_costs_s) == (True, 7200.0, 8.1, 0.5)
+    assert parse_start(json.loads(json.dumps(told.to_data()))) == told
+    assert not start_document(job(), effect, {}, {}).auto
+    older = {k: v for k, v in told.to_data().items() if k not in {"auto", *vars(Terms(1.0))}}
+    assert not parse_start(json.loads(json.dumps(older))).auto, "a box that does not know of it"
+
+
 def test_a_job_without_a_head_has_had_no_generation() -> None:
     effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
     assert start_document(job(), effect, {}, {}).head_generation == 0
@@ -97,9 +135,29 @@ def test_a_job_without_a_head_has_had_no_generation() -> None:
     [
         ({"node_ips": ["10.0.0.1"]}, "a START effect carries node_ips and claim_deadline_s"),
         ({"claim_deadline_s": 0}, "a START effect carries node_ips and claim_deadline_s"),
-        ({"cadence": "half"}, "the cadence of a START effect is a number"),
     ],
 )
 def test_a_start_without_what_it_carries_is_a_bug(data: dict[str, object], words: str) -> None:
     with pytest.raises(TypeError, match=f"^{words}$"):
         started(**data)
+
+
+def rank(number: int, private: str | None = None, **place: str) -> Node:
+    found = node(rank=number, host=f"203.0.113.{number}")
+    own = f"10.0.0.{number}" if private is None else private
+    return replace(found, private_host=own, offer=replace(found.offer, **place))
+
+
+@pytest.mark.parametrize(
+    ("gang", "meet"),
+    [
+        ([rank(1), rank(0)], "10.0.0.0 10.0.0.1"),
+        ([rank(0), rank(1, zone="us-east-1b")], "10.0.0.0 10.0.0.1"),
+        ([rank(0), rank(1, region="us-west-2")], "203.0.113.0 203.0.113.1"),
+        ([rank(0), rank(1, provider="other")], "203.0.113.0 203.0.113.1"),
+        ([rank(0), rank(1, "")], "203.0.113.0 203.0.113.1"),
+        ([rank(0)], "10.0.0.0"),
+    ],
+)
+def test_a_gang_meets_in_its_own_network_if_it_has_one(gang: list[Node], meet: str) -> None:
+    assert addresses_of(gang) == tuple(meet.split())

@@ -62,10 +62,12 @@ def test_a_gang_that_is_taken_away_is_one_repeat() -> None:
     assert until_us - (NOW + 157 * S) == 240 * S
 
 
-def test_a_place_that_a_job_left_for_a_better_one_cools_for_that_job_alone() -> None:
-    left = [Refusal(REFUSED, Scope.OFFER, "Outbid", NOW, "j1-g2-c0-r0")]
+@pytest.mark.parametrize("code", ["Outbid", "NotLentError"])
+def test_what_is_a_matter_of_one_job_cools_for_that_job_alone(code: str) -> None:
+    """It left for a better place, or its store is one of which nobody lends."""
+    left = [Refusal(REFUSED, Scope.OFFER, code, NOW, "j1-g2-c0-r0")]
     until_us, _ = cooling(left)
-    assert until_us == NOW + int(BASE_S["Outbid"] * S)
+    assert until_us == NOW + int(BASE_S[code] * S)
     for other in ("j", "j10", ""):
         assert cooling(left, job_id=other) == (0, ""), other
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotd.decide.health import MIN_BASELINE_SAMPLES, baseline_tokens_per_s, slow
-from spotd.model import HealthSpec, S, Throughput
+from spotd.model import S, Throughput
 from spotd.states import NodeState
+from spotd.verdicts import HealthSpec
 from tests.spotd.decide.build import NOW, kinds, node, settle, view
 
 SPEC = HealthSpec()

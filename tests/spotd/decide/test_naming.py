@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.base import CapacityType
-from spotd.decide.naming import launch_token, node_id
-from tests.spotd.decide.build import offer
+from spotd.decide.naming import gang_name, launch_token, node_id
+from tests.spotd.decide.build import node, offer
 
 OFFER = offer("aws-1a")
 
@@ -62,3 +62,21 @@ def test_every_cloud_takes_it_as_a_token_a_name_and_a_label(
     """AWS: 64 ASCII characters; GCP: a name of 63, letter first, [a-z0-9-], no dash at the end."""
     token = launch_token("d0123456789a", node_id(job, generation, rank, candidate), OFFER, 7)
     assert re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])", token)
+
+
+def test_the_ranks_of_a_candidate_share_one_name() -> None:
+    def name(deployment: str = "d1", **fields: object) -> str:
+        return gang_name(deployment, node(**{"id": "j1-g1-c0-r0", "offer": OFFER} | fields))
+
+    first = name()
+    assert re.fullmatch(r"[a-z][a-z0-9-]{0,62}", first)
+    assert first.startswith("spotd-j1-g1-c0-")
+    assert name(id="j1-g1-c0-r1", rank=1, token="other") == first
+    others = {
+        name("d2"),
+        name(id="j1-g1-c1-r0"),
+        name(id="j1-g2-c0-r0"),
+        name(offer=replace(OFFER, zone="aws-1b")),  # where the group would be somewhere else
+        name(requested_at_us=1),  # of a database that was restored
+    }
+    assert len(others | {first}) == 6

@@ -12,6 +12,7 @@ from spotd.decide.needs import (
     CALL_DEADLINE_S,
     LAUNCH_S,
     claim_for,
+    cut_off,
     due_at_us,
     last_start_us,
     lost_at_us,
@@ -189,6 +190,53 @@ def test_a_silent_node_has_its_rest_from_when_its_cloud_was_back() -> None:
     assert lost_at_us(silent, view(silent), back) == NOW - S + 30 * S
     old = market(answering_since_us={"aws": NOW - 900 * S})
     assert lost_at_us(silent, view(silent), old) == NOW - 180 * S
+
+
+# --- behind a jump host
+
+
+def test_nobody_is_given_up_while_the_jump_host_lets_nobody_through() -> None:
+    silent = node(R, heard_at_us=NOW - 900 * S, surveyed_at_us=NOW, claimed_at_us=0)
+    down = market(reached_since_us={"aws": NOW, "gcp": NOW - 900 * S})
+    assert cut_off(silent, down, NOW)
+    assert lost_at_us(silent, view(silent), down) == NOW + 120 * S
+    back = market(reached_since_us={"aws": NOW - 30 * S})
+    assert not cut_off(silent, back, NOW)
+    assert lost_at_us(silent, view(silent), back) == NOW + 90 * S, "it has its whole time to speak"
+    other = market(reached_since_us={"gcp": NOW})
+    assert not cut_off(silent, other, NOW)
+    assert lost_at_us(silent, view(silent), other) == NOW - 780 * S
+    long_back = market(reached_since_us={"aws": NOW - 3600 * S})
+    assert lost_at_us(silent, view(silent), long_back) == NOW - 780 * S
+
+
+def test_a_silence_behind_a_jump_host_that_is_back_is_counted_from_then() -> None:
+    quiet = node(R, heard_at_us=NOW - 60 * S)
+    assert suspect(quiet, market(), NOW)
+    assert not suspect(quiet, market(reached_since_us={"aws": NOW - 15 * S}), NOW)
+    assert suspect(quiet, market(reached_since_us={"aws": NOW - 16 * S}), NOW)
+
+
+@pytest.mark.parametrize(
+    ("heard_s", "read_s", "expected"),
+    [
+        (900.0, 89.0, None),
+        (900.0, 90.0, K.READ_HEAD),  # it may have finished meanwhile
+        (89.0, 900.0, None),
+        (90.0, 900.0, K.READ_HEAD),
+    ],
+)
+def test_cloud_and_head_are_asked_though_nobody_can_get_there(
+    heard_s: float, read_s: float, expected: EffectKind | None
+) -> None:
+    down = market(reached_since_us={"aws": NOW})
+    heard_us, read_us = NOW - int(heard_s * S), NOW - int(read_s * S)
+    seen = {"heard_at_us": heard_us, "link_down_at_us": NOW - 80 * S, "claimed_at_us": 1}
+    asked = node(R, **seen, surveyed_at_us=NOW - S, booted_at_us=NOW - S)
+    given = view(asked, job={"head": head(read_at_us=read_us)})
+    assert need(asked, given, down, NOW) is expected
+    unasked = replace(asked, surveyed_at_us=NOW - 90 * S)
+    assert need(unasked, given, down, NOW) is K.SURVEY
 
 
 # --- the hand-over

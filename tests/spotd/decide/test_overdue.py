@@ -106,7 +106,7 @@ COOLING = f"{FIRST}: cooling for 1000000{{}} s more after"
         (
             market(disabled={"aws": "key", "gcp": "key", "azure": "key"}),
             f"all 4 offers that fit are out; {FIRST}: aws is out of use: key",
-            "put its credentials right (`spotctl doctor`)",
+            "put its credentials or its jump host right (`spotctl doctor`)",
         ),
         (
             market(offers=(offer(price=99.0),)),
@@ -324,12 +324,21 @@ def test_however_short_the_cadence_a_save_has_a_minute() -> None:
         assert event.text.startswith(f"train has saved nothing for {span}, and should each 4 s")
 
 
+def test_one_that_chooses_its_own_pauses_is_late_by_what_it_should_choose() -> None:
+    """At the 4 h that are thought of its cloud it would save each 2 min: three times that."""
+    auto = spec(checkpoint=replace(spec().checkpoint, auto=True, every_s=300.0))
+    assert not told(settle(training(719.0, spec=auto))[1], "unsaved")
+    [event] = told(settle(training(720.0, spec=auto))[1], "unsaved")
+    assert "and should each 6 min" in event.text
+
+
 @pytest.mark.parametrize(
     ("node_", "job", "market_"),
     [
         ({"heard_at_us": NOW - 60 * S}, {}, {}),  # it may save, and nobody hears of it
         ({"link_down_at_us": NOW - S}, {}, {}),
         ({}, {}, {"listening_since_us": NOW - 5 * S}),
+        ({}, {}, {"reached_since_us": {"aws": NOW - 5 * S}}),
         ({"exit_code": 0, "exited_at_us": NOW}, {}, {}),
         ({"released_at_us": NOW}, {}, {}),
         ({"state": NodeState.DRAINING, "leave_reason": PREEMPTED, "notices": GOING}, {}, {}),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
-from spotd.decide.placement import Ranked, rank
+from spotd.decide.placement import SLOW, Ranked, rank
 from spotd.decide.prices import DOUBTED
 from spotd.model import Refusal, S
 from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
@@ -85,9 +85,45 @@ def test_equal_prices_are_told_apart_by_name_the_same_every_time() -> None:
     assert keys(rank(spec(), market(offers[::-1]), NOW)) == ["a-1a", "b-1a", "c-1a"]
 
 
+def test_of_equal_prices_the_placement_score_decides_and_of_others_not() -> None:
+    offers = (
+        *(offer("a-1a", 5), offer("b-1a", 5, score=4), offer("c-1a", 5, score=6)),
+        *(offer("d-1a", 5, score=10), offer("e-1a", 6, score=10), offer("f-1a", 4, score=1)),
+    )
+    expected = ["f-1a", "d-1a", "c-1a", "a-1a", "b-1a", "e-1a"]
+    assert keys(rank(spec(), market(offers), NOW)) == expected
+    assert keys(rank(spec(), market(offers[::-1]), NOW)) == expected
+
+
+def test_of_equal_scores_the_lower_share_of_taken_machines_decides() -> None:
+    offers = (
+        *(offer("a-1a", 5), offer("b-1a", 5, evicted_pct=5), offer("c-1a", 5, evicted_pct=100)),
+        *(offer("d-1a", 5, evicted_pct=100, score=9), offer("e-1a", 4, evicted_pct=100)),
+    )
+    expected = ["e-1a", "d-1a", "b-1a", "a-1a", "c-1a"]
+    assert keys(rank(spec(), market(offers), NOW)) == expected
+    assert keys(rank(spec(), market(offers[::-1]), NOW)) == expected
+
+
 def test_the_score_is_of_the_whole_gang() -> None:
     ranked = rank(spec(num_nodes=4), market(), NOW)
     assert ranked[0].score_microusd_per_h == 4 * ranked[0].offer.price_microusd_per_h
+
+
+@pytest.mark.parametrize(
+    ("asked", "sold", "out"),
+    [
+        ({"num_nodes": 2, "fast_network": True}, {}, True),
+        ({"num_nodes": 2, "fast_network": True}, {"interconnect": "efa"}, False),
+        ({"num_nodes": 2, "fast_network": True}, {"local": True}, False),
+        ({"num_nodes": 2}, {}, False),  # with slow_network, and of before there was the key
+        ({"num_nodes": 1, "fast_network": True}, {}, False),
+    ],
+)
+def test_a_gang_needs_an_interconnect(asked: Any, sold: Any, out: bool) -> None:
+    [row] = rank(spec(**asked), market((offer("aws-1a", **sold),)), NOW)
+    assert (row.code, row.until_us) == (SLOW if out else "", 0)
+    assert ("spotd.slow_network" in row.excluded) is out
 
 
 H100 = OfferRequest(accelerator="H100", accelerator_count=8)
@@ -99,6 +135,30 @@ def test_alternatives_compete_by_price_unless_they_are_ordered() -> None:
     both = {"alternatives": (H100, A100)}
     assert keys(rank(spec(**both), market(offers), NOW)) == ["a-1a", "h-1a"]
     assert keys(rank(spec(**both, ordered=True), market(offers), NOW)) == ["h-1a", "a-1a"]
+
+
+@pytest.mark.parametrize(
+    ("ordered", "machines_ordered", "expected"),
+    [
+        (False, False, ["a-1a/spot", "h-1a/spot", "h-1a/block"]),
+        (True, False, ["h-1a/block", "a-1a/spot", "h-1a/spot"]),
+        (True, True, ["h-1a/block", "h-1a/spot", "a-1a/spot"]),
+    ],
+)
+def test_capacity_types_are_in_order_where_the_job_says_so(
+    ordered: bool, machines_ordered: bool, expected: list[str]
+) -> None:
+    block = CapacityType.BLOCK
+    wants = tuple(replace(one, capacity_types=(block, SPOT)) for one in (H100, A100))
+    offers = (
+        offer("a-1a", 2, accelerator="A100"),
+        offer("h-1a", 9),
+        offer("h-1a", 20, capacity_type=block),
+    )
+    asked = spec(alternatives=wants, capacity_ordered=ordered, ordered=machines_ordered)
+    rows = rank(asked, market(offers), NOW)
+    found = [f"{row.offer.zone}/{row.offer.capacity_type.value}" for row in rows]
+    assert found == expected
 
 
 def test_an_offer_that_fits_two_alternatives_counts_for_the_better_one_once() -> None:
@@ -163,7 +223,7 @@ def test_why_not_now(
     there = market(**({"offers": OFFERS[:1]} | fields))
     (offered,) = there.offers
     ranked = rank(spec(max_hourly_microusd=50_000_000), there, NOW, taken)
-    assert ranked == [Ranked(offered, offered.price_microusd_per_h, why, until_us, code)]
+    assert ranked == [Ranked(offered, offered.price_microusd_per_h, why, until_us, code, 0)]
 
 
 @pytest.mark.parametrize(("cap", "expected"), [(0, 4), (13, 4), (12, 3), (10, 1), (9, 0)])

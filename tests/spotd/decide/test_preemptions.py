@@ -8,12 +8,9 @@ from dataclasses import replace
 import pytest
 
 from providers.base import CapacityType, Scope
-from spotd.act.effects import effects_of
-from spotd.decide.bootstrap import start_document
-from spotd.decide.preemptions import CADENCE, WITHIN_S, preemptions_lately
+from spotd.decide.preemptions import WITHIN_S, preemptions_lately
 from spotd.model import (
     Attempt,
-    CheckpointSpec,
     LeaveReason,
     Limits,
     Market,
@@ -22,13 +19,11 @@ from spotd.model import (
     S,
     View,
 )
-from spotd.plan import Effect
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     JOB,
     NOW,
     OFFERS,
-    hello,
     market,
     node,
     offer,
@@ -159,16 +154,3 @@ def test_only_what_took_this_jobs_machines_of_late_is_shunned(
 def test_preemptions_of_long_ago_are_forgotten() -> None:
     assert preemptions_lately(again(4, WITHIN_S - 1).attempts, NOW) == 3
     assert preemptions_lately(again(4, WITHIN_S).attempts, NOW) == 0
-
-
-@pytest.mark.parametrize(("count", "part"), [(3, 1.0), (4, CADENCE)])
-def test_what_starts_after_it_saves_more_often(count: int, part: float) -> None:
-    coming = hello(generation=count, chosen=True, effect=None)
-    saves = CheckpointSpec("file:///ckpt", "spotd", every_steps=100, every_s=300.0)
-    before = replace(view(coming), attempts=again(count).attempts)
-    before = replace(before, job=replace(before.job, spec=spec(checkpoint=saves)))
-    after, _ = settle(before)
-    (start,) = effects_of(after, [coming.id], NOW)
-    assert isinstance(start, Effect)
-    told = start_document(before.job, start, {}, {})
-    assert (told.every_steps, told.every_s) == (100 * part, 300.0 * part)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.base import Offer
+from providers.base import CONFIGURED, PREPAID, Offer
 from spotd.decide.placement import rank
 from spotd.decide.prices import (
     ASSUMED,
@@ -69,6 +69,13 @@ def test_what_has_no_price_at_all_is_not_on_sale(price: float) -> None:
     found, (doubt,) = believed([told(price, 0), told(10, 40)][:1])
     assert not found
     assert doubt.offer_key == offer().key
+
+
+@pytest.mark.parametrize(("price", "source"), [(0, PREPAID), (1, CONFIGURED), (500, CONFIGURED)])
+def test_what_a_reservation_costs_whoever_runs_spotd_says(price: float, source: str) -> None:
+    reserved = replace(told(price, 40), price_source=source)
+    assert believed([reserved]) == ([reserved], [])
+    assert stale([reserved]) == [reserved]
 
 
 AMOUNTS = st.integers(-(10**15), 10**15)

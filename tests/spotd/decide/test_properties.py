@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from providers.base import NoticeKind, Scope
 from spotd.model import Desired, LeaveReason, Market, Node, NoticeSeen, Outcome, Refusal, S, View
 from spotd.states import NodeState
+from tests.rigs.examples import examples
 from tests.spotd.decide.build import NOW, OFFERS, head, market, node, settle, spec, view
 
 AGES = st.sampled_from([0, NOW - 300 * S, NOW - 130 * S, NOW - 16 * S, NOW - S, NOW])
@@ -127,7 +128,7 @@ def markets(draw: st.DrawFn) -> Market:
     )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(views(), markets())
 def test_safety(before: View, market_: Market) -> None:
     after, plan = settle(before, market_)  # an illegal transition would raise in apply
@@ -180,7 +181,7 @@ def _has_had_its_time(n: Node, before: View) -> bool:
     return taken or (told and saved_us <= NOW)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(views(), markets())
 def test_deciding_again_changes_nothing(before: View, market_: Market) -> None:
     """The fixpoint: states, intents and calls are what they were; only time can move them."""
@@ -195,13 +196,13 @@ def _meaning(v: View) -> object:
     return [(n.id, n.state, n.chosen, n.leave_reason, n.effect) for n in v.nodes], v.job.outcome
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(views(), markets())
 def test_the_same_arguments_give_the_same_plan(before: View, market_: Market) -> None:
     assert settle(before, market_)[1] == settle(before, market_)[1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(views(), markets())
 def test_a_job_that_is_wanted_never_sleeps_for_ever(before: View, market_: Market) -> None:
     """Without a machine to wait for, there is a time at which the job is decided upon again."""

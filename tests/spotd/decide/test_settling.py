@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotd.decide.rules import decide
 from spotd.model import (
     CheckpointSpec,
     Desired,
@@ -17,6 +18,7 @@ from spotd.model import (
     Outcome,
     S,
 )
+from spotd.plan import ChangeNode
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
@@ -257,3 +259,16 @@ def test_a_crash_that_was_heard_of_late_waits_for_the_other_ranks_to_be_heard() 
     back = market(listening_since_us=NOW)
     before, plan = settle(view(*gang, job=GANG), back)
     assert (before.job.failures, plan.wake_at_us) == (0, NOW + 15 * S)
+    through = market(reached_since_us={"aws": NOW})  # their jump host lets us through again
+    before, plan = settle(view(*gang, job=GANG), through)
+    assert (before.job.failures, plan.wake_at_us) == (0, NOW + 15 * S)
+
+
+def test_a_machine_that_trains_when_it_is_first_heard_is_chosen_and_running_at_once() -> None:
+    """Of a database that was restored: it is on record as coming."""
+    trains = hello(chosen=False, first_step_at_us=NOW - 600 * S, started_at_us=0, heard_at_us=NOW)
+    draft = decide(view(trains), market(), NOW)
+    fields = {k: v for c in draft.changes if isinstance(c, ChangeNode) for k, v in c.fields.items()}
+    assert fields["chosen"] is True
+    assert fields["state"] is R
+    assert "training" in kinds(draft)

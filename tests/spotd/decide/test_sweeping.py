@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,24 @@ def test_a_crowd(strays: int, fleet: int, held: int) -> None:
     fates = [verdict.fate for verdict in judge(crowd, fleet, RECORD, NOW).values()]
     assert fates.count(Fate.HOLD) == held
     assert fates.count(Fate.END) == strays - held
+
+
+@pytest.mark.parametrize(
+    ("changes", "record", "fate"),
+    [
+        ({"proof_until_us": NOW + 1}, RECORD, Fate.WAIT),
+        ({"proof_until_us": NOW}, RECORD, Fate.END),
+        ({"proof_until_us": NOW, "deployment": "d1"}, RECORD, Fate.FOREIGN),
+        ({"proof_until_us": NOW}, replace(RECORD, quarantine="restored"), Fate.HOLD),
+        # One with a row is judged by that, whatever tag somebody gave it.
+        ({"proof_until_us": NOW + 1, "known": True}, RECORD, Fate.END),
+        ({"proof_until_us": 0}, RECORD, Fate.HOLD),
+    ],
+)
+def test_a_machine_that_proves_the_way_has_its_time(
+    changes: dict[str, Any], record: Record, fate: Fate
+) -> None:
+    assert judge([replace(STRANGER, **changes)], 3, record, NOW)["i-1"].fate is fate
 
 
 def test_a_crowd_is_held_with_its_numbers() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from spotd.model import Market, S, View
+from tests.rigs.examples import examples
 from tests.spotd.decide.build import NOW, settle
 from tests.spotd.decide.test_properties import markets, views
 
@@ -14,7 +15,7 @@ SPAN_S = 300
 MOST = SPAN_S  # passes: one a second and job at the very most
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(views(), markets())
 def test_timers_alone_never_spin(before: View, market_: Market) -> None:
     """Nobody answers: calls time out and are made again, waits run out, and nothing is observed."""

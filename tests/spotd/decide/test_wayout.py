@@ -89,3 +89,13 @@ def test_what_the_job_itself_left_for_a_better_one_is_no_way_out(whose: str, the
     left = Refusal(DEAR.key, Scope.OFFER, OUTBID, NOW - S, f"{whose}-g1-c0-r0")
     some = replace(out("gcp-1b"), refusals=(*out().refusals, left))
     assert bool(way_out(spec(max_hourly_microusd=30_000_000), some, NOW, "j0")) is there
+
+
+def test_a_gang_may_do_without_an_interconnect() -> None:
+    gang = spec(num_nodes=2, fast_network=True)
+    assert way_out(gang, market(offers=(OFFERS[0],)), NOW, "j1") == (
+        "do without an interconnect (spotd.slow_network) for aws/aws-1/aws-1a/8xh100/spot "
+        "at $10.00/h"
+    )
+    joined = market(offers=(replace(OFFERS[0], interconnect="efa"),))
+    assert way_out(gang, joined, NOW, "j1") == ""

@@ -68,3 +68,15 @@ def test_a_demo_that_is_told_to_end_or_loses_its_terminal_stops_everything(
     monkeypatch.setattr(spotd.demo, "_run", run)
     assert spotd.demo.main(tmp_path) == 130
     assert ended
+
+
+@pytest.mark.usefixtures("no_clouds")
+def test_without_the_s3_server_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(spotd.demo, "find_spec", lambda _name: None)
+    with pytest.raises(UserError) as caught:
+        spotd.demo.main(tmp_path)
+    assert "pip install" in caught.value.try_
+    assert spotd.demo.main(tmp_path, store="folder") == 1
+    assert "no clouds today" in capsys.readouterr().out

@@ -19,7 +19,6 @@ from spotd.model import S
 from spotd.observe.clouds import NoticeQueue, Survey
 from spotd.states import NodeState
 from spotd.store.base import LostDutyError, StoreUnavailableError
-from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, ToyCloud
 
 LIMIT_S = 20.0
@@ -266,7 +265,7 @@ def test_a_warning_that_the_store_did_not_take_is_told_again(
     cloud, asking = stage.clouds["aws"], queue(stage)
     monkeypatch.setattr(cloud, "notices", iter([[warning]]).__next__)
     with monkeypatch.context() as patch:
-        patch.setattr(SqlStore, "record_cloud_notices", away)
+        patch.setattr(type(stage.store), "record_cloud_notices", away)
         with pytest.raises(StoreUnavailableError):
             asking.hear(stage.duty("notices:aws"), stage.clouds["aws"])
     monkeypatch.undo()

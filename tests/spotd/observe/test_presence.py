@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spotd.model import S
+from spotd.model import CheckpointSpec, S
 from spotd.observe.presence import EVERY_S, Presence
 from spotd.states import NodeState
 from spotd.wire import parse_here
@@ -73,3 +73,23 @@ def test_one_that_does_not_listen_keeps_the_others_from_nothing(
     again = SimpleNamespace(node=followed.node, channel=followed.channel)
     presence.tell([again])  # type: ignore[list-item]
     assert len(followed.channel.said) == 1, "who is followed anew is told at once"
+
+
+def test_a_job_that_goes_by_it_is_told_how_long_its_machines_live(stage: Stage) -> None:
+    stage.goal = None
+    saves = CheckpointSpec("file:///ckpt", "spotd", auto=True)
+    stage.submit("j1", checkpoint=saves)
+    stage.submit("j2")
+    stage.run(lambda s: s.nodes("j1", NodeState.RUNNING) and s.nodes("j2", NodeState.RUNNING))
+    words: list[float] = []
+    channel = SimpleNamespace(sendall=lambda data: words.append(parse_here(data).mtbf_s))
+    first, other = (stage.nodes(job)[0] for job in ("j1", "j2"))
+    presence = Presence(stage.store, stage.clock)
+    presence.tell([SimpleNamespace(node=first, channel=channel)])
+    [before] = words
+    assert before == pytest.approx(4 * 3600, rel=0.1)
+    presence.tell([])
+    presence.tell([SimpleNamespace(node=other, channel=channel)])
+    stage.clock.sleep(EVERY_S)
+    presence.tell([SimpleNamespace(node=other, channel=channel)])
+    assert words[1:] == [0.0], "a job that says when to save"

@@ -16,7 +16,6 @@ from spotd.model import Event, S
 from spotd.observe.sweep import FRESH_S, REPEAT_S, Sweep
 from spotd.states import NodeState
 from spotd.store.base import LostDutyError, StoreUnavailableError
-from spotd.store.sql import SqlStore
 from tests.spotd.stage import Stage, job_keys
 from tests.spotd.store import build
 
@@ -203,7 +202,7 @@ def test_a_store_that_is_away_loses_no_orphans_story(
     def away(*_: object) -> None:
         raise StoreUnavailableError("away")
 
-    monkeypatch.setattr(SqlStore, "add_event", away)
+    monkeypatch.setattr(type(stage.store), "add_event", away)
     with pytest.raises(StoreUnavailableError):
         look(stage, GRACE_S)
     assert stage.alive() == []
@@ -230,7 +229,7 @@ def test_who_was_overtaken_after_the_listing_ends_nothing(
     [orphan] = orphaned(stage, "old")
     look(stage)
     stage.clock.sleep(GRACE_S)
-    store, record = stage.duty("survey:aws"), SqlStore.record_listing
+    store, record = stage.duty("survey:aws"), type(stage.store).record_listing
 
     def stand_still(*arguments: Any) -> object:
         found = record(*arguments)
@@ -239,7 +238,7 @@ def test_who_was_overtaken_after_the_listing_ends_nothing(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqlStore, "record_listing", stand_still)
+        patch.setattr(type(stage.store), "record_listing", stand_still)
         with pytest.raises(LostDutyError):
             stage.survey.sweep("aws", store)
     assert orphan in stage.alive()
@@ -284,8 +283,8 @@ def test_the_cloud_is_asked_before_the_record(
     cloud = stage.clouds["aws"]
     for what, name in (
         (cloud, "list"),
-        (SqlStore, "record_listing"),
-        (SqlStore, "asked_for"),
+        (type(stage.store), "record_listing"),
+        (type(stage.store), "asked_for"),
     ):
         real = getattr(what, name)
 

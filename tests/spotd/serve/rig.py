@@ -9,13 +9,15 @@ import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from providers.base import CapacityType, Instance, InstanceState, Leftover, LeftoverKind, Offer
+from providers.egress import first_prices
+from providers.examining import Finding, Need
 from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
@@ -27,6 +29,7 @@ from spotd.model import (
     EffectKind,
     Event,
     LeaveReason,
+    Market,
     Node,
     Outcome,
     S,
@@ -39,6 +42,7 @@ from spotd.plan import (
     OpenAttempt,
     Plan,
 )
+from spotd.reports import Shown
 from spotd.serve.api import make_app
 from spotd.serve.authority import Authority
 from spotd.serve.call import Backing, ProviderInfo
@@ -51,6 +55,7 @@ from spotd.store.sql import open_store
 from spotd.vault import JobKeys, rotate, seal_job_keys, seal_secrets, unlock
 from spotd.wire import JournalEntry
 from tests.rigs.memory import MEMORY
+from tests.rigs.tables import with_tables
 
 SPOT = Offer(
     "aws",
@@ -153,13 +158,14 @@ class Rig:
     """One daemon's API. `alerts` answers test messages; `close` ends everything."""
 
     def __init__(self) -> None:
+        self.places: dict[str, tuple[str, str]] = {}  # of stores, by what URLs begin with
         # A socket path must be short, and pytest's folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir=MEMORY or "/tmp"))
         self.socket = self.folder / "spotd.sock"
         self.clock = StoppedClock()
         self.ids = CountingIds()
         self.store: Store = open_store(
-            f"sqlite:///{self.folder / 'db.sqlite'}",
+            with_tables(self.folder / "db.sqlite"),
             now=self.clock.now_us,
             notify=lambda: None,
             deployment_factory=lambda: "d0",
@@ -169,18 +175,30 @@ class Rig:
         unlock(self.store, self.folder, {}, bytes)
         self.vault = unlock(self.store, self.folder, {}, self.ids.random_bytes)
         self.objects: ObjectStore = open_objects(f"file://{self.folder}/objects", {})
+        self.shared = True  # of that folder: these machines are processes here
         self.checkpoint_store = f"file://{self.folder}/ckpt"
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
+        self.findings: dict[str, list[Finding]] = {}
+        self.needs: Mapping[str, Sequence[Need]] = {}  # that the clouds were examined for
         self.held: list[Held] = []
         self.held_leftovers: list[HeldLeftover] = []
         self.unswept: list[str] = []
+        self.routes = {"default": ("", False)}
+        self.reports: list[Shown] = []
+        self.makers = {"aws": "aws"}
+        self.configured_images: dict[str, str] = {}
         self.authority = Authority()
         self.hosts = Hosts()
         self.visitors = Visitors(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
         stores = ("s3://ours/packages", "s3://ours/runs")
-        self.facts = {"aws": PolicyFacts("d0", ("us-east-1",), *stores)}
+        group = {"subscription_id": "s1", "resource_group": "g1"}
+        self.facts = {
+            "aws": PolicyFacts("d0", ("us-east-1",), *stores),
+            "gcp": PolicyFacts("d0", ("us-central1",), *stores, account={"project": "lab"}),
+            "azure": PolicyFacts("d0", ("eastus",), *stores, account=group),
+        }
         self.offer_them()
         self.server: Server | None = None
         self._journal: dict[str, itertools.count[int]] = {}
@@ -196,7 +214,7 @@ class Rig:
             spool_dir=self.folder / "spool",
             defaults=lambda: CheckpointDefaults(store=self.checkpoint_store),
             known=Known,
-            market=self.store.load_market,
+            market=self._market,
             providers_info=lambda: [
                 ProviderInfo("aws", "aws", False),
                 ProviderInfo("toy-gcp", "local", True),
@@ -214,7 +232,21 @@ class Rig:
             held=lambda: self.held,
             held_leftovers=lambda: self.held_leftovers,
             unswept=lambda: self.unswept,
+            is_shared=lambda _url: self.shared,
+            examine=self._examine,
+            reach_routes=lambda: self.routes,
+            live_reports=lambda: self.reports,
+            makers=lambda: self.makers,
+            configured_images=lambda: self.configured_images,
         )
+
+    def _market(self, now_us: int) -> Market:
+        found = self.store.load_market(now_us)
+        return replace(found, places=self.places, leaving=first_prices())
+
+    def _examine(self, needs: Mapping[str, Sequence[Need]]) -> Mapping[str, list[Finding]]:
+        self.needs = needs
+        return self.findings
 
     def _admit(self, node: Node, user: str, public_key: str) -> None:
         self.visitors.admit(self.store, node, user, public_key)

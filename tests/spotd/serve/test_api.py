@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import io
 import json
+import re
 import shutil
 import socket
 import threading
@@ -19,13 +20,15 @@ import uvicorn
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore, StoreConfigError, StoreDeniedError
 from providers.stores.base import StoreUnavailableError as ObjectsUnavailableError
-from spotd.cli.client import Client
+from spotd.cli.client import EXIT_CODES, Client
 from spotd.errors import ExitCode, UserError
 from spotd.model import Event, LeaveReason, Outcome
 from spotd.serve import api, packages
 from spotd.serve.api import make_app
 from spotd.store.base import StoreError, StoreUnavailableError
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig, story
+
+DIGEST = "0" * 64
 
 
 def raw(rig: Rig, verb: str, path: str, body: Any = b"") -> tuple[int, Any]:
@@ -99,6 +102,47 @@ def test_a_bug_is_a_clear_500_and_the_door_stays_open(
     assert "journalctl" in caught.value.try_
     monkeypatch.undo()
     assert client.get("/v1/health")["ok"]
+
+
+def test_what_a_user_can_do_something_about_is_told_by_every_route_and_is_no_bug(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [*ExitCode]
+
+    def refuse(*_: object) -> Any:
+        raise UserError("the store has no key", "give it one", codes[0])
+
+    async def receive(*_: object) -> Any:
+        refuse()
+
+    for table in ("PLAIN", "WAITING"):
+        rows = ((verb, path, refuse) for verb, path, _ in getattr(api, table))
+        monkeypatch.setattr(api, table, (*rows,))
+    monkeypatch.setattr(api.backup, "copy_database", refuse)
+    monkeypatch.setattr(api.checkpoints, "pull_checkpoint", refuse)
+    monkeypatch.setattr(packages, "has_package", refuse)
+    monkeypatch.setattr(packages, "receive_package", receive)
+    rig.stop()
+    rig.start()
+    statuses = {}
+    while codes:
+        for verb, path, _ in (*api.PLAIN, *api.WAITING, *api.BYTES):
+            where = re.sub(
+                r"{(\w+)}", lambda found: DIGEST if found[1] == "digest" else "gpt", path
+            )
+            status, data = raw(rig, verb, where)
+            assert 400 <= status < 500, (verb, path, data)
+            statuses[codes[0]] = status
+            if verb != "HEAD":
+                told = {"text": "the store has no key", "try": "give it one"}
+                assert {name: data["error"][name] for name in told} == told
+                code = EXIT_CODES.get(data["error"]["code"], ExitCode.FAILURE)
+                assert code in {codes[0], ExitCode.FAILURE}
+        codes.pop(0)
+    assert statuses[ExitCode.USAGE] == 400
+    assert statuses[ExitCode.NOT_FOUND] == 404
+    assert statuses[ExitCode.AUTH] == 403
+    assert statuses[ExitCode.REFUSED] == statuses[ExitCode.FAILURE] == 409
 
 
 def test_what_is_away_for_a_moment_is_asked_again(
@@ -476,6 +520,41 @@ def test_a_cloud_that_does_not_answer_is_told_by_doctor_plan_and_why(
     assert "toy-gcp: no answer for 95 s: connection refused" in why["reasons"]
 
 
+def test_a_plan_says_what_saves_cost_an_hour(rig: Rig, client: Client) -> None:
+    """Between clouds, between regions of one where no price is known, and where none is left."""
+    saves = "{engine: spotd, every: 5m, size: 100GB, store: s3://b/x}"
+    text = JOB_FILE.replace("{engine: spotd, every_steps: 100}", saves)
+    rig.places = {"s3://b": ("gcp", "us-central1")}
+    planned = client.post("/v1/plan", {"yaml": text})
+    costs = {row["key"]: row["checkpoint_usd_per_h"] for row in planned["offers"]}
+    assert planned["checkpoint_gb"] == 100
+    # $0.09 x 100 GB x 12; 5,961 parts of 16 MiB x 12 x $0.005 for a thousand.
+    assert costs[SPOT.key] == {"egress": 108.0, "requests": 0.35766}
+    kept = planned["storage"]
+    assert (kept["keep"], kept["store"], kept["region"]) == (3, "s3://b/x", "us-east1")
+    assert kept["usd_per_month"] == pytest.approx(3 * 100e9 / 2**30 * 0.020, rel=1e-4)
+    assert kept["usd_per_h"] == pytest.approx(kept["usd_per_month"] / 730, rel=1e-3)
+    assert costs[OFFERS[2].key]["egress"] == 0, "a machine of this box"
+    rig.places = {"s3://b": ("aws", "elsewhere")}
+    rows = client.post("/v1/plan", {"yaml": text})["offers"]
+    assert {r["key"]: r["checkpoint_usd_per_h"]["egress"] for r in rows}[SPOT.key] is None
+    for none, places in ((text, {"s3://b": ("", "")}), (text.replace(", size: 100GB", ""), {})):
+        rig.places = places
+        planned = client.post("/v1/plan", {"yaml": none})
+        assert planned["storage"] is None, "a server of one's own, or nobody knows how much"
+        assert {r["checkpoint_usd_per_h"]["requests"] for r in planned["offers"]} == {None}
+
+
+def test_the_size_of_a_save_is_what_the_last_job_of_that_name_saved(
+    rig: Rig, client: Client
+) -> None:
+    assert client.post("/v1/plan", {"yaml": JOB_FILE})["checkpoint_gb"] is None
+    job_id = story(rig)
+    saved = rig.store.checkpoints(job_id)[-1].bytes
+    assert saved
+    assert client.post("/v1/plan", {"yaml": JOB_FILE})["checkpoint_gb"] == saved / 1e9
+
+
 def test_doctor_reads_the_bucket_of_checkpoints() -> None:
     """The daemon reads HEAD there, with its own rights: a job's end is seen by nobody else."""
     rig = Rig()
@@ -506,6 +585,19 @@ def test_doctor_reads_the_bucket_of_checkpoints() -> None:
         assert finding()["text"] == "check the keys and the policy"
     finally:
         rig.close()
+
+
+def test_doctor_sees_a_folder_that_rented_machines_do_not_have(rig: Rig, client: Client) -> None:
+    def finding() -> dict[str, Any]:
+        checks = client.get("/v1/doctor")["checks"]
+        [found] = [check for check in checks if check["name"] == "checkpoint store"]
+        return dict(found)
+
+    assert finding()["ok"]
+    rig.shared = False
+    assert not finding()["ok"]
+    assert "is a folder, which machines of aws do not have" in finding()["text"]
+    assert "shared = true" in finding()["try"]
 
 
 def test_doctor_works_without_a_database(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spotd.cli.client import Client
 from spotd.serve.bill import OnDemand, all_reports, bill, on_demand, useful_us
 from spotd.store.base import ProgressRow, SegmentRow
-from tests.spotd.serve.rig import Rig, story
+from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, story
 
 H = 3_600_000_000
 
@@ -53,6 +53,18 @@ def test_an_unknown_launch_counts_at_its_worst_and_a_void_one_not() -> None:
     void = bill([segment(1, 2, state="void")], 2 * H)
     assert (void.spend_microusd, void.paid_us, void.estimated) == (0, 0, False)
     assert void.discount is None
+
+
+def test_prepaid_hours_are_no_cost_and_no_saving() -> None:
+    prepaid = segment(1, 4, rate=0, price_source="prepaid")
+    total = bill([segment(0, 1), prepaid], 4 * H)
+    assert (total.paid_us, total.prepaid_us) == (4 * H, 3 * H)
+    assert total.discount == bill([segment(0, 1)], 4 * H).discount
+    assert total.list_microusd == 5_000_000
+    rows = [progress(1, (1, 100), (1, 4))]
+    alone = bill([prepaid], 4 * H)
+    assert alone.discount is None
+    assert on_demand(alone, [prepaid], rows, 1) is None
 
 
 def test_replayed_steps_are_not_useful() -> None:
@@ -196,3 +208,34 @@ def test_the_saving_is_never_more_than_the_discount(
         assert instead.best_microusd <= total.best_microusd
         assert total.discount is not None
         assert 1 - total.spend_microusd / instead.list_microusd <= total.discount + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("store", "usd", "of"),
+    [
+        ("s3://runs/team", 0.138, "S3 Standard, us-east-1, 2026-08-31"),
+        ("file:///srv/runs", None, None),
+    ],
+)
+def test_kept_checkpoints_cost_by_the_month(
+    rig: Rig, client: Client, store: str, usd: float | None, of: str | None
+) -> None:
+    """Two of 3 GiB each; nothing of it is in the job's own sum."""
+    rig.checkpoint_store = store
+    cost = client.get(f"/v1/jobs/{story(rig)}/cost")
+    assert cost["kept"] == {
+        "checkpoints": 2,
+        "bytes": 6 << 30,
+        "usd_per_month": usd,
+        "price_of": of,
+    }
+
+
+def test_what_was_kept_no_longer_costs_nothing(rig: Rig, client: Client) -> None:
+    rig.checkpoint_store = "s3://runs/team"
+    text = JOB_FILE.replace("every_steps: 100", "every_steps: 100, keep: 1")
+    node = rig.launch(rig.submit(text=text, ago_s=100), SPOT, ago_s=90)
+    rig.train(node, ago_s=80, until_s=40, first=0, last=10)
+    rig.say(node, 20, "checkpoint", step=20, manifest="m20", bytes=5 << 30)
+    cost = client.get("/v1/jobs/gpt/cost")
+    assert (cost["kept"]["checkpoints"], cost["kept"]["bytes"]) == (1, 5 << 30)

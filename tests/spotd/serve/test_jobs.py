@@ -12,7 +12,7 @@ import pytest
 
 from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
-from spotd.model import Desired, Limits, Mount, Outcome
+from spotd.model import Desired, Event, Limits, Mount, Outcome, S
 from spotd.store.codec import decode_spec
 from spotd.vault import open_job_keys, open_secrets
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, story
@@ -96,6 +96,27 @@ def test_bad_submissions_store_nothing(
     assert caught.value.try_
     assert caught.value.exit_code is code
     assert rig.store.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("infra", "refused"), [("", True), ("  infra: aws\n", True), ("  infra: toy-gcp\n", False)]
+)
+def test_a_folder_keeps_nothing_of_machines_that_are_rented(
+    rig: Rig, client: Client, infra: str, *, refused: bool
+) -> None:
+    rig.shared = False
+    fields = submission(yaml=JOB_FILE.replace("run:", f"{infra}run:"))
+    if not refused:
+        assert client.post("/v1/jobs", fields)["name"]
+        return
+    with pytest.raises(UserError) as caught:
+        client.post("/v1/jobs", fields)
+    assert "is a folder, and the job may run on rented machines (aws)" in caught.value.text
+    assert "s3://" in caught.value.try_
+    assert "shared = true" in caught.value.try_
+    assert rig.store.jobs() == []
+    rig.shared = True
+    assert client.post("/v1/jobs", fields)["name"]
 
 
 def test_a_job_whose_store_the_daemon_cannot_read_is_refused(
@@ -229,6 +250,16 @@ def test_why_shows_a_decision_and_takes_none(rig: Rig, client: Client) -> None:
     assert SPOT.zone in data["reason"]
     assert rig.store.find_job(job_id) == before
     assert rig.store.job_nodes(job_id) == []
+
+
+def test_why_has_the_last_words_of_a_machine_that_did_not_come_up(rig: Rig, client: Client) -> None:
+    job_id, now_us = rig.submit(), rig.clock.now_us()
+    said = {"lines": ["[  4.2] EXT4-fs error", "[  9.1] Kernel panic"]}
+    text = "the console of n1 ended with: [  9.1] Kernel panic"
+    rig.store.add_event(job_id, Event("console", text, data={"lines": ["older"]}), now_us - 2 * S)
+    rig.store.add_event(job_id, Event("console", text, data=said), now_us - S)
+    data = client.get("/v1/jobs/gpt/why")
+    assert data["console"] == ["the console of n1 said last:", *said["lines"]]
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,29 @@ def test_filters_and_order(client: Client) -> None:
     assert (len(page["items"]), page["total"]) == (3, 8)
 
 
+def test_a_score_is_told_where_there_is_one(rig: Rig, client: Client) -> None:
+    rig.offer_them(*OFFERS, replace(FLAT, score=7, evicted_pct=10))
+    items = {item["key"]: item for item in client.get("/v1/offers")["items"]}
+    told = {key: item["placement_score"] for key, item in items.items()}
+    assert {key: score for key, score in told.items() if score is not None} == {FLAT.key: 7}
+    assert {key for key, item in items.items() if item["evicted_pct"] == 10} == {FLAT.key}
+    assert {item["evicted_pct"] for item in items.values()} == {10, None}
+
+
 def test_a_pool_as_dear_as_on_demand_is_marked(client: Client) -> None:
     items = {item["key"]: item for item in client.get("/v1/offers")["items"]}
     assert [key for key, item in items.items() if item["no_discount"]] == [FLAT.key]
     assert items[FLAT.key]["discount"] == round(1 - 52.3 / 55.04, 4)
     assert items[UNLISTED.key]["discount"] is None
     assert not items[OFFERS[1].key]["no_discount"], "on demand has no discount to lose"
+
+
+def test_what_a_gb_costs_that_leaves(client: Client) -> None:
+    items = {item["key"]: item for item in client.get("/v1/offers")["items"]}
+    assert items[SPOT.key]["egress_usd_per_gb"] == 0.09
+    assert items[SPOT.key]["storage_usd_per_gb_month"] == 0.023
+    assert items[OFFERS[2].key]["storage_usd_per_gb_month"] is None
+    assert items[OFFERS[2].key]["egress_usd_per_gb"] is None, "local: nothing leaves"
 
 
 def test_what_is_not_to_be_had_says_why(rig: Rig, client: Client) -> None:

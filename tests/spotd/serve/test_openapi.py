@@ -27,9 +27,10 @@ from spotd.serve import openapi
 from spotd.serve.api import BYTES, PLAIN, WAITING, make_app
 from spotd.serve.authority import Authority
 from spotd.serve.openapi import BODY, QUERY, describe
+from tests.rigs.examples import examples
 from tests.spotd.serve.rig import Rig, story
 
-EXAMPLES = 12
+EXAMPLES = examples(5)
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

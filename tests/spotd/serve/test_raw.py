@@ -20,9 +20,10 @@ from spotd.serve import api
 from spotd.serve.api import BYTES, PLAIN, WAITING, make_app
 from spotd.serve.authority import Authority
 from spotd.serve.openapi import BODY, QUERY
+from tests.rigs.examples import examples
 from tests.spotd.serve.rig import Rig, story
 
-EXAMPLES = 8
+EXAMPLES = examples(4)
 ROUTES = [f"{verb} {path}" for verb, path, _ in (*PLAIN, *WAITING, *BYTES)]
 NAMES = ["gpt", "aws", "A", "root", "0" * 64, "\x00", "\ud800", "a/b", "..", "%2e"]
 HEADERS = [b"content-length", b"content-type", b"transfer-encoding", b"x-forwarded-for", b"host"]

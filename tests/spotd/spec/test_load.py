@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from spotd.errors import ExitCode
-from spotd.model import CheckpointSpec, HealthSpec
+from spotd.model import CheckpointSpec
 from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
+from spotd.verdicts import HealthSpec
 
 NOW_US = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -153,17 +154,87 @@ spotd:
         "line 16: spotd.deadline: must be text, not 3 (fix: put quotes around it)",
         (
             "line 17: spotd.checkpoint.store: 'foo' is no store "
-            "(fix: write file:///folder or s3://bucket/prefix)"
+            "(fix: write file:///folder, or s3://, gs:// or az://bucket)"
         ),
         "line 17: spotd.checkpoint.engine: 'spot' is not possible (fix: use 'spotd' or 'none')",
         (
-            "line 17: spotd.checkpoint.every: 5 is not a duration "
-            "(fix: write it with a unit, like 90s, 5m or 2h)"
+            "line 17: spotd.checkpoint.every: 5 is no pause between saves "
+            "(fix: write auto, a time like 5m, or 500 steps)"
         ),
         "line 18: spotd.helth: unknown key (fix: did you mean 'health'?)",
         "line 19: spotd.candidates: must be less than or equal to 8",
         "line 20: spotd.alerts[0]: no route 'opps' is configured (fix: did you mean 'ops'?)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fast"),
+    [
+        ("run: x\nnum_nodes: 2", True),
+        ("run: x\nnum_nodes: 2\nspotd: {slow_network: true}", False),
+        ("run: x", False),
+    ],
+)
+def test_a_gang_needs_an_interconnect_unless_it_says_otherwise(text: str, fast: bool) -> None:
+    assert read(text).spec.fast_network is fast
+
+
+def test_slow_network_of_one_machine_says_nothing() -> None:
+    [warning] = [w for w in read("run: x\nspotd: {slow_network: true}").warnings if "slow" in w]
+    assert "num_nodes is 1" in warning
+
+
+@pytest.mark.parametrize(
+    ("said", "kinds", "ordered"),
+    [
+        ("block", ("block",), False),
+        ("[block, spot, on_demand]", ("block", "spot", "on_demand"), True),
+        ("[reserved]", ("reserved",), False),
+        ("[spot, spot]", ("spot",), False),
+    ],
+)
+def test_capacity_types_are_of_every_machine(
+    said: str, kinds: tuple[str, ...], ordered: bool
+) -> None:
+    text = f"resources: {{accelerators: [H100:8, A100:8]}}\nrun: x\nspotd: {{capacity: {said}}}"
+    spec = read(text).spec
+    assert {tuple(t.value for t in want.capacity_types) for want in spec.alternatives} == {kinds}
+    assert [want.accelerator for want in spec.alternatives] == ["H100", "A100"]
+    assert (spec.capacity_ordered, spec.ordered) == (ordered, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "resources: {use_spot: true}\nrun: x\nspotd: {capacity: block}",
+            (
+                "line 3: spotd.capacity: says how machines are bought, and so does use_spot "
+                "(fix: keep one)"
+            ),
+        ),
+        (
+            "resources:\n  any_of: [{use_spot: false}]\nrun: x\nspotd: {capacity: block}",
+            (
+                "line 4: spotd.capacity: says how machines are bought, and so does use_spot "
+                "(fix: keep one)"
+            ),
+        ),
+        (
+            "run: x\nspotd: {capacity: []}",
+            "line 2: spotd.capacity: the list is empty (fix: name one, or leave it out)",
+        ),
+        (
+            "run: x\nspotd: {capacity: blok}",
+            (
+                "line 2: spotd.capacity[0]: 'blok' is not possible (fix: use 'spot', 'on_demand', "
+                "'reserved' or 'block')"
+            ),
+        ),
+    ],
+)
+def test_capacity_types_that_are_none(text: str, problem: str) -> None:
+    assert refused(text) == [problem]
 
 
 def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:

@@ -252,7 +252,7 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
         ("workdir: {url: https://x/y.git, ref: main}", "a git workdir is not supported"),
         ("service: {readiness_probe: /}", "spotd trains; it does not serve"),
         ("managed_secrets: [HF_TOKEN]", "spotctl secret set NAME"),
-        ("resources: {image_id: docker:nvcr.io/x}", "containers are not supported yet"),
+        ("resources: {image_id: 'docker:nvcr.io/Upper/x'}", "is no name of an image"),
         ("resources: {infra: k8s/my/context}", "it does not run on k8s"),
     ],
 )
@@ -265,6 +265,28 @@ def test_what_would_silently_change_the_job_is_refused_with_another_way(
     assert complaint in str(problem)
     assert problem.fix
     assert problem.line == 1
+
+
+def test_a_container_may_be_named_in_place_of_a_machines_image() -> None:
+    spec = read("resources: {image_id: 'docker:nvcr.io/nvidia/pytorch:25.01-py3'}\nrun: x").spec
+    assert spec.image_id == "docker:nvcr.io/nvidia/pytorch:25.01-py3"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("envs: {SKYPILOT_DOCKER_PASSWORD: x, SKYPILOT_DOCKER_USERNAME: u}", "shown with the job"),
+        ("envs: {SKYPILOT_DOCKER_USERNAME: u}", "SKYPILOT_DOCKER_PASSWORD: is missing from the"),
+        ("secrets: {SKYPILOT_DOCKER_PASSWORD: x}", "SKYPILOT_DOCKER_USERNAME: is missing from the"),
+    ],
+)
+def test_a_registrys_login_is_whole_and_its_password_a_secret(text: str, complaint: str) -> None:
+    image = "resources: {image_id: 'docker:nvcr.io/x:1'}"
+    with pytest.raises(SpecError, match=complaint) as caught:
+        read(f"{image}\n{text}\nrun: x\n")
+    assert [bool(problem.fix) for problem in caught.value.problems] == [True]
+    whole = "envs: {SKYPILOT_DOCKER_USERNAME: u}\nsecrets: {SKYPILOT_DOCKER_PASSWORD: x}"
+    assert read(f"{image}\n{whole}\nrun: x\n").spec.secrets == ("SKYPILOT_DOCKER_PASSWORD",)
 
 
 def test_images_may_be_bound_to_a_region() -> None:

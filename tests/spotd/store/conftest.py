@@ -14,6 +14,7 @@ import pytest
 from spotd.store.base import Store
 from spotd.store.sql import SqlStore, open_store
 from tests.rigs import postgres
+from tests.rigs.tables import with_tables
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import NOW, Bell
 
@@ -38,7 +39,7 @@ def make(url: str, bell: Bell | None = None) -> SqlStore:
 
 def _database(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
     if kind == "sqlite":
-        return f"sqlite:///{folder}/spotd.db"
+        return with_tables(folder / "spotd.db")
     running: postgres.Postgres = request.getfixturevalue("server")
     return running.url(running.create("ready"))
 

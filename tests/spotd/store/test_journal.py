@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from providers.base import NoticeKind
 from spotd import wire
 from spotd.decide.health import slow
-from spotd.model import CheckpointSpec, HeadSeen, HealthSpec, NoticeSeen, S, Throughput
+from spotd.model import CheckpointSpec, HeadSeen, NoticeSeen, S, Throughput
 from spotd.states import NodeState
 from spotd.store.base import JournalBatch, Store, StoreUnavailableError
 from spotd.store.entries import APPLY
+from spotd.verdicts import HealthSpec
 from spotd.wire import JournalEntry
 from tests.spotd.store.build import (
     NOW,
@@ -51,6 +52,38 @@ def _progress(last: int, **fields: Any) -> tuple[str, dict[str, Any]]:
 
 def test_every_kind_of_the_wire_has_a_meaning() -> None:
     assert APPLY.keys() == wire.JOURNAL_KINDS
+
+
+def _image(status: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    return "image", {"status": status, "image": "r.io/x:1", **fields}
+
+
+def test_the_container_that_a_job_began_with_is_kept(store: Store) -> None:
+    placed(store)
+    first, second = (f"sha256:{str(number) * 64}" for number in (1, 2))
+    found = {"engine": "podman", "pulled": True, "seconds": 2.5}
+    begun = [_image("begin"), _image("pulling", text="copying 3 of 9")]
+    store.record_journal([said(*begun)])
+    assert store.image_digest("j1") == ""
+    again = [_image("ok", digest=digest, **found) for digest in (first, second)]
+    store.record_journal([said(*again, first=3)])
+    assert store.image_digest("j1") == first
+    assert store.image_digest("j2") == ""
+    texts = [row.event.text for row in store.events("j1")]
+    assert texts[-4:] == [
+        "the container image r.io/x:1 is brought to the machine",
+        "pulling: copying 3 of 9",
+        f"r.io/x:1 pulled in 2.5 s, for podman: {first}",
+        f"r.io/x:1 pulled in 2.5 s, for podman: {second}",
+    ]
+
+
+def test_no_digest_is_taken_over_that_is_none(store: Store) -> None:
+    placed(store)
+    entry = _image("ok", digest="latest; rm -rf /", engine="podman", pulled=True)
+    store.record_journal([said(entry, _image("??"), first=1)])
+    assert store.image_digest("j1") == ""
+    assert kinds(store)[-2:] == ["journal", "journal"]
 
 
 @pytest.mark.parametrize("version", [1, wire.WIRE_VERSION, 99])
@@ -490,6 +523,36 @@ def test_going_back_is_told(store: Store) -> None:
     assert "1500" in told.text
     assert "1719" in told.text
     assert ended.text == "training diverged for good"
+
+
+def test_what_was_foretold_at_a_notice_and_what_came_of_it(store: Store) -> None:
+    placed(store)
+    foretold = {"left_s": 118.0, "start_in_s": 42.5, "end_in_s": 99.0, "margin_s": 19.0}
+    took = {"save_s": 56.5, "flight_s": None}
+    train = {"status": "planned", "action": "train", "step": 70, **foretold, **took}
+    nothing = train | {"action": "release", "left_s": 20.0, "end_in_s": 0.0}
+    ended = {"status": "ended", "action": "save", "step": 88, "manifest": "m", "kept": True}
+    ended |= {"predicted_s": 56.5, "took_s": 54.25, "margin_s": 17.5}
+    late = ended | {"kept": False, "margin_s": -0.5, "step": 64}
+    store.record_journal([said(*(("plan", data) for data in (train, nothing, ended, late)))])
+    told = [row.event for row in store.events("j1") if row.event.kind.startswith("plan")]
+    texts = [event.text for event in told]
+    assert texts[0] == (
+        "with 118 s left at step 70 it trains on, and begins its last save in 42 s at the latest; "
+        "by what was measured that ends 19 s before the machine does"
+    )
+    assert texts[1] == (
+        "with 20 s left at step 70 it gives its last durable checkpoint away at once, for nothing "
+        "else fits"
+    )
+    released = "54.2 s after the decision to save, 56.5 s predicted,"
+    assert texts[2] == f"step 88 released {released} 17.5 s before the end"
+    assert texts[3] == (
+        f"step 64 released {released} -0.5 s before the end: what was begun was not done in time"
+    )
+    assert told[0].data == {"action": "train", **foretold, "save_s": 56.5}
+    assert told[2].data["took_s"] == 54.25
+    assert [event.severity.value for event in told] == ["info", "info", "info", "warning"]
 
 
 def test_entries_of_another_generation_or_an_unknown_node(store: Store) -> None:

@@ -72,6 +72,24 @@ def test_the_history_of_some_offers_begins_with_the_price_in_force_then(store: S
     assert store.price_history([], NOW) == []
 
 
+def test_what_somebody_mended_is_no_reason_any_more(store: Store) -> None:
+    submit(store, "waits")
+    for number, (zone, code) in enumerate(
+        (("aws-1a", "NoQuotaError"), ("aws-1b", "CapacityError"), ("gcp-1a", "NoQuotaError"))
+    ):
+        placed(store, f"j{number}", new_node(f"j{number}", offer=offer(zone)))
+        store.record_launch_refused(f"j{number}-g1-0", code, "none", Scope.REGION, NOW)
+    seen = view(store, "waits").job.notes
+    mended = [offer("aws-1a").key, offer("aws-1b").key]
+    assert store.lift_refusals("NoQuotaError", mended, NOW + S) == 1
+    left = {(r.offer_key, r.code) for r in store.load_market(NOW).refusals}
+    assert left == {(offer("aws-1b").key, "CapacityError"), (offer("gcp-1a").key, "NoQuotaError")}
+    assert view(store, "waits").job.notes == seen + 1
+    assert store.lift_refusals("NoQuotaError", mended, NOW + S) == 0
+    assert store.lift_refusals("NoQuotaError", [], NOW + S) == 0
+    assert view(store, "waits").job.notes == seen + 1, "nothing was mended: nobody is woken"
+
+
 def test_new_offers_wake_who_waits_and_nobody_else(store: Store, bell: Bell) -> None:
     waiting, paused, done = (submit(store, name) for name in ("waiting", "paused", "done"))
     placed(store, "placed")

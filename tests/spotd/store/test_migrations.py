@@ -20,6 +20,7 @@ from spotd.store.base import (
     SecretRow,
 )
 from spotd.store.engine import Database
+from spotd.store.image_records import ImageRow
 from spotd.store.version import HEAD, downgrade, upgrade
 from tests.rigs import postgres
 from tests.spotd.store.build import NOW, new_node, offer, placed, said, submission, view
@@ -66,6 +67,7 @@ def full_url(url: str) -> str:
     store.keep_secret(SecretRow("A", NOW, "ada"), b"sealed", 0)
     store.disable_user(DisabledUser("bob", -1, NOW, "ada"))
     store.add_admission("j1-g1-0", "bob", NOW)
+    store.adopt_image(ImageRow("j1-g1-0", "j1", "torch", "aws", "aws-1", "spotd-torch-1"))
     store.close()
     return url
 

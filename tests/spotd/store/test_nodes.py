@@ -103,6 +103,20 @@ def test_failures_count_in_a_row_and_per_effect(store: Store) -> None:
     assert (node(store).effect_failures, node(store).effect_error) == (0, "")
 
 
+def test_a_launch_that_answers_late_takes_no_failure_of_the_boot_back(store: Store) -> None:
+    """A listing told of the machine first. Without the failure the boot counts as in flight, and is
+    not made again for a minute."""
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    armed = {"effect": EffectKind.BOOT, "effect_armed_at_us": NOW}
+    commit(store, view(store), plan(ChangeNode(NODE, armed)))
+    store.record_effect_failed(NODE, EffectKind.BOOT, "refused", NOW + S)
+    store.record_launched(NODE, "i-1", NOW + 2 * S)
+    failed = node(store)
+    assert (failed.effect_failures, failed.effect_failed_at_us) == (1, NOW + S)
+    assert failed.launched_at_us == NOW
+
+
 def test_a_failure_counts_from_the_end_of_the_pause_that_the_cloud_asked_for(
     store: Store,
 ) -> None:
@@ -542,6 +556,15 @@ def test_nodes_are_found_by_their_ids(store: Store) -> None:
     found = store.find_nodes(["j1-g1-1", "j1-g1-0", "jnone-g1-0"])
     assert found == store.job_nodes("j1")
     assert store.find_nodes([]) == []
+
+
+def test_a_machine_keeps_the_address_of_its_network(store: Store) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    for number, (told, kept) in enumerate((("", ""), ("10.0.0.1", "10.0.0.1"), ("", "10.0.0.1"))):
+        listed = instance(node(store), private_host=told)
+        store.record_listing("aws", [listed], NOW + number * S, NOW + number * S)
+        assert node(store).private_host == kept
 
 
 def test_a_machine_is_known_by_the_key_that_its_cloud_told_first(store: Store) -> None:

@@ -6,9 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.model import Event, S, Severity
-from spotd.store.base import Store
-from tests.spotd.store.build import NOW, commit, new_node, placed, plan, said, submit, view
+from spotd.decide.cadence import Life
+from spotd.model import Event, LeaveReason, S, Severity
+from spotd.states import NodeState
+from spotd.store.base import RouteRow, Store
+from tests.spotd.store.build import (
+    NOW,
+    commit,
+    move,
+    new_node,
+    offer,
+    placed,
+    plan,
+    said,
+    submit,
+    view,
+)
 
 NODE = "j1-g1-0"
 
@@ -92,6 +105,21 @@ def test_what_is_repeated_while_its_message_is_on_its_way_is_told_as_well(store:
     assert store.due_alerts(NOW + 99 * S, 9) == []
 
 
+def test_what_became_of_the_alerts_of_a_route(store: Store) -> None:
+    assert store.route_rows() == []
+    submit(store)
+    for turn in range(3):
+        store.add_event("j1", _alert(f"k{turn}"), NOW + turn * S)
+    first, second, third = store.due_alerts(NOW + 9 * S, 9)
+    [row] = store.route_rows()
+    assert row == RouteRow(first.route, 0, 3, NOW, "")
+    store.mark_alerts([first], NOW + 10 * S, 0, "")
+    store.mark_alerts([second], NOW + 11 * S, 0, "below the route's min_severity")
+    store.mark_alerts([third], 0, NOW + 30 * S, "429")
+    [row] = store.route_rows()
+    assert row == RouteRow(first.route, NOW + 10 * S, 1, NOW + 2 * S, "429")
+
+
 def test_the_latest_time_that_a_daemon_had_is_known(store: Store) -> None:
     """What it held and what it did must not lie in the future of the next one."""
     assert store.newest_us() == 0
@@ -149,3 +177,34 @@ def test_text_that_no_database_can_store_is_cleaned(store: Store) -> None:
     store.add_event("j1", Event("x", "a\x00b\ud800c ☃", data={"k": "\x00"}), NOW)
     assert store.events("j1")[-1].event.text == "ab?c ☃"
     assert store.events("j1")[-1].event.data == {"k": "\x00"}
+
+
+def test_the_image_that_an_unfinished_job_began_with_is_not_dropped(store: Store) -> None:
+    submit(store)
+    digest = f"sha256:{'1' * 64}"
+    store.add_event("j1", Event("image_found", "pulled", data={"digest": digest}), NOW)
+    store.add_event("j1", Event("image", "it begins"), NOW)
+    assert store.prune(NOW + S) > 0
+    assert store.image_digest("j1") == digest
+    assert [row.event.kind for row in store.events("j1")] == ["image_found"]
+
+
+def test_how_long_machines_lived_and_how_many_were_taken(store: Store) -> None:
+    """One that was taken away after 10 s, one that lives on and was heard after 4 s, one that never
+    was, and one of another offer that its job was done with."""
+    for job in ("j1", "j2", "j3"):
+        placed(store, job)
+    other = offer("aws-1b")
+    placed(store, "j4", new_node("j4", offer=other))
+    for job in ("j1", "j2", "j4"):
+        store.record_launched(f"{job}-g1-0", f"i-{job}", NOW)
+        move(store, f"{job}-g1-0", NodeState.BOOTING)
+    for job, reason, after_s in (("j1", LeaveReason.PREEMPTED, 10), ("j4", LeaveReason.DONE, 7)):
+        left = {"leave_reason": reason, "left_at_us": NOW + after_s * S}
+        move(store, f"{job}-g1-0", NodeState.TERMINATING, **left)
+    store.record_heard({"j2-g1-0": NOW + 4 * S})
+    key = offer().key
+    assert store.lives(0) == [Life(key, 14 * S, 1), Life(other.key, 7 * S, 0)]
+    assert store.lives(NOW + 2 * S) == [Life(key, 10 * S, 1), Life(other.key, 5 * S, 0)]
+    assert store.lives(NOW + 8 * S) == [Life(key, 2 * S, 1)]
+    assert store.lives(NOW + 20 * S) == []

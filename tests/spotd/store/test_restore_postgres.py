@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sqlalchemy import inspect, text
 
 from spotd.model import S
+from spotd.store import schema
 from spotd.store.backup import back_up, restore
 from spotd.store.base import StoreError
 from spotd.store.engine import Database
@@ -109,11 +110,12 @@ def test_a_backup_that_names_two_schemas_or_none_is_refused(
 ) -> None:
     back_up(url, file, NOW)
     dump = file.read_bytes()
-    row = b"(version_num) FROM stdin;\n0013\n"
+    newest = schema.REVISIONS[-1]
+    row = f"(version_num) FROM stdin;\n{newest}\n".encode()
     assert dump.count(row) == 1
     dump = dump[: dump.index(SEAL)]
     file.write_bytes(dump.replace(row, row + b"0012\n"))
-    with pytest.raises(StoreError, match=r"names 0013 and 0012 as its schema"):
+    with pytest.raises(StoreError, match=rf"names {newest} and 0012 as its schema"):
         restore(target, file, NOW)
     file.write_bytes(dump.replace(row, b"(version_num) FROM stdin;\n"))
     with pytest.raises(StoreError, match=r"the backup of a database that held nothing"):

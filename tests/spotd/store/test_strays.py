@@ -54,6 +54,20 @@ def test_a_renewal_is_kept_and_an_older_one_changes_nothing(store: Store) -> Non
     assert view(store).job.notes == notes, "no reason to decide anything"
 
 
+def test_what_a_machine_was_lent_is_kept_and_what_ends_earlier_changes_nothing(
+    store: Store,
+) -> None:
+    placed(store)
+    notes = view(store).job.notes
+    store.record_lent(NODE, NOW + 1, NOW + 9 * S)
+    store.record_lent(NODE, NOW + 2, NOW + 8 * S)
+    store.record_lent("nobody", NOW, NOW + S)
+    assert (node(store).lent_at_us, node(store).lent_until_us) == (NOW + 1, NOW + 9 * S)
+    store.record_lent(NODE, NOW + 3, NOW + 10 * S)
+    assert (node(store).lent_at_us, node(store).lent_until_us) == (NOW + 3, NOW + 10 * S)
+    assert view(store).job.notes == notes, "no reason to decide anything"
+
+
 def test_what_became_of_the_disks_is_kept(store: Store) -> None:
     placed(store)
     done = {"what": ["workdir", "packages"], "how": "removed", "left_mounts": ["/b"], "failed": 1}

@@ -76,7 +76,7 @@ class Node:
         for follower in self.followers:
             follower.close()
         self.kill_agent()
-        for name in ("setup", "run"):
+        for name in ("setup", "run", "saver"):
             pids = self.pids(name)
             if pids is not None:
                 kill_tree(pids.keeper.pid, pids.program.pid)

@@ -12,7 +12,7 @@ import pytest
 from spotd import wire
 from spotd.wire import AgentConfig, Here
 from tests.trainer.agent.node import Node, is_running, wait_until
-from trainer.agent.deadman import SLACK_SHARE, Deadman, power_off
+from trainer.agent.deadman import BOOKED_SLACK_S, SLACK_SHARE, Deadman, power_off
 from trainer.agent.drain import FINAL_S, Policy
 
 DAY_S = 86_400.0
@@ -98,6 +98,18 @@ def test_a_cloud_that_ends_the_machine_in_any_case_finds_it_saved() -> None:
     found.hear(DAY_S, 71 * HOUR_S)
     assert found.due(SCRIPT, 3 * DAY_S - DAY_S * SLACK_SHARE - SCRIPT.wanted_s, idle=False)
     assert "the cloud ends this machine" in found.reason(71 * HOUR_S)
+
+
+@pytest.mark.parametrize("time_s", [DAY_S, 30 * DAY_S])
+def test_booked_time_is_used_to_its_end_and_all_is_saved_by_then(time_s: float) -> None:
+    """However long the machine could go on alone: what is booked is paid for."""
+    times = {"unattended_s": time_s, "left_s": time_s, "ends_s": 2 * HOUR_S}
+    found = Deadman(AgentConfig("d", "j", 1, 0, "t", "none", **times), 0.0)
+    last_s = 2 * HOUR_S - BOOKED_SLACK_S - SCRIPT.wanted_s
+    found.hear(time_s, HOUR_S)
+    assert not found.due(SCRIPT, last_s - 1, idle=False)
+    assert found.due(SCRIPT, last_s, idle=False)
+    assert "booked" in found.reason(last_s)
 
 
 def test_no_word_takes_time_away() -> None:

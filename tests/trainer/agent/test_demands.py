@@ -42,6 +42,7 @@ def test_the_flag_says_what_is_left_at_this_moment(tmp_path: Path) -> None:
         "reason": "",
         "claim": CLAIM_AFTER_RELEASE,
         "claim_deadline_s": 30.0,
+        "ranks": True,
     }
     demands.stopping = Stopping("why", asked_at=130.0, kill_at=150.0, gentle=True)
     flag = demands.flag(140.0)

@@ -17,6 +17,7 @@ from tests.trainer.agent.node import Node, wait_until
 from trainer.agent.demands import Demands
 from trainer.agent.hanging import GLANCE_S, LEAST_S, MIN_REPORTS, StepWatch
 from trainer.agent.pace import Pace
+from trainer.agent.ranks import Ranks
 from trainer.agent.recall import Recall
 
 PYTHON = shlex.quote(sys.executable)
@@ -87,6 +88,63 @@ def test_a_program_that_begins_again_is_left_alone_until_its_first_step() -> Non
     assert silent_until(watch, 20_000.0, begin_s=10_000.0) == 10_000.0 + LEAST_S
 
 
+def test_one_rank_that_makes_no_step_hangs_whatever_the_others_say() -> None:
+    watch = watch_of(1.0)
+    for second in range(int(LEAST_S)):
+        assert not watch.look(float(second))
+        watch.hear(stepped=True)
+        watch.hear_rank(0, second, float(second))
+        watch.hear_rank(1, min(second, 7), float(second))
+    assert silent_until(watch, LEAST_S + 20.0, begin_s=LEAST_S) == pytest.approx(
+        LEAST_S + 7.0, abs=1
+    )
+    assert watch.ranks.text == "rank 1 after step 7 and rank 0 after step 119"
+
+
+def test_the_others_wait_for_one_that_is_busy() -> None:
+    watch = watch_of(1.0)
+    watch.hear_rank(0, 5, 0.0)
+    watch.hear_rank(1, 5, 0.0)
+    watch.excuse(600.0)
+    assert silent_until(watch, 590.0) is None
+    watch.hear(stepped=False)  # it is done, and none of them has made a step since
+    assert silent_until(watch, 2000.0, begin_s=590.0) == pytest.approx(590.0 + LEAST_S, abs=1)
+
+
+def test_a_rank_that_has_ended_is_not_waited_for() -> None:
+    watch = watch_of(1.0)
+    watch.hear_rank(1, 5, 0.0)
+    watch.ranks.leave(1)
+    for second in range(300):
+        watch.hear(stepped=True)
+        assert not watch.look(float(second))
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ({}, ""),
+        ({3: 7}, ""),
+        ({0: 7, 1: 7}, "all 2 ranks stopped after step 7"),
+        ({0: 8, 1: 8, 2: 7, 3: 8}, "rank 2 after step 7 and ranks 0, 1, 3 after step 8"),
+        ({n: 8 + n // 9 for n in range(10)}, "9 ranks after step 8 and rank 9 after step 9"),
+    ],
+)
+def test_who_stopped_where(steps: dict[int, int], text: str) -> None:
+    ranks = Ranks()
+    for rank, step in steps.items():
+        ranks.hear(rank, step, 0.0)
+    assert ranks.text == text
+
+
+def test_how_long_a_step_takes_is_known_from_the_second_word_on() -> None:
+    ranks = Ranks()
+    assert ranks.hear(0, 100, 1.0) is None
+    assert ranks.hear(0, 104, 3.0) == 0.5
+    assert ranks.hear(0, 104, 9.0) is None, "no step"
+    assert ranks.hear(0, 3, 10.0) is None, "it began again"
+
+
 # --- a real agent
 
 
@@ -102,6 +160,60 @@ def test_a_program_that_hangs_begins_again_once(node: Node) -> None:
     assert node.kinds().count(wire.STARTED) == 2
     stacks = re.findall(r'File ".*worker\.py", line \d+ in hang', node.log())
     assert len(stacks) == 2, "where it hangs is in its log"
+
+
+def test_the_rank_that_hangs_is_named_with_the_function_it_hangs_in(node: Node) -> None:
+    """Rank 0 goes on stepping; the stacks of both are taken before either is ended."""
+    node.environ["SPOTD_HANG_S"] = "3"
+    node.run()
+    both = f"RANK=0 {WORKER} --rank 0 & RANK=1 {WORKER} --rank 1 --hang-at 150 & wait"
+    node.start(run=both, engine="spotd", progress_every_s=0.0)
+    unwell = node.wait_for(wire.UNWELL, 60.0)
+    data = unwell.data
+    assert (data["what"], data["stacks"], data["ranks"]["1"]) == ("hung", 2, 150)
+    assert "rank 1 after step 150 and rank 0 after step" in data["text"]
+    first, second = data["dumps"]
+    assert [(one["rank"], one["how"]) for one in data["dumps"]] == [
+        (0, "faulthandler"),
+        (1, "faulthandler"),
+    ]
+    assert re.search(r'File ".*worker\.py", line \d+ in hang', second["text"])
+    assert "in hang" not in first["text"]
+    assert "in main" in first["text"]
+
+
+def test_a_program_that_goes_on_while_it_is_looked_at_is_not_ended(
+    node: Node, tmp_path: Path
+) -> None:
+    """The look itself may take seconds, and may be what wakes it."""
+    goes_on = tmp_path / "goes-on"
+    spy = tmp_path / "py-spy"
+    spy.write_text(f"#!/bin/sh\ntouch {goes_on}\nsleep 1\necho stacks\n")
+    spy.chmod(0o700)
+    node.environ |= {"SPOTD_HANG_S": "2", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    node.run()
+    node.start(run=f"{WORKER} --hang-at 5 --until {goes_on}", engine="spotd", progress_every_s=0.0)
+    warning = node.wait_for(wire.WARNING, 60.0)
+    assert warning.data["text"].startswith("no step for 2 s after step 5")
+    assert warning.data["text"].endswith("; then it went on")
+    assert node.is_program_alive()
+    assert wire.UNWELL not in node.kinds()
+
+
+def test_a_machine_without_rank_0_tells_and_ends_nobody(node: Node) -> None:
+    """Rank 0 may be at something that takes long, of which nobody here has heard."""
+    node.environ["SPOTD_HANG_S"] = "3"
+    node.rank = 1
+    node.run()
+    run = f"RANK=4 {WORKER} --rank 4 --hang-at 250"
+    node.start(run=run, engine="spotd", progress_every_s=0.0, num_nodes=2)
+    warning = node.wait_for(wire.WARNING, 60.0)
+    assert warning.data["verdict"] == "hung_here"
+    (stacks,) = warning.data["about"]["stacks"]
+    assert stacks["rank"] == 4
+    assert "in hang" in stacks["text"]
+    assert node.is_program_alive()
+    assert wire.UNWELL not in node.kinds()
 
 
 def test_ranks_on_several_machines_do_not_begin_again_one_by_one(node: Node) -> None:
@@ -149,7 +261,6 @@ def test_training_whose_ranks_wait_for_one_another_goes_on_after_it(
     node: Node, tmp_path: Path
 ) -> None:
     """Real ranks in a real collective: one is frozen, and the other waits for it for ever."""
-    pytest.importorskip("torch")
     data = tmp_path / "text"
     data.write_text("the quick brown fox jumps over the lazy dog\n" * 200)
     torchrun = Path(sys.executable).with_name("torchrun")

@@ -64,7 +64,7 @@ class Overtaken:
 
     @property
     def lines(self) -> int:
-        return self._agent._link.connected
+        return self._agent._link.open
 
     def say(self, *kinds: str, exit_code: int) -> None:
         """The program's last words, of rank 0."""
@@ -159,16 +159,16 @@ def test_the_end_waits_for_the_last_words(
 def test_words_that_come_while_the_agent_looks_count_too(
     overtaken: Overtaken, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connected = WorkerLink.connected.fget
-    assert connected is not None
+    still_open = WorkerLink.open.fget
+    assert still_open is not None
 
     def hang_up_now(link: WorkerLink) -> int:
         held.set()
-        wait_until("the line to end", lambda: not connected(link))
+        wait_until("the line to end", lambda: not still_open(link))
         return 0
 
     overtaken.say(exit_code=wire.EXIT_FENCED)
-    monkeypatch.setattr(WorkerLink, "connected", property(hang_up_now))
+    monkeypatch.setattr(WorkerLink, "open", property(hang_up_now))
     overtaken.look()
     assert overtaken.node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FENCED
 

@@ -166,6 +166,24 @@ def test_a_measured_save_moves_the_latest_safe_moment(node: Node) -> None:
     assert node.log().count("save") == 2, "one asked for, one at once because it fits"
 
 
+def test_a_program_that_plans_its_last_save_is_left_to_it_and_then_held_to_it(node: Node) -> None:
+    """By itself the agent would ask for the stop 4.3 s before the end, and for one that has planned
+    3 s before. The program begins 3.5 s before, and no line of its script begins after it."""
+    with serve_metadata("azure") as service:
+        node = replace(node, watcher="azure", metadata_base=service.url)
+        with node:
+            node.train_and_save(f"{WORKER} --save-s 1.0 --plan-s 2.5\necho another line")
+            deadline_us = in_us(11.0) // 1_000_000 * 1_000_000
+            service.publish("preempt", deadline_us)
+            exited = node.wait_for(wire.EXITED)
+    leaves = [entry for entry in node.entries(wire.PLAN) if entry.data["action"] == "save"]
+    stop = node.entries(wire.DRAINING)[-1]
+    assert stop.data["reason"] == "its own plan for the notice: save"
+    assert 2.9 < (deadline_us - leaves[0].at_us) / 1e6 <= 3.6
+    assert exited.data["ranks"]["worker0"] == wire.EXIT_RELEASED
+    assert "another line" not in node.log()
+
+
 @pytest.mark.req("PRE-05")
 def test_a_slow_step_is_finished_and_saved_before_the_deadline(node: Node) -> None:
     """Asked 2.2 s before the end, which a quick save takes, its step would never end."""

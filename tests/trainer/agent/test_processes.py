@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.agent.node import is_running, wait_until
+from trainer.agent import processes
 from trainer.agent.processes import (
     Process,
     descendants,
@@ -216,6 +217,36 @@ def test_what_belongs_to_another_user_does_not_save_the_rest(
         finally:
             monkeypatch.undo()
             send_signal(foreign, signal.SIGKILL)
+
+
+def test_what_is_roots_is_signalled_and_looked_at_through_sudo(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a container of docker's, on a machine where the agent's user may become root."""
+    log = tmp_path / "log"
+    sudo = tmp_path / "sudo"
+    pipe = '[ "$1" = readlink ] && echo "pipe:[1]" && exit'
+    sudo.write_text(f'#!/bin/sh\necho "$*" >>{log}\nshift\n{pipe}\nexec "$@"\n')
+    sudo.chmod(0o755)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("not yours")
+
+    with started("sleep", "1000") as process:
+        asleep = identify(process.pid)
+        assert asleep is not None
+        monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+        monkeypatch.setattr(Path, "readlink", refuse)
+        assert not send_signal(asleep, signal.SIGTERM), "root has nobody to ask"
+        assert not processes._reads_pipe(process.pid)
+        monkeypatch.setattr(os, "getuid", lambda: 1000)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        assert processes._reads_pipe(process.pid)
+        assert send_signal(asleep, signal.SIGTERM)
+        assert process.wait(20) == -signal.SIGTERM
+    monkeypatch.undo()
+    asked = [f"-n readlink /proc/{process.pid}/fd/0", f"-n kill -s 15 -- {asleep.pid}"]
+    assert log.read_text().splitlines() == asked
 
 
 def test_a_script_that_is_long_gone_is_not_killed_by_its_numbers(tmp_path: Path) -> None:

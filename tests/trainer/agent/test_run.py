@@ -250,3 +250,23 @@ def test_a_missing_package_fails_setup_with_a_reason(node: Node) -> None:
     failed = node.wait_for(wire.SETUP).data
     assert failed["status"] == "failed"
     assert "put it first" in failed["tail"]
+
+
+def test_a_bake_is_over_when_setup_is_done(node: Node) -> None:
+    """Nothing is claimed, run or saved: whatever the store, and the engine."""
+    node.run()
+    node.start(setup="echo installed", run="echo trained", bake=True, store_url="")
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
+    assert node.kinds() == [wire.HELLO, wire.SETUP, wire.SETUP, wire.EXITED]
+    assert node.head() is None
+    assert "trained" not in "".join(path.read_text() for path in node.places.logs.iterdir())
+
+
+def test_a_bake_whose_setup_fails_is_not_done(node: Node) -> None:
+    node.run()
+    node.start(setup="exit 3", run="", bake=True, store_url="")
+    failed = [node.wait_for(wire.SETUP), *node.entries(wire.SETUP)][-1]
+    while failed.data["status"] != "failed":
+        failed = node.entries(wire.SETUP)[-1]
+    assert failed.data["code"] == 3
+    assert wire.EXITED not in node.kinds()

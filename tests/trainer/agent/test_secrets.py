@@ -77,6 +77,8 @@ def test_the_store_s_keys_are_kept_like_secrets(node: Node) -> None:
 def test_what_is_no_secret_of_the_store_is_not_masked(node: Node) -> None:
     node.run()
     options = {"region": "us-east-1", "allow_http": "true", "endpoint": "http://store"}
+    options |= {"identity": "aws", "service_account": "spotd@lab", "pool": "projects/1/pool"}
+    options |= {"tenant": "a tenant", "application": "an app", "account": "runs"}
     node.start(
         run='echo "compile=true zone us-east-1a"; echo "$SPOTD_STORE_OPTIONS"; exit 3',
         store_url="s3://bucket/prefix",
@@ -85,7 +87,8 @@ def test_what_is_no_secret_of_the_store_is_not_masked(node: Node) -> None:
     )
     node.wait_for(wire.EXITED)
     assert node.log().startswith("compile=true zone us-east-1a\n")
-    assert '"endpoint": "http://store"' in node.log()
+    for name, value in options.items():
+        assert f'"{name}": "{value}"' in node.log()
     assert KEY not in node.log()
     assert "AKIA0815" not in node.log()
 

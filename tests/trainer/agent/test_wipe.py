@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from spotd import wire
 from tests.trainer.agent.node import Node, is_running, wait_until
+from trainer.agent import agent, leaving
 from trainer.agent import wipe as wiping
 from trainer.agent.places import Places
 from trainer.agent.wipe import wipe
@@ -94,7 +98,7 @@ def test_what_cannot_be_removed_is_counted(places: Places, monkeypatch: pytest.M
 
 
 def test_the_system_table_of_mounts_can_be_read() -> None:
-    assert Path("/proc") in wiping._mounts()
+    assert Path("/proc") in wiping.mounts_seen()
 
 
 # --- a real agent
@@ -116,6 +120,65 @@ def test_a_job_that_ended_leaves_nothing_unless_somebody_may_want_to_look(
         node.live_on(0.5)
         assert wire.WIPED not in node.kinds()
         assert (node.places.workdir / "made-here").exists()
+
+
+def test_what_a_container_still_writes_is_wiped_too(node: Node, tmp_path: Path) -> None:
+    """Its root's files are ours to remove only once the engine has removed it."""
+    engine = tmp_path / "engine"
+    late = node.places.workdir / "late"
+    engine.write_text(f"#!/bin/sh\nsleep 1; echo secret >{late}\n")
+    engine.chmod(0o755)
+    node.wipe = True
+    node.run()
+    node.places.container.write_text(json.dumps([str(engine)]))
+    node.start(run="true")
+    said = node.wait_for(wire.WIPED)
+    assert not node.places.container.exists(), "it was removed before"
+    assert said.data["failed"] == 0
+    assert not node.places.workdir.exists()
+
+
+def test_an_agent_that_is_told_to_leave_wipes_first(node: Node, tmp_path: Path) -> None:
+    """The removal takes longer than an agent lingers that is told to."""
+    engine = tmp_path / "engine"
+    engine.write_text(f"#!/bin/sh\nsleep {agent.LINGER_STOPPED_S + 2}\n")
+    engine.chmod(0o755)
+    node.wipe = True
+    node.run()
+    node.places.container.write_text(json.dumps([str(engine)]))
+    node.start(run="true")
+    node.wait_for(wire.EXITED)
+    pid = node.agent_pid
+    node.send("stop")
+    assert wire.WIPED not in node.kinds()
+    assert node.wait_for(wire.WIPED).data["failed"] == 0
+    assert not node.places.workdir.exists()
+    wait_until("the agent has left", lambda: not is_running(pid))
+
+
+def test_a_wipe_that_is_cut_short_is_not_on_record(node: Node, tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    engine.write_text("#!/bin/sh\nsleep 20\n")
+    engine.chmod(0o755)
+    node.wipe = True
+    node.run()
+    node.places.container.write_text(json.dumps([str(engine)]))
+    node.start(run="true")
+    node.wait_for(wire.EXITED)
+    node.kill_agent(signal.SIGTERM)
+    assert wire.WIPED not in node.kinds()
+
+
+def test_an_engine_that_hangs_keeps_nobody_from_wiping(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "REMOVAL_S", 0.2)
+    places = node.places
+    places.memory.mkdir(parents=True, exist_ok=True)
+    places.container.write_text("[]")
+    started = time.monotonic()
+    leaving.await_removal(places)
+    assert 0.2 <= time.monotonic() - started < 5
 
 
 def test_a_machine_that_switches_itself_off_leaves_nothing(node: Node, tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """A training program that speaks over the link, for tests of the agent. Not a test itself.
 
-    worker.py [--deaf] [--save-s S] [--step-s S] [--steps N] [--hang-at N] [--busy-s S]
+    worker.py [--deaf] [--save-s S] [--step-s S] [--steps N] [--rank N]
+              [--hang-at N] [--busy-s S] [--until FILE] [--plan-s S]
 
-`--deaf` ignores the flag and SIGTERM. `--hang-at` makes no step after that one; `--busy-s` says so
-before. Every line that it prints begins with what it is about.
+`--deaf` ignores the flag and SIGTERM. `--hang-at` makes no step after that one, or none until there
+is a FILE; `--busy-s` says so before. With `--rank` it tells of its steps as one of several ranks,
+of which the first alone reports. `--plan-s` plans for a notice: it says that it trains on, and so
+long before the end that it saves. Every line that it prints begins with what it is about.
 """
 
 from __future__ import annotations
@@ -15,9 +18,21 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 from spotd import wire
 from trainer.link import Link
+
+
+def plan(link: Link, plan_s: float, planned: str) -> str:
+    """What it has said of a notice by now."""
+    notice = link.flag.notice
+    if not plan_s or notice is None:
+        return planned
+    action = "save" if notice - time.monotonic() <= plan_s else "train"
+    if action != planned:
+        link.send(wire.PLAN, {"status": "planned", "action": action})
+    return action
 
 
 def main() -> int:
@@ -28,22 +43,29 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--hang-at", type=int, default=0)
     parser.add_argument("--busy-s", type=float, default=0.0)
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--until", type=Path)
+    parser.add_argument("--plan-s", type=float, default=0.0)
     args = parser.parse_args()
     faulthandler.register(signal.SIGUSR2)
     termed: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: termed.append(number))
-    link = Link.connect(os.environ)
+    link = Link.connect(os.environ, args.rank or 0)
     link.send(wire.READY, {})
     link.wait_flag(5.0)
     print("claim", *link.claim_of(), flush=True)
     link.send(wire.CLAIMED, {"step": 0, "manifest": ""})
-    saves = 0
+    saves, planned = 0, ""
     for step in range(1, args.steps + 1):
         time.sleep(args.step_s)
         progress = {"from_step": step, "to_step": step, "losses": [0.5], "busy_s": args.step_s}
-        link.send(wire.PROGRESS, progress)
+        if not args.rank:
+            link.send(wire.PROGRESS, progress)
+        if args.rank is not None:
+            link.at(step)
         if step == args.hang_at:
-            hang(link, args.busy_s)
+            hang(link, args.busy_s, args.until)
+        planned = plan(link, args.plan_s, planned)
         if link.flag.save > saves:
             saves = link.flag.save
             print("save", saves, flush=True)
@@ -63,10 +85,14 @@ def main() -> int:
     return 0
 
 
-def hang(link: Link, busy_s: float) -> None:
+def hang(link: Link, busy_s: float, until: Path | None) -> None:
     if busy_s:
         link.excuse(busy_s)
     print("hangs", flush=True)
+    if until is not None:
+        while not until.exists():
+            time.sleep(0.01)
+        return
     threading.Event().wait()
 
 

@@ -65,9 +65,12 @@ resource "aws_iam_role_policy" "spotd_control_0123456789ab" {
         "ec2:DescribeAvailabilityZones",
         "ec2:DescribeCapacityReservations",
         "servicequotas:GetServiceQuota",
+        "ec2:GetSpotPlacementScores",
         "ec2:DescribeVolumes",
         "ec2:DescribeNetworkInterfaces",
-        "ec2:DescribeAddresses"
+        "ec2:DescribeAddresses",
+        "ec2:DescribePlacementGroups",
+        "ec2:DescribeSnapshots"
       ],
       "Resource": [
         "*"
@@ -168,11 +171,51 @@ resource "aws_iam_role_policy" "spotd_control_0123456789ab" {
         "arn:aws:ec2:*:*:instance/*",
         "arn:aws:ec2:*:*:volume/*",
         "arn:aws:ec2:*:*:network-interface/*",
-        "arn:aws:ec2:*:*:spot-instances-request/*"
+        "arn:aws:ec2:*:*:spot-instances-request/*",
+        "arn:aws:ec2:*::image/*",
+        "arn:aws:ec2:*::snapshot/*"
       ],
       "Condition": {
         "StringEquals": {
-          "ec2:CreateAction": "RunInstances",
+          "ec2:CreateAction": [
+            "RunInstances",
+            "CreateImage"
+          ],
+          "aws:RequestTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "GroupGangs",
+      "Effect": "Allow",
+      "Action": [
+        "ec2:CreatePlacementGroup"
+      ],
+      "Resource": [
+        "arn:aws:ec2:*:*:placement-group/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:RequestTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "TagGroups",
+      "Effect": "Allow",
+      "Action": [
+        "ec2:CreateTags"
+      ],
+      "Resource": [
+        "arn:aws:ec2:*:*:placement-group/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "ec2:CreateAction": "CreatePlacementGroup",
           "aws:RequestTag/spotd-deployment": "0123456789ab"
         }
       }
@@ -224,17 +267,14 @@ resource "aws_iam_role_policy" "spotd_control_0123456789ab" {
       }
     },
     {
-      "Sid": "DiscardOwn",
+      "Sid": "ReadOwn",
       "Effect": "Allow",
       "Action": [
-        "ec2:DeleteVolume",
-        "ec2:DeleteNetworkInterface",
-        "ec2:ReleaseAddress"
+        "ec2:GetConsoleOutput",
+        "ec2:CreateImage"
       ],
       "Resource": [
-        "arn:aws:ec2:*:*:volume/*",
-        "arn:aws:ec2:*:*:network-interface/*",
-        "arn:aws:ec2:*:*:elastic-ip/*"
+        "arn:aws:ec2:*:*:instance/*"
       ],
       "Condition": {
         "StringEquals": {
@@ -243,6 +283,55 @@ resource "aws_iam_role_policy" "spotd_control_0123456789ab" {
             "eu-north-1"
           ],
           "aws:ResourceTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "DiscardOwn",
+      "Effect": "Allow",
+      "Action": [
+        "ec2:DeleteVolume",
+        "ec2:DeleteNetworkInterface",
+        "ec2:ReleaseAddress",
+        "ec2:DeletePlacementGroup",
+        "ec2:DeregisterImage",
+        "ec2:DeleteSnapshot"
+      ],
+      "Resource": [
+        "arn:aws:ec2:*:*:volume/*",
+        "arn:aws:ec2:*:*:network-interface/*",
+        "arn:aws:ec2:*:*:elastic-ip/*",
+        "arn:aws:ec2:*:*:placement-group/*",
+        "arn:aws:ec2:*::image/*",
+        "arn:aws:ec2:*::snapshot/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:ResourceTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "MakeTaggedImages",
+      "Effect": "Allow",
+      "Action": [
+        "ec2:CreateImage"
+      ],
+      "Resource": [
+        "arn:aws:ec2:*::image/*",
+        "arn:aws:ec2:*::snapshot/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:RequestTag/spotd-deployment": "0123456789ab"
         }
       }
     },
@@ -333,6 +422,156 @@ resource "aws_iam_role_policy" "spotd_control_0123456789ab" {
           "s3:prefix": [
             "team/*"
           ]
+        }
+      }
+    }
+  ]
+}
+JSON
+}
+
+resource "aws_iam_role_policy" "spotd_rehearse_0123456789ab" {
+  provider = aws.us_east_1
+  name = "spotd-rehearse-0123456789ab"
+  role = aws_iam_role.spotd_control_0123456789ab.name
+  policy = <<-JSON
+{
+  "Version": "2012-10-17",
+  "Statement": [
+    {
+      "Sid": "UseInterruptions",
+      "Effect": "Allow",
+      "Action": [
+        "fis:CreateExperimentTemplate"
+      ],
+      "Resource": [
+        "arn:aws:fis:*:*:action/aws:ec2:send-spot-instance-interruptions"
+      ]
+    },
+    {
+      "Sid": "MakeTemplates",
+      "Effect": "Allow",
+      "Action": [
+        "fis:CreateExperimentTemplate"
+      ],
+      "Resource": [
+        "arn:aws:fis:*:*:experiment-template/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:RequestTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "BeginExperiments",
+      "Effect": "Allow",
+      "Action": [
+        "fis:StartExperiment"
+      ],
+      "Resource": [
+        "arn:aws:fis:*:*:experiment/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:RequestTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "TagExperiments",
+      "Effect": "Allow",
+      "Action": [
+        "fis:TagResource"
+      ],
+      "Resource": [
+        "arn:aws:fis:*:*:experiment-template/*",
+        "arn:aws:fis:*:*:experiment/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:RequestTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "UseOwnTemplates",
+      "Effect": "Allow",
+      "Action": [
+        "fis:StartExperiment",
+        "fis:DeleteExperimentTemplate"
+      ],
+      "Resource": [
+        "arn:aws:fis:*:*:experiment-template/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:ResourceTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "LookAtExperiments",
+      "Effect": "Allow",
+      "Action": [
+        "fis:GetExperiment"
+      ],
+      "Resource": [
+        "arn:aws:fis:*:*:experiment/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:ResourceTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    },
+    {
+      "Sid": "HandOutTheRoleOfExperiments",
+      "Effect": "Allow",
+      "Action": [
+        "iam:PassRole"
+      ],
+      "Resource": [
+        "arn:aws:iam::*:role/spotd-interrupt-0123456789ab"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "iam:PassedToService": "fis.amazonaws.com"
+        }
+      }
+    },
+    {
+      "Sid": "MakeTheRoleOfFis",
+      "Effect": "Allow",
+      "Action": [
+        "iam:CreateServiceLinkedRole"
+      ],
+      "Resource": [
+        "arn:aws:iam::*:role/aws-service-role/fis.amazonaws.com/AWSServiceRoleForFIS"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "iam:AWSServiceName": "fis.amazonaws.com"
         }
       }
     }
@@ -524,6 +763,80 @@ resource "aws_iam_instance_profile" "spotd_node_0123456789ab" {
   provider = aws.us_east_1
   name = "spotd-node-0123456789ab"
   role = aws_iam_role.spotd_node_0123456789ab.name
+}
+
+resource "aws_iam_role" "spotd_interrupt_0123456789ab" {
+  provider = aws.us_east_1
+  name = "spotd-interrupt-0123456789ab"
+  assume_role_policy = <<-JSON
+{
+  "Version": "2012-10-17",
+  "Statement": [
+    {
+      "Effect": "Allow",
+      "Principal": {
+        "Service": "fis.amazonaws.com"
+      },
+      "Action": "sts:AssumeRole",
+      "Condition": {
+        "StringEquals": {
+          "aws:SourceAccount": "${data.aws_caller_identity.here.account_id}"
+        }
+      }
+    }
+  ]
+}
+JSON
+}
+
+resource "aws_iam_role_policy" "spotd_interrupt_0123456789ab" {
+  provider = aws.us_east_1
+  name = "spotd-interrupt-0123456789ab"
+  role = aws_iam_role.spotd_interrupt_0123456789ab.name
+  policy = <<-JSON
+{
+  "Version": "2012-10-17",
+  "Statement": [
+    {
+      "Sid": "Look",
+      "Effect": "Allow",
+      "Action": [
+        "ec2:DescribeInstances"
+      ],
+      "Resource": [
+        "*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ]
+        }
+      }
+    },
+    {
+      "Sid": "TakeBackOwn",
+      "Effect": "Allow",
+      "Action": [
+        "ec2:SendSpotInstanceInterruptions"
+      ],
+      "Resource": [
+        "arn:aws:ec2:*:*:instance/*"
+      ],
+      "Condition": {
+        "StringEquals": {
+          "aws:RequestedRegion": [
+            "us-east-1",
+            "eu-north-1"
+          ],
+          "aws:ResourceTag/spotd-deployment": "0123456789ab"
+        }
+      }
+    }
+  ]
+}
+JSON
 }
 
 data "aws_availability_zones" "us_east_1" {

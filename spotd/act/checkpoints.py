@@ -1,0 +1,270 @@
+"""Checkpoints as they lie in a job's authority store: listed, verified, pinned, removed.
+
+What is in a manifest is known here by `digests_of` and `Shard` alone. HEAD, pins and manifests are
+written by machines that have a right to their own job's folder alone, and are read here with the
+box's rights to all of them: what they name outside of that folder is damage, and is never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from providers.stores.base import NotFoundError, ObjectStore, StoreConfigError
+from spotd import wire
+from spotd.wire import Head, HeadRef, Manifest, Pin, Shard
+
+READ_BYTES = 8 << 20
+LANES = 8  # manifests that are read at once
+
+
+class DamagedError(Exception):
+    """A checkpoint is not what its manifest, or HEAD, says; the text names the object."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that HEAD or a pin names. `problem` is why there is no `manifest`."""
+
+    ref: HeadRef
+    pins: tuple[str, ...] = ()
+    manifest: Manifest | None = None
+    problem: str = ""
+
+    @property
+    def folder(self) -> str:
+        return self.ref.manifest.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """All of a job, newest first; `head` is None where nobody has claimed it yet."""
+
+    head: Head | None
+    saved: tuple[Saved, ...] = ()
+
+    @property
+    def newest(self) -> Saved | None:
+        """What HEAD names."""
+        current = self.head.current if self.head else None
+        return next((one for one in self.saved if one.ref == current), None)
+
+    def find(self, name: str) -> Saved | None:
+        """By a step, by a pin's name; "" is the newest."""
+        if not name:
+            return self.newest
+        step = int(name) if name.isascii() and name.isdecimal() and len(name) < 20 else -1
+        return next((one for one in self.saved if step == one.ref.step or name in one.pins), None)
+
+
+def read_kept(objects: ObjectStore, job_id: str) -> Kept:
+    """Raises WireError for a HEAD or a pin that cannot be read, and the store's errors."""
+    try:
+        head = wire.parse_head(objects.get(wire.head_key(job_id))[0])
+    except NotFoundError:
+        head = None
+    pins = list(read_pins(objects, job_id))
+    chain = [ref for ref in (head.current, *head.previous) if ref] if head else []
+    # In the chain, where it is in both: a pin that somebody else wrote does not hide it.
+    refs = dict.fromkeys([*chain, *(pin.ref for pin in pins)])
+    with ThreadPoolExecutor(LANES) as lanes:
+        found = list(lanes.map(partial(_read_saved, objects, job_id, pins), refs))
+    current = head.current if head else None
+    # HEAD remembers more than retention keeps: what is gone is of nobody's concern.
+    there = [
+        one for one in found if one.manifest or one.pins or one.ref == current or not _gone(one)
+    ]
+    return Kept(head, tuple(sorted(there, key=_order, reverse=True)))
+
+
+def _order(one: Saved) -> tuple[int, int]:
+    return one.ref.generation, one.ref.step
+
+
+def _gone(one: Saved) -> bool:
+    return one.problem.startswith("is gone")
+
+
+def _of_job(job_id: str, key: str) -> bool:
+    """Whether it lies in the folder of one of the job's saves."""
+    save = rf"jobs/{re.escape(job_id)}/g\d{{8}}/s\d{{12}}-[^/]+/[A-Za-z0-9][^/]*"
+    return re.fullmatch(save, key) is not None
+
+
+def _read_saved(objects: ObjectStore, job_id: str, pins: list[Pin], ref: HeadRef) -> Saved:
+    names = tuple(sorted(pin.name for pin in pins if pin.ref == ref))
+    if not _of_job(job_id, ref.manifest):
+        return Saved(ref, names, problem=f"{ref.manifest!r} is not in the job's folder")
+    try:
+        manifest = read_manifest(objects, ref)
+        for shard in manifest.shards:
+            if not _of_job(job_id, shard.key):
+                return Saved(ref, names, problem=f"{shard.key!r} is not in the job's folder")
+        return Saved(ref, names, manifest)
+    except NotFoundError:
+        return Saved(ref, names, problem=f"is gone: there is no {ref.manifest}")
+    except DamagedError as error:
+        return Saved(ref, names, problem=str(error))
+
+
+def read_pins(objects: ObjectStore, job_id: str) -> Iterator[Pin]:
+    """Raises WireError, which names the pin, and the store's errors."""
+    for info in objects.list(wire.pin_folder(job_id)):
+        try:
+            yield wire.parse_pin(objects.get(info.key)[0])
+        except NotFoundError:
+            continue  # unpinned since it was listed
+        except wire.WireError as error:
+            raise wire.WireError(f"{info.key}: {error}") from None
+
+
+def read_manifest(objects: ObjectStore, ref: HeadRef) -> Manifest:
+    """Raises DamagedError, NotFoundError and the store's other errors."""
+    return parse_manifest(read_manifest_bytes(objects, ref), ref)
+
+
+def read_manifest_bytes(objects: ObjectStore, ref: HeadRef) -> bytes:
+    """As they are. Raises NotFoundError and the store's other errors, DamagedError."""
+    try:
+        return objects.get(ref.manifest)[0]
+    except StoreConfigError as error:
+        raise DamagedError(str(error)) from None
+
+
+def parse_manifest(data: bytes, ref: HeadRef) -> Manifest:
+    """Raises DamagedError for one that is not what HEAD or a pin says."""
+    if wire.sha256(data) != ref.digest:
+        raise DamagedError(f"{ref.manifest} has another digest than HEAD says")
+    try:
+        return wire.parse_manifest(data)
+    except wire.WireError as error:
+        raise DamagedError(f"{ref.manifest}: {error}") from None
+
+
+def digests_of(shard: Shard) -> list[tuple[int, str, str]]:
+    """Bytes one behind the other, how they are digested, and to what (hex)."""
+    sizes = [min(shard.chunk, shard.size - at) for at in range(0, shard.size, shard.chunk)]
+    pairs = zip(sizes, shard.digests, strict=False)  # of version 1, an empty shard has one as well
+    return [(size, shard.kind, digest) for size, digest in pairs]
+
+
+class ShardCheck:
+    """Told a shard's bytes in order. Every call raises DamagedError as soon as it is known."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._key = shard.key
+        self._parts = digests_of(shard)
+        self._at = self._left = 0
+        self._begin()
+
+    def feed(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            if not self._left:
+                raise DamagedError(f"{self._key} has more bytes than its manifest says")
+            part = view[: self._left]
+            self._hash.update(part)
+            self._left -= len(part)
+            view = view[len(part) :]
+            if not self._left:
+                if self._hash.hexdigest() != self._parts[self._at][2]:
+                    raise DamagedError(f"{self._key} has another digest than its manifest says")
+                self._at += 1
+                self._begin()
+
+    def end(self) -> None:
+        """There is no more."""
+        if self._left:
+            raise DamagedError(f"{self._key} ends too early")
+
+    def _begin(self) -> None:
+        if self._at < len(self._parts):
+            size, kind, _ = self._parts[self._at]
+            self._left, self._hash = size, _hasher(self._key, kind)
+
+
+def _hasher(key: str, kind: str) -> Any:
+    if kind == "sha256":
+        return hashlib.sha256()
+    if kind == "xxh3":
+        from xxhash import xxh3_128  # noqa: PLC0415 - of no other command
+
+        return xxh3_128()
+    raise DamagedError(f"{key} has a digest of the unknown kind {kind!r}")
+
+
+def shard_bytes(objects: ObjectStore, shard: Shard) -> Iterator[bytes]:
+    """Exactly as many as the manifest says, piece by piece. Raises DamagedError and the store's
+    errors."""
+    at = 0
+    while at < shard.size:
+        try:
+            data = objects.get_range(shard.key, at, min(READ_BYTES, shard.size - at))
+        except NotFoundError:
+            raise DamagedError(f"{shard.key} is missing") from None
+        except StoreConfigError as error:
+            raise DamagedError(str(error)) from None
+        if not data:
+            raise DamagedError(f"{shard.key} ends too early")
+        yield data
+        at += len(data)
+
+
+def verify_shard(objects: ObjectStore, shard: Shard) -> None:
+    """Read all of it. Raises DamagedError and the store's errors."""
+    check = ShardCheck(shard)
+    for data in shard_bytes(objects, shard):
+        check.feed(data)
+    check.end()
+
+
+def pin(objects: ObjectStore, job_id: str, made: Pin) -> None:
+    """Have the name hold on to a checkpoint, and to no other any more. Raises DamagedError where it
+    is not all there (retention may have been faster): then nothing is pinned; and store errors."""
+    key = wire.pin_key(job_id, made.name)
+    try:
+        before: bytes | None = objects.get(key)[0]
+    except NotFoundError:
+        before = None
+    objects.put(key, made.to_bytes())
+    try:
+        missing = _missing(objects, job_id, made)
+    except DamagedError as error:
+        missing = str(error)
+    if missing:
+        if before is None:
+            objects.delete(key)
+        else:
+            objects.put(key, before)
+        raise DamagedError(f"step {made.ref.step} is not all there any more: {missing}")
+
+
+def _missing(objects: ObjectStore, job_id: str, made: Pin) -> str:
+    if not _of_job(job_id, made.ref.manifest):
+        return f"{made.ref.manifest!r} is not in the job's folder"
+    try:
+        manifest = read_manifest(objects, made.ref)
+    except NotFoundError:
+        return f"there is no {made.ref.manifest}"
+    sizes = {info.key: info.size for info in objects.list(f"{made.folder}/")}
+    far = [s for s in manifest.shards if sizes.get(s.key, -1) != s.size]
+    return f"{far[0].key} is missing or cut" if far else ""
+
+
+def remove(objects: ObjectStore, job_id: str, saved: Saved) -> int:
+    """Delete a checkpoint's objects, its manifest first: one that is half removed is none. How many
+    went. Raises DamagedError for one outside of the job's folder, and the store's errors; then it
+    can be done again."""
+    if not _of_job(job_id, saved.ref.manifest):
+        raise DamagedError(f"{saved.ref.manifest!r} is not in the job's folder")
+    objects.delete(saved.ref.manifest)
+    gone = 1
+    for info in list(objects.list(f"{saved.folder}/")):
+        objects.delete(info.key)
+        gone += 1
+    return gone

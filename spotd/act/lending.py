@@ -1,0 +1,167 @@
+"""Lending machines what they need of a store of another cloud: made there for the folder of one job
+alone, handed over on SSH stdin, and renewed before it ends. See decide/lending.py for when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import structlog
+
+from providers.base import ProviderError
+from providers.lending import Lender, Lent
+from providers.policy import NODE_FOLDER, Place, place_of
+from providers.stores.base import SECRET_OPTIONS, StoreUnavailableError
+from spotd.act.effects import LinkError, Loan, NotLentError
+from spotd.clock import Clock
+from spotd.decide.lending import StoreAccess, Way, left_h, lent_late, renew_us, way_to
+from spotd.errors import UserError
+from spotd.model import Event, Job, Node, S, Severity
+from spotd.store.base import AuditOutcome, AuditRow, Store
+from spotd.vault import JobKeys
+
+log = structlog.get_logger(__name__)
+
+LANES = 8  # machines that are seen at once
+CALL_S = 20.0  # for one machine
+TRUST_S = 300.0  # what could be lent a moment ago can be lent now
+
+
+class LendingLink(Protocol):
+    """As much of act/link.py as is needed here."""
+
+    def lend(self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float) -> str: ...
+
+
+class Loans:
+    """`access_of(url)` is what the configuration says of a store, `lender_of(url)` who makes
+    credentials of it, `options_of(url)` what the box itself opens it with."""
+
+    def __init__(
+        self,
+        access_of: Callable[[str], StoreAccess],
+        lender_of: Callable[[str], Lender | None],
+        options_of: Callable[[str], Mapping[str, str]],
+        link: LendingLink,
+        keys: Callable[[str], JobKeys],
+        clock: Clock,
+    ) -> None:
+        self._access_of = access_of
+        self._lender_of = lender_of
+        self._options_of = options_of
+        self._link = link
+        self._keys = keys
+        self._clock = clock
+        self._paged: set[str] = set()
+        self._could: dict[str, int] = {}  # store -> when something was last lent of it
+
+    def check(self, job: Job, node: Node) -> None:
+        """Before its machine is asked for: one that cannot be lent what it needs would be paid for
+        in vain, and the next one after it. Raises NotLentError."""
+        url = job.spec.checkpoint.store
+        lent = self.way(url, node.offer.cloud or node.offer.provider) is Way.LENT
+        if lent and self._clock.now_us() - self._could.get(url, 0) > TRUST_S * S:
+            try:
+                self._made(url, job.id)
+            except StoreUnavailableError as error:
+                raise NotLentError(str(error)) from None
+
+    def begin(self, store: Store, job: Job, node: Node, deadline_s: float) -> Loan | None:
+        """Before its program starts, and on record before. None for a machine that has rights of
+        its own, or keys; one that shows who it is needs nothing but to be told how. Raises
+        StoreUnavailableError where none can be made, LinkError, and what `store` raises."""
+        access = self._access_of(job.spec.checkpoint.store)
+        cloud = node.offer.cloud or node.offer.provider
+        way = way_to(access, cloud)
+        if way is Way.PROOF:
+            own = {"identity": cloud, "session": f"spotd-{job.id}", **access.proof}
+            return Loan({**self._plain_options(access.url), **own}, 0, 0)
+        if way is not Way.LENT:
+            return None
+        text = f"credentials of {job_place(access.url, job.id).prefix} to {node.id}"
+        now_us = self._clock.now_us()
+        row = AuditRow(now_us, -1, "spotd", "store lent", job.name, AuditOutcome.DONE, text)
+        store.add_audit(row)
+        file, loan = self._lend(job, node, deadline_s)
+        options = {**self._plain_options(access.url), "credentials_file": file}
+        return Loan(options, loan.at_us, loan.until_us)
+
+    def _plain_options(self, url: str) -> dict[str, str]:
+        """What the box opens the store with, but for its keys."""
+        options = self._options_of(url).items()
+        return {name: value for name, value in options if name not in SECRET_OPTIONS}
+
+    def way(self, url: str, cloud: str) -> Way:
+        """How machines of a cloud get at the store."""
+        return way_to(self._access_of(url), cloud)
+
+    def lasting_s(self, url: str) -> float:
+        """How long what is lent of the store lasts, by trying; nobody gets it. Raises
+        StoreUnavailableError."""
+        lent = self._made(url, "doctor")
+        return (lent.expires_at_us - self._clock.now_us()) / S
+
+    def renew(self, store: Store) -> None:
+        """What is due. One that fails is tried again at the next call, and keeps the others from
+        nothing. Raises StoreError."""
+        now_us = self._clock.now_us()
+        nodes = store.active_nodes()
+        self._paged &= {node.id for node in nodes}
+        # A machine that is not to be reached would keep its lane for long: after the others.
+        due = [node for node in nodes if 0 < renew_us(node) <= now_us]
+        due.sort(key=lambda node: (node.link_down_at_us > 0, node.lent_until_us))
+        if due:
+            with ThreadPoolExecutor(min(LANES, len(due)), thread_name_prefix="lend") as lanes:
+                list(lanes.map(lambda node: self._renew(store, node), due))
+
+    def _renew(self, store: Store, node: Node) -> None:
+        job = store.find_job(node.job_id)
+        if job is None:
+            return
+        try:
+            _, loan = self._lend(job, node, CALL_S)
+        except (LinkError, StoreUnavailableError, UserError) as error:
+            log.warning("credentials not renewed", node=node.id, error=str(error))
+            now_us = self._clock.now_us()
+            if lent_late(node, now_us) and node.id not in self._paged:
+                store.add_event(node.job_id, _late(node, now_us, error), now_us)
+                self._paged.add(node.id)
+            return
+        store.record_lent(node.id, loan.at_us, loan.until_us)
+        self._paged.discard(node.id)
+
+    def _lend(self, job: Job, node: Node, deadline_s: float) -> tuple[str, Loan]:
+        at_us = self._clock.now_us()
+        lent = self._made(job.spec.checkpoint.store, job.id)
+        file = self._link.lend(node, self._keys(job.id), lent, deadline_s)
+        return file, Loan({}, at_us, lent.expires_at_us)
+
+    def _made(self, url: str, job_id: str) -> Lent:
+        lender = self._lender_of(url)
+        if lender is None:
+            raise StoreUnavailableError(f"nobody lends credentials of {url} any more: see [stores]")
+        try:
+            lent = lender.lend(job_place(url, job_id), job_id)
+        except ProviderError as error:
+            # The store's cloud says so, not the machine's.
+            text = f"no credentials of {url} for the machine: {type(error).__name__}: {error}"
+            self._could.pop(url, None)
+            raise StoreUnavailableError(text) from None
+        self._could[url] = self._clock.now_us()
+        return lent
+
+
+def job_place(url: str, job_id: str) -> Place:
+    """All that a machine of the job may touch of a store."""
+    place = place_of(url)
+    return Place(place.bucket, f"{place.prefix}{NODE_FOLDER}{job_id}/")
+
+
+def _late(node: Node, now_us: int, error: Exception) -> Event:
+    text = (
+        f"the credentials of the checkpoint store on {node.instance_id} in "
+        f"{node.offer.provider}/{node.offer.zone} cannot be renewed ({error}): it trains on, and "
+        f"saves for {left_h(node, now_us):.1f} h more"
+    )
+    return Event("not_lent", text, node.id, Severity.ERROR, alert=True, key="not_lent")

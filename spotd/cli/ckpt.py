@@ -1,0 +1,222 @@
+"""`spotctl ckpt`: what a job has saved: listed, verified, pulled, pinned, removed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from spotd.cli.client import JOB, Client, connect, job_path
+from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
+from spotd.cli.text import size, span
+from spotd.errors import UserError
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+
+_WHICH = typer.Argument("", metavar="[STEP|PIN]", help="Default: the newest.")
+_PIN = typer.Argument(metavar="PIN", help="Its name, like best: a-z, 0-9 and -.")
+_READ_S = 1800.0  # for one shard
+
+
+@app.callback()
+def ckpt() -> None:
+    """See, verify, fetch and keep what a job has saved.
+
+    The daemon reads the store, with its own rights. A pin keeps a checkpoint until it is unpinned,
+    however many newer ones there are.
+
+    \b
+    Example:
+      spotctl ckpt ls gpt
+    """
+
+
+@app.command("ls")
+def list_(ctx: typer.Context, job: str = JOB, output: Output = output_option()) -> None:
+    """List what HEAD and the pins of a job name, the newest first.
+
+    \b
+    Example:
+      spotctl ckpt ls gpt
+    """
+    with connect(ctx) as client:
+        data = client.get(job_path(job, "/checkpoints"))
+    emit(data, output, lambda: _print(data), "step")
+
+
+def _print(data: dict[str, Any]) -> None:
+    if not data["items"]:
+        say(f"nothing is saved yet in {data['store']}")
+        return
+    columns = (
+        Column("STEP", right=True),
+        Column("GEN", right=True),
+        Column("AGE", right=True),
+        Column("SIZE", right=True),
+        Column("PINS"),
+        Column("STATE", cut=True),
+    )
+    rows = []
+    for item in data["items"]:
+        words = ["newest"] if item["newest"] else []
+        words += [word for word in ("released", "final") if item["newest"] and data[word]]
+        state = f"damaged: {item['problem']}" if item["problem"] else ", ".join(words)
+        age = span(item["age_s"])
+        row = [str(item["step"]), str(item["generation"]), age, size(item["bytes"])]
+        rows.append([*row, ", ".join(item["pins"]), state])
+    print_table(columns, rows)
+
+
+@app.command()
+def verify(
+    ctx: typer.Context, job: str = JOB, which: str = _WHICH, output: Output = output_option()
+) -> None:
+    """Read a checkpoint whole, where the daemon is, and compare every byte with its digest.
+
+    It ends with 1 where something is missing or damaged, and names it. All of it is read from the
+    store: of a bucket in another cloud, that is paid for.
+
+    \b
+    Example:
+      spotctl ckpt verify gpt
+      spotctl ckpt verify gpt best
+    """
+    with connect(ctx) as client:
+        data = _verify(client, job, which)
+    emit(data, output, lambda: _print_verified(data), "step")
+    if data["damage"]:
+        raise UserError(
+            f"step {data['step']} of {job} is damaged: {data['damage'][0]}",
+            f"spotctl ckpt ls {job} names others; a resume passes over damaged ones by itself",
+        )
+
+
+def _verify(client: Client, job: str, which: str) -> dict[str, Any]:
+    damage, done, number, shards, progress = [], 0, 0, 1, _Progress("verified")
+    reply: dict[str, Any] = {}
+    while number < shards:
+        body = {"name": which, "shard": number}
+        reply = client.post(job_path(job, "/checkpoints/verify"), body, reply_s=_READ_S)
+        which = which or str(reply["step"])  # a newer one may come meanwhile
+        damage += [reply["damage"]] if reply["damage"] else []
+        done, shards, number = done + reply["bytes"], reply["shards"], number + 1
+        progress.show(done, reply["total_bytes"])
+    progress.end()
+    return {
+        "apiVersion": reply["apiVersion"],
+        "kind": "CheckpointVerified",
+        **{key: reply[key] for key in ("step", "generation", "shards", "total_bytes")},
+        "damage": damage,
+    }
+
+
+def _print_verified(data: dict[str, Any]) -> None:
+    for line in data["damage"]:
+        say(line)
+    if not data["damage"]:
+        say(f"step {data['step']}: {size(data['total_bytes'])}, every byte as it was saved")
+
+
+@app.command()
+def pull(
+    ctx: typer.Context,
+    job: str = JOB,
+    which: str = _WHICH,
+    into: Path = typer.Option(..., "--into", metavar="DIR", help="A folder; made if need be."),
+    output: Output = output_option(),
+) -> None:
+    """Copy a checkpoint into a folder here, every byte verified on its way.
+
+    The folder is a store then, file://DIR, with this checkpoint alone. Called again after a break,
+    it goes on where it was.
+
+    \b
+    Example:
+      spotctl ckpt pull gpt --into gpt-copy
+      spotctl ckpt pull gpt best --into best
+    """
+    from spotd.cli.pull import pull_into
+
+    progress = _Progress("pulled")
+    with connect(ctx) as client:
+        found = client.get(job_path(job, "/checkpoints"))
+        data = pull_into(client, found, which, into, progress.show)
+    progress.end()
+    text = f"step {data['step']}: {size(data['bytes'])} in {into}, every byte as it was saved"
+    emit(data, output, lambda: say(text), "manifest")
+
+
+@app.command()
+def pin(
+    ctx: typer.Context,
+    job: str = JOB,
+    name: str = _PIN,
+    step: str = typer.Option("", metavar="STEP", help="Or another pin. Default: the newest."),
+    output: Output = output_option(),
+) -> None:
+    """Keep a checkpoint, whatever the job's `keep` is. A name that is given again moves.
+
+    \b
+    Example:
+      spotctl ckpt pin gpt best
+      spotctl ckpt pin gpt before-lr-drop --step 12000
+    """
+    with connect(ctx) as client:
+        data = client.post(job_path(job, "/checkpoints/pin"), {"pin": name, "name": step})
+    emit(data, output, lambda: say(f"step {data['step']} is kept as {name}"), "pin")
+
+
+@app.command()
+def unpin(
+    ctx: typer.Context, job: str = JOB, name: str = _PIN, output: Output = output_option()
+) -> None:
+    """Let go of a checkpoint that was pinned: it goes when it is old.
+
+    \b
+    Example:
+      spotctl ckpt unpin gpt best
+    """
+    with connect(ctx) as client:
+        data = client.post(job_path(job, "/checkpoints/unpin"), {"pin": name})
+    emit(data, output, lambda: say(f"{name} keeps nothing any more"), "pin")
+
+
+@app.command("rm")
+def remove(
+    ctx: typer.Context,
+    job: str = JOB,
+    step: int = typer.Argument(min=0, metavar="STEP"),
+    last: bool = typer.Option(False, "--last", help="Also the newest of a job that has ended."),
+    output: Output = output_option(),
+) -> None:
+    """Delete one checkpoint from its store: no pinned one, and never that which a job goes on from.
+
+    \b
+    Example:
+      spotctl ckpt rm gpt 12000
+    """
+    with connect(ctx) as client:
+        body: dict[str, Any] = {"name": str(step), "last": last}
+        data = client.post(job_path(job, "/checkpoints/rm"), body)
+    text = f"step {data['step']} is removed ({data['objects']} objects)"
+    emit(data, output, lambda: say(text), "step")
+
+
+class _Progress:
+    """One line on a terminal's stderr that is written anew; nothing in a pipe."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._shown = sys.stderr.isatty()
+
+    def show(self, done: int, whole: int) -> None:
+        if self._shown:
+            share = 100 * done // whole if whole else 100
+            text = f"{self._verb} {size(done)} of {size(whole)} ({share} %)"
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,25 @@
+"""A table of the configuration file."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A table of the file; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def formed(pattern: str, like: str) -> AfterValidator:
+    """Of a text that has to match all of `pattern`; who got it wrong is shown what it is `like`."""
+    form = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not form.fullmatch(value):
+            raise ValueError(f"{value[:100]!r} is not possible; write it like {like}")
+        return value
+
+    return AfterValidator(check)

@@ -1,0 +1,131 @@
+"""How object stores are reached, and by whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from providers.stores.base import SECRET_OPTIONS
+from spotd.config.section import Section, formed
+from spotd.spec.quantities import Duration, StoreUrl
+
+
+def parse_options(value: Any) -> Any:
+    """Options as text. Raises ValueError for a secret that stands in the file."""
+    if not isinstance(value, dict):
+        return value
+    for key in SECRET_OPTIONS:
+        if key in value:
+            raise ValueError(
+                f"{key} must not stand in the file; use {key}_file, {key}_env or {key}_credential"
+            )
+    return {
+        key: str(item).lower() if isinstance(item, bool) else str(item)
+        for key, item in value.items()
+    }
+
+
+class LendSection(Section):
+    """Credentials of one job's folder, made for machines that have no right there by themselves."""
+
+    to: Literal["others", "all"] = Field(
+        default="others", description="Machines of other clouds alone, or that cloud's own too"
+    )
+    lifetime: Duration | None = Field(
+        default=None, description="Default: the longest that the cloud allows"
+    )
+
+
+_ROLE = r"arn:aws[a-z-]*:iam::\d{12}:role/.+"
+_ROLE_LIKE = "arn:aws:iam::123456789012:role/NAME"
+_ACCOUNT = r"^[^@\s]+@[^@\s]+\.iam\.gserviceaccount\.com$"
+_POOL = r"projects/\d+/locations/global/workloadIdentityPools/[a-z0-9-]{4,32}"
+_POOL_LIKE = "projects/123456789012/locations/global/workloadIdentityPools/NAME"
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_UUID_LIKE = "00000000-0000-0000-0000-000000000000"
+
+
+class AwsLend(LendSection):
+    kind: Literal["aws"]
+    role: Annotated[str, formed(f"({_ROLE})?", _ROLE_LIKE)] = Field(
+        default="",
+        description="That is assumed; without one, the user whose keys the box has is federated",
+    )
+    profile: str = Field(default="", description="Of the box; default: what the SDK finds")
+
+
+class GcpLend(LendSection):
+    kind: Literal["gcp"]
+    service_account: str = Field(
+        pattern=_ACCOUNT,
+        description="Whose tokens are limited and lent: it may use the bucket",
+    )
+    credentials_file: Path | None = Field(
+        default=None, description="Of the box; default: what Google's own tools find"
+    )
+
+
+class AzureLend(LendSection):
+    """Of the storage account in the options; the box signs as Azure's own tools find it."""
+
+    kind: Literal["azure"]
+
+
+Lend = Annotated[AwsLend | GcpLend | AzureLend, Field(discriminator="kind")]
+
+
+class AwsFederate(Section):
+    """Machines of these clouds show who they are, and are given a role of the store's own."""
+
+    kind: Literal["aws"]
+    clouds: list[Literal["gcp", "azure"]] = Field(min_length=1)
+    role: Annotated[str, formed(_ROLE, _ROLE_LIKE)]
+    audience: str = Field(min_length=1, description="That the role trusts their tokens for")
+
+
+class GcpFederate(Section):
+    """As above: they are given tokens of a service account that may use the bucket."""
+
+    kind: Literal["gcp"]
+    clouds: list[Literal["aws", "azure"]] = Field(min_length=1)
+    service_account: str = Field(pattern=_ACCOUNT, description="That is impersonated")
+    pool: Annotated[str, formed(_POOL, _POOL_LIKE)] = Field(
+        description="Of workload identities: its providers are called spotd-aws and spotd-azure"
+    )
+    audience: str = Field(
+        default="", description="That machines of Azure have a token for; those of AWS need none"
+    )
+
+
+class AzureFederate(Section):
+    """As above: they are given tokens of an application, or of an identity, of Entra."""
+
+    kind: Literal["azure"]
+    clouds: list[Literal["aws", "gcp"]] = Field(min_length=1)
+    tenant: Annotated[str, formed(_UUID, _UUID_LIKE)]
+    application: Annotated[str, formed(_UUID, _UUID_LIKE)] = Field(description="Its client id")
+    audience: Annotated[str, formed(r"\S+", "api://AzureADTokenExchange")] = (
+        "api://AzureADTokenExchange"
+    )
+
+
+def _aws_if_unsaid(value: Any) -> Any:
+    return {"kind": "aws", **value} if isinstance(value, dict) else value
+
+
+Federate = Annotated[AwsFederate | GcpFederate | AzureFederate, Field(discriminator="kind")]
+
+
+class StoreSection(Section):
+    """How the stores below `url` are reached."""
+
+    url: StoreUrl
+    shared: bool = Field(
+        default=False,
+        description="Of a folder: every machine that is rented has it mounted, at the same path",
+    )
+    options: Annotated[dict[str, str], BeforeValidator(parse_options)] = Field(default={})
+    lend: Lend | None = None
+    federate: Annotated[Federate | None, BeforeValidator(_aws_if_unsaid)] = None

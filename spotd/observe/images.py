@@ -1,0 +1,120 @@
+"""The sweep of images: what was half made, or is wanted no more, is removed; what somebody else
+removed is taken off the record; what a restored record lacks is taken over from its tags.
+
+Only images of ours are ever removed, and of these only those that the record knows and does not
+want: an image that it does not know may be what all jobs start from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from providers.base import Provider, ProviderError
+from providers.images import Image, ImageMaker, ImageState
+from spotd.act.baking import row_found
+from spotd.clock import Clock
+from spotd.decide.needs import CALL_DEADLINE_S
+from spotd.model import EffectKind, Event, S, Severity
+from spotd.store.base import Store
+from spotd.store.image_records import ImageRow
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 600.0  # between looks at images that nothing is to be done about
+# A machine that was given up may have been asked for its image just before: the image of such a
+# call can show up until then.
+SURE_S = CALL_DEADLINE_S[EffectKind.IMAGE] + 300.0
+MISSED = 2  # looks in a row that lack an image before it counts as removed by somebody else
+
+
+class ImageSweep:
+    """Of one provider: a duty, done with its holder's fenced store."""
+
+    def __init__(self, provider: Provider, clock: Clock) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._looked_s: float | None = None
+        self._unseen_us: dict[str, int] = {}  # of one to be removed: since when no look shows it
+        self._missed: dict[str, int] = {}  # looks in a row that lack one that should be there
+
+    def run(self, store: Store) -> None:
+        """One look. Raises ProviderError and StoreError; LostDutyError before anything is done for
+        a duty that is not ours any more."""
+        provider, now_s = self._provider, self._clock.monotonic_s()
+        if not isinstance(provider, ImageMaker):
+            return
+        rows = [row for row in store.images() if row.provider == provider.name]
+        doomed = [row for row in rows if row.unwanted_at_us or row.half_made]
+        late = self._looked_s is None or now_s - self._looked_s >= LOOK_S
+        if not doomed and not (late and (rows or self._looked_s is None)):
+            return
+        self._looked_s = now_s
+        found = {image.name: image for image in provider.images()}
+        doubted = bool(store.quarantine())
+        if not doubted:
+            tried = [row for row in doomed if self._remove(store, provider, row, found)]
+            after = {image.name for image in provider.images()} if tried else set()
+            for row in tried:
+                self._forget(store, row, seen=row.vendor_name in after)
+        self._note_missing(store, [row for row in rows if row.good], found)
+        # A record of before an image was there calls it half made, and would remove it later.
+        sure = [row for row in rows if not doubted or row.made_at_us or row.unwanted_at_us]
+        self._adopt(store, {row.vendor_name for row in sure}, found.values())
+
+    def _remove(
+        self, store: Store, maker: ImageMaker, row: ImageRow, found: Mapping[str, Image]
+    ) -> bool:
+        """Also of one that is not listed: what it was made of may be there still. One that cannot
+        be removed is tried at the next look, and keeps no other waiting."""
+        store.hold_duty(self._clock.now_us())
+        image = found.get(row.vendor_name)
+        try:
+            maker.remove_image(image.image_id if image is not None else row.image_id)
+        except ProviderError as error:
+            log.warning("image not removed", image=row.vendor_name, error=str(error))
+            return False
+        return True
+
+    def _forget(self, store: Store, row: ImageRow, *, seen: bool) -> None:
+        """Off the record when it is gone, and nothing can come after it."""
+        now_us = self._clock.now_us()
+        if seen:
+            self._unseen_us.pop(row.node_id, None)
+            return
+        since_us = self._unseen_us.setdefault(row.node_id, now_us)
+        if not row.made_at_us and now_us - since_us < SURE_S * S:
+            return
+        del self._unseen_us[row.node_id]
+        store.record_image_gone(row.node_id, now_us)
+        if row.image_id:
+            what = "half-made image" if row.half_made else "image"
+            self._tell(store, row, f"{what} {row.name} ({row.vendor_name}) is removed")
+
+    def _note_missing(
+        self, store: Store, rows: Sequence[ImageRow], found: Mapping[str, Image]
+    ) -> None:
+        for row in rows:
+            if row.vendor_name in found:
+                self._missed.pop(row.node_id, None)
+                continue
+            self._missed[row.node_id] = self._missed.get(row.node_id, 0) + 1
+            if self._missed[row.node_id] >= MISSED:
+                del self._missed[row.node_id]
+                store.record_image_gone(row.node_id, self._clock.now_us())
+                text = f"image {row.name} ({row.vendor_name}) was removed by somebody else"
+                self._tell(store, row, f"{text}: jobs that name it start from the plain image")
+
+    def _adopt(self, store: Store, known: set[str], images: Iterable[Image]) -> None:
+        for image in images:
+            row = row_found(self._provider.name, image, self._clock.now_us())
+            if image.name in known or image.state is not ImageState.AVAILABLE or row is None:
+                continue
+            store.adopt_image(row)
+            text = f"image {row.name} ({row.vendor_name}) was not on record, and is now"
+            self._tell(store, row, text)
+
+    def _tell(self, store: Store, row: ImageRow, text: str) -> None:
+        event = Event("image", f"{row.provider}: {text}", severity=Severity.WARNING)
+        store.add_event("", event, self._clock.now_us())

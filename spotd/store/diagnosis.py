@@ -1,0 +1,110 @@
+"""What nodes say about the health of training: which events that becomes, and on what they rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotd.log import redactor
+from spotd.model import Event, Severity
+from spotd.store.columns import clean
+from spotd.store.heard import Heard
+from spotd.store.said import (
+    read_flag,
+    read_float,
+    read_int,
+    read_items,
+    read_text,
+    read_words,
+)
+from spotd.verdicts import ADVICE, HUNG_HERE, USAGE, of_unwell
+from spotd.wire import MAX_NUMBER, JournalEntry, WireError, shown
+
+MAX_STACKS, MAX_STACK_CHARS = 32, 8000
+MAX_ABOUT = 16
+_WORDS = {"hung": "training hangs: ", "unfit": "the machine is not fit to train on: "}
+
+
+def unwell(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    """It was ended; the exit that follows, where it does, decides what becomes of the machine."""
+    data = entry.data
+    kind = of_unwell(read_text(data, "what"))
+    text = f"{_WORDS.get(kind, '')}{read_words(data, 'text')}"
+    again = read_flag(data, "again")
+    stacks, taken = read_int(data, "stacks", 0), _stacks(data, "dumps")
+    kept = "were taken" if taken else "are in its log"  # an older agent leaves them there
+    text += f"; the stacks of {stacks} of its processes {kept}" if stacks else ""
+    here = "it begins again here, from its last checkpoint"
+    text += f"; {here if again else 'that was its end on this machine'}"
+    said = {"again": again, "step": read_int(data, "step", 0), "stacks": taken}
+    node.say(Event(kind, text, severity=Severity.WARNING, alert=True, data=said), at_us)
+
+
+def warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    """A sentence for people; or, where it says which, a verdict on the training."""
+    data, text = entry.data, read_words(entry.data, "text")
+    kind = read_text(data, "verdict", "")
+    about = data.get("about", {})
+    if kind not in ADVICE:
+        node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
+        return
+    if not isinstance(about, dict):
+        raise WireError(f"field 'about' is {shown(about)}")
+    said: dict[str, Any] = {
+        clean(str(name)[:40]): value
+        for name, value in list(about.items())[:MAX_ABOUT]
+        if type(value) in (int, float, bool) and abs(value) <= MAX_NUMBER  # nan compares false
+    }
+    if "manifest" in about:
+        said["manifest"] = read_text(about, "manifest")
+    if kind == HUNG_HERE:
+        said["stacks"] = _stacks(about, "stacks")
+    advice = ADVICE[kind]
+    severity = Severity.ERROR if advice.stops else Severity.WARNING
+    node.say(Event(kind, text, severity=severity, alert=advice.alert, data=said), at_us)
+    node.due = True
+
+
+def rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    """The program itself did something about its numbers."""
+    reached, step = read_int(entry.data, "from_step"), read_int(entry.data, "step")
+    text = f"no finite number came of training up to step {reached}: it went back to the checkpoint"
+    text = f"{text} of step {step}, past those batches"
+    node.say(Event("rolled_back", text, severity=Severity.WARNING, alert=True), at_us)
+
+
+def usage(node: Heard, data: Any, at_us: int) -> None:
+    """How well the machine was used in a window, as a report of steps brings it once in a while."""
+    found = data.get("usage")
+    if found is None:
+        return
+    if not isinstance(found, dict):
+        raise WireError(f"field 'usage' is {shown(found)}")
+    window_s = read_float(found, "window_s")
+    said = {"window_s": window_s}
+    said |= {name: read_float(found, name) for name in ("data_s", "save_s", "gpu") if name in found}
+    shares = [
+        f"{name} {said[key] / scale:.0%}"
+        for name, key, scale in (
+            ("GPUs busy", "gpu", 1.0),
+            ("waiting for data", "data_s", window_s or 1.0),
+            ("for checkpoints", "save_s", window_s or 1.0),
+        )
+        if key in said
+    ]
+    text = f"{window_s:.0f} s of training: {', '.join(shares) or 'nothing was measured'}"
+    node.say(Event(USAGE, text, severity=Severity.DEBUG, data=said), at_us)
+
+
+def _stacks(data: Any, name: str) -> list[dict[str, Any]]:
+    """Of each process: rank (-1 not known), how they were taken, and the text without secrets."""
+    found = []
+    for item in read_items(data, name)[:MAX_STACKS]:
+        if not isinstance(item, dict):
+            raise WireError(f"field {name!r} has {shown(item)}")
+        rank, text = item.get("rank"), item.get("text")
+        if type(rank) is not int or not isinstance(text, str):
+            raise WireError(f"field {name!r} has a process without rank or text")
+        how = read_text(item, "how", "")[:40]
+        lines = clean(redactor.clean(text)[:MAX_STACK_CHARS])
+        found.append({"rank": rank, "how": how, "text": lines})
+    return found

@@ -1,0 +1,186 @@
+"""What was found wrong with training, by name: what spotd does about each, and what a person can
+try. `spotctl why` prints it; the rules that do it are in decide/: settling, saving, ending."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+STRAGGLER, NAN = "straggler", "nan"  # those that are decided upon
+HUNG = "hung"  # ended, with stacks
+HUNG_HERE = "hung_here"  # seen on a machine without rank 0, and only told
+GPU = "gpu"  # a GPU has failed, and what ran was ended
+GPU_NOTED = "gpu_noted"
+UNFIT = "unfit"  # the machine came up unwell
+NAN_AFTER_RESUME = "nan_after_resume"
+LOSS_SPIKE = "loss_spike"
+SLOW = "slow"
+USAGE = "usage"  # no verdict: how well the machine was used in a window
+IDLE_BELOW = 0.7  # of the GPUs' time; HLT-11
+_UNWELL = {"hung": HUNG, "machine": UNFIT}
+
+
+def of_unwell(what: str) -> str:
+    """The verdict's name for what the journal calls unwell."""
+    return _UNWELL.get(what, GPU)
+
+
+@dataclass(frozen=True)
+class HealthSpec:
+    """When slow training asks for a checkpoint (the numbers of the source documents)."""
+
+    ratio: float = 0.6
+    checks: int = 4
+    check_every_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an agent found wrong with the training of its node."""
+
+    kind: str
+    at_us: int
+    node_id: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`title` in a few words; `does`: what spotd does; `attempt`: what a person can try. `alert`:
+    its user is told at once. `stops`: the job is stopped for a person."""
+
+    title: str
+    does: str
+    attempt: str
+    alert: bool = True
+    stops: bool = False
+
+
+_HERE = "the program begins again on this machine, once, from its last checkpoint"
+_CHARGED = "the second time is charged to max_restarts_on_errors, and another machine goes on"
+_GANG = "with several machines it is charged to max_restarts_on_errors, and all begin anew"
+_OTHER = "another machine takes over from the last checkpoint, uncharged; this offer is left alone"
+ADVICE: Mapping[str, Advice] = {
+    HUNG: Advice(
+        "training hangs",
+        f"{_HERE}; {_CHARGED}; {_GANG}",
+        "the stacks below: a rank outside of the collective that the others wait in is the one to "
+        "look at; a data loader that waits needs a timeout of its own",
+    ),
+    HUNG_HERE: Advice(
+        "training hangs, seen on a machine without rank 0",
+        "nothing by itself: the agent of rank 0 ends it, by its own look",
+        "the stacks below, beside those of rank 0",
+        alert=False,
+    ),
+    GPU: Advice(
+        "a GPU has failed",
+        f"{_OTHER}; after a memory error that was contained, {_HERE}",
+        "nothing, unless it comes on every machine: then the program's own use of memory",
+    ),
+    GPU_NOTED: Advice(
+        "a GPU reports something",
+        "nothing: training goes on",
+        "Xid 13, 31 and 43 are usually the program's own: run it with CUDA_LAUNCH_BLOCKING=1 or "
+        "compute-sanitizer; heat and power are the cloud's: another machine, if it is slow",
+        alert=False,
+    ),
+    UNFIT: Advice(
+        "the machine came up unwell", _OTHER, "nothing; another image, if it comes on each"
+    ),
+    NAN: Advice(
+        "the losses are no numbers",
+        "the job saves what it can and stops for you: another machine would come to the same end",
+        "a checkpoint from before it (`spotctl show` lists them), a lower learning rate, gradient "
+        "clipping, bf16 instead of fp16; then submit it again",
+        stops=True,
+    ),
+    NAN_AFTER_RESUME: Advice(
+        "the losses are no numbers since the resume",
+        "told to the resume: a program that uses spotd's engine goes back to an older checkpoint "
+        "by itself, twice",
+        "if it goes on: the checkpoint before this one",
+    ),
+    LOSS_SPIKE: Advice(
+        "the loss has jumped",
+        "nothing: most come back by themselves",
+        "if it stays: the checkpoint before it, past those batches, or a lower learning rate",
+        alert=False,
+    ),
+    STRAGGLER: Advice(
+        "one rank holds up the others",
+        "saves at once; when it is told again, the job moves to another machine and trains on "
+        "until that is ready, at most once in two hours",
+        "its machine, if it stays with one; its share of the data, if it stays with one rank",
+    ),
+    SLOW: Advice(
+        "training is slow",
+        "saves at once; if it stays slow, the job moves to another machine and trains on until "
+        "that is ready, at most once in two hours",
+        "the figures of use below; other work on the same store or disk",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Use:
+    """How well machines were used, as far as it was measured: `gpu`, the mean share of the GPUs'
+    time; `data` and `save`, the shares of training's time that went into waiting. None: nobody
+    measured it."""
+
+    seconds: float
+    gpu: float | None
+    data: float | None
+    save: float | None
+
+    @property
+    def cause(self) -> str:
+        """Why GPUs that are not busy are likely not: the larger wait, where one is a large part of
+        what is missing."""
+        if self.gpu is None or self.gpu >= IDLE_BELOW:
+            return ""
+        waits = {
+            "it waits for data: more loader workers, a nearer or a cached data set": self.data,
+            "it waits for checkpoints: a longer cadence, or a nearer store": self.save,
+        }
+        known = {text: share for text, share in waits.items() if share is not None}
+        if not known:
+            return "not known: the program reports neither its wait for data nor for checkpoints"
+        text, share = max(known.items(), key=lambda pair: pair[1])
+        if share >= (1 - self.gpu) / 3:
+            return text
+        return "neither data nor checkpoints: communication, small batches, or work on the CPU"
+
+
+def use_of(windows: list[Mapping[str, Any]]) -> Use | None:
+    """The windows of usage events together, weighted by their time; None for none."""
+    seconds = sum(float(w["window_s"]) for w in windows)
+    if not seconds:
+        return None
+
+    def share(name: str, *, is_share: bool) -> float | None:
+        known = [w for w in windows if name in w]
+        over_s = sum(float(w["window_s"]) for w in known)
+        if not over_s:
+            return None
+        weights = ((float(w["window_s"]) if is_share else 1.0) for w in known)
+        total = sum(float(w[name]) * weight for w, weight in zip(known, weights, strict=True))
+        return min(total / over_s, 1.0)
+
+    return Use(
+        seconds,
+        gpu=share("gpu", is_share=True),
+        data=share("data_s", is_share=False),
+        save=share("save_s", is_share=False),
+    )
+
+
+def follows(kind: str, data: Mapping[str, Any], num_nodes: int) -> str:
+    """What spotd did or does about this one, where what was seen says which of several it is."""
+    if kind in (HUNG, GPU) and "again" in data:
+        if data["again"]:
+            return _HERE
+        if kind == GPU:
+            return _OTHER
+        return _GANG if num_nodes > 1 else _CHARGED
+    return ADVICE[kind].does

@@ -1,0 +1,62 @@
+"""Pins in a job's authority store: checkpoints that are kept whatever retention says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+
+from spotd.wire.checkpoints import HeadRef
+from spotd.wire.fields import WireError, encode, read_count, read_field, read_object
+
+VERSION = 1
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+
+
+def pin_folder(job_id: str) -> str:
+    """What the keys of a job's pins begin with."""
+    return f"jobs/{job_id}/pins/"
+
+
+def pin_key(job_id: str, name: str) -> str:
+    """Where a pin lies. Raises ValueError for what is no name of one."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a pin: write up to 31 of a-z, 0-9 and -")
+    return pin_folder(job_id) + name
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The checkpoint that a name holds on to, since when and by whose word."""
+
+    name: str
+    ref: HeadRef
+    at_us: int = 0
+    by: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Of the checkpoint's objects."""
+        return self.ref.manifest.rpartition("/")[0]
+
+    def to_bytes(self) -> bytes:
+        return encode({"pin": asdict(self), "version": VERSION})
+
+
+def parse_pin(data: bytes) -> Pin:
+    """Raises WireError."""
+    body = read_field(read_object(data), "pin", dict)
+    ref = read_field(body, "ref", dict)
+    found = Pin(
+        name=read_field(body, "name", str),
+        ref=HeadRef(
+            generation=read_count(ref, "generation"),
+            step=read_count(ref, "step"),
+            manifest=read_field(ref, "manifest", str),
+            digest=read_field(ref, "digest", str),
+        ),
+        at_us=read_count(body, "at_us"),
+        by=read_field(body, "by", str),
+    )
+    if not found.folder:
+        raise WireError("field 'manifest' names no folder")
+    return found

@@ -1,0 +1,152 @@
+"""Behind the instances of the stand-in for Google Cloud there are machines: they come up by what
+instances.insert got, hear of their end as the API does, and end with their instance."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from providers import cloudinit
+from providers.base import Instance, InstanceState
+from providers.gcp.cloud import GcpCloud
+from spotd.demo.box import wait_for
+from tests.clouds.gcp.gce import Gce
+from tests.clouds.gcp.serving import StandIn, serving
+from tests.clouds.machines import Machines, machines_on
+from tests.rigs import netns
+from tests.rigs.local_cloud import find, launch_request, run, wait_state
+
+UP_S = 40.0
+PREEMPTED = (
+    "curl -s -H 'Metadata-Flavor: Google' "
+    "http://169.254.169.254/computeMetadata/v1/instance/preempted"
+)
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Lab:
+    standin: StandIn
+    machines: Machines
+
+    @property
+    def gce(self) -> Gce:
+        return self.standin.gce
+
+    def cloud(self, **settings: Any) -> GcpCloud:
+        given = {"project": "lab", "regions": ("us-central1",), **self.standin.settings, **settings}
+        return GcpCloud("gcp", f"d{next(_numbers)}", **given)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("gcp")
+    with (
+        netns.network() as network,
+        machines_on(network, folder / "machines") as machines,
+        serving(folder, machines=machines) as standin,
+    ):
+        yield Lab(standin, machines)
+
+
+@pytest.fixture
+def lab(running: Lab) -> Iterator[Lab]:
+    yield running
+    running.machines.end_all()
+    assert running.gce.problems == []
+
+
+def up(cloud: GcpCloud, token: str) -> Instance:
+    """The machine once its host key is known, and it lets us in with that."""
+
+    def ask() -> Instance | None:
+        with suppress(Exception):
+            found = find(cloud, token)
+            return found if found and found.host and run(found, "true").code == 0 else None
+        return None
+
+    found = wait_for(f"{token} to be up", ask, UP_S, every_s=0.2)
+    assert found
+    return found
+
+
+def test_a_machine_is_what_was_asked_for_until_it_is_preempted(lab: Lab) -> None:
+    cloud = lab.cloud()
+    cloud.launch(launch_request(cloud, "first"))
+    machine = up(cloud, "first")
+    [name] = lab.machines.running()
+    assert machine.host == lab.machines.machine(name).host
+    assert machine.host_public_key == " ".join(lab.machines.host_key(name).split()[:2])
+    said = run(machine, "whoami; sudo -n whoami; hostname").out
+    assert said.split() == ["spotd", "root", name]
+    state = wait_for("it", lambda: run(machine, f"cat {cloudinit.STATE}").out, UP_S)
+    assert state == "ok\n", "the user data went over the wire"
+    assert cloud.notices() == []
+    assert run(machine, PREEMPTED).out == "FALSE"
+    end_s = time.monotonic() + 4
+    lab.gce.preempt("lab", machine.instance_id, left_s=4)
+    assert run(machine, PREEMPTED).out == "TRUE"
+    [notice] = cloud.notices()
+    assert notice.instance_id == machine.instance_id
+    [taking] = lab.gce.fleet.takings
+    assert taking.instance_id == machine.instance_id
+    assert lab.machines.running() == [name]
+    wait_for("its end", lambda: not lab.machines.running(), 15)
+    assert time.monotonic() >= end_s
+    assert find(cloud, "first") is None
+    entry = lab.gce.fleet.books[name]
+    assert entry.token == "first"
+    assert entry.ended_at_us > entry.launched_at_us
+
+
+def test_the_notice_is_as_long_as_was_asked_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    take = lambda _name, end_us, _gone: told.append(end_us / 1e6 - time.time())  # noqa: E731
+    monkeypatch.setattr(lab.gce.fleet, "take", take)
+    cloud = lab.cloud()
+    cloud.launch(launch_request(cloud, "asked"))
+    machine = wait_state(cloud, "asked", InstanceState.RUNNING)
+    lab.gce.preempt("lab", machine.instance_id)
+    key = tuple(machine.instance_id.split("/"))
+    del lab.gce.project("lab").machines[key].row["scheduling"]["preemptionNoticeDuration"]
+    lab.gce.preempt("lab", machine.instance_id)
+    assert told == pytest.approx([120.0, 30.0], abs=2.0)
+    cloud.terminate(machine.instance_id)
+
+
+@pytest.mark.parametrize(("network", "public"), [("public", True), ("private", False)])
+def test_it_ends_with_its_instance_and_is_private_if_that_is_asked_for(
+    lab: Lab, network: str, public: bool
+) -> None:
+    cloud = lab.cloud(network=network)
+    cloud.launch(launch_request(cloud, network))
+    machine = wait_state(cloud, network, InstanceState.RUNNING)
+    [name] = lab.machines.running()
+    row = lab.gce.project("lab").machines[machine.instance_id.split("/")[0], name].row
+    [card] = row["networkInterfaces"]
+    assert card["networkIP"] == lab.machines.machine(name).host
+    outside = [access["natIP"] for access in card["accessConfigs"]]
+    assert outside == ([card["networkIP"]] if public else [])
+    cloud.terminate(machine.instance_id)
+    assert lab.machines.running() == []
+    assert name not in lab.gce.fleet.running()
+
+
+def test_one_that_is_taken_on_request_hears_of_it_and_switched_off_is_one_that_ends(
+    lab: Lab,
+) -> None:
+    """By the command that the adapter gives to the agent."""
+    cloud = lab.cloud()
+    cloud.launch(launch_request(cloud, "off"))
+    machine = up(cloud, "off")
+    cloud.interrupt(machine.instance_id)
+    wait_for("its notice", lambda: run(machine, PREEMPTED).out == "TRUE", 10, every_s=0.2)
+    run(machine, " ".join(cloud.power_off))
+    wait_state(cloud, "off", InstanceState.STOPPING)
+    assert lab.machines.running() == []

@@ -1,0 +1,62 @@
+"""A machine of a stand-in, in a network that only a jump host reaches: the product starts its agent
+there, and it reaches the bucket of its checkpoints and nothing else of this computer."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from providers import cloudinit
+from spotd.act.jump import Jump
+from spotd.act.ssh import Address, Connection, SshUnreachableError, connect
+from spotd.clock import SystemClock
+from spotd.demo import s3
+from spotd.demo.box import wait_for
+from spotd.demo.bucket import Bucket
+from tests.clouds.jump import Private, behind_a_jump_host
+from tests.clouds.test_machines import UP_S, facts, told, up
+from tests.rigs import netns
+from tests.rigs.local_cloud import host_key, user_key
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[Private, Bucket]]:
+    with (
+        netns.network() as network,
+        s3.serving(network.gateway) as store,
+        behind_a_jump_host(network, tmp_path) as private,
+    ):
+        private.let_reach(store)
+        yield private, store
+
+
+def test_it_comes_up_and_is_reached_through_the_jump_host_alone(
+    place: tuple[Private, Bucket],
+) -> None:
+    private, store = place
+    host = private.machines.boot(facts("i-1"), told())
+    up(private.machines, "i-1")
+    address = Address(host, 22, "spotd", host_key().public)
+    with pytest.raises(SshUnreachableError):
+        connect(address, user_key().private, 3.0)
+    way = Jump(private.jump.host, SystemClock())
+    try:
+        connection = connect(address, user_key().private, dial=way.dial)
+        read = f"cat {cloudinit.STATE} 2>/dev/null"
+        wait_for("its preparation", lambda: said(connection, read) == "ok", UP_S)
+        with urllib.request.urlopen(store.endpoint, timeout=10) as here:
+            assert here.status == 200
+        assert (
+            said(connection, f"curl -s -o /dev/null -w '%{{http_code}}' {store.endpoint}") == "200"
+        )
+        assert connection.run(f"curl -s -m 3 {private.jump.cable.host}:22").status != 0
+        connection.close()
+    finally:
+        way.close()
+
+
+def said(connection: Connection, command: str) -> str:
+    return connection.run(command).stdout.decode().strip()

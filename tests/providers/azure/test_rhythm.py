@@ -1,0 +1,73 @@
+"""How many calls an hour costs, counted where they arrive. docs/clouds/azure.md has the figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from providers.azure.market import PRICES_S
+from providers.base import OfferRequest
+from providers.signals import ROUND_S
+from spotd.decide.expiry import RENEW_SHARE
+from spotd.duties import Schedule
+from spotd.model import Timing
+from tests.clouds.azure.serving import StandIn
+from tests.providers.azure.rig import provider, request
+
+PAGE = Path(__file__).parents[3] / "docs" / "clouds" / "azure.md"
+MACHINES = 100
+HERE = 12  # that are really made: the look at the first of them costs what one at all does
+HOUR_S = 3600.0
+
+
+def counted(azure: StandIn) -> Counter[str]:
+    """Call -> how often since the last time."""
+    calls = Counter(azure.arm.counted())
+    azure.arm.calls.clear()
+    return calls
+
+
+def row(call: str, number: float) -> str:
+    return f"| `{call}` | {number:.0f} |"
+
+
+def test_an_hour_of_100_machines(azure: StandIn) -> None:
+    """No verb that looks asks for each machine: all of a page cost what one does."""
+    cloud, rhythm = provider(azure), Schedule()
+    for number in range(HERE):
+        cloud.launch(request(f"hour-{number}"))
+    cloud.list()  # which asks for the cards of machines that are new
+    counted(azure)
+    assert (PRICES_S, ROUND_S) == (HOUR_S, HOUR_S)
+    cloud.offers(OfferRequest())
+    catalog = counted(azure)
+    assert catalog.pop("LIST skus") == 1  # once a day
+    cloud.offers(OfferRequest())
+    assert counted(azure) == {}, "prices and scores are kept for an hour"
+    signals = ("POST placementScores", "POST resources")
+    hour: Counter[str] = Counter({call: catalog[call] for call in signals})
+    assert {*catalog} == {*signals, "GET prices"}
+    for ask, every_s in {
+        cloud.list: rhythm.survey_s,
+        cloud.notices: rhythm.notices_s,
+        cloud.leftovers: rhythm.leftovers_s,
+    }.items():
+        ask()
+        for call, number in counted(azure).items():
+            hour[call] += round(number * HOUR_S / every_s)
+    told = {row(call, number) for call, number in hour.items()}
+    assert {one for one in told if one not in PAGE.read_text()} == set()
+    assert len(hour) == 7
+
+
+def test_an_hour_of_renewals(azure: StandIn) -> None:
+    """The one thing that is done for each machine: two calls, once in a share of its time."""
+    cloud = provider(azure)
+    cloud.launch(request("renewed"))
+    counted(azure)
+    cloud.renew("renewed", 1_950_000_000 * 1_000_000)
+    calls = counted(azure)
+    assert calls == {"GET virtualMachines": 1, "PATCH virtualMachines": 1}
+    each = HOUR_S / (RENEW_SHARE * Timing.unattended_s)
+    for call in calls:
+        assert f"| `{call}`, of renewals | {MACHINES * each:.0f} |" in PAGE.read_text()

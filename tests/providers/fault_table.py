@@ -1,0 +1,259 @@
+"""Every method of the port with everything that can go wrong with it, at every cloud: what of it
+the tests play, and what comes of it. docs/conformance.md is made of it, and so are the tests.
+
+    python -m tests.providers.fault_table > docs/conformance.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from providers.base import (
+    AuthError,
+    CapacityError,
+    LaunchRequest,
+    OfferRequest,
+    PriceError,
+    Provider,
+    ProviderError,
+    QuotaError,
+    RejectedError,
+    Scope,
+    ThrottledError,
+    UnknownOutcome,
+)
+from tests.providers.conformance import Rig, expiry_s, live, settled
+from tests.rigs.local_cloud import wait_for
+
+MAKES = ("local", "aws", "gcp", "azure")
+METHODS = ("offers", "launch", "terminate", "list", "notices", "renew", "leftovers", "discard")
+LOST, HIDDEN, GONE, PRICE = "timeout after success", "not visible yet", "already gone", "price"
+# fault -> (how a rig plays it, the error of its class, the scope that it spoils)
+REFUSED: dict[str, tuple[str, type[ProviderError], Scope]] = {
+    "throttled": ("throttled", ThrottledError, Scope.PROVIDER),
+    "no capacity": ("no_capacity", CapacityError, Scope.OFFER),
+    "quota": ("quota", QuotaError, Scope.REGION),
+    "bad request": ("rejected", RejectedError, Scope.OFFER),
+    "bad credentials": ("unauthorized", AuthError, Scope.PROVIDER),
+}
+FAULTS = (LOST, *REFUSED, PRICE, HIDDEN, GONE)
+
+# What a method that takes none of it away from the other cells comes to.
+_OUTCOMES = {
+    LOST: "`UnknownOutcome`; asked again, it is as if asked once",
+    PRICE: "`PriceError`, and nothing is made",
+    HIDDEN: {
+        "launch": "the same machine again",
+        "terminate": "success; asked again, it ends",
+        "list": "left out, and there with the next look",
+        "renew": "success; asked again, it moves",
+        "leftovers": "left out, and there with the next look",
+        "discard": "success; asked again, it goes",
+    },
+    GONE: {
+        "launch": "nothing is made again",
+        "terminate": "success",
+        "renew": "success, and nothing comes back",
+        "discard": "success",
+    },
+}
+_BUYS = "it asks for no machine"
+_NAMES = "it names nothing"
+# (method, fault) -> why it cannot happen, at any cloud.
+NEVER: dict[tuple[str, str], str] = {
+    **{(m, f): _BUYS for m in METHODS if m != "launch" for f in ("no capacity", "quota", PRICE)},
+    **{(m, GONE): _NAMES for m in ("offers", "list", "notices", "leftovers")},
+    ("offers", HIDDEN): "it looks for nothing of ours",
+    ("notices", HIDDEN): "a warning that comes later is the machine's own to tell",
+}
+# (make, method) -> why nothing of it can happen there.
+SILENT = {("azure", "notices"): "it asks nothing: Azure warns the machine alone"}
+
+
+def cells(make: str) -> list[tuple[str, str]]:
+    """(method, fault) of everything that is played at a cloud."""
+    return [
+        (method, fault)
+        for method, fault in itertools.product(METHODS, FAULTS)
+        if (method, fault) not in NEVER and (make, method) not in SILENT
+    ]
+
+
+def outcome(method: str, fault: str) -> str:
+    """What the caller is told."""
+    if fault in REFUSED:
+        _, error, scope = REFUSED[fault]
+        return f"`{error.__name__}` of the {scope.value}"
+    found = _OUTCOMES[fault]
+    return found if isinstance(found, str) else found[method]
+
+
+@dataclass
+class Stage:
+    """A call that is ready to be made, and whether what it is for has come about, once."""
+
+    cloud: Provider
+    ask: Callable[[], object]
+    done: Callable[[], object]
+    request: LaunchRequest | None = None
+
+
+class FaultTable:
+    """Inherit, with the cloud's `make` and a fixture `rig`."""
+
+    make = ""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """A test for each cell of the table."""
+        metafunc.parametrize(("method", "fault"), cells(self.make))
+
+    def test_cell(self, rig: Rig, method: str, fault: str) -> None:
+        stage = _stage(rig, method, fault.replace(" ", "-"))
+        if fault in REFUSED:
+            _refused(rig, stage, method, *REFUSED[fault])
+        elif fault == LOST:
+            rig.break_next("lost_reply", method)
+            with pytest.raises(UnknownOutcome):
+                stage.ask()
+            stage.ask()
+            wait_for(stage.done)
+        elif fault == PRICE:
+            assert stage.request is not None
+            cheap = dataclasses.replace(stage.request, max_price_microusd_per_h=1)
+            with pytest.raises(PriceError):
+                stage.cloud.launch(cheap)
+            assert live(stage.cloud, cheap.token) == []
+        elif fault == HIDDEN:
+            _hidden(rig, stage, method)
+        elif method in ("launch", "renew"):
+            _ended(stage, method)
+        else:
+            stage.ask()
+            wait_for(stage.done)
+            stage.ask()
+            assert stage.done()
+
+
+def _refused(
+    rig: Rig, stage: Stage, method: str, what: str, error: type[ProviderError], scope: Scope
+) -> None:
+    """It is told by its class, nothing of it is done, and the next call is as good as the first."""
+    rig.break_next(what, method)
+    with pytest.raises(ProviderError) as caught:
+        stage.ask()
+    assert type(caught.value) is error
+    assert caught.value.scope is scope
+    assert str(caught.value)
+    if isinstance(caught.value, ThrottledError):
+        assert caught.value.retry_after_s > 0
+    stage.ask()
+    wait_for(stage.done)
+
+
+def _hidden(rig: Rig, stage: Stage, method: str) -> None:
+    if method == "launch":
+        assert stage.request is not None
+        stage.ask()
+        settled(stage.cloud, stage.request.token)
+        rig.break_next("invisible", "list")
+        assert stage.cloud.list() == []
+    elif method in ("list", "leftovers"):
+        rig.break_next("invisible", method)
+        assert stage.ask() == []
+    else:
+        rig.break_next("invisible", method)
+        stage.ask()
+        assert not stage.done()
+    stage.ask()
+    wait_for(stage.done)
+
+
+def _ended(stage: Stage, method: str) -> None:
+    """The machine is gone, and this call brings none back."""
+    assert stage.request is not None
+    token = stage.request.token
+    if method == "launch":
+        stage.ask()
+    stage.cloud.terminate(settled(stage.cloud, token).instance_id)
+    wait_for(lambda: live(stage.cloud, token) == [])
+    with contextlib.suppress(RejectedError):  # "used up" is as good as the machine that has ended
+        stage.ask()
+    assert live(stage.cloud, token) == []
+
+
+def _stage(rig: Rig, method: str, name: str) -> Stage:
+    """An adapter that knows nothing yet looks for offers; all others may have looked."""
+    cloud = rig.provider()
+    if method == "offers":
+        return Stage(cloud, lambda: cloud.offers(OfferRequest()), lambda: True)
+    if method == "notices":
+        return Stage(cloud, cloud.notices, lambda: True)
+    request = rig.request(cloud, f"{method}-{name}")
+    token = request.token
+    if method == "launch":
+        once = lambda: len(live(cloud, token)) == 1  # noqa: E731
+        return Stage(cloud, lambda: cloud.launch(request), once, request)
+    cloud.launch(request)
+    ident = settled(cloud, token).instance_id
+    if method == "terminate":
+        return Stage(cloud, lambda: cloud.terminate(ident), lambda: live(cloud, token) == [])
+    if method == "renew":
+        until_s = 1_900_000_000
+        return Stage(
+            cloud,
+            lambda: cloud.renew(ident, until_s * 1_000_000),
+            lambda: expiry_s(cloud, token) == until_s,
+            request,
+        )
+    if method == "list":
+        return Stage(cloud, cloud.list, lambda: len(live(cloud, token)) == 1)
+    rig.break_next("leftovers", "terminate")
+    cloud.terminate(ident)
+    [left, *_] = wait_for(cloud.leftovers)
+    if method == "leftovers":
+        return Stage(cloud, cloud.leftovers, cloud.leftovers)
+    gone = lambda: left.leftover_id not in {one.leftover_id for one in cloud.leftovers()}  # noqa: E731
+    return Stage(cloud, lambda: cloud.discard(left.leftover_id), gone)
+
+
+_HEAD = """# What every method does with every fault
+
+Each cell is a test that runs with every change: the real adapter through the real SDK, at a
+stand-in for its cloud ([clouds/](clouds/)). The table and the tests are made of the same rows, in
+`tests/providers/fault_table.py`, which writes this page; `tests/providers/test_fault_table.py`
+holds it to that. What the errors mean is in `providers/base.py`; what spotd makes of them, in
+[faults.md](faults.md). "Throttled", "quota" and the others come in each vendor's own words; which
+of them mean what is in `providers/*/codes.py`, with a test for each code.
+
+"""
+
+
+def page() -> str:
+    """docs/conformance.md."""
+    played = {make: set(cells(make)) for make in MAKES}
+    rows = [f"| method | fault | {' | '.join(MAKES)} |", "|---" * (2 + len(MAKES)) + "|"]
+    for method, fault in itertools.product(METHODS, FAULTS):
+        if (method, fault) in NEVER:
+            told = [f"cannot happen: {NEVER[method, fault]}"] * len(MAKES)
+        else:
+            told = [
+                outcome(method, fault)
+                if (method, fault) in played[make]
+                else f"cannot happen: {SILENT[make, method]}"
+                if (make, method) in SILENT
+                else "**missing**"
+                for make in MAKES
+            ]
+        rows.append(f"| {method} | {fault} | {' | '.join(told)} |")
+    total = sum(map(len, played.values()))
+    return f"{_HEAD}{total} cells are played.\n\n" + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,31 @@
+"""What a machine can do with what it was lent: all in the folder of its job, nothing elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from providers.stores.base import ConflictError, ObjectStore, StoreDeniedError
+
+MIB = 1 << 20
+
+
+def keeps_to_its_folder(store: ObjectStore) -> None:
+    """`store` is opened with what was lent of jobs/j1/; somebody else wrote jobs/j2/HEAD."""
+    tag = store.put_if("jobs/j1/HEAD", b"1", None)
+    store.put_if("jobs/j1/HEAD", b"2", tag)
+    with pytest.raises(ConflictError):
+        store.put_if("jobs/j1/HEAD", b"3", tag)
+    store.put("jobs/j1/large", bytes(17 * MIB))  # in parts
+    assert store.get("jobs/j1/HEAD")[0] == b"2"
+    assert [info.key for info in store.list("jobs/j1/")] == ["jobs/j1/HEAD", "jobs/j1/large"]
+    store.delete("jobs/j1/large")
+    for forbidden in (
+        lambda: store.get("jobs/j2/HEAD"),
+        lambda: store.put("jobs/j2/shard", b""),
+        lambda: store.put_if("jobs/j10/HEAD", b"", None),
+        lambda: store.delete("jobs/j2/HEAD"),
+        lambda: list(store.list("jobs/")),
+        lambda: list(store.list("jobs/j2/")),
+    ):
+        with pytest.raises(StoreDeniedError):
+            forbidden()

@@ -1,0 +1,331 @@
+"""The box lends what machines need of a store, renews it in time, and tells when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from providers.base import AuthError
+from providers.lending import Lender, Lent
+from providers.policy import Place
+from providers.stores.base import StoreUnavailableError
+from spotd import wire
+from spotd.act.effects import LinkError
+from spotd.act.lending import TRUST_S, Loans
+from spotd.decide.lending import StoreAccess
+from spotd.model import CheckpointSpec, Node, S
+from spotd.states import NodeState
+from spotd.vault import JobKeys
+from spotd.wire import Command, Reply
+from tests.spotd.stage import NOW, Stage, job_keys
+
+HOUR_S = 3600.0
+TICK_S = 30.0  # as LEND_EVERY_S
+URL = "s3://bucket/runs"
+OPTIONS = {"region": "r", "access_key_id": "AKIA", "secret_access_key": "s3cret"}
+
+
+@dataclass
+class Bank:
+    """The store's cloud, the machines' files, and when somebody could not have saved."""
+
+    stage: Stage
+    lasts_s: float = HOUR_S
+    trouble: Exception | None = None
+    away: bool = False
+    takes_s: float = 0.0
+    refusals: int = 0
+    asked: list[tuple[Place, str]] = field(default_factory=list)
+    files: dict[str, Lent] = field(default_factory=dict)
+
+    def lend(self, place: Place, name: str) -> Lent:
+        if self.trouble is not None:
+            self.refusals += 1
+            raise self.trouble
+        self.asked.append((place, name))
+        self.stage.clock.sleep(self.takes_s)
+        until_us = self.stage.clock.now_us() + int(self.lasts_s * S)
+        return Lent("aws", f"secret {len(self.asked)}", until_us)
+
+
+@dataclass
+class Link:
+    """SSH, as far as lending goes."""
+
+    bank: Bank
+
+    def lend(self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float) -> str:
+        if self.bank.away:
+            raise LinkError("no route to host")
+        self.bank.files[node.id] = lent
+        return "/dev/shm/x/store-credentials"
+
+
+class Listening:
+    """Hears what machines are started with."""
+
+    def __init__(self, link: object, starts: list[Mapping[str, object]]) -> None:
+        self._link, self._starts = link, starts
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._link, name)
+
+    def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply:
+        if command.name == wire.START:
+            self._starts.append(command.data)
+        return self._link.send(node, keys, command, deadline_s)  # type: ignore[attr-defined]
+
+
+class Lending:
+    """A job that trains, and was lent an hour."""
+
+    def __init__(
+        self, stage: Stage, lends: str = "all", proves: str = "", start: bool = True
+    ) -> None:
+        self.stage = stage
+        self.proves = frozenset(proves.split())
+        self.bank = Bank(stage)
+        self.lends = lends
+        self.lender: Lender | None = self.bank
+        self.loans = self.new_daemon()
+        self.starts: list[Mapping[str, object]] = []
+        stage.world = replace(
+            stage.world,
+            link=Listening(stage.link, self.starts),  # type: ignore[arg-type]
+            store_options=lambda _url: OPTIONS,
+            lend=lambda job, node, s: self.loans.begin(stage.store, job, node, s),
+            lendable=self.loans.check,
+        )
+        stage.goal = None
+        stage.submit(checkpoint=CheckpointSpec(store=URL, engine="spotd"))
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        self.stage.run(lambda s: s.nodes("j1", NodeState.RUNNING))
+
+    def new_daemon(self) -> Loans:
+        proof = {"role": "arn:role", "audience": "spotd"}
+        access = StoreAccess(
+            URL, "gcp", lends=self.lends, keys=True, proof=proof, proves=self.proves
+        )
+        return Loans(
+            lambda _url: access,
+            lambda _url: self.lender,
+            lambda _url: OPTIONS,
+            Link(self.bank),
+            lambda _job: job_keys(),
+            self.stage.clock,
+        )
+
+    @property
+    def node(self) -> Node:
+        [node] = self.stage.nodes("j1", NodeState.RUNNING)
+        return node
+
+    @property
+    def left_s(self) -> float:
+        """For which the machine can still save."""
+        return (self.bank.files[self.node.id].expires_at_us - self.stage.clock.now_us()) / S
+
+    def told(self) -> list[str]:
+        rows = self.stage.store.events("j1")
+        return [row.event.text for row in rows if row.event.kind == "not_lent"]
+
+    def pass_s(self, seconds: float) -> None:
+        """The daemon lives, and looks every so often."""
+        for _ in range(round(seconds / TICK_S)):
+            self.stage.clock.sleep(TICK_S)
+            self.loans.renew(self.stage.store)
+
+
+@pytest.fixture
+def lending(stage: Stage) -> Lending:
+    return Lending(stage)
+
+
+def test_a_machine_starts_with_its_own_folder_and_no_key_of_ours(lending: Lending) -> None:
+    [(place, name)] = set(lending.bank.asked)
+    assert (place.bucket, place.prefix, name) == ("bucket", "runs/jobs/j1/", "j1")
+    assert lending.starts[-1]["store_options"] == {
+        "region": "r",
+        "credentials_file": "/dev/shm/x/store-credentials",
+    }
+    node = lending.node
+    assert node.lent_until_us == lending.bank.files[node.id].expires_at_us
+    assert node.lent_until_us - node.lent_at_us == int(HOUR_S * S)
+    [row] = lending.stage.store.audit(0)
+    assert (row.user, row.action, row.target) == ("spotd", "store lent", "j1")
+    assert row.text == f"credentials of runs/jobs/j1/ to {node.id}"
+    assert "secret 1" not in str(lending.stage.store.events("j1"))
+
+
+def test_who_has_rights_of_its_own_is_lent_nothing(stage: Stage) -> None:
+    lending = Lending(stage, lends="")
+    assert lending.bank.asked == []
+    assert lending.starts[-1]["store_options"] == OPTIONS
+    assert lending.node.lent_until_us == 0
+    lending.pass_s(2 * HOUR_S)
+    assert lending.bank.asked == []
+
+
+def test_who_shows_what_it_is_is_told_how_and_lent_nothing(stage: Stage) -> None:
+    lending = Lending(stage, lends="others", proves="aws")
+    assert lending.bank.asked == []
+    assert lending.starts[-1]["store_options"] == {
+        "region": "r",
+        "identity": "aws",
+        "session": "spotd-j1",
+        "role": "arn:role",
+        "audience": "spotd",
+    }
+    assert (lending.node.lent_at_us, lending.node.lent_until_us) == (0, 0)
+    assert stage.store.audit(0) == [], "no secret was handed out"
+
+
+def test_a_loan_is_renewed_at_a_third_of_its_time(lending: Lending) -> None:
+    before = lending.node.lent_at_us
+    lending.stage.clock.sleep((before + 1190 * S - lending.stage.clock.now_us()) / S)
+    lending.loans.renew(lending.stage.store)
+    assert len(lending.bank.asked) == 2, "before the machine was asked for, and when it starts"
+    lending.stage.clock.sleep(10)
+    lending.loans.renew(lending.stage.store)
+    lending.loans.renew(lending.stage.store)
+    assert len(lending.bank.asked) == 3
+    assert lending.left_s == pytest.approx(HOUR_S)
+    assert lending.node.lent_until_us == lending.bank.files[lending.node.id].expires_at_us
+    lending.pass_s(10 * HOUR_S)
+    assert len(lending.bank.asked) == pytest.approx(3 + 30, abs=2), "three an hour"
+
+
+@pytest.mark.parametrize("dies_after_s", [0.0, 600.0, 1170.0, 1230.0, 5000.0])
+def test_a_box_that_is_dead_for_half_of_the_time_loses_nothing(
+    lending: Lending, dies_after_s: float
+) -> None:
+    """Whenever it dies; and a new daemon, which remembers nothing, goes on at once."""
+    lending.pass_s(dies_after_s)
+    lending.stage.clock.sleep(HOUR_S / 2)
+    assert lending.left_s > HOUR_S / 2 * 0.3
+    lending.loans = lending.new_daemon()
+    lending.loans.renew(lending.stage.store)
+    lending.pass_s(60)
+    assert lending.left_s > HOUR_S / 2
+
+
+def test_a_renewal_that_fails_is_told_once_at_half_of_the_time_and_goes_on(
+    lending: Lending,
+) -> None:
+    lending.bank.trouble = AuthError("not authorized to perform: sts:AssumeRole")
+    lending.pass_s(1700)
+    assert lending.told() == []
+    lending.pass_s(600)
+    [text] = lending.told()
+    assert "sts:AssumeRole" in text
+    assert "saves for 0.5 h more" in text
+    market = lending.stage.store.load_market(lending.stage.clock.now_us())
+    assert market.disabled == {}, "not the machine's cloud is to blame"
+    lending.bank.trouble = None
+    lending.bank.away = True
+    lending.pass_s(60)
+    assert len(lending.told()) == 1
+    lending.bank.away = False
+    lending.pass_s(60)
+    assert lending.left_s > 3500
+    lending.bank.away = True
+    lending.pass_s(2000)
+    assert len(lending.told()) == 2, "another time, another word"
+    assert "no route to host" in lending.told()[1]
+
+
+def test_a_machine_that_cannot_be_lent_anything_does_not_start(stage: Stage) -> None:
+    lending = Lending(stage)
+    [job] = stage.store.jobs(finished=False)
+    lending.bank.trouble = AuthError("no")
+    with pytest.raises(StoreUnavailableError, match="s3://bucket/runs"):
+        lending.loans.begin(stage.store, job, lending.node, 10.0)
+    lending.bank.trouble = None
+    lending.lender = None
+    with pytest.raises(StoreUnavailableError, match="see \\[stores\\]"):
+        lending.loans.begin(stage.store, job, lending.node, 10.0)
+
+
+def test_nothing_is_rented_while_nothing_can_be_lent(stage: Stage) -> None:
+    """A machine that cannot be lent what it needs would be given up and paid for, and so would the
+    next one, for as long as whoever lends refuses."""
+    lending = Lending(stage, start=False)
+    lending.bank.trouble = AuthError("not authorized to perform: sts:AssumeRole")
+    stage.tick_s = 2.0
+    stage.run(lambda s: s.clock.now_us() > NOW + 1800 * S, limit_s=2000)
+    assert launches(stage) == 0
+    assert {node.instance_id for node in stage.nodes("j1")} <= {""}
+    assert "was refused: no credentials of s3://bucket/runs" in stage.told()
+    assert 4 <= lending.bank.refusals <= 40, "it is tried again, and not all the time"
+    lending.bank.trouble = None
+    lending.start()
+    assert sum(len(cloud.machines) for cloud in stage.clouds.values()) == 1
+
+
+def test_who_was_lent_something_a_moment_ago_is_not_asked_before_each_machine(
+    lending: Lending,
+) -> None:
+    [job] = lending.stage.store.jobs(finished=False)
+    asked = len(lending.bank.asked)
+    lending.loans.check(job, lending.node)
+    assert len(lending.bank.asked) == asked
+    lending.stage.clock.sleep(TRUST_S + 1)
+    lending.loans.check(job, lending.node)
+    lending.loans.check(job, lending.node)
+    assert len(lending.bank.asked) == asked + 1
+
+
+def test_an_answer_that_takes_too_long_leaves_no_time_for_a_create(stage: Stage) -> None:
+    """A create has to have ended by its deadline: after that nobody waits for its machine."""
+    lending = Lending(stage, start=False)
+    lending.bank.takes_s = 9.0
+    stage.run(lambda s: lending.bank.asked)
+    assert launches(stage) == 0
+    [node] = stage.nodes("j1")
+    assert "took too long" in node.effect_error
+    lending.bank.takes_s = 0.0
+    lending.start()
+    assert launches(stage) == 1
+
+
+def launches(stage: Stage) -> int:
+    return sum(cloud.calls["launch"] for cloud in stage.clouds.values())
+
+
+def test_a_machine_that_is_away_keeps_no_other_waiting(lending: Lending) -> None:
+    """All that are due are seen in one round, and who fails keeps nobody from it."""
+    seen: list[str] = []
+    node = lending.node
+    nodes = [replace(node, id=f"n{i}", link_down_at_us=i % 2) for i in range(4)]
+    until: Mapping[str, int] = {n.id: n.lent_until_us for n in nodes}
+    assert until
+    lending.stage.clock.sleep(HOUR_S / 2)
+
+    class Store:
+        """Four machines."""
+
+        def active_nodes(self) -> list[Node]:
+            return nodes
+
+        def find_job(self, job_id: str) -> object:
+            return lending.stage.store.find_job(job_id)
+
+        def record_lent(self, node_id: str, at_us: int, until_us: int) -> None:
+            seen.append(node_id)
+
+        def add_event(self, *_: object) -> None:
+            return None
+
+    def lend(node: Node, *_: object) -> str:
+        if node.link_down_at_us:
+            raise LinkError("away")
+        return "/x"
+
+    lending.loans._link = type("L", (), {"lend": staticmethod(lend)})()  # type: ignore[assignment]
+    lending.loans.renew(Store())  # type: ignore[arg-type]
+    assert sorted(seen) == ["n0", "n2"]

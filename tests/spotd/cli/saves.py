@@ -1,0 +1,77 @@
+"""Checkpoints of a job of the rig, laid out as the trainer's saver lays them out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xxhash import xxh3_128_hexdigest
+
+from providers.stores import open_store
+from providers.stores.base import ObjectStore
+from spotd import wire
+from spotd.wire import Block, HeadRef, Manifest, Shard, Stream, TensorLayout
+from tests.spotd.serve.rig import Rig
+from trainer.fence import Fence
+
+SIZE, SHARD, CHUNK = 4096, 1024, 512
+TENSORS = (TensorLayout("t", "int32", (1024,), (Block((0,), (1024,), 0, 0),)),)
+
+
+@dataclass(frozen=True)
+class First(Manifest):
+    """As it was written before there were streams: version 1."""
+
+    def to_bytes(self) -> bytes:
+        now = json.loads(super().to_bytes())["manifest"]
+        shards = [
+            {"key": one.key, "size": one.size, "digest": f"{one.kind}:{one.digests[0]}"}
+            for one in self.shards
+        ]
+        tensors = [
+            {"name": f"t{n}", "dtype": "int32", "shape": [256], "shard": n, "offset": 0}
+            | {"nbytes": SHARD}
+            for n in range(len(shards))
+        ]
+        del now["streams"]
+        return wire.encode(
+            {"manifest": {**now, "shards": shards, "tensors": tensors}, "version": 1}
+        )
+
+
+class Saver:
+    """Of one job, whose checkpoints lie in `store`: four shards of 1 KiB each, of two chunks, or of
+    one in a `first` manifest."""
+
+    def __init__(self, rig: Rig, job_id: str) -> None:
+        self.rig, self.id = rig, job_id
+        self.store: ObjectStore = open_store(rig.checkpoint_store)
+        self.fence = Fence(self.store, job_id, 1, "node1")
+        self.fence.claim()
+
+    def save(self, step: int, ago_s: float = 0, *, first: bool = False, **more: Any) -> HeadRef:
+        """What HEAD names then; made `ago_s` ago."""
+        folder = wire.manifest_key(self.id, 1, step, f"n{step}").rpartition("/")[0]
+        data, shards = bytes_of(step), []
+        for number, start in enumerate(range(0, SIZE, SHARD)):
+            shard, size = data[start : start + SHARD], SHARD if first else CHUNK
+            digests = [xxh3_128_hexdigest(shard[at : at + size]) for at in range(0, SHARD, size)]
+            shards.append(Shard(f"{folder}/r00000-{number:05d}", SHARD, size, tuple(digests)))
+            self.store.put(shards[-1].key, shard)
+        kind = First if first else Manifest
+        streams = (Stream(tuple(shards)),)
+        made = kind(self.id, 1, step, self.rig.ago(ago_s), 1, streams, TENSORS)
+        head = self.fence.commit(made, key=f"{folder}/MANIFEST.json", **more)
+        assert head.current is not None
+        return head.current
+
+    def file(self, key: str) -> Path:
+        """Where an object lies."""
+        return Path(self.rig.checkpoint_store.removeprefix("file://")) / key
+
+
+def bytes_of(step: int) -> bytes:
+    """What is saved after that step: no two chunks of it are alike."""
+    return b"".join((step * 10_000 + n).to_bytes(4, "big") for n in range(SIZE // 4))

@@ -1,0 +1,166 @@
+"""What it costs to bring a checkpoint to its store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from providers.base import CapacityType, Offer
+from spotd.decide.cadence import mtbf_s
+from spotd.decide.carriage import (
+    LEAST_S,
+    MOST_S,
+    STALL_S,
+    Place,
+    egress_microusd_per_h,
+    gb_microusd,
+    longest_pause_s,
+    place_of,
+)
+from spotd.decide.placement import TOO_DEAR, rank
+from spotd.model import CheckpointSpec, JobSpec
+from tests.spotd.decide.build import NOW, market, offer, spec
+from trainer.hook.spotd_hook import cadence
+
+LEAVING = {"aws": 90_000, "gcp": 120_000}
+AWS = replace(offer("aws-1a", 36), cloud="aws", region="us-east-2")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "place"),
+    [
+        ("s3://b/x", {"region": "us-east-2"}, Place("aws", "us-east-2")),
+        ("s3://b/x", {}, Place("aws")),
+        ("s3://b/x", {"endpoint": "https://minio.example", "region": "r"}, Place("")),
+        ("gs://b/x", {"region": "us-central1"}, Place("gcp", "us-central1")),
+        ("az://b/x", {}, Place("azure")),
+        ("file:///x", {"region": "r"}, Place("here")),
+        ("s3://b/x:y", {"region": "r"}, Place("aws", "r")),
+        ("r2://b/x", {"region": "r"}, Place("", "r")),
+    ],
+)
+def test_where_a_store_is(url: str, options: dict[str, str], place: Place) -> None:
+    assert place_of(url, options) == place
+
+
+@pytest.mark.parametrize(
+    ("store", "microusd"),
+    [
+        (Place("aws", "us-east-2"), 0),
+        (Place("aws", "us-west-2"), None),  # between regions no price with a source is known
+        (Place("aws"), None),
+        (Place("gcp", "us-central1"), 90_000),  # of the cloud that is left
+        (Place(""), 90_000),
+        (Place("here"), 0),
+    ],
+)
+def test_a_gb_from_aws(store: Place, microusd: int | None) -> None:
+    assert gb_microusd(AWS, store, LEAVING) == microusd
+
+
+def test_a_cloud_without_a_price_and_a_machine_of_this_box() -> None:
+    assert gb_microusd(replace(AWS, cloud="lambda"), Place("aws", "x"), LEAVING) is None
+    assert gb_microusd(replace(AWS, local=True), Place("gcp", "x"), LEAVING) == 0
+
+
+GCP = replace(offer("gcp-1a", 35), provider="gcp", cloud="gcp", region="us-central1")
+STORE = {"s3://b": Place("aws", "us-east-2")}
+OFFERS = market((AWS, GCP), places=STORE, leaving=LEAVING)
+
+
+def saving(**saves: object) -> JobSpec:
+    base = CheckpointSpec("s3://b/x", "spotd", every_s=300.0, size_bytes=100 * 10**9)
+    return spec(checkpoint=replace(base, **saves))  # type: ignore[arg-type]
+
+
+def test_saves_across_clouds_cost_by_size_and_by_how_often() -> None:
+    """100 GB at $0.12 a GB, twelve times an hour."""
+    assert egress_microusd_per_h(GCP, saving(), OFFERS) == 144_000_000
+    assert egress_microusd_per_h(GCP, saving(every_s=600.0), OFFERS) == 72_000_000
+    assert egress_microusd_per_h(AWS, saving(), OFFERS) == 0
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        saving(size_bytes=0),
+        saving(every_s=0.0, every_steps=100),
+        saving(engine="none"),
+    ],
+    ids=["size", "pause", "program"],
+)
+def test_what_is_not_known_is_no_price(unknown: JobSpec) -> None:
+    assert egress_microusd_per_h(GCP, unknown, OFFERS) is None
+    elsewhere = replace(AWS, region="us-west-2")
+    assert egress_microusd_per_h(elsewhere, saving(), OFFERS) is None
+
+
+def test_a_store_is_where_the_closest_one_that_is_configured_is() -> None:
+    places = {"s3://b": Place("gcp"), "s3://b/x": Place("aws", "us-east-2"), "s3://b/xy": Place("")}
+    near = replace(OFFERS, places=places)
+    assert egress_microusd_per_h(AWS, saving(), near) == 0
+    assert egress_microusd_per_h(AWS, saving(store="s3://b/z"), near) == 108_000_000
+    assert egress_microusd_per_h(AWS, saving(store="gs://c/z"), near) == 108_000_000, "by its URL"
+
+
+@pytest.mark.parametrize("size", [10**6, 10**9, 10**10, 4 * 10**11])
+def test_a_job_that_chooses_its_own_pauses_saves_rarer_where_it_costs(size: int) -> None:
+    """As the program will, once it has measured: the formula is the same."""
+    cost_microusd = size / 1e9 * 120_000
+    costs_s = cost_microusd / (GCP.price_microusd_per_h / 3600)
+    pause_s = cadence.interval_s(STALL_S, 0.0, mtbf_s(GCP, ()), costs_s)
+    found = egress_microusd_per_h(GCP, saving(auto=True, size_bytes=size), OFFERS)
+    assert found == pytest.approx(cost_microusd * 3600 / pause_s, abs=1)
+    assert (LEAST_S, MOST_S) == (cadence.LEAST_S, cadence.MOST_S)
+
+
+def test_it_counts_where_a_machine_is_chosen_and_under_the_cap() -> None:
+    """$35 and $144 an hour lose against $36."""
+    first, second = rank(saving(), OFFERS, NOW)
+    assert (first.offer, first.egress_microusd_per_h) == (AWS, 0)
+    assert second.score_microusd_per_h == 179_000_000
+    assert not second.excluded
+    by_price = rank(saving(size_bytes=0), OFFERS, NOW)
+    assert [row.offer for row in by_price] == [GCP, AWS]
+    capped = replace(saving(), max_hourly_microusd=178_000_000)
+    [_, dear] = rank(capped, OFFERS, NOW)
+    assert (dear.offer, dear.code) == (GCP, TOO_DEAR)
+    assert "$144.00/h of egress" in dear.excluded
+    fits = replace(saving(), max_hourly_microusd=179_000_000)
+    assert not any(row.excluded for row in rank(fits, OFFERS, NOW))
+
+
+def test_each_machine_of_a_gang_carries_its_share() -> None:
+    gang = replace(saving(), num_nodes=2, max_hourly_microusd=35_000_000 + 72_000_000)
+    assert not any(row.excluded and row.offer == GCP for row in rank(gang, OFFERS, NOW))
+    tight = replace(gang, max_hourly_microusd=gang.max_hourly_microusd - 1)
+    assert any(row.code == TOO_DEAR and row.offer == GCP for row in rank(tight, OFFERS, NOW))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "pause_s"),
+    [
+        (saving(every_s=40.0), AWS, 40.0),
+        (saving(every_s=0.0, every_steps=9), AWS, MOST_S),
+        (saving(auto=True, every_s=300.0), AWS, 360.0),  # three times 120 s, at an MTBF of 4 h
+        (saving(auto=True, every_s=400.0), AWS, 400.0),
+        (saving(auto=True), replace(AWS, capacity_type=CapacityType.ON_DEMAND), MOST_S),
+        (saving(auto=True), GCP, MOST_S),  # each save costs $12
+        (saving(auto=True), replace(AWS, region="r"), MOST_S),  # or who knows what
+    ],
+)
+def test_what_may_lie_between_two_saves(wanted: JobSpec, there: Offer, pause_s: float) -> None:
+    assert longest_pause_s(there, wanted, OFFERS) == pytest.approx(pause_s)
+
+
+@pytest.mark.parametrize(("num_nodes", "price"), [(1, 35_000_000), (2, 35_000_000), (2, 0)])
+def test_a_gang_s_pauses_are_those_of_its_machines_together(num_nodes: int, price: int) -> None:
+    """1 GB at $0.12; a machine that costs nothing has no time that money would buy."""
+    there = replace(GCP, price_microusd_per_h=price)
+    costs_s = 120_000 / (price * num_nodes / 3600) if price else 0.0
+    pause_s = cadence.interval_s(STALL_S, 0.0, mtbf_s(there, (), num_nodes), costs_s)
+    assert LEAST_S < pause_s < MOST_S
+    gang = replace(saving(auto=True, size_bytes=10**9), num_nodes=num_nodes)
+    found = egress_microusd_per_h(there, gang, OFFERS)
+    assert found == pytest.approx(120_000 * 3600 / pause_s, abs=1)

@@ -1,0 +1,190 @@
+"""What nodes say of the health of training: verdicts, stacks, use, and what decisions see of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotd.log import redactor
+from spotd.model import S
+from spotd.states import NodeState
+from spotd.store.base import Store
+from spotd.store.diagnosis import MAX_STACK_CHARS
+from spotd.store.throughput import COMPARED_S
+from spotd.store.views import VERDICT_EVENTS
+from spotd.verdicts import Verdict
+from tests.spotd.store.build import (
+    NOW,
+    commit,
+    kinds,
+    move,
+    new_node,
+    node,
+    offer,
+    opening,
+    placed,
+    said,
+    view,
+)
+
+AT = NOW + 60 * S
+NODE = "j1-g1-0"
+
+STACK = {"rank": 1, "pid": 7, "how": "faulthandler", "text": 'File "x.py", line 3 in waits'}
+KEPT = {name: STACK[name] for name in ("rank", "how", "text")}
+
+
+def test_the_stacks_of_a_program_that_hung_are_kept_with_it(store: Store) -> None:
+    placed(store)
+    secret = "s3cr3t-of-the-job"
+    redactor.register(secret)
+    dumps = [STACK, {**STACK, "rank": -1, "text": f"key = {secret}" + "x" * 9000}]
+    data = {"what": "hung", "text": "no step", "again": True, "stacks": 2, "dumps": dumps}
+    store.record_journal([said(("unwell", data))])
+    row = store.last_event("j1", "hung")
+    assert row is not None
+    assert "the stacks of 2 of its processes were taken; it begins again here" in row.event.text
+    first, second = row.event.data["stacks"]  # type: ignore[misc]
+    assert first == KEPT
+    assert secret not in second["text"]
+    assert len(second["text"]) == MAX_STACK_CHARS
+    assert row.event.data["again"] is True
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"what": "hung", "text": "", "dumps": 7},
+        {"what": "hung", "text": "", "dumps": [7]},
+        {"what": "hung", "text": "", "dumps": [{"rank": "0", "text": ""}]},
+        {"what": "hung", "text": "", "dumps": [{"rank": 0, "text": 5}]},
+        {"what": "hung", "text": "", "dumps": [{"rank": 0, "text": "", "how": 5}]},
+    ],
+)
+def test_stacks_that_are_none_become_a_warning(store: Store, data: dict[str, Any]) -> None:
+    placed(store)
+    store.record_journal([said(("unwell", data), ("ready", {}))])
+    assert kinds(store)[-2:] == ["journal", "ready"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "about", "kept", "alert"),
+    [
+        ("straggler", {"rank": 1, "rank_s": 0.2}, {"rank": 1, "rank_s": 0.2}, True),
+        ("nan", {"step": 9, "x" * 60: 1, "text": "no"}, {"step": 9, "x" * 40: 1}, True),
+        ("nan_after_resume", {"manifest": "m-8"}, {"manifest": "m-8"}, True),
+        ("loss_spike", {"loss": float("nan"), "before": 1e300}, {}, False),
+        ("gpu_noted", {"xid": 13}, {"xid": 13}, False),
+        ("hung_here", {"stacks": [STACK]}, {"stacks": [KEPT]}, False),
+    ],
+)
+def test_a_warning_that_says_which_is_a_verdict(
+    store: Store, verdict: str, about: dict[str, Any], kept: dict[str, Any], alert: bool
+) -> None:
+    placed(store)
+    data = {"text": "what was seen", "verdict": verdict, "about": about}
+    store.record_journal([said(("warning", data))])
+    row = store.last_event("j1", verdict)
+    assert row is not None
+    assert (row.event.text, row.event.data, row.event.alert) == ("what was seen", kept, alert)
+    assert store.claim(AT + 60 * S, "d", 9, S) == ["j1"], "somebody decides about it"
+
+
+@pytest.mark.parametrize("verdict", [None, "", "of a later version"])
+def test_any_other_is_a_warning_as_before(store: Store, verdict: str | None) -> None:
+    placed(store)
+    data = {"text": "so"} if verdict is None else {"text": "so", "verdict": verdict, "about": 7}
+    store.record_journal([said(("warning", data))])
+    assert kinds(store)[-1] == "node_warning"
+
+
+def test_how_well_a_machine_was_used_is_on_record_once_a_window(store: Store) -> None:
+    placed(store)
+    report = {"from_step": 1, "to_step": 1, "losses": [2.0]}
+    usage = {"window_s": 300.0, "busy_s": 250.0, "data_s": 90.0, "save_s": 3.0, "gpu": 0.41}
+    store.record_journal([said(("progress", report), ("progress", {**report, "usage": usage}))])
+    (row,) = store.events_of("j1", ("usage",))
+    assert row.event.text == (
+        "300 s of training: GPUs busy 41%, waiting for data 30%, for checkpoints 1%"
+    )
+    assert row.event.data == {name: usage[name] for name in usage if name != "busy_s"}
+    assert store.events_of("j1", ("usage",), row.at_us + 1) == []
+    assert store.events_of("j1", ("progress", "none")) == []
+
+
+@pytest.mark.parametrize("usage", [7, {}, {"window_s": "x"}, {"window_s": 1.0, "gpu": -1}])
+def test_use_that_is_none_becomes_a_warning(store: Store, usage: object) -> None:
+    placed(store)
+    report = {"from_step": 1, "to_step": 1, "losses": [2.0], "usage": usage}
+    store.record_journal([said(("progress", report))])
+    assert kinds(store)[-1] == "journal"
+    assert store.progress("j1") == [], "nothing of the entry is taken over"
+
+
+def straggles(store: Store, first: int, at_us: int) -> None:
+    data = {"text": "rank 1", "verdict": "straggler"}
+    store.record_journal([said(("warning", data), first=first, heard_at_us=at_us)])
+
+
+def test_decisions_see_the_newest_verdicts_of_a_job_that_trains(store: Store) -> None:
+    placed(store)
+    move(store, NODE, NodeState.BOOTING, chosen=True)
+    straggles(store, 1, AT)
+    assert view(store).verdicts == (), "it does not train"
+    move(store, NODE, NodeState.RUNNING)
+    straggles(store, 2, AT + S)
+    store.record_journal([said(("warning", {"text": "", "verdict": "loss_spike"}), first=3)])
+    assert view(store).verdicts == (
+        Verdict("straggler", AT, NODE),
+        Verdict("straggler", AT + S, NODE),
+    )
+    for number in range(VERDICT_EVENTS - 1):
+        store.record_journal([said(("ready", {}), first=4 + number)])
+    assert view(store).verdicts == (), "they are among the newest events no more"
+
+
+def trains(store: Store, generation: int, begin_us: int, tokens: int, number: int) -> None:
+    """A machine that reports every minute for twelve of them."""
+    node_id = f"j1-g{generation}-0"
+    move(store, node_id, NodeState.BOOTING, chosen=True)
+    move(store, node_id, NodeState.RUNNING)
+    for turn in range(number):
+        step = {"from_step": turn, "to_step": turn, "losses": [1.0], "tokens": tokens}
+        entry = ("progress", {**step, "busy_s": 10.0})
+        at_us = begin_us + turn * 60 * S
+        batch = said(
+            entry, node_id=node_id, generation=generation, first=turn + 1, heard_at_us=at_us
+        )
+        store.record_journal([batch])
+
+
+def replaced(store: Store, generation: int, **fields: Any) -> None:
+    move(store, f"j1-g{generation - 1}-0", NodeState.TERMINATING)
+    fresh = new_node("j1", generation, offer=offer(**fields))
+    commit(store, view(store), opening("j1", generation, fresh))
+
+
+def test_a_machine_is_compared_with_the_one_before_of_its_type(store: Store) -> None:
+    placed(store)
+    trains(store, 1, AT, 1000, 12)
+    assert view(store, now_us=AT + 700 * S).typical_tokens_per_s == 0.0, "the first"
+    replaced(store, 2, instance_type="other")
+    trains(store, 2, AT + 800 * S, 500, 12)
+    assert view(store, now_us=AT + 1600 * S).typical_tokens_per_s == 0.0, "of another type"
+    replaced(store, 3)
+    assert view(store, now_us=AT + 1700 * S).typical_tokens_per_s == 0.0, "it does not train"
+    began_us = AT + 2000 * S
+    trains(store, 3, began_us, 300, 1)
+    assert node(store, "j1-g3-0").first_step_at_us == began_us
+    later_us = began_us + int(COMPARED_S * S)
+    assert view(store, now_us=later_us).typical_tokens_per_s == 100.0
+    assert view(store, now_us=later_us + 1).typical_tokens_per_s == 0.0, "its own measure by now"
+
+
+def test_what_was_reported_before_it_was_warm_is_no_measure(store: Store) -> None:
+    placed(store)
+    trains(store, 1, AT, 1000, 6)  # two of them after three minutes
+    replaced(store, 2)
+    trains(store, 2, AT + 800 * S, 500, 1)
+    assert view(store, now_us=AT + 900 * S).typical_tokens_per_s == 0.0

@@ -1,0 +1,190 @@
+"""A saver and a line to it, over a store that can be held up, refuse and lie."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from providers.stores.base import ObjectStore, StoreUnavailableError
+from spotd.wire import Head
+from trainer.fence import read_head
+from trainer.hook.spotd_hook.engine import Engine
+from trainer.hook.spotd_hook.line import CorruptError, Line
+from trainer.saver.desk import Desk
+from trainer.saver.office import Office, SaverConfig
+from trainer.saver.server import Door
+
+SIZE = 5 * 4096 + 100
+COUNT = SIZE // 4
+PIECES = [
+    {
+        "name": "w",
+        "dtype": "float32",
+        "shape": [COUNT],
+        "at": [0],
+        "block": [COUNT],
+        "offset": 0,
+    }
+]
+CONFIG = {"width": 8, "data": "xxh3:0"}
+_NAMES = itertools.count()
+
+
+class Gate:
+    """A store whose puts can be held up, refused, and counted."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.url = store.url
+        self.open = threading.Event()
+        self.open.set()
+        self.entered = threading.Event()
+        self.refusing = 0
+        self.deleted: list[str] = []
+        self.down = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> tuple[bytes, str]:
+        if self.down:
+            raise StoreUnavailableError("down")
+        return self._store.get(key)
+
+    def put(self, key: str, data: bytes | memoryview | Path) -> None:
+        self.entered.set()
+        assert self.open.wait(20)
+        if self.refusing > 0:
+            self.refusing -= 1
+            raise StoreUnavailableError("the line is down")
+        self._store.put(key, data)
+
+    def delete(self, key: str) -> None:
+        self.deleted.append(key)
+        self._store.delete(key)
+
+
+class Rig:
+    """One generation's saver, with all that it reported, and one rank that has claimed HEAD."""
+
+    def __init__(
+        self,
+        path: Path,
+        store: Any,
+        generation: int,
+        *,
+        keep: int = 3,
+        size: int = SIZE,
+        local: str = "",
+        claim: bool = True,
+    ) -> None:
+        self._changed = threading.Condition()
+        self.path, self.size = path, size
+        self.reports: list[tuple[str, Mapping[str, Any]]] = []
+        config = SaverConfig(
+            socket=str(path),
+            job_id="job",
+            generation=generation,
+            token=f"node{generation}",
+            store_url="file:///nowhere",
+            keep=keep,
+            local=local,
+        )
+        self.office = Office(config, self.note, open_store=lambda *_: store)
+        self.door = Door(path, lambda: Desk(self.office))
+        self.engine = self.connect()
+        if claim:
+            assert self.engine.claim() is not None
+
+    def connect(self, pieces: list[dict[str, Any]] | None = None) -> Engine:
+        """Another training process."""
+        engine = Engine(
+            Line(str(self.path)),
+            job="job",
+            generation=self.office.config.generation,
+            name=f"n{next(_NAMES):x}x",
+            rank=0,
+            ranks=[0],
+            world_size=1,
+        )
+        engine.open(pieces or PIECES, self.size)
+        return engine
+
+    def close(self) -> None:
+        self.engine.close()
+        self.door.close()
+        self.office.close()
+
+    def note(self, kind: str, data: Mapping[str, Any]) -> None:
+        with self._changed:
+            self.reports.append((kind, data))
+            self._changed.notify_all()
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, 20), self.reports
+
+    def save(self, step: int, **flags: bool) -> bool:
+        return self.engine.save(
+            step,
+            lambda memory, _: fill(memory, step),
+            {"config": CONFIG},
+            trigger="test",
+            **flags,
+        )
+
+    def save_and_wait(self, step: int, **flags: bool) -> None:
+        assert self.save(step, **flags)
+        assert self.engine.drain(20)
+
+    def abandoned(self) -> bool:
+        """What is being saved now is wanted by nobody."""
+        writing = self.office.saving._writing
+        return writing is not None and writing.abandoned
+
+    def steps(self, kind: str) -> list[int]:
+        return [data["step"] for said, data in self.reports if said == kind]
+
+    def restore(self, config: Mapping[str, Any] = CONFIG, back: int = 0) -> int | None:
+        """The restored step, its bytes checked."""
+        found = self.engine.resume(config, back=back)
+        while found is not None:
+            try:
+                memory, _ = self.engine.fetch([(0, 0, self.size)])
+            except CorruptError as error:
+                found = self.engine.skip(str(error), config)
+                continue
+            expected = bytearray(self.size)
+            fill(memoryview(expected), found.step)
+            assert bytes(memory) == bytes(expected)
+            self.engine.resumed()
+            return found.step
+        return None
+
+
+def fill(memory: memoryview, step: int) -> None:
+    memory[:] = random.Random(step).randbytes(len(memory))
+
+
+def newest_of(store: Any) -> Head:
+    entry = read_head(store, "job")
+    assert entry is not None
+    return entry[0]
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait for what a saver does unasked and tells nobody."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def kept_steps(store: Any) -> list[int]:
+    keys = [info.key for info in store.list("jobs/job/g")]
+    return sorted({int(key.split("/")[3][1:13]) for key in keys})

@@ -1,0 +1,127 @@
+"""What the saver says of how saving goes, and what the trainer makes of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, until
+from trainer.checkpoint import Checkpointer
+from trainer.hook.spotd_hook.line import Line
+from trainer.hook.spotd_hook.rates import GUESS_S
+
+Start = Callable[..., Rig]
+
+
+@pytest.fixture
+def rig(start: Start) -> Rig:
+    return start(1, claim=False)
+
+
+@pytest.fixture
+def checkpointer(rig: Rig) -> Iterator[Checkpointer]:
+    made = Checkpointer(
+        lambda: Line(str(rig.path)),
+        job_id="job",
+        generation=1,
+        pieces=PIECES,
+        size=SIZE,
+        report=rig.note,
+    )
+    assert made.claim("now", 0.0) is not None
+    yield made
+    made.close()
+
+
+def save(checkpointer: Checkpointer, step: int, *, copy_s: float = 0.0) -> None:
+    def stage(memory: memoryview, _: object) -> None:
+        time.sleep(copy_s)
+        fill(memory, step)
+
+    checkpointer.save(step, stage, {"config": CONFIG}, trigger="t")
+
+
+def test_the_trainer_has_what_the_saver_measured(rig: Rig, checkpointer: Checkpointer) -> None:
+    assert (checkpointer.size, checkpointer.puts, checkpointer.committed) == (SIZE, 0, -1)
+    assert not checkpointer.rates.measured
+    assert (checkpointer.save_s(), checkpointer.flight_s()) == (GUESS_S, None)
+    save(checkpointer, 3, copy_s=0.2)
+    assert checkpointer.drain(20)
+    [said] = [data for kind, data in rig.reports if kind == "checkpoint"]
+    assert (checkpointer.puts, checkpointer.committed) == (8, 3), "six shards, manifest, HEAD"
+    assert said["stage_s"] >= 0.2
+    assert checkpointer.rates.stall_s(SIZE) == pytest.approx(said["stage_s"])
+    assert checkpointer.rates.upload_s(SIZE) == pytest.approx(said["write_s"], abs=2e-6)
+    assert checkpointer.save_s() == pytest.approx(said["stage_s"] + said["write_s"], abs=2e-6)
+    assert checkpointer.flight_s() is None
+
+
+def test_a_save_that_met_trouble_measures_nothing(
+    rig: Rig, store: Gate, checkpointer: Checkpointer
+) -> None:
+    store.refusing = 1
+    save(checkpointer, 1)
+    assert checkpointer.drain(20)
+    assert rig.steps("checkpoint") == rig.steps("checkpoint_failed") == [1]
+    assert checkpointer.committed == 1
+    assert not checkpointer.rates.measured
+
+
+def test_what_is_left_of_a_flight_is_told_while_it_lasts(
+    store: Gate, checkpointer: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer.rates.note(SIZE, 0.0, 1000.0)
+    rest, put, entered = threading.Event(), store.put, threading.Event()
+
+    def first_alone(key: str, data: bytes | memoryview) -> None:
+        if not key.endswith("-00000"):
+            entered.set()
+            assert rest.wait(20)
+        put(key, data)
+
+    monkeypatch.setattr(store, "put", first_alone)
+    try:
+        save(checkpointer, 2)
+        assert entered.wait(20)
+        gone = 4096 / SIZE
+        until(lambda: checkpointer.flight_s() == pytest.approx(1000 * (1 - gone), rel=1e-3))
+    finally:
+        rest.set()
+    assert checkpointer.drain(20)
+    assert checkpointer.flight_s() is None
+
+
+def test_a_flight_is_timed_from_the_end_of_the_copy(
+    store: Gate, checkpointer: Checkpointer
+) -> None:
+    """What goes out behind the copy while that is made waits for it: the upload has not begun."""
+    checkpointer.rates.note(SIZE, 0.3, 10.0)
+    store.open.clear()
+    copied_at: list[float] = []
+
+    def stage(memory: memoryview, _: object) -> None:
+        time.sleep(0.3)
+        copied_at.append(time.monotonic())
+
+    checkpointer.save(1, stage, {"config": CONFIG}, trigger="t")
+    assert store.entered.wait(20)
+    left_s = checkpointer.flight_s()
+    assert left_s is not None
+    assert 10.0 >= left_s >= 10.0 - (time.monotonic() - copied_at[0])
+    store.open.set()
+    assert checkpointer.drain(20)
+
+
+def test_what_is_given_up_is_under_way_no_more(rig: Rig) -> None:
+    assert rig.engine.claim() is not None
+    rig.save_and_wait(1)
+    before = rig.engine.told
+    assert rig.engine.begin(2, {}) is not None
+    assert rig.engine.told.pending
+    rig.connect().close()  # another program: what the one before had not wholly staged is given up
+    until(lambda: not rig.engine.told.pending)
+    assert rig.engine.told == replace(before, pending=False)

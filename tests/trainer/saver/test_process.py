@@ -1,0 +1,183 @@
+"""The saver as a process, struck down at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from providers.stores import open_store
+from tests.rigs.forks import Fork, nursery
+from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, newest_of, until
+from trainer.checkpoint import Checkpointer
+from trainer.hook.spotd_hook.engine import Found
+from trainer.hook.spotd_hook.line import Line
+from trainer.hook.spotd_hook.spawned import Spawned
+from trainer.saver.__main__ import config_from_env
+
+KILLS = int(os.environ.get("SPOTD_KILLS", "100"))
+
+
+class Program:
+    """Rank 0 of a training program, and the savers that it starts one after the other."""
+
+    def __init__(self, folder: Path, generation: int = 1) -> None:
+        self.folder = folder
+        self.env = {
+            **os.environ,
+            "SPOTD_JOB_ID": "job",
+            "SPOTD_GENERATION": str(generation),
+            "SPOTD_TOKEN": "token",
+            "SPOTD_STORE_URL": (folder / "store").as_uri(),
+            "SPOTD_KEEP": "3",
+        }
+        self.savers: list[Fork] = []
+        self.reports: list[Any] = []
+        self.checkpointer = Checkpointer(
+            self.dial,
+            job_id="job",
+            generation=generation,
+            pieces=PIECES,
+            size=SIZE,
+            report=lambda kind, data: self.reports.append((kind, data)),
+        )
+
+    def dial(self) -> Line:
+        path = self.folder / f"{len(self.savers)}.sock"
+        env = {**self.env, "SPOTD_SAVER": str(path)}
+        log = self.folder / "saver.log"
+        self.savers.append(nursery().fork("trainer.saver", ["--stay"], env, self.folder, log))
+        until(path.exists)
+        give_up_at = time.monotonic() + 20
+        while True:
+            try:
+                return Line(str(path))
+            except OSError:
+                assert time.monotonic() < give_up_at
+                time.sleep(0.005)
+
+    def restore(self) -> Found | None:
+        loaded: list[bytes] = []
+        found = self.checkpointer.restore(CONFIG, lambda memory: loaded.append(bytes(memory)))
+        if found is not None:
+            expected = bytearray(SIZE)
+            fill(memoryview(expected), found.step)
+            assert loaded == [bytes(expected)]
+        return found
+
+    def save(self, step: int) -> None:
+        state = {"config": CONFIG}
+        self.checkpointer.save(step, lambda memory, _: fill(memory, step), state, trigger="test")
+
+    def end(self) -> None:
+        self.checkpointer.close()
+        for saver in self.savers:
+            saver.kill()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    made = Program(tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.mark.req("CKP-16")
+@pytest.mark.timeout(300)
+def test_a_saver_that_is_killed_at_any_moment_costs_no_commit(program: Program) -> None:
+    """kill -9 again and again: the program goes on, what HEAD names is whole and never older."""
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    dice, store = random.Random(seed), open_store((program.folder / "store").as_uri())
+    assert program.checkpointer.claim("now", 0.0) is not None
+    assert program.restore() is None
+    step = newest = 0
+    for _ in range(KILLS):
+        for _ in range(dice.randrange(1, 4)):
+            step += 1
+            program.save(step)
+        time.sleep(dice.uniform(0, 0.02))
+        program.savers[-1].kill()
+        program.savers[-1].wait(20)
+        current = newest_of(store).current
+        if current is not None:
+            assert newest <= current.step <= step
+            newest = current.step
+    program.save(step + 1)
+    assert program.checkpointer.drain(20, again=lambda: program.save(step + 1))
+    found = program.restore()
+    assert found is not None
+    assert found.step == step + 1
+    assert {kind for kind, _ in program.reports} == {"checkpoint_failed"}
+    assert all("another one is started" in data["error"] for _, data in program.reports)
+
+
+def test_a_saver_outlives_the_program_and_ends_when_it_is_told(program: Program) -> None:
+    assert program.checkpointer.claim("now", 0.0) is not None
+    program.save(7)
+    program.checkpointer.close()
+    saver = program.savers[0]
+    saver.send_signal(signal.SIGUSR1)  # what is meant for all training processes
+    saver.terminate()
+    assert saver.wait(20) == 0
+    current = newest_of(open_store((program.folder / "store").as_uri())).current
+    assert current is not None
+    assert current.step == 7
+
+
+def test_a_rank_that_resumed_from_an_older_one_stays_behind_it(
+    program: Program, tmp_path: Path
+) -> None:
+    """The next saver must not chain behind the damaged checkpoint that was passed over."""
+    store = open_store((tmp_path / "store").as_uri())
+    assert program.checkpointer.claim("now", 0.0) is not None
+    for step in (10, 20):
+        program.save(step)
+        assert program.checkpointer.drain(20)
+    current = newest_of(store).current
+    assert current is not None
+    (tmp_path / "store" / current.manifest).unlink()
+    again = Program(tmp_path, generation=2)
+    again.savers.extend(program.savers)  # for the names of their sockets
+    try:
+        assert again.checkpointer.claim("now", 0.0) is not None
+        found = again.restore()
+        assert found is not None
+        assert found.step == 10
+        again.savers[-1].kill()
+        again.savers[-1].wait(20)
+        again.save(15)
+        assert again.checkpointer.drain(20)
+        head = newest_of(store)
+        assert head.current is not None
+        assert (head.current.step, [ref.step for ref in head.previous]) == (15, [10])
+    finally:
+        again.end()
+
+
+def test_one_of_its_own_ends_with_the_program(tmp_path: Path) -> None:
+    env = {"SPOTD_STORE_URL": (tmp_path / "store").as_uri(), "SPOTD_JOB_ID": "job"}
+    own = Spawned(env)
+    own.wait_ready()
+    line = Line(own.socket)
+    line.join(0, [0], 1, SIZE, 2, PIECES)
+    assert line.ask("claim", claim="now", left_s=0.0, wait_s=5.0)["final"] is False
+    line.close()
+    assert own.alive
+    assert own.close()
+    assert not own.alive
+
+
+def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Spawned({"SPOTD_GENERATION": "none"})
+    with pytest.raises(OSError, match="the saver did not start"):
+        own.wait_ready()
+    monkeypatch.delenv("SPOTD_SAVER", raising=False)
+    with pytest.raises(ValueError, match="SPOTD_SAVER is not set"):
+        config_from_env()

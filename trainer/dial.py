@@ -1,0 +1,96 @@
+"""How a training process comes to its saver: the one that the agent keeps beside it, which outlives
+it, or where there is none, one of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from spotd.wire import WARNING
+from trainer.hook.spotd_hook.line import Line
+from trainer.hook.spotd_hook.spawned import Spawned
+from trainer.job import Job
+from trainer.link import Link
+
+AGENT_S = 20.0  # for the agent's saver to accept; an agent of before it had one says nothing
+ASK_S = 1.0
+POLL_S = 0.02
+
+
+class Dial:
+    """`start` at once, `line` when it is needed, as often as the saver has died. Close it."""
+
+    def __init__(
+        self,
+        job: Job,
+        link: Link,
+        env: Mapping[str, str],
+        *,
+        agent_s: float = AGENT_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job, self._link = job, link
+        self._at_agent = env.get("SPOTD_SAVER", "")
+        self._agent_s, self._monotonic = agent_s, monotonic
+        self._own: Spawned | None = None
+
+    def start(self) -> None:
+        """Have it started, without waiting for it. Raises OSError."""
+        if self._at_agent:
+            self._link.want_saver([sys.executable, "-m", "trainer.saver", "--stay"])
+        elif self._own is None or not self._own.alive:
+            if self._own is not None:
+                self._own.close()
+            self._own = Spawned(self._environment())
+
+    def line(self) -> Line:
+        """A line to it. Raises OSError."""
+        self.start()
+        if self._at_agent:
+            try:
+                return self._dial_agents()
+            except OSError as error:
+                text = f"the node agent has no saver for us ({error}): we start one of our own"
+                self._link.send(WARNING, {"text": text})
+                self._at_agent = ""
+                self.start()
+        assert self._own is not None  # noqa: S101 - just started
+        self._own.wait_ready()
+        return Line(self._own.socket)
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Of our own: wait until what is staged is saved, or so long; whether it was."""
+        return self._own is None or self._own.close(timeout_s)
+
+    @property
+    def pid(self) -> int:
+        """Of our own; 0 without one."""
+        return 0 if self._own is None else self._own.pid
+
+    def _dial_agents(self) -> Line:
+        asked_at = self._monotonic()
+        give_up_at = asked_at + self._agent_s
+        while True:
+            try:
+                return Line(self._at_agent)
+            except OSError:
+                if (now := self._monotonic()) >= give_up_at:
+                    raise
+            if now >= asked_at + ASK_S:  # its agent may not have seen yet that one has died
+                asked_at = now
+                self.start()
+            time.sleep(POLL_S)
+
+    def _environment(self) -> dict[str, str]:
+        job = self._job
+        return {
+            "SPOTD_JOB_ID": job.job_id,
+            "SPOTD_GENERATION": str(job.generation),
+            "SPOTD_TOKEN": job.owner,
+            "SPOTD_HEAD_GENERATION": str(job.head_generation),
+            "SPOTD_STORE_URL": job.store_url,
+            "SPOTD_STORE_OPTIONS": json.dumps(dict(job.store_options)),
+            "SPOTD_KEEP": str(job.keep),
+        }

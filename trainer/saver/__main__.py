@@ -1,0 +1,79 @@
+"""`python -m trainer.saver`: saves what the training processes of one machine stage, and outlives
+them. The environment says what for, as it does to them (`SPOTD_...`), and where to listen
+(`SPOTD_SAVER`). It says "ready" on stdout when it does.
+
+It ends when its stdin does, or with `--stay` at SIGTERM, after what is staged was saved."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.job import Job
+from trainer.link import Link
+from trainer.saver.desk import Desk
+from trainer.saver.office import Office, SaverConfig
+from trainer.saver.server import Door
+
+NICE = 10
+DRAIN_S = 600.0
+RANK = -1  # by which the agent knows it
+
+
+def main() -> int:
+    """Until it is to end. The exit code: 0 when all that was staged is committed."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.saver", description=__doc__)
+    parser.add_argument("--stay", action="store_true", help="end at SIGTERM, not with stdin")
+    stay = parser.parse_args().stay
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="saver: %(message)s")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # what is meant for all processes here
+    if stay:  # blocked in the threads to come as well, and waited for
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    with suppress(OSError):
+        os.nice(NICE)
+    config = config_from_env()
+    link = Link(config.agent_socket, RANK)
+    office = Office(config, link.send)
+    door = Door(Path(config.socket), lambda: Desk(office))
+    print("ready", flush=True)
+    if stay:
+        signal.sigwait({signal.SIGTERM})
+    else:
+        sys.stdin.buffer.read()
+    done = office.drain(DRAIN_S)
+    door.close()
+    office.close()
+    link.close()
+    return 0 if done else 1
+
+
+def config_from_env() -> SaverConfig:
+    """Of the same variables as a training process has. Raises ValueError."""
+    job, env = Job.from_env(os.environ), os.environ
+    if not env.get("SPOTD_SAVER"):
+        raise ValueError("SPOTD_SAVER is not set: it names the socket to listen on")
+    return SaverConfig(
+        socket=env["SPOTD_SAVER"],
+        job_id=job.job_id,
+        generation=job.generation,
+        token=job.owner,
+        store_url=job.store_url,
+        store_options=job.store_options,
+        head_generation=job.head_generation,
+        keep=job.keep,
+        local=env.get("SPOTD_SAVER_LOCAL", ""),
+        agent_socket=env.get("SPOTD_SOCKET", ""),
+    )
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # threads that wait for a store that does not answer hold nobody up

@@ -1,0 +1,139 @@
+"""One rank's share of a snapshot on its way out: digested, written to the local disk and put into
+the bucket side by side, all from the memory that the rank filled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from providers.stores.base import ObjectStore
+from spotd.wire import Stream
+from trainer.saver.disk import LocalTier, name_of
+from trainer.saver.parts import Part, Piece, part_key
+from trainer.saver.streams import AbandonedError, Digests, Filling, cuts_of, describe, shard_key
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a snapshot is, the same for all its ranks."""
+
+    folder: str
+    generation: int
+    step: int
+    world_size: int
+    created_at_us: int
+    trigger: str = ""
+    released: bool = False
+    final: bool = False
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Outgoing:
+    """`put` and then `part`; `put` may be called again after a failure and does what is left.
+
+    `on_local` hears the seconds since `begun_s` when the local disk has all of it, or what went
+    wrong with that, which hinders nothing else; `on_put` that a shard is in the bucket.
+    """
+
+    def __init__(
+        self,
+        label: Label,
+        rank: int,
+        size: int,
+        pieces: tuple[Piece, ...],
+        filling: Filling,
+        local: LocalTier | None,
+        on_local: Callable[[float, str], None] = lambda _s, _e: None,
+        on_put: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.label, self.rank = label, rank
+        self.size, self._pieces = size, pieces
+        self._filling, self._local = filling, local
+        self._on_local, self._on_put = on_local, on_put
+        self._begun_s = time.perf_counter()
+        self._digests = Digests(size)
+        self._put: set[int] = set()
+        self._threads = [threading.Thread(target=self._digest, name="digest", daemon=True)]
+        if local is not None:
+            self._threads.append(threading.Thread(target=self._keep, name="disk", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, store: ObjectStore, pool: Executor) -> None:
+        """Every shard that the bucket does not have yet. Raises StoreError, AbandonedError."""
+        running: list[Future[None]] = []
+        try:
+            for number, (start, end) in enumerate(cuts_of(self.size)):
+                if number not in self._put:
+                    self._filling.wait(end, time.sleep)
+                    running.append(pool.submit(self._put_shard, store, number, start, end))
+            for one in running:
+                one.result()
+        except BaseException:
+            for one in running:
+                one.cancel()
+            wait(running)  # none is on its way when this is tried again, or the memory reused
+            raise
+
+    @property
+    def bytes_put(self) -> int:
+        """Of `size`, what is in the bucket."""
+        cuts, put = cuts_of(self.size), tuple(self._put)  # others add to it meanwhile
+        return sum(cuts[number][1] - cuts[number][0] for number in put)
+
+    def part(self) -> Part:
+        """What it has become. Raises AbandonedError."""
+        label = self.label
+        return Part(
+            folder=label.folder,
+            generation=label.generation,
+            step=label.step,
+            rank=self.rank,
+            world_size=label.world_size,
+            created_at_us=label.created_at_us,
+            stream=self._stream(),
+            pieces=self._pieces,
+            state=label.state if not self.rank else {},
+            trigger=label.trigger,
+            released=label.released,
+            final=label.final,
+        )
+
+    def publish(self, store: ObjectStore) -> None:
+        """Tell the first rank of it, by the bucket. Raises StoreError."""
+        store.put(part_key(self.label.folder, self.rank), self.part().to_bytes())
+
+    def join(self) -> None:
+        """Wait until nobody reads the memory any more."""
+        for thread in self._threads:
+            thread.join()
+
+    def _put_shard(self, store: ObjectStore, number: int, start: int, end: int) -> None:
+        store.put(shard_key(self.label.folder, self.rank, number), self._filling.view[start:end])
+        self._put.add(number)
+        self._on_put()
+
+    def _digest(self) -> None:
+        self._digests.make(self._filling, time.sleep)
+
+    def _stream(self) -> Stream:
+        return describe(self.label.folder, self.rank, self.size, self._digests)
+
+    def _keep(self) -> None:
+        label, local = self.label, self._local
+        assert local is not None  # noqa: S101 - the thread is there only with one
+        name = name_of(label.folder, self.rank)
+        try:
+            local.write(name, self._filling, self.size, time.sleep)
+            local.commit(name, self.part().to_bytes())
+        except AbandonedError:
+            local.drop(name)
+        except OSError as error:
+            local.drop(name)
+            self._on_local(0.0, str(error))
+        else:
+            self._on_local(time.perf_counter() - self._begun_s, "")

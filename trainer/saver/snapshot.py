@@ -1,0 +1,72 @@
+"""What a saver works on: ranks and their memory, and the snapshots that they stage in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from providers.stores.base import ObjectStore
+from spotd.wire import Head
+from trainer.fence import Fence
+from trainer.hook.spotd_hook.arena import Arena
+from trainer.saver.disk import LocalTier
+from trainer.saver.outgoing import Label, Outgoing
+from trainer.saver.parts import Piece
+
+
+@dataclass
+class Rank:
+    """One rank of this machine: its memory, and what it puts there."""
+
+    arena: Arena
+    fd: int
+    pieces: tuple[Piece, ...]
+    held: dict[int, str] = field(default_factory=dict)  # slot -> folder of what it wholly has
+
+
+@dataclass
+class Snapshot:
+    """What the ranks of this machine stage together; `slots` by rank."""
+
+    label: Label
+    slots: dict[int, int] = field(default_factory=dict)
+    outgoing: dict[int, Outgoing] = field(default_factory=dict)
+    abandoned: bool = False
+    failures: int = 0
+    local_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Duties:
+    """What this saver is for: the machine's ranks of a generation, and whether it is the one that
+    commits (it has the first rank)."""
+
+    store: ObjectStore
+    job_id: str
+    generation: int
+    world_size: int
+    ranks: tuple[int, ...]
+    keep: int
+    fence: Fence | None = None
+    local: LocalTier | None = None
+
+
+def said_of(
+    snapshot: Snapshot, head: Head, size: int, stage_s: float, write_s: float
+) -> Mapping[str, Any]:
+    """What the journal has of a commit."""
+    label, ref = snapshot.label, head.current
+    assert ref is not None  # noqa: S101 - it was just committed
+    return {
+        "step": label.step,
+        "manifest": ref.manifest,
+        "digest": ref.digest,
+        "bytes": size,
+        "stage_s": round(stage_s, 6),
+        "write_s": round(write_s, 6),
+        "local_s": round(snapshot.local_s, 6),
+        "trigger": label.trigger,
+        "released": head.released,
+        "final": head.final,
+    }
