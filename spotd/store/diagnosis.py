@@ -16,7 +16,7 @@ from spotd.store.said import (
     read_text,
     read_words,
 )
-from spotd.verdicts import ADVICE, HUNG_HERE, USAGE, of_unwell
+from spotd.verdicts import ADVICE, HUNG_HERE, STEPPED_BACK, USAGE, of_unwell
 from spotd.wire import MAX_NUMBER, JournalEntry, WireError, shown
 
 MAX_STACKS, MAX_STACK_CHARS = 32, 8000
@@ -44,7 +44,7 @@ def warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
     data, text = entry.data, read_words(entry.data, "text")
     kind = read_text(data, "verdict", "")
     about = data.get("about", {})
-    if kind not in ADVICE:
+    if kind not in ADVICE or kind == STEPPED_BACK:
         node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
         return
     if not isinstance(about, dict):

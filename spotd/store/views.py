@@ -3,17 +3,26 @@ for each that trains, and two for each that took over lately."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, or_, select
+from sqlalchemy import BindParameter, Connection, and_, bindparam, or_, select
 
 from spotd.model import Attempt, Job, Node, View
 from spotd.states import NodeState
 from spotd.store import ledger, schema, throughput
 from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
 from spotd.store.throughput import current_of
-from spotd.verdicts import NAN, STRAGGLER, Verdict
+from spotd.verdicts import (
+    CRASHED,
+    NAN,
+    NAN_AFTER_RESUME,
+    STEPPED_BACK,
+    STRAGGLER,
+    Setbacks,
+    Verdict,
+)
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -38,6 +47,14 @@ _NEWEST_EVENTS = (
     .where(_events.job_id == bindparam("job"))
     .order_by(_events.id.desc())
     .limit(VERDICT_EVENTS)
+)
+# A job's own word alone: what nodes tell has a node.
+_SETBACKS = (
+    select(_events.kind, _events.data)
+    .where(_events.job_id == bindparam("job"))
+    .where(or_(_events.kind == CRASHED, and_(_events.kind == STEPPED_BACK, _events.node_id == "")))
+    .order_by(_events.id.desc())
+    .limit(8)
 )
 
 
@@ -68,6 +85,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             typical_tokens_per_s=throughput.typical(conn, node)
             if (node := trains[job_id])
             else 0.0,
+            setbacks=_setbacks(conn, job_id) if job.failures else Setbacks(),
         )
         for job_id, job in jobs.items()
     }
@@ -81,11 +99,23 @@ def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[Verdic
     found: dict[str, list[Verdict]] = {}
     for job_id in job_ids:
         newest = conn.execute(_NEWEST_EVENTS, {"job": job_id}).all()
+        # Who goes back by itself is left to it.
+        back = {row.node_id for row in newest if row.kind == "rolled_back"}
         for row in reversed(newest):
-            if row.kind in (STRAGGLER, NAN):
+            own = row.kind == NAN_AFTER_RESUME and row.node_id in back
+            if row.kind in (STRAGGLER, NAN, NAN_AFTER_RESUME) and not own:
                 verdict = Verdict(row.kind, row.at_us, row.node_id)
                 found.setdefault(job_id, []).append(verdict)
     return found
+
+
+def _setbacks(conn: Connection, job_id: str) -> Setbacks:
+    rows = [(row.kind, json.loads(row.data)) for row in conn.execute(_SETBACKS, {"job": job_id})]
+    newest: dict[str, dict[str, Any]] = {}
+    for kind, data in rows:
+        newest.setdefault(kind, data)
+    crashed, back = newest.get(CRASHED, {}), newest.get(STEPPED_BACK, {})
+    return Setbacks(crashed.get("resumed", ""), back.get("manifest", ""), back.get("step", -1))
 
 
 def _nodes_of(conn: Connection, jobs: dict[str, Job]) -> dict[str, list[Node]]:

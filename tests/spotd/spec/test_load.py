@@ -293,6 +293,7 @@ def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:
         ("spotd: {deadline: 0s}", "spotd.deadline"),
         ("spotd: {checkpoint: {every: 0}}", "spotd.checkpoint.every"),
         ("spotd: {checkpoint: {keep: 0}}", "spotd.checkpoint.keep"),
+        ("spotd: {checkpoint: {keep_every: 100}}", "spotd.checkpoint.keep_every"),
         ("spotd: {checkpoint: {store: file://relative}}", "spotd.checkpoint.store"),
         ("spotd: {checkpoint: {store: s3://}}", "spotd.checkpoint.store"),
         ("spotd: {checkpoint: {store: s3://key:secret@bucket}}", "spotd.checkpoint.store"),
