@@ -16,6 +16,7 @@ UNFIT = "unfit"  # the machine came up unwell
 NAN_AFTER_RESUME = "nan_after_resume"
 LOSS_SPIKE = "loss_spike"
 SLOW = "slow"
+ROLLED_BACK = "rolled_back"  # by the program itself, from lost numbers
 CRASHED = "crashed"  # no verdict either: the program ended by itself, and was charged
 STEPPED_BACK = "stepped_back"  # the job's own, not of a machine
 USAGE = "usage"  # no verdict: how well the machine was used in a window

@@ -319,11 +319,13 @@ def charge(d: Draft, node: Node, text: str, *, at_once: bool = False) -> None:
         severity=Severity.ERROR,
         alert=True,
         tail=node.exit_tail,
-        **({"resumed": resumed} if resumed else {}),
+        **({"resumed": resumed.manifest} if resumed else {}),
     )
-    again = at_once or d.view.setbacks.crashed_from == resumed
-    if what_next and again and may_step_back(d, resumed):
-        step_back(d, resumed, text if at_once else f"{text}, again in the first steps")
+    if what_next and resumed and may_step_back(d, resumed):
+        if at_once:
+            step_back(d, resumed, text)
+        elif d.view.setbacks.crashed_from == resumed.manifest:
+            step_back(d, resumed, f"{text}, again in the first steps")
     _leave_failed(d, node, text)
 
 

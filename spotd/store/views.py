@@ -4,10 +4,10 @@ for each that trains, and two for each that took over lately."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, or_, select
+from sqlalchemy import BindParameter, Connection, bindparam, or_, select
 
 from spotd.model import Attempt, Job, Node, View
 from spotd.states import NodeState
@@ -18,6 +18,7 @@ from spotd.verdicts import (
     CRASHED,
     NAN,
     NAN_AFTER_RESUME,
+    ROLLED_BACK,
     STEPPED_BACK,
     STRAGGLER,
     Setbacks,
@@ -40,6 +41,7 @@ _NODES = nodes_query(
     or_(NOT_GONE, _nodes.generation == _NEWEST),
 )
 
+SETBACK_EVENTS = 100  # crashes are few: max_restarts_on_errors of them end a job
 VERDICT_EVENTS = 40  # so far back is looked for verdicts: who decides is called when one comes
 _events = schema.events.c
 _NEWEST_EVENTS = (
@@ -48,13 +50,11 @@ _NEWEST_EVENTS = (
     .order_by(_events.id.desc())
     .limit(VERDICT_EVENTS)
 )
-# A job's own word alone: what nodes tell has a node.
 _SETBACKS = (
-    select(_events.kind, _events.data)
-    .where(_events.job_id == bindparam("job"))
-    .where(or_(_events.kind == CRASHED, and_(_events.kind == STEPPED_BACK, _events.node_id == "")))
+    select(_events.kind, _events.node_id, _events.data)
+    .where(_events.job_id == bindparam("job"), _events.kind.in_((CRASHED, STEPPED_BACK)))
     .order_by(_events.id.desc())
-    .limit(8)
+    .limit(SETBACK_EVENTS)
 )
 
 
@@ -81,7 +81,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             throughput=tuple(reported[job_id]),
             spent_microusd=spent.get(job_id, 0),
             loaded_at_us=now_us,
-            verdicts=tuple(verdicts.get(job_id, ())),
+            verdicts=verdicts.get(job_id, ()),
             typical_tokens_per_s=throughput.typical(conn, node)
             if (node := trains[job_id])
             else 0.0,
@@ -95,25 +95,38 @@ def _trains(nodes: Sequence[Node]) -> bool:
     return any(node.state is NodeState.RUNNING for node in nodes)
 
 
-def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
+def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, tuple[Verdict, ...]]:
+    found = {}
     for job_id in job_ids:
         newest = conn.execute(_NEWEST_EVENTS, {"job": job_id}).all()
-        # Who goes back by itself is left to it.
-        back = {row.node_id for row in newest if row.kind == "rolled_back"}
-        for row in reversed(newest):
-            own = row.kind == NAN_AFTER_RESUME and row.node_id in back
-            if row.kind in (STRAGGLER, NAN, NAN_AFTER_RESUME) and not own:
-                verdict = Verdict(row.kind, row.at_us, row.node_id)
-                found.setdefault(job_id, []).append(verdict)
+        found[job_id] = verdicts_of([Verdict(*row) for row in reversed(newest)])
     return found
 
 
+def verdicts_of(told: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Of a job's newest events, oldest first, what is decided upon. Who goes back from lost numbers
+    by itself is left to it."""
+    back = {one.node_id for one in told if one.kind == ROLLED_BACK}
+    return tuple(
+        one
+        for one in told
+        if one.kind in (STRAGGLER, NAN)
+        or (one.kind == NAN_AFTER_RESUME and one.node_id not in back)
+    )
+
+
 def _setbacks(conn: Connection, job_id: str) -> Setbacks:
-    rows = [(row.kind, json.loads(row.data)) for row in conn.execute(_SETBACKS, {"job": job_id})]
-    newest: dict[str, dict[str, Any]] = {}
-    for kind, data in rows:
-        newest.setdefault(kind, data)
+    rows = conn.execute(_SETBACKS, {"job": job_id})
+    return setbacks_of((row.kind, row.node_id, json.loads(row.data)) for row in rows)
+
+
+def setbacks_of(told: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Setbacks:
+    """Of the kind, the node and the data of a job's events, newest first. What nodes tell has a
+    node, and to step back is the job's own word."""
+    newest: dict[str, Mapping[str, Any]] = {}
+    for kind, node_id, data in told:
+        if kind == CRASHED or (kind == STEPPED_BACK and not node_id):
+            newest.setdefault(kind, data)
     crashed, back = newest.get(CRASHED, {}), newest.get(STEPPED_BACK, {})
     return Setbacks(crashed.get("resumed", ""), back.get("manifest", ""), back.get("step", -1))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spotd.decide.stepping import EARLY_STEPS
-from spotd.model import HeadSeen, LeaveReason, Node, View
+from spotd.model import HeadSeen, LeaveReason, Node, Severity, View
 from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.verdicts import CRASHED, NAN, NAN_AFTER_RESUME, STEPPED_BACK, Setbacks, Verdict
@@ -47,7 +47,7 @@ def test_the_first_crash_is_noted_and_the_second_steps_back() -> None:
     assert not told(plan, STEPPED_BACK)
     after, plan = settle(crashed())
     (event,) = told(plan, STEPPED_BACK)
-    assert event.alert
+    assert (event.alert, event.severity) == (True, Severity.WARNING)
     assert event.node_id == "", "the job's own word"
     assert (event.data["manifest"], event.data["step"]) == (OLD, 500)
     assert "from the checkpoint of step 500" in event.text
@@ -59,7 +59,8 @@ def test_the_first_crash_is_noted_and_the_second_steps_back() -> None:
     "before",
     [
         crashed(last_step=500 + EARLY_STEPS + 1),  # it had taken it well
-        crashed(manifest=OWN),  # it had saved since
+        crashed(Setbacks(), manifest=""),  # there is nothing
+        crashed(Setbacks(OWN), manifest=OWN),  # it had saved since
         crashed(Setbacks(crashed_from=OLDER)),  # the crash before was of another
         crashed(spec=spec(checkpoint=replace(spec().checkpoint, engine="none"))),
         crashed(failures=3),  # the job ends as it did before
@@ -67,10 +68,14 @@ def test_the_first_crash_is_noted_and_the_second_steps_back() -> None:
         crashed(Setbacks(OLD, OLDER, 600)),  # and so is this the one before
         replace(crashed(), nodes=tuple(replace(n, claimed_at_us=0) for n in crashed().nodes)),
     ],
-    ids=["late", "saved", "another", "script", "budget", "again", "before", "no claim"],
+    ids=["late", "nothing", "saved", "another", "script", "budget", "again", "before", "no claim"],
 )
 def test_from_others_nothing_is_stepped_back(before: View) -> None:
     assert not told(settle(before)[1], STEPPED_BACK)
+
+
+def test_the_last_of_the_first_steps() -> None:
+    assert told(settle(crashed(last_step=500 + EARLY_STEPS))[1], STEPPED_BACK)
 
 
 def test_from_a_later_one_it_may_be_once_more() -> None:
