@@ -13,7 +13,7 @@ from enum import Enum
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
 from spotd.states import NodeState
-from spotd.verdicts import HealthSpec, Verdict
+from spotd.verdicts import HealthSpec, Setbacks, Verdict
 
 S = 1_000_000  # microseconds in a second
 
@@ -81,6 +81,7 @@ class CheckpointSpec:
     keep: int = 3
     auto: bool = field(default=False, metadata=SPARSE)
     size_bytes: int = field(default=0, metadata=SPARSE)
+    keep_every_steps: int = field(default=0, metadata=SPARSE)  # of each, one is pinned; 0: none
 
 
 @dataclass(frozen=True)
@@ -302,8 +303,7 @@ class View:
     `nodes` are all nodes not gone, and those of the newest attempt, gone or not. `throughput` is
     of the newest attempt that chose its machines, oldest first, bounded. `spent_microusd` is the
     ledger up to `loaded_at_us`. `verdicts` are among the newest events of a job that trains, oldest
-    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none.
-    """
+    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none."""
 
     job: Job
     attempts: tuple[Attempt, ...]
@@ -313,6 +313,7 @@ class View:
     loaded_at_us: int = 0
     verdicts: tuple[Verdict, ...] = ()
     typical_tokens_per_s: float = 0.0
+    setbacks: Setbacks = field(default_factory=Setbacks)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ UNFIT = "unfit"  # the machine came up unwell
 NAN_AFTER_RESUME = "nan_after_resume"
 LOSS_SPIKE = "loss_spike"
 SLOW = "slow"
+ROLLED_BACK = "rolled_back"  # by the program itself, from lost numbers
+CRASHED = "crashed"  # no verdict either: the program ended by itself, and was charged
+STEPPED_BACK = "stepped_back"  # the job's own, not of a machine
 USAGE = "usage"  # no verdict: how well the machine was used in a window
 IDLE_BELOW = 0.7  # of the GPUs' time; HLT-11
 _UNWELL = {"hung": HUNG, "machine": UNFIT}
@@ -42,6 +45,18 @@ class Verdict:
     kind: str
     at_us: int
     node_id: str
+
+
+@dataclass(frozen=True)
+class Setbacks:
+    """What a job's record says of resumes that came to nothing. `crashed_from`: the manifest from
+    which the program of the newest crash had resumed, where it crashed in its first steps and had
+    saved nothing; "" otherwise. `suspect`, of step `suspect_step`, is the manifest that was given
+    up the last time: no attempt resumes from it, where there is another; "" for none."""
+
+    crashed_from: str = ""
+    suspect: str = ""
+    suspect_step: int = -1
 
 
 @dataclass(frozen=True)
@@ -97,9 +112,16 @@ ADVICE: Mapping[str, Advice] = {
     ),
     NAN_AFTER_RESUME: Advice(
         "the losses are no numbers since the resume",
-        "told to the resume: a program that uses spotd's engine goes back to an older checkpoint "
-        "by itself, twice",
-        "if it goes on: the checkpoint before this one",
+        "where the program does not go back by itself, the next machine resumes from the "
+        "checkpoint before that one, once, charged to max_restarts_on_errors",
+        "if it goes on: a checkpoint from long before it",
+    ),
+    STEPPED_BACK: Advice(
+        "a checkpoint is stepped back from",
+        "the machines to come resume from the one before it; it is kept, as a pin suspect-STEP; "
+        "if that ends alike, the job goes down by max_restarts_on_errors",
+        "what the program said when it crashed: `spotctl logs`; when the checkpoint is no use to "
+        "you, spotctl ckpt unpin",
     ),
     LOSS_SPIKE: Advice(
         "the loss has jumped",

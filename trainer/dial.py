@@ -93,4 +93,6 @@ class Dial:
             "SPOTD_STORE_URL": job.store_url,
             "SPOTD_STORE_OPTIONS": json.dumps(dict(job.store_options)),
             "SPOTD_KEEP": str(job.keep),
+            "SPOTD_KEEP_EVERY": str(job.keep_every_steps),
+            "SPOTD_SUSPECT": job.suspect,
         }

@@ -23,6 +23,8 @@ class Job:
     every_steps: int
     every_s: float
     keep: int
+    keep_every_steps: int  # beside these: one for each so many steps; 0: none
+    suspect: str  # a manifest that is not to be resumed from, where there is another
     progress_every_s: float
     auto: bool = False  # `every_s` is for programs that cannot measure
     terms: Terms = field(default_factory=Terms)
@@ -40,6 +42,8 @@ class Job:
             every_steps=int(env.get("SPOTD_EVERY_STEPS", "100")),
             every_s=float(env.get("SPOTD_EVERY_S", "300")),
             keep=int(env.get("SPOTD_KEEP", "3")),
+            keep_every_steps=int(env.get("SPOTD_KEEP_EVERY") or 0),
+            suspect=env.get("SPOTD_SUSPECT", ""),
             progress_every_s=float(env.get("SPOTD_PROGRESS_EVERY_S", "1")),
             auto=env.get("SPOTD_EVERY") == "auto",
             terms=read_terms(env),

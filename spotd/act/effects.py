@@ -149,6 +149,7 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
             claim, deadline_s = claim_for(node, with_ends(view, now_us), now_us)
             gang = [n for n in view.nodes if n.generation == node.generation and n.chosen]
             data = {"claim": claim, "claim_deadline_s": deadline_s, "node_ips": addresses_of(gang)}
+            data["suspect"] = view.setbacks.suspect
         found.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from spotd.cli.client import JOB, Client, connect, job_path
+from spotd.cli.formats import Format
 from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import size, span
 from spotd.errors import UserError
@@ -146,6 +147,41 @@ def pull(
     progress.end()
     text = f"step {data['step']}: {size(data['bytes'])} in {into}, every byte as it was saved"
     emit(data, output, lambda: say(text), "manifest")
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    job: str = JOB,
+    out: Path = typer.Option(..., "--out", metavar="DIR", help="A new folder."),
+    kind: Format = typer.Option(..., "--format", help="What to make of it."),
+    step: str = typer.Option("", metavar="STEP", help="Or a pin. Default: the newest."),
+    only: str | None = typer.Option(
+        None, metavar="PREFIX", help="Tensors whose names begin so, named without it."
+    ),
+    output: Output = output_option(),
+) -> None:
+    """Write a checkpoint as other programs read it, every byte verified on its way.
+
+    hf is safetensors with an index, of the weights alone (model.*, where there are such); dcp a
+    folder for torch.distributed.checkpoint.load; torch one file for torch.load(weights_only=True);
+    safetensors one file of everything. dcp and torch need torch here, and twice the room on the
+    disk; no GPU is needed, and little memory.
+
+    \b
+    Example:
+      spotctl ckpt export gpt --format hf --out gpt-hf
+      spotctl ckpt export gpt --format torch --step best --out best
+    """
+    from spotd.cli.export import export_into
+
+    progress = _Progress("exported")
+    with connect(ctx) as client:
+        found = client.get(job_path(job, "/checkpoints"))
+        data = export_into(client, found, step, kind, out, only, progress.show)
+    progress.end()
+    text = f"step {data['step']}: {data['tensors']} tensors, {size(data['bytes'])} in {out}"
+    emit(data, output, lambda: say(text), "out")
 
 
 @app.command()

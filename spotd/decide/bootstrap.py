@@ -82,6 +82,8 @@ def start_document(
         every_steps=spec.checkpoint.every_steps,
         every_s=spec.checkpoint.every_s,
         keep=spec.checkpoint.keep,
+        suspect=str(data.get("suspect", "")),
+        keep_every_steps=spec.checkpoint.keep_every_steps,
         stop_grace_s=spec.stop_grace_s,
         progress_every_s=spec.progress_every_s,
         head_generation=job.head.generation if job.head else 0,

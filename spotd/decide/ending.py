@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from spotd.decide.baking import finish_bake
 from spotd.decide.draft import LEAVING, Draft
+from spotd.decide.settling import charge
+from spotd.decide.stepping import may_step_back, resumed_in_vain
 from spotd.model import TRAINS_ON, Desired, LeaveReason, Node, Outcome, S, Severity
 from spotd.states import NodeState
-from spotd.verdicts import NAN
+from spotd.verdicts import NAN, NAN_AFTER_RESUME
 
 
 def finish(d: Draft) -> None:
@@ -46,12 +48,24 @@ def obey_limits(d: Draft) -> None:
 
 def stop_lost(d: Draft) -> None:
     """A program whose losses are no numbers any more trains for nothing, here and elsewhere. What
-    uses our engine goes back by itself first, and says so when that did not help."""
+    uses our engine goes back by itself first, and says so when that did not help; what does not,
+    and lost them by its resume, resumes from an older checkpoint once."""
     if d.ended or d.job.stop_text:
         return
-    mine = {node.id for node in d.current if node.state is NodeState.RUNNING}
-    if any(verdict.kind == NAN and verdict.node_id in mine for verdict in d.view.verdicts):
+    mine = {node.id: node for node in d.current if node.state is NodeState.RUNNING}
+    told = {
+        verdict.kind: mine[verdict.node_id]
+        for verdict in d.view.verdicts
+        if verdict.node_id in mine
+    }
+    if NAN in told:
         d.set_job(stop_text="training has diverged: its losses are no finite numbers any more")
+    elif (node := told.get(NAN_AFTER_RESUME)) and (resumed := resumed_in_vain(d, node)):
+        text = "the losses are no finite numbers since the resume"
+        if may_step_back(d, resumed):
+            charge(d, node, text, at_once=True)
+        elif d.view.setbacks.suspect:
+            d.set_job(stop_text=f"training has diverged: {text}, from two checkpoints")
 
 
 def _rate_now(d: Draft) -> int:

@@ -14,9 +14,11 @@ from spotd.decide.needs import (
     scripts_gang,
     suspect,
 )
+from spotd.decide.stepping import may_step_back, resumed_in_vain, step_back
 from spotd.decide.wiping import record_wipe
 from spotd.model import Desired, LeaveReason, Node, S, Severity
 from spotd.states import NodeState
+from spotd.verdicts import CRASHED
 from spotd.wire import (
     EXIT_DIVERGED,
     EXIT_FENCED,
@@ -191,7 +193,7 @@ def _finished(d: Draft, node: Node) -> None:
     elif node.rank:
         return  # rank 0 answers for its gang
     elif head is not None and head.read_at_us >= node.exited_at_us:
-        _charge(d, node, "the program exited 0 without a final checkpoint")
+        charge(d, node, "the program exited 0 without a final checkpoint")
     else:
         _await_head(d, node)
 
@@ -225,7 +227,7 @@ def _await_gang(d: Draft, node: Node) -> None:
         d.wake(min(end_us, d.now_us + int(d.market.timing.resurvey_s * S)))
         return
     error = f" ({node.effect_error})" if node.effect_error else ""
-    _charge(d, node, f"all ranks exited 0, and HEAD could not be told{error}")
+    charge(d, node, f"all ranks exited 0, and HEAD could not be told{error}")
 
 
 def _diverged(d: Draft, node: Node) -> None:
@@ -252,7 +254,7 @@ def _crashed(d: Draft, node: Node) -> None:
     elif not _broken_by_a_machine(d, node):
         hung = node.exit_code == EXIT_HUNG
         how = "hung, and was ended" if hung else f"exited with code {node.exit_code}"
-        _charge(d, node, f"the program {how}")
+        charge(d, node, f"the program {how}")
 
 
 def _broken_by_a_machine(d: Draft, node: Node) -> bool:
@@ -283,11 +285,12 @@ def _broken_by_a_machine(d: Draft, node: Node) -> bool:
     return True
 
 
-def _charge(d: Draft, node: Node, text: str) -> None:
+def charge(d: Draft, node: Node, text: str, *, at_once: bool = False) -> None:
     """Spend the failure budget, or end the job when it is used up.
 
     Exit codes that the user listed are retried without a charge. A program that crashed before the
-    first step of the whole job is not tried again: the next machine would see the same.
+    first step of the whole job is not tried again: the next machine would see the same. The second
+    one in the first steps after the same checkpoint steps back from it, or the first, `at_once`.
     """
     job, spec = d.job, d.job.spec
     if _blamed(d, node):
@@ -308,14 +311,21 @@ def _charge(d: Draft, node: Node, text: str) -> None:
         left = max(spec.max_restarts_on_errors - failures, 0)
         count = "not counted (recover_on_exit_codes)" if free else f"then {left} more"
         what_next = f"; tried again in {pause_s:.0f} s, {count}"
+    resumed = resumed_in_vain(d, node)
     d.event(
-        "crashed",
+        CRASHED,
         f"{text} on {place(node)} at step {node.last_step}{what_next}",
         node,
         severity=Severity.ERROR,
         alert=True,
         tail=node.exit_tail,
+        **({"resumed": resumed.manifest} if resumed else {}),
     )
+    if what_next and resumed and may_step_back(d, resumed):
+        if at_once:
+            step_back(d, resumed, text)
+        elif d.view.setbacks.crashed_from == resumed.manifest:
+            step_back(d, resumed, f"{text}, again in the first steps")
     _leave_failed(d, node, text)
 
 

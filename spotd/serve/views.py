@@ -96,6 +96,7 @@ def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
             "every_s": spec.checkpoint.every_s,
             "auto": spec.checkpoint.auto,
             "keep": spec.checkpoint.keep,
+            "keep_every_steps": spec.checkpoint.keep_every_steps,
         },
         "max_cost_usd": usd(spec.max_cost_microusd) or None,
         "max_hourly_usd": usd(spec.max_hourly_microusd) or None,

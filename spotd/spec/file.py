@@ -236,6 +236,9 @@ class Checkpoint(Block):
         default=None, description="What a save is expected to weigh, for `plan`; 12 B a parameter"
     )
     keep: Annotated[int, Field(ge=1, le=1000)] | None = None
+    keep_every: Count = Field(
+        default=0, description="Beside `keep`: one checkpoint for each so many steps, pinned"
+    )
 
 
 class Budget(Block):

@@ -243,7 +243,16 @@ def _checkpoint(
         keep,
         auto=every.auto,
         size_bytes=block.size or 0,
+        keep_every_steps=_keep_every(block, found),
     )
+
+
+def _keep_every(block: Checkpoint, found: Findings) -> int:
+    if block.keep_every and block.engine == "none":
+        where = ("spotd", "checkpoint", "keep_every")
+        text = "is of checkpoints, and a program of its own has none that spotd keeps"
+        found.refuse(where, text, "leave it out, or write engine: spotd if the program uses that")
+    return block.keep_every
 
 
 def _every(block: Checkpoint, base: CheckpointDefaults, found: Findings) -> Every:

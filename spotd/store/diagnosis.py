@@ -16,7 +16,7 @@ from spotd.store.said import (
     read_text,
     read_words,
 )
-from spotd.verdicts import ADVICE, HUNG_HERE, USAGE, of_unwell
+from spotd.verdicts import ADVICE, HUNG_HERE, ROLLED_BACK, STEPPED_BACK, USAGE, of_unwell
 from spotd.wire import MAX_NUMBER, JournalEntry, WireError, shown
 
 MAX_STACKS, MAX_STACK_CHARS = 32, 8000
@@ -44,7 +44,7 @@ def warning(node: Heard, entry: JournalEntry, at_us: int) -> None:
     data, text = entry.data, read_words(entry.data, "text")
     kind = read_text(data, "verdict", "")
     about = data.get("about", {})
-    if kind not in ADVICE:
+    if kind not in ADVICE or kind == STEPPED_BACK:
         node.say(Event("node_warning", text, severity=Severity.WARNING), at_us)
         return
     if not isinstance(about, dict):
@@ -69,7 +69,7 @@ def rolled_back(node: Heard, entry: JournalEntry, at_us: int) -> None:
     reached, step = read_int(entry.data, "from_step"), read_int(entry.data, "step")
     text = f"no finite number came of training up to step {reached}: it went back to the checkpoint"
     text = f"{text} of step {step}, past those batches"
-    node.say(Event("rolled_back", text, severity=Severity.WARNING, alert=True), at_us)
+    node.say(Event(ROLLED_BACK, text, severity=Severity.WARNING, alert=True), at_us)
 
 
 def usage(node: Heard, data: Any, at_us: int) -> None:

@@ -3,7 +3,8 @@ for each that trains, and two for each that took over lately."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, bindparam, or_, select
@@ -13,7 +14,16 @@ from spotd.states import NodeState
 from spotd.store import ledger, schema, throughput
 from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
 from spotd.store.throughput import current_of
-from spotd.verdicts import NAN, STRAGGLER, Verdict
+from spotd.verdicts import (
+    CRASHED,
+    NAN,
+    NAN_AFTER_RESUME,
+    ROLLED_BACK,
+    STEPPED_BACK,
+    STRAGGLER,
+    Setbacks,
+    Verdict,
+)
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -31,6 +41,7 @@ _NODES = nodes_query(
     or_(NOT_GONE, _nodes.generation == _NEWEST),
 )
 
+SETBACK_EVENTS = 100  # crashes are few: max_restarts_on_errors of them end a job
 VERDICT_EVENTS = 40  # so far back is looked for verdicts: who decides is called when one comes
 _events = schema.events.c
 _NEWEST_EVENTS = (
@@ -38,6 +49,12 @@ _NEWEST_EVENTS = (
     .where(_events.job_id == bindparam("job"))
     .order_by(_events.id.desc())
     .limit(VERDICT_EVENTS)
+)
+_SETBACKS = (
+    select(_events.kind, _events.node_id, _events.data)
+    .where(_events.job_id == bindparam("job"), _events.kind.in_((CRASHED, STEPPED_BACK)))
+    .order_by(_events.id.desc())
+    .limit(SETBACK_EVENTS)
 )
 
 
@@ -64,10 +81,11 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             throughput=tuple(reported[job_id]),
             spent_microusd=spent.get(job_id, 0),
             loaded_at_us=now_us,
-            verdicts=tuple(verdicts.get(job_id, ())),
+            verdicts=verdicts.get(job_id, ()),
             typical_tokens_per_s=throughput.typical(conn, node)
             if (node := trains[job_id])
             else 0.0,
+            setbacks=_setbacks(conn, job_id) if job.failures else Setbacks(),
         )
         for job_id, job in jobs.items()
     }
@@ -77,15 +95,40 @@ def _trains(nodes: Sequence[Node]) -> bool:
     return any(node.state is NodeState.RUNNING for node in nodes)
 
 
-def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
+def _verdicts(conn: Connection, job_ids: Sequence[str]) -> dict[str, tuple[Verdict, ...]]:
+    found = {}
     for job_id in job_ids:
         newest = conn.execute(_NEWEST_EVENTS, {"job": job_id}).all()
-        for row in reversed(newest):
-            if row.kind in (STRAGGLER, NAN):
-                verdict = Verdict(row.kind, row.at_us, row.node_id)
-                found.setdefault(job_id, []).append(verdict)
+        found[job_id] = verdicts_of([Verdict(*row) for row in reversed(newest)])
     return found
+
+
+def verdicts_of(told: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Of a job's newest events, oldest first, what is decided upon. Who goes back from lost numbers
+    by itself is left to it."""
+    back = {one.node_id for one in told if one.kind == ROLLED_BACK}
+    return tuple(
+        one
+        for one in told
+        if one.kind in (STRAGGLER, NAN)
+        or (one.kind == NAN_AFTER_RESUME and one.node_id not in back)
+    )
+
+
+def _setbacks(conn: Connection, job_id: str) -> Setbacks:
+    rows = conn.execute(_SETBACKS, {"job": job_id})
+    return setbacks_of((row.kind, row.node_id, json.loads(row.data)) for row in rows)
+
+
+def setbacks_of(told: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Setbacks:
+    """Of the kind, the node and the data of a job's events, newest first. What nodes tell has a
+    node, and to step back is the job's own word."""
+    newest: dict[str, Mapping[str, Any]] = {}
+    for kind, node_id, data in told:
+        if kind == CRASHED or (kind == STEPPED_BACK and not node_id):
+            newest.setdefault(kind, data)
+    crashed, back = newest.get(CRASHED, {}), newest.get(STEPPED_BACK, {})
+    return Setbacks(crashed.get("resumed", ""), back.get("manifest", ""), back.get("step", -1))
 
 
 def _nodes_of(conn: Connection, jobs: dict[str, Job]) -> dict[str, list[Node]]:

@@ -99,7 +99,9 @@ class StartDocument:
     for none: `setup` and `run` are then executed on the machine itself. With `bake` it is over when
     `setup` is done: nothing is claimed, run or saved. `auto`: the program chooses its pauses
     between saves by what it measures and by the last three (see
-    trainer/hook/spotd_hook/cadence.py); one that cannot keeps to `every_s`.
+    trainer/hook/spotd_hook/cadence.py); one that cannot keeps to `every_s`. `keep_every_steps`: of
+    the checkpoints, one for each so many steps is pinned. `suspect` names a manifest from which
+    training failed again and again: the one before it is resumed from, if there is one.
     """
 
     job_name: str
@@ -128,6 +130,8 @@ class StartDocument:
     mtbf_s: float = 0.0
     gb_costs_s: float = 0.0
     put_costs_s: float = 0.0
+    keep_every_steps: int = 0
+    suspect: str = ""
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -171,5 +175,7 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         head_generation=read_count(data, "head_generation"),
         image=read_field(data, "image", str) if "image" in data else "",
         bake=read_field(data, "bake", bool) if "bake" in data else False,
+        keep_every_steps=read_count(data, "keep_every_steps") if "keep_every_steps" in data else 0,
+        suspect=read_field(data, "suspect", str) if "suspect" in data else "",
         **_parse_cadence(data),
     )

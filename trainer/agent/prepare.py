@@ -59,6 +59,8 @@ def build_env(
         "SPOTD_GB_COSTS_S": f"{start.gb_costs_s:g}",
         "SPOTD_PUT_COSTS_S": f"{start.put_costs_s:g}",
         "SPOTD_KEEP": str(start.keep),
+        "SPOTD_KEEP_EVERY": str(start.keep_every_steps),
+        "SPOTD_SUSPECT": start.suspect,
         "SPOTD_PROGRESS_EVERY_S": f"{start.progress_every_s:g}",
         # What a SkyPilot task expects to find.
         "SKYPILOT_TASK_ID": f"sky-{config.job_id}",

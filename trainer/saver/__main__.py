@@ -68,6 +68,8 @@ def config_from_env() -> SaverConfig:
         store_options=job.store_options,
         head_generation=job.head_generation,
         keep=job.keep,
+        keep_every_steps=job.keep_every_steps,
+        suspect=job.suspect,
         local=env.get("SPOTD_SAVER_LOCAL", ""),
         agent_socket=env.get("SPOTD_SOCKET", ""),
     )

@@ -17,6 +17,7 @@ from spotd.wire import Head, HeadRef, Manifest
 from trainer.fence import Fence
 from trainer.saver.disk import LocalTier
 from trainer.saver.resuming import Chain
+from trainer.saver.retention import keep_suspect
 from trainer.saver.saving import Saving
 from trainer.saver.snapshot import Duties
 
@@ -28,7 +29,8 @@ SETTLE_S = 30.0  # for what a process before this one has staged, before its wor
 @dataclass(frozen=True)
 class SaverConfig:
     """What a saver is started with. `local` is a folder on this machine's disk (empty: no local
-    tier), `agent_socket` the agent's (empty: there is none)."""
+    tier), `agent_socket` the agent's (empty: there is none). `suspect` names a manifest that is not
+    to be resumed from, where there is another one."""
 
     socket: str
     job_id: str
@@ -38,6 +40,8 @@ class SaverConfig:
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     head_generation: int = 0
     keep: int = 3
+    keep_every_steps: int = 0
+    suspect: str = ""
     local: str = ""
     agent_socket: str = ""
 
@@ -138,6 +142,7 @@ class Office:
             config.keep,
             fence,
             self.local,
+            config.keep_every_steps,
         )
         with self._lock:
             self._team = team
@@ -186,7 +191,11 @@ class Office:
         head = self.fence.head
         if head is None:
             raise ValueError("HEAD was not claimed")
-        self._chain = Chain(self.store, head, self.report, back=back, most_step=most_step)
+        suspect = self.config.suspect
+        keep_suspect(self.store, head, suspect)
+        self._chain = Chain(
+            self.store, head, self.report, back=back, most_step=most_step, suspect=suspect
+        )
 
     def release(self) -> Head:
         """Give HEAD away, without what is still under way. Raises FencedError, StoreError."""

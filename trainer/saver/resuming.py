@@ -24,8 +24,9 @@ class UnusableError(Exception):
 
 
 class Chain:
-    """HEAD's checkpoints, newest first, without the first `back` of them (one stays, whatever they
-    are) and without those after step `most_step`. `report` takes journal entries."""
+    """HEAD's checkpoints, newest first, without the one whose manifest is `suspect` and the first
+    `back` of them (one stays, whatever they are) and without those after step `most_step`. `report`
+    takes journal entries."""
 
     def __init__(
         self,
@@ -35,11 +36,13 @@ class Chain:
         *,
         back: int = 0,
         most_step: int | None = None,
+        suspect: str = "",
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store, self._job = store, head.job
         refs = [ref for ref in (head.current, *head.previous) if ref]
         refs = [ref for ref in refs if most_step is None or ref.step <= most_step]
+        refs = [ref for ref in refs if ref.manifest != suspect] or refs
         self._refs = refs[min(back, max(len(refs) - 1, 0)) :]
         self._length = len(self._refs)
         self._report, self._pause = report, pause

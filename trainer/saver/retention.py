@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 from providers.stores.base import NotFoundError, ObjectStore
-from spotd.wire import WireError, parse_pin, pin_folder
+from spotd.wire import Head, HeadRef, Pin, WireError, parse_pin, pin_folder, pin_key
 from trainer.fence import Fence, FencedError, read_head
 from trainer.saver.reading import read_manifest, verify
 
+MILESTONE = "step-"  # what the names of pins begin with that retention makes itself
 _FOLDER = re.compile(r"(?P<folder>jobs/[^/]+/g(?P<generation>\d{8})/s(?P<step>\d{12})-[^/]+)/[^/]+")
 
 
-def remove_old(fence: Fence, keep: int, go_on: Callable[[], bool]) -> int:
+def remove_old(
+    fence: Fence, keep: int, go_on: Callable[[], bool], keep_every_steps: int = 0
+) -> int:
     """Delete all but the newest `keep` checkpoints of HEAD's chain; how many objects went.
 
-    What a pin names stays (`spotctl ckpt pin`), and a pin that cannot be read keeps everything.
+    What a pin names stays (`spotctl ckpt pin`), and a pin that cannot be read keeps everything. Of
+    each `keep_every_steps` (0: none), the first checkpoint is pinned here, so that it stays too.
     Also goes what never was committed, of older generations and, of ours, of steps before HEAD's:
     what is at that step or beyond another machine of ours may be writing. Nothing is deleted
     before the newest checkpoint has been read back and verified, and unless HEAD is still ours;
@@ -26,7 +31,7 @@ def remove_old(fence: Fence, keep: int, go_on: Callable[[], bool]) -> int:
     head, store, job_id = fence.head, fence.store, fence.job_id
     if head is None or head.current is None:
         return 0
-    chain = [ref for ref in (head.current, *head.previous) if ref]
+    chain = _chain(head)
     kept = {ref.manifest.rpartition("/")[0] for ref in chain[: max(1, keep)]}
     doomed = []
     for info in store.list(f"jobs/{job_id}/g"):
@@ -35,18 +40,50 @@ def remove_old(fence: Fence, keep: int, go_on: Callable[[], bool]) -> int:
             continue
         if (int(match["generation"]), int(match["step"])) < (head.generation, head.current.step):
             doomed.append(info.key)
-    if not doomed:
+    due = milestones(chain, _pins(store, job_id), keep_every_steps) if keep_every_steps else []
+    if not (doomed or due):
         return 0
     if not verify(store, read_manifest(store, head.current), go_on):
         return 0
     entry = read_head(store, job_id)
     if entry is None or entry[0].nonce != head.nonce:
         raise FencedError(entry[0].generation if entry else 0, head.generation, head.owner)
+    for ref in due:
+        made = Pin(f"{MILESTONE}{ref.step}", ref, time.time_ns() // 1000, "keep_every")
+        store.put(pin_key(job_id, made.name), made.to_bytes())
     # Last: of what is pinned until now, nothing goes.
-    pinned = {f"{folder}/" for folder in _pinned(store, job_id)}
-    doomed = [key for key in doomed if not key.startswith(tuple(pinned))]
+    pinned = {f"{pin.folder}/" for pin in _pins(store, job_id)}
+    return _delete(store, (key for key in doomed if not key.startswith(tuple(pinned))), go_on)
+
+
+def keep_suspect(store: ObjectStore, head: Head, manifest: str) -> None:
+    """Pin the checkpoint of this manifest, if HEAD names it: what is resumed from another one has
+    no more to do with it, and a person may want to look. Raises store errors."""
+    for ref in _chain(head):
+        if ref.manifest == manifest:
+            made = Pin(f"suspect-{ref.step}", ref, time.time_ns() // 1000, "step back")
+            store.put(pin_key(head.job, made.name), made.to_bytes())
+
+
+def milestones(chain: Iterable[HeadRef], pins: Iterable[Pin], every_steps: int) -> list[HeadRef]:
+    """Of each `every_steps` steps, from the first such number on, the first checkpoint of the
+    chain, beyond those that are pinned for it: what was unpinned by hand does not come back."""
+    mine = (pin.ref.step // every_steps for pin in pins if pin.name.startswith(MILESTONE))
+    last, found = max(mine, default=0), []
+    for ref in sorted(chain, key=lambda ref: ref.step):
+        if ref.step // every_steps > last:
+            last = ref.step // every_steps
+            found.append(ref)
+    return found
+
+
+def _chain(head: Head) -> list[HeadRef]:
+    return [ref for ref in (head.current, *head.previous) if ref]
+
+
+def _delete(store: ObjectStore, keys: Iterable[str], go_on: Callable[[], bool]) -> int:
     gone = 0
-    for key in doomed:
+    for key in keys:
         if not go_on():
             break
         store.delete(key)
@@ -54,12 +91,12 @@ def remove_old(fence: Fence, keep: int, go_on: Callable[[], bool]) -> int:
     return gone
 
 
-def _pinned(store: ObjectStore, job_id: str) -> set[str]:
-    """The folders that pins name. Raises WireError, which names the pin, and store errors."""
-    found = set()
+def _pins(store: ObjectStore, job_id: str) -> list[Pin]:
+    """Raises WireError, which names the pin, and store errors."""
+    found = []
     for info in store.list(pin_folder(job_id)):
         try:
-            found.add(parse_pin(store.get(info.key)[0]).folder)
+            found.append(parse_pin(store.get(info.key)[0]))
         except NotFoundError:
             continue  # unpinned since it was listed
         except WireError as error:

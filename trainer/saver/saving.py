@@ -367,7 +367,8 @@ class Saving:
         if fence is None:
             return
         try:
-            remove_old(fence, self._duties.keep, go_on=lambda: not (self._closed or self._ready()))
+            keep, every = self._duties.keep, self._duties.keep_every_steps
+            remove_old(fence, keep, lambda: not (self._closed or self._ready()), every)
         except FencedError:
             return  # the next commit says so; nothing was removed
         except Exception as error:  # noqa: BLE001 - housekeeping may not end training either

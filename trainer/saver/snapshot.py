@@ -50,6 +50,7 @@ class Duties:
     keep: int
     fence: Fence | None = None
     local: LocalTier | None = None
+    keep_every_steps: int = 0
 
 
 def said_of(

@@ -10,8 +10,8 @@ from spotd.model import Node, S, Throughput, View
 from spotd.states import NodeState
 from spotd.store.accepted import shown
 from spotd.store.throughput import Window, current_of, may_be_slow, since_us, stretch_before
-from spotd.store.views import VERDICT_EVENTS
-from spotd.verdicts import NAN, STRAGGLER, HealthSpec, Verdict
+from spotd.store.views import VERDICT_EVENTS, setbacks_of, verdicts_of
+from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from tests.sim.memory import ledger
 from tests.sim.memory.tables import Tables
 
@@ -30,6 +30,7 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             loaded_at_us=now_us,
             verdicts=_verdicts(tables, job.id),
             typical_tokens_per_s=_typical(tables, job.id, now_us),
+            setbacks=_setbacks(tables, job.id) if job.failures else Setbacks(),
         )
         for job in jobs
     }
@@ -91,11 +92,13 @@ def _window(reports: Sequence[Throughput], since_us: int) -> Window:
 def _verdicts(tables: Tables, job_id: str) -> tuple[Verdict, ...]:
     if all(node.state is not NodeState.RUNNING for node in shown_nodes(tables, job_id)):
         return ()
-    return tuple(
-        Verdict(row.event.kind, row.at_us, row.event.node_id)
-        for row in tables.events_of.get(job_id, [])[-VERDICT_EVENTS:]
-        if row.event.kind in (STRAGGLER, NAN)
-    )
+    newest = tables.events_of.get(job_id, [])[-VERDICT_EVENTS:]
+    return verdicts_of([Verdict(row.event.kind, row.at_us, row.event.node_id) for row in newest])
+
+
+def _setbacks(tables: Tables, job_id: str) -> Setbacks:
+    told = (row.event for row in reversed(tables.events_of.get(job_id, [])))
+    return setbacks_of((event.kind, event.node_id, event.data) for event in told)
 
 
 def _typical(tables: Tables, job_id: str, now_us: int) -> float:

@@ -47,6 +47,7 @@ from spotd.plan import Effect
 from spotd.states import NodeState
 from spotd.store.base import AuditRow, StoreUnavailableError
 from spotd.vault import JobKeys, VaultError
+from spotd.verdicts import Setbacks
 from spotd.wire import Command, Reply
 from tests.spotd.act.test_lending import Listening
 from tests.spotd.decide import build as decided
@@ -264,7 +265,8 @@ def test_a_create_that_is_still_being_worked_on_is_nothing_yet(
 
 def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: Stage) -> None:
     packages = (Mount("d1", ""), Mount("d2", "~/data"))
-    checkpoint = CheckpointSpec("file:///own", "spotd", every_steps=7, every_s=11.0, keep=13)
+    saves = {"every_steps": 7, "every_s": 11.0, "keep": 13, "keep_every_steps": 500}
+    checkpoint = CheckpointSpec("file:///own", "spotd", **saves)
     times = {"stop_grace_s": 17.0, "progress_every_s": 19.0}
     spec = {"run": "python x.py", "checkpoint": checkpoint, **times}
     called = Called(stage, packages=packages, envs={"LR": "1"}, setup="pip install x", **spec)
@@ -296,13 +298,16 @@ def test_start_ships_the_packages_and_then_everything_the_program_needs(stage: S
         secrets=lambda _job: {"HF_TOKEN": "hf_1"},
         store_options=lambda _url: {"region": "r"},
     )
-    after = called.make(K.START, **(START | {"claim": "after_release", "claim_deadline_s": 9.0}))
+    after = called.make(
+        K.START, **(START | {"claim": "after_release", "claim_deadline_s": 9.0, "suspect": "m-7"})
+    )
     *digests, command = sent
     assert digests == ["d1", "d2"]
     assert given_s == [14.0, 9.0, 4.0], "one deadline for all, and a second to record the outcome"
     assert isinstance(command, Command)
     document = wire.parse_start(json.loads(json.dumps(command.data)))
     assert (document.claim, document.claim_deadline_s) == ("after_release", 9.0)
+    assert (document.suspect, document.keep_every_steps) == ("m-7", 500)
     assert document.head_generation == 4
     assert (document.envs, document.setup) == ({"LR": "1"}, "pip install x")
     assert (document.secrets, document.store_options) == ({"HF_TOKEN": "hf_1"}, {"region": "r"})
@@ -465,12 +470,13 @@ def test_a_start_knows_its_gang_and_when_it_may_claim() -> None:
         decided.hello(generation=2, rank=rank, chosen=True, host=f"10.0.0.{rank}", effect=K.START)
         for rank in (1, 0)
     ]
-    view = decided.view(old, *gang)
+    view = replace(decided.view(old, *gang), setbacks=Setbacks(suspect="m-7"))
     found = effects_of(view, {node.id for node in gang}, decided.NOW)
     for effect in found:
         assert effect.data["node_ips"] == ("10.0.0.0", "10.0.0.1"), "by rank"
         assert effect.data["claim"] == "after_release"
         assert effect.data["claim_deadline_s"] == 50.0
+        assert effect.data["suspect"] == "m-7"
 
 
 def test_the_ranks_of_a_gang_hear_the_addresses_that_their_cloud_told(stage: Stage) -> None:

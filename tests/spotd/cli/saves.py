@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,17 +54,41 @@ class Saver:
 
     def save(self, step: int, ago_s: float = 0, *, first: bool = False, **more: Any) -> HeadRef:
         """What HEAD names then; made `ago_s` ago."""
+        size, kind = (SHARD, First) if first else (CHUNK, Manifest)
+        return self._save(step, [bytes_of(step)], TENSORS, size, kind, ago_s, **more)
+
+    def save_tensors(
+        self, step: int, streams: Sequence[bytes], tensors: Sequence[TensorLayout], **more: Any
+    ) -> HeadRef:
+        """Any streams of any tensors."""
+        return self._save(step, streams, tuple(tensors), CHUNK, Manifest, 0, **more)
+
+    def _save(
+        self,
+        step: int,
+        streams: Sequence[bytes],
+        tensors: tuple[TensorLayout, ...],
+        chunk: int,
+        kind: type[Manifest],
+        ago_s: float,
+        state: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> HeadRef:
         folder = wire.manifest_key(self.id, 1, step, f"n{step}").rpartition("/")[0]
-        data, shards = bytes_of(step), []
-        for number, start in enumerate(range(0, SIZE, SHARD)):
-            shard, size = data[start : start + SHARD], SHARD if first else CHUNK
-            digests = [xxh3_128_hexdigest(shard[at : at + size]) for at in range(0, SHARD, size)]
-            shards.append(Shard(f"{folder}/r00000-{number:05d}", SHARD, size, tuple(digests)))
-            self.store.put(shards[-1].key, shard)
-        kind = First if first else Manifest
-        streams = (Stream(tuple(shards)),)
-        made = kind(self.id, 1, step, self.rig.ago(ago_s), 1, streams, TENSORS)
-        head = self.fence.commit(made, key=f"{folder}/MANIFEST.json", **more)
+        made = []
+        for rank, data in enumerate(streams):
+            shards = []
+            for number, start in enumerate(range(0, len(data), SHARD)):
+                part = data[start : start + SHARD]
+                cuts = [part[at : at + chunk] for at in range(0, len(part), chunk)]
+                digests = tuple(xxh3_128_hexdigest(cut) for cut in cuts)
+                key = f"{folder}/r{rank:05d}-{number:05d}"
+                shards.append(Shard(key, len(part), chunk, digests))
+                self.store.put(key, part)
+            made.append(Stream(tuple(shards)))
+        world, at_us = len(made), self.rig.ago(ago_s)
+        manifest = kind(self.id, 1, step, at_us, world, tuple(made), tensors, state or {})
+        head = self.fence.commit(manifest, key=f"{folder}/MANIFEST.json", **more)
         assert head.current is not None
         return head.current
 

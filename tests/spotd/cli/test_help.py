@@ -32,7 +32,7 @@ LINES += ["orphans end", "quarantine status", "quarantine release"]
 LINES += ["db backup", "db upgrade"]
 LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
-LINES += [f"ckpt {verb}" for verb in ("ls", "verify", "pull", "pin", "unpin", "rm")]
+LINES += [f"ckpt {verb}" for verb in ("ls", "verify", "pull", "export", "pin", "unpin", "rm")]
 LINES += ["user ls", "user disable", "user enable"]
 # Groups, and one that writes a report.json.
 WITHOUT_OUTPUT = {

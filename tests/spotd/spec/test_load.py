@@ -47,7 +47,9 @@ name: all
 resources: {accelerators: "H100:8", max_hourly_cost: 31.25, disk_size: 1TB, cpus: 16+, memory: 4x}
 run: python train.py
 spotd:
-  checkpoint: {store: "s3://bucket/ck/", engine: spotd, every_steps: 50, every: 1m30s, keep: 9}
+  checkpoint:
+    {store: "s3://bucket/ck/", engine: spotd, every_steps: 50, every: 1m30s, keep: 9,
+     keep_every: 700}
   budget: {max_cost_usd: 12.345678}
   deadline: 36h
   max_duration: 2d
@@ -63,7 +65,9 @@ spotd:
   alerts: [ops, default, ops]
 """
     ).spec
-    assert spec.checkpoint == CheckpointSpec("s3://bucket/ck", "spotd", 50, 90.0, 9)
+    assert spec.checkpoint == CheckpointSpec(
+        "s3://bucket/ck", "spotd", 50, 90.0, 9, keep_every_steps=700
+    )
     assert spec.max_cost_microusd == 12_345_678
     assert spec.max_hourly_microusd == 31_250_000
     assert spec.disk_gib == 1024
@@ -293,6 +297,7 @@ def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:
         ("spotd: {deadline: 0s}", "spotd.deadline"),
         ("spotd: {checkpoint: {every: 0}}", "spotd.checkpoint.every"),
         ("spotd: {checkpoint: {keep: 0}}", "spotd.checkpoint.keep"),
+        ("spotd: {checkpoint: {keep_every: 100}}", "spotd.checkpoint.keep_every"),
         ("spotd: {checkpoint: {store: file://relative}}", "spotd.checkpoint.store"),
         ("spotd: {checkpoint: {store: s3://}}", "spotd.checkpoint.store"),
         ("spotd: {checkpoint: {store: s3://key:secret@bucket}}", "spotd.checkpoint.store"),

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from spotd.log import redactor
-from spotd.model import S
+from spotd.model import Event, S
+from spotd.plan import ChangeJob
 from spotd.states import NodeState
 from spotd.store.base import Store
 from spotd.store.diagnosis import MAX_STACK_CHARS
 from spotd.store.throughput import COMPARED_S
 from spotd.store.views import VERDICT_EVENTS
-from spotd.verdicts import Verdict
+from spotd.verdicts import Setbacks, Verdict
 from tests.spotd.store.build import (
     NOW,
     commit,
@@ -24,6 +25,7 @@ from tests.spotd.store.build import (
     offer,
     opening,
     placed,
+    plan,
     said,
     view,
 )
@@ -125,6 +127,32 @@ def test_use_that_is_none_becomes_a_warning(store: Store, usage: object) -> None
 def straggles(store: Store, first: int, at_us: int) -> None:
     data = {"text": "rank 1", "verdict": "straggler"}
     store.record_journal([said(("warning", data), first=first, heard_at_us=at_us)])
+
+
+def test_decisions_see_what_resumes_came_to(store: Store) -> None:
+    placed(store)
+    assert view(store).setbacks == Setbacks()
+    back = {"manifest": "m-1", "step": 500}
+    events = (
+        Event("crashed", "", NODE, data={"resumed": "m-1"}),
+        Event("stepped_back", "", data=back),
+    )
+    commit(store, view(store), plan(ChangeJob({"failures": 1}), events=events))
+    assert view(store).setbacks == Setbacks("m-1", "m-1", 500)
+    commit(store, view(store), plan(events=(Event("crashed", "", NODE, data={"tail": "x"}),)))
+    forged = {"text": "", "verdict": "stepped_back", "about": {"manifest": "m-0", "step": 900}}
+    store.record_journal([said(("warning", forged))])
+    assert view(store).setbacks == Setbacks("", "m-1", 500), "not by a machine's word"
+
+
+def test_lost_numbers_are_left_to_a_program_that_goes_back_by_itself(store: Store) -> None:
+    placed(store)
+    move(store, NODE, NodeState.BOOTING, chosen=True)
+    move(store, NODE, NodeState.RUNNING)
+    store.record_journal([said(("warning", {"text": "", "verdict": "nan_after_resume"}))])
+    assert view(store).verdicts == (Verdict("nan_after_resume", AT, NODE),)
+    store.record_journal([said(("rolled_back", {"step": 5, "from_step": 8}), first=2)])
+    assert view(store).verdicts == ()
 
 
 def test_decisions_see_the_newest_verdicts_of_a_job_that_trains(store: Store) -> None:

@@ -82,6 +82,8 @@ class Rig:
         size: int = SIZE,
         local: str = "",
         claim: bool = True,
+        keep_every_steps: int = 0,
+        suspect: str = "",
     ) -> None:
         self._changed = threading.Condition()
         self.path, self.size = path, size
@@ -93,6 +95,8 @@ class Rig:
             token=f"node{generation}",
             store_url="file:///nowhere",
             keep=keep,
+            keep_every_steps=keep_every_steps,
+            suspect=suspect,
             local=local,
         )
         self.office = Office(config, self.note, open_store=lambda *_: store)

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from providers.stores import open_store
+from spotd.wire import AgentConfig, parse_start, pin_folder
 from tests.rigs.forks import Fork, nursery
-from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, newest_of, until
+from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of, until
+from trainer.agent.places import Places
+from trainer.agent.prepare import build_env
 from trainer.checkpoint import Checkpointer
 from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.line import Line
@@ -27,7 +30,7 @@ KILLS = int(os.environ.get("SPOTD_KILLS", "100"))
 class Program:
     """Rank 0 of a training program, and the savers that it starts one after the other."""
 
-    def __init__(self, folder: Path, generation: int = 1) -> None:
+    def __init__(self, folder: Path, generation: int = 1, **more: str) -> None:
         self.folder = folder
         self.env = {
             **os.environ,
@@ -36,6 +39,7 @@ class Program:
             "SPOTD_TOKEN": "token",
             "SPOTD_STORE_URL": (folder / "store").as_uri(),
             "SPOTD_KEEP": "3",
+            **more,
         }
         self.savers: list[Fork] = []
         self.reports: list[Any] = []
@@ -129,6 +133,62 @@ def test_a_saver_outlives_the_program_and_ends_when_it_is_told(program: Program)
     current = newest_of(open_store((program.folder / "store").as_uri())).current
     assert current is not None
     assert current.step == 7
+
+
+def test_what_the_box_says_of_a_suspect_and_of_milestones_reaches_the_saver(
+    program: Program, tmp_path: Path
+) -> None:
+    """From the start document, as it is on the wire, by the agent's environment."""
+    store = open_store((tmp_path / "store").as_uri())
+    assert program.checkpointer.claim("now", 0.0) is not None
+    for step in (10, 20):
+        program.save(step)
+        assert program.checkpointer.drain(20)
+    current = newest_of(store).current
+    assert current is not None
+    data = {
+        "job_name": "j",
+        "num_nodes": 1,
+        "node_ips": [],
+        "accelerators_per_node": 0,
+        "setup": "",
+        "run": "",
+        "envs": {},
+        "secrets": {},
+        "packages": [],
+        "store_url": "x",
+        "store_options": {},
+        "engine": "spotd",
+        "claim": "now",
+        "claim_deadline_s": 0.0,
+        "every_steps": 1,
+        "every_s": 0.0,
+        "keep": 1,
+        "stop_grace_s": 1.0,
+        "progress_every_s": 1.0,
+        "head_generation": 1,
+        "keep_every_steps": 15,
+        "suspect": current.manifest,
+    }
+    config = AgentConfig("d", "job", 2, 0, "token", "none")
+    places = Places(tmp_path, tmp_path, tmp_path)
+    told = build_env({}, config, parse_start(data), places, 0.0)
+    ours = {name: told[name] for name in ("SPOTD_SUSPECT", "SPOTD_KEEP", "SPOTD_KEEP_EVERY")}
+    again = Program(tmp_path, 2, **ours)
+    again.savers.extend(program.savers)  # for the names of their sockets
+    try:
+        assert again.checkpointer.claim("now", 0.0) is not None
+        found = again.restore()
+        assert found is not None
+        assert found.step == 10
+        for step in (12, 17, 23):
+            again.save(step)
+            assert again.checkpointer.drain(20)
+        pins = pin_folder("job")
+        until(lambda: {f"{pins}step-17", f"{pins}suspect-20"} == {i.key for i in store.list(pins)})
+        until(lambda: kept_steps(store) == [17, 20, 23])
+    finally:
+        again.end()
 
 
 def test_a_rank_that_resumed_from_an_older_one_stays_behind_it(

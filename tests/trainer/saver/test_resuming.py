@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from providers.stores.base import NotFoundError
-from spotd.wire import HeadRef, parse_manifest, sha256
+from spotd.wire import HeadRef, parse_manifest, parse_pin, pin_key, sha256
 from spotd.wire.fields import encode
-from tests.trainer.saver.rig import CONFIG, SIZE, Gate, Rig, fill, newest_of
+from tests.trainer.saver.rig import CONFIG, SIZE, Gate, Rig, fill, kept_steps, newest_of
 from trainer.fence import Fence
 from trainer.hook.spotd_hook.line import SaverError
 from trainer.saver import resuming
 from trainer.saver.reading import CorruptError, Range, Reader, read_manifest, verify
+from trainer.saver.retention import remove_old
 
 Start = Callable[..., Rig]
 INJECTED = 1200
@@ -206,3 +207,27 @@ def test_manifests_of_the_first_version_are_read(store: Gate) -> None:
         store.put("jobs/job/g00000001/s000000000007-a/shard-00001", b"\1" * 63 + b"\0")
         with pytest.raises(CorruptError, match="another digest"):
             Reader(store, manifest, [], pool).fill(whole, [Range(0, 0, 192)], lambda _: None)
+
+
+def test_a_suspect_is_passed_over_and_kept(start: Start, store: Gate) -> None:
+    first = start(1)
+    for step in (1, 2):
+        first.save_and_wait(step)
+    suspect = newest_of(store).current
+    assert suspect is not None
+    heir = start(2, suspect=suspect.manifest, keep=1)
+    assert heir.restore() == 1
+    heir.save_and_wait(3)
+    assert suspect not in newest_of(store).previous, "it is no part of what was trained"
+    remove_old(heir.office.fence, 1, lambda: True)
+    assert kept_steps(store) == [2, 3]
+    assert parse_pin(store.get(pin_key("job", "suspect-2"))[0]).ref == suspect
+    third = start(3, suspect=suspect.manifest)
+    assert third.restore() == 3
+
+
+def test_a_suspect_that_is_the_only_one_is_resumed_from(start: Start, store: Gate) -> None:
+    start(1).save_and_wait(1)
+    only = newest_of(store).current
+    assert only is not None
+    assert start(2, suspect=only.manifest).restore() == 1

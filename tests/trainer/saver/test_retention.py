@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from spotd.wire import pin_folder, pin_key
 from tests.trainer.saver.rig import Gate, Rig, kept_steps, until
 from trainer.fence import FencedError
+from trainer.saver.reading import CorruptError
 from trainer.saver.retention import remove_old
 
 Start = Callable[..., Rig]
@@ -30,6 +32,39 @@ def test_many_are_kept_when_many_are_asked_for(start: Start, store: Gate) -> Non
         rig.save_and_wait(step)
     until(lambda: len(kept_steps(store)) <= 12)
     assert kept_steps(store) == list(range(3, 15))
+
+
+def test_of_so_many_steps_one_stays_beside_the_newest(start: Start, store: Gate) -> None:
+    rig = start(1, keep=1, keep_every_steps=10)
+    for step in (4, 9, 12, 15, 27, 28, 30, 41):
+        rig.save_and_wait(step)
+        remove_old(rig.office.fence, 1, lambda: True, 10)
+    assert kept_steps(store) == [12, 27, 30, 41]
+    pins = [info.key.rpartition("/")[2] for info in store.list(pin_folder("job"))]
+    assert pins == ["step-12", "step-27", "step-30", "step-41"]
+    heir = start(2, keep=1, keep_every_steps=10)
+    assert heir.restore() == 41
+    store.delete(pin_key("job", "step-12"))  # as `spotctl ckpt unpin` does
+    heir.save_and_wait(45)
+    remove_old(heir.office.fence, 1, lambda: True, 10)
+    assert kept_steps(store) == [27, 30, 41, 45]
+
+
+def test_nothing_is_pinned_beside_a_newest_that_is_damaged(
+    start: Start, store: Gate, tmp_path: Path
+) -> None:
+    rig = start(1, keep_every_steps=10)
+    store.open.clear()  # the saver's own housekeeping is held up with the save
+    assert rig.save(12)
+    store.open.set()
+    rig.wait(lambda: rig.office.saving.committed_step == 12 or rig.reports)
+    until(lambda: bool(list(store.list(pin_folder("job")))))
+    store.delete(pin_key("job", "step-12"))
+    [shard] = (tmp_path / "store").rglob("s000000000012-*/r00000-00000")
+    shard.write_bytes(b"!" * shard.stat().st_size)
+    with pytest.raises(CorruptError):
+        remove_old(rig.office.fence, 1, lambda: True, 10)
+    assert list(store.list(pin_folder("job"))) == []
 
 
 @pytest.mark.req("CKP-23")
