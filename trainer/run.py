@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from spotd.wire import WARNING
-from trainer.checkpoint import Checkpointer
 from trainer.data import Corpus, Order
-from trainer.job import Job
-from trainer.link import Link
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.link import Link
+from trainer.hook.spotd_hook.planning import Planning
 from trainer.model import Gpt
-from trainer.planning import Planning
 from trainer.state import Schedule, TrainState
 from trainer.world import World
 

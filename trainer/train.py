@@ -11,7 +11,7 @@ and leaves. Exit codes: 0 finished, 75 saved and released, 76 fenced, 1 an error
 # ruff: noqa: E402 - signals first: importing torch takes a second, and must not be killed by one
 from __future__ import annotations
 
-from trainer.stop import Stop
+from trainer.hook.spotd_hook.stop import Stop
 
 STOP = Stop()
 if __name__ == "__main__":
@@ -44,17 +44,17 @@ from spotd.wire import (
     WARNING,
 )
 from trainer.arguments import parse_arguments
-from trainer.checkpoint import Checkpointer
 from trainer.data import Order, load_corpus
-from trainer.dial import Dial
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.deadline import Action, Plan
+from trainer.hook.spotd_hook.dial import Dial
+from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.line import AwayError, FencedError, Line, SaverError
-from trainer.job import Job
-from trainer.link import Link
+from trainer.hook.spotd_hook.link import Link
+from trainer.hook.spotd_hook.planning import Planning
+from trainer.hook.spotd_hook.progress import Progress
 from trainer.model import Shape, make_model
 from trainer.numbers import Numbers
-from trainer.planning import Planning
-from trainer.progress import Progress
 from trainer.run import Run
 from trainer.state import Schedule, TrainState
 from trainer.world import World

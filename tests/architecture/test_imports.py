@@ -25,11 +25,11 @@ PLANTED = {
     ("spotd/reaper/page.py", "spotd.act.slack"): "spot-reaper works with the daemon and its",
     ("providers/base.py", "spotd.wire"): "providers know nothing of spotd or trainer",
     ("providers/stores/base.py", "trainer.fence"): "providers know nothing of spotd or trainer",
-    ("spotd/act/link.py", "trainer.link"): "spotd and trainer meet at wire alone",
+    ("spotd/act/link.py", "trainer.world"): "spotd and trainer meet at wire alone",
     ("trainer/train.py", "spotd.vault"): "of spotd the trainer knows wire alone",
-    ("trainer/stop.py", "spotd.errors"): "of spotd the trainer knows wire alone",
+    ("trainer/world.py", "spotd.errors"): "of spotd the trainer knows wire alone",
     ("providers/aws/notice.py", "providers.local.world"): "one cloud's adapter knows nothing",
-    ("trainer/link.py", "providers.local.world"): "the trainer knows nothing of the local cloud",
+    ("trainer/world.py", "providers.local.world"): "the trainer knows nothing of the local cloud",
 }
 
 

@@ -17,11 +17,11 @@ from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, PLAN, RELEASED
 from tests.trainer.rig import AgentEnd, Trainer
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, until
 from trainer import train
-from trainer.checkpoint import Checkpointer
 from trainer.fence import read_head
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.line import Line
-from trainer.job import Job
-from trainer.planning import Planning
+from trainer.hook.spotd_hook.planning import Planning
 from trainer.world import World
 
 

@@ -15,7 +15,7 @@ import pytest
 from providers.stores import open_store
 from tests.rigs.forks import Fork, nursery
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, newest_of, until
-from trainer.checkpoint import Checkpointer
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.spawned import Spawned

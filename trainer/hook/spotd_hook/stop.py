@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from trainer.link import Link
+from .link import Link
 
 # Asks for the stack of every thread, on stderr. The handler is C: it answers where Python hangs.
 STACKS_SIGNAL = signal.SIGUSR2

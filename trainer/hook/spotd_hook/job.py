@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.hook.spotd_hook.cadence import Terms, read_terms
+from .cadence import Terms, read_terms
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ the saver, which does the work (trainer.saver).
 A save that fails is reported and never ends training, nor does a saver that dies: another one is
 started, and told where we are.
 
-`python -m trainer.checkpoint show|compare` looks at checkpoints by hand.
+Standard library only, Python >= 3.10.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spotd.wire import CHECKPOINT_FAILED
-from trainer.hook.spotd_hook.arena import Told
-from trainer.hook.spotd_hook.engine import Engine, Found
-from trainer.hook.spotd_hook.line import CorruptError, FencedError, Line, SaverError
-from trainer.hook.spotd_hook.rates import Rates
+from .arena import Told
+from .engine import Engine, Found
+from .kinds import CHECKPOINT_FAILED
+from .line import CorruptError, FencedError, Line, SaverError
+from .rates import Rates
 
 CLAIM_S = 0.2  # how long the saver looks at HEAD for us before we look whether we are to stop
 Stage = Callable[[memoryview, Callable[[int], None]], None]
@@ -137,17 +137,10 @@ class Checkpointer:
         committed is lost with it: `again` saves once more."""
         until = time.monotonic() + timeout_s
         while self._fenced is None:
-            try:
-                return self._opened.drain(max(0.0, until - time.monotonic()))
-            except FencedError as error:
-                self._fenced = error
-            except OSError as error:
-                try:
-                    self._revive(error)
-                except (SaverError, OSError) as second:
-                    self._say(str(second))
-                    return False
-                again()
+            drained = self._drained(until)
+            if drained is not None:
+                return drained
+            again()
         return False
 
     def release(self) -> Mapping[str, Any]:
@@ -225,6 +218,21 @@ class Checkpointer:
             raise ConnectionResetError("there is no saver")
         return self._engine
 
+    def _drained(self, until: float) -> bool | None:
+        """None when the saver died meanwhile; another one is there then, if one could be had."""
+        try:
+            return self._opened.drain(max(0.0, until - time.monotonic()))
+        except FencedError as error:
+            self._fenced = error
+            return False
+        except OSError as error:
+            try:
+                self._revive(error)
+            except (SaverError, OSError) as second:
+                self._say(str(second))
+                return False
+            return None
+
     def _revive(self, error: OSError) -> None:
         """Another saver takes over: it claims HEAD for us, who own it, and commits behind what the
         one before had committed. Raises SaverError, OSError."""
@@ -254,11 +262,3 @@ class Checkpointer:
 
     def _say(self, text: str) -> None:
         self._report(CHECKPOINT_FAILED, {"step": self._step, "error": text})
-
-
-if __name__ == "__main__":
-    import sys
-
-    from trainer.compare import main
-
-    sys.exit(main(sys.argv[1:]))
