@@ -79,6 +79,12 @@ class Stop:
         self._taken = max(asked, self._taken)
         return news
 
+    def sleep(self, seconds: float) -> None:
+        """Unless we are to stop."""
+        until = self._monotonic() + seconds
+        while not self.stopping and (left_s := until - self._monotonic()) > 0:
+            time.sleep(min(left_s, 0.02))
+
     def _on_terminate(self, signum: int, frame: FrameType | None) -> None:
         del signum, frame
         self._terminated = True
