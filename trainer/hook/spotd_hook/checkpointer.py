@@ -25,7 +25,8 @@ Stage = Callable[[memoryview, Callable[[int], None]], None]
 
 
 class Checkpointer:
-    """Saves and restores one job's state of `size` bytes, laid out as `pieces` say.
+    """Saves and restores one job's state of `size` bytes, laid out as `pieces` say; without them,
+    as `lay_out` says later, and any state is restored.
 
     `dial()` gives a line to a saver, again when that one has died. `report(kind, data)` takes
     journal entries and must not block; what the saver does it reports itself.
@@ -37,14 +38,15 @@ class Checkpointer:
         *,
         job_id: str,
         generation: int,
-        pieces: Sequence[Mapping[str, Any]],
-        size: int,
+        pieces: Sequence[Mapping[str, Any]] = (),
+        size: int = 0,
         report: Callable[[str, Mapping[str, Any]], None],
         make_nonce: Callable[[], str] = lambda: secrets.token_hex(6),
     ) -> None:
         self._dial, self._report, self._make_nonce = dial, report, make_nonce
         self._job_id, self._generation = job_id, generation
         self._pieces, self._size = [dict(piece) for piece in pieces], size
+        self._fixed, self._stale = size > 0, size > 0  # stale: no memory of this layout yet
         self._engine: Engine | None = None
         self._config: Mapping[str, Any] = {}
         self._step = 0
@@ -54,10 +56,17 @@ class Checkpointer:
         self.claimed = False
         self.sources: Mapping[str, int] = {}  # of what was restored: bytes by where they were
 
+    def lay_out(self, pieces: Sequence[Mapping[str, Any]], size: int) -> None:
+        """What is saved from now on looks like this."""
+        found = [dict(piece) for piece in pieces]
+        if (found, size) != (self._pieces, self._size):
+            self._pieces, self._size, self._stale = found, size, True
+
     def open(self) -> None:
-        """Have memory for snapshots. Raises SaverError, OSError."""
+        """Have memory for snapshots, where it is known how they look. Raises SaverError,
+        OSError."""
         if self._engine is None:
-            engine = Engine(
+            self._engine = Engine(
                 self._dial(),
                 job=self._job_id,
                 generation=self._generation,
@@ -66,12 +75,15 @@ class Checkpointer:
                 ranks=[0],
                 world_size=1,
             )
+            self._noted, self._stale = 0, self._size > 0
+        if self._stale:
             try:
-                engine.open(self._pieces, self._size)
+                self._engine.open(self._pieces, self._size)
             except BaseException:
-                engine.close()
+                self.close()
+                self._engine = None
                 raise
-            self._engine, self._noted = engine, 0
+            self._stale = False
 
     def claim(self, claim: str, left_s: float) -> Mapping[str, Any] | None:
         """Take HEAD; None when it may not be had yet: ask again. `final` in the answer: the job is
@@ -91,7 +103,7 @@ class Checkpointer:
         engine = self._opened
         found = engine.resume(config, back=back)
         while found is not None:
-            self._check_tensors(found)
+            self._fit(found)
             try:
                 memory, self.sources = engine.fetch([(0, 0, self._size)])
             except CorruptError as error:
@@ -120,6 +132,7 @@ class Checkpointer:
         label = {"trigger": trigger, "released": released, "final": final}
         try:
             try:
+                self.open()
                 taken = self._opened.save(step, stage, state, **label)
             except OSError as error:
                 self._revive(error)
@@ -165,6 +178,11 @@ class Checkpointer:
     def size(self) -> int:
         """Bytes of a snapshot."""
         return self._size
+
+    @property
+    def pieces(self) -> Sequence[Mapping[str, Any]]:
+        """How one is laid out."""
+        return self._pieces
 
     @property
     def committed(self) -> int:
@@ -247,8 +265,12 @@ class Checkpointer:
         if self._opened.resume(self._config, most_step=self._step) is not None:
             self._opened.resumed()
 
-    def _check_tensors(self, found: Found) -> None:
-        """Raises SaverError unless it has our layout."""
+    def _fit(self, found: Found) -> None:
+        """Have memory for it. Raises SaverError unless it has our layout, where that is fixed."""
+        if not self._fixed:
+            self.lay_out(pieces_of(found), found.sizes[0])
+            self.open()
+            return
         theirs = {tensor["name"]: tensor for tensor in found.tensors}
         same = list(found.sizes) == [self._size] and len(theirs) == len(self._pieces)
         for piece in self._pieces if same else []:
@@ -262,3 +284,16 @@ class Checkpointer:
 
     def _say(self, text: str) -> None:
         self._report(CHECKPOINT_FAILED, {"step": self._step, "error": text})
+
+
+def pieces_of(found: Found) -> list[dict[str, Any]]:
+    """Its layout, as one rank's. Raises SaverError where it has several streams."""
+    if len(found.sizes) != 1:
+        text = f"the checkpoint of step {found.step} was saved in {len(found.sizes)} streams"
+        raise SaverError("MismatchError", f"{text}, by another program: start a new job")
+    return [
+        {"name": tensor["name"], "dtype": tensor["dtype"], "shape": list(tensor["shape"])}
+        | {"at": list(block["at"]), "block": list(block["shape"]), "offset": block["offset"]}
+        for tensor in found.tensors
+        for block in tensor["blocks"]
+    ]
