@@ -15,13 +15,15 @@ from trainer.compare import first_difference
 
 @dataclass
 class Program:
-    """`path` below the repository; `env` overrides what spotd would set."""
+    """`path` below the repository; `env` overrides what spotd would set. `modules` are imported
+    once for all programs that name the same."""
 
     folder: Path
     path: str
     arguments: tuple[str, ...] = ()
     ranks: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
     started: list[Fork] = field(default_factory=list)
 
     def start(self, generation: int, agent: AgentEnd | None = None) -> Fork:
@@ -37,13 +39,14 @@ class Program:
             "SPOTD_PROGRESS_EVERY_S": "0",
             "SPOTD_SOCKET": agent.path if agent else "",
             "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
             **self.env,
         }
         module, arguments = "tests.trainer.hook.program", [str(ROOT / self.path), *self.arguments]
         if self.ranks > 1:
             arguments, module = [str(self.ranks), module, *arguments], "tests.rigs.ranks"
         self.folder.mkdir(exist_ok=True)
-        place = nursery()
+        place = nursery(*self.modules)
         process = place.fork(module, arguments, env, self.folder, self.folder / "out.log")
         self.started.append(process)
         return process
