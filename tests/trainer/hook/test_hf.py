@@ -16,21 +16,24 @@ pytest.importorskip("transformers", reason="pip install 'spotd[examples]'")
 
 MODULES = (*TORCH, "peft", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2")
 EXAMPLE = "examples/transformers/train.py"
-STEPS = 80
+SHARDED = "tests/trainer/hook/sharded.py"
+STEPS = 50  # more than an epoch
 
 
-@pytest.mark.parametrize(("ranks", "more"), [(1, ()), (2, ("--lora", "--fsdp"))])
+@pytest.mark.parametrize(
+    ("path", "ranks", "more"), [(EXAMPLE, 1, ()), (SHARDED, 2, ("--lora", "--fsdp"))]
+)
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(
-    tmp_path: Path, ranks: int, more: tuple[str, ...]
+    tmp_path: Path, path: str, ranks: int, more: tuple[str, ...]
 ) -> None:
     arguments = ("--steps", str(STEPS), *more)
     env = {"HF_HUB_OFFLINE": "1"}
-    whole = Program(tmp_path / "whole", EXAMPLE, arguments, ranks, env, MODULES)
+    whole = Program(tmp_path / "whole", path, arguments, ranks, env, MODULES)
     with AgentEnd() as agent:
         assert whole.run(1, agent) == EXIT_FINISHED, whole.output()
         losses = agent.losses()
     assert sorted(losses) == list(range(1, STEPS + 1))
-    program = Program(tmp_path / "parts", EXAMPLE, arguments, ranks, env, MODULES)
+    program = Program(tmp_path / "parts", path, arguments, ranks, env, MODULES)
     with AgentEnd() as agent:
         first = program.start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 10)

@@ -28,10 +28,10 @@ def stateful(objects: Mapping[str, Any]) -> dict[str, Stateful]:
     sharded = [module for module in modules if is_sharded(module.parameters())]
     found: dict[str, Stateful] = {}
     for name, one in bare.items():
-        inner = getattr(one, "optimizer", one)  # as accelerate wraps it
         if any(one is module for module in sharded):
             found[name] = Sharded(one)
-        elif isinstance(inner, Optimizer) and is_sharded(_parameters(inner)):
+        elif isinstance(one, Optimizer) and is_sharded(_parameters(one)):
+            inner = getattr(one, "optimizer", one)  # accelerate's is one, too, around another
             found[name] = ShardedOptimizer(_model_of(inner, sharded, name), inner)
         elif hasattr(one, "peft_config"):
             found[name] = Trained(one)
@@ -52,7 +52,8 @@ class Trained:
     model: nn.Module
 
     def state_dict(self) -> dict[str, Any]:
-        frozen = {name for name, one in self.model.named_parameters() if not one.requires_grad}
+        every = self.model.named_parameters(remove_duplicate=False)
+        frozen = {name for name, one in every if not one.requires_grad}
         return {name: one for name, one in self.model.state_dict().items() if name not in frozen}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
