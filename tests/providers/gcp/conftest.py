@@ -118,5 +118,6 @@ def lab(standin: StandIn) -> Iterator[Lab]:
     gce.machines.delay_s = gce.machines.boot_s = 0.02
     gce.machines.publishes_keys, standin.identity.revoked = True, False
     gce.machines.subnetworks = {"spotd"}
+    gce.policies.slow = 1
     gce.facts.__dict__.update(vars(Facts(gce.machines, account=gce.facts.account)))
     assert gce.problems == []
