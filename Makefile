@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spotd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	@# compat: a path leads here, and no program that each start of Python runs for 20 ms
-	$(BIN)/pip install -q -c constraints.txt --config-settings editable_mode=compat -e '.[dev,torch]'
+	$(BIN)/pip install -q -c constraints.txt --config-settings editable_mode=compat -e '.[dev,examples,torch]'
 	@touch $@
 
 # The stand-in of Azure's storage that tests use is a program for Node.js, which is in .venv already.
