@@ -168,6 +168,7 @@ class SimCloud:
         self._remembered: dict[str, Rented] = {}  # that a listing may show, ended or not
         self.calls: list[tuple[int, str, str]] = []  # (when, verb, token or id): every mutation
         self.out = False  # the whole cloud answers nothing
+        self.unanswered = False  # the last listing that a daemon asked for
         self.rejects_credentials = False
         self._hear_created: list[Callable[[Rented], None]] = []
         self.strangers: dict[str, Instance] = {}  # of another deployment, and yet listed

@@ -129,7 +129,13 @@ class CloudClient:
         self._call("terminate", lambda: self._cloud.terminate(instance_id, self._who))
 
     def list(self) -> Sequence[Instance]:
-        return self._call("list", self._cloud.list)
+        shown: Sequence[Instance] | None = None
+        try:
+            shown = self._call("list", self._cloud.list)
+        finally:
+            if self._who == "daemon":
+                self._cloud.unanswered = shown is None
+        return shown
 
     def notices(self) -> Sequence[Notice]:
         return self._call("notices", self._cloud.notices)

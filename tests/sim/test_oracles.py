@@ -21,6 +21,7 @@ from tests.sim.oracles import ORACLES, Oracles, ViolationError
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.record import CREATES_AN_HOUR, RecordOracle
+from tests.sim.oracles.waste import LEAK_S
 from tests.sim.tiers import memory
 from tests.sim.users import ANYWHERE
 from tests.sim.world import BUCKET, SimWorld
@@ -219,3 +220,20 @@ def test_in_a_quarantine_nothing_is_a_leak(
     world.restored_us = world.released_us = rented.created_us
     world.store.set_quarantine(quarantine, world.kernel.now_us)
     assert oracles.waste._held(rented) is bool(quarantine)
+
+
+@pytest.mark.parametrize("unanswered", [True, False])
+def test_from_a_listing_that_goes_unanswered_to_the_next_nobody_knows_of_a_machine(
+    world: SimWorld,
+    oracles: Oracles,
+    job_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    unanswered: bool,
+) -> None:
+    monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
+    rented = _created(world, job_id, 0)
+    monkeypatch.setattr(oracles.waste, "everybody_up", lambda _rented: True)
+    world.clouds[rented.provider].unanswered = unanswered
+    leak = pytest.raises(ViolationError, match=r"L1 .* has belonged to nobody")
+    with nullcontext() if unanswered else leak:
+        oracles.waste._count({}, "L1", LEAK_S, rented, LEAK_S + 1)

@@ -73,7 +73,8 @@ class WasteOracle(Oracle):
     def _count(
         self, ages: dict[str, float], invariant: str, most_s: float, rented: Rented, passed_s: float
     ) -> None:
-        if not self.everybody_up(rented):
+        # From a listing that went unanswered to the next one nobody can know of the machine.
+        if not self.everybody_up(rented) or self.world.clouds[rented.provider].unanswered:
             return
         age_s = ages[rented.id] = ages.get(rented.id, 0.0) + passed_s
         if age_s > most_s + rented.ignored * IGNORED_S:
