@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from providers.stores import open_store
 from tests.rigs.forks import Fork, nursery
 from tests.trainer.rig import ROOT, AgentEnd
 from trainer.compare import first_difference
+
+# Costs CI too much: `make soak-e2e` plays it.
+dear = pytest.mark.skipif("SPOTD_LIBRARIES" not in os.environ, reason="SPOTD_LIBRARIES is not set")
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.rigs.forks import TORCH
-from tests.trainer.hook.rig import Program
+from tests.trainer.hook.rig import Program, dear
 from tests.trainer.rig import AgentEnd
 
 pytest.importorskip("transformers", reason="pip install 'spotd[examples]'")
@@ -25,7 +25,8 @@ STEPS = 30  # more than an epoch
 
 
 @pytest.mark.parametrize(
-    ("path", "ranks", "more"), [(EXAMPLE, 1, ()), (SHARDED, 2, ("--lora", "--fsdp"))]
+    ("path", "ranks", "more"),
+    [pytest.param(EXAMPLE, 1, (), marks=dear), (SHARDED, 2, ("--lora", "--fsdp"))],
 )
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(
     tmp_path: Path, path: str, ranks: int, more: tuple[str, ...]

@@ -1,5 +1,4 @@
-"""Lightning's Trainer with spotd's callback: examples/lightning, interrupted within an epoch and at
-the end of one. The library is imported once for all of it."""
+"""Lightning's Trainer with spotd's callback: examples/lightning, interrupted within an epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.rigs.forks import TORCH
-from tests.trainer.hook.rig import Program
+from tests.trainer.hook.rig import Program, dear
 from tests.trainer.rig import AgentEnd
 
 pytest.importorskip("lightning", reason="pip install 'spotd[examples]'")
@@ -19,6 +18,7 @@ EXAMPLE = "examples/lightning/train.py"
 STEPS = 60
 
 
+@dear
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(tmp_path: Path) -> None:
     arguments = ("--epochs", "3")
     whole = Program(tmp_path / "whole", EXAMPLE, arguments, modules=MODULES)
