@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spotd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	@# compat: a path leads here, and no program that each start of Python runs for 20 ms
-	$(BIN)/pip install -q -c constraints.txt --config-settings editable_mode=compat -e '.[dev,torch]'
+	$(BIN)/pip install -q -c constraints.txt --config-settings editable_mode=compat -e '.[dev,examples,torch]'
 	@touch $@
 
 # The stand-in of Azure's storage that tests use is a program for Node.js, which is in .venv already.
@@ -77,6 +77,7 @@ soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json
 	$(BIN)/python -m tests.e2e.growth --json bench/out/growth.json
 	SPOTD_UPGRADE_JOBS=20 $(BIN)/pytest tests/spotd/test_versions.py
+	SPOTD_LIBRARIES=all $(BIN)/pytest tests/trainer/hook
 	SPOTD_KILLS=1000 $(BIN)/pytest tests/trainer/saver/test_process.py
 	SPOTD_EXAMPLES=50 $(BIN)/pytest --timeout 3600 $$(grep -rl 'import examples' tests --include='test_*.py')
 

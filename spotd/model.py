@@ -75,7 +75,7 @@ class CheckpointSpec:
     that cannot. `size_bytes` is what a save is expected to weigh, 0 where nobody has said."""
 
     store: str
-    engine: str = "none"  # "spotd": the program uses trainer.checkpoint; "none": any script
+    engine: str = "none"  # "spotd": the program saves by spotd_hook; "none": any script
     every_steps: int = 0
     every_s: float = 300.0
     keep: int = 3

@@ -79,7 +79,7 @@ def _show(store: ObjectStore, job: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """0: shown, or equal. 1: different. 2: cannot be told."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m trainer.compare", description=__doc__)
     parser.add_argument(
         "--options",
         type=json.loads,
@@ -109,3 +109,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     print(f"different: {difference}" if difference else "equal, bit for bit")
     return 1 if difference else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from spotd.wire import WARNING
-from trainer.checkpoint import Checkpointer
 from trainer.data import Corpus, Order
-from trainer.job import Job
-from trainer.link import Link
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.link import Link
+from trainer.hook.spotd_hook.planning import Planning
+from trainer.hook.spotd_hook.tenure import Tenure
 from trainer.model import Gpt
-from trainer.planning import Planning
 from trainer.state import Schedule, TrainState
 from trainer.world import World
 
@@ -37,6 +38,7 @@ class Run:
     config: Mapping[str, Any]
     job: Job
     planning: Planning
+    tenure: Tenure | None = None  # rank 0 alone has it
     data_s: float = 0.0  # what the last batch took to come
 
     def compute(self, step: int) -> torch.Tensor:

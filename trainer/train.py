@@ -11,21 +11,19 @@ and leaves. Exit codes: 0 finished, 75 saved and released, 76 fenced, 1 an error
 # ruff: noqa: E402 - signals first: importing torch takes a second, and must not be killed by one
 from __future__ import annotations
 
-from trainer.stop import Stop
+from trainer.hook.spotd_hook.stop import Stop
 
 STOP = Stop()
 if __name__ == "__main__":
     STOP.install()
 
 import argparse
-import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 _BEGAN_S = time.perf_counter()
 
@@ -40,59 +38,26 @@ from spotd.wire import (
     EXIT_FINISHED,
     EXIT_RELEASED,
     READY,
-    RELEASED,
     WARNING,
 )
 from trainer.arguments import parse_arguments
-from trainer.checkpoint import Checkpointer
 from trainer.data import Order, load_corpus
-from trainer.dial import Dial
-from trainer.hook.spotd_hook.deadline import Action, Plan
-from trainer.hook.spotd_hook.line import AwayError, FencedError, Line, SaverError
-from trainer.job import Job
-from trainer.link import Link
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.dial import Dial
+from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.kinds import EXIT_ERROR
+from trainer.hook.spotd_hook.line import FencedError, Line, SaverError
+from trainer.hook.spotd_hook.link import Link
+from trainer.hook.spotd_hook.planning import Planning
+from trainer.hook.spotd_hook.progress import Progress
+from trainer.hook.spotd_hook.tenure import FINAL_GRACE_S, StoppedError, Tenure
 from trainer.model import Shape, make_model
 from trainer.numbers import Numbers
-from trainer.planning import Planning
-from trainer.progress import Progress
 from trainer.run import Run
 from trainer.state import Schedule, TrainState
 from trainer.world import World
 
-T = TypeVar("T")
-EXIT_ERROR = 1
-FIRST_WORD_S = 10.0  # how long the agent may take to say how HEAD is to be claimed now
-STORE_RETRY_S = 2.0
-STOP_GRACE_S = 25.0  # how long a save may take when nobody gave a deadline
-RELEASE_S = 1.0  # kept of the time to stop, for a release without the save that overran
-FINAL_GRACE_S = 600.0  # how long to try to commit the final manifest
 SAVER_S = 2.0  # for a saver of our own to end: what is to be waited for was waited for before
-
-
-class StoppedError(Exception):
-    """Asked to stop before the first step: there is nothing to save."""
-
-
-def pause(seconds: float) -> None:
-    """Sleep, unless we are to stop."""
-    until = time.monotonic() + seconds
-    while not STOP.stopping and (left_s := until - time.monotonic()) > 0:
-        time.sleep(min(left_s, 0.02))
-    if STOP.stopping:
-        raise StoppedError
-
-
-def patiently(link: Link, call: Callable[[], T], trouble: str) -> T:
-    """`call()`, again and again while the store does not answer: an outage is not our crash.
-
-    Raises StoppedError, and what else `call` raises.
-    """
-    while True:
-        try:
-            return call()
-        except AwayError as error:
-            link.send(WARNING, {"text": f"{trouble}: {error}"})
-        pause(STORE_RETRY_S)
 
 
 def prepare(
@@ -136,7 +101,8 @@ def prepare(
     run.compute(0)  # the first pass allocates, starts threads and picks kernels
     state.grads.zero_()
     if checkpointer is not None:
-        patiently(link, checkpointer.open, "the store cannot be opened yet")
+        run.tenure = Tenure(link, STOP, checkpointer, planning, run.save)
+        run.tenure.patiently(checkpointer.open, "the store cannot be opened yet")
     return run
 
 
@@ -147,24 +113,13 @@ def take_over(run: Run) -> int:
     what waiting does not help. On rank 0 only.
     """
     checkpointer = run.checkpointer
-    assert checkpointer is not None  # noqa: S101 - rank 0 has one
-    if not run.link.wait_flag(FIRST_WORD_S):
-        text = "the agent is silent: HEAD is claimed as it said when it started us"
-        run.link.send(WARNING, {"text": text})
-    claimed = None
-    while claimed is None:
-        pause(0)
-        claimed = patiently(
-            run.link,
-            lambda: checkpointer.claim(*run.link.claim_of()),
-            "HEAD cannot be claimed yet",
-        )
-    if claimed["final"]:
+    tenure = run.tenure
+    assert checkpointer is not None and tenure is not None  # noqa: S101, PT018 - rank 0 has both
+    if tenure.claim()["final"]:
         print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
         return -1
     began_s = time.perf_counter()
-    found = patiently(
-        run.link,
+    found = tenure.patiently(
         lambda: checkpointer.restore(run.config, run.state.load),
         "the checkpoint cannot be read yet",
     )
@@ -201,7 +156,8 @@ def begin(run: Run) -> int:
         # Before the claim there is nothing to release.
         checkpointer = run.checkpointer
         claimed = checkpointer is not None and checkpointer.claimed
-        outcome = -1 - (release(run) if claimed else EXIT_RELEASED)
+        held = run.tenure if claimed else None
+        outcome = -1 - (EXIT_RELEASED if held is None else held.release())
     except FencedError as error:
         print(error, file=sys.stderr, flush=True)
         outcome = -1 - EXIT_FENCED
@@ -236,8 +192,7 @@ def train(run: Run) -> int:
         world.average(run.state.grads)
         applied = run.state.update(run.schedule.rate(step), step)
         loss_here = loss.item()
-        with contextlib.suppress(StoppedError):
-            pause(args.step_time_ms / 1000 - (time.perf_counter() - started))
+        STOP.sleep(args.step_time_ms / 1000 - (time.perf_counter() - started))
         busy_s = time.perf_counter() - started
 
         done = step + 1
@@ -284,63 +239,21 @@ def _leave_diverged(progress: Progress, step: int) -> int:
 
 
 def leave(run: Run, progress: Progress, step: int) -> int:
-    """Save and release within the time that is left, then exit 75.
-
-    When a fresh save cannot make it, the one in flight is finished; when that cannot either, the
-    last one that is durable is released.
-    """
+    """Save and release within the time that is left, then exit 75."""
     progress.flush()
-    code = EXIT_RELEASED
-    if run.checkpointer is not None:
-        plan = run.planning.leave(STOP_GRACE_S, step)
-        reason = STOP.reason or "the machine is about to go"
-        print(f"stopping after step {step}: {reason}: {plan.action.value}", flush=True)
-        saves = plan.action is Action.SAVE
-        save = partial(run.save, step, "stop", released=True) if saves else bool
-        save()
-        left_s = 0.0 if plan.action is Action.RELEASE else run.planning.left_s(STOP_GRACE_S)
-        kept = run.checkpointer.drain(left_s - min(RELEASE_S, left_s / 2), again=save)
-        kept = run.checkpointer.committed == step if saves else kept
-        code = EXIT_FENCED if run.checkpointer.fenced else release(run, plan, kept=kept)
+    code = EXIT_RELEASED if run.tenure is None else run.tenure.leave(step)
     code = run.world.announce(code)
     run.planning.await_agent()
     return code
 
 
-def release(run: Run, plan: Plan | None = None, *, kept: bool = False) -> int:
-    """Give HEAD away; the exit code. 75 is said only when HEAD says so too. On rank 0 only."""
-    checkpointer = run.checkpointer
-    assert checkpointer is not None  # noqa: S101 - rank 0 has one
-    try:
-        said = checkpointer.release()
-    except FencedError as error:
-        print(error, file=sys.stderr, flush=True)
-        return EXIT_FENCED
-    except (SaverError, OSError) as error:
-        run.link.send(WARNING, {"text": f"HEAD could not be released: {error}"})
-        return EXIT_ERROR
-    if plan is not None:
-        run.planning.ended(plan, step=said["step"], manifest=said["manifest"], kept=kept)
-    run.link.send(RELEASED, said)
-    return EXIT_RELEASED
-
-
 def finish(run: Run, progress: Progress) -> int:
     """Commit the final manifest: only then is the job done."""
     progress.flush()
-    code = EXIT_FINISHED
     run.link.excuse(FINAL_GRACE_S)  # no step comes any more, of any rank
-    if run.checkpointer is not None:
-        save = partial(run.save, run.args.steps, "final", final=True)
-        if not save():
-            return run.world.announce(_leave_diverged(progress, run.args.steps))
-        if not run.checkpointer.drain(FINAL_GRACE_S, again=save):
-            code = EXIT_FENCED if run.checkpointer.fenced else EXIT_ERROR
-            print(
-                run.checkpointer.fenced or "the final checkpoint could not be committed",
-                file=sys.stderr,
-                flush=True,
-            )
+    code = EXIT_FINISHED if run.tenure is None else run.tenure.finish(run.args.steps)
+    if code is None:
+        code = _leave_diverged(progress, run.args.steps)
     return run.world.announce(code)
 
 

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # Folders are taken whole (their *.py, not below); files by themselves. The standard library aside,
-# this is all that the agent imports: a test runs it alone on the system's Python.
+# this is all that the agent imports: a test runs it alone on the system's Python. The hook is for
+# the training programs, and needs their torch.
 SOURCES = (
     "providers/base.py",
     "providers/errors.py",
@@ -32,6 +33,7 @@ SOURCES = (
     "spotd/wire",
     "trainer/agent",
     "trainer/fence.py",
+    "trainer/hook/spotd_hook",
     "trainer/node.py",
 )
 _MAIN = "from trainer.node import main\n\nraise SystemExit(main())\n"

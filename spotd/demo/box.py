@@ -126,7 +126,7 @@ class Box:
         for bit, in a process of its own: torch is not for the control box."""
         both = [self.checkpoints_url, job_id, store, other_id]
         return subprocess.run(
-            [str(self.python), "-m", "trainer.checkpoint", "compare", *both],
+            [str(self.python), "-m", "trainer.compare", "compare", *both],
             capture_output=True,
             text=True,
             check=False,

@@ -226,7 +226,7 @@ class Checkpoint(Block):
         default=None, description="file:///folder, or s3://, gs:// or az://bucket/prefix"
     )
     engine: Literal["spotd", "none"] = Field(
-        default="none", description="spotd: the program uses trainer.checkpoint; none: any script"
+        default="none", description="spotd: the program saves by spotd_hook; none: any script"
     )
     every_steps: Count = Field(default=0, description="0: by time alone")
     every: EveryField | None = Field(

@@ -92,7 +92,7 @@ class StartDocument:
     """Everything a node needs to train one generation; `data` of the `start` command.
 
     `engine` is "spotd" when the training program claims HEAD and checkpoints through
-    `trainer.checkpoint`, else "none": the agent then claims, runs the script and commits the empty
+    `spotd_hook`, else "none": the agent then claims, runs the script and commits the empty
     final manifest itself. `secrets` travel on SSH stdin only and are never journalled.
     `head_generation` is the newest that HEAD is known to have had (0: none): one that is missing or
     older is not claimed. `image` is the whole name of a container image, by tag or by digest; ""

@@ -52,7 +52,7 @@ CHECKPOINT_FAILED = "checkpoint_failed"  # step, error
 CHECKPOINT_SKIPPED = (
     "checkpoint_skipped"  # step, manifest, error: a torn or corrupt one passed over
 )
-PLAN = "plan"  # status: planned|ended, action, step, ...: see trainer/planning.py
+PLAN = "plan"  # status: planned|ended, action, step, ...: see trainer/hook/spotd_hook/planning.py
 ROLLED_BACK = "rolled_back"  # step, from_step: to the state of an older checkpoint
 NOTICE = "notice"  # notice_id, kind, remaining_s (null: unknown), source, text
 NOTICE_WITHDRAWN = "notice_withdrawn"  # notice_id

@@ -25,11 +25,12 @@ PLANTED = {
     ("spotd/reaper/page.py", "spotd.act.slack"): "spot-reaper works with the daemon and its",
     ("providers/base.py", "spotd.wire"): "providers know nothing of spotd or trainer",
     ("providers/stores/base.py", "trainer.fence"): "providers know nothing of spotd or trainer",
-    ("spotd/act/link.py", "trainer.link"): "spotd and trainer meet at wire alone",
+    ("spotd/act/link.py", "trainer.world"): "spotd and trainer meet at wire alone",
+    ("trainer/hook/spotd_hook/link.py", "spotd.wire"): "what training programs import is theirs",
     ("trainer/train.py", "spotd.vault"): "of spotd the trainer knows wire alone",
-    ("trainer/stop.py", "spotd.errors"): "of spotd the trainer knows wire alone",
+    ("trainer/world.py", "spotd.errors"): "of spotd the trainer knows wire alone",
     ("providers/aws/notice.py", "providers.local.world"): "one cloud's adapter knows nothing",
-    ("trainer/link.py", "providers.local.world"): "the trainer knows nothing of the local cloud",
+    ("trainer/world.py", "providers.local.world"): "the trainer knows nothing of the local cloud",
 }
 
 
@@ -75,7 +76,7 @@ def test_an_import_where_it_does_not_belong_is_seen(tree: Path) -> None:
 def test_two_modules_that_need_each_other_are_seen(tree: Path) -> None:
     plant(tree / "spotd/cli/text.py", "spotd.cli.render")
     plant(tree / "providers/stores/base.py", "providers.stores.s3")
-    plant(tree / "trainer/fence.py", "trainer.train")
+    plant(tree / "trainer/fence.py", "trainer.compare")
     said = lint(tree)
     assert "no two modules of a package need each other BROKEN" in said
     for package in ("spotd.cli", "providers.stores", "trainer"):

@@ -55,7 +55,7 @@ from tests.spotd.serve.rig import Rig, story
 from tests.spotd.store.build import NOW, placed
 from tests.spotd.store.conftest import make
 from trainer.agent.follow import FollowError, read_request
-from trainer.link import Link
+from trainer.hook.spotd_hook.link import Link
 from trainer.saver.parts import parse_part
 from trainer.saver.reading import CorruptError, Range, Reader, read_manifest, read_stream, verify
 from trainer.saver.tensors import assemble

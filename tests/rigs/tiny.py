@@ -28,9 +28,9 @@ from spotd.wire import (
     Manifest,
 )
 from trainer.fence import Fence
-from trainer.job import Job
-from trainer.link import Link
-from trainer.progress import Progress
+from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.link import Link
+from trainer.hook.spotd_hook.progress import Progress
 from trainer.saver.reading import read_manifest
 
 STEP_S = 0.1

@@ -16,12 +16,12 @@ from providers.stores import open_store
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, PLAN, RELEASED
 from tests.trainer.rig import AgentEnd, Trainer
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, until
-from trainer import train
-from trainer.checkpoint import Checkpointer
 from trainer.fence import read_head
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.line import Line
-from trainer.job import Job
-from trainer.planning import Planning
+from trainer.hook.spotd_hook.planning import Planning
+from trainer.hook.spotd_hook.tenure import Tenure
 from trainer.world import World
 
 
@@ -82,11 +82,12 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
     )
     assert checkpointer.claim("now", 0.0) is not None
 
-    def save(step: int, _: str = "", *, released: bool = False) -> None:
+    def save(step: int, _: str = "", *, released: bool = False) -> bool:
         state = {"config": CONFIG}
         checkpointer.save(
             step, lambda memory, _: fill(memory, step), state, trigger="t", released=released
         )
+        return True
 
     save(5)
     assert checkpointer.drain(20)
@@ -105,19 +106,11 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
         save_s=lambda: 0.1, flight_s=lambda: 0.1, rates=SimpleNamespace(measured=True)
     )
     planning = Planning(Job.from_env({}), quick, stop, lambda kind, _: said.append(kind))
-    monkeypatch.setattr(train, "STOP", stop)
     save(9, released=True)  # under way
     assert store.entered.wait(20)
-    run: Any = SimpleNamespace(
-        checkpointer=checkpointer,
-        planning=planning,
-        link=SimpleNamespace(send=lambda kind, _: said.append(kind)),
-        save=save,
-        world=SimpleNamespace(announce=lambda code: code),
-    )
+    link: Any = SimpleNamespace(send=lambda kind, _: said.append(kind))
     try:
-        progress: Any = SimpleNamespace(flush=lambda: None)
-        assert train.leave(run, progress, 9) == EXIT_RELEASED
+        assert Tenure(link, stop, checkpointer, planning, save).leave(9) == EXIT_RELEASED
         assert waited == [waited_s]
         assert said == [PLAN, PLAN, RELEASED]
         entry = read_head(open_store(tmp_path.as_uri()), "job")

@@ -27,8 +27,8 @@ from tests.trainer.rig import AgentEnd, Trainer
 from trainer import train
 from trainer.compare import first_difference
 from trainer.fence import read_head
+from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.rates import GUESS_S
-from trainer.job import Job
 from trainer.saver.reading import read_manifest
 
 STEPS = 40

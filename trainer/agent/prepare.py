@@ -47,6 +47,7 @@ def build_env(
         "SPOTD_TOKEN": config.token,
         "SPOTD_SOCKET": str(places.worker_socket),
         "SPOTD_SAVER": str(places.saver_socket),
+        "SPOTD_ENGINE": start.engine,
         "SPOTD_CLAIM": start.claim,
         "SPOTD_CLAIM_UNTIL": f"{claim_until:.3f}",
         "SPOTD_HEAD_GENERATION": str(start.head_generation),
@@ -70,7 +71,15 @@ def build_env(
         "SKYPILOT_NUM_GPUS_PER_NODE": str(start.accelerators_per_node),
     }
     machine = {name: value for name, value in base.items() if name not in _OURS}
-    return {"PYTHONUNBUFFERED": "1", **machine, **start.envs, **start.secrets, **ours}
+    found = {"PYTHONUNBUFFERED": "1", **machine, **start.envs, **start.secrets, **ours}
+    # Behind the program's own: nothing of ours is in the way of what it brings.
+    found["PYTHONPATH"] = ":".join(filter(None, (found.get("PYTHONPATH"), hook_path())))
+    return found
+
+
+def hook_path() -> str:
+    """Where programs find `spotd_hook`: in our archive, or in our source folder."""
+    return str(Path(__file__).parents[1] / "hook")
 
 
 def hidden_of(start: StartDocument) -> list[str]:

@@ -4,7 +4,7 @@ py-spy is asked where it can be had: on the agent's PATH, on the process's own, 
 Python. It reads any Python from outside, if the machine allows that. Else a process that has a
 handler for
 STACKS_SIGNAL is asked to write them itself: faulthandler's is C, and answers where Python hangs
-(trainer.stop registers it; `faulthandler.register(signal.SIGUSR2)` does in any script). What it
+(spotd_hook.stop registers it; `faulthandler.register(signal.SIGUSR2)` does in any script). What it
 writes is read back from the log of its output, one process after the other, because those of one
 machine share a log, and while they hang nobody else writes there.
 """

@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.job import Job
-from trainer.link import Link
+from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.link import Link
 from trainer.saver.desk import Desk
 from trainer.saver.office import Office, SaverConfig
 from trainer.saver.server import Door

@@ -27,6 +27,7 @@ class Desk:
         self._rank = -1
         self._member: Rank | None = None
         self._saving: Saving | None = None
+        self._asked = False
         self._requests: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
             "join": self._join,
             "claim": self._claim,
@@ -75,6 +76,9 @@ class Desk:
         return {}
 
     def _claim(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._member is None and not self._asked:
+            self._office.wait_to_settle()
+        self._asked = True
         head = self._office.claim(data["claim"], float(data["left_s"]), float(data["wait_s"]))
         if head is None:
             return {"waiting": True}

@@ -149,6 +149,11 @@ class Office:
             self._saving = Saving(duties, self.report, monotonic=self._monotonic)
             return self._saving
 
+    def wait_to_settle(self) -> None:
+        """A program begins again, and has no memory of its own yet: what the one before has staged
+        gets its time."""
+        self._settle_by = self._monotonic() + SETTLE_S
+
     def claim(self, claim: str, left_s: float, wait_s: float) -> Head | None:
         """Take HEAD, when it may be had within `wait_s`. Before that, what was staged by a process
         before this one is committed, or given up: none of it may come after the resume point is

@@ -17,10 +17,10 @@ import sys
 import time
 
 from spotd import wire
-from trainer.checkpoint import Checkpointer
-from trainer.dial import Dial
-from trainer.job import Job
-from trainer.link import Link
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.dial import Dial
+from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.link import Link
 
 SIZE = 10_000
 PIECES = [{"name": "w", "dtype": "int8", "shape": [SIZE], "at": [0], "block": [SIZE], "offset": 0}]

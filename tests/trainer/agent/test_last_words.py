@@ -26,7 +26,7 @@ from trainer.agent.places import write_private
 from trainer.agent.recall import Recall
 from trainer.agent.site import Site
 from trainer.agent.worker_link import WorkerLink
-from trainer.link import Link
+from trainer.hook.spotd_hook.link import Link
 
 
 class Overtaken:

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from spotd import wire
-from trainer.link import Link
+from trainer.hook.spotd_hook.link import Link
 
 
 def plan(link: Link, plan_s: float, planned: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, until
-from trainer.checkpoint import Checkpointer
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.rates import GUESS_S
 

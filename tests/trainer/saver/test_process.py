@@ -18,7 +18,7 @@ from tests.rigs.forks import Fork, nursery
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of, until
 from trainer.agent.places import Places
 from trainer.agent.prepare import build_env
-from trainer.checkpoint import Checkpointer
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.spawned import Spawned

@@ -13,7 +13,7 @@ import pytest
 
 from providers.stores.base import StoreDeniedError
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, newest_of, until
-from trainer.hook.spotd_hook.line import AwayError, FencedError, SaverError
+from trainer.hook.spotd_hook.line import AwayError, FencedError, Line, SaverError
 from trainer.saver import office as office_module
 
 Start = Callable[..., Rig]
@@ -184,6 +184,27 @@ def test_a_process_that_comes_again_finds_what_the_one_before_staged(
     memory, sources = rig.engine.fetch([(0, 0, SIZE)])
     assert sources == {"memory": SIZE}
     assert len(memory) == SIZE
+
+
+def test_what_was_staged_long_before_is_not_given_up_by_a_claim_without_memory(
+    start: Start, store: Gate
+) -> None:
+    rig = start(1)
+    rig.save_and_wait(10)
+    store.open.clear()
+    rig.save(20)
+    assert store.entered.wait(20)
+    rig.engine.close()
+    rig.office._settle_by = 0.0  # whoever staged it came long ago
+    line = Line(str(rig.path))
+    asked = {"claim": "now", "left_s": 0.0}
+    assert line.ask("claim", **asked, wait_s=0.05)["waiting"]
+    store.open.set()
+    assert not line.ask("claim", **asked, wait_s=20.0)["waiting"]
+    line.close()
+    rig.engine = rig.connect()
+    assert rig.engine.claim() is not None
+    assert rig.restore() == 20
 
 
 def test_what_cannot_be_committed_is_given_up_before_the_resume_point_is_read(

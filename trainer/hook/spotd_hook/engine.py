@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.hook.spotd_hook.arena import Arena, Told
-from trainer.hook.spotd_hook.line import Line, SaverError
+from .arena import Arena, Told
+from .line import Line, SaverError
 
 
 @dataclass(frozen=True)

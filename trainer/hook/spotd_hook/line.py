@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.hook.spotd_hook.arena import Arena
+from .arena import Arena
 
 
 class SaverError(Exception):

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.rig import AgentEnd
-from trainer.link import QUEUE_LINES, Link
-from trainer.stop import Stop
+from trainer.hook.spotd_hook.link import QUEUE_LINES, Link
+from trainer.hook.spotd_hook.stop import Stop
 
 
 @pytest.fixture

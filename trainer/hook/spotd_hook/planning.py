@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spotd.wire import PLAN
-from trainer.checkpoint import Checkpointer
-from trainer.hook.spotd_hook import cadence, deadline
-from trainer.hook.spotd_hook.deadline import Action, Plan, Situation
-from trainer.job import Job
-from trainer.stop import Stop
+from . import cadence, deadline
+from .checkpointer import Checkpointer
+from .deadline import Action, Plan, Situation
+from .job import Job
+from .kinds import PLAN
+from .stop import Stop
 
 STEPS = 20  # the longest of so many is what a step may take
 HEARD_S = 1.0  # for the agent to hear that we leave, so that nothing is begun after us

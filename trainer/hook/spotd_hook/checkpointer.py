@@ -4,7 +4,7 @@ the saver, which does the work (trainer.saver).
 A save that fails is reported and never ends training, nor does a saver that dies: another one is
 started, and told where we are.
 
-`python -m trainer.checkpoint show|compare` looks at checkpoints by hand.
+Standard library only, Python >= 3.10.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spotd.wire import CHECKPOINT_FAILED
-from trainer.hook.spotd_hook.arena import Told
-from trainer.hook.spotd_hook.engine import Engine, Found
-from trainer.hook.spotd_hook.line import CorruptError, FencedError, Line, SaverError
-from trainer.hook.spotd_hook.rates import Rates
+from .arena import Told
+from .engine import Engine, Found
+from .kinds import CHECKPOINT_FAILED
+from .line import CorruptError, FencedError, Line, SaverError
+from .rates import Rates
 
 CLAIM_S = 0.2  # how long the saver looks at HEAD for us before we look whether we are to stop
 Stage = Callable[[memoryview, Callable[[int], None]], None]
 
 
 class Checkpointer:
-    """Saves and restores one job's state of `size` bytes, laid out as `pieces` say.
+    """Saves and restores one job's state of `size` bytes, laid out as `pieces` say; without them,
+    as `lay_out` says later, and any state is restored.
 
     `dial()` gives a line to a saver, again when that one has died. `report(kind, data)` takes
     journal entries and must not block; what the saver does it reports itself.
@@ -37,14 +38,15 @@ class Checkpointer:
         *,
         job_id: str,
         generation: int,
-        pieces: Sequence[Mapping[str, Any]],
-        size: int,
+        pieces: Sequence[Mapping[str, Any]] = (),
+        size: int = 0,
         report: Callable[[str, Mapping[str, Any]], None],
         make_nonce: Callable[[], str] = lambda: secrets.token_hex(6),
     ) -> None:
         self._dial, self._report, self._make_nonce = dial, report, make_nonce
         self._job_id, self._generation = job_id, generation
         self._pieces, self._size = [dict(piece) for piece in pieces], size
+        self._fixed, self._stale = size > 0, size > 0  # stale: no memory of this layout yet
         self._engine: Engine | None = None
         self._config: Mapping[str, Any] = {}
         self._step = 0
@@ -54,10 +56,17 @@ class Checkpointer:
         self.claimed = False
         self.sources: Mapping[str, int] = {}  # of what was restored: bytes by where they were
 
+    def lay_out(self, pieces: Sequence[Mapping[str, Any]], size: int) -> None:
+        """What is saved from now on looks like this."""
+        found = [dict(piece) for piece in pieces]
+        if (found, size) != (self._pieces, self._size):
+            self._pieces, self._size, self._stale = found, size, True
+
     def open(self) -> None:
-        """Have memory for snapshots. Raises SaverError, OSError."""
+        """Have memory for snapshots, where it is known how they look. Raises SaverError,
+        OSError."""
         if self._engine is None:
-            engine = Engine(
+            self._engine = Engine(
                 self._dial(),
                 job=self._job_id,
                 generation=self._generation,
@@ -66,12 +75,15 @@ class Checkpointer:
                 ranks=[0],
                 world_size=1,
             )
+            self._noted, self._stale = 0, self._size > 0
+        if self._stale:
             try:
-                engine.open(self._pieces, self._size)
+                self._engine.open(self._pieces, self._size)
             except BaseException:
-                engine.close()
+                self.close()
+                self._engine = None
                 raise
-            self._engine, self._noted = engine, 0
+            self._stale = False
 
     def claim(self, claim: str, left_s: float) -> Mapping[str, Any] | None:
         """Take HEAD; None when it may not be had yet: ask again. `final` in the answer: the job is
@@ -91,7 +103,7 @@ class Checkpointer:
         engine = self._opened
         found = engine.resume(config, back=back)
         while found is not None:
-            self._check_tensors(found)
+            self._fit(found)
             try:
                 memory, self.sources = engine.fetch([(0, 0, self._size)])
             except CorruptError as error:
@@ -120,6 +132,7 @@ class Checkpointer:
         label = {"trigger": trigger, "released": released, "final": final}
         try:
             try:
+                self.open()
                 taken = self._opened.save(step, stage, state, **label)
             except OSError as error:
                 self._revive(error)
@@ -137,17 +150,10 @@ class Checkpointer:
         committed is lost with it: `again` saves once more."""
         until = time.monotonic() + timeout_s
         while self._fenced is None:
-            try:
-                return self._opened.drain(max(0.0, until - time.monotonic()))
-            except FencedError as error:
-                self._fenced = error
-            except OSError as error:
-                try:
-                    self._revive(error)
-                except (SaverError, OSError) as second:
-                    self._say(str(second))
-                    return False
-                again()
+            drained = self._drained(until)
+            if drained is not None:
+                return drained
+            again()
         return False
 
     def release(self) -> Mapping[str, Any]:
@@ -172,6 +178,11 @@ class Checkpointer:
     def size(self) -> int:
         """Bytes of a snapshot."""
         return self._size
+
+    @property
+    def pieces(self) -> Sequence[Mapping[str, Any]]:
+        """How one is laid out."""
+        return self._pieces
 
     @property
     def committed(self) -> int:
@@ -225,6 +236,21 @@ class Checkpointer:
             raise ConnectionResetError("there is no saver")
         return self._engine
 
+    def _drained(self, until: float) -> bool | None:
+        """None when the saver died meanwhile; another one is there then, if one could be had."""
+        try:
+            return self._opened.drain(max(0.0, until - time.monotonic()))
+        except FencedError as error:
+            self._fenced = error
+            return False
+        except OSError as error:
+            try:
+                self._revive(error)
+            except (SaverError, OSError) as second:
+                self._say(str(second))
+                return False
+            return None
+
     def _revive(self, error: OSError) -> None:
         """Another saver takes over: it claims HEAD for us, who own it, and commits behind what the
         one before had committed. Raises SaverError, OSError."""
@@ -239,8 +265,12 @@ class Checkpointer:
         if self._opened.resume(self._config, most_step=self._step) is not None:
             self._opened.resumed()
 
-    def _check_tensors(self, found: Found) -> None:
-        """Raises SaverError unless it has our layout."""
+    def _fit(self, found: Found) -> None:
+        """Have memory for it. Raises SaverError unless it has our layout, where that is fixed."""
+        if not self._fixed:
+            self.lay_out(pieces_of(found), found.sizes[0])
+            self.open()
+            return
         theirs = {tensor["name"]: tensor for tensor in found.tensors}
         same = list(found.sizes) == [self._size] and len(theirs) == len(self._pieces)
         for piece in self._pieces if same else []:
@@ -256,9 +286,14 @@ class Checkpointer:
         self._report(CHECKPOINT_FAILED, {"step": self._step, "error": text})
 
 
-if __name__ == "__main__":
-    import sys
-
-    from trainer.compare import main
-
-    sys.exit(main(sys.argv[1:]))
+def pieces_of(found: Found) -> list[dict[str, Any]]:
+    """Its layout, as one rank's. Raises SaverError where it has several streams."""
+    if len(found.sizes) != 1:
+        text = f"the checkpoint of step {found.step} was saved in {len(found.sizes)} streams"
+        raise SaverError("MismatchError", f"{text}, by another program: start a new job")
+    return [
+        {"name": tensor["name"], "dtype": tensor["dtype"], "shape": list(tensor["shape"])}
+        | {"at": list(block["at"]), "block": list(block["shape"]), "offset": block["offset"]}
+        for tensor in found.tensors
+        for block in tensor["blocks"]
+    ]

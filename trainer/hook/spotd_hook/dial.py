@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from spotd.wire import WARNING
-from trainer.hook.spotd_hook.line import Line
-from trainer.hook.spotd_hook.spawned import Spawned
-from trainer.job import Job
-from trainer.link import Link
+from .job import Job
+from .kinds import WARNING
+from .line import Line
+from .link import Link
+from .spawned import Spawned
 
 AGENT_S = 20.0  # for the agent's saver to accept; an agent of before it had one says nothing
 ASK_S = 1.0

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from trainer.link import Link
+from .link import Link
 
 # Asks for the stack of every thread, on stderr. The handler is C: it answers where Python hangs.
 STACKS_SIGNAL = signal.SIGUSR2
@@ -78,6 +78,12 @@ class Stop:
         news = asked > self._taken
         self._taken = max(asked, self._taken)
         return news
+
+    def sleep(self, seconds: float) -> None:
+        """Unless we are to stop."""
+        until = self._monotonic() + seconds
+        while not self.stopping and (left_s := until - self._monotonic()) > 0:
+            time.sleep(min(left_s, 0.02))
 
     def _on_terminate(self, signum: int, frame: FrameType | None) -> None:
         del signum, frame

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spotd.wire import PROGRESS
+from .kinds import PROGRESS
 
 LINE_EVERY_S = 1.0
 
@@ -15,10 +15,11 @@ class Progress:
     """Collects finished steps and reports them every `every_s` seconds, the first one at once.
 
     A report covers the steps `from_step` to `to_step`, both included, counted from 1; `losses` has
-    one float for each. `busy_s` is the time spent in those steps, saves not included; `data_s`, of
-    it, the wait for data, and `save_s` the time that saves held training up between them; both of
-    this rank. `ranks_s` is what each rank needed by itself for a step, in the mean, where there are
-    several. A `silent` one, for the ranks after the first, does nothing.
+    one float for each, or is empty where one is not known. `busy_s` is the time spent in those
+    steps, saves not included; `data_s`, of it, the wait for data, and `save_s` the time that saves
+    held training up between them; both of this rank. `ranks_s` is what each rank needed by itself
+    for a step, in the mean, where there are several. A `silent` one, for the ranks after the first,
+    does nothing.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class Progress:
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._report, self._say = report, say
-        self._every_s, self._steps, self._silent = every_s, steps, silent
+        self._every_s, self.steps, self._silent = every_s, steps, silent
         self._per_node = per_node
         self._monotonic, self._clock_us = monotonic, clock_us
-        self._losses: list[float] = []
+        self._losses: list[float | None] = []
         self._from_step = self._first_at_us = self._tokens = 0
         self._busy_s = self._data_s = self._save_s = 0.0
         self._ranks_s: list[float] = []
@@ -46,7 +47,7 @@ class Progress:
     def add(
         self,
         step: int,
-        loss: float,
+        loss: float | None,
         tokens: int,
         busy_s: float,
         *,
@@ -66,10 +67,9 @@ class Progress:
         before = self._ranks_s or [0.0] * len(ranks_s)
         self._ranks_s = [a + b for a, b in zip(before, ranks_s, strict=True)]
         now = self._monotonic()
-        if now - self._said_at >= LINE_EVERY_S or step == self._steps:
+        if now - self._said_at >= LINE_EVERY_S or step == self.steps:
             self._said_at = now
-            speed = tokens / busy_s if busy_s else 0.0
-            self._say(f"step {step}/{self._steps}  loss {loss:.4f}  {speed:,.0f} tokens/s")
+            self._say(self._line(step, loss, tokens / busy_s if busy_s else 0.0))
         if now - self._reported_at >= self._every_s:
             self.flush()
 
@@ -92,7 +92,7 @@ class Progress:
             {
                 "from_step": self._from_step,
                 "to_step": self._from_step + steps - 1,
-                "losses": self._losses,
+                "losses": [] if None in self._losses else self._losses,
                 "first_at_us": self._first_at_us,
                 "last_at_us": self._clock_us(),
                 "tokens": self._tokens,
@@ -104,3 +104,8 @@ class Progress:
         )
         self._losses, self._ranks_s, self._tokens = [], [], 0
         self._busy_s = self._data_s = self._save_s = 0.0
+
+    def _line(self, step: int, loss: float | None, speed: float) -> str:
+        parts = [f"step {step}/{self.steps}" if self.steps else f"step {step}"]
+        parts += [] if loss is None else [f"loss {loss:.4f}"]
+        return "  ".join([*parts, f"{speed:,.0f} tokens/s"] if speed else parts)

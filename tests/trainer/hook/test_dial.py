@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.trainer.saver.rig import Gate, Rig
-from trainer.dial import Dial
-from trainer.job import Job
+from trainer.hook.spotd_hook.dial import Dial
+from trainer.hook.spotd_hook.job import Job
 
 
 class Agent:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from trainer.hook.spotd_hook.deadline import Action
+from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.link import Flag
+from trainer.hook.spotd_hook.planning import Planning
 from trainer.hook.spotd_hook.rates import Rates
-from trainer.job import Job
-from trainer.link import Flag
-from trainer.planning import Planning
-from trainer.stop import Stop
+from trainer.hook.spotd_hook.stop import Stop
 
 GB = 10**9
 

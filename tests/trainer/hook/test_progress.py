@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.progress import Progress
+from trainer.hook.spotd_hook.progress import Progress
 
 
 def test_the_first_step_at_once_then_in_batches() -> None:

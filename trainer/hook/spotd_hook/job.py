@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.hook.spotd_hook.cadence import Terms, read_terms
+from .cadence import Terms, read_terms
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Job:
             generation=generation,
             owner=env.get("SPOTD_TOKEN", f"g{generation}"),
             head_generation=int(env.get("SPOTD_HEAD_GENERATION", "0")),
-            store_url=env.get("SPOTD_STORE_URL", (Path.cwd() / "checkpoints").as_uri()),
+            store_url=env.get("SPOTD_STORE_URL") or (Path.cwd() / "checkpoints").as_uri(),
             store_options=json.loads(env.get("SPOTD_STORE_OPTIONS", "{}")),
             every_steps=int(env.get("SPOTD_EVERY_STEPS", "100")),
             every_s=float(env.get("SPOTD_EVERY_S", "300")),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spotd.wire import CLAIM_NOW, MAX_LINE_BYTES
+from .kinds import CLAIM_NOW, MAX_LINE_BYTES
 
 QUEUE_LINES = 10_000
 REDIAL_S = 0.2

@@ -1,0 +1,19 @@
+"""An example, or another program of a user's, as the agent starts it: with `spotd_hook` on its path
+and nothing else of ours. Not a test itself.
+
+    python -m tests.trainer.hook.program PATH ARGUMENTS...
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from trainer.agent.prepare import hook_path
+
+if __name__ == "__main__":
+    sys.path.append(hook_path())
+    del sys.argv[0]
+    sys.executable = os.environ.get("SAVERS_PYTHON", sys.executable)
+    runpy.run_path(sys.argv[0], run_name="__main__")

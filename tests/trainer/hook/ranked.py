@@ -1,0 +1,62 @@
+"""Some ranks' loop under DistributedDataParallel, with random generators that are saved and data
+that each rank has of its own. Not a test itself.
+
+    ranked.py --steps N [--fail-at STEP]
+"""
+
+import argparse
+import random
+
+import numpy as np
+import spotd_hook
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Data:
+    """Remembers where it is, as stateful loaders do."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.at = rank, 0
+
+    def batch(self) -> torch.Tensor:
+        self.at += 1 + self.rank
+        noise = random.random() + torch.rand(8, 4)
+        return torch.full((8, 4), float(self.at % 7)) + noise
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--fail-at", type=int, default=-1)
+    args = parser.parse_args()
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    torch.manual_seed(rank)
+    random.seed(rank)
+    np.random.seed(rank)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = Data(rank)
+    with spotd_hook.Run(model=model, optimizer=optimizer, data=data) as run:
+        for step in run.steps(args.steps):
+            if step == args.fail_at:
+                raise RuntimeError("the batch is bad")
+            loss = model(data.batch()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            run.report(loss)
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""A user's program under test, generation after generation of one job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from providers.stores import open_store
+from tests.rigs.forks import Fork, nursery
+from tests.trainer.rig import ROOT, AgentEnd
+from trainer.compare import first_difference
+
+# Costs CI too much: `make soak-e2e` plays it.
+dear = pytest.mark.skipif("SPOTD_LIBRARIES" not in os.environ, reason="SPOTD_LIBRARIES is not set")
+
+
+@dataclass
+class Program:
+    """`path` below the repository; `env` overrides what spotd would set. `modules` are imported
+    once for all programs that name the same."""
+
+    folder: Path
+    path: str
+    arguments: tuple[str, ...] = ()
+    ranks: int = 1
+    env: Mapping[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    started: list[Fork] = field(default_factory=list)
+
+    def start(self, generation: int, agent: AgentEnd | None = None) -> Fork:
+        store = (self.folder / "store").as_uri()
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "SPOTD_JOB_ID": "job",
+            "SPOTD_GENERATION": str(generation),
+            "SPOTD_TOKEN": f"token{generation}",
+            "SPOTD_STORE_URL": store,
+            "SPOTD_EVERY_STEPS": "20",
+            "SPOTD_PROGRESS_EVERY_S": "0",
+            "SPOTD_SOCKET": agent.path if agent else "",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            **self.env,
+        }
+        module, arguments = "tests.trainer.hook.program", [str(ROOT / self.path), *self.arguments]
+        if self.ranks > 1:
+            arguments, module = [str(self.ranks), module, *arguments], "tests.rigs.ranks"
+        self.folder.mkdir(exist_ok=True)
+        place = nursery(*self.modules)
+        process = place.fork(module, arguments, env, self.folder, self.folder / "out.log")
+        self.started.append(process)
+        return process
+
+    def run(self, generation: int = 1, agent: AgentEnd | None = None) -> int:
+        return self.start(generation, agent).wait(60)
+
+    def output(self) -> str:
+        return (self.folder / "out.log").read_text()
+
+    def difference(self, other: Program) -> str | None:
+        """Of the newest states."""
+        ours, theirs = (open_store((one.folder / "store").as_uri()) for one in (self, other))
+        return first_difference(ours, "job", theirs, "job")

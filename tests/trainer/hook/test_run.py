@@ -1,0 +1,119 @@
+"""The library for loops of one's own, by real programs: examples/loop and one of a few lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
+from tests.trainer.hook.rig import Program, dear
+from tests.trainer.rig import AgentEnd
+from trainer.hook.spotd_hook.session import Session, check_ranks
+
+STEPS = 120
+EXAMPLE = "examples/loop/train.py"
+
+
+@pytest.fixture
+def agent() -> Iterator[AgentEnd]:
+    with AgentEnd() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, dict[int, float]]:
+    program = Program(tmp_path_factory.mktemp("whole"), EXAMPLE, ("--steps", str(STEPS)))
+    with AgentEnd() as agent:
+        assert program.run(1, agent) == EXIT_FINISHED, program.output()
+        assert agent.of("checkpoint")[-1]["final"]
+        return program, agent.losses()
+
+
+def test_a_run_that_was_interrupted_ends_in_the_same_bits(
+    tmp_path: Path, agent: AgentEnd, reference: tuple[Program, dict[int, float]]
+) -> None:
+    program = Program(tmp_path, EXAMPLE, ("--steps", str(STEPS), "--step-time-ms", "5"))
+    first = program.start(1, agent)
+    agent.wait("progress", lambda data: data["to_step"] >= 30)
+    agent.tell(stop=True, reason="the machine goes", deadline_s=10.0)
+    assert first.wait(20) == EXIT_RELEASED, program.output()
+    released = agent.wait("released").data["step"]
+    assert released >= 30
+    agent.tell(stop=False, deadline_s=None)
+    second = program.start(2, agent)
+    agent.wait("claimed", lambda data: data["step"] == released)
+    agent.wait("progress", lambda data: data["to_step"] >= released + 30)
+    os.kill(second.pid, signal.SIGKILL)
+    second.wait(20)
+    agent.wait_left()
+    assert program.run(3, agent) == EXIT_FINISHED, program.output()
+    whole, losses = reference
+    assert program.difference(whole) is None
+    assert agent.losses() == losses
+    assert sorted(losses) == list(range(1, STEPS + 1))
+
+
+RANKED = "tests/trainer/hook/ranked.py"
+
+
+@dear
+def test_ranks_stop_at_the_same_step_and_go_on_with_what_each_had_of_its_own(
+    tmp_path: Path, agent: AgentEnd
+) -> None:
+    arguments = ("--steps", "60")
+    whole = Program(tmp_path / "whole", RANKED, arguments, ranks=2)
+    assert whole.run(1, agent) == EXIT_FINISHED, whole.output()
+    losses = agent.losses()
+    assert sorted(losses) == list(range(1, 61))
+    program = Program(tmp_path / "parts", RANKED, arguments, ranks=2)
+    with AgentEnd() as stopping:
+        first = program.start(1, stopping)
+        stopping.wait("progress", lambda data: data["to_step"] >= 5)
+        stopping.tell(stop=True, reason="the machine goes", deadline_s=10.0)
+        first.wait(30)
+        codes = {data["rank"]: data["code"] for data in stopping.of("exit") if data["rank"] >= 0}
+        assert codes == dict.fromkeys((0, 1), EXIT_RELEASED), program.output()
+        assert 5 <= stopping.wait("released").data["step"] < 60
+        stopping.tell(stop=False, deadline_s=None)
+        assert program.run(2, stopping) == EXIT_FINISHED, program.output()
+        assert program.difference(whole) is None
+        assert stopping.losses() == losses
+
+
+def test_a_loop_that_fails_commits_nothing(tmp_path: Path, agent: AgentEnd) -> None:
+    failing = ("--steps", "50", "--fail-at", "45")
+    program = Program(tmp_path, RANKED, failing, env=alone(tmp_path))
+    assert program.run(1, agent) == 1
+    assert "the batch is bad" in program.output()
+    agent.wait_left()
+    assert [data["step"] for data in agent.of("checkpoint")] == [20, 40]
+    assert not any(data["final"] for data in agent.of("checkpoint"))
+
+
+def alone(folder: Path) -> dict[str, str]:
+    """One rank of one."""
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    return {**rendezvous, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+
+
+def test_another_number_of_ranks_is_refused() -> None:
+    check_ranks({"ranks": [{}, {}]}, 7, 2)
+    with pytest.raises(ValueError, match="saved by 2 ranks, and here are 1: start as many"):
+        check_ranks({"ranks": [{}, {}]}, 7, 1)
+
+
+def test_a_job_whose_file_says_that_spotd_saves_nothing_is_told_at_once() -> None:
+    with pytest.raises(RuntimeError, match=r"\{engine: spotd\}"):
+        Session(lambda: ({}, {}), env={"SPOTD_ENGINE": "none"})
+
+
+def test_where_there_is_no_saver_it_trains_all_the_same_and_says_so(tmp_path: Path) -> None:
+    program = Program(tmp_path, EXAMPLE, ("--steps", "5"))
+    program.env = {"SPOTD_STORE_URL": "", "SAVERS_PYTHON": "/bin/false"}
+    assert program.run() == EXIT_FINISHED, program.output()
+    assert "spotd_hook: nothing is saved:" in program.output()
+    assert "step 5/5" in program.output()

@@ -1,0 +1,102 @@
+"""Saving and resuming for Lightning's Trainer, in one line:
+
+    Trainer(callbacks=[spotd_hook.lightning.Callback()])
+
+Needs lightning 2.5 or 2.6, Python >= 3.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import callbacks
+from torch import Tensor
+
+from . import chance
+from .session import Next, Resumed, Session
+
+_LEFT_OUT = ("hparams_name", "hyper_parameters", "datamodule_hparams_name")  # the program has them
+_STATE = "lightning"
+
+
+class Callback(callbacks.Callback):  # type: ignore[misc]
+    """Saves what Lightning's own checkpoints have, and the random generators, by the cadence of
+    the job; leaves before the machine goes; `fit()` goes on where the job was, and ends the program
+    where it is finished. In the middle of an epoch it goes on exactly where the loader keeps a
+    state, as torchdata's StatefulDataLoader does; Lightning begins any other one anew. What comes
+    after `fit()` is not repeated on another machine."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._resumed: Resumed | None = None
+        self._trainer: Any = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """After the model is where it trains; Lightning restores loops and optimizers next."""
+        del pl_module
+        self._trainer = trainer
+        self._session = Session(self._collect)
+        self._resumed = self._session.begin()
+        if self._resumed is not None:
+            connector = trainer._checkpoint_connector  # noqa: SLF001 - a file would be the other way
+            connector._loaded_checkpoint = self._resumed.shared[_STATE]  # noqa: SLF001
+            connector.restore_model()
+            connector.restore_datamodule()
+            connector.restore_callbacks()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        del pl_module
+        session = self._asked
+        session.stop.install()  # Lightning has put its own before it
+        session.progress.steps = max(trainer.max_steps, 0)
+        session.rest()
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        del trainer, pl_module, batch, batch_idx
+        if self._resumed is not None:
+            chance.give(self._resumed.own["chance"])
+            self._resumed = None
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        del pl_module, batch, batch_idx
+        session = self._asked
+        if trainer.global_step == session.step:
+            return  # gradients are being accumulated
+        match session.after(_loss_of(outputs)):
+            case Next.FENCED:
+                session.leave_fenced()
+            case Next.LEAVE:
+                session.leave()
+            case Next.SAVE:
+                session.save()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        del trainer, pl_module
+        self._asked.finish()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        del trainer, pl_module, exception
+        if self._session is not None:
+            self._session.close()
+
+    @property
+    def _asked(self) -> Session:
+        assert self._session is not None  # noqa: S101 - since on_fit_start
+        return self._session
+
+    def _collect(self) -> tuple[Any, Any]:
+        connector = self._trainer._checkpoint_connector  # noqa: SLF001
+        whole = connector.dump_checkpoint(weights_only=False)
+        for name in _LEFT_OUT:
+            whole.pop(name, None)
+        return {_STATE: whole}, {"chance": chance.take()}
+
+
+def _loss_of(outputs: Any) -> float | None:
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return float(loss.detach()) if isinstance(loss, Tensor) and loss.numel() == 1 else None
