@@ -1,0 +1,260 @@
+"""`spotctl ckpt import`: what was exported, or saved by another job, is the first checkpoint of a
+new one, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from providers.stores import open_store
+from spotd.cli.client import Client
+from spotd.errors import UserError
+from spotd.wire import Manifest, head_key, parse_head
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.cli.saves import Saver
+from tests.spotd.cli.sharded import SHAPES, bytes_of, saved
+from tests.spotd.serve.rig import JOB_FILE, Rig
+from trainer.saver.reading import read_manifest, read_stream
+from trainer.saver.tensors import assemble
+
+
+class Imports:
+    """A job that has saved, and `spotctl ckpt` beside it."""
+
+    def __init__(self, rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+        self.rig, self._spotctl, self._capsys = rig, spotctl, capsys
+        self.saver = Saver(rig, rig.submit())
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[dict[str, Any], str]:
+        """What `spotctl ckpt` printed, and stderr."""
+        found = self._spotctl(self.rig, "ckpt", *arguments, "-o", "json")
+        out, err = self._capsys.readouterr()
+        assert found == code, err
+        return json.loads(out) if out else {}, err
+
+    def export(self, folder: Path, kind: str, *more: str) -> Path:
+        self.run("export", "gpt", "--format", kind, "--out", str(folder), *more)
+        return folder
+
+    def read(self, job_id: str) -> tuple[Manifest, dict[str, bytes]]:
+        """As a resuming node reads it: every byte verified."""
+        store = open_store(self.rig.checkpoint_store)
+        head = parse_head(store.get(head_key(job_id))[0])
+        assert head.current is not None
+        assert (head.released, head.final, head.previous) == (True, False, ())
+        manifest = read_manifest(store, head.current)
+        streams = [read_stream(store, manifest, n) for n in range(len(manifest.streams))]
+        return manifest, {t.name: bytes(assemble(t, streams)) for t in manifest.tensors}
+
+
+@pytest.fixture
+def imports(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> Imports:
+    return Imports(rig, spotctl, capsys)
+
+
+def layout_of(manifest: Manifest) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {tensor.name: (tensor.dtype, tensor.shape) for tensor in manifest.tensors}
+
+
+def test_what_was_exported_whole_comes_back_with_its_step_and_state(
+    imports: Imports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotd.cli.outgoing.SHARD_BYTES", 4096)
+    whole = saved(imports.saver)
+    folder = imports.export(tmp_path / "x", "safetensors")
+    said, _ = imports.run("import", str(folder))
+    assert (said["step"], said["weights_only"], said["tensors"]) == (10, False, len(SHAPES))
+    manifest, tensors = imports.read(said["id"])
+    assert len(manifest.shards) > 1
+    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert layout_of(manifest) == SHAPES
+    assert manifest.state == {"step": 10, "config": {"width": 30}}
+    assert all(block.offset % 64 == 0 for t in manifest.tensors for block in t.blocks)
+
+
+def test_a_model_of_hugging_face_is_weights_for_step_0(
+    imports: Imports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotd.cli.export.HF_BYTES", 4900)
+    whole = saved(imports.saver)
+    folder = imports.export(tmp_path / "x", "hf")
+    assert len(list(folder.glob("model-*.safetensors"))) == 2
+    said, _ = imports.run("import", str(folder))
+    assert (said["step"], said["weights_only"]) == (0, True)
+    manifest, tensors = imports.read(said["id"])
+    assert tensors == {
+        name[6:]: bytes_of(tensor) for name, tensor in whole.items() if name.startswith("model.")
+    }
+    assert "config" not in manifest.state
+
+
+def test_a_part_of_what_was_exported_is_weights(imports: Imports, tmp_path: Path) -> None:
+    whole = saved(imports.saver)
+    folder = imports.export(tmp_path / "x", "safetensors")
+    said, _ = imports.run("import", str(folder), "--only", "adamw.mean.")
+    manifest, tensors = imports.read(said["id"])
+    assert (said["step"], said["weights_only"]) == (0, True)
+    assert tensors == {"rows.weight": bytes_of(whole["adamw.mean.rows.weight"])}
+    assert "imported" in manifest.state
+    err = imports.run("import", str(folder), "--only", "x.", code=1)[1]
+    assert "no tensor begins with 'x.'" in err
+
+
+def test_another_job_s_checkpoint_keeps_its_streams(imports: Imports) -> None:
+    whole = saved(imports.saver)
+    imports.run("pin", "gpt", "best")
+    imports.saver.save(20)
+    said, _ = imports.run("import", "--job", "gpt", "--step", "best")
+    assert (said["step"], said["weights_only"]) == (10, False)
+    manifest, tensors = imports.read(said["id"])
+    assert (len(manifest.streams), manifest.world_size) == (2, 2)
+    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+
+
+def test_a_job_goes_on_from_it(imports: Imports, tmp_path: Path) -> None:
+    saved(imports.saver)
+    said, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
+    client = Client(imports.rig.socket)
+    body = {"yaml": JOB_FILE, "name": "second", "request_id": "r", "continue": said["id"]}
+    job = client.post("/v1/jobs", body)
+    assert (job["id"], job["step"]) == (said["id"], 10)
+    [event] = imports.rig.store.events(said["id"])
+    assert event.event.text.startswith("begins with what was imported as step 10 in file://")
+    assert imports.run("verify", "second")[0]["damage"] == []
+
+
+def test_damage_on_the_way_out_of_another_job_commits_nothing(imports: Imports) -> None:
+    saved(imports.saver)
+    shard = min(imports.saver.file("jobs").rglob("r00001-00001"))
+    data = bytearray(shard.read_bytes())
+    data[3] ^= 1
+    shard.write_bytes(data)
+    assert "is not what was saved" in imports.run("import", "--job", "gpt", code=1)[1]
+    assert [path.parent.name for path in imports.saver.file("jobs").rglob("HEAD")] == [
+        imports.saver.id
+    ]
+
+
+def broken(folder: Path, header: Any, data: bytes = b"") -> Path:
+    folder.mkdir()
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path = folder / "model.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return folder
+
+
+def entry(kind: str = "F32", shape: Any = (2,), ends: Any = (0, 8)) -> dict[str, Any]:
+    return {"w": {"dtype": kind, "shape": shape, "data_offsets": ends}}
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"\x80\x02}q\x00.", "has no header of safetensors"),
+        (b"[" * 100_000, "has no header of safetensors"),
+        ([1], "has no header of safetensors"),
+        ({"w": 1}, "says nothing useful of tensor w"),
+        (entry(shape=(-2,), ends=(8, 0)), "has no place for tensor w"),
+        (entry(shape=(2.0,)), "has no place for tensor w"),
+        (entry(shape=(3,)), "has 8 bytes of tensor w, F32 [3]"),
+        (entry("F4", (2,), (0, 1)), "tensor w in model.safetensors is of 'F4'"),
+        (entry(shape=(4,), ends=(0, 16)), "ends before tensor w does"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_with_its_tensor_s_name(
+    imports: Imports, tmp_path: Path, header: Any, words: str
+) -> None:
+    folder = broken(tmp_path / "x", header, b"12345678")
+    assert words in imports.run("import", str(folder), code=1)[1]
+    assert not (imports.rig.folder / "ckpt" / "jobs" / "jjob000099").exists()
+
+
+def test_a_folder_that_is_not_whole_names_what_is_missing(imports: Imports, tmp_path: Path) -> None:
+    folder = broken(tmp_path / "x", entry(), b"12345678")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": "model.safetensors", "v": "other"}}))
+    assert "names 'other', which is not there" in imports.run("import", str(folder), code=1)[1]
+    index.write_text(json.dumps({"weight_map": {"w": "../model.safetensors"}}))
+    assert "which is not there" in imports.run("import", str(folder), code=1)[1]
+    index.write_text(json.dumps({"weight_map": dict.fromkeys("vw", "model.safetensors")}))
+    assert "are missing: v" in imports.run("import", str(folder), code=1)[1]
+    index.unlink()
+    (folder / "again.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    assert (
+        "tensor w is in again.safetensors and in" in imports.run("import", str(folder), code=1)[1]
+    )
+
+
+def test_pickles_are_named_and_not_read(imports: Imports, tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
+    err = imports.run("import", str(tmp_path), code=1)[1]
+    assert "pytorch_model.bin, which is a pickle" in err
+    assert "nothing is unpickled" in err
+
+
+def test_one_source_is_named(imports: Imports) -> None:
+    for line in ([], ["x", "--job", "gpt"], ["x", "--step", "1"], ["--job", "gpt", "--only", "a"]):
+        assert "name a FOLDER" in imports.run("import", *line, code=2)[1]
+
+
+# --- the daemon's side
+
+
+def test_nothing_is_written_over_what_a_job_has(imports: Imports, tmp_path: Path) -> None:
+    saved(imports.saver)
+    said, _ = imports.run("import", str(imports.export(tmp_path / "x", "safetensors")))
+    client, store = Client(imports.rig.socket), imports.rig.checkpoint_store
+    query = f"?store={store}&step=0&stream=0&number=0&size=1&digests={'0' * 32}"
+    with pytest.raises(UserError, match="not what was sent"):
+        client.put(f"/v1/imports/jaaaaaaaaa/shard{query}", b"x")
+    digest = "f2c1f1d1"  # of no bytes that follow
+    with pytest.raises(UserError, match="digests must be"):
+        client.put(f"/v1/imports/jaaaaaaaaa/shard{query[:-32]}{digest}", b"x")
+    from xxhash import xxh3_128_hexdigest
+
+    good = query[:-32] + xxh3_128_hexdigest(b"x")
+    with pytest.raises(UserError, match="has checkpoints already"):
+        client.put(f"/v1/imports/{said['id']}/shard{good}", b"x")
+    with pytest.raises(UserError, match="there is a job"):
+        client.put(f"/v1/imports/{imports.saver.id}/shard{good}", b"x")
+    with pytest.raises(UserError, match="is no job's id"):
+        client.put(f"/v1/imports/JAAAAAAAAA/shard{good}", b"x")
+    assert client.put(f"/v1/imports/jaaaaaaaaa/shard{good}", b"x")["size"] == 1
+
+
+def test_a_commit_names_what_is_there_and_is_one_however_often_it_is_sent(
+    imports: Imports,
+) -> None:
+    from xxhash import xxh3_128_hexdigest
+
+    client, store = Client(imports.rig.socket), imports.rig.checkpoint_store
+    job = "jaaaaaaaaa"
+    digest = xxh3_128_hexdigest(b"12345678")
+    query = f"?store={store}&step=3&stream=0&number=0&size=8&digests={digest}"
+    key = f"jobs/{job}/g00000001/s000000000003-import/r00000-00000"
+    shard = {"key": key, "size": 8, "chunk": 16 << 20, "digests": [digest], "kind": "xxh3"}
+    block = {"at": [0], "shape": [2], "stream": 0, "offset": 0}
+    tensor = {"name": "w", "dtype": "float32", "shape": [2], "blocks": [block]}
+    manifest = {"step": 3, "created_at_us": 5, "world_size": 1, "state": {}}
+    manifest |= {"streams": [{"shards": [shard]}], "tensors": [tensor]}
+
+    def commit(**other: Any) -> dict[str, Any]:
+        body = {"store": store, "manifest": {**manifest, **other}}
+        return client.post(f"/v1/imports/{job}", body)
+
+    with pytest.raises(UserError, match="r00000-00000 did not come"):
+        commit()
+    client.put(f"/v1/imports/{job}/shard{query}", b"12345678")
+    foreign = {**shard, "key": f"jobs/{imports.saver.id}/HEAD"}
+    with pytest.raises(UserError, match="is no shard of this import"):
+        commit(streams=[{"shards": [foreign]}])
+    with pytest.raises(UserError, match="the manifest cannot be read"):
+        commit(tensors=[{"name": 1}])
+    assert commit()["bytes"] == 8
+    assert commit()["bytes"] == 8
+    with pytest.raises(UserError, match="is there already, and is another one"):
+        commit(created_at_us=6)
+    assert imports.read(job)[1] == {"w": b"12345678"}
