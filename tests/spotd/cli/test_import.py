@@ -12,11 +12,13 @@ import pytest
 from providers.stores import open_store
 from spotd.cli.client import Client
 from spotd.errors import UserError
-from spotd.wire import Manifest, head_key, parse_head
+from spotd.wire import EXIT_FINISHED, Manifest, head_key, parse_head
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.saves import Saver
 from tests.spotd.cli.sharded import SHAPES, bytes_of, saved
 from tests.spotd.serve.rig import JOB_FILE, Rig
+from tests.trainer.rig import AgentEnd, Trainer
+from trainer.compare import first_difference
 from trainer.saver.reading import read_manifest, read_stream
 from trainer.saver.tensors import assemble
 
@@ -136,6 +138,29 @@ def test_damage_on_the_way_out_of_another_job_commits_nothing(imports: Imports) 
     assert [path.parent.name for path in imports.saver.file("jobs").rglob("HEAD")] == [
         imports.saver.id
     ]
+
+
+def test_training_goes_on_from_an_export_with_the_same_numbers(
+    imports: Imports, tmp_path: Path
+) -> None:
+    job, store = imports.rig.submit("trained"), imports.rig.checkpoint_store
+    env = {"SPOTD_STORE_URL": store}
+    whole = Trainer(tmp_path, steps=10, job_id=job, env=env)
+    with AgentEnd() as agent:
+        assert whole.run(1, agent) == EXIT_FINISHED, whole.output()
+        losses = agent.losses()
+    out = str(tmp_path / "x")
+    imports.run("export", "trained", "--step", "5", "--format", "safetensors", "--out", out)
+    said, _ = imports.run("import", out)
+    assert said["step"] == 5
+    with AgentEnd() as agent:
+        assert (
+            Trainer(tmp_path, steps=10, job_id=said["id"], env=env).run(2, agent) == EXIT_FINISHED
+        )
+        assert agent.of("claimed")[-1]["step"] == 5
+        assert agent.losses() == {step: loss for step, loss in losses.items() if step > 5}
+    objects = open_store(store)
+    assert first_difference(objects, job, objects, said["id"]) is None
 
 
 def broken(folder: Path, header: Any, data: bytes = b"") -> Path:
