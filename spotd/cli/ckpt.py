@@ -187,7 +187,7 @@ def export(
 @app.command("import")
 def import_(
     ctx: typer.Context,
-    folder: Path = typer.Argument(None, metavar="[FOLDER]", help="Safetensors, or a file of it."),
+    folder: Path = typer.Argument(None, metavar="[FOLDER]", help="Or a file of safetensors."),
     job: str = typer.Option("", metavar="JOB", help="Instead: what this job has saved."),
     step: str = typer.Option("", metavar="STEP", help="Of it, or a pin. Default: the newest."),
     only: str = typer.Option(
@@ -200,10 +200,10 @@ def import_(
 ) -> None:
     """Have a new job begin with weights from elsewhere, or where another job is.
 
-    FOLDER is a model as Hugging Face keeps it (safetensors), or what `ckpt export` made: weights,
-    with which training begins at step 0; all of a checkpoint, optimizer and step included, where it
-    was exported whole. Nothing is unpickled. It becomes the first checkpoint of a job, verified as
-    any other; the store must be that of the job file.
+    FOLDER is a model as Hugging Face keeps it (safetensors), a folder of torch's DCP, or what
+    `ckpt export` made: weights, with which training begins at step 0; all of a checkpoint, with
+    optimizer and step, where it was exported whole. Nothing is unpickled. It becomes the first
+    checkpoint of a job, verified as any other; the store must be that of the job file.
 
     \b
     Example:
@@ -228,6 +228,9 @@ def import_(
 def _print_imported(data: dict[str, Any]) -> None:
     what = "weights alone" if data["weights_only"] else f"all of step {data['step']}"
     say(f"{what}: {data['tensors']} tensors, {size(data['bytes'])} in {data['store']}")
+    if data["left_out"]:
+        names = ", ".join(data["left_out"][:5])
+        say(f"left out, for they are no tensors: {len(data['left_out'])} ({names})")
     say(f"a job begins with them: spotctl run FILE --continue {data['id']}")
 
 

@@ -1,16 +1,19 @@
-"""Checkpoints that other programs wrote: safetensors, alone or in Hugging Face's folder, and what
-`spotctl ckpt export --format safetensors` made. Headers are read here, and no bytes of tensors."""
+"""Checkpoints that other programs wrote: safetensors, alone or in Hugging Face's folder, that of
+torch.distributed.checkpoint, and what `spotctl ckpt export` made of either kind. What describes
+tensors is read here, and none of their bytes."""
 
 from __future__ import annotations
 
 import json
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from spotd.cli import dcp
+from spotd.cli.dcp import Stored, read_dcp
 from spotd.cli.export import NOTE
 from spotd.cli.spread import DTYPES
 from spotd.errors import UserError
@@ -18,40 +21,29 @@ from spotd.errors import UserError
 INDEX = "model.safetensors.index.json"
 MOST_HEADER = 100_000_000  # bytes, as safetensors itself has it
 _NAMES = {theirs: (ours, item) for ours, (item, theirs) in DTYPES.items()}
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.distcp")
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One of a file: `size` bytes, row by row, from byte `at` on. `dtype` as torch names it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    file: Path
-    at: int
-    size: int
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be imported. `state` is the JSON part of a whole checkpoint, None where there are
-    weights alone."""
+    """What is to be imported: the blocks of its tensors. `state` is the JSON part of a whole
+    checkpoint, None where there are weights alone; `left_out` names what is no tensor."""
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Stored, ...]
     step: int = 0
-    state: Mapping[str, Any] | None = field(default=None)
+    state: Mapping[str, Any] | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def read_source(folder: Path, only: str) -> Source:
     """A folder, or one file of safetensors. Of the tensors those whose names begin with `only`,
     named without it, as weights alone; with "" all. Raises UserError, which names what is wrong."""
     try:
-        tensors = _tensors(folder)
+        tensors, rest = _tensors(folder)
         note = _note(folder)
     except OSError as error:
         text = f"{folder} cannot be read: {error.strerror or error}"
-        raise UserError(text, "name a folder with safetensors, or a file of it") from None
+        raise UserError(text, "name a folder of safetensors or DCP, or a file") from None
     if only:
         found = [
             replace(one, name=one.name.removeprefix(only))
@@ -61,10 +53,10 @@ def read_source(folder: Path, only: str) -> Source:
         if not found:
             names = ", ".join(one.name for one in tensors[:3])
             raise UserError(f"no tensor begins with {only!r}", f"there are {names} and others")
-        return Source(tuple(found))
+        return Source(tuple(found), left_out=tuple(one for one in rest if one.startswith(only)))
     if note.get("complete") is True and isinstance(note.get("state"), dict):
         return Source(tuple(tensors), _step(note), note["state"])
-    return Source(tuple(tensors))
+    return Source(tuple(tensors), left_out=tuple(rest))
 
 
 def _step(note: Mapping[str, Any]) -> int:
@@ -79,25 +71,28 @@ def _note(folder: Path) -> Mapping[str, Any]:
     return _json(path) if folder.is_dir() and path.exists() else {}
 
 
-def _tensors(folder: Path) -> list[Tensor]:
+def _tensors(folder: Path) -> tuple[list[Stored], list[str]]:
+    """And the names of what is no tensor."""
     if not folder.is_dir():
-        return _of_file(folder)
+        return _of_file(folder), []
     if (folder / INDEX).exists():
-        return _indexed(folder)
+        return _indexed(folder), []
+    if (folder / dcp.INDEX).exists():
+        return read_dcp(folder)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         odd = next((path.name for kind in _PICKLES for path in folder.glob(kind)), "")
         text = f"{folder} has no safetensors" + (f", but {odd}, which is a pickle" if odd else "")
         raise UserError(text, "save it as safetensors first: nothing is unpickled here")
-    return _together(one for file in files for one in _of_file(file))
+    return _together(one for file in files for one in _of_file(file)), []
 
 
-def _indexed(folder: Path) -> list[Tensor]:
+def _indexed(folder: Path) -> list[Stored]:
     """Exactly those that the index names, each in the file that it names."""
     places = _json(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise UserError(f"{INDEX} has no weight_map", "look whether all of it was copied")
-    found: dict[str, Tensor] = {}
+    found: dict[str, Stored] = {}
     for name in sorted({str(file) for file in places.values()}):
         if Path(name).name != name or not (folder / name).is_file():
             raise UserError(f"{INDEX} names {name!r}, which is not there", "copy all of the folder")
@@ -110,8 +105,8 @@ def _indexed(folder: Path) -> list[Tensor]:
     return list(found.values())
 
 
-def _together(tensors: Iterable[Tensor]) -> list[Tensor]:
-    found: dict[str, Tensor] = {}
+def _together(tensors: Iterable[Stored]) -> list[Stored]:
+    found: dict[str, Stored] = {}
     for one in tensors:
         if one.name in found:
             text = f"tensor {one.name} is in {found[one.name].file.name} and in {one.file.name}"
@@ -120,7 +115,7 @@ def _together(tensors: Iterable[Tensor]) -> list[Tensor]:
     return list(found.values())
 
 
-def _of_file(path: Path) -> list[Tensor]:
+def _of_file(path: Path) -> list[Stored]:
     """In the order in which they lie."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -144,7 +139,7 @@ def _of_file(path: Path) -> list[Tensor]:
     return sorted(found, key=lambda one: one.at)
 
 
-def _tensor(path: Path, name: str, entry: Any, begin: int) -> Tensor:
+def _tensor(path: Path, name: str, entry: Any, begin: int) -> Stored:
     try:
         kind, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         numbers = [*shape, start, end]
@@ -152,13 +147,14 @@ def _tensor(path: Path, name: str, entry: Any, begin: int) -> Tensor:
         raise _damaged(path, f"says nothing useful of tensor {name}") from None
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise _damaged(path, f"has no place for tensor {name}")
-    if kind not in _NAMES:
+    if not isinstance(kind, str) or kind not in _NAMES:
         text = f"tensor {name} in {path.name} is of {kind!r}, which is not known here"
         raise UserError(text, f"save it as one of {', '.join(_NAMES)}")
     dtype, item = _NAMES[kind]
     if end - start != prod(shape) * item:
         raise _damaged(path, f"has {end - start} bytes of tensor {name}, {kind} {shape}")
-    return Tensor(name, dtype, tuple(shape), path, begin + start, end - start)
+    whole = tuple(shape)
+    return Stored(name, dtype, whole, (0,) * len(whole), whole, path, begin + start, end - start)
 
 
 def _json(path: Path) -> dict[str, Any]:

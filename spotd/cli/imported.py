@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from spotd.act.checkpoints import DamagedError
 from spotd.cli.client import Client
-from spotd.cli.foreign import Tensor, read_source
+from spotd.cli.dcp import Stored
+from spotd.cli.foreign import read_source
 from spotd.cli.incoming import fetch_into, refused
 from spotd.cli.outgoing import Outgoing
+from spotd.cli.spread import Named, check_layout
 from spotd.errors import ExitCode, UserError
-from spotd.wire import Block, HeadRef, Manifest, Shard, TensorLayout
+from spotd.wire import Block, HeadRef, Manifest, Shard, Stream, TensorLayout
 
 ALIGN = 64  # bytes: where tensors begin, as all that we save does
 READ_BYTES = 8 << 20
@@ -27,7 +29,7 @@ def import_folder(
 ) -> dict[str, Any]:
     """Weights, or a whole checkpoint that was exported. Raises UserError."""
     source = read_source(folder, only)
-    layouts, size = _layouts(source.tensors)
+    layouts, size = checked_layouts(source.tensors)
     if not size:
         raise UserError(f"{folder} has no tensor with a number in it", "name another one")
     opened = client.post("/v1/imports", {"store": store})
@@ -39,7 +41,8 @@ def import_folder(
         out.take(bytes(-tensor.size % ALIGN))
     out.end_stream()
     state = {"step": 0, "imported": {"tensors": len(layouts)}}
-    return _commit(client, opened, out, step, layouts, source.state or state, world_size=1)
+    found = _commit(client, opened, out, step, layouts, source.state or state, world_size=1)
+    return {**found, "left_out": list(source.left_out)}
 
 
 def import_job(client: Client, job: str, which: str, store: str, told: Told) -> dict[str, Any]:
@@ -53,17 +56,26 @@ def import_job(client: Client, job: str, which: str, store: str, told: Told) -> 
     return copy.finish()
 
 
-def _layouts(tensors: Sequence[Tensor]) -> tuple[tuple[TensorLayout, ...], int]:
-    """One behind the other; and bytes in all."""
-    found, end = [], 0
-    for one in tensors:
-        block = Block((0,) * len(one.shape), one.shape, 0, end)
-        found.append(TensorLayout(one.name, one.dtype, one.shape, (block,)))
+def checked_layouts(blocks: Sequence[Stored]) -> tuple[tuple[TensorLayout, ...], int]:
+    """One behind the other; and bytes in all. Raises UserError for blocks that are not all of their
+    tensor."""
+    found: dict[str, TensorLayout] = {}
+    end = 0
+    for one in blocks:
+        before = found.get(one.name) or TensorLayout(one.name, one.dtype, one.whole, ())
+        block = Block(one.start, one.shape, 0, end)
+        found[one.name] = replace(before, blocks=(*before.blocks, block))
         end += -(-one.size // ALIGN) * ALIGN
-    return tuple(found), end
+    manifest = Manifest("", 1, 0, 0, 1, (Stream((Shard("", end, 1, ()),)),))
+    try:
+        for name, layout in found.items():
+            check_layout(manifest, Named(name, layout))
+    except DamagedError as error:
+        raise UserError(str(error), "look whether all of it was copied") from None
+    return tuple(found.values()), end
 
 
-def _bytes_of(tensor: Tensor) -> Iterator[bytes]:
+def _bytes_of(tensor: Stored) -> Iterator[bytes]:
     left = tensor.size
     with tensor.file.open("rb") as file:
         file.seek(tensor.at)
@@ -104,6 +116,7 @@ def _commit(
         "tensors": len(tensors),
         "bytes": said["bytes"],
         "weights_only": "imported" in state,
+        "left_out": [],
     }
 
 

@@ -283,3 +283,101 @@ def test_a_commit_names_what_is_there_and_is_one_however_often_it_is_sent(
     with pytest.raises(UserError, match="is there already, and is another one"):
         commit(created_at_us=6)
     assert imports.read(job)[1] == {"w": b"12345678"}
+
+
+# --- torch.distributed.checkpoint
+
+
+def test_a_folder_of_dcp_comes_back_bit_for_bit(imports: Imports, tmp_path: Path) -> None:
+    whole = saved(imports.saver)
+    folder = imports.export(tmp_path / "x", "dcp")
+    said, _ = imports.run("import", str(folder))
+    assert (said["step"], said["weights_only"], said["left_out"]) == (10, False, [])
+    manifest, tensors = imports.read(said["id"])
+    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert layout_of(manifest) == SHAPES
+    assert manifest.state["config"] == {"width": 30}
+    (folder / "spotd.json").unlink()
+    said, _ = imports.run("import", str(folder), "--only", "model.")
+    assert (said["step"], said["weights_only"], said["tensors"]) == (0, True, 5)
+
+
+def save_dcp(folder: Path, state: dict[str, Any]) -> Any:
+    """Its metadata."""
+    from torch.distributed.checkpoint import state_dict_saver
+
+    with pytest.warns(UserWarning, match="distributed"):
+        return state_dict_saver.save(state, checkpoint_id=folder, no_dist=True)
+
+
+def test_blocks_of_several_ranks_are_one_tensor_and_what_is_none_is_left_out(
+    imports: Imports, tmp_path: Path
+) -> None:
+    import pickle
+
+    import torch
+    from torch.distributed.checkpoint.metadata import (
+        ChunkStorageMetadata,
+        MetadataIndex,
+        TensorStorageMetadata,
+    )
+
+    whole = torch.arange(40 * 6, dtype=torch.int32).view(40, 6)
+    halves = {"top": whole[:, :4].clone(), "end": whole[:, 4:].clone()}
+    meta = save_dcp(tmp_path / "x", {**halves, "step": 7})
+    parts = {"top": (0, 4), "end": (4, 2)}
+    chunks, stored = [], dict(meta.storage_data)
+    for name, (start, width) in parts.items():
+        at, size = torch.Size([0, start]), torch.Size([40, width])
+        chunks.append(ChunkStorageMetadata(at, size))
+        stored[MetadataIndex("w", at)] = stored.pop(MetadataIndex(name, torch.Size([0, 0])))
+        about = meta.state_dict_metadata.pop(name)
+    meta.state_dict_metadata["w"] = TensorStorageMetadata(about.properties, whole.shape, chunks)
+    meta.storage_data = stored
+    index = tmp_path / "x" / ".metadata"
+    index.write_bytes(pickle.dumps(meta))
+    said, _ = imports.run("import", str(tmp_path / "x"))
+    assert (said["tensors"], said["left_out"]) == (1, ["step"])
+    manifest, tensors = imports.read(said["id"])
+    assert tensors == {"w": bytes_of(whole)}
+    assert len(manifest.tensors[0].blocks) == 2
+    del chunks[1]
+    index.write_bytes(pickle.dumps(meta))
+    err = imports.run("import", str(tmp_path / "x"), code=1)[1]
+    assert "the blocks of tensor w are not all of it" in err
+
+
+class Evil:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_an_index_is_read_and_never_run(imports: Imports, tmp_path: Path) -> None:
+    import pickle
+
+    import torch
+
+    meta = save_dcp(tmp_path / "x", {"w": torch.ones(3), "t": torch.ones(2, 3)})
+    index = tmp_path / "x" / ".metadata"
+    for evil in (Evil(tmp_path / "done"), {"state_dict_metadata": Evil(tmp_path / "done")}):
+        index.write_bytes(pickle.dumps(evil))
+        err = imports.run("import", str(tmp_path / "x"), code=1)[1]
+        assert ".metadata is none of torch's" in err
+    meta.planner_data = Evil(tmp_path / "done")  # of no interest
+    index.write_bytes(pickle.dumps(meta))
+    assert imports.run("import", str(tmp_path / "x"))[0]["tensors"] == 2
+    assert not (tmp_path / "done").exists()
+    data = tmp_path / "x" / "__0_0.distcp"
+    data.write_bytes(data.read_bytes()[:-700])
+    err = imports.run("import", str(tmp_path / "x"), code=1)[1]
+    assert "cannot be imported: __0_0.distcp is damaged at byte" in err
+    data.unlink()
+    assert "__0_0.distcp is not there" in imports.run("import", str(tmp_path / "x"), code=1)[1]
+    save_dcp(tmp_path / "y", {"w": torch.ones(2, 3).t()})
+    err = imports.run("import", str(tmp_path / "y"), code=1)[1]
+    assert "tensor w cannot be imported: it does not lie row by row" in err
