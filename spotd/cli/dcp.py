@@ -23,6 +23,16 @@ from spotd.errors import UserError
 INDEX = ".metadata"
 MOST_BYTES = 1 << 28  # of an index, and of what describes a tensor
 _LOCAL = struct.Struct("<26xHH")  # of a zip archive: how long name and extra are
+# What zipfile raises for an archive that is none.
+_DAMAGED = (
+    zipfile.BadZipFile,
+    struct.error,
+    LookupError,
+    ValueError,
+    OSError,
+    EOFError,
+    RuntimeError,
+)
 _MODULE = "torch.distributed.checkpoint.metadata"
 _WHOLE = "look whether all of it was copied"
 
@@ -125,7 +135,9 @@ def _bytes_at(
         try:
             with zipfile.ZipFile(window) as archive:
                 inside = _inside(archive, shape, item)
-        except (zipfile.BadZipFile, struct.error, KeyError, NotImplementedError, EOFError) as error:
+        except InertError:
+            raise
+        except _DAMAGED as error:
             raise InertError(f"{name} is damaged at byte {at}: {error}") from None
     return file, at + inside
 
@@ -137,8 +149,15 @@ def _inside(archive: zipfile.ZipFile, shape: tuple[int, ...], item: int) -> int:
         raise InertError("nothing describes it")
     top = about.filename.removesuffix("data.pkl")
     key, first = _described(read_inert(archive.read(about)), shape)
-    if f"{top}byteorder" in archive.namelist() and archive.read(f"{top}byteorder") != b"little":
-        raise InertError("its bytes are in the other order")
+    order = f"{top}byteorder"
+    if order in archive.namelist():
+        small = archive.getinfo(order)
+        if (
+            small.file_size != len("little")
+            or small.compress_type
+            or archive.read(small) != b"little"
+        ):
+            raise InertError("its bytes are in the other order")
     data = archive.getinfo(f"{top}data/{key}")
     begin = data.header_offset
     opened = archive.fp

@@ -19,6 +19,7 @@ from tests.spotd.cli.sharded import SHAPES, bytes_of, saved
 from tests.spotd.serve.rig import JOB_FILE, Rig
 from tests.trainer.rig import AgentEnd, Trainer
 from trainer.compare import first_difference
+from trainer.fence import Fence
 from trainer.saver.reading import read_manifest, read_stream
 from trainer.saver.tensors import assemble
 
@@ -273,6 +274,8 @@ def test_a_commit_names_what_is_there_and_is_one_however_often_it_is_sent(
     with pytest.raises(UserError, match="r00000-00000 did not come"):
         commit()
     client.put(f"/v1/imports/{job}/shard{query}", b"12345678")
+    with pytest.raises(UserError, match="not what was sent"):
+        client.put(f"/v1/imports/{job}/shard{query}", b"1234567")
     foreign = {**shard, "key": f"jobs/{imports.saver.id}/HEAD"}
     with pytest.raises(UserError, match="is no shard of this import"):
         commit(streams=[{"shards": [foreign]}])
@@ -283,6 +286,11 @@ def test_a_commit_names_what_is_there_and_is_one_however_often_it_is_sent(
     with pytest.raises(UserError, match="is there already, and is another one"):
         commit(created_at_us=6)
     assert imports.read(job)[1] == {"w": b"12345678"}
+    objects = open_store(store)
+    objects.delete(head_key(job))
+    Fence(objects, job, 1, "another").claim()
+    with pytest.raises(UserError, match="has checkpoints already"):
+        commit()
 
 
 # --- torch.distributed.checkpoint
@@ -345,6 +353,27 @@ def test_blocks_of_several_ranks_are_one_tensor_and_what_is_none_is_left_out(
     index.write_bytes(pickle.dumps(meta))
     err = imports.run("import", str(tmp_path / "x"), code=1)[1]
     assert "the blocks of tensor w are not all of it" in err
+
+
+def test_a_block_is_part_of_its_storage_and_of_the_folder(imports: Imports, tmp_path: Path) -> None:
+    import pickle
+    from dataclasses import replace
+
+    import torch
+
+    folder, whole = tmp_path / "x", torch.arange(20, dtype=torch.int16)
+    meta = save_dcp(folder, {"w": whole[7:12].clone()})
+    torch.save(whole[7:12], folder / "f")
+    torch.save(whole[7:12], tmp_path / "f")
+    [(key, info)] = meta.storage_data.items()
+    length = (folder / "f").stat().st_size
+    for path, wrong in (("f", ""), ("../f", "its place is no file of the folder")):
+        meta.storage_data[key] = replace(info, relative_path=path, offset=0, length=length)
+        (folder / ".metadata").write_bytes(pickle.dumps(meta))
+        said, err = imports.run("import", str(folder), code=1 if wrong else 0)
+        assert wrong in err
+        if not wrong:
+            assert imports.read(said["id"])[1] == {"w": bytes_of(whole[7:12])}
 
 
 class Evil:

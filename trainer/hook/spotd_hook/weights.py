@@ -53,7 +53,7 @@ def fitted(
             f"the imported weights do not fit {name}: {text}. Build the model that they are of, or "
             "import anew: `spotctl ckpt import --only PREFIX` takes a part, and cuts PREFIX off"
         )
-    return ours | {key: one.to(tensors[key].dtype) for key, one in found.items()}
+    return ours | found
 
 
 def _tied(tensors: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> dict[str, Tensor]:
