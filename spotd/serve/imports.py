@@ -23,6 +23,7 @@ _ID = re.compile(r"j[a-z0-9]{9}")
 _DIGESTS = re.compile(r"[0-9a-f]{32}(,[0-9a-f]{32}){0,7}")
 _AGAIN = "run spotctl ckpt import again"
 _MOST = 10**9
+PART_BYTES = 4 << 20
 
 
 def begin_import(call: Call) -> dict[str, Any]:
@@ -43,9 +44,9 @@ async def receive_shard(
     check = ShardCheck(shard)
     with tempfile.NamedTemporaryFile(dir=backing.spool_dir, prefix="import-") as spool:
         try:
-            async for chunk in chunks:
-                check.feed(chunk)
-                await run_in_threadpool(spool.write, chunk)
+            async for part in _gathered(chunks):
+                await run_in_threadpool(check.feed, part)
+                await run_in_threadpool(spool.write, part)
             check.end()
         except DamagedError as error:
             raise bad_input(f"what came is not what was sent: {error}", _AGAIN) from None
@@ -55,6 +56,17 @@ async def receive_shard(
         except imports.TakenError as error:
             raise conflict(str(error), _AGAIN) from None
     return shard
+
+
+async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """In larger parts: each costs a change of threads."""
+    held = bytearray()
+    async for chunk in chunks:
+        held += chunk
+        if len(held) >= PART_BYTES:
+            yield bytes(held)
+            held.clear()
+    yield bytes(held)
 
 
 def commit_import(call: Call) -> dict[str, Any]:
