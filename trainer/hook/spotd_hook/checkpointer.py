@@ -280,10 +280,28 @@ class Checkpointer:
             same &= one["dtype"] == piece["dtype"] and list(one["blocks"]) == [block]
         if not same:
             text = f"the checkpoint of step {found.step} holds other tensors than this model has"
-            raise SaverError("MismatchError", text)
+            raise SaverError("MismatchError", text + _differences(self._pieces, theirs))
 
     def _say(self, text: str) -> None:
         self._report(CHECKPOINT_FAILED, {"step": self._step, "error": text})
+
+
+def _differences(
+    pieces: Sequence[Mapping[str, Any]], theirs: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The first of those that it has not, has otherwise, or has beside them."""
+    ours = {piece["name"]: piece for piece in pieces}
+    missing = [name for name in ours if name not in theirs]
+    other = [
+        f"{name} is {one['dtype']} {list(one['shape'])}"
+        for name, one in theirs.items()
+        if name in ours
+        and (one["dtype"], list(one["shape"])) != (ours[name]["dtype"], list(ours[name]["shape"]))
+    ]
+    more = [name for name in theirs if name not in ours]
+    found = {"missing": missing, "otherwise": other, "beside them": more}
+    said = [f"{what}: {', '.join(names[:3])}" for what, names in found.items() if names]
+    return f" ({'; '.join(said)})" if said else ", or has them in other places"
 
 
 def pieces_of(found: Found) -> list[dict[str, Any]]:
