@@ -15,6 +15,7 @@ import pytest
 from providers.stores import open_store
 from spotd.wire import AgentConfig, parse_start, pin_folder
 from tests.rigs.forks import Fork, nursery
+from tests.rigs.processes import state_of
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of, until
 from trainer.agent.places import Places
 from trainer.agent.prepare import build_env
@@ -256,6 +257,7 @@ def test_a_saver_that_is_stopped_does_not_stop_training(
     saver = program.savers[0]
     monkeypatch.setattr(program.checkpointer, "_dial", lambda: Line(str(program.folder / "0.sock")))
     os.kill(saver.pid, signal.SIGSTOP)
+    until(lambda: state_of(saver.pid) == "T")  # a thread on another core may answer until then
     try:
         program.save(2)
         assert not program.checkpointer.drain(0.1)
