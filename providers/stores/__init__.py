@@ -27,11 +27,11 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
     Options of all but `file://`, which has none: endpoint, allow_http ("true" or "false"),
     timeout_s, credentials_file (with lent ones, read again when they end), identity (the cloud
     whose machine this is, which `providers.federation` exchanges for a right at the store). Of
-    `s3://` also region, access_key_id, secret_access_key, session_token, and with identity role and
-    audience; of `gs://` service_account_key (the content of the file), and with identity
-    service_account, pool and audience; of `az://` account, which it must have, account_key,
-    sas_token, client_id (of a machine's identity), and with identity tenant, application and
-    audience. Raises StoreConfigError for an
+    `s3://` also region, access_key_id, secret_access_key, session_token, sign_bodies ("true" or
+    "false"), and with identity role and audience; of `gs://` service_account_key (the content of
+    the file), and with identity service_account, pool and audience; of `az://` account, which it
+    must have, account_key, sas_token, client_id (of a machine's identity), and with identity
+    tenant, application and audience. Raises StoreConfigError for an
     unknown scheme, a malformed URL, an unknown option or a client library that is not installed.
     """
     options = options or {}

@@ -30,6 +30,7 @@ from providers.stores.base import (
 
 PART_BYTES = 16 << 20
 PARTS_IN_FLIGHT = 8
+BULK_BYTES = 1 << 20  # from here on what a body takes to sign is felt
 COMMON = frozenset({"endpoint", "allow_http", "timeout_s", "credentials_file"})  # options of all
 _PROVIDER = re.compile(r"External \w+ credential provider")  # what the client calls our own code
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -119,13 +120,17 @@ def open_bucket(
     make: Callable[[int], Any],
     words: Words,
     remove: Callable[[str], None] | None = None,
+    make_bulk: Callable[[int], Any] | None = None,
 ) -> BucketStore:
-    """`make(max_retries)` makes a client; `remove` deletes where the client's own way does not do.
-    Raises StoreConfigError for what a client cannot be made of."""
+    """`make(max_retries)` makes a client, `make_bulk` one for large bodies, where that is another;
+    `remove` deletes where the client's own way does not do. Raises StoreConfigError for what a
+    client cannot be made of."""
     if prefix:
         check_key(prefix)
     try:
-        return BucketStore(url, make(4), make(0), words, remove)
+        repeating = make(4)
+        bulk = make_bulk(4) if make_bulk else repeating
+        return BucketStore(url, repeating, make(0), bulk, words, remove)
     except Exception as error:
         raise StoreConfigError(f"{url}: {_first_line(error)}") from error
 
@@ -136,13 +141,15 @@ def _first_line(error: Exception) -> str:
 
 
 class BucketStore:
-    """The bucket behind two clients: `repeating` for what may be repeated, `once` for `put_if`."""
+    """The bucket behind three clients: `repeating` for what may be repeated, `once` for `put_if`,
+    `bulk` for large bodies, which may be repeated too."""
 
     def __init__(
         self,
         url: str,
         repeating: Any,
         once: Any,
+        bulk: Any,
         words: Words,
         remove: Callable[[str], None] | None = None,
     ) -> None:
@@ -152,6 +159,7 @@ class BucketStore:
         self._obstore = obstore
         self._repeating = repeating
         self._once = once
+        self._bulk = bulk
         self._words = words
         self._remove = remove or self._remove_plainly
 
@@ -189,7 +197,7 @@ class BucketStore:
                     data = stack.enter_context(memoryview(stack.enter_context(mapped)))
             with self._errors(key, writing=True):
                 self._obstore.put(
-                    self._repeating,
+                    self._repeating if len(data) < BULK_BYTES else self._bulk,
                     key,
                     data,
                     chunk_size=PART_BYTES,

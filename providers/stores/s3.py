@@ -1,6 +1,10 @@
 """An object store in an S3 bucket, `s3://bucket/prefix`.
 
 S3's tags are digests of the content, so a conditional body has to carry a nonce.
+
+Of large bodies the request is signed and not the body: SHA-256 takes most of what an upload costs,
+and such a body is known by a digest in something small, which is signed whole. Where a bucket's
+policy wants bodies signed (`s3:x-amz-content-sha256`), the option `sign_bodies` does it.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from providers.federation import aws_session
+from providers.stores.base import StoreConfigError
 from providers.stores.bucket import (
     COMMON,
     BucketStore,
@@ -28,7 +33,7 @@ WORDS = Words("e_tag", "<Code>NoSuchBucket<", ("ExpiredToken",))
 _CREDENTIALS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
 # Of a machine that shows who it is: see providers/federation.py.
 _PROOF = frozenset({"identity", "role", "audience", "session", "sts", "metadata"})
-_OPTIONS = frozenset({*COMMON, *_CREDENTIALS, *_PROOF})
+_OPTIONS = frozenset({*COMMON, *_CREDENTIALS, *_PROOF, "sign_bodies"})
 
 
 def open_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStore:
@@ -41,10 +46,15 @@ def open_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStore
     elif options.get("identity"):
         credentials["credential_provider"] = _by_proof(options, line.allow_http)
 
-    def make(max_retries: int) -> Any:
-        return client(bucket, prefix=prefix or None, **line.options(max_retries), **credentials)
+    def make(max_retries: int, **more: Any) -> Any:
+        said = line.options(max_retries)
+        return client(bucket, prefix=prefix or None, **said, **credentials, **more)
 
-    return open_bucket(f"s3://{bucket}/{prefix}".rstrip("/"), prefix, make, WORDS)
+    signed = options.get("sign_bodies", "false")
+    if signed not in {"true", "false"}:
+        raise StoreConfigError(f"store option sign_bodies is {signed!r}: write true or false")
+    bulk = partial(make, unsigned_payload=True) if signed == "false" else None
+    return open_bucket(f"s3://{bucket}/{prefix}".rstrip("/"), prefix, make, WORDS, make_bulk=bulk)
 
 
 def _by_proof(options: Mapping[str, str], allow_http: bool) -> Callable[[], dict[str, Any]]:

@@ -1,0 +1,66 @@
+"""What of a body is signed on its way to S3."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from providers.stores import open_store
+from providers.stores.base import ObjectStore, StoreConfigError
+from providers.stores.bucket import BULK_BYTES
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.heard.append(self.headers["x-amz-content-sha256"])  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("ETag", '"e"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Request) as made:
+        made.heard = []  # type: ignore[attr-defined]
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def store_at(server: ThreadingHTTPServer, **options: str) -> ObjectStore:
+    keys = {"access_key_id": "a", "secret_access_key": "s", "region": "us-east-1"}
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    return open_store("s3://b", {**keys, "endpoint": endpoint, "allow_http": "true", **options})
+
+
+def test_large_bodies_go_unsigned_and_what_names_them_does_not(server: ThreadingHTTPServer) -> None:
+    store = store_at(server)
+    store.put("large", bytes(BULK_BYTES))
+    store.put("small", bytes(BULK_BYTES - 1))
+    store.put_if("condition", bytes(BULK_BYTES), None)
+    heard = server.heard  # type: ignore[attr-defined]
+    assert [said == UNSIGNED for said in heard] == [True, False, False]
+
+
+def test_every_body_is_signed_where_the_bucket_wants_it(server: ThreadingHTTPServer) -> None:
+    store_at(server, sign_bodies="true").put("large", bytes(BULK_BYTES))
+    heard = server.heard  # type: ignore[attr-defined]
+    assert len(heard) == 1
+    assert heard[0] != UNSIGNED
+
+
+def test_sign_bodies_is_true_or_false(server: ThreadingHTTPServer) -> None:
+    with pytest.raises(StoreConfigError, match="sign_bodies is 'yes': write true or false"):
+        store_at(server, sign_bodies="yes")
