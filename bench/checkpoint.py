@@ -7,8 +7,10 @@ One state of AdamW in float32, one process; every method once a round, so that w
 machine does meets all of them, and medians over the rounds. `stall` is how long the loop stands,
 `lost` that and how much slower a loop of small operations is until the save is over, `durable` how
 long until it is on the local disk, fsync and all. Floors: the copy into warm memory, and a write
-past the page cache. What an upload costs in CPU is not measured here. Every sample is in the JSON.
-It is a comparison inside one run; the seconds are the machine's.
+past the page cache. `upload` is what the saver's own path takes in CPU to send it over plain HTTP
+and over TLS to a process that throws it away, whose CPU is not counted, and `bare put` the client
+alone. Every sample is in the JSON. It is a comparison inside one run; the seconds are the
+machine's.
 """
 
 from __future__ import annotations
@@ -31,198 +33,46 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-import xxhash
 from torch import distributed
-from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+from bench.checkpoint_ways import (
+    DCP,
+    OURS,
+    Ours,
+    Save,
+    State,
+    all_of,
+    lay_out,
+    make_state,
+    views_of,
+)
+from bench.uploads import BARE, PLAIN, TLS, UPLOAD, Uploads, sinks
 from trainer.hook.spotd_hook.arena import Arena, make_memory
-from trainer.hook.spotd_hook.engine import Engine
-from trainer.hook.spotd_hook.line import Line
-from trainer.hook.spotd_hook.spawned import Spawned
 from trainer.saver.disk import LocalTier
 from trainer.saver.streams import Filling
 
-CHUNK = 16 << 20
 FLOOR_COPY, FLOOR_WRITE = "copy into warm memory", "O_DIRECT write"
-OURS = "spotd"
-TORCH, SAFE = "torch.save + fsync", "safetensors + fsync"
-DCP = ("dcp thread", "dcp process", "dcp process, shared memory")
-State = Mapping[str, torch.Tensor]
-Save = Callable[[Path], Callable[[], bool]]  # begins one; what it gives says whether it is over
+NO_DIRECT = "write past the page cache (O_DIRECT)"
+Samples = dict[str, dict[str, list[float]]]
 
 
-def make_state(state_bytes: int) -> dict[str, torch.Tensor]:
-    """Of so many bytes: the layers of a transformer of width 1024, with AdamW's two moments."""
-    shapes = {"qkv": (3072, 1024), "out": (1024, 1024), "up": (4096, 1024), "down": (1024, 4096)}
-    shapes |= {"norm": (1024,), "bias": (4096,)}
-    state: dict[str, torch.Tensor] = {}
-    layer = size = 0
-    while size < state_bytes:
-        for name, shape in shapes.items():
-            for group in ("model", "adamw.mean", "adamw.square"):
-                tensor = torch.randn(*shape)
-                state[f"{group}.{layer}.{name}"] = tensor
-                size += tensor.nbytes
-        layer += 1
-    return state
-
-
-def lay_out(state: State) -> tuple[list[dict[str, Any]], int]:
-    """Where each tensor lies in a snapshot, at multiples of 64 bytes, and how large that is."""
-    pieces, end = [], 0
-    for name, tensor in state.items():
-        shape = list(tensor.shape)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        at = [0] * len(shape)
-        pieces.append(
-            {
-                "name": name,
-                "dtype": dtype,
-                "shape": shape,
-                "at": at,
-                "block": shape,
-                "offset": end,
-            }
-        )
-        end += -(-tensor.nbytes // 64) * 64
-    return pieces, end
-
-
-def views_of(memory: memoryview, state: State, pieces: list[dict[str, Any]]) -> list[torch.Tensor]:
-    """The places of the tensors in a snapshot's memory."""
-    return [
-        torch.frombuffer(
-            memory, dtype=tensor.dtype, count=tensor.numel(), offset=piece["offset"]
-        ).view(tensor.shape)
-        for tensor, piece in zip(state.values(), pieces, strict=True)
-    ]
-
-
-class Ours:
-    """The engine, with a saver of its own: local tier on disk, bucket in memory."""
-
-    def __init__(self, state: State, disk: Path, bucket: Path) -> None:
-        self._state = state
-        self._pieces, self.size = lay_out(state)
-        env = {"SPOTD_STORE_URL": bucket.as_uri(), "SPOTD_KEEP": "1", "SPOTD_JOB_ID": "bench"}
-        self._local = disk / "local"
-        self._own = Spawned({**env, "SPOTD_SAVER_LOCAL": str(self._local)})
-        self._own.wait_ready()
-        self.engine = Engine(
-            Line(self._own.socket),
-            job="bench",
-            generation=1,
-            name=f"b{os.getpid():x}",
-            rank=0,
-            ranks=[0],
-            world_size=1,
-        )
-        self.engine.open(self._pieces, self.size)
-        self.engine.claim()
-        self._step = 0
-
-    def save(self, _: Path) -> Callable[[], bool]:
-        self._step += 1
-        step = self._step
-
-        def fill(memory: memoryview, filled: Callable[[int], None]) -> None:
-            targets = views_of(memory, self._state, self._pieces)
-            for tensor, target, piece in zip(
-                self._state.values(), targets, self._pieces, strict=True
-            ):
-                target.copy_(tensor)
-                filled(piece["offset"] + tensor.nbytes)
-
-        if not self.engine.save(step, fill, {"step": step}, trigger="bench"):
-            raise RuntimeError("there was no memory for the snapshot")
-        folder = f"g00000001-s{step:012d}-"
-        return lambda: any(name.startswith(folder) and name[-1] != "w" for name in self._names())
-
-    def settle(self) -> None:
-        """All of it, the bucket's copy too, before the next method's turn."""
-        if not self.engine.drain(600.0):
-            raise RuntimeError("the save was not committed")
-
-    def load(self) -> dict[str, float]:
-        """Seconds to have the newest again: from the saver's memory, verified; from the local disk,
-        with digests and without."""
-        self.engine.resume({})
-        began = time.perf_counter()
-        self.engine.fetch([(0, 0, self.size)])
-        seconds = {"memory": time.perf_counter() - began}
-        newest = max(name for name in self._names() if not name.endswith(".new"))
-        path = self._local / newest / "data"
-        seconds["disk"] = read_back(path, lambda _: None)
-        seconds["disk, verified"] = read_back(path, xxhash.xxh3_128_hexdigest)
-        return seconds
-
-    def close(self) -> None:
-        self.engine.close()
-        self._own.close()
-
-    def _names(self) -> list[str]:
-        return os.listdir(self._local)  # noqa: PTH208 - asked often
-
-
-def read_back(path: Path, look: Callable[[memoryview], object]) -> float:
-    """Seconds to read a file that the page cache does not have, chunk by chunk."""
-    memory = memoryview(bytearray(CHUNK))
-    with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        began = time.perf_counter()
-        while count := file.readinto(memory):
-            look(memory[:count])
-    return time.perf_counter() - began
-
-
-def torch_save(state: State) -> Save:
-    def save(folder: Path) -> Callable[[], bool]:
-        with (folder / "state.pt").open("wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        return lambda: True
-
-    return save
-
-
-def safetensors_save(state: State) -> Save:
-    from safetensors.torch import save_file
-
-    def save(folder: Path) -> Callable[[], bool]:
-        save_file(dict(state), folder / "state.safetensors")
-        fd = os.open(folder / "state.safetensors", os.O_RDONLY)
-        os.fsync(fd)
+def check_direct(folder: Path) -> None:
+    """Raises OSError where writes go through the page cache whatever one asks for: durable is not
+    to be compared there. A tmpfs takes O_DIRECT and ignores it, so that it takes a single byte."""
+    path = folder / "direct"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    except OSError:
+        taken = True
+    else:
+        try:
+            taken = bool(os.pwrite(fd, b"1", 0))
+        except OSError:
+            taken = False
         os.close(fd)
-        return lambda: True
-
-    return save
-
-
-def dcp_save(state: State, kind: AsyncCheckpointerType, *, shared: bool) -> Save:
-    options = StagingOptions(False, shared, False, False)
-    stager = DefaultStager(options) if shared else None
-
-    def save(folder: Path) -> Callable[[], bool]:
-        more: dict[str, Any] = {"async_stager": stager} if stager is not None else {}
-        begun = dcp.async_save(
-            dict(state),
-            storage_writer=dcp.FileSystemWriter(folder),
-            async_checkpointer_type=kind,
-            **more,
-        )
-        future = getattr(begun, "upload_completion", begun)
-
-        def over() -> bool:
-            if future.done():
-                future.result()
-            return bool(future.done())
-
-        return over
-
-    return save
+    path.unlink(missing_ok=True)
+    if taken:
+        raise OSError(f"--folder {folder.parent} cannot {NO_DIRECT}: name one on a real disk")
 
 
 def small_operations() -> None:
@@ -241,8 +91,9 @@ def pace() -> float:
     return statistics.median(times)
 
 
-def one_save(save: Save, folder: Path) -> dict[str, float]:
-    """Seconds: stall, durable, lost."""
+def one_save(save: Save, folder: Path, ours: Ours) -> dict[str, float]:
+    """Seconds: stall, durable, lost. All of it is over, and `folder` gone, when this returns."""
+    folder.mkdir()
     os.sync()
     gc.collect()
     usual_s = pace()
@@ -255,10 +106,15 @@ def one_save(save: Save, folder: Path) -> dict[str, float]:
         steps += 1
     durable_s = time.perf_counter() - began
     lost_s = stall_s + max(0.0, durable_s - stall_s - steps * usual_s)
+    if save == ours.save:
+        ours.settle()
+    shutil.rmtree(folder)
     return {"stall": stall_s, "durable": durable_s, "lost": lost_s}
 
 
-def floors(state: State, warm: Arena, pieces: list[dict[str, Any]], disk: Path) -> dict[str, float]:
+def floors(
+    state: State, warm: Arena, pieces: list[dict[str, Any]], disk: Path
+) -> dict[str, dict[str, float]]:
     """Seconds to copy the state into warm memory, and to write that past the page cache."""
     os.sync()
     targets = views_of(warm.slot(0), state, pieces)
@@ -271,13 +127,12 @@ def floors(state: State, warm: Arena, pieces: list[dict[str, Any]], disk: Path) 
     tier.write("raw", Filling(view, lambda: warm.size, lambda: False), warm.size, time.sleep)
     wrote = time.perf_counter()
     tier.drop("raw")
-    return {FLOOR_COPY: copied - began, FLOOR_WRITE: wrote - copied}
+    return {FLOOR_COPY: {"seconds": copied - began}, FLOOR_WRITE: {"seconds": wrote - copied}}
 
 
 def measure(args: argparse.Namespace, told: Callable[[str], None]) -> dict[str, Any]:
-    """All rounds; what the JSON holds."""
-    state = make_state(int(args.state_gb * 1e9))
-    samples: dict[str, dict[str, list[float]]] = {}
+    """All rounds; what the JSON holds. Raises OSError."""
+    samples: Samples = {}
 
     def note(name: str, values: Mapping[str, float]) -> None:
         for what, value in values.items():
@@ -285,7 +140,9 @@ def measure(args: argparse.Namespace, told: Callable[[str], None]) -> dict[str, 
 
     with ExitStack() as stack:
         disk = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.folder)))
+        check_direct(disk)
         bucket = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.bucket)))
+        state = make_state(int(args.state_gb * 1e9))
         ours = Ours(state, disk, bucket)
         stack.callback(ours.close)
         pieces, size = lay_out(state)
@@ -293,39 +150,23 @@ def measure(args: argparse.Namespace, told: Callable[[str], None]) -> dict[str, 
         warm = Arena(fd, size, 1)
         os.close(fd)
         warm.fault_in()
-        thread, process = AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS
-        methods: dict[str, Save] = {
-            TORCH: torch_save(state),
-            DCP[0]: dcp_save(state, thread, shared=False),
-            DCP[1]: dcp_save(state, process, shared=False),
-            DCP[2]: dcp_save(state, process, shared=True),
-            OURS: ours.save,
-        }
-        try:
-            methods[SAFE] = safetensors_save(state)
-        except ImportError:
-            told("safetensors is not installed here: left out")
+        uploads = Uploads(warm.slot(0), size, stack.enter_context(sinks(bucket)))
+        stack.callback(uploads.close)
+        ways = all_of(state, ours)
         for number in range(-1, args.rounds):  # the first is to warm up, and is not counted
-            found = floors(state, warm, pieces, disk)
-            if number >= 0:
-                for name, seconds in found.items():
-                    note(name, {"seconds": seconds})
-            for name, save in methods.items():
-                folder = disk / "one"
-                folder.mkdir()
-                values = one_save(save, folder)
-                if save == ours.save:
-                    ours.settle()
-                shutil.rmtree(folder)
-                if number >= 0:
-                    note(name, values)
-            if number >= 0:
-                note("load", ours.load())
+            found = {
+                **floors(state, warm, pieces, disk),
+                **{name: one_save(save, disk / "one", ours) for name, save in ways.items()},
+                "load": ours.load(verified_first=bool(number % 2)),
+                **uploads.measure(),
+            }
+            for name, values in found.items() if number >= 0 else ():
+                note(name, values)
             told(f"round {number + 1} of {args.rounds}, load {os.getloadavg()[0]:.1f}")
     return report(samples, size)
 
 
-def report(samples: Mapping[str, Mapping[str, list[float]]], size: int) -> dict[str, Any]:
+def report(samples: Samples, size: int) -> dict[str, Any]:
     """Medians, and the ratios that goals are about: each of two things of the same round."""
     medians = {
         name: {what: statistics.median(values) for what, values in one.items()}
@@ -334,6 +175,10 @@ def report(samples: Mapping[str, Mapping[str, list[float]]], size: int) -> dict[
 
     def ratio(a: list[float], b: list[float]) -> float:
         return round(statistics.median(x / y for x, y in zip(a, b, strict=True)), 3)
+
+    def cpu_s_per_gb(name: str) -> dict[str, float]:
+        found = {scheme: medians[f"{name}, {scheme}"]["cpu_s_per_gb"] for scheme in (PLAIN, TLS)}
+        return {scheme: round(value, 3) for scheme, value in found.items()}
 
     best = min(DCP, key=lambda name: medians[name]["lost"])
     mine, loads = samples[OURS], samples["load"]
@@ -348,6 +193,7 @@ def report(samples: Mapping[str, Mapping[str, list[float]]], size: int) -> dict[
             "stall_vs_memcpy": ratio(mine["stall"], samples[FLOOR_COPY]["seconds"]),
             "lost_vs_best_dcp": ratio(mine["lost"], samples[best]["lost"]),
             "durable_vs_direct": ratio(mine["durable"], samples[FLOOR_WRITE]["seconds"]),
+            "upload_cpu_s_per_gb": {**cpu_s_per_gb(UPLOAD), "floor": cpu_s_per_gb(BARE)},
             "verify_share": round(ratio(loads["disk, verified"], loads["disk"]) - 1.0, 3),
         },
         "samples": samples,
@@ -374,10 +220,14 @@ def main() -> int:
         distributed.init_process_group(
             "gloo", init_method=f"file://{meeting}/store", rank=0, world_size=1
         )
-        found = measure(args, lambda text: print(text, file=sys.stderr, flush=True))
-        distributed.destroy_process_group()
+        try:
+            found = measure(args, lambda text: print(text, file=sys.stderr, flush=True))
+        except OSError as error:
+            parser.exit(1, f"{parser.prog}: {error}\n")
+        finally:
+            distributed.destroy_process_group()
     for name, values in found["medians"].items():
-        print(f"{name:28}", "  ".join(f"{what} {value:.3f} s" for what, value in values.items()))
+        print(f"{name:28}", "  ".join(f"{what} {value:.3f}" for what, value in values.items()))
     for name, value in found["ratios"].items():
         print(f"{name:28} {value}")
     if args.json:

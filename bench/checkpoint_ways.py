@@ -1,0 +1,219 @@
+"""The ways to save that `bench.checkpoint` compares, each over the same state."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from safetensors.torch import save_file
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+from trainer.hook.spotd_hook.engine import Engine
+from trainer.hook.spotd_hook.line import Line
+from trainer.hook.spotd_hook.spawned import Spawned
+
+CHUNK = 16 << 20
+OURS = "spotd"
+TORCH, SAFE = "torch.save + fsync", "safetensors + fsync"
+THREAD, PROCESS = AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS
+# name -> who saves, whether a stager is kept from one save to the next, whether in shared memory
+DCP = {
+    "dcp thread": (THREAD, False, False),
+    "dcp thread, cached stager": (THREAD, True, False),
+    "dcp process": (PROCESS, False, False),
+    "dcp process, shared memory": (PROCESS, True, True),
+}
+State = Mapping[str, torch.Tensor]
+Save = Callable[[Path], Callable[[], bool]]  # begins one; what it gives says whether it is over
+
+
+def make_state(state_bytes: int) -> dict[str, torch.Tensor]:
+    """Of so many bytes: the layers of a transformer of width 1024, with AdamW's two moments."""
+    shapes = {"qkv": (3072, 1024), "out": (1024, 1024), "up": (4096, 1024), "down": (1024, 4096)}
+    shapes |= {"norm": (1024,), "bias": (4096,)}
+    state: dict[str, torch.Tensor] = {}
+    layer = size = 0
+    while size < state_bytes:
+        for name, shape in shapes.items():
+            for group in ("model", "adamw.mean", "adamw.square"):
+                tensor = torch.randn(*shape)
+                state[f"{group}.{layer}.{name}"] = tensor
+                size += tensor.nbytes
+        layer += 1
+    return state
+
+
+def lay_out(state: State) -> tuple[list[dict[str, Any]], int]:
+    """Where each tensor lies in a snapshot, at multiples of 64 bytes, and how large that is."""
+    pieces, end = [], 0
+    for name, tensor in state.items():
+        shape = list(tensor.shape)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        at = [0] * len(shape)
+        pieces.append(
+            {
+                "name": name,
+                "dtype": dtype,
+                "shape": shape,
+                "at": at,
+                "block": shape,
+                "offset": end,
+            }
+        )
+        end += -(-tensor.nbytes // 64) * 64
+    return pieces, end
+
+
+def views_of(memory: memoryview, state: State, pieces: list[dict[str, Any]]) -> list[torch.Tensor]:
+    """The places of the tensors in a snapshot's memory."""
+    return [
+        torch.frombuffer(
+            memory, dtype=tensor.dtype, count=tensor.numel(), offset=piece["offset"]
+        ).view(tensor.shape)
+        for tensor, piece in zip(state.values(), pieces, strict=True)
+    ]
+
+
+class Ours:
+    """The engine, with a saver of its own: local tier on disk, bucket in memory."""
+
+    def __init__(self, state: State, disk: Path, bucket: Path) -> None:
+        self._state = state
+        self._pieces, self.size = lay_out(state)
+        env = {"SPOTD_STORE_URL": bucket.as_uri(), "SPOTD_KEEP": "1", "SPOTD_JOB_ID": "bench"}
+        self._local = disk / "local"
+        self._own = Spawned({**env, "SPOTD_SAVER_LOCAL": str(self._local)})
+        self._own.wait_ready()
+        self.engine = Engine(
+            Line(self._own.socket),
+            job="bench",
+            generation=1,
+            name=f"b{os.getpid():x}",
+            rank=0,
+            ranks=[0],
+            world_size=1,
+        )
+        self.engine.open(self._pieces, self.size)
+        self.engine.claim()
+        self._step = 0
+
+    def save(self, _: Path) -> Callable[[], bool]:
+        self._step += 1
+        step = self._step
+
+        def fill(memory: memoryview, filled: Callable[[int], None]) -> None:
+            targets = views_of(memory, self._state, self._pieces)
+            for tensor, target, piece in zip(
+                self._state.values(), targets, self._pieces, strict=True
+            ):
+                target.copy_(tensor)
+                filled(piece["offset"] + tensor.nbytes)
+
+        if not self.engine.save(step, fill, {"step": step}, trigger="bench"):
+            raise RuntimeError("there was no memory for the snapshot")
+        folder = f"g00000001-s{step:012d}-"
+        return lambda: any(name.startswith(folder) and name[-1] != "w" for name in self._names())
+
+    def settle(self) -> None:
+        """All of it, the bucket's copy too, before the next method's turn."""
+        if not self.engine.drain(600.0):
+            raise RuntimeError("the save was not committed")
+
+    def load(self, *, verified_first: bool) -> dict[str, float]:
+        """Seconds to have the newest again: from the saver's memory, verified; from the local disk,
+        with digests and without. What comes second may find the disk's own cache warm, so callers
+        alternate."""
+        self.engine.resume({})
+        began = time.perf_counter()
+        self.engine.fetch([(0, 0, self.size)])
+        seconds = {"memory": time.perf_counter() - began}
+        newest = max(name for name in self._names() if not name.endswith(".new"))
+        path = self._local / newest / "data"
+        for verified in (verified_first, not verified_first):
+            name = "disk, verified" if verified else "disk"
+            seconds[name] = read_back(path, xxhash.xxh3_128_hexdigest if verified else len)
+        return seconds
+
+    def close(self) -> None:
+        self.engine.close()
+        self._own.close()
+
+    def _names(self) -> list[str]:
+        return os.listdir(self._local)  # noqa: PTH208 - asked often
+
+
+def read_back(path: Path, look: Callable[[memoryview], object]) -> float:
+    """Seconds to read a file that the page cache does not have, chunk by chunk."""
+    memory = memoryview(bytearray(CHUNK))
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began = time.perf_counter()
+        while count := file.readinto(memory):
+            look(memory[:count])
+    return time.perf_counter() - began
+
+
+def torch_save(state: State) -> Save:
+    def save(folder: Path) -> Callable[[], bool]:
+        with (folder / "state.pt").open("wb") as file:
+            torch.save(dict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        return lambda: True
+
+    return save
+
+
+def safetensors_save(state: State) -> Save:
+    def save(folder: Path) -> Callable[[], bool]:
+        save_file(dict(state), folder / "state.safetensors")
+        fd = os.open(folder / "state.safetensors", os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+        return lambda: True
+
+    return save
+
+
+def dcp_save(state: State, kind: AsyncCheckpointerType, *, cached: bool, shared: bool) -> Save:
+    options = StagingOptions(
+        use_pinned_memory=False,
+        use_shared_memory=shared,
+        use_async_staging=False,
+        use_non_blocking_copy=False,
+    )
+    stager = DefaultStager(options) if cached else None
+
+    def save(folder: Path) -> Callable[[], bool]:
+        more: dict[str, Any] = {"async_stager": stager} if stager is not None else {}
+        begun = dcp.async_save(
+            dict(state),
+            storage_writer=dcp.FileSystemWriter(folder),
+            async_checkpointer_type=kind,
+            **more,
+        )
+        future = getattr(begun, "upload_completion", begun)
+
+        def over() -> bool:
+            if future.done():
+                future.result()
+            return bool(future.done())
+
+        return over
+
+    return save
+
+
+def all_of(state: State, ours: Ours) -> dict[str, Save]:
+    """Every way, by its name."""
+    ways = {TORCH: torch_save(state), SAFE: safetensors_save(state)}
+    for name, (kind, cached, shared) in DCP.items():
+        ways[name] = dcp_save(state, kind, cached=cached, shared=shared)
+    return {**ways, OURS: ours.save}
