@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import Scope
+from spotd.decide.cooldowns import OUTBID
 from spotd.decide.overdue import STAYS_AGAIN_S, STAYS_S, WAITS_AGAIN_S
 from spotd.model import (
     Desired,
@@ -133,6 +134,16 @@ def test_what_to_try_is_named(market_: Market, obstacle: str, tries: str) -> Non
     assert told(plan, "waits") == [
         Event("waits", text, "", Severity.WARNING, alert=True, key="j0:waits", data=data)
     ]
+
+
+def test_nobody_is_advised_to_go_back_to_what_the_job_left_for_a_better_place() -> None:
+    job = {"spec": spec(max_hourly_microusd=50_000_000), "waiting_since_us": NOW - 7200 * S}
+    dear = replace(refused("QuotaError"), offers=(OFFERS[0], offer("gcp-1a", 99.0)))
+    for whose, advised in (("j0", False), ("j1", True)):
+        left = Refusal(DEAR, Scope.OFFER, OUTBID, NOW - S, f"{whose}-g1-c0-r0")
+        _, plan = settle(view(job=job), replace(dear, refusals=(*dear.refusals, left)))
+        (event,) = told(plan, "waits")
+        assert ("; now: " in event.text) is advised
 
 
 def test_a_wait_is_told_of_on_time_and_looked_at_when_it_is_to_be_told_again() -> None:
