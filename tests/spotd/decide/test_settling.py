@@ -272,3 +272,17 @@ def test_a_machine_that_trains_when_it_is_first_heard_is_chosen_and_running_at_o
     assert fields["chosen"] is True
     assert fields["state"] is R
     assert "training" in kinds(draft)
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ("", ""),
+        ("one\ntwo\npip: no such package\n", " (pip: no such package)"),
+        ("x" * 300, f" ({'x' * 200})"),
+    ],
+)
+def test_a_job_whose_setup_fails_is_told_its_last_line(tail: str, said: str) -> None:
+    failed = hello(chosen=True, started_at_us=NOW - S, setup_failed=True, exit_tail=tail)
+    after, _ = settle(view(failed))
+    assert after.job.stop_text == f"setup failed{said}; see `spotctl logs`"
