@@ -222,7 +222,7 @@ def test_a_node_behind_a_jump_host_that_is_down_is_kept_and_looked_at() -> None:
 
 def test_a_node_behind_a_jump_host_that_is_down_hides_no_lost_one() -> None:
     silent = {"heard_at_us": NOW - 200 * S, "surveyed_at_us": NOW - S}
-    kept = node(D, leave_reason=PREEMPTED, **silent)
+    kept = node(D, leave_reason=PREEMPTED, link_down_at_us=NOW - 190 * S, **silent)
     lost = node(R, generation=2, claimed_at_us=0, offer=OFFERS[2], **silent)
     after, _ = settle(view(kept, lost), DOWN)
     assert by_id(after, kept).state is D
