@@ -52,6 +52,16 @@ def test_the_scope_says_what_is_spoiled(key: str, spoiled_by: set[Scope], scope:
     assert cooling(refused, key) == (expected if scope in spoiled_by else (0, ""))
 
 
+@pytest.mark.parametrize(
+    ("code", "pause_s"),
+    [("PriceError", 300), ("AuthError", 300), ("RejectedError", 3600), ("NewError", 60)],
+)
+def test_what_does_not_pass_by_itself_soon_is_not_asked_for_again_soon(
+    code: str, pause_s: int
+) -> None:
+    assert cooling([Refusal(REFUSED, Scope.OFFER, code, NOW)]) == (NOW + pause_s * S, code)
+
+
 @pytest.mark.parametrize(("times", "pause_s"), [(1, 120), (2, 240), (3, 480), (9, CAP_S)])
 def test_repeats_double_it(times: int, pause_s: float) -> None:
     base_us = int(BASE_S["Preempted"] * S)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from providers.base import Scope
-from spotd.decide.cooldowns import OUTBID
-from spotd.decide.overdue import STAYS_AGAIN_S, STAYS_S, WAITS_AGAIN_S
+from spotd.decide.cooldowns import NOT_LENT, OUTBID, OWN_IMAGE
+from spotd.decide.overdue import STAYS_AGAIN_S, STAYS_S, WAITS_AGAIN_S, advise
+from spotd.decide.placement import Ranked
+from spotd.decide.prices import DOUBTED
 from spotd.model import (
     Desired,
     Event,
@@ -134,6 +136,23 @@ def test_what_to_try_is_named(market_: Market, obstacle: str, tries: str) -> Non
     assert told(plan, "waits") == [
         Event("waits", text, "", Severity.WARNING, alert=True, key="j0:waits", data=data)
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        ("NoQuotaError", "for a quota"),
+        ("UnpreparedError", "prepare the region"),
+        ("PriceError", "max_hourly_cost"),
+        (OWN_IMAGE, "image_id"),
+        (NOT_LENT, "credentials of its store"),
+        (DOUBTED, "a price that can be believed"),
+        ("BootTimeout", "spotctl events"),
+        ("Preempted", "more zones"),
+    ],
+)
+def test_there_is_advice_against_what_a_person_can_change(code: str, word: str) -> None:
+    assert word in advise([Ranked(OFFERS[0], 1, excluded="out", code=code)])
 
 
 def test_nobody_is_advised_to_go_back_to_what_the_job_left_for_a_better_place() -> None:
