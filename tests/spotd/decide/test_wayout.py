@@ -8,8 +8,9 @@ import pytest
 
 from providers.base import CapacityType, OfferRequest, Scope
 from spotd.decide.carriage import Place
-from spotd.decide.cooldowns import OUTBID
-from spotd.decide.placement import Ranked
+from spotd.decide.cooldowns import BASE_S, OUTBID
+from spotd.decide.placement import DISABLED, ENDS, SLOW, TAKEN, TOO_DEAR, Ranked
+from spotd.decide.prices import DOUBTED
 from spotd.decide.wayout import by_reason, way_out
 from spotd.model import CheckpointSpec, JobSpec, Market, Refusal, S
 from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
@@ -51,6 +52,19 @@ def out(*spared: str) -> Market:
 )
 def test_reasons_are_counted(rows: list[Ranked], text: str | None) -> None:
     assert by_reason(rows) == ("1 without capacity, 1 over quota" if text is None else text)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *sorted(set(BASE_S) - {"Hung", "Unfit", OUTBID}),
+        *("BootTimeout", TOO_DEAR, DISABLED, DOUBTED, ENDS, SLOW, TAKEN),
+    ],
+)
+def test_what_keeps_offers_from_a_job_is_told_in_words(code: str) -> None:
+    told = by_reason(ranked(code, "Hung"))
+    assert code not in told
+    assert told.count("1 ") == 2
 
 
 @pytest.mark.parametrize(
