@@ -23,8 +23,10 @@ from tests.spotd.decide.build import (
     NOW,
     head,
     hello,
+    kinds,
     market,
     node,
+    notice,
     settle,
     spec,
     view,
@@ -53,6 +55,14 @@ def test_what_has_finished_is_stopped_by_no_limit(limit: dict[str, Any]) -> None
     job = {"spec": spec(**limit), "head": head(final=True, read_at_us=NOW)}
     after, _ = settle(view(node(R, **DONE), job=job, spent_microusd=1000))
     assert (after.job.outcome, after.job.stop_text) == (Outcome.SUCCEEDED, "")
+
+
+def test_nobody_is_told_that_a_cancelled_job_trains_on_for_a_notice() -> None:
+    """Both come in one pass: it saves and leaves, as it would have without the notice."""
+    noticed = node(R, notices=(notice(),))
+    after, plan = settle(view(noticed, job={"desired": Desired.CANCEL}))
+    assert [n.leave_reason for n in after.nodes] == [LeaveReason.CANCELLED]
+    assert "notice" not in kinds(plan)
 
 
 def test_what_was_spent_since_the_view_was_loaded_counts() -> None:
