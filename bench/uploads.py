@@ -25,8 +25,8 @@ from bench import sink
 from providers.stores.base import ObjectStore
 from providers.stores.bucket import PART_BYTES
 from providers.stores.s3 import open_s3
+from trainer.saver.lanes import MOST
 from trainer.saver.outgoing import Label, Outgoing
-from trainer.saver.saving import UPLOADS
 from trainer.saver.streams import Filling
 
 PLAIN, TLS = "http", "https"
@@ -66,7 +66,7 @@ class Uploads:
 
     def __init__(self, memory: memoryview, size_bytes: int, urls: dict[str, str]) -> None:
         self._memory, self._size = memory, size_bytes
-        self._pool = ThreadPoolExecutor(UPLOADS)
+        self._pool = ThreadPoolExecutor(MOST)
         self._stores = {scheme: _store(url) for scheme, url in urls.items()}
         self._bare = {scheme: _bare(url) for scheme, url in urls.items()}
         self._number = 0
@@ -97,7 +97,7 @@ class Uploads:
         label = Label(f"jobs/bench/g00000001/s{self._number:012d}-b", 1, self._number, 1, 0)
         filling = Filling(self._memory, lambda: self._size, lambda: False)
         going = Outgoing(label, 0, self._size, (), filling, None)
-        going.put(store, self._pool)
+        going.put(store, self._pool, MOST)
         going.publish(store)  # its digests are there
         going.join(60.0)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,16 +64,20 @@ class Outgoing:
         for thread in self._threads:
             thread.start()
 
-    def put(self, store: ObjectStore, pool: Executor) -> None:
-        """Every shard that the bucket does not have yet. Raises StoreError, AbandonedError."""
-        running: list[Future[None]] = []
+    def put(self, store: ObjectStore, pool: Executor, at_once: int) -> None:
+        """Every shard that the bucket does not have yet, so many at once. Raises StoreError,
+        AbandonedError."""
+        running: set[Future[None]] = set()
         try:
             for number, (start, end) in enumerate(cuts_of(self.size)):
-                if number not in self._put:
-                    self._filling.wait(end, time.sleep)
-                    running.append(pool.submit(self._put_shard, store, number, start, end))
-            for one in running:
-                one.result()
+                if number in self._put:
+                    continue
+                self._filling.wait(end, time.sleep)
+                while len(running) >= at_once:
+                    running = _go_on(running)
+                running.add(pool.submit(self._put_shard, store, number, start, end))
+            while running:
+                running = _go_on(running)
         except BaseException:
             for one in running:
                 one.cancel()
@@ -152,3 +156,11 @@ class Outgoing:
             self._on_local(0.0, str(error))
         else:
             self._on_local(time.perf_counter() - self._begun_s, "")
+
+
+def _go_on(running: set[Future[None]]) -> set[Future[None]]:
+    """Those that still run when one has ended. Raises what that one did."""
+    done, left = wait(running, return_when=FIRST_COMPLETED)
+    for one in done:
+        one.result()
+    return left

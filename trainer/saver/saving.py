@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from providers.stores.base import NotFoundError
+from providers.stores.base import NotFoundError, StoreUnavailableError
 from spotd.wire import CHECKPOINT, CHECKPOINT_FAILED
 from trainer.fence import FencedError
 from trainer.hook.spotd_hook.arena import Arena, Told
+from trainer.saver.lanes import MOST, Lanes
 from trainer.saver.outgoing import Label, Outgoing
 from trainer.saver.parts import Part, manifest_of, parse_part, part_key
 from trainer.saver.retention import remove_old
@@ -22,7 +23,6 @@ from trainer.saver.snapshot import Duties, Rank, Snapshot, said_of
 from trainer.saver.streams import AbandonedError, Filling
 
 _LOG = logging.getLogger(__name__)
-UPLOADS = 8  # shards on their way at once
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
 LOOK_S = 0.05  # whether a newer snapshot is wholly staged, of which nobody tells us
@@ -52,7 +52,8 @@ class Saving:
         self.fenced: FencedError | None = None
         self.committed_step = -1
         self.world_size = duties.world_size
-        self._pool = ThreadPoolExecutor(UPLOADS, thread_name_prefix="upload")
+        self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="upload")
+        self._lanes = Lanes()
         self._thread = threading.Thread(target=self._run, name="saving", daemon=True)
         self._thread.start()
 
@@ -259,6 +260,8 @@ class Saving:
         except Exception as error:  # noqa: BLE001 - no failure of a save may end training
             if snapshot.abandoned:
                 raise AbandonedError from None
+            if isinstance(error, StoreUnavailableError):
+                self._lanes.narrow()
             text = f"{type(error).__name__}: {error}"
             self._report(CHECKPOINT_FAILED, {"step": snapshot.label.step, "error": text})
             self._rest(snapshot, min(LAST_RETRY_S, FIRST_RETRY_S * 2**snapshot.failures))
@@ -285,8 +288,10 @@ class Saving:
         if not snapshot.outgoing:
             snapshot.outgoing = {rank: self._start(snapshot, rank) for rank in duties.ranks}
         for outgoing in snapshot.outgoing.values():
-            outgoing.put(duties.store, self._pool)
+            outgoing.put(duties.store, self._pool, self._lanes.count)
         self._note_held(snapshot)
+        if not snapshot.failures:
+            self._lanes.note_saved()
         if duties.fence is None:
             for outgoing in snapshot.outgoing.values():
                 outgoing.publish(duties.store)

@@ -337,23 +337,24 @@ def test_release_gives_up_what_is_under_way_and_nobody_hears_of_it(
     assert newest_of(store) == head
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
 def test_the_local_disk_has_it_too_and_its_trouble_costs_nothing_else(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     rig = start(1, local=str(tmp_path / "disk"))
     rig.save_and_wait(5)
     assert len(list((tmp_path / "disk").glob("g00000001-s000000000005-*/data"))) == 1
 
-    def full(fd: int, *_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fails(fd: int, *_: object) -> int:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", fails)
     rig.save_and_wait(6)
     rig.wait(lambda: rig.steps("checkpoint_failed"))
     (failed,) = [data for kind, data in rig.reports if kind == "checkpoint_failed"]
     assert (failed["step"], failed["error"]) == (
         6,
-        "local disk: [Errno 28] No space left on device",
+        f"local disk: [Errno {number}] {os.strerror(number)}",
     )
     assert start(2).restore() == 6
 
