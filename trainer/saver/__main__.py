@@ -39,8 +39,10 @@ def main() -> int:
     with suppress(OSError):
         os.nice(NICE)
     config = config_from_env()
-    link = Link(config.agent_socket, RANK)
+    link = Link.connect(os.environ, RANK)
     office = Office(config, link.send)
+    if not int(os.environ.get("SPOTD_RANK", "0")):
+        office.begin_prefetch(link.claim_of, int(os.environ.get("SPOTD_NUM_NODES", "1")))
     door = Door(Path(config.socket), lambda: Desk(office))
     print("ready", flush=True)
     if stay:
@@ -71,7 +73,6 @@ def config_from_env() -> SaverConfig:
         keep_every_steps=job.keep_every_steps,
         suspect=job.suspect,
         local=env.get("SPOTD_SAVER_LOCAL", ""),
-        agent_socket=env.get("SPOTD_SOCKET", ""),
     )
 
 
