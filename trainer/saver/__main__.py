@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--stay", action="store_true", help="end at SIGTERM, not with stdin")
     stay = parser.parse_args().stay
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="saver: %(message)s")
+    logging.getLogger("trainer.saver.prefetch").setLevel(logging.INFO)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # what is meant for all processes here
     if stay:  # blocked in the threads to come as well, and waited for

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -117,13 +118,20 @@ class Prefetch:
         with self._lock:
             self._check()
             self._wanted = store, fence.job_id, ref
-        count = len(manifest.streams)
-        for number in range(count):
-            if number * self._nodes < count and manifest.streams[number].size:
-                self._fetch(store, manifest, number)
+        began_s, count = time.monotonic(), len(manifest.streams)
+        sizes = {
+            number: stream.size
+            for number, stream in enumerate(manifest.streams)
+            if number * self._nodes < count and stream.size
+        }
+        for number, size in sizes.items():
+            self._fetch(store, manifest, number, size)
+        took_s = time.monotonic() - began_s
+        _LOG.info(
+            "step %d was fetched ahead: %d bytes in %.3f s", ref.step, sum(sizes.values()), took_s
+        )
 
-    def _fetch(self, store: ObjectStore, manifest: Manifest, number: int) -> None:
-        size = manifest.streams[number].size
+    def _fetch(self, store: ObjectStore, manifest: Manifest, number: int, size: int) -> None:
         fd = make_memory(size, SLOTS)
         try:
             arena = Arena(fd, size, SLOTS)
