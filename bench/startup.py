@@ -9,9 +9,9 @@ ahead, start Python and join the other ranks (rendezvous; one rank here), build 
 restore, which is what the program still waits for. The floor is 2 x bytes / bandwidth; bandwidth
 is that of reading the same shards from the same bucket, eight at once, unverified, in the same run.
 
-By turns the machine dies, or is preempted with a notice: then it trains until the next one is ready,
-and its last checkpoint is not there before, so that nothing can be fetched ahead; those restores
-are what the others are compared with.
+By turns the machine dies, or is preempted with a notice: then it trains until the next one is
+ready, and its last checkpoint is not there before, so that nothing can be fetched ahead; those
+restores are what the others are compared with.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def bandwidth_bytes_per_s(box: Box, job_id: str) -> tuple[float, int]:
     """Of reading HEAD's newest checkpoint from the bucket, and that checkpoint's bytes."""
     store = open_store(box.checkpoints_url, box.store_options)
     entry = read_head(store, job_id)
-    assert entry is not None and entry[0].current is not None
+    assert entry is not None
+    assert entry[0].current is not None
     manifest = read_manifest(store, entry[0].current)
     parts = [
         (shard.key, start, min(PART_BYTES, shard.size - start))
@@ -111,7 +112,8 @@ def sample(box: Box, job_id: str, generation: int) -> dict[str, Any]:
     data = {entry.kind: entry.data for entry in entries}
     log = (path.parent / "logs" / "rank0.log").read_text()
     ready, restored = READY.search(log), RESTORED.search(log)
-    assert ready is not None and restored is not None, log
+    assert ready is not None, log
+    assert restored is not None, log
     ahead = AHEAD.search((path.parent / "saver.log").read_text())
     prepare_s, import_s = float(ready[1]), float(ready[2])
     restore_s = float(restored[1])
