@@ -68,6 +68,7 @@ format: $(READY) ## let ruff write the files as they should be
 bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python bench/recovery.py --json bench/out/recovery.json
 	$(BIN)/python bench/control_plane.py --json bench/out/control_plane.json
+	$(BIN)/python bench/startup.py --json bench/out/startup.json
 	$(BIN)/python -m bench.takeover --json bench/out/takeover.json
 	$(BIN)/python -m bench.imports --json bench/out/imports.json
 

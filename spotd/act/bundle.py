@@ -11,7 +11,7 @@ from pathlib import Path
 
 # Folders are taken whole (their *.py, not below); files by themselves. The standard library aside,
 # this is all that the agent imports: a test runs it alone on the system's Python. The hook is for
-# the training programs, and needs their torch.
+# the training programs, and needs their torch; the saver runs where its own needs are.
 SOURCES = (
     "providers/base.py",
     "providers/errors.py",
@@ -35,6 +35,7 @@ SOURCES = (
     "trainer/fence.py",
     "trainer/hook/spotd_hook",
     "trainer/node.py",
+    "trainer/saver",
 )
 _MAIN = "from trainer.node import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip can say: bytes depend on content alone

@@ -1,12 +1,17 @@
 """The saver beside the training program: started when the program asks for it, and not by the
-program, so that what is staged is saved even if the program is killed."""
+program, so that what is staged is saved even if the program is killed. Of a job that goes on it is
+started before `setup`, where this machine has a Python for it, and fetches meanwhile."""
 
 from __future__ import annotations
 
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 from spotd.wire import StartDocument
 from trainer.agent.container import Container
@@ -16,6 +21,9 @@ from trainer.agent.site import Site
 
 NAME = "saver"
 LAST_WORDS_S = 1.0
+OWN_PYTHON = "saver/bin/python"  # below the agent's home: of an environment with what a saver needs
+_ENGINE = "spotd"  # what saves through it
+_OLDEST = (3, 11)  # the saver's; the agent's is 3.10
 
 
 class Saver:
@@ -39,6 +47,18 @@ class Saver:
     def enter(self) -> None:
         """It runs in the container, as the program does."""
         self.container.enter(**{NAME: self._script})
+
+    def begin_early(self, start: StartDocument, until: float) -> None:
+        """Have one before the program is there to ask, if the job has been anywhere: it fetches the
+        newest checkpoint meanwhile. Where that cannot be, the program gets its own when it asks."""
+        there = start.head_generation and start.engine == _ENGINE
+        if not there or start.image or start.bake or self._site.config.rank:
+            return
+        python = find_python(self._site.places.home, start.store_url)
+        if python:
+            ours = f"PYTHONPATH={Path(__file__).parents[2]}"
+            with suppress(OSError):
+                self.want(["env", ours, python, "-m", "trainer.saver", "--stay"], start, until)
 
     def want(self, argv: Sequence[str], start: StartDocument, until: float) -> None:
         """Have one, in the program's own environment. Raises OSError; then it may be asked again,
@@ -76,3 +96,14 @@ class Saver:
     def kill(self) -> int:
         """Now, and what is under way is lost; how many processes it was."""
         return self._script.kill()
+
+
+def find_python(home: Path, store_url: str) -> str:
+    """One that can run the saver, for a store of that kind: of its own environment, else the one
+    that runs us; "" for neither."""
+    own = home / OWN_PYTHON
+    if own.exists():
+        return str(own)
+    needs = ["xxhash"] if store_url.startswith("file:") else ["xxhash", "obstore"]
+    able = sys.version_info >= _OLDEST and all(map(find_spec, needs))
+    return sys.executable if able else ""

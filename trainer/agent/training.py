@@ -31,8 +31,7 @@ _ORDERS = 3  # a script that does not start, because its keeper dies, is ordered
 
 
 class Training:
-    """Lives in the agent's loop: no method waits, `poll` is called at every turn. `past` is what
-    this boot's journal has."""
+    """Lives in the agent's loop: no method waits. `past` is what this boot's journal has."""
 
     def __init__(self, site: Site, demands: Demands, past: Recall, saver: Saver) -> None:
         self._site = site
@@ -96,6 +95,7 @@ class Training:
             self._setup_failed(_CRASHED, 0.0, error)
         elif self.phase is Phase.PREPARING:
             self.phase = Phase.SETUP
+            self._saver.begin_early(self._start, self._demands.claim_until)
             self._poll_setup()
 
     def _poll_setup(self) -> None:

@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--stay", action="store_true", help="end at SIGTERM, not with stdin")
     stay = parser.parse_args().stay
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="saver: %(message)s")
+    logging.getLogger("trainer.saver.prefetch").setLevel(logging.INFO)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # what is meant for all processes here
     if stay:  # blocked in the threads to come as well, and waited for
@@ -39,8 +40,10 @@ def main() -> int:
     with suppress(OSError):
         os.nice(NICE)
     config = config_from_env()
-    link = Link(config.agent_socket, RANK)
+    link = Link.connect(os.environ, RANK)
     office = Office(config, link.send)
+    if not int(os.environ.get("SPOTD_RANK", "0")):
+        office.begin_prefetch(link.claim_of, int(os.environ.get("SPOTD_NUM_NODES", "1")))
     door = Door(Path(config.socket), lambda: Desk(office))
     print("ready", flush=True)
     if stay:
@@ -71,7 +74,6 @@ def config_from_env() -> SaverConfig:
         keep_every_steps=job.keep_every_steps,
         suspect=job.suspect,
         local=env.get("SPOTD_SAVER_LOCAL", ""),
-        agent_socket=env.get("SPOTD_SOCKET", ""),
     )
 
 

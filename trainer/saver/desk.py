@@ -66,15 +66,21 @@ class Desk:
             member = replace(before, pieces=pieces)  # with all that its memory has
         else:
             self._office.settle()  # it is of the memory before
-            fd = make_memory(size, slots)
-            arena = Arena(fd, size, slots)
-            arena.fault_in()
-            member = Rank(arena, fd, pieces)
+            member = replace(self._make_member(rank, size, slots), pieces=pieces)
         self._rank, self._member, self._saving = rank, member, saving
         saving.join(rank, member)
         if before is not None and before.fd != member.fd:
             os.close(before.fd)
         return {}
+
+    def _make_member(self, rank: int, size: int, slots: int) -> Rank:
+        prefetch = self._office.prefetch
+        made = prefetch.take(rank, size, slots) if prefetch is not None else None
+        if made is None:
+            fd = make_memory(size, slots)
+            made = Rank(Arena(fd, size, slots), fd, ())
+        made.arena.fault_in()
+        return made
 
     def _claim(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._member is None and not self._asked:
@@ -138,6 +144,7 @@ class Desk:
         office = self._office
         if office.saving.fenced is not None:
             raise office.saving.fenced
+        office.end_prefetch()
         label = Label(
             generation=office.config.generation,
             world_size=office.saving.world_size,

@@ -16,6 +16,7 @@ from providers.stores.base import ObjectStore
 from spotd.wire import Head, HeadRef, Manifest
 from trainer.fence import Fence
 from trainer.saver.disk import LocalTier
+from trainer.saver.prefetch import Prefetch
 from trainer.saver.resuming import Chain
 from trainer.saver.retention import keep_suspect
 from trainer.saver.saving import Saving
@@ -29,8 +30,7 @@ SETTLE_S = 30.0  # for what a process before this one has staged, before its wor
 @dataclass(frozen=True)
 class SaverConfig:
     """What a saver is started with. `local` is a folder on this machine's disk (empty: no local
-    tier), `agent_socket` the agent's (empty: there is none). `suspect` names a manifest that is not
-    to be resumed from, where there is another one."""
+    tier). `suspect` names a manifest that is not to be resumed from, where there is another one."""
 
     socket: str
     job_id: str
@@ -43,7 +43,6 @@ class SaverConfig:
     keep_every_steps: int = 0
     suspect: str = ""
     local: str = ""
-    agent_socket: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,7 @@ class Office:
         self._team: Team | None = None
         self._chain: Chain | None = None
         self.found: tuple[HeadRef, Manifest] | None = None
+        self.prefetch: Prefetch | None = None
 
     @property
     def store(self) -> ObjectStore:
@@ -96,15 +96,36 @@ class Office:
         """The right to HEAD; of one who asks for it on the first rank's machine."""
         with self._lock:
             if self._fence is None:
-                config = self.config
-                self._fence = Fence(
-                    self.store,
-                    config.job_id,
-                    config.generation,
-                    config.token,
-                    known_generation=config.head_generation,
-                )
+                self._fence = self._make_fence(self.store)
             return self._fence
+
+    def _make_fence(self, store: ObjectStore) -> Fence:
+        config = self.config
+        return Fence(
+            store,
+            config.job_id,
+            config.generation,
+            config.token,
+            known_generation=config.head_generation,
+        )
+
+    def begin_prefetch(self, claim_of: Callable[[], tuple[str, float]], nodes: int = 1) -> None:
+        """Have the newest checkpoint here when the program asks for it; on the first of `nodes`
+        machines. `claim_of` is as for `Fence.wait_claimable`."""
+        self.prefetch = Prefetch(
+            lambda: self.store,
+            self._make_fence,
+            claim_of,
+            self.readers,
+            nodes=nodes,
+            suspect=self.config.suspect,
+        )
+
+    def end_prefetch(self) -> None:
+        """What was prefetched and nobody took is dropped."""
+        prefetch, self.prefetch = self.prefetch, None
+        if prefetch is not None:
+            prefetch.drop()
 
     @property
     def chain(self) -> Chain:
@@ -216,5 +237,6 @@ class Office:
     def close(self) -> None:
         """Give up what is under way."""
         self._ended.set()
+        self.end_prefetch()
         if self._saving is not None:
             self._saving.close()

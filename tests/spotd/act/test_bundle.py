@@ -64,6 +64,21 @@ def test_every_module_of_the_agent_is_in_it() -> None:
     assert {f"trainer/agent/{path.name}" for path in folder.glob("*.py")} <= names()
 
 
+def test_the_saver_runs_from_it(tmp_path: Path) -> None:
+    """By a Python that has xxhash, and nothing else of ours."""
+    path = tmp_path / "node.pyz"
+    path.write_bytes(build_bundle().data)
+    code = f"import sys; sys.path.insert(0, {str(path)!r}); import trainer.saver.__main__ as found"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"{code}; print(found.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.startswith(str(path))
+
+
 def test_another_content_is_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     before = build_bundle()
     monkeypatch.setattr(bundle, "_MAIN", bundle._MAIN + "\n")

@@ -17,7 +17,7 @@ import pytest
 from spotd import wire
 from tests.trainer.agent.node import Node, is_running, wait_until
 from trainer.agent.keeper import Pids
-from trainer.agent.saver import LAST_WORDS_S
+from trainer.agent.saver import LAST_WORDS_S, OWN_PYTHON, find_python
 
 PROGRAM = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('staging.py')}"
 
@@ -119,3 +119,40 @@ def test_a_saver_that_is_killed_is_replaced(node: Node, tmp_path: Path) -> None:
     assert node.entries(wire.CHECKPOINT)[-1].data["step"] == 3
     assert node.entries(wire.RELEASED)[0].data["step"] == 3
     assert saver(node) != first
+
+
+def test_of_a_job_that_goes_on_the_saver_is_there_before_the_program(
+    node: Node, tmp_path: Path
+) -> None:
+    node.run()
+    node.start(run=f"{PROGRAM} --steps 3 --linger", engine="spotd", stop_grace_s=20.0)
+    node.wait_for_log("steps")
+    node.send(wire.DRAIN, {"reason": "paused"})
+    assert node.wait_for(wire.EXITED, 40.0).data["code"] == wire.EXIT_RELEASED, node.log()
+    go_on = tmp_path / "go"
+    with Node(tmp_path / "next", generation=2) as after:
+        after.run()
+        setup = f"while [ ! -e {go_on} ]; do sleep 0.01; done"
+        start = {"engine": "spotd", "head_generation": 1, "setup": setup}
+        after.start(run=f"{PROGRAM} --steps 5", **start)
+        early = saver(after)
+        wait_until("it accepts", after.places.saver_socket.exists)
+        assert wire.STARTED not in after.kinds()
+        go_on.touch()
+        assert after.wait_for(wire.EXITED, 40.0).data["code"] == wire.EXIT_FINISHED, after.log()
+        assert saver(after) == early
+        assert "from 3" in after.log()
+        assert after.entries(wire.WARNING) == []
+
+
+def test_one_that_ends_before_the_program_asks_is_replaced(node: Node, tmp_path: Path) -> None:
+    own = node.home / ".spotd" / OWN_PYTHON
+    own.parent.mkdir(parents=True)
+    own.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    own.chmod(0o700)
+    assert find_python(node.home / ".spotd", "s3://bucket") == str(own)
+    node.run()
+    node.start(run=f"{PROGRAM} --steps 3", engine="spotd", head_generation=1)
+    failed = node.wait_for(wire.EXITED, 40.0)
+    assert failed.data["code"] != 0  # that HEAD is gone is said by the saver of the program
+    assert "is missing" in node.log()

@@ -82,6 +82,7 @@ class Rig:
         size: int = SIZE,
         local: str = "",
         claim: bool = True,
+        join: bool = True,
         keep_every_steps: int = 0,
         suspect: str = "",
     ) -> None:
@@ -101,6 +102,8 @@ class Rig:
         )
         self.office = Office(config, self.note, open_store=lambda *_: store)
         self.door = Door(path, lambda: Desk(self.office))
+        if not join:
+            return
         self.engine = self.connect()
         if claim:
             assert self.engine.claim() is not None
@@ -120,7 +123,8 @@ class Rig:
         return engine
 
     def close(self) -> None:
-        self.engine.close()
+        if hasattr(self, "engine"):
+            self.engine.close()
         self.door.close()
         self.office.close()
 
