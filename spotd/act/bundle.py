@@ -32,9 +32,13 @@ SOURCES = (
     "providers/gcp/notice.py",
     "spotd/wire",
     "trainer/agent",
+    "trainer/directory",
     "trainer/fence.py",
     "trainer/hook/spotd_hook",
     "trainer/node.py",
+    "trainer/saver/reading.py",
+    "trainer/saver/retention.py",
+    "trainer/saver/streams.py",
 )
 _MAIN = "from trainer.node import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip can say: bytes depend on content alone

@@ -133,7 +133,7 @@ def tell_unsaved(d: Draft) -> None:
 
 def _trains(d: Draft) -> Node | None:
     """The machine that saves, where it trains on and would tell of a checkpoint."""
-    if d.ended or d.job.stop_text or d.job.spec.checkpoint.engine == "none":
+    if d.ended or d.job.stop_text or not d.job.spec.checkpoint.kept:
         return None
     for node in d.current:
         trains = node.state is NodeState.RUNNING and node.first_step_at_us and not node.rank

@@ -158,7 +158,7 @@ def _stopped(d: Draft, node: Node) -> str:
     """In which words; whether a script of its own saved anything is not known."""
     if not node.released_at_us:
         return "stopped as it was told"
-    if d.job.spec.checkpoint.engine == "none":
+    if not d.job.spec.checkpoint.kept:
         return "stopped and released"
     step = d.job.head.step if d.job.head else node.last_step
     return f"saved at step {step} and released"
