@@ -92,6 +92,7 @@ def test_a_policy_that_is_still_being_made_is_no_refusal(
 ) -> None:
     """The same launch again finds it."""
     monkeypatch.setattr(fabric, "MADE_S", 0.0)
+    lab.gce.policies.slow = 1
     cloud = lab.cloud(fabric="fast")
     with pytest.raises(UnknownOutcome, match="still being made"):
         cloud.launch(request("spotd-j1", **GANG))
