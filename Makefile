@@ -14,7 +14,7 @@ AZURITE := $(VENV)/azurite/.ready
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-clouds test sim lint format bench requirements soak soak-e2e soak-sim chaos fuzz audit mutants clean lock
+.PHONY: help demo demo-clouds test sim lint format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
 
 help: ## what there is to make
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -71,15 +71,17 @@ bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python -m bench.takeover --json bench/out/takeover.json
 	$(BIN)/python -m bench.imports --json bench/out/imports.json
 
-soak: soak-e2e soak-sim ## kill everything 20 times each, live long, upgrade under 20 jobs, more examples, thousands of disasters; resumable
+soak: soak-e2e soak-saves soak-sim ## kill everything 20 times each, live long, upgrade under 20 jobs, more examples, thousands of disasters; resumable
 
 soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json
 	$(BIN)/python -m tests.e2e.growth --json bench/out/growth.json
 	SPOTD_UPGRADE_JOBS=20 $(BIN)/pytest tests/spotd/test_versions.py
 	SPOTD_LIBRARIES=all $(BIN)/pytest tests/trainer/hook
-	SPOTD_KILLS=1000 $(BIN)/pytest tests/trainer/saver/test_process.py
 	SPOTD_EXAMPLES=50 $(BIN)/pytest --timeout 3600 $$(grep -rl 'import examples' tests --include='test_*.py')
+
+soak-saves: $(READY) ## the saver's part alone: killed 1,000 times, and its faults (docs/saver-faults.md)
+	SPOTD_KILLS=1000 $(BIN)/pytest --timeout 3600 tests/trainer/saver
 
 MINUTES ?= 30
 chaos: $(READY) ## two daemons on real machines of namespaces, everything struck, as root: MINUTES=30

@@ -12,7 +12,7 @@ from spotd.cli.client import JOB, Client, connect, job_path
 from spotd.cli.formats import Format
 from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import size, span
-from spotd.errors import UserError
+from spotd.errors import ExitCode, UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
 
@@ -182,6 +182,56 @@ def export(
     progress.end()
     text = f"step {data['step']}: {data['tensors']} tensors, {size(data['bytes'])} in {out}"
     emit(data, output, lambda: say(text), "out")
+
+
+@app.command("import")
+def import_(
+    ctx: typer.Context,
+    folder: Path = typer.Argument(None, metavar="[FOLDER]", help="Or a file of safetensors."),
+    job: str = typer.Option("", metavar="JOB", help="Instead: what this job has saved."),
+    step: str = typer.Option("", metavar="STEP", help="Of it, or a pin. Default: the newest."),
+    only: str = typer.Option(
+        "", metavar="PREFIX", help="Tensors whose names begin so, named without it."
+    ),
+    store: str = typer.Option(
+        "", metavar="URL", help="Default: the one that spotd is set up with."
+    ),
+    output: Output = output_option(),
+) -> None:
+    """Have a new job begin with weights from elsewhere, or where another job is.
+
+    FOLDER is a model as Hugging Face keeps it (safetensors), a folder of torch's DCP, or what
+    `ckpt export` made: weights, with which training begins at step 0; all of a checkpoint, with
+    optimizer and step, where it was exported whole. Nothing is unpickled. It becomes the first
+    checkpoint of a job, verified as any other; the store must be that of the job file.
+
+    \b
+    Example:
+      spotctl ckpt import Llama-3.2-1B
+      spotctl ckpt import --job gpt --step best
+    """
+    from spotd.cli.imported import import_folder, import_job
+
+    if (folder is None) == (not job) or (step and not job) or (only and job):
+        text = "name a FOLDER, with --only or without; or a --job, with --step or without"
+        raise UserError(text, "spotctl ckpt import --help", ExitCode.USAGE)
+    progress = _Progress("imported")
+    with connect(ctx) as client:
+        if job:
+            data = import_job(client, job, step, store, progress.show)
+        else:
+            data = import_folder(client, folder, only, store, progress.show)
+    progress.end()
+    emit(data, output, lambda: _print_imported(data), "id")
+
+
+def _print_imported(data: dict[str, Any]) -> None:
+    what = "weights alone" if data["weights_only"] else f"all of step {data['step']}"
+    say(f"{what}: {data['tensors']} tensors, {size(data['bytes'])} in {data['store']}")
+    if data["left_out"]:
+        names = ", ".join(data["left_out"][:5])
+        say(f"left out, for they are no tensors: {len(data['left_out'])} ({names})")
+    say(f"a job begins with them: spotctl run FILE --continue {data['id']}")
 
 
 @app.command()

@@ -97,6 +97,11 @@ class Client:
         status, data = self._request("PUT", path, file, headers, _UPLOAD_TIMEOUT_S)
         self._check(status, data)
 
+    def put(self, path: str, data: bytes) -> dict[str, Any]:
+        """PUT bytes."""
+        headers = {"Content-Length": str(len(data))}
+        return self._check(*self._request("PUT", path, data, headers, _UPLOAD_TIMEOUT_S))
+
     def patiently(self, request: Callable[[], dict[str, Any]], patience_s: float) -> dict[str, Any]:
         """`request()`, again and again while the daemon or its database is away (a restart), for
         `patience_s`. Only for requests that may be repeated."""

@@ -101,6 +101,8 @@ def _finish(part: Path, kind: Format, listed: dict[str, Any], spread: Spread) ->
     count = sum(len(file.tensors) for file in spread.files)
     size = sum(file.size for file in spread.files)
     note = {"job": listed["job"], "job_id": listed["id"], **asdict(ref), "format": kind.value}
+    names = {one.name for file in spread.files for one in file.tensors}
+    note["complete"] = names == {tensor.name for tensor in manifest.tensors}
     more = {"created_at_us": manifest.created_at_us, "state": dict(manifest.state)}
     _write_json(part / NOTE, {**note, "tensors": count, "bytes": size, **more})
     return {

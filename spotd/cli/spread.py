@@ -92,11 +92,11 @@ def chosen(manifest: Manifest, prefix: str) -> list[Named]:
         text = f"no tensor of step {manifest.step}{begin}"
         raise UserError(text, f"give --only another beginning; there are {names} and others")
     for one in found:
-        _check(manifest, one)
+        check_layout(manifest, one)
     return sorted(found, key=lambda one: -DTYPES[one.tensor.dtype][0])
 
 
-def _check(manifest: Manifest, one: Named) -> None:
+def check_layout(manifest: Manifest, one: Named) -> None:
     """Raises UserError for a type that no such file has, DamagedError for a layout that is none."""
     tensor = one.tensor
     if tensor.dtype not in DTYPES:

@@ -28,6 +28,7 @@ from spotd.serve import (
     explain,
     health,
     images,
+    imports,
     jobs,
     kept,
     logs,
@@ -105,6 +106,8 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("POST", "/v1/jobs/{job}/checkpoints/pin", checkpoints.pin_checkpoint),
     ("POST", "/v1/jobs/{job}/checkpoints/unpin", checkpoints.unpin_checkpoint),
     ("POST", "/v1/jobs/{job}/checkpoints/rm", checkpoints.remove_checkpoint),
+    ("POST", "/v1/imports", imports.begin_import),
+    ("POST", "/v1/imports/{name}", imports.commit_import),
     ("GET", "/v1/jobs/{job}/ssh", access.ssh_address),
     ("POST", "/v1/jobs/{job}/ssh", access.ssh_access),
     ("POST", "/v1/jobs/{job}/cancel", jobs.cancel_job),
@@ -123,6 +126,7 @@ BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("HEAD", "/v1/packages/{digest}", packages.has_package),
     ("GET", "/v1/packages/{digest}", packages.has_package),
     ("PUT", "/v1/packages/{digest}", packages.receive_package),
+    ("PUT", "/v1/imports/{name}/shard", imports.receive_shard),
 )
 
 
@@ -134,6 +138,7 @@ def make_app(backing: Backing, authority: Authority) -> Starlette:
         Route("/v1/db/backup", _backup(backing), methods=["GET"]),
         Route("/v1/jobs/{job}/checkpoints/data", _pull(backing), methods=["GET"]),
         Route("/v1/packages/{digest}", _package(backing), methods=["HEAD", "GET", "PUT"]),
+        Route("/v1/imports/{name}/shard", _shard(backing), methods=["PUT"]),
         Route("/v1/openapi.json", _description, methods=["GET"]),
     ]
     guard = Middleware(Guard, backing, authority, routes, _failed)
@@ -196,6 +201,18 @@ def _package(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
         if not await run_in_threadpool(packages.has_package, backing.objects, digest):
             raise not_found(f"package {digest[:12]} was not uploaded", "PUT it")
         return _answer({"kind": "Package", "digest": digest, "new": False})
+
+    return endpoint
+
+
+def _shard(backing: Backing) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        name, query = request.path_params["name"], dict(request.query_params)
+        try:
+            shard = await imports.receive_shard(backing, name, query, request.stream())
+        except ClientDisconnect:
+            raise bad_input("the upload was cut off", "run it again") from None
+        return _answer({"kind": "Shard", "key": shard.key, "size": shard.size})
 
     return endpoint
 

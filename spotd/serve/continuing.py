@@ -14,6 +14,7 @@ from providers.stores.base import NotFoundError, ObjectStore, StoreDeniedError
 from providers.stores.base import StoreError as ObjectsError
 from spotd import wire
 from spotd.act.heads import read_head
+from spotd.act.imports import is_imported
 from spotd.model import CheckpointSpec, Event, HeadSeen, Job
 from spotd.serve.call import Call, bad_input, conflict, not_found
 
@@ -81,10 +82,11 @@ def _jobs_in(objects: ObjectStore) -> Iterator[str]:
 
 def put_on_record(call: Call, job: Job, head: HeadSeen) -> list[str]:
     """Its first event; and what the user has to know of machines that it still has."""
-    text = (
-        f"goes on from step {head.step}, which generation {head.generation} of a lost database "
-        f"left in {job.spec.checkpoint.store}, as {call.actor or 'somebody'} asked"
-    )
+    where = f"in {job.spec.checkpoint.store}, as {call.actor or 'somebody'} asked"
+    text = f"goes on from step {head.step}, which generation {head.generation} of a lost database "
+    text += f"left {where}"
+    if is_imported(head.manifest):
+        text = f"begins with what was imported as step {head.step} {where}"
     call.backing.store.add_event(job.id, Event(kind="continued", text=text), call.now_us)
     held = [item.instance for item in call.backing.held()]
     ids = ", ".join(one.instance_id for one in held if one.tags.get("spotd-job") == job.id)

@@ -66,6 +66,11 @@ QUERY: dict[str, dict[str, Schema]] = {
         "name": {**_TEXT, "description": "A step or a pin; the newest where it is empty"},
         "first": {**_NUMBER, "description": "The first shard that is wanted"},
     },
+    "PUT /v1/imports/{name}/shard": {
+        "store": _TEXT,
+        **dict.fromkeys(("step", "stream", "number", "size"), _NUMBER),
+        "digests": {**_TEXT, "description": "XXH3 (128 bits, hex) of each 16 MiB, by commas"},
+    },
     "GET /v1/jobs/{job}/ssh": {"rank": _NUMBER},
     "GET /v1/policy/{cloud}": {
         "types": {**_TEXT, "description": "Types of instances, with commas between (AWS)"},
@@ -99,6 +104,8 @@ BODY: dict[str, dict[str, Schema]] = {
         "name": _TEXT,
         "last": {"type": "boolean", "description": "Also the newest of a job that has ended"},
     },
+    "POST /v1/imports": {"store": {**_TEXT, "description": "Its URL; the configured one"}},
+    "POST /v1/imports/{name}": {"store": _TEXT, "manifest": {"type": "object"}},
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
     "POST /v1/alerts/test": {"route": _TEXT},
     "POST /v1/secrets/{name}": {"value": _TEXT},
@@ -123,7 +130,7 @@ BODY: dict[str, dict[str, Schema]] = {
 }
 _BYTES: Schema = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _SENDS_BYTES = ("GET /v1/db/backup", "GET /v1/jobs/{job}/checkpoints/data")
-_TAKES_BYTES = ("PUT /v1/packages/{digest}",)
+_TAKES_BYTES = ("PUT /v1/packages/{digest}", "PUT /v1/imports/{name}/shard")
 _REFUSAL: Schema = {
     "type": "object",
     "required": ["error"],

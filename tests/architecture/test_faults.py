@@ -70,3 +70,11 @@ def test_a_simulated_fault_stands_for_the_classes_whose_rows_name_it() -> None:
     for number, _fault, _does, shown in ROWS:
         for name in re.findall(r"`sim:(\w+)`", shown):
             assert int(number) in FAULTS[name].numbers, f"{name} in the row of {number}"
+
+
+def test_the_page_of_the_savers_faults_names_tests_that_exist() -> None:
+    page = (TESTS.parent / "docs" / "saver-faults.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([^`]+\.py)::(\w+)`", page)
+    assert len(named) == page.count(".py::") > 0
+    for path, test in named:
+        assert test in _tests_in(TESTS / "trainer" / path)

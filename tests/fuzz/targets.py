@@ -48,7 +48,7 @@ from spotd.spec import CheckpointDefaults, SpecError, load
 from spotd.store import codec
 from spotd.store.base import JournalBatch
 from spotd.store.sql import SqlStore
-from tests.fuzz import BREAK, box, node
+from tests.fuzz import BREAK, box, foreign, node
 from tests.rigs.memory import MEMORY
 from tests.spotd.decide import build
 from tests.spotd.serve.rig import Rig, story
@@ -321,6 +321,8 @@ TARGETS: dict[str, Target] = {
     "backup": box.restore_backup,
     "slack": box.send_alert,
     "archive": node.unpack,
+    "safetensors": foreign.read_safetensors,
+    "dcp": foreign.read_folder,
     "kernel": node.read_kernel,
     "gpus": node.read_gpus,
     "reaper": node.read_reaper,

@@ -168,7 +168,8 @@ class SimCloud:
         self._remembered: dict[str, Rented] = {}  # that a listing may show, ended or not
         self.calls: list[tuple[int, str, str]] = []  # (when, verb, token or id): every mutation
         self.out = False  # the whole cloud answers nothing
-        self.unanswered = False  # the last listing that a daemon asked for
+        self.unanswered: set[str] = set()  # whose last listing was
+        self.unquoted = False  # the last time that a daemon asked what is on sale
         self.rejects_credentials = False
         self._hear_created: list[Callable[[Rented], None]] = []
         self.strangers: dict[str, Instance] = {}  # of another deployment, and yet listed

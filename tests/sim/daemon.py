@@ -120,7 +120,12 @@ class CloudClient:
         self._net = net
 
     def offers(self, request: OfferRequest) -> Sequence[Offer]:
-        return self._call("offers", self._cloud.offers)
+        shown: Sequence[Offer] | None = None
+        try:
+            shown = self._call("offers", self._cloud.offers)
+        finally:
+            self._cloud.unquoted = shown is None
+        return shown
 
     def launch(self, request: LaunchRequest) -> Launched | Pending:
         return self._call("launch", lambda: self._cloud.launch(request))
@@ -133,8 +138,9 @@ class CloudClient:
         try:
             shown = self._call("list", self._cloud.list)
         finally:
-            if self._who == "daemon":
-                self._cloud.unanswered = shown is None
+            (self._cloud.unanswered.add if shown is None else self._cloud.unanswered.discard)(
+                self._who
+            )
         return shown
 
     def notices(self) -> Sequence[Notice]:

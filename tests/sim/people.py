@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from spotd.act.alerts import Alert, RouteError
 from spotd.model import Severity
+from spotd.store.transaction import COALESCE_S
 from tests.sim.faults import Faults
 from tests.sim.kernel import EPOCH_US, Kernel
 
@@ -20,7 +21,9 @@ class People:
     paced = True
 
     def __init__(self, kernel: Kernel, faults: Faults) -> None:
-        self.told: dict[tuple[str, str], int] = {}  # (job, kind of event) -> when last, us
+        self.told: dict[
+            tuple[str, str], int
+        ] = {}  # (job, kind of event) -> of what happened up to when, us
         self.messages: Counter[int] = Counter()  # by hour
         self._kernel = kernel
         self._faults = faults
@@ -36,6 +39,9 @@ class People:
         self.messages[(now_us - EPOCH_US) // 3_600_000_000] += 1
         for alert in alerts:
             row = alert.row
-            self.told[row.job_id, row.event.kind] = now_us
+            what = (row.job_id, row.event.kind)
+            # Our clock may have been ahead when it happened, and its repeats came later.
+            last_us = row.at_us + (int(COALESCE_S * 1e6) if row.repeats > 1 else 0)
+            self.told[what] = max(self.told.get(what, 0), now_us, last_us)
         if self._faults.strikes("chat_reply_lost"):
             raise RouteError("no answer")

@@ -6,14 +6,18 @@ import inspect
 import re
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import tests.sim.oracles
 from providers.base import CapacityType, LaunchRequest
-from spotd.model import CheckpointSpec, LeaveReason
+from spotd.act.alerts import Alert
+from spotd.model import CheckpointSpec, Event, LeaveReason, Severity
 from spotd.states import NodeState
 from spotd.store.listing import ABSENT_S
+from spotd.store.shapes import AlertRow, EventRow
 from tests.sim.cloud import TYPE, Rented
 from tests.sim.faults import Faults
 from tests.sim.kernel import Kernel
@@ -27,6 +31,8 @@ from tests.sim.users import ANYWHERE
 from tests.sim.world import BUCKET, SimWorld
 from tests.sim.zoo import BUGS
 from tests.spotd.store.build import new_node
+from trainer.agent.deadman import SLACK_SHARE
+from trainer.agent.drain import Policy
 
 # Of facts about reliability, but T1, which is a test of whole runs, and C2, which is a rule of the
 # training engine (see `tests.sim.oracles`).
@@ -233,7 +239,84 @@ def test_from_a_listing_that_goes_unanswered_to_the_next_nobody_knows_of_a_machi
     monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
     rented = _created(world, job_id, 0)
     monkeypatch.setattr(oracles.waste, "everybody_up", lambda _rented: True)
-    world.clouds[rented.provider].unanswered = unanswered
+    world.clouds[rented.provider].unanswered = {"daemon"} if unanswered else {"reaper"}
     leak = pytest.raises(ViolationError, match=r"L1 .* has belonged to nobody")
     with nullcontext() if unanswered else leak:
         oracles.waste._count({}, "L1", LEAK_S, rented, LEAK_S + 1)
+
+
+@pytest.mark.parametrize("unanswered", [True, False])
+def test_a_reaper_ends_what_it_was_shown(
+    world: SimWorld,
+    oracles: Oracles,
+    job_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    unanswered: bool,
+) -> None:
+    monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
+    rented = _created(world, job_id, 0)
+    world.kernel.run(rented.created_us + int(world.timing.unattended_s * 1e6))
+    world.deserted_us = rented.created_us
+    world.clouds[rented.provider].unanswered = {"reaper"} if unanswered else {"daemon"}
+    long = pytest.raises(ViolationError, match=r"L1 .* lives on for 86400 s more")
+    with nullcontext() if unanswered else long:
+        oracles.desertion._judge_age(rented, 86_400.0)
+
+
+@pytest.mark.parametrize(("save_s", "found"), [(60.0, False), (5.0, True)])
+def test_a_dead_man_leaves_a_slow_program_the_time_it_saves_in(
+    world: SimWorld,
+    oracles: Oracles,
+    job_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    save_s: float,
+    found: bool,
+) -> None:
+    """At 140 s before the end of its time: that is late enough for saves of 60 s alone."""
+    monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
+    rented = _created(world, job_id, 0)
+    policy = Policy("spotd", 0.0, save_s=save_s, step_s=10.0)
+    trainer = SimpleNamespace(ended=False, policy=lambda: policy)
+    left_s = (1 - SLACK_SHARE) * world.timing.unattended_s - 140
+    world.kernel.run(rented.created_us + int(left_s * 1e6))
+    world.machines[rented.id].agent = cast("Any", SimpleNamespace(trainer=trainer))
+    early = pytest.raises(ViolationError, match=r"D1 .* its dead-man stops it 20 s too early")
+    with early if found else nullcontext():
+        oracles.desertion._judge_early(rented, "its dead-man stops it")
+
+
+@pytest.mark.parametrize("late_us", [0, 1])
+def test_a_person_who_was_told_was_told_whatever_the_clock_said(
+    world: SimWorld, oracles: Oracles, monkeypatch: pytest.MonkeyPatch, late_us: int
+) -> None:
+    """The clock of the box was ahead when it happened, and is right when it is told."""
+    event = Event("notice", "going", severity=Severity.WARNING, alert=True)
+    at_us = world.kernel.now_us + 3_000_000
+    happened = EventRow(1, at_us + late_us, "job", event)
+    monkeypatch.setattr(world.store, "events", lambda *_: [happened])
+    monkeypatch.setattr(world.kernel, "sleep", lambda _seconds: None)
+    world.people.send([Alert(AlertRow(1, "chat", at_us, "job", "job", event, 1, 0))])
+    nobody = pytest.raises(ViolationError, match=r"A1 .* nobody was told of notice of job")
+    with nobody if late_us else nullcontext():
+        oracles.record._judge_alerts()
+
+
+@pytest.mark.parametrize("unquoted", [True, False])
+def test_what_a_cloud_does_not_tell_of_its_prices_nobody_knows(
+    world: SimWorld,
+    oracles: Oracles,
+    job_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    unquoted: bool,
+) -> None:
+    monkeypatch.setattr(world, "node_of", lambda _token: new_node(job_id))
+    rented = _created(world, job_id, 0)
+    cloud, [(since_us, price)] = world.clouds[rented.provider], rented.prices
+    oracles.money.look(0.0)
+    cloud.unquoted = unquoted
+    rented.prices.append((since_us, 3 * price))
+    world.kernel.run(since_us + 1_800_000_000)
+    until_us = world.kernel.now_us
+    assert oracles.money.spent_microusd(job_id, until_us) == 3 * price // 2
+    known = price / 2 if unquoted else 3 * price / 2
+    assert oracles.money.known_microusd(job_id, until_us) == pytest.approx(known, rel=0.01)

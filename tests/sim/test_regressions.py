@@ -69,6 +69,16 @@ ALONE = [
     # The simulator's own: of five listings after a terminate that a cloud ignored, three went
     # unanswered; its judge counted the time until the next one in full.
     Case(8459, "zombies"),
+    # The simulator's own: a machine stood still while its program saved, so that a save took a
+    # minute; its dead-man left the program the time for another one.
+    Case(11483, "deserted"),
+    # The simulator's own: a cloud refused our credentials for an hour and raised its price; its
+    # judge counted that as money that was known to be spent.
+    Case(13709),
+    # The simulator's own: a clock was ahead when a notice came, and right when it was told.
+    Case(14446, "two"),
+    # The simulator's own: three of the reaper's listings of four went unanswered.
+    Case(17082, "deserted"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from tests.sim.batch import Sum, play
 from tests.sim.oracles import Violation
 from tests.sim.run import Result
 from tests.sim.soak import Total, case_of, main
+from tests.sim.test_regressions import ALONE
 
 HOURS = 0.5
 LIMIT_S = 500.0
@@ -117,3 +119,17 @@ def _wait(ready: Any) -> None:
     while not ready():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
+
+
+def test_the_page_says_what_the_soak_found() -> None:
+    """Its figures are those of docs/soak.json; each violation has its row, and its regression."""
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "soak.md").read_text()
+    kept = json.loads((docs / "soak.json").read_text())
+    assert f"| {kept['seeds']:,}; {kept['simulated_hours']:,.0f} (" in page
+    said = set(re.findall(r"\d[\d,]*", page))
+    counts = {name: f"{count:,}" for name, count in {**kept["counts"], **kept["fired"]}.items()}
+    assert {name for name, count in counts.items() if count not in said} <= {"crashes", "events"}
+    rows = {int(seed) for seed in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert rows == {row["seed"] for row in kept["violations"]}
+    assert rows <= {case.seed for case in ALONE}

@@ -29,6 +29,7 @@ class Desk:
         self._saving: Saving | None = None
         self._asked = False
         self._requests: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+            "hello": lambda _: {},
             "join": self._join,
             "claim": self._claim,
             "resume": self._resume,

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from providers.stores.base import ObjectStore
@@ -55,6 +55,7 @@ class Outgoing:
         self._filling, self._local = filling, local
         self._on_local, self._on_put = on_local, on_put
         self._begun_s = time.perf_counter()
+        self._moved_s = time.monotonic()  # when the disk last took a chunk
         self._digests = Digests(size)
         self._put: set[int] = set()
         self._threads = [threading.Thread(target=self._digest, name="digest", daemon=True)]
@@ -107,10 +108,20 @@ class Outgoing:
         """Tell the first rank of it, by the bucket. Raises StoreError."""
         store.put(part_key(self.label.folder, self.rank), self.part().to_bytes())
 
-    def join(self) -> None:
-        """Wait until nobody reads the memory any more."""
-        for thread in self._threads:
-            thread.join()
+    def join(self, still_s: float) -> bool:
+        """Wait until nobody reads the memory any more; False when the local disk has taken nothing
+        for `still_s`, and holds on to it."""
+        while not self.ended():
+            left_s = self._moved_s + still_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            for thread in self._threads:
+                thread.join(min(left_s, still_s / len(self._threads)))
+        return True
+
+    def ended(self) -> bool:
+        """Whether nobody reads the memory any more."""
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _put_shard(self, store: ObjectStore, number: int, start: int, end: int) -> None:
         store.put(shard_key(self.label.folder, self.rank, number), self._filling.view[start:end])
@@ -123,12 +134,16 @@ class Outgoing:
     def _stream(self) -> Stream:
         return describe(self.label.folder, self.rank, self.size, self._digests)
 
+    def _filled(self) -> int:
+        self._moved_s = time.monotonic()  # it is asked before each chunk
+        return self._filling.filled()
+
     def _keep(self) -> None:
         label, local = self.label, self._local
         assert local is not None  # noqa: S101 - the thread is there only with one
         name = name_of(label.folder, self.rank)
         try:
-            local.write(name, self._filling, self.size, time.sleep)
+            local.write(name, replace(self._filling, filled=self._filled), self.size, time.sleep)
             local.commit(name, self.part().to_bytes())
         except AbandonedError:
             local.drop(name)

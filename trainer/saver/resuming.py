@@ -12,6 +12,7 @@ from spotd.wire import CHECKPOINT_SKIPPED, Head, HeadRef, Manifest
 from trainer.saver.reading import CorruptError, read_manifest
 
 READ_ATTEMPTS = 3
+IMPORTED = "imported"  # in the state of what has weights alone, as `spotctl ckpt import` makes it
 T = TypeVar("T")
 
 
@@ -87,7 +88,10 @@ class Chain:
 
 
 def check_config(manifest: Manifest, config: Mapping[str, Any]) -> None:
-    """Raise MismatchError if the checkpoint was made with another configuration than `config`."""
+    """Raise MismatchError if the checkpoint was made with another configuration than `config`; of
+    imported weights none is known."""
+    if IMPORTED in manifest.state:
+        return
     made_with = manifest.state.get("config", {})
     for name in sorted(made_with.keys() | config.keys()):
         before, now = made_with.get(name), config.get(name)

@@ -27,6 +27,7 @@ FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
 LOOK_S = 0.05  # whether a newer snapshot is wholly staged, of which nobody tells us
 GATHER_POLL_S = 0.2
+STILL_S = 60.0  # a local disk that takes no chunk for so long hangs
 GATHER_S = 900.0  # a rank that has not put its part by then is gone, or its machine is
 
 
@@ -45,6 +46,7 @@ class Saving:
         self._changed = threading.Condition()
         self._waiting: Snapshot | None = None
         self._writing: Snapshot | None = None
+        self._stuck: list[Snapshot] = []  # the local disk hangs over it, and has its memory
         self._closed = self._untidy = False
         self._told = Told()
         self.fenced: FencedError | None = None
@@ -167,7 +169,9 @@ class Saving:
 
     def _free_slots(self, rank: int) -> list[int]:
         member = self._ranks[rank]
-        taken = {s.slots.get(rank) for s in (self._writing, self._waiting) if s is not None}
+        self._stuck = [snapshot for snapshot in self._stuck if not _ended(snapshot)]
+        busy = [s for s in (self._writing, self._waiting, *self._stuck) if s is not None]
+        taken = {snapshot.slots.get(rank) for snapshot in busy}
         return [slot for slot in range(member.arena.slots) if slot not in taken]
 
     def _is_staged(self, snapshot: Snapshot, rank: int) -> bool:
@@ -236,9 +240,12 @@ class Saving:
             self._untidy = self._duties.fence is not None
         # Its memory is free when nobody reads it any more, and not before.
         snapshot.abandoned = True
-        for outgoing in snapshot.outgoing.values():
-            outgoing.join()
+        still = [one for one in snapshot.outgoing.values() if not one.join(STILL_S)]
+        if still:
+            self._say_local(snapshot, f"it has taken nothing for {STILL_S:g} s; we go on without")
         with self._changed:
+            if still:
+                self._stuck.append(snapshot)
             self._writing = None
             self._tell(since_us=0, done_ppm=0)
             self._changed.notify_all()
@@ -315,8 +322,7 @@ class Saving:
         def told(local_s: float, trouble: str) -> None:
             snapshot.local_s = max(snapshot.local_s, local_s)
             if trouble:
-                text = f"local disk: {trouble}"
-                self._report(CHECKPOINT_FAILED, {"step": snapshot.label.step, "error": text})
+                self._say_local(snapshot, trouble)
 
         filling = Filling(
             member.arena.padded(slot),
@@ -329,10 +335,14 @@ class Saving:
             member.arena.size,
             member.pieces,
             filling,
-            self._duties.local,
+            None if self._stuck else self._duties.local,
             told,
             lambda: self._note_put(snapshot),
         )
+
+    def _say_local(self, snapshot: Snapshot, trouble: str) -> None:
+        text = f"local disk: {trouble}"
+        self._report(CHECKPOINT_FAILED, {"step": snapshot.label.step, "error": text})
 
     def _note_put(self, snapshot: Snapshot) -> None:
         all_of_it = snapshot.outgoing.values()
@@ -374,3 +384,7 @@ class Saving:
         except Exception as error:  # noqa: BLE001 - housekeeping may not end training either
             text = f"read-back: {type(error).__name__}: {error}"
             self._report(CHECKPOINT_FAILED, {"step": max(self.committed_step, 0), "error": text})
+
+
+def _ended(snapshot: Snapshot) -> bool:
+    return all(outgoing.ended() for outgoing in snapshot.outgoing.values())

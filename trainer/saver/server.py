@@ -3,6 +3,7 @@ what they stage, and fetch what they resume from. JSON lines, one answer each; t
 descriptor travels beside the answer to `join`.
 
     {"join": {"rank", "ranks", "world_size", "size", "slots", "pieces"}}  -> {} and the memory
+    {"hello": {}}                                   -> {}
     {"claim": {"claim", "left_s", "wait_s"}}        -> {"waiting"}, or with HEAD ours {"final"}
     {"resume": {"config", "back", "most_step"}}     -> {"found": {"ref", "state", ...} or null}
     {"skip": {"why", "config"}}                     -> the one before, as of "resume"

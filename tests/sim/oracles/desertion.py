@@ -20,7 +20,7 @@ ATTENDED_S = 2 * Schedule.expiry_s + 60.0
 LATE_S = 300.0  # for the reaper to ask once more, and for the cloud to end it
 ASKED_S = 2 * ROUND_S  # for each terminate that the cloud took and did not follow
 UNWANTED_S = 120.0  # a renewal may be on its way when its machine is given up
-SAVE_S = 120.0  # before its end, for a program to save and release
+SAVE_S = 120.0  # before its end, for a program to save and release: more where saves took longer
 
 
 class DesertionOracle(Oracle):
@@ -68,9 +68,12 @@ class DesertionOracle(Oracle):
 
     def _judge_age(self, rented: Rented, passed_s: float) -> None:
         """Nobody outlives `limits.unattended_h` without a control box by more than the reaper's
-        grace. Only time counts in which the cloud would have listened."""
+        grace. Only time counts in which the cloud would have listened, and had told it what is
+        there."""
         deserted_us, now_us = self.world.deserted_us, self.world.kernel.now_us
         if not deserted_us or now_us < deserted_us + self._time_s() * S:
+            return
+        if "reaper" in self.world.clouds[rented.provider].unanswered:
             return
         self._overdue_s[rented.id] += int(passed_s)
         most_s = SKEW_S + 2 * ROUND_S + LATE_S + rented.ignored * ASKED_S
@@ -111,7 +114,8 @@ class DesertionOracle(Oracle):
         attended_us = self._attended_us.get(rented.id, 0)
         shares = 1 - RENEW_SHARE - SLACK_SHARE if attended_us else 1 - SLACK_SHARE
         from_us = (attended_us - ATTENDED_S * S) if attended_us else rented.created_us
-        early_s = shares * self._time_s() - SAVE_S - (self.world.kernel.now_us - from_us) / S
+        save_s = max(SAVE_S, trainer.policy().wanted_s)
+        early_s = shares * self._time_s() - save_s - (self.world.kernel.now_us - from_us) / S
         if early_s > 0:
             self.fail("D1", f"{rented.id} trains, and {what} {early_s:.0f} s too early")
 

@@ -14,12 +14,15 @@ from tests.sim.world import SimWorld
 OVER_S = 600.0
 IGNORED_S = 2 * SCHEDULE.survey_s  # for each terminate that the cloud took and did not follow
 LATE_SHARE = 0.02  # prices are asked for now and then: what they did since is not known yet
+HOUR_S = 3600.0
 
 
 class MoneyOracle(Oracle):
     def __init__(self, world: SimWorld) -> None:
         super().__init__(world)
         self._over_s: Counter[str] = Counter()
+        self._quoted: dict[str, int] = {}  # what a machine cost when its cloud last told, an hour
+        self._untold: Counter[str] = Counter()  # by job: what rose while its cloud did not
         for cloud in world.clouds.values():
             cloud.hear_created(self._created)
 
@@ -32,13 +35,26 @@ class MoneyOracle(Oracle):
             if rented.job_id == job_id
         )
 
+    def known_microusd(self, job_id: str, until_us: int) -> int:
+        """Without what nobody could know: a cloud that does not tell its prices raised them."""
+        return self.spent_microusd(job_id, until_us) - self._untold[job_id]
+
     def look(self, passed_s: float) -> None:
         for cloud in self.world.clouds.values():
             for rented in cloud.alive():
+                self._count_untold(rented, cloud.unquoted, passed_s)
                 limit = self.world.spec(rented.job_id).max_cost_microusd
                 now_us = self.world.kernel.now_us
-                if limit and self.spent_microusd(rented.job_id, now_us) > limit:
+                if limit and self.known_microusd(rented.job_id, now_us) > limit:
                     self._count(rented, passed_s)
+
+    def _count_untold(self, rented: Rented, unquoted: bool, passed_s: float) -> None:
+        price = rented.prices[-1][1]
+        if not unquoted:
+            self._quoted[rented.id] = price
+            return
+        risen = max(0, price - self._quoted.setdefault(rented.id, price))
+        self._untold[rented.job_id] += int(risen * passed_s / HOUR_S)
 
     def _count(self, rented: Rented, passed_s: float) -> None:
         machine = self.world.machines[rented.id]
@@ -53,5 +69,5 @@ class MoneyOracle(Oracle):
         limit = self.world.spec(rented.job_id).max_cost_microusd
         if node is None or not limit:
             return
-        if self.spent_microusd(rented.job_id, node.requested_at_us) >= limit * (1 + LATE_SHARE):
+        if self.known_microusd(rented.job_id, node.requested_at_us) >= limit * (1 + LATE_SHARE):
             self.fail("B1", f"{node.id} was asked for when all its job may cost was spent")

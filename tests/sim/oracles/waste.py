@@ -74,7 +74,10 @@ class WasteOracle(Oracle):
         self, ages: dict[str, float], invariant: str, most_s: float, rented: Rented, passed_s: float
     ) -> None:
         # From a listing that went unanswered to the next one nobody can know of the machine.
-        if not self.everybody_up(rented) or self.world.clouds[rented.provider].unanswered:
+        if (
+            not self.everybody_up(rented)
+            or "daemon" in self.world.clouds[rented.provider].unanswered
+        ):
             return
         age_s = ages[rented.id] = ages.get(rented.id, 0.0) + passed_s
         if age_s > most_s + rented.ignored * IGNORED_S:

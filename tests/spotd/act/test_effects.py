@@ -26,6 +26,7 @@ from providers.base import (
     UnpreparedError,
 )
 from providers.egress import first_prices
+from providers.storage import storage_prices
 from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.effects import call, effects_of, launch_request
@@ -496,13 +497,17 @@ def test_the_ranks_of_a_gang_hear_the_addresses_that_their_cloud_told(stage: Sta
     assert [start["node_ips"] for start in starts] == [tuple(told)] * 2
 
 
-def test_a_job_that_chooses_its_own_pauses_hears_how_long_machines_live(stage: Stage) -> None:
-    """Of a cloud other than the store's, also what a GB to it costs, in time of the machine."""
+@pytest.mark.parametrize("options", [{"endpoint": "https://elsewhere"}, {}])
+def test_a_job_that_chooses_its_own_pauses_hears_how_long_machines_live(
+    stage: Stage, options: Mapping[str, str]
+) -> None:
+    """Of a cloud other than the store's, also what a GB to it costs, in time of the machine; of a
+    store whose prices are known, what a write does."""
     starts: list[Mapping[str, object]] = []
     stage.world = replace(
         stage.world,
         link=Listening(stage.link, starts),  # type: ignore[arg-type]
-        store_options=lambda _url: {"endpoint": "https://elsewhere"},
+        store_options=lambda _url: dict(options),
     )
     stage.goal = None
     auto = CheckpointSpec("s3://b/x", "spotd", auto=True)
@@ -513,6 +518,9 @@ def test_a_job_that_chooses_its_own_pauses_hears_how_long_machines_live(stage: S
     told = {start["job_name"]: start for start in starts}
     assert told["j1"]["auto"] is True
     assert told["j1"]["mtbf_s"] == pytest.approx(prior_h(offer) * 3600, rel=0.02)
-    gb = first_prices().get(offer.cloud, 0) / (offer.price_microusd_per_h / 3600)
+    second_microusd = offer.price_microusd_per_h / 3600
+    gb = first_prices().get(offer.cloud, 0) / second_microusd
     assert told["j1"]["gb_costs_s"] == pytest.approx(gb)
+    put = 0.0 if options else storage_prices()["aws"].microusd_per_1000_writes / 1000
+    assert told["j1"]["put_costs_s"] == pytest.approx(put / second_microusd)
     assert (told["j2"]["auto"], told["j2"]["mtbf_s"]) == (False, 0.0)

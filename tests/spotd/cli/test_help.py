@@ -114,6 +114,10 @@ def test_the_examples_run(
     monkeypatch.setenv("HF_TOKEN", "x")
     monkeypatch.chdir(folder)
     (folder / "examples").symlink_to(EXAMPLES)
+    weight = b'{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    (folder / "Llama-3.2-1B").mkdir()
+    model = folder / "Llama-3.2-1B" / "model.safetensors"
+    model.write_bytes(len(weight).to_bytes(8, "little") + weight + b"1")
     job_id = story(rig)
     rig.address(rig.store.job_nodes(job_id)[-1], "127.0.0.9", 2222)
     if words[0] == "wait" or (words[0] == "run" and "-d" not in words):

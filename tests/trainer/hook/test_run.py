@@ -39,7 +39,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
     program = Program(tmp_path, EXAMPLE, ("--steps", str(STEPS), "--step-time-ms", "5"))
     first = program.start(1, agent)
     agent.wait("progress", lambda data: data["to_step"] >= 30)
-    # Long enough for a disk that everyone writes to: with less, the newest that is durable is released.
+    # Enough for a disk that all write to: with less, the newest that is durable is released.
     agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
     assert first.wait(60) == EXIT_RELEASED, program.output()
     released = agent.wait("released").data["step"]

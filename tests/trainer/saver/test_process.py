@@ -15,6 +15,7 @@ import pytest
 from providers.stores import open_store
 from spotd.wire import AgentConfig, parse_start, pin_folder
 from tests.rigs.forks import Fork, nursery
+from tests.rigs.processes import state_of
 from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, fill, kept_steps, newest_of, until
 from trainer.agent.places import Places
 from trainer.agent.prepare import build_env
@@ -241,3 +242,33 @@ def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("SPOTD_SAVER", raising=False)
     with pytest.raises(ValueError, match="SPOTD_SAVER is not set"):
         config_from_env()
+
+
+def test_a_saver_that_is_stopped_does_not_stop_training(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts and never answers. Each save says so, in bounded time, until it goes on."""
+    monkeypatch.setattr("trainer.hook.spotd_hook.line.ANSWER_S", 0.2)
+    monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 0.2)
+    assert program.checkpointer.claim("now", 0.0) is not None
+    assert program.restore() is None
+    program.save(1)
+    assert program.checkpointer.drain(20)
+    saver = program.savers[0]
+    monkeypatch.setattr(program.checkpointer, "_dial", lambda: Line(str(program.folder / "0.sock")))
+    os.kill(saver.pid, signal.SIGSTOP)
+    until(lambda: state_of(saver.pid) == "T")  # a thread on another core may answer until then
+    try:
+        program.save(2)
+        assert not program.checkpointer.drain(0.1)
+        program.save(3)
+    finally:
+        os.kill(saver.pid, signal.SIGCONT)
+    told = [data["error"] for kind, data in program.reports if kind == "checkpoint_failed"]
+    assert "no answer to begin" in told[0]
+    assert [data["step"] for _, data in program.reports][-1] == 3
+    monkeypatch.setattr("trainer.hook.spotd_hook.line.ANSWER_S", 20.0)
+    monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 20.0)
+    program.save(4)
+    assert program.checkpointer.drain(20)
+    assert program.checkpointer.committed == 4

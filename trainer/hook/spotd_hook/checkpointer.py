@@ -20,6 +20,7 @@ from .kinds import CHECKPOINT_FAILED
 from .line import CorruptError, FencedError, Line, SaverError
 from .rates import Rates
 
+REVIVE_S = 60.0  # for another saver to have HEAD; the next save tries again
 CLAIM_S = 0.2  # how long the saver looks at HEAD for us before we look whether we are to stop
 Stage = Callable[[memoryview, Callable[[int], None]], None]
 
@@ -66,8 +67,14 @@ class Checkpointer:
         """Have memory for snapshots, where it is known how they look. Raises SaverError,
         OSError."""
         if self._engine is None:
+            line = self._dial()
+            try:
+                line.check()
+            except OSError:
+                line.close()
+                raise
             self._engine = Engine(
-                self._dial(),
+                line,
                 job=self._job_id,
                 generation=self._generation,
                 name=self._make_nonce(),
@@ -132,7 +139,7 @@ class Checkpointer:
         label = {"trigger": trigger, "released": released, "final": final}
         try:
             try:
-                self.open()
+                self._reopen()
                 taken = self._opened.save(step, stage, state, **label)
             except OSError as error:
                 self._revive(error)
@@ -257,11 +264,26 @@ class Checkpointer:
         self._say(f"the saver is gone ({error}): another one is started")
         self.close()
         self._engine = None
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """As `open`; a saver that is another than before owns HEAD for us first."""
+        lost = self._engine is None and self.claimed
         self.open()
-        if not self.claimed:
+        if not lost:
             return
+        try:
+            self._reclaim()
+        except BaseException:  # it is none that could commit: the next save begins here again
+            self.close()
+            self._engine, self.claimed = None, True
+            raise
+
+    def _reclaim(self) -> None:
+        until = time.monotonic() + REVIVE_S
         while self.claim("now", 0.0) is None:
-            pass
+            if time.monotonic() >= until:
+                raise SaverError("TimeoutError", f"HEAD cannot be had within {REVIVE_S:g} s")
         if self._opened.resume(self._config, most_step=self._step) is not None:
             self._opened.resumed()
 
@@ -280,10 +302,28 @@ class Checkpointer:
             same &= one["dtype"] == piece["dtype"] and list(one["blocks"]) == [block]
         if not same:
             text = f"the checkpoint of step {found.step} holds other tensors than this model has"
-            raise SaverError("MismatchError", text)
+            raise SaverError("MismatchError", text + _differences(self._pieces, theirs))
 
     def _say(self, text: str) -> None:
         self._report(CHECKPOINT_FAILED, {"step": self._step, "error": text})
+
+
+def _differences(
+    pieces: Sequence[Mapping[str, Any]], theirs: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The first of those that it has not, has otherwise, or has beside them."""
+    ours = {piece["name"]: piece for piece in pieces}
+    missing = [name for name in ours if name not in theirs]
+    other = [
+        f"{name} is {one['dtype']} {list(one['shape'])}"
+        for name, one in theirs.items()
+        if name in ours
+        and (one["dtype"], list(one["shape"])) != (ours[name]["dtype"], list(ours[name]["shape"]))
+    ]
+    more = [name for name in theirs if name not in ours]
+    found = {"missing": missing, "otherwise": other, "beside them": more}
+    said = [f"{what}: {', '.join(names[:3])}" for what, names in found.items() if names]
+    return f" ({'; '.join(said)})" if said else ", or has them in other places"
 
 
 def pieces_of(found: Found) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .arena import Arena, Told
-from .line import Line, SaverError
+from .line import ANSWER_S, Line, SaverError
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class Engine:
         """Memory for a snapshot after `step` steps, to be filled; None when there is none now."""
         self._saves += 1
         folder = f"{self._below}/s{step:012d}-{self._name}{self._saves:x}"
-        answer = self._line.ask("begin", folder=folder, step=step, state=dict(state), **label)
+        label |= {"folder": folder, "step": step, "state": dict(state)}
+        answer = self._line.ask("begin", within_s=ANSWER_S, **label)
         self._slot = int(answer["slot"])
         return None if self._slot < 0 else self._memory.slot(self._slot)
 
@@ -152,7 +153,8 @@ class Engine:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all is committed; False when time ran out. Raises FencedError."""
-        return bool(self._line.ask("drain", timeout_s=timeout_s)["drained"])
+        within_s = timeout_s + ANSWER_S
+        return bool(self._line.ask("drain", within_s=within_s, timeout_s=timeout_s)["drained"])
 
     def release(self) -> Mapping[str, Any]:
         """Give HEAD away, without what is still under way; its step and manifest."""

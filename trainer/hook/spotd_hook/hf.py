@@ -20,6 +20,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 from . import chance
 from .objects import Stateful, stateful
 from .session import Next, Resumed, Session
+from .weights import give_weights
 
 _STATE = "trainer_state.json"  # as transformers calls it
 
@@ -51,7 +52,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         session = self._session
         try:
             self._resumed = session.begin()
-            if self._resumed is None:
+            if self._resumed is None or self._resumed.weights is not None:
                 return self._train(resume_from_checkpoint, *args, **kwargs)
             with tempfile.TemporaryDirectory(prefix="spotd-resume-") as folder:
                 text = json.dumps(self._resumed.shared["trainer"])
@@ -77,6 +78,9 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         self._objects = stateful(found if scaler is None else {**found, "scaler": scaler})
         self._session.progress.steps = state.max_steps
+        if self._resumed is not None and self._resumed.weights is not None:
+            give_weights(self._objects, self._resumed.weights)
+            self._resumed = None
         if self._resumed is not None:
             for name, one in self._objects.items():
                 one.load_state_dict(self._resumed.shared[name])

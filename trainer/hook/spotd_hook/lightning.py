@@ -14,7 +14,9 @@ from lightning.pytorch import callbacks
 from torch import Tensor
 
 from . import chance
+from .objects import stateful
 from .session import Next, Resumed, Session
+from .weights import give_weights
 
 _LEFT_OUT = ("hparams_name", "hyper_parameters", "datamodule_hparams_name")  # the program has them
 _STATE = "lightning"
@@ -34,10 +36,12 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """After the model is where it trains; Lightning restores loops and optimizers next."""
-        del pl_module
         self._trainer = trainer
         self._session = Session(self._collect)
         self._resumed = self._session.begin()
+        if self._resumed is not None and self._resumed.weights is not None:
+            give_weights(stateful({"model": pl_module}), self._resumed.weights)
+            self._resumed = None
         if self._resumed is not None:
             connector = trainer._checkpoint_connector  # noqa: SLF001 - a file would be the other way
             connector._loaded_checkpoint = self._resumed.shared[_STATE]  # noqa: SLF001

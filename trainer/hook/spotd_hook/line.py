@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import socket
@@ -10,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .arena import Arena
+
+ANSWER_S = 10.0  # for what takes no time: a saver that needs longer is stopped, or starved
 
 
 class SaverError(Exception):
@@ -52,9 +55,23 @@ class Line:
             raise
         self._rest = b""
 
-    def ask(self, request: str, **data: Any) -> Mapping[str, Any]:
-        """The answer. Raises SaverError."""
-        return self._ask(request, data)[0]
+    def ask(self, request: str, *, within_s: float | None = None, **data: Any) -> Mapping[str, Any]:
+        """The answer. Raises SaverError, and TimeoutError when a part of it takes longer than
+        `within_s`; the line is closed then, since what comes late would be taken for the next."""
+        self._socket.settimeout(within_s)
+        try:
+            answer = self._ask(request, data)[0]
+        except TimeoutError:
+            self.close()
+            raise TimeoutError(f"no answer to {request} within {within_s} s") from None
+        self._socket.settimeout(None)
+        return answer
+
+    def check(self) -> None:
+        """That somebody is there: a process that is stopped accepts us, and never answers. Raises
+        TimeoutError and other OSErrors."""
+        with contextlib.suppress(SaverError):  # one that knows no such request is there as well
+            self.ask("hello", within_s=ANSWER_S)
 
     def join(
         self,

@@ -22,6 +22,7 @@ from torch import Tensor
 from . import chance
 from .objects import stateful
 from .session import Next, Resumed, Session
+from .weights import give_weights
 
 
 class Run:
@@ -58,6 +59,9 @@ class Run:
         """Waits for its turn and restores. A job that is finished ends the program here."""
         try:
             self._resumed = self._session.begin()
+            if self._resumed is not None and self._resumed.weights is not None:
+                give_weights(self._objects, self._resumed.weights)
+                self._resumed = None
             if self._resumed is not None:
                 self._restore(self._resumed)
         except BaseException:

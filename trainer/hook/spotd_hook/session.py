@@ -40,6 +40,7 @@ from .ranks import Ranks
 from .stop import Stop
 from .tenure import FINAL_GRACE_S, StoppedError, Tenure
 from .tree import put_together, take_apart
+from .weights import MARK
 
 SAVER_S = 2.0  # for a saver of our own to end: what is to be waited for was waited for before
 _ENGINE = "spotd"
@@ -59,11 +60,12 @@ class Next(Enum):
 @dataclass(frozen=True)
 class Resumed:
     """Where to go on: `step` steps are done. `shared` is what all ranks have in common, `own` this
-    rank's."""
+    rank's. Where `weights` are not None there are they alone, for a model that begins."""
 
     step: int
-    shared: Any
-    own: Any
+    shared: Any = None
+    own: Any = None
+    weights: Mapping[str, Tensor] | None = None
 
 
 class Session:
@@ -196,10 +198,14 @@ class Session:
         self.link.send(CLAIMED, {"step": step, "manifest": manifest, "restore_s": restore_s})
         where = "" if self.managed else f"; checkpoints are in {self.job.store_url}"
         words = f"goes on after step {step}" if step else "begins"
+        if found and MARK in found.state:
+            words += f" with {len(found.tensors)} imported tensors"
         print(f"spotd_hook: generation {self.job.generation} {words}{where}", flush=True)
 
     def _resume(self, about: Any, tensors: Mapping[str, Tensor]) -> Resumed:
         step, state = about
+        if MARK in state:
+            return Resumed(step, weights=tensors)
         check_ranks(state, step, self.ranks.size)
         if state["threads"]:  # on which the last bits of parallel sums depend
             torch.set_num_threads(state["threads"])

@@ -1,0 +1,176 @@
+"""What `spotctl ckpt import` does: a foreign checkpoint, or another job's, becomes the first one of
+a job that is submitted next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from spotd.act.checkpoints import DamagedError
+from spotd.cli.client import Client
+from spotd.cli.dcp import Stored
+from spotd.cli.foreign import read_source
+from spotd.cli.incoming import fetch_into, refused
+from spotd.cli.outgoing import Outgoing
+from spotd.cli.spread import Named, check_layout
+from spotd.errors import ExitCode, UserError
+from spotd.wire import Block, HeadRef, Manifest, Shard, Stream, TensorLayout
+
+ALIGN = 64  # bytes: where tensors begin, as all that we save does
+READ_BYTES = 8 << 20
+Told = Callable[[int, int], None]
+
+
+def import_folder(
+    client: Client, folder: Path, only: str, store: str, told: Told
+) -> dict[str, Any]:
+    """Weights, or a whole checkpoint that was exported. Raises UserError."""
+    source = read_source(folder, only)
+    layouts, size = checked_layouts(source.tensors)
+    if not size:
+        raise UserError(f"{folder} has no tensor with a number in it", "name another one")
+    opened = client.post("/v1/imports", {"store": store})
+    step = source.step
+    out = Outgoing(client, opened["id"], opened["store"], step, lambda done: told(done, size))
+    for tensor in source.tensors:
+        for part in _bytes_of(tensor):
+            out.take(part)
+        out.take(bytes(-tensor.size % ALIGN))
+    out.end_stream()
+    state = {"step": 0, "imported": {"tensors": len(layouts)}}
+    found = _commit(client, opened, out, step, layouts, source.state or state, world_size=1)
+    return {**found, "left_out": list(source.left_out)}
+
+
+def import_job(client: Client, job: str, which: str, store: str, told: Told) -> dict[str, Any]:
+    """All of another job's checkpoint, its optimizer and its step included. Raises UserError."""
+    opened = client.post("/v1/imports", {"store": store})
+    copy = _Copy(client, opened, told)
+    try:
+        fetch_into(copy, client, job, which)
+    except DamagedError as error:
+        raise refused(error) from None
+    return copy.finish()
+
+
+def checked_layouts(blocks: Sequence[Stored]) -> tuple[tuple[TensorLayout, ...], int]:
+    """One behind the other; and bytes in all. Raises UserError for blocks that are not all of their
+    tensor."""
+    found: dict[str, TensorLayout] = {}
+    end = 0
+    for one in blocks:
+        before = found.get(one.name) or TensorLayout(one.name, one.dtype, one.whole, ())
+        block = Block(one.start, one.shape, 0, end)
+        found[one.name] = replace(before, blocks=(*before.blocks, block))
+        end += -(-one.size // ALIGN) * ALIGN
+    manifest = Manifest("", 1, 0, 0, 1, (Stream((Shard("", end, 1, ()),)),))
+    try:
+        for name, layout in found.items():
+            check_layout(manifest, Named(name, layout))
+    except DamagedError as error:
+        raise UserError(str(error), "look whether all of it was copied") from None
+    return tuple(found.values()), end
+
+
+def _bytes_of(tensor: Stored) -> Iterator[bytes]:
+    left = tensor.size
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.at)
+        while left:
+            part = file.read(min(left, READ_BYTES))
+            if not part:
+                raise UserError(f"{tensor.file.name} became shorter meanwhile", "run it again")
+            left -= len(part)
+            yield part
+
+
+def _commit(
+    client: Client,
+    opened: Mapping[str, Any],
+    out: Outgoing,
+    step: int,
+    tensors: Sequence[TensorLayout],
+    state: Mapping[str, Any],
+    *,
+    world_size: int,
+) -> dict[str, Any]:
+    manifest = {
+        "step": step,
+        "created_at_us": time.time_ns() // 1000,
+        "world_size": world_size,
+        "streams": [asdict(stream) for stream in out.streams],
+        "tensors": [asdict(tensor) for tensor in tensors],
+        "state": dict(state),
+    }
+    body = {"store": opened["store"], "manifest": manifest}
+    said = client.post(f"/v1/imports/{opened['id']}", body)
+    return {
+        "apiVersion": said["apiVersion"],
+        "kind": "CheckpointImported",
+        "id": said["id"],
+        "store": opened["store"],
+        "step": step,
+        "tensors": len(tensors),
+        "bytes": said["bytes"],
+        "weights_only": "imported" in state,
+        "left_out": [],
+    }
+
+
+class _Copy:
+    """A sink (spotd.cli.incoming): what comes from the daemon goes back to it, stream by stream."""
+
+    def __init__(self, client: Client, opened: Mapping[str, Any], told: Told) -> None:
+        self._client, self._opened, self._told = client, opened, told
+        self._out: Outgoing | None = None
+        self._manifest: Manifest | None = None
+        self._streams: list[int] = []  # of each shard, the number of its stream
+
+    def opened(self, ref: HeadRef, manifest: Manifest, _data: bytes) -> None:
+        size = manifest.size
+        if not manifest.tensors or not size:
+            text = f"step {ref.step} has no tensors: it ends a job that saved nothing with spotd"
+            raise UserError(text, "spotctl ckpt ls names others", ExitCode.NOT_FOUND)
+        self._manifest = manifest
+        for number, stream in enumerate(manifest.streams):
+            self._streams += [number] * len(stream.shards)
+        ident, store = self._opened["id"], self._opened["store"]
+        told = self._told
+        self._out = Outgoing(self._client, ident, store, ref.step, lambda done: told(done, size))
+
+    def begin(self, number: int, _shard: Shard) -> None:
+        self._end_before(self._streams[number])
+
+    def take(self, part: bytes) -> None:
+        """What is verified only later is committed only then."""
+        self._sent.take(part)
+
+    def end(self) -> None:
+        """Shards are cut anew."""
+
+    def finish(self) -> dict[str, Any]:
+        """All came."""
+        manifest = self._manifest
+        assert manifest is not None  # noqa: S101 - it came first
+        self._end_before(len(manifest.streams))
+        return _commit(
+            self._client,
+            self._opened,
+            self._sent,
+            manifest.step,
+            manifest.tensors,
+            manifest.state,
+            world_size=manifest.world_size,
+        )
+
+    def _end_before(self, number: int) -> None:
+        while len(self._sent.streams) < number:
+            self._sent.end_stream()
+
+    @property
+    def _sent(self) -> Outgoing:
+        assert self._out is not None  # noqa: S101 - `opened` made it
+        return self._out

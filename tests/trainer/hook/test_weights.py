@@ -1,0 +1,120 @@
+"""Weights from elsewhere, in the model that begins with them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from providers.stores import open_store
+from spotd.cli.client import Client
+from spotd.cli.imported import import_folder
+from spotd.wire import EXIT_FINISHED, head_key, parse_head
+from tests.spotd.cli.saves import Saver
+from tests.spotd.cli.sharded import bytes_of, saved
+from tests.spotd.serve.rig import Rig
+from tests.trainer.hook.rig import Program
+from tests.trainer.rig import AgentEnd
+from trainer.hook.spotd_hook.objects import stateful
+from trainer.hook.spotd_hook.weights import give_weights
+from trainer.saver.reading import read_manifest, read_stream
+from trainer.saver.tensors import assemble
+
+
+class Tied(nn.Module):
+    """As language models are: the last layer is the first one's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Embedding(7, 3), nn.Linear(3, 7, bias=False)
+        self.last.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(3)
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        name: torch.randn_like(one, dtype=torch.float32) for name, one in model.named_parameters()
+    } | {name: one + 1 for name, one in model.named_buffers()}
+
+
+def test_a_tensor_with_two_names_comes_under_one_and_types_are_the_model_s() -> None:
+    model = Tied().to(torch.bfloat16)
+    given = weights_of(model)
+    assert "last.weight" not in given
+    optimizer = torch.optim.AdamW(model.parameters())
+    give_weights(stateful({"optimizer": optimizer, "net": model}), given)
+    assert model.last.weight is model.first.weight
+    assert torch.equal(model.last.weight, given["first.weight"].to(torch.bfloat16))
+    assert model.norm.num_batches_tracked.item() == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"first.weight": None}, "do not fit net: missing: first.weight, last.weight."),
+        ({"lm_head.bias": torch.zeros(1)}, "unknown to it: lm_head.bias."),
+        ({"first.weight": torch.zeros(3, 7)}, "first.weight is [3, 7] and not [7, 3]"),
+        ({f"x{n}": torch.zeros(1) for n in range(8)}, "x0, x1, x2, x3, x4 and 3 more"),
+    ],
+)
+def test_what_does_not_fit_is_named_and_changes_nothing(change: dict[str, Any], words: str) -> None:
+    model = Tied()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    given = {name: one for name, one in (weights_of(model) | change).items() if one is not None}
+    with pytest.raises(ValueError, match=re.escape(words)):
+        give_weights(stateful({"net": model}), given)
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+def test_they_are_of_one_model() -> None:
+    for models in ({"a": Tied(), "b": Tied()}, {"o": torch.optim.SGD(Tied().parameters())}):
+        with pytest.raises(ValueError, match=r"are of one model, and here are: (a, b|none)"):
+            give_weights(stateful(models), {})
+
+
+def test_a_program_begins_with_a_model_s_folder_and_ends_with_the_same_bits(
+    rig: Rig, tmp_path: Path
+) -> None:
+    from spotd.cli.export import export_into
+    from spotd.cli.formats import Format
+
+    saver = Saver(rig, rig.submit())
+    whole = saved(saver)
+    client = Client(rig.socket)
+    listed = client.get("/v1/jobs/gpt/checkpoints")
+    folder = tmp_path / "hf"
+    export_into(client, listed, "", Format.HF, folder, None, lambda *_: None)
+    job = import_folder(client, folder, "", "", lambda *_: None)["id"]
+    env = {"SPOTD_STORE_URL": rig.checkpoint_store, "SPOTD_JOB_ID": job}
+    wrong = Program(tmp_path / "wrong", "tests/trainer/hook/given.py", ("--wide", "41"), env=env)
+    with AgentEnd() as agent:
+        assert wrong.run(2, agent) == 1
+    assert "rows.weight is [40, 30] and not [41, 30]" in wrong.output()
+    program = Program(tmp_path / "p", "tests/trainer/hook/given.py", env=env)
+    with AgentEnd() as agent:
+        assert program.run(3, agent) == EXIT_FINISHED, program.output()
+        assert agent.of("claimed")[-1]["step"] == 0
+    assert "begins with 5 imported tensors" in program.output()
+    assert "step 0 " in program.output()
+    store = open_store(rig.checkpoint_store)
+    head = parse_head(store.get(head_key(job))[0])
+    assert head.current is not None
+    assert (head.final, head.current.step) == (True, 3)
+    manifest = read_manifest(store, head.current)
+    streams = [read_stream(store, manifest, 0)]
+    found = {t.name: bytes(assemble(t, streams)) for t in manifest.tensors}
+    for name, tensor in whole.items():
+        if name.startswith("model."):
+            assert found[name] == bytes_of(tensor), name
+    assert found["model.again.weight"] == found["model.columns.weight"]
+
+
+@pytest.fixture
+def rig() -> Any:
+    made = Rig().start()
+    yield made
+    made.close()
