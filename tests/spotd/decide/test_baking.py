@@ -105,6 +105,13 @@ def test_a_call_in_flight_is_not_made_again() -> None:
     )
     plan = decide(baking(flying), market(started_at_us=1), NOW)
     assert plan.armed == frozenset()
+    assert plan.wake_at_us == NOW + S, "and not looked at again and again meanwhile"
+
+
+def test_a_machine_that_is_done_hides_none_that_does_not_come_up() -> None:
+    late = hello(generation=2, hello_at_us=0, requested_at_us=NOW - 9000 * S)
+    after_, _ = settle(baking(done(), late), market())
+    assert [n.leave_reason for n in after_.nodes[:2]] == [None, LeaveReason.BOOT_TIMEOUT]
 
 
 def test_what_follows_the_cleaning_at_once_is_armed_once() -> None:

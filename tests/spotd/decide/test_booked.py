@@ -53,6 +53,9 @@ def test_until_then_it_trains_and_is_looked_at_in_time() -> None:
     assert 0 < after.job.wake_at_us <= NOW + S
     assert next_end_us(view(before), NOW) == NOW + S
     assert next_end_us(view(trains(LEAD_S)), NOW) == 0
+    for state in (NodeState.LAUNCHING, NodeState.BOOTING, NodeState.DRAINING):
+        there = replace(trains(LEAD_S + 1), state=state)
+        assert next_end_us(view(there), NOW) == NOW + S
     gone = replace(trains(LEAD_S + 1), state=NodeState.GONE)
     assert next_end_us(view(gone), NOW) == 0
     assert next_end_us(view(node(NodeState.RUNNING)), NOW) == 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from spotd.decide.baking import setup_digest
 from spotd.decide.bootstrap import addresses_of, agent_config, start_document
 from spotd.decide.cadence import Terms
 from spotd.model import EffectKind, Mount, Node, S
@@ -19,7 +20,7 @@ SPEC = spec(
     setup="pip install x",
     envs={"LR": "1"},
     packages=(Mount("0" * 64, "/opt/x"),),
-    checkpoint=replace(spec().checkpoint, every_steps=7, every_s=8.0, keep=9),
+    checkpoint=replace(spec().checkpoint, every_steps=7, every_s=8.0, keep=9, keep_every_steps=50),
     stop_grace_s=10.0,
     progress_every_s=11.0,
 )
@@ -87,6 +88,7 @@ def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
         every_steps=7,
         every_s=8.0,
         keep=9,
+        keep_every_steps=50,
         stop_grace_s=10.0,
         progress_every_s=11.0,
         head_generation=2,
@@ -95,6 +97,26 @@ def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
     packages = [vars(package) for package in expected.packages]
     sent = expected.to_data() | {"packages": packages, "node_ips": ["10.0.0.1", "10.0.0.2"]}
     assert parse_start(sent) == expected
+
+
+def test_a_start_names_the_checkpoint_that_is_not_to_be_resumed_from() -> None:
+    assert started().suspect == ""
+    assert started(suspect="jobs/j0/m").suspect == "jobs/j0/m"
+
+
+def test_a_start_says_whether_the_machine_is_for_an_image_and_what_its_image_lacks() -> None:
+    assert not started().bake
+    on_image = node(image_id="ami-1", image_setup=setup_digest(SPEC))
+    effect = Effect(EffectKind.START, on_image, job(), NOW, DATA)
+    assert start_document(job(spec=SPEC), effect, {}, {}).setup == "", "it has that"
+    bakes = start_document(job(spec=replace(SPEC, bake="torch-2")), effect, {}, {})
+    assert (bakes.bake, bakes.setup) == (True, SPEC.setup)
+
+
+def test_a_container_that_no_job_began_with_is_named_as_it_is() -> None:
+    effect = Effect(EffectKind.START, node(), job(), NOW, DATA)
+    contained = job(spec=replace(SPEC, image_id="docker:r.io/x:1"))
+    assert start_document(contained, effect, {}, {}).image == "r.io/x:1"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from spotd.decide.carriage import (
     gb_microusd,
     longest_pause_s,
     place_of,
+    saves_per_h,
 )
 from spotd.decide.placement import TOO_DEAR, rank
 from spotd.model import CheckpointSpec, JobSpec
@@ -113,6 +114,13 @@ def test_a_job_that_chooses_its_own_pauses_saves_rarer_where_it_costs(size: int)
     found = egress_microusd_per_h(GCP, saving(auto=True, size_bytes=size), OFFERS)
     assert found == pytest.approx(cost_microusd * 3600 / pause_s, abs=1)
     assert (LEAST_S, MOST_S) == (cadence.LEAST_S, cadence.MOST_S)
+
+
+@pytest.mark.parametrize("there", [AWS, replace(AWS, region="r")], ids=["free", "no price"])
+def test_what_costs_nothing_as_far_as_is_known_makes_no_save_rarer(there: Offer) -> None:
+    pause_s = cadence.interval_s(STALL_S, 0.0, mtbf_s(there, ()), 0.0)
+    found = saves_per_h(there, saving(auto=True), OFFERS)
+    assert found == pytest.approx(3600 / pause_s, rel=1e-9)
 
 
 def test_it_counts_where_a_machine_is_chosen_and_under_the_cap() -> None:

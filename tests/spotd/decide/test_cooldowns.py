@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from providers.base import CapacityType, Offer, Scope
-from spotd.decide.cooldowns import BASE_S, CAP_S, cooldown_until_us, refusal_of, spoiled_places
+from spotd.decide.cooldowns import (
+    BASE_S,
+    CAP_S,
+    OWN_IMAGE,
+    cooldown_until_us,
+    refusal_code,
+    refusal_of,
+    spoiled_places,
+)
 from spotd.model import LeaveReason, Refusal, S
 from spotd.states import NodeState
 from tests.spotd.decide.build import node
@@ -44,6 +52,16 @@ def test_the_scope_says_what_is_spoiled(key: str, spoiled_by: set[Scope], scope:
     assert cooling(refused, key) == (expected if scope in spoiled_by else (0, ""))
 
 
+@pytest.mark.parametrize(
+    ("code", "pause_s"),
+    [("PriceError", 300), ("AuthError", 300), ("RejectedError", 3600), ("NewError", 60)],
+)
+def test_what_does_not_pass_by_itself_soon_is_not_asked_for_again_soon(
+    code: str, pause_s: int
+) -> None:
+    assert cooling([Refusal(REFUSED, Scope.OFFER, code, NOW)]) == (NOW + pause_s * S, code)
+
+
 @pytest.mark.parametrize(("times", "pause_s"), [(1, 120), (2, 240), (3, 480), (9, CAP_S)])
 def test_repeats_double_it(times: int, pause_s: float) -> None:
     base_us = int(BASE_S["Preempted"] * S)
@@ -62,7 +80,20 @@ def test_a_gang_that_is_taken_away_is_one_repeat() -> None:
     assert until_us - (NOW + 157 * S) == 240 * S
 
 
-@pytest.mark.parametrize("code", ["Outbid", "NotLentError"])
+@pytest.mark.parametrize(
+    ("error", "image_id", "code"),
+    [
+        ("UnpreparedError", "ami-1", OWN_IMAGE),
+        ("UnpreparedError", "", "UnpreparedError"),
+        ("UnpreparedError", "docker:r.io/x:1", "UnpreparedError"),  # no machine's image
+        ("CapacityError", "ami-1", "CapacityError"),
+    ],
+)
+def test_what_may_be_the_fault_of_a_jobs_own_image(error: str, image_id: str, code: str) -> None:
+    assert refusal_code(error, image_id) == code
+
+
+@pytest.mark.parametrize("code", ["Outbid", "NotLentError", OWN_IMAGE])
 def test_what_is_a_matter_of_one_job_cools_for_that_job_alone(code: str) -> None:
     """It left for a better place, or its store is one of which nobody lends."""
     left = [Refusal(REFUSED, Scope.OFFER, code, NOW, "j1-g2-c0-r0")]

@@ -21,9 +21,12 @@ from spotd.model import (
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
+    head,
     hello,
+    kinds,
     market,
     node,
+    notice,
     settle,
     spec,
     view,
@@ -44,6 +47,22 @@ def test_the_last_micro_dollar_may_be_spent(left: int, stopped: bool) -> None:
     obey_limits(d)
     assert bool(d.job.stop_text) is stopped
     assert (d.plan().wake_at_us > NOW) is not stopped
+
+
+@pytest.mark.parametrize("limit", [{"max_cost_microusd": 1000}, {"max_duration_s": 1.0}])
+def test_what_has_finished_is_stopped_by_no_limit(limit: dict[str, Any]) -> None:
+    """Both are seen in one pass: the money was enough."""
+    job = {"spec": spec(**limit), "head": head(final=True, read_at_us=NOW)}
+    after, _ = settle(view(node(R, **DONE), job=job, spent_microusd=1000))
+    assert (after.job.outcome, after.job.stop_text) == (Outcome.SUCCEEDED, "")
+
+
+def test_nobody_is_told_that_a_cancelled_job_trains_on_for_a_notice() -> None:
+    """Both come in one pass: it saves and leaves, as it would have without the notice."""
+    noticed = node(R, notices=(notice(),))
+    after, plan = settle(view(noticed, job={"desired": Desired.CANCEL}))
+    assert [n.leave_reason for n in after.nodes] == [LeaveReason.CANCELLED]
+    assert "notice" not in kinds(plan)
 
 
 def test_what_was_spent_since_the_view_was_loaded_counts() -> None:

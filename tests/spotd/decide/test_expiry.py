@@ -45,6 +45,11 @@ def test_a_machine_is_asked_for_with_its_whole_time() -> None:
     assert expiry_tags(replace(node, expires_at_us=0)) == {}
 
 
+def test_a_machine_is_renewed_as_soon_as_it_is_known() -> None:
+    launched = build.node(NodeState.LAUNCHING, instance_id="i-1", expires_at_us=NOW + HOUR)
+    assert renewal_us(launched, DAY, NOW) == NOW + 24 * HOUR
+
+
 @pytest.mark.parametrize(
     ("state", "left_us", "due"),
     [

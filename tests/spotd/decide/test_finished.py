@@ -42,6 +42,22 @@ def draft(*nodes: Node, **fields: Any) -> Draft:
     return Draft(view(*nodes, **fields), market(), NOW)
 
 
+# --- a crash after a release
+
+
+@pytest.mark.parametrize("state", ["booting", "running", "draining"])
+def test_head_is_read_after_a_crash_that_may_have_come_after_the_final_manifest(state: str) -> None:
+    crash: dict[str, Any] = {"exit_code": 1, "exited_at_us": EXITED}
+    ended = {
+        "booting": hello(chosen=True, started_at_us=NOW - 20 * S, **crash),
+        "running": node(R, **crash),
+        "draining": node(D, leave_reason=LeaveReason.CANCELLED, told_drain_at_us=1, **crash),
+    }[state]
+    for read_us, wanted in ((EXITED - 1, READ), (NOW, None)):
+        released = {"head": head(released=True, read_at_us=read_us)}
+        assert need(ended, view(ended, job=released), market(), NOW) is wanted
+
+
 # --- exit 0
 
 

@@ -216,8 +216,17 @@ def test_a_node_behind_a_jump_host_that_is_down_is_kept_and_looked_at() -> None:
     assert by_id(after, silent).state is R
     assert by_id(after, silent).effect is EffectKind.SURVEY, "its cloud may say that it is gone"
     assert "cannot be heard: the jump host on the way lets nobody through" in plan.reason
-    assert plan.wake_at_us <= NOW + 5 * S
+    assert plan.wake_at_us == NOW + 5 * S
     assert kinds(plan) == [], "fifty nodes behind it are told once, and not here"
+
+
+def test_a_node_behind_a_jump_host_that_is_down_hides_no_lost_one() -> None:
+    silent = {"heard_at_us": NOW - 200 * S, "surveyed_at_us": NOW - S}
+    kept = node(D, leave_reason=PREEMPTED, link_down_at_us=NOW - 190 * S, **silent)
+    lost = node(R, generation=2, claimed_at_us=0, offer=OFFERS[2], **silent)
+    after, _ = settle(view(kept, lost), DOWN)
+    assert by_id(after, kept).state is D
+    assert by_id(after, lost).leave_reason is LeaveReason.LOST
 
 
 def test_a_machine_that_comes_up_behind_a_jump_host_that_is_down_is_waited_for() -> None:

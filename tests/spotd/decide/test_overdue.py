@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from providers.base import Scope
-from spotd.decide.overdue import STAYS_AGAIN_S, STAYS_S, WAITS_AGAIN_S
+from spotd.decide.cooldowns import NOT_LENT, OUTBID, OWN_IMAGE
+from spotd.decide.overdue import STAYS_AGAIN_S, STAYS_S, WAITS_AGAIN_S, advise
+from spotd.decide.placement import Ranked
+from spotd.decide.prices import DOUBTED
 from spotd.model import (
     Desired,
     Event,
@@ -133,6 +136,33 @@ def test_what_to_try_is_named(market_: Market, obstacle: str, tries: str) -> Non
     assert told(plan, "waits") == [
         Event("waits", text, "", Severity.WARNING, alert=True, key="j0:waits", data=data)
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        ("NoQuotaError", "for a quota"),
+        ("UnpreparedError", "prepare the region"),
+        ("PriceError", "max_hourly_cost"),
+        (OWN_IMAGE, "image_id"),
+        (NOT_LENT, "credentials of its store"),
+        (DOUBTED, "a price that can be believed"),
+        ("BootTimeout", "spotctl events"),
+        ("Preempted", "more zones"),
+    ],
+)
+def test_there_is_advice_against_what_a_person_can_change(code: str, word: str) -> None:
+    assert word in advise([Ranked(OFFERS[0], 1, excluded="out", code=code)])
+
+
+def test_nobody_is_advised_to_go_back_to_what_the_job_left_for_a_better_place() -> None:
+    job = {"spec": spec(max_hourly_microusd=50_000_000), "waiting_since_us": NOW - 7200 * S}
+    dear = replace(refused("QuotaError"), offers=(OFFERS[0], offer("gcp-1a", 99.0)))
+    for whose, advised in (("j0", False), ("j1", True)):
+        left = Refusal(DEAR, Scope.OFFER, OUTBID, NOW - S, f"{whose}-g1-c0-r0")
+        _, plan = settle(view(job=job), replace(dear, refusals=(*dear.refusals, left)))
+        (event,) = told(plan, "waits")
+        assert ("; now: " in event.text) is advised
 
 
 def test_a_wait_is_told_of_on_time_and_looked_at_when_it_is_to_be_told_again() -> None:

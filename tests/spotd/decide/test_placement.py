@@ -126,6 +126,17 @@ def test_a_gang_needs_an_interconnect(asked: Any, sold: Any, out: bool) -> None:
     assert ("spotd.slow_network" in row.excluded) is out
 
 
+@pytest.mark.parametrize(
+    ("joins_with", "needs"), [("", ""), ("a placement group", " without a placement group")]
+)
+def test_what_an_interconnect_needs_is_told(joins_with: str, needs: str) -> None:
+    gang = spec(num_nodes=2, fast_network=True)
+    [row] = rank(gang, market((offer("aws-1a", joins_with=joins_with),)), NOW)
+    assert row.excluded == (
+        f"no interconnect between its machines{needs}; spotd.slow_network: true takes it"
+    )
+
+
 H100 = OfferRequest(accelerator="H100", accelerator_count=8)
 A100 = OfferRequest(accelerator="A100", accelerator_count=8)
 
@@ -187,6 +198,13 @@ def test_a_preferred_alternative_that_is_cooling_gives_way() -> None:
             "Disabled",
         ),
         ({}, (OFFERS[0].key,), "being taken away, or already asked for", 0, "Taken"),
+        (
+            {"offers": (offer(ends_at_us=NOW + 600 * S),)},
+            (),
+            "its booked time ends in 10 min",
+            0,
+            "EndsSoon",
+        ),
         (
             {"offers": (replace(OFFERS[0], price_source=DOUBTED),)},
             (),

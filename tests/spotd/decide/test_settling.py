@@ -272,3 +272,31 @@ def test_a_machine_that_trains_when_it_is_first_heard_is_chosen_and_running_at_o
     assert fields["chosen"] is True
     assert fields["state"] is R
     assert "training" in kinds(draft)
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ("", ""),
+        ("one\ntwo\npip: no such package\n", " (pip: no such package)"),
+        ("x" * 300, f" ({'x' * 200})"),
+    ],
+)
+def test_a_job_whose_setup_fails_is_told_its_last_line(tail: str, said: str) -> None:
+    failed = hello(chosen=True, started_at_us=NOW - S, setup_failed=True, exit_tail=tail)
+    after, _ = settle(view(failed))
+    assert after.job.stop_text == f"setup failed{said}; see `spotctl logs`"
+
+
+def test_a_program_that_breaks_with_its_machine_is_not_charged() -> None:
+    """Both are seen in one pass; what the cloud took is told first."""
+    taken = node(
+        R, exit_code=1, exited_at_us=NOW - S, gone_at_us=NOW, notices=(notice(),), launched_at_us=1
+    )
+    after, plan = settle(view(taken, job={"failures": 1}))
+    assert (by_id(after, taken).state, by_id(after, taken).leave_reason) == (
+        G,
+        LeaveReason.PREEMPTED,
+    )
+    assert after.job.failures == 1
+    assert "crashed" not in kinds(plan)

@@ -50,7 +50,9 @@ def test_the_first_crash_is_noted_and_the_second_steps_back() -> None:
     assert (event.alert, event.severity) == (True, Severity.WARNING)
     assert event.node_id == "", "the job's own word"
     assert (event.data["manifest"], event.data["step"]) == (OLD, 500)
-    assert "from the checkpoint of step 500" in event.text
+    assert event.text.startswith(
+        "the program exited with code 1, again in the first steps from the checkpoint of step 500:"
+    )
     assert any("suspect-500" in reason for reason in plan.reasons), "spotctl why says it"
     assert not after.job.stop_text
 
@@ -94,8 +96,11 @@ def lost(setbacks: Setbacks = Setbacks(), kind: str = NAN_AFTER_RESUME, **fields
 
 def test_losses_that_are_gone_with_a_resume_step_back_at_once() -> None:
     after, plan = settle(lost())
-    assert told(plan, STEPPED_BACK)[0].data["manifest"] == OLD
-    assert "no finite numbers since the resume" in told(plan, CRASHED)[0].text
+    (back,), (crash,) = told(plan, STEPPED_BACK), told(plan, CRASHED)
+    assert back.data["manifest"] == OLD
+    why = "the losses are no finite numbers since the resume"
+    assert back.text.startswith(f"{why} from the checkpoint of step 500:")
+    assert crash.text.startswith(f"{why} on node g2")
     left = next(n for n in after.nodes if n.id == lost().nodes[0].id)
     assert left.leave_reason is LeaveReason.FAILED
     assert after.job.failures == 2

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from providers.base import CapacityType, OfferRequest, Scope
-from spotd.decide.cooldowns import OUTBID
-from spotd.decide.placement import Ranked
+from spotd.decide.carriage import Place
+from spotd.decide.cooldowns import BASE_S, OUTBID
+from spotd.decide.placement import DISABLED, ENDS, SLOW, TAKEN, TOO_DEAR, Ranked
+from spotd.decide.prices import DOUBTED
 from spotd.decide.wayout import by_reason, way_out
-from spotd.model import JobSpec, Market, Refusal, S
+from spotd.model import CheckpointSpec, JobSpec, Market, Refusal, S
 from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
 
 ON_DEMAND = CapacityType.ON_DEMAND
@@ -53,6 +55,19 @@ def test_reasons_are_counted(rows: list[Ranked], text: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        *sorted(set(BASE_S) - {"Hung", "Unfit", OUTBID}),
+        *("BootTimeout", TOO_DEAR, DISABLED, DOUBTED, ENDS, SLOW, TAKEN),
+    ],
+)
+def test_what_keeps_offers_from_a_job_is_told_in_words(code: str) -> None:
+    told = by_reason(ranked(code, "Hung"))
+    assert code not in told
+    assert told.count("1 ") == 2
+
+
+@pytest.mark.parametrize(
     ("job", "market_", "text"),
     [
         (
@@ -75,6 +90,11 @@ def test_reasons_are_counted(rows: list[Ranked], text: str | None) -> None:
             out("gcp-1b"),
             f"allow spot (drop use_spot) for {DEAR.key} at $40.00/h",
         ),
+        (
+            spec(alternatives=(SPOT_ONLY,), capacity_ordered=True),
+            out("gcp-1a"),
+            f"allow on-demand (spotd.capacity) for {PLAIN.key} at $55.00/h",
+        ),
         (spec(alternatives=(SPOT_ONLY,)), out(), ""),
         (spec(), out("gcp-1b"), ""),  # it has that already
         (spec(max_hourly_microusd=40_000_000), out("gcp-1b"), ""),  # no more than its cap
@@ -89,6 +109,16 @@ def test_what_the_job_itself_left_for_a_better_one_is_no_way_out(whose: str, the
     left = Refusal(DEAR.key, Scope.OFFER, OUTBID, NOW - S, f"{whose}-g1-c0-r0")
     some = replace(out("gcp-1b"), refusals=(*out().refusals, left))
     assert bool(way_out(spec(max_hourly_microusd=30_000_000), some, NOW, "j0")) is there
+
+
+def test_a_way_out_from_which_saves_cost_something() -> None:
+    """Nor does what they cost count against the cap that is to be raised."""
+    saves = CheckpointSpec("s3://b/x", "spotd", every_s=300.0, size_bytes=100 * 10**9)
+    dear = replace(
+        out("gcp-1b"), places={"s3://b": Place("aws", "us-east-2")}, leaving={"gcp": 120_000}
+    )
+    capped = spec(checkpoint=saves, max_hourly_microusd=30_000_000)
+    assert way_out(capped, dear, NOW, "j0") == f"raise max_hourly_cost for {DEAR.key} at $40.00/h"
 
 
 def test_a_gang_may_do_without_an_interconnect() -> None:
