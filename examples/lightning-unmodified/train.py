@@ -8,6 +8,7 @@ A tiny model and made-up data, so that it runs anywhere in seconds.
 import argparse
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import lightning as pl
 import torch
@@ -18,18 +19,26 @@ BATCHES = 20  # of an epoch
 
 
 class Rows:
-    """Batches that are a function of their number, and that take a while."""
+    """Batches that are a function of their number, and that take a while; its state is where it is,
+    as that of torchdata's StatefulDataLoader."""
 
     def __init__(self, batch_s: float) -> None:
-        self._batch_s = batch_s
+        self._batch_s, self._given = batch_s, 0
 
     def __len__(self) -> int:
         return BATCHES
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        for at in range(BATCHES):
+        for at in range(self._given % BATCHES, BATCHES):
             time.sleep(self._batch_s)
+            self._given = at + 1
             yield torch.randn(16, 8, generator=torch.Generator().manual_seed(at))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self._given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._given = state["given"]
 
 
 class Model(pl.LightningModule):
