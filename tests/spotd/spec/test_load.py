@@ -6,6 +6,7 @@ import pytest
 
 from spotd.errors import ExitCode
 from spotd.model import CheckpointSpec
+from spotd.phase import keeps
 from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
 from spotd.verdicts import HealthSpec
 
@@ -44,7 +45,7 @@ def test_a_folder_of_checkpoints_may_be_kept() -> None:
     block = "spotd: {checkpoint: {mode: directory, path: out, keep_every: 100}}"
     spec = read(f"name: any\nrun: python train.py\n{block}\n").spec
     assert (spec.checkpoint.engine, spec.checkpoint.directory) == ("none", "out")
-    assert spec.checkpoint.kept
+    assert keeps(spec.checkpoint)
     assert spec.checkpoint.keep_every_steps == 100
     (text,) = refused(f"run: x\nname: any\nnum_nodes: 2\n{block}")
     assert "spotd.checkpoint.mode: is for one machine" in text
