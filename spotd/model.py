@@ -70,9 +70,8 @@ class EffectKind(str, Enum):
 
 @dataclass(frozen=True)
 class CheckpointSpec:
-    """Where and how often a job saves. `every_steps` 0 means by time alone, `every_s` 0 by steps
-    alone. `auto`: the program chooses its pauses by what it measures; `every_s` is then for one
-    that cannot. `size_bytes` is what a save is expected to weigh, 0 where nobody has said."""
+    """Where and how often a job saves; `every_steps` 0: by time alone, `every_s` 0: by steps alone.
+    `auto`: the program chooses its pauses by what it measures; `every_s` is for one that cannot."""
 
     store: str
     engine: str = "none"  # "spotd": the program saves by spotd_hook; "none": any script
@@ -80,8 +79,9 @@ class CheckpointSpec:
     every_s: float = 300.0
     keep: int = 3
     auto: bool = field(default=False, metadata=SPARSE)
-    size_bytes: int = field(default=0, metadata=SPARSE)
+    size_bytes: int = field(default=0, metadata=SPARSE)  # expected of a save; 0: nobody has said
     keep_every_steps: int = field(default=0, metadata=SPARSE)  # of each, one is pinned; 0: none
+    directory: str = field(default="", metadata=SPARSE)  # of a script, kept by the agent; "": none
 
 
 @dataclass(frozen=True)

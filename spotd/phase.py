@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spotd.model import Desired, Job, Node
+from spotd.model import CheckpointSpec, Desired, Job, Node
 from spotd.states import NodeState
 
 WAITING = "waiting"  # no machine, and none asked for: no fitting offer, or a backoff
@@ -60,3 +60,8 @@ def _wanted_phase(job: Job, alive: list[Node]) -> str:
 def _saving(node: Node) -> bool:
     draining = node.state is NodeState.DRAINING
     return draining and not node.released_at_us and node.exit_code is None
+
+
+def keeps(spec: CheckpointSpec) -> bool:
+    """Whether anything that the job's program saves comes to its store."""
+    return spec.engine != "none" or bool(spec.directory)

@@ -171,6 +171,8 @@ def _crashes(failures: int, restarts: int) -> str:
 
 
 def _saves(keep: dict[str, Any]) -> str:
+    if keep["directory"]:
+        return f"what it leaves in {keep['directory']}, to {keep['store']}"
     if keep["engine"] == "none":
         return "by itself only (engine none)"
     if keep["auto"]:

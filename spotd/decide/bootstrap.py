@@ -84,6 +84,7 @@ def start_document(
         keep=spec.checkpoint.keep,
         suspect=str(data.get("suspect", "")),
         keep_every_steps=spec.checkpoint.keep_every_steps,
+        directory=spec.checkpoint.directory,
         stop_grace_s=spec.stop_grace_s,
         progress_every_s=spec.progress_every_s,
         head_generation=job.head.generation if job.head else 0,

@@ -13,6 +13,7 @@ from spotd.decide.needs import hearing_since_us, suspect
 from spotd.decide.placement import DISABLED, TOO_DEAR, Ranked
 from spotd.decide.prices import DOUBTED
 from spotd.model import Node, S, Severity
+from spotd.phase import keeps
 from spotd.states import NodeState
 
 WAITS_AGAIN_S = 6 * 3600.0
@@ -133,7 +134,7 @@ def tell_unsaved(d: Draft) -> None:
 
 def _trains(d: Draft) -> Node | None:
     """The machine that saves, where it trains on and would tell of a checkpoint."""
-    if d.ended or d.job.stop_text or d.job.spec.checkpoint.engine == "none":
+    if d.ended or d.job.stop_text or not keeps(d.job.spec.checkpoint):
         return None
     for node in d.current:
         trains = node.state is NodeState.RUNNING and node.first_step_at_us and not node.rank

@@ -17,6 +17,7 @@ from spotd.decide.needs import (
 from spotd.decide.stepping import may_step_back, resumed_in_vain, step_back
 from spotd.decide.wiping import record_wipe
 from spotd.model import Desired, LeaveReason, Node, S, Severity
+from spotd.phase import keeps
 from spotd.states import NodeState
 from spotd.verdicts import CRASHED
 from spotd.wire import (
@@ -158,7 +159,7 @@ def _stopped(d: Draft, node: Node) -> str:
     """In which words; whether a script of its own saved anything is not known."""
     if not node.released_at_us:
         return "stopped as it was told"
-    if d.job.spec.checkpoint.engine == "none":
+    if not keeps(d.job.spec.checkpoint):
         return "stopped and released"
     step = d.job.head.step if d.job.head else node.last_step
     return f"saved at step {step} and released"

@@ -228,6 +228,13 @@ class Checkpoint(Block):
     engine: Literal["spotd", "none"] = Field(
         default="none", description="spotd: the program saves by spotd_hook; none: any script"
     )
+    mode: Literal["directory"] | None = Field(
+        default=None,
+        description="directory: the agent keeps the checkpoints that any script leaves in `path`",
+    )
+    path: str | None = Field(
+        default=None, description="With mode directory: a folder, below the workdir or absolute"
+    )
     every_steps: Count = Field(default=0, description="0: by time alone")
     every: EveryField | None = Field(
         default=None, description="auto, a time like 5m, 500 steps, or a preset; see README"

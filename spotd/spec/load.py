@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
+from pathlib import PurePosixPath
 from typing import Any
 
 from spotd.container import container_of
@@ -114,6 +115,7 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
         secrets=tuple(sorted({*hidden, *kept})),
         alerts=_routes(file.spotd, known.routes, found),
     )
+    _check_directory(file, place, found)
     workdir, mounts = read_sources(file, base_dir, found)
     if found.problems:
         raise SpecError(*found.located(document))
@@ -244,11 +246,46 @@ def _checkpoint(
         auto=every.auto,
         size_bytes=block.size or 0,
         keep_every_steps=_keep_every(block, found),
+        directory=_directory(block, found),
     )
 
 
+def _check_directory(file: JobFile, place: Wanted, found: Findings) -> None:
+    """Whether the agent can see all of the folder that it is to keep."""
+    block = file.spotd.checkpoint
+    if block.mode is None:
+        return
+    if file.num_nodes > 1:
+        text = "is for one machine, and num_nodes is more"
+        found.refuse(("spotd", "checkpoint", "mode"), text, "save by spotd_hook: engine: spotd")
+    if block.path and block.path.startswith("/") and container_of(place.image_id):
+        text = f"{block.path!r} is in the container, where the agent cannot see it"
+        found.refuse(("spotd", "checkpoint", "path"), text, "write one below the workdir, like out")
+
+
+def _directory(block: Checkpoint, found: Findings) -> str:
+    """The folder that the agent keeps in the store; "" for none."""
+    mode, path = (("spotd", "checkpoint", name) for name in ("mode", "path"))
+    if block.mode is None:
+        if block.path is not None:
+            found.refuse(path, "is of mode: directory", "add that, or leave path out")
+        return ""
+    if block.engine != "none":
+        text = "is for programs that do not save by spotd_hook"
+        found.refuse(mode, text, "leave mode and path out, or engine: spotd")
+    if block.path is None:
+        found.refuse(mode, "needs a folder", "add path: out, where the program saves")
+        return ""
+    parts = PurePosixPath(block.path).parts
+    if not parts or ".." in parts or parts[0].startswith("~"):
+        text = f"{block.path!r} is no folder of checkpoints"
+        found.refuse(path, text, "write one below the workdir, like out, or an absolute one")
+        return ""
+    return block.path
+
+
 def _keep_every(block: Checkpoint, found: Findings) -> int:
-    if block.keep_every and block.engine == "none":
+    if block.keep_every and block.engine == "none" and block.mode is None:
         where = ("spotd", "checkpoint", "keep_every")
         text = "is of checkpoints, and a program of its own has none that spotd keeps"
         found.refuse(where, text, "leave it out, or write engine: spotd if the program uses that")

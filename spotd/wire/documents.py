@@ -102,6 +102,8 @@ class StartDocument:
     trainer/hook/spotd_hook/cadence.py); one that cannot keeps to `every_s`. `keep_every_steps`: of
     the checkpoints, one for each so many steps is pinned. `suspect` names a manifest from which
     training failed again and again: the one before it is resumed from, if there is one.
+    `directory`, of a script alone: the folder that it saves to, below its workdir unless it is
+    absolute, which the agent keeps in the store; "" for none.
     """
 
     job_name: str
@@ -132,6 +134,7 @@ class StartDocument:
     put_costs_s: float = 0.0
     keep_every_steps: int = 0
     suspect: str = ""
+    directory: str = ""
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -177,5 +180,6 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         bake=read_field(data, "bake", bool) if "bake" in data else False,
         keep_every_steps=read_count(data, "keep_every_steps") if "keep_every_steps" in data else 0,
         suspect=read_field(data, "suspect", str) if "suspect" in data else "",
+        directory=read_field(data, "directory", str) if "directory" in data else "",
         **_parse_cadence(data),
     )

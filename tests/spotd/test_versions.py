@@ -8,6 +8,7 @@ own: one is cancelled, one is moved by us, one stays, and those that come later.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -159,10 +160,9 @@ def running(box: Box, job_id: str) -> dict[str, Any]:
 
 def agents(box: Box, digest: str) -> int:
     """How many of this box's machines run the agent of that bundle."""
-    wanted = (str(box.folder), f"{digest}.pyz", "keep")
-    return sum(
-        all(word in words_of(pid) for word in wanted) for pid in carrying("SPOTD_LOCAL_INSTANCE")
-    )
+    bundle = re.compile(re.escape(str(box.folder)) + rf"/\S+/bundles/{digest}\.pyz(?=\0keep\0)")
+    words = [words_of(pid) for pid in carrying("SPOTD_LOCAL_INSTANCE")]
+    return len({found[0] for line in words if (found := bundle.search(line))})
 
 
 def words_of(pid: int) -> str:

@@ -56,7 +56,7 @@ class Agent:
         self._outlook = Outlook(self._dangers, self._demands)
         self._pace = Pace(recall, self._demands, lambda: self._outlook.planned)
         saver = Saver(site, recall.said, self._pace.policy, lambda: self._link.open)
-        self._training = Training(site, self._demands, recall, saver)
+        self._training = Training(site, self._demands, recall, saver, self.on_fact)
         self.deadman = Deadman(site.config, site.monotonic())
         self._ward = Ward(site, self._training, self._demands, self._pace, recall)
         self._saves = Saves(self._demands, self._pace, self._warn, recall, site.monotonic())
@@ -260,7 +260,7 @@ class Agent:
             return
         stopping, running = self._demands.stopping, self._training.phase is Phase.RUNNING
         if stopping is not None:
-            stopping.advance(max(danger.deadline - drain.FINAL_S, now))
+            stopping.advance(max(self._pace.policy().kill_by(now, danger.deadline), now))
         if not news or not running or stopping is not None:
             self._link.publish()
             return

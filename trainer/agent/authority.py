@@ -1,4 +1,5 @@
-"""HEAD on behalf of a script that knows nothing of it: claim, watch, final commit, release.
+"""HEAD on behalf of a script that knows nothing of it: claim, watch, final commit, release; and
+before each of these what its folder of checkpoints needs, where the job names one.
 
 Everything here waits for an object store, so it runs in threads of its own; what comes of it is
 posted to the agent's loop.
@@ -9,14 +10,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from providers.stores import open_store
 from providers.stores.base import StoreError, StoreUnavailableError
 from spotd.wire import AgentConfig, Head, Manifest, StartDocument, WireError
+from trainer.agent.drain import ENGINE_NONE
+from trainer.agent.site import Site
+from trainer.directory.sync import Directory
 from trainer.fence import Fence, FencedError, read_head
+from trainer.saver.reading import CorruptError
 
 _LOG = logging.getLogger(__name__)
 POLL_FILE_S = 0.05
@@ -62,6 +68,8 @@ class Authority:
     post: Callable[[Callable[[], None]], None]
     ended: threading.Event
     now_us: Callable[[], int]
+    folder: Path | None = None  # that the program saves to, where it is to be kept
+    tell: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _data: None
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -69,6 +77,18 @@ class Authority:
         self._opening = threading.Lock()
         local = self.start.store_url.startswith("file:")
         self._poll_s = POLL_FILE_S if local else POLL_REMOTE_S
+        self._directory: Directory | None = None
+        if self.folder is not None:
+            self._directory = Directory(
+                self.folder,
+                self.start.keep,
+                self.start.keep_every_steps,
+                lambda: self._fence,
+                self.tell,
+                pause=self._pause,
+                monotonic=self.monotonic,
+                now_us=self.now_us,
+            )
 
     @property
     def _fence(self) -> Fence:
@@ -95,12 +115,15 @@ class Authority:
             else:
                 self._fence.wait_claimable(claim_of, self._poll_s, self._pause, self.monotonic)
                 head = self._fence.claim()
+                if self._directory is not None and not head.final:
+                    self._directory.restore(head)
             self.post(lambda: self.listener.on_claimed(head))
 
         self._start("claim", claim)
 
     def start_watch(self) -> None:
-        """Look now and then whether a newer generation took over: nobody else would tell us."""
+        """Look now and then whether a newer generation took over: nobody else would tell us. And
+        what the program has saved."""
 
         def watch() -> None:
             while True:
@@ -111,11 +134,15 @@ class Authority:
                     raise FencedError(head.generation, self.config.generation, head.owner)
 
         self._start("watch", watch)
+        if self._directory is not None:
+            self._start("directory", self._directory.run)
 
     def start_final(self) -> None:
         """Commit the empty final manifest: the job's success."""
 
         def commit() -> None:
+            if self._directory is not None:
+                self._directory.finish()
             head = self._fence.head or self._fence.claim()
             if not head.final:
                 head = self._fence.commit(self._final_manifest(head))
@@ -128,6 +155,8 @@ class Authority:
 
         def release() -> None:
             head = None
+            if self._directory is not None:
+                self._directory.finish(0.0)
             if not self.config.rank:
                 # A restarted agent holds nothing: it takes up its own claim again.
                 if self._fence.head is None:
@@ -173,7 +202,7 @@ class Authority:
         except FencedError as error:
             fenced = error
             self.post(lambda: self.listener.on_fenced(fenced))
-        except (StoreError, WireError, ValueError, OSError) as error:
+        except (StoreError, WireError, CorruptError, ValueError, OSError) as error:
             text = f"the checkpoint store {self.start.store_url!r} cannot be used: {error}"
             self.post(lambda: self.listener.on_store_failed(text))
 
@@ -185,3 +214,26 @@ class Authority:
             _LOG.warning("the checkpoint store does not answer: %s", error)
             return False
         return True
+
+
+def authority_of(
+    site: Site,
+    start: StartDocument,
+    listener: AuthorityListener,
+    tell: Callable[[str, Mapping[str, Any]], None],
+) -> Authority | None:
+    """Of a script that knows nothing of HEAD; None where the program claims it, or nobody does.
+    `tell(kind, data)` takes what becomes of saves."""
+    if start.engine != ENGINE_NONE or start.bake:
+        return None
+    folder = site.places.below_workdir(start.directory) if start.directory else None
+    return Authority(
+        site.config,
+        start,
+        listener,
+        site.post,
+        site.ended,
+        site.now_us,
+        folder=None if site.config.rank else folder,
+        tell=tell,
+    )

@@ -36,12 +36,18 @@ class Policy:
     save_s: float = SAVE_GUESS_S
     step_s: float = 0.0
     planned: bool = False  # the program plans its last save itself: ours is in case it does not
+    sync_s: float = 0.0  # until what a script saves at its end is in the store
+
+    def kill_by(self, now: float, deadline: float) -> float:
+        """When the program has to be gone. Of a short notice, no more than half goes to what is
+        done after that."""
+        return deadline - max(FINAL_S, min(FINAL_S + self.sync_s, (deadline - now) / 2))
 
     @property
     def wanted_s(self) -> float:
         """What a stop may take: the step under way, a save already in flight, the last save."""
         if self.engine == ENGINE_NONE:
-            return self.grace_s + FINAL_S
+            return self.grace_s + self.sync_s + FINAL_S
         if self.planned:
             return self.save_s + MARGIN_S
         return self.step_s + self.save_s + SAVE_FACTOR * self.save_s + MARGIN_S
@@ -73,7 +79,8 @@ class Policy:
 def policy_of(
     start: StartDocument, save_s: float, step_s: float, *, planned: bool = False
 ) -> Policy:
-    return Policy(start.engine, start.stop_grace_s, save_s, step_s, planned)
+    sync_s = SAVE_FACTOR * save_s if start.directory else 0.0
+    return Policy(start.engine, start.stop_grace_s, save_s, step_s, planned, sync_s)
 
 
 def plan_of(engine: str) -> str:
@@ -93,7 +100,8 @@ def kill_at_of(policy: Policy, now: float, *deadlines: float | None) -> float:
     # A maintenance may be days ahead: no program gets longer than one without a deadline.
     patient_until = now + policy.patience_s()
     ends = [at for at in deadlines if at is not None]
-    kill_at = min(min(ends, default=now) - FINAL_S, patient_until)
+    end = min(ends, default=now)
+    kill_at = min(policy.kill_by(now, end), patient_until)
     # No deadline, or one that has passed and yet we live: then nobody knows it.
     return kill_at if kill_at > now else patient_until
 

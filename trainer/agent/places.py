@@ -62,6 +62,10 @@ class Places:
     def workdir(self) -> Path:
         return self.folder / "workdir"
 
+    def below_workdir(self, named: str) -> Path:
+        """A folder as the job names it: below its workdir, unless it is absolute."""
+        return self.workdir / named
+
     @property
     def control_socket(self) -> Path:
         return self.memory / "control.sock"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from trainer.agent.keeper import Order
 from trainer.agent.packages import PackageError, unpack_packages
 from trainer.agent.places import Places, write_private
 from trainer.agent.site import Site
+from trainer.directory.units import newest_in
 
 # Set by the way that the agent itself was started, and wrong for anybody else.
 _OURS = frozenset(
@@ -62,6 +64,7 @@ def build_env(
         "SPOTD_KEEP": str(start.keep),
         "SPOTD_KEEP_EVERY": str(start.keep_every_steps),
         "SPOTD_SUSPECT": start.suspect,
+        **_directory(start, places),
         "SPOTD_PROGRESS_EVERY_S": f"{start.progress_every_s:g}",
         # What a SkyPilot task expects to find.
         "SKYPILOT_TASK_ID": f"sky-{config.job_id}",
@@ -75,6 +78,16 @@ def build_env(
     # Behind the program's own: nothing of ours is in the way of what it brings.
     found["PYTHONPATH"] = ":".join(filter(None, (found.get("PYTHONPATH"), hook_path())))
     return found
+
+
+def _directory(start: StartDocument, places: Places) -> dict[str, str]:
+    """Where the program is to save, and the checkpoint to go on from, if there is one."""
+    if not start.directory:
+        return {}
+    folder = places.below_workdir(start.directory)
+    with contextlib.suppress(OSError):
+        return {"SPOTD_DIRECTORY": str(folder), "SPOTD_RESUME": newest_in(folder)}
+    return {"SPOTD_DIRECTORY": str(folder), "SPOTD_RESUME": ""}
 
 
 def hook_path() -> str:

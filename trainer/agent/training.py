@@ -6,15 +6,14 @@ final manifest or release) -> exited. Every step can be taken up again by a rest
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spotd import wire
 from spotd.wire import Head, StartDocument
-from trainer.agent.authority import Authority, EndedError
+from trainer.agent.authority import Authority, EndedError, authority_of
 from trainer.agent.container import Stage
 from trainer.agent.demands import Demands
-from trainer.agent.drain import ENGINE_NONE
 from trainer.agent.keeper import Exit
 from trainer.agent.meaning import final_save, meaning_of
 from trainer.agent.phase import Phase
@@ -26,15 +25,19 @@ from trainer.agent.site import Site
 from trainer.agent.unwell import Unwell
 from trainer.fence import FencedError
 
+Tell = Callable[[str, Mapping[str, Any]], None]
 _CRASHED = 1
 _ORDERS = 3  # a script that does not start, because its keeper dies, is ordered this often
 
 
 class Training:
-    """Lives in the agent's loop: no method waits. `past` is what this boot's journal has."""
+    """Lives in the agent's loop: no method waits. `past` is what this boot's journal has; `tell`
+    takes what becomes of saves that the agent makes."""
 
-    def __init__(self, site: Site, demands: Demands, past: Recall, saver: Saver) -> None:
-        self._site = site
+    def __init__(
+        self, site: Site, demands: Demands, past: Recall, saver: Saver, tell: Tell
+    ) -> None:
+        self._site, self._tell = site, tell
         self._demands = demands
         self._said = said = set(past.said)
         self._saver, self._container = saver, saver.container
@@ -61,11 +64,8 @@ class Training:
 
     def begin(self) -> None:
         """Take up the start document, at whatever point an earlier agent left it."""
-        if self._authority is None and self._start.engine == ENGINE_NONE and not self._start.bake:
-            site = self._site
-            self._authority = Authority(
-                site.config, self._start, self, site.post, site.ended, site.now_us
-            )
+        if self._authority is None:
+            self._authority = authority_of(self._site, self._start, self, self._tell)
         if self.phase is not Phase.WAITING:
             return
         if self._start.image:

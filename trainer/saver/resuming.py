@@ -82,7 +82,7 @@ class Chain:
         for attempt in range(READ_ATTEMPTS - 1):
             try:
                 return read()
-            except StoreUnavailableError:
+            except StoreUnavailableError:  # noqa: PERF203 - of few
                 self._pause(0.2 * 2**attempt)
         return read()
 

@@ -97,7 +97,7 @@ def _pins(store: ObjectStore, job_id: str) -> list[Pin]:
     for info in store.list(pin_folder(job_id)):
         try:
             found.append(parse_pin(store.get(info.key)[0]))
-        except NotFoundError:
+        except NotFoundError:  # noqa: PERF203 - of few
             continue  # unpinned since it was listed
         except WireError as error:
             raise WireError(f"{info.key}: {error}") from None

@@ -365,7 +365,7 @@ class Saving:
                 try:
                     data, _ = self._duties.store.get(part_key(snapshot.label.folder, rank))
                     parts[rank] = parse_part(data)
-                except NotFoundError:
+                except NotFoundError:  # noqa: PERF203 - it waits
                     self._await_part(snapshot, rank, give_up_at)
         return [parts[rank] for rank in sorted(parts)]
 

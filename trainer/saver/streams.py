@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import xxhash
-
 from spotd.wire import Shard, Stream
 
 CHUNK_BYTES = 16 << 20  # what a digest covers, and what is read or written at once
@@ -60,6 +58,8 @@ class Digests:
 
     def make(self, filling: Filling, pause: Callable[[float], None]) -> None:
         """All of them, in order; what goes wrong is raised where they are asked for."""
+        import xxhash  # noqa: PLC0415 - the agent, which has none, cuts and reads too
+
         try:
             for start, end in chunks_of(0, self._size):
                 filling.wait(end, pause)

@@ -23,7 +23,7 @@ from providers.stores.base import StoreUnavailableError as ObjectsUnavailableErr
 from spotd.cli.client import EXIT_CODES, Client
 from spotd.errors import ExitCode, UserError
 from spotd.model import Event, LeaveReason, Outcome
-from spotd.serve import api, packages
+from spotd.serve import api, imports, packages
 from spotd.serve.api import make_app
 from spotd.store.base import StoreError, StoreUnavailableError
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig, story
@@ -122,6 +122,7 @@ def test_what_a_user_can_do_something_about_is_told_by_every_route_and_is_no_bug
     monkeypatch.setattr(api.checkpoints, "pull_checkpoint", refuse)
     monkeypatch.setattr(packages, "has_package", refuse)
     monkeypatch.setattr(packages, "receive_package", receive)
+    monkeypatch.setattr(imports, "receive_shard", receive)
     rig.stop()
     rig.start()
     statuses = {}

@@ -6,6 +6,7 @@ import pytest
 
 from spotd.errors import ExitCode
 from spotd.model import CheckpointSpec
+from spotd.phase import keeps
 from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
 from spotd.verdicts import HealthSpec
 
@@ -38,6 +39,16 @@ def test_a_command_alone_is_a_job() -> None:
     assert len(spec.alternatives) == 1
     assert parsed.workdir is None
     assert parsed.warnings == ("resources is missing: the cheapest machine of any kind will do",)
+
+
+def test_a_folder_of_checkpoints_may_be_kept() -> None:
+    block = "spotd: {checkpoint: {mode: directory, path: out, keep_every: 100}}"
+    spec = read(f"name: any\nrun: python train.py\n{block}\n").spec
+    assert (spec.checkpoint.engine, spec.checkpoint.directory) == ("none", "out")
+    assert keeps(spec.checkpoint)
+    assert spec.checkpoint.keep_every_steps == 100
+    (text,) = refused(f"run: x\nname: any\nnum_nodes: 2\n{block}")
+    assert "spotd.checkpoint.mode: is for one machine" in text
 
 
 def test_the_spotd_block_says_everything_else() -> None:
@@ -298,6 +309,14 @@ def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:
         ("spotd: {checkpoint: {every: 0}}", "spotd.checkpoint.every"),
         ("spotd: {checkpoint: {keep: 0}}", "spotd.checkpoint.keep"),
         ("spotd: {checkpoint: {keep_every: 100}}", "spotd.checkpoint.keep_every"),
+        ("spotd: {checkpoint: {path: out}}", "spotd.checkpoint.path"),
+        ("spotd: {checkpoint: {mode: directory}}", "spotd.checkpoint.mode"),
+        ("spotd: {checkpoint: {mode: directory, path: ../out}}", "spotd.checkpoint.path"),
+        ("spotd: {checkpoint: {mode: directory, path: .}}", "spotd.checkpoint.path"),
+        (
+            "spotd: {checkpoint: {mode: directory, path: out, engine: spotd}}",
+            "spotd.checkpoint.mode",
+        ),
         ("spotd: {checkpoint: {store: file://relative}}", "spotd.checkpoint.store"),
         ("spotd: {checkpoint: {store: s3://}}", "spotd.checkpoint.store"),
         ("spotd: {checkpoint: {store: s3://key:secret@bucket}}", "spotd.checkpoint.store"),
@@ -467,7 +486,7 @@ def test_a_job_needs_a_name_from_somewhere() -> None:
     refused('run: x\nname: "a\\nb"')
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.name)
 def test_the_checked_in_examples_are_good_job_files(example: Path) -> None:
     parsed = read(example.read_text(), fallback_name=example.stem, secrets={"HF_TOKEN": "t"})
     assert parsed.spec.run

@@ -216,8 +216,9 @@ class Node:
     # --- what it left
 
     def journal(self) -> list[JournalEntry]:
-        lines = self.places.journal.read_bytes().splitlines()
-        entries = [parse_line(line) for line in lines]
+        data = self.places.journal.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]  # without a line that is being written
+        entries = [parse_line(line) for line in whole.splitlines()]
         return [entry for entry in entries if isinstance(entry, JournalEntry)]
 
     def kinds(self) -> list[str]:

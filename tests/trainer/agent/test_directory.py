@@ -1,0 +1,102 @@
+"""A script that knows nothing of spotd, whose folder of checkpoints is kept."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from spotd import wire
+from tests.trainer.agent.node import Node, wait_until
+
+# As transformers saves: its own state last; at SIGTERM once more, and no longer than it takes.
+SCRIPT = """
+save() {
+    mkdir -p out/checkpoint-$1
+    echo "weights at $1" > out/checkpoint-$1/model.safetensors
+    echo '{}' > out/checkpoint-$1/trainer_state.json
+}
+trap 'save 20; exit 0' TERM
+echo "from ${SPOTD_RESUME##*/}, in $SPOTD_DIRECTORY"
+[ -n "$SPOTD_RESUME" ] && cat $SPOTD_RESUME/model.safetensors && exit 0
+save 10
+while :; do sleep 0.02; done
+"""
+
+
+def moved_to(node: Node, generation: int) -> Node:
+    """The next machine of the job."""
+    home = node.home.with_name(f"machine-{generation}")
+    return replace(node, home=home, generation=generation, token=f"token-{generation}")
+
+
+def test_a_notice_s_last_save_is_what_the_next_machine_goes_on_from(node: Node) -> None:
+    node.run()
+    node.start(run=SCRIPT, directory="out")
+    first = node.wait_for(wire.CHECKPOINT)
+    assert (first.data["step"], first.data["trigger"]) == (10, "directory")
+    node.send(wire.RELEASE)
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_RELEASED
+    assert [entry.data["step"] for entry in node.entries(wire.CHECKPOINT)] == [10, 20]
+    assert node.kinds().index(wire.RELEASED) > node.kinds().index(wire.CHECKPOINT)
+    with moved_to(node, 2) as second:
+        second.run()
+        second.start(run=SCRIPT, directory="out")
+        assert second.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
+        folder = second.places.workdir / "out"
+        assert second.log() == f"from checkpoint-20, in {folder}\nweights at 20\n"
+        assert second.wait_for(wire.CLAIMED).data["step"] == 20
+        assert [path.name for path in folder.iterdir()] == ["checkpoint-20"]
+    head = node.head()
+    assert head is not None
+    assert head.final
+
+
+def test_an_agent_that_is_started_again_takes_it_up(node: Node) -> None:
+    node.run()
+    node.start(run=SCRIPT, directory="out")
+    node.wait_for(wire.CHECKPOINT)
+    node.kill_agent()
+    out = node.places.workdir / "out"
+    shutil.copytree(out / "checkpoint-10", out / "checkpoint-15")
+    node.run()
+    wait_until("the other save", lambda: len(node.entries(wire.CHECKPOINT)) == 2)
+    assert [entry.data["step"] for entry in node.entries(wire.CHECKPOINT)] == [10, 15]
+
+
+def test_a_store_that_refuses_is_told_of_and_the_script_goes_on(node: Node, tmp_path: Path) -> None:
+    script = f"{SCRIPT.replace('while :', 'while [ ! -e go ]')}\nexit 0"
+    node.run()
+    node.start(
+        run=script.replace("save 10", "until [ -e go ]; do sleep 0.02; done; rm go; save 10"),
+        directory="out",
+    )
+    node.wait_for(wire.STARTED)
+    generation = node.store_root / "jobs" / "job-1" / "g00000001"
+    generation.write_text("in the way")
+    (node.places.workdir / "go").touch()
+    failed = node.wait_for(wire.CHECKPOINT_FAILED).data
+    assert failed["error"].startswith("out: ")
+    assert node.is_program_alive()
+    generation.unlink()
+    node.wait_for(wire.CHECKPOINT)
+    (node.places.workdir / "go").touch()
+    assert node.wait_for(wire.EXITED).data["code"] == wire.EXIT_FINISHED
+
+
+def test_where_no_checkpoint_can_be_read_it_does_not_begin_afresh(node: Node) -> None:
+    node.run()
+    node.start(run=SCRIPT, directory="out")
+    node.wait_for(wire.CHECKPOINT)
+    node.send(wire.RELEASE)
+    node.wait_for(wire.EXITED)
+    for path in node.store_root.glob("jobs/*/g*/*/r*"):
+        path.write_bytes(b"")
+    with moved_to(node, 2) as second:
+        second.run()
+        second.start(run=SCRIPT, directory="out")
+        exited = second.wait_for(wire.EXITED).data
+        assert exited["code"] == 1
+        assert "no checkpoint of the job can be read" in exited["tail"]
+        assert second.log() == ""
+        assert len(second.entries(wire.CHECKPOINT_SKIPPED)) == 2
