@@ -15,7 +15,14 @@ def parse_arguments(description: str) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--steps", type=int, default=1000, help="optimizer steps in all")
-    add("--batch", type=int, default=16, help="sequences per rank and step")
+    add("--batch", type=int, default=16, help="sequences per rank (virtual rank) and step")
+    add(
+        "--virtual-ranks",
+        type=int,
+        default=0,
+        help="split each step into this many batches, summed in a fixed order: the same bits on "
+        "any number of ranks up to it (0: one a rank, and the number of ranks is fixed)",
+    )
     add("--block", type=int, default=128, help="context in bytes")
     add("--layers", type=int, default=4)
     add("--heads", type=int, default=4)

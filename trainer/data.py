@@ -100,7 +100,7 @@ class Order:
     seed: int
     block: int
     batch: int  # per rank
-    world_size: int
+    world_size: int  # of ranks, or of virtual ones where there are any
 
     def batch_of(self, data: Tensor, step: int, rank: int) -> tuple[Tensor, Tensor]:
         """Inputs and next bytes for `step` (from 0), both int64 (batch, block)."""

@@ -19,6 +19,7 @@ from trainer.hook.spotd_hook.planning import Planning
 from trainer.hook.spotd_hook.tenure import Tenure
 from trainer.model import Gpt
 from trainer.state import Schedule, TrainState
+from trainer.virtual import average_in_order, shares_of
 from trainer.world import World
 
 
@@ -39,14 +40,36 @@ class Run:
     job: Job
     planning: Planning
     tenure: Tenure | None = None  # rank 0 alone has it
-    data_s: float = 0.0  # what the last batch took to come
+    data_s: float = 0.0  # what the batches of the last step took to come
 
-    def compute(self, step: int) -> torch.Tensor:
-        """Forward and backward of one step on this rank's batch; returns the loss."""
-        torch.manual_seed(self.order.seed_of(step, self.world.rank))
+    def learn(self, step: int) -> tuple[list[float], float]:
+        """The gradients of one step, averaged over all ranks, into the state. Returns losses by
+        virtual rank (without those: one), 0 for those of other ranks, and the seconds that a
+        batch took this rank alone: who has one more than others is not the slower for it."""
+        self.data_s, world, count = 0.0, self.world, self.args.virtual_ranks
         began_s = time.perf_counter()
-        inputs, targets = self.order.batch_of(self.corpus.data, step, self.world.rank)
-        self.data_s = time.perf_counter() - began_s
+        grads = self.state.grads
+        if not count:
+            loss = self.compute(step, world.rank)
+            alone_s = world.settled_s() - began_s
+            world.average(grads)
+            return [loss.item()], alone_s
+        losses, own = [0.0] * count, {}
+        for share in shares_of(world.rank, world.size, count):
+            losses[share] = self.compute(step, share).item()
+            own[share] = grads.clone()
+            grads.zero_()
+        alone_s = (world.settled_s() - began_s) / len(own)
+        average_in_order(own, grads, world.size, count)
+        return losses, alone_s
+
+    def compute(self, step: int, rank: int) -> torch.Tensor:
+        """Forward and backward of one step on the batch of `rank`, which may be a virtual one;
+        returns the loss."""
+        torch.manual_seed(self.order.seed_of(step, rank))
+        began_s = time.perf_counter()
+        inputs, targets = self.order.batch_of(self.corpus.data, step, rank)
+        self.data_s += time.perf_counter() - began_s
         loss: torch.Tensor = self.model(inputs.to(self.world.device), targets.to(self.world.device))
         torch.autograd.backward(loss)
         return loss.detach()

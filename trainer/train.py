@@ -55,6 +55,7 @@ from trainer.model import Shape, make_model
 from trainer.numbers import Numbers
 from trainer.run import Run
 from trainer.state import Schedule, TrainState
+from trainer.virtual import shares_of
 from trainer.world import World
 
 SAVER_S = 2.0  # for a saver of our own to end: what is to be waited for was waited for before
@@ -68,7 +69,9 @@ def prepare(
         torch.set_num_threads(args.threads)
     shape = Shape(args.layers, args.heads, args.width, args.block, args.dropout)
     schedule = Schedule(args.lr, args.warmup, args.steps)
-    order = Order(args.seed, args.block, args.batch, world.size)
+    parts = args.virtual_ranks or world.size
+    shares_of(world.rank, world.size, parts)  # or this cannot be
+    order = Order(args.seed, args.block, args.batch, parts)
     corpus = load_corpus(args.data)
     model = make_model(shape, args.seed).to(world.device)
     state = TrainState(model, world.device)
@@ -98,7 +101,7 @@ def prepare(
         job,
         planning,
     )
-    run.compute(0)  # the first pass allocates, starts threads and picks kernels
+    run.compute(0, world.rank)  # the first pass allocates, starts threads and picks kernels
     state.grads.zero_()
     if checkpointer is not None:
         run.tenure = Tenure(link, STOP, checkpointer, planning, run.save)
@@ -175,7 +178,7 @@ def train(run: Run) -> int:
     done = begin(run)
     if done < 0:
         return -1 - done
-    args, world = run.args, run.world
+    args, world, parts = run.args, run.world, run.order.world_size
     progress = Progress(
         run.link.send,
         every_s=run.job.progress_every_s,
@@ -187,11 +190,8 @@ def train(run: Run) -> int:
     saved_step, saved_at = done, time.monotonic()
     for step in range(done, args.steps):
         started = time.perf_counter()
-        loss = run.compute(step)
-        alone_s = world.settled_s() - started
-        world.average(run.state.grads)
+        losses_here, alone_s = run.learn(step)
         applied = run.state.update(run.schedule.rate(step), step)
-        loss_here = loss.item()
         STOP.sleep(args.step_time_ms / 1000 - (time.perf_counter() - started))
         busy_s = time.perf_counter() - started
 
@@ -200,12 +200,13 @@ def train(run: Run) -> int:
         due = run.planning.is_due(done - saved_step, time.monotonic() - saved_at)
         asked = STOP.take_saves()
         words = run.planning.words(world.rank, world.size, busy_s)
-        losses, stops, fences, dues, saves, *said = world.add_up(
-            [loss_here, STOP.stopping, fenced, due, asked, *words, *world.one_of_all(alone_s)]
+        stops, fences, dues, saves, *said = world.add_up(
+            [STOP.stopping, fenced, due, asked, *words, *losses_here, *world.one_of_all(alone_s)]
         )
-        said, ranks_s = said[: len(words)], said[len(words) :]
-        tokens = args.batch * args.block * world.size
-        progress.add(done, losses / world.size, tokens, busy_s, data_s=run.data_s, ranks_s=ranks_s)
+        said, heard = said[: len(words)], said[len(words) :]
+        losses, ranks_s = sum(heard[: len(losses_here)]), heard[len(losses_here) :]
+        tokens = args.batch * args.block * parts
+        progress.add(done, losses / parts, tokens, busy_s, data_s=run.data_s, ranks_s=ranks_s)
         run.link.at(done)
         if fences:
             return _leave_fenced(run, progress)

@@ -16,8 +16,8 @@ FIRST, LAST = (int(step) for step in STEPS.split("-"))
 compute = Run.compute
 
 
-def poisoned(self: Run, step: int) -> torch.Tensor:
-    loss = compute(self, step)
+def poisoned(self: Run, step: int, rank: int) -> torch.Tensor:
+    loss = compute(self, step, rank)
     if self.world.rank == int(RANK) and FIRST <= step + 1 <= LAST:
         self.state.grads[7] = float("nan")
     return loss

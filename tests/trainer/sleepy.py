@@ -16,10 +16,10 @@ RANK, _, SECONDS = os.environ["SLEEPS"].partition(":")
 compute = Run.compute
 
 
-def slow(self: Run, step: int) -> torch.Tensor:
+def slow(self: Run, step: int, rank: int) -> torch.Tensor:
     if self.world.rank == int(RANK):
         time.sleep(float(SECONDS))
-    return compute(self, step)
+    return compute(self, step, rank)
 
 
 if __name__ == "__main__":

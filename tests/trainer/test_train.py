@@ -588,3 +588,36 @@ def test_two_ranks(tmp_path: Path) -> None:
     with AgentEnd() as agent:
         assert trainer.run(3, agent) == EXIT_FINISHED, trainer.output()
         straight.check(trainer, losses | agent.losses())
+
+
+@pytest.mark.req("CKP-27")
+def test_another_number_of_ranks_comes_to_the_same_bits(tmp_path: Path) -> None:
+    virtual = ("--virtual-ranks", "4", "--batch", "1")
+    (tmp_path / "straight").mkdir()
+    alone = Trainer(tmp_path / "straight", steps=STEPS, arguments=virtual)
+    with AgentEnd() as agent:
+        assert alone.run(1, agent) == EXIT_FINISHED, alone.output()
+        straight = Outcome(alone, agent.losses())
+    (tmp_path / "moved").mkdir()
+    moved = Trainer(tmp_path / "moved", steps=STEPS)
+    losses: dict[int, float] = {}
+    for generation, ranks in enumerate((4, 2, 4, 3), start=1):
+        moved.ranks, last = ranks, generation == 4
+        moved.arguments = virtual if last else (*virtual, "--step-time-ms", "50")
+        with AgentEnd() as agent:
+            process = moved.start(generation, agent)
+            if not last:
+                agent.wait("progress", lambda data: data["to_step"] >= 7 * generation)  # noqa: B023
+                worker = next(hello for hello in agent.of("hello") if hello["rank"] == 0)
+                os.kill(worker["pid"], signal.SIGTERM)
+            assert (process.wait(60) == EXIT_FINISHED) is last, moved.output()
+            if generation > 1:
+                assert agent.of("claimed")[0]["step"] == max(losses)
+            losses |= agent.losses()
+    straight.check(moved, losses)
+
+
+def test_more_ranks_than_virtual_ones_are_refused(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, ranks=2, arguments=("--virtual-ranks", "1"))
+    assert trainer.run(1) != EXIT_FINISHED
+    assert "--virtual-ranks 1 is too few for 2 ranks: give at least 2" in trainer.output()
