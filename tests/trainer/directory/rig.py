@@ -92,8 +92,8 @@ def write_hf(folder: Path, step: int, *, whole: bool = True, text: str = "") -> 
 
 
 def torch_file(content: str) -> bytes:
-    """What torch.save writes is a zip archive."""
+    """What torch.save writes is a zip archive: the same bytes for the same content, at any time."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        archive.writestr("archive/data.pkl", content * 50)
+        archive.writestr(zipfile.ZipInfo("archive/data.pkl"), content * 50)
     return data.getvalue()
