@@ -332,6 +332,7 @@ class SimDaemon:
     def __init__(self, outside: Outside, name: str) -> None:
         self.name = name
         self.ahead_us = 0  # how wrong the box's wall clock is
+        self.set_right_us = 0  # when it was last
         self.lost = False  # its box is gone for good
         self.process = Process(name, alive=False)
         self.world: World  # what the living one works with

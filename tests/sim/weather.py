@@ -15,6 +15,7 @@ from tests.sim.world import SimWorld
 
 PRICE_EVERY_S = 600.0
 CALM_MICROUSD_PER_H = 16_000_000  # everybody can afford it
+STEADY_S = 60.0  # that a time server keeps a clock right which it has just set
 
 
 class Weather:
@@ -278,11 +279,18 @@ def _daemon_freezes(world: SimWorld, random: Random) -> bool:
 
 def _clock_jumps(world: SimWorld, random: Random) -> bool:
     daemon = _daemon(world, random)
-    if daemon is not None:
-        daemon.ahead_us = int(random.uniform(-7200, 7200) * 1e6)
-        after_s = random.uniform(1, 0.9 * BELIEF_S)  # until a time server sets it right
-        world.kernel.after(after_s, lambda: setattr(daemon, "ahead_us", 0))
-    return daemon is not None
+    now_us = world.kernel.now_us
+    # Two in a row, with no look at the clock between them, are one that lasts longer than BELIEF_S.
+    if daemon is None or daemon.ahead_us or now_us < daemon.set_right_us + int(STEADY_S * 1e6):
+        return False
+    daemon.ahead_us = int(random.uniform(-7200, 7200) * 1e6)
+
+    def set_right() -> None:
+        daemon.ahead_us, daemon.set_right_us = 0, world.kernel.now_us
+
+    # Until a time server sees it.
+    world.kernel.after(random.uniform(1, 0.9 * BELIEF_S), set_right)
+    return True
 
 
 _HAPPENS: dict[str, Callable[[SimWorld, Random], bool]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spotd.clock import STEP_S
 from spotd.model import Desired, Node, Outcome, View
 from spotd.plan import AddNode, ChangeNode, Plan
 from spotd.states import NodeState
@@ -43,6 +44,7 @@ class RecordOracle(Oracle):
         job = view.job
         if job.version != stored:
             self.fail("S1", f"{job.id}: decided on version {job.version}, written over {stored}")
+        self._judge_time(job.id, now_us)
         self._judge_nodes(view, plan)
         self.limits.committed(view, plan)
         self.rest.committed(view, now_us)
@@ -52,6 +54,13 @@ class RecordOracle(Oracle):
                 price = change.node.offer.price_microusd_per_h
                 if price > cap:
                     self.fail("B2", f"{change.node.id} is asked for at {price}, above {cap}")
+
+    def _judge_time(self, job_id: str, now_us: int) -> None:
+        """No job is charged for time that did not pass. A box's clock is wrong for less than
+        BELIEF_S here; of each time, ours may take what is not too much to be a time server's."""
+        ahead_s = (now_us - self.world.kernel.now_us) / S
+        if ahead_s > STEP_S * (1 + self.world.faults.fired["clock_jumps"]):
+            self.fail("B1", f"{job_id} is decided about {ahead_s:.0f} s ahead of time")
 
     def _judge_nodes(self, view: View, plan: Plan) -> None:
         nodes = {node.id: node for node in view.nodes}
