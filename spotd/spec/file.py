@@ -239,6 +239,12 @@ class Checkpoint(Block):
     every: EveryField | None = Field(
         default=None, description="auto, a time like 5m, 500 steps, or a preset; see README"
     )
+    origin: str | None = Field(
+        default=None,
+        alias="from",
+        description="What the job begins with: a path with a / (safetensors, DCP, an export), or "
+        "a job, as gpt or gpt@STEP; engine spotd",
+    )
     size: Bytes | None = Field(
         default=None, description="What a save is expected to weigh, for `plan`; 12 B a parameter"
     )

@@ -1,13 +1,58 @@
-"""The user's own files that a job takes along: workdir and file mounts."""
+"""What a job takes along: the user's own files, as workdir and file mounts, and the checkpoint that
+it begins with."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 
-from spotd.spec.file import JobFile
+from spotd.spec.file import Checkpoint, JobFile
 from spotd.spec.findings import Findings
 from spotd.spec.variables import VARIABLE
 from spotd.validation import Path
+
+_JOB = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})(?:@([A-Za-z0-9._-]{1,63}))?")
+_FROM: Path = ("spotd", "checkpoint", "from")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A folder or file of the user's, or what `job` has saved as `which`: a step, a pin, or "" for
+    the newest."""
+
+    folder: FilePath | None = None
+    job: str = ""
+    which: str = ""
+
+
+def read_origin(block: Checkpoint, base_dir: FilePath | None, found: Findings) -> Origin | None:
+    """What `checkpoint.from` names: a path has a slash, a job's name has none."""
+    text = block.origin
+    if text is None:
+        return None
+    if block.engine != "spotd":
+        found.refuse(
+            _FROM,
+            "is for programs that resume by spotd_hook",
+            "add engine: spotd, or have the program read its weights itself, from file_mounts",
+        )
+        return None
+    if "://" in text:
+        found.refuse(_FROM, f"{text!r} is no path on this machine", "copy it here first")
+        return None
+    if "/" in text:
+        return Origin(_local(text, base_dir, _FROM, found))
+    job = _JOB.fullmatch(text)
+    if job is None:
+        fix = "write ./NAME for a path, or a job as gpt or gpt@STEP"
+        found.refuse(_FROM, f"{text!r} is neither a path with a / nor a job", fix)
+        return None
+    if base_dir is not None and (base_dir / text).exists():
+        found.refuse(
+            _FROM, f"{text!r} reads as a job, and is here as well", f"write ./{text}, or a job's id"
+        )
+    return Origin(job=job[1], which=job[2] or "")
 
 
 def read_sources(
