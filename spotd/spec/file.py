@@ -254,6 +254,20 @@ class Checkpoint(Block):
     )
 
 
+class Cache(Block):
+    """Folders that make the next machine's start quick: models, packages, what was compiled."""
+
+    paths: Annotated[list[str], Field(min_length=1, max_length=16)] = Field(
+        description="Below the workdir, absolute, or of ~; restored before setup"
+    )
+    size: Bytes = Field(default=50_000_000_000, description="That is kept of each, at most")
+
+
+def _parse_cache(value: Any) -> Any:
+    paths = [value] if isinstance(value, str) else value
+    return {"paths": paths} if isinstance(paths, list) else value
+
+
 class Budget(Block):
     """What the job may cost."""
 
@@ -274,6 +288,12 @@ class SpotdBlock(Block):
     """What SkyPilot has no word for."""
 
     checkpoint: Checkpoint = Checkpoint()
+    cache: (
+        Annotated[
+            Cache, BeforeValidator(_parse_cache, json_schema_input_type=str | list[str] | Cache)
+        ]
+        | None
+    ) = None
     budget: Budget = Budget()
     deadline: str | None = Field(
         default=None,

@@ -19,7 +19,7 @@ from spotd.spec.file import Checkpoint, Ignored, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
-from spotd.spec.sources import Origin, read_origin, read_sources
+from spotd.spec.sources import Origin, read_caches, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
 from spotd.validation import validate_partly
 from spotd.verdicts import HealthSpec
@@ -115,10 +115,10 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
         envs=environment,
         secrets=tuple(sorted({*hidden, *kept})),
         alerts=_routes(file.spotd, known.routes, found),
+        **read_caches(file.spotd, container_of(place.image_id), found),
     )
     _check_directory(file, place, found)
-    workdir, mounts = read_sources(file, base_dir, found)
-    origin = read_origin(file.spotd.checkpoint, base_dir, found)
+    workdir, mounts, origin = read_sources(file, base_dir, found)
     if found.problems:
         raise SpecError(*found.located(document))
     return Parsed(
