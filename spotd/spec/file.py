@@ -203,7 +203,9 @@ def parse_mount(value: Any) -> Any:
     if isinstance(source, list):
         raise ValueError("several sources in one mount are not supported; write a mount for each")
     if isinstance(source, str) and "://" in source:
-        raise ValueError("remote sources are not supported yet; download it in setup")
+        raise ValueError(
+            "a bucket is not copied or mounted; download it in setup, into a folder of spotd.cache"
+        )
     if mode != "COPY" or not source:
         raise ValueError(
             "mounting a bucket is not supported; copy a local source with mode: COPY, read data in "

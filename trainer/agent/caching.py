@@ -19,7 +19,7 @@ from trainer.agent.phase import Phase
 from trainer.agent.pythons import find_python
 from trainer.agent.site import Site
 
-QUIET_S = 30.0  # without a change, before a cache has settled
+QUIET_S = 10.0  # without a change, before a cache has settled
 _LOOK_S = 0.2
 _AT_WORK = {Phase.SETUP, Phase.CLAIMING, Phase.RUNNING}
 _MOST_LINE = 4096

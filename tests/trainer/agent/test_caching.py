@@ -3,6 +3,7 @@ setup."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from spotd import wire
@@ -42,6 +43,18 @@ def test_an_agent_that_was_killed_has_its_caches_kept_again(node: Node) -> None:
     node.run()
     (node.home / "go").touch()
     wait_until("both are kept", lambda: len(node.entries(wire.CACHE)) == 2)
+
+
+def test_nothing_is_kept_beside_a_last_save(node: Node) -> None:
+    node.environ["SPOTD_CACHE_QUIET_S"] = "0.2"
+    node.run()
+    late = f"trap '{MAKES}; touch ~/made' TERM; echo on; while :; do sleep 0.05; done"
+    node.start(run=f"bash -c {shlex.quote(late)}", stop_grace_s=3.0, **CACHES)
+    node.wait_for_log("on")
+    node.send(wire.DRAIN, {"reason": "paused"})
+    wait_until("it was written", (node.home / "made").exists)
+    node.wait_for(wire.EXITED)
+    assert node.entries(wire.CACHE) == []
 
 
 def test_a_cache_that_cannot_be_had_is_a_warning(node: Node) -> None:

@@ -95,6 +95,26 @@ def test_what_is_there_already_stays(cache: Cache, tmp_path: Path) -> None:
     assert not (tmp_path / "y").exists()
 
 
+def test_what_the_user_writes_meanwhile_stays(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cache.folder)
+    kept(cache)
+    there, get = elsewhere(cache), cache.store.get
+
+    def write_first(key: str) -> tuple[bytes, str]:
+        (there.folder / "blobs").mkdir(parents=True, exist_ok=True)
+        (there.folder / "blobs" / "b1").write_bytes(b"newer")
+        return get(key)
+
+    monkeypatch.setattr(cache.store, "get", write_first)
+    restore(there)
+    assert (there.folder / "blobs" / "b1").read_bytes() == b"newer"
+    monkeypatch.setattr("os.path.lexists", lambda _: False)  # it came in the last moment
+    assert restore(there).files == 0
+    assert (there.folder / "blobs" / "b1").read_bytes() == b"newer"
+
+
 @pytest.mark.parametrize("how", ["flip", "cut", "gone"])
 def test_a_damaged_part_costs_the_files_that_are_in_it(cache: Cache, how: str) -> None:
     made = fill(cache.folder)
