@@ -26,6 +26,7 @@ from trainer.hook.spotd_hook.spawned import Spawned
 from trainer.saver.__main__ import config_from_env
 
 KILLS = int(os.environ.get("SPOTD_KILLS", "100"))
+STAGINGS = KILLS // 10
 
 
 class Program:
@@ -134,6 +135,29 @@ def test_a_saver_outlives_the_program_and_ends_when_it_is_told(program: Program)
     current = newest_of(open_store((program.folder / "store").as_uri())).current
     assert current is not None
     assert current.step == 7
+
+
+@pytest.mark.req("CKP-15")
+@pytest.mark.timeout(300)
+def test_what_a_program_had_staged_when_it_was_killed_is_kept_and_nothing_half(
+    program: Program,
+) -> None:
+    """One after the other, all with one saver: each goes on from what the one before had staged."""
+    path, log = program.folder / "one.sock", program.folder / "doomed.log"
+    env = {**program.env, "SPOTD_SAVER": str(path)}
+    saver = nursery().fork("trainer.saver", ["--stay"], env, program.folder, program.folder / "log")
+    program.savers.append(saver)
+    until(path.exists)
+    expected = []
+    for step in range(1, 2 * STAGINGS, 2):
+        expected += [step - 2 if step > 1 else 0, step]
+        for words in ([str(step)], [str(step + 1), "--torn"]):
+            doomed = nursery().fork("tests.trainer.saver.doomed", words, env, program.folder, log)
+            assert doomed.wait(30) == -signal.SIGKILL, log.read_text()
+    said = [line.split() for line in log.read_text().splitlines()]
+    assert [int(words[1]) for words in said if words[0] == "from"] == expected
+    store = open_store((program.folder / "store").as_uri())
+    assert newest_of(store).current.step == 2 * STAGINGS - 1  # type: ignore[union-attr]
 
 
 def test_what_the_box_says_of_a_suspect_and_of_milestones_reaches_the_saver(
