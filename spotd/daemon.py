@@ -291,6 +291,7 @@ class Daemon:
             safe_until=self.safe.until_us,
             contested=self.claim.why,
             places=lambda: self.config.store_places,
+            buckets=self.loans.buckets,
             lend=partial(self.loans.begin, self.store),
             lendable=self.loans.check,
         )

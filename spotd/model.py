@@ -14,6 +14,7 @@ from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
 from spotd.states import NodeState
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
+from spotd.wire import Bucket
 
 S = 1_000_000  # microseconds in a second
 
@@ -107,6 +108,7 @@ class JobSpec:
     envs: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # names; the values are encrypted in the store
     packages: tuple[Mount, ...] = ()
+    buckets: tuple[Bucket, ...] = field(default=(), metadata=SPARSE)  # copied before `setup`
     image_id: str = ""
     disk_gib: int = 0
     max_hourly_microusd: int = 0  # cap of the node price, 0 none
@@ -122,8 +124,7 @@ class JobSpec:
     progress_every_s: float = 5.0
     candidates: int = 1  # machines asked for side by side
     fast_network: bool = field(default=False, metadata=SPARSE)  # between a gang's machines
-    # The image that is to be made of a machine on which `setup` ran, and nothing else does.
-    bake: str = field(default="", metadata=SPARSE)
+    bake: str = field(default="", metadata=SPARSE)  # the image to be made once `setup` ran; no run
     caches: tuple[str, ...] = field(default=(), metadata=SPARSE)  # folders, as the job names them
     cache_bytes: int = field(default=0, metadata=SPARSE)  # that are kept of each, at most
     health: HealthSpec = field(default_factory=HealthSpec)
@@ -365,8 +366,7 @@ class Market:
     started_at_us: int = 0  # of this daemon: a call armed before died with the one that made it
     listening_since_us: int = 0  # without a gap: silence before says nothing about a node
     answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider: back since
-    # By provider behind a jump host: since when its machines can be reached; now, while they cannot
-    reached_since_us: Mapping[str, int] = field(default_factory=dict)
+    reached_since_us: Mapping[str, int] = field(default_factory=dict)  # behind jump hosts; or now
     images: tuple[BakedImage, ...] = ()
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
     # Cloud and region of stores, by what their URLs begin with; see decide/carriage.py

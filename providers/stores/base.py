@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -63,10 +63,11 @@ def check_key(key: str) -> str:
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One listed object."""
+    """One listed object; `tag` is another one when it was written anew, "" where no list says."""
 
     key: str
     size: int
+    tag: str = field(default="", compare=False)
 
 
 class ObjectStore(Protocol):

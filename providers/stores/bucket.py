@@ -235,7 +235,7 @@ class BucketStore:
             for page in self._obstore.list(self._repeating, folder or None, chunk_size=1000):
                 for found in page:
                     if found["path"].startswith(prefix):
-                        yield ObjectInfo(found["path"], found["size"])
+                        yield ObjectInfo(found["path"], found["size"], found.get("e_tag") or "")
 
     def delete(self, key: str) -> None:
         """Remove; a missing key is success."""

@@ -36,6 +36,7 @@ SOURCES = (
     "trainer/directory",
     "trainer/fence.py",
     "trainer/hook/spotd_hook",
+    "trainer/mounts",
     "trainer/node.py",
     "trainer/saver",
 )

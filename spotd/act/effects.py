@@ -8,7 +8,7 @@ simply becomes due again, with the same token.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -47,7 +47,7 @@ from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
 from spotd.plan import Effect
 from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.vault import JobKeys, host_key
-from spotd.wire import AgentConfig, Command, Reply
+from spotd.wire import AgentConfig, Bucket, Command, Reply
 
 RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
 
@@ -108,7 +108,7 @@ class World:
     `reached_since()` since when machines behind a provider's jump host can be reached and
     `unreached()` why they cannot, which is worth a word by then,
     `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all;
-    `places()` where the configured stores are.
+    `places()` where the configured stores are, `buckets(job, node)` what the node is to copy.
     `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
     there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
     act/lending.py.
@@ -133,6 +133,7 @@ class World:
     safe_until: Callable[[], int] = lambda: 0
     contested: Callable[[], str] = str
     places: Callable[[], Mapping[str, Place]] = dict
+    buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
     lend: Lend = lambda _job, _node, _deadline_s: None
     lendable: Callable[[Job, Node], None] = lambda _job, _node: None
 
@@ -304,6 +305,7 @@ def _start(effect: Effect, world: World) -> Record:
     now_us, auto = world.clock.now_us(), job.spec.checkpoint.auto
     terms = terms_for(job, node, world.store, options, now_us) if auto else None
     document = start_document(job, effect, _secrets(effect, world), options, digest, terms)
+    document = replace(document, buckets=world.buckets(job, node))
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
     claim = str(effect.data["claim"])
 

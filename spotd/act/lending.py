@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -20,6 +21,7 @@ from spotd.errors import UserError
 from spotd.model import Event, Job, Node, S, Severity
 from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.vault import JobKeys
+from spotd.wire import Bucket
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +88,24 @@ class Loans:
         file, loan = self._lend(job, node, deadline_s)
         options = {**self._plain_options(access.url), "credentials_file": file}
         return Loan(options, loan.at_us, loan.until_us)
+
+    def buckets(self, job: Job, node: Node) -> tuple[Bucket, ...]:
+        """Of the job's file mounts, with what the node opens each with: keys where [stores] has
+        some for machines, else who it is. Nothing is lent, for what is lent can be written to."""
+        cloud = node.offer.cloud or node.offer.provider
+        return tuple(
+            replace(one, options=self._bucket_options(one.url, cloud)) for one in job.spec.buckets
+        )
+
+    def _bucket_options(self, url: str, cloud: str) -> Mapping[str, str]:
+        access = self._access_of(url)
+        match way_to(access, cloud):
+            case Way.KEYS:
+                return self._options_of(url)
+            case Way.PROOF:
+                return {**self._plain_options(url), "identity": cloud, **access.proof}
+            case _:
+                return self._plain_options(url)
 
     def _plain_options(self, url: str) -> dict[str, str]:
         """What the box opens the store with, but for its keys."""

@@ -28,6 +28,7 @@ MAKING_S = 3 * 3600.0  # a machine is not paid for longer than this while its im
 def setup_digest(spec: JobSpec) -> str:
     """What `setup` is made of: its text, its environment, the workdir and the mounts. 32 hex."""
     parts = [spec.setup, dict(spec.envs), [(one.digest, one.target) for one in spec.packages]]
+    parts += [[(one.target, one.url) for one in spec.buckets]] if spec.buckets else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -25,6 +25,7 @@ from spotd.spec.quantities import (
     Memory,
     StoreUrl,
     Usd,
+    check_store_url,
 )
 from spotd.validation import Path
 
@@ -203,9 +204,10 @@ def parse_mount(value: Any) -> Any:
     if isinstance(source, list):
         raise ValueError("several sources in one mount are not supported; write a mount for each")
     if isinstance(source, str) and "://" in source:
-        raise ValueError(
-            "a bucket is not copied or mounted; download it in setup, into a folder of spotd.cache"
-        )
+        if check_store_url(source).startswith("file:"):
+            raise ValueError("file:// is no bucket; write the path alone")
+        if mode != "COPY":
+            raise ValueError("no bucket is mounted, which takes root and FUSE; write mode: COPY")
     if mode != "COPY" or not source:
         raise ValueError(
             "mounting a bucket is not supported; copy a local source with mode: COPY, read data in "
@@ -362,7 +364,7 @@ class JobFile(Block):
     )
     file_mounts: dict[
         str, Annotated[Storage, BeforeValidator(parse_mount, json_schema_input_type=str | Storage)]
-    ] = Field(default={}, description="Path on the node: local path")
+    ] = Field(default={}, description="Path on the node: local path, or s3://, gs:// or az://")
     envs: Annotated[dict[str, Scalar], BeforeValidator(_text_keys)] = {}
     secrets: Annotated[
         dict[str, Scalar],

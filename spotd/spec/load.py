@@ -19,7 +19,7 @@ from spotd.spec.file import Checkpoint, Ignored, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
-from spotd.spec.sources import Origin, read_caches, read_sources
+from spotd.spec.sources import Origin, read_buckets, read_caches, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
 from spotd.validation import validate_partly
 from spotd.verdicts import HealthSpec
@@ -210,6 +210,7 @@ def _spec(
         fast_network=file.num_nodes > 1 and not block.slow_network,
         health=health,
         checkpoint=_checkpoint(block.checkpoint, defaults, found),
+        buckets=read_buckets(file),
     )
     chosen: dict[str, Any] = {**times, "max_restarts_on_errors": restarts}
     return replace(spec, **{name: value for name, value in chosen.items() if value is not None})

@@ -13,6 +13,7 @@ from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.variables import VARIABLE
 from spotd.validation import Path
+from spotd.wire import Bucket
 
 _JOB = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})(?:@([A-Za-z0-9._-]{1,63}))?")
 _FROM: Path = ("spotd", "checkpoint", "from")
@@ -57,6 +58,16 @@ def _origin(block: Checkpoint, base_dir: FilePath | None, found: Findings) -> Or
     return Origin(job=job[1], which=job[2] or "")
 
 
+def read_buckets(file: JobFile) -> tuple[Bucket, ...]:
+    """The file mounts that are copied on the node; `read_sources` checks where to."""
+    sources = ((target, storage.source or "") for target, storage in file.file_mounts.items())
+    return tuple(
+        Bucket(target.rstrip("/"), source.rstrip("/"))
+        for target, source in sources
+        if "://" in source
+    )
+
+
 def read_caches(block: SpotdBlock, container: str, found: Findings) -> dict[str, Any]:
     """What a JobSpec says of caches. What the agent cannot see, in a `container`, is refused."""
     if block.cache is None:
@@ -94,13 +105,13 @@ def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
 def read_sources(
     file: JobFile, base_dir: FilePath | None, found: Findings
 ) -> tuple[FilePath | None, tuple[tuple[FilePath, str], ...], Origin | None]:
-    """The workdir, (local path, target) of every file mount, and what the job begins with."""
+    """The workdir, (local path, target) of every local file mount, and what the job begins with."""
     workdir = None
     if file.workdir is not None:
         workdir = _local(file.workdir, base_dir, ("workdir",), found)
         if base_dir is not None and workdir.exists() and not workdir.is_dir():
             found.refuse(("workdir",), f"{workdir} is no folder", "name the folder around it")
-    mounts: dict[str, FilePath] = {}
+    mounts: dict[str, FilePath | None] = {}
     for target, storage in file.file_mounts.items():
         path = ("file_mounts", target)
         folders = target.split("/")
@@ -108,9 +119,10 @@ def read_sources(
             found.refuse(path, "is no possible target", "write an absolute path, or ~/folder")
         if (place := target.rstrip("/")) in mounts:
             found.refuse(path, "is the same place as another mount", "keep one of the two")
-        mounts[place] = _local(storage.source or "", base_dir, path, found)
+        source = storage.source or ""
+        mounts[place] = None if "://" in source else _local(source, base_dir, path, found)
     origin = _origin(file.spotd.checkpoint, base_dir, found)
-    return workdir, tuple((local, place) for place, local in mounts.items()), origin
+    return workdir, tuple((local, place) for place, local in mounts.items() if local), origin
 
 
 def _local(text: str, base_dir: FilePath | None, path: Path, found: Findings) -> FilePath:

@@ -30,6 +30,7 @@ from spotd.wire.checkpoints import (
 )
 from spotd.wire.documents import (
     AgentConfig,
+    Bucket,
     Package,
     StartDocument,
     parse_agent_config,
@@ -148,6 +149,7 @@ __all__ = [
     "WIRE_VERSION",
     "AgentConfig",
     "Block",
+    "Bucket",
     "Command",
     "Head",
     "HeadRef",

@@ -88,6 +88,16 @@ class Package:
 
 
 @dataclass(frozen=True)
+class Bucket:
+    """What lies below `url` of a bucket is copied to `target`; `options` are what a node opens it
+    with, which travel as `secrets` do."""
+
+    target: str
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
 class StartDocument:
     """Everything a node needs to train one generation; `data` of the `start` command.
 
@@ -138,6 +148,7 @@ class StartDocument:
     directory: str = ""
     caches: tuple[str, ...] = ()
     cache_bytes: int = 0
+    buckets: tuple[Bucket, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -149,6 +160,17 @@ def _parse_cadence(data: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     numbers = ("mtbf_s", "gb_costs_s", "put_costs_s")
     return {"auto": read_field(data, "auto", bool)} | {n: read_number(data, n) for n in numbers}
+
+
+def _parse_buckets(data: Mapping[str, Any]) -> tuple[Bucket, ...]:
+    return tuple(
+        Bucket(
+            read_field(item, "target", str),
+            read_field(item, "url", str),
+            read_texts(item, "options"),
+        )
+        for item in (read_list(data, "buckets", dict) if "buckets" in data else ())
+    )
 
 
 def parse_start(data: Mapping[str, Any]) -> StartDocument:
@@ -186,5 +208,6 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         directory=read_field(data, "directory", str) if "directory" in data else "",
         caches=tuple(read_list(data, "caches", str)) if "caches" in data else (),
         cache_bytes=read_count(data, "cache_bytes") if "cache_bytes" in data else 0,
+        buckets=_parse_buckets(data),
         **_parse_cadence(data),
     )

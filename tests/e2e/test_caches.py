@@ -1,4 +1,5 @@
-"""What a job has downloaded is on its next machine before `setup`, on the local cloud."""
+"""On the local cloud: what a job has downloaded is on its next machine before `setup`, and what it
+has in a bucket on each."""
 
 from __future__ import annotations
 
@@ -8,28 +9,36 @@ from typing import Any
 
 import pytest
 
+from providers.stores import open_store
 from spotd.demo.box import running_box, wait_for
+from spotd.demo.s3 import serving
 from spotd.phase import FINISHED
 from tests.e2e.rig import FINISH_TIMEOUT_S, SCENARIO, UP_TIMEOUT_S, Run
 
 JOB = """\
 name: cached
-resources: {infra: "*", cpus: 1+, use_spot: true}
+resources: {{infra: "*", cpus: 1+, use_spot: true}}
+file_mounts: {{~/data: "{url}"}}
 setup: |
+  grep -qx words ~/data/corpus/a.txt
   mkdir -p wheels ~/.cache/model
   [ -e wheels/w ] || echo "of $SPOTD_GENERATION" | tee ~/.cache/model/m > wheels/w
 run: |
   [ "$SPOTD_GENERATION" = 1 ] && sleep 300
   grep -qx "of 1" wheels/w && grep -qx "of 1" ~/.cache/model/m
-spotd: {cache: [wheels, ~/.cache/model]}
+spotd: {{cache: [wheels, ~/.cache/model]}}
 """
 
 
 @pytest.mark.e2e
 @pytest.mark.xdist_group("kills of others")
 def test_a_cache_is_on_the_next_machine(folder: Path, python: Path) -> None:
-    with running_box(folder, SCENARIO, python=python) as box:
-        run = Run(box, box.submit(JOB, "cached"), Random(1))
+    with (
+        serving() as bucket,
+        running_box(folder, SCENARIO, bucket.settings(folder / "key"), python) as box,
+    ):
+        open_store(bucket.url, bucket.options).put("corpus/a.txt", b"words\n")
+        run = Run(box, box.submit(JOB.format(url=bucket.url), "cached"), Random(1))
 
         def said() -> list[str]:
             return [event["text"] for event in box.events(run.job_id) if event["kind"] == "cache"]

@@ -5,7 +5,6 @@ of a process beside us (`trainer.caches`), which ends with us; nothing that happ
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from spotd import wire
 from spotd.wire import StartDocument
+from trainer.agent.beside import start_beside
 from trainer.agent.demands import Demands
 from trainer.agent.phase import Phase
 from trainer.agent.pythons import find_python
@@ -98,17 +98,8 @@ def _begin(site: Site, start: StartDocument, what: str) -> _Work | None:
         "most": start.cache_bytes,
         "quiet_s": float(site.environ.get("SPOTD_CACHE_QUIET_S", QUIET_S)),
     }
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     try:
-        process = subprocess.Popen(
-            [python, "-m", "trainer.caches", what],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=env,
-            start_new_session=True,
-        )
-        process.stdin.write(json.dumps(order).encode() + b"\n")  # type: ignore[union-attr]
-        process.stdin.flush()  # type: ignore[union-attr]
+        process = start_beside(python, "trainer.caches", order, what)
     except OSError as error:
         said = {
             "status": "failed",

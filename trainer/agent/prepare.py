@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spotd.wire import AgentConfig, Package, StartDocument
+from trainer.agent.buckets import copy_buckets
 from trainer.agent.caching import restore_caches
 from trainer.agent.keeper import Order
 from trainer.agent.packages import PackageError, unpack_packages
@@ -98,7 +99,9 @@ def hook_path() -> str:
 
 def hidden_of(start: StartDocument) -> list[str]:
     """What the output of the job's programs must not show."""
-    options = start.store_options.items()
+    options = [*start.store_options.items()]
+    for bucket in start.buckets:
+        options += bucket.options.items()
     keys = [value for name, value in options if name not in _PLAIN_OPTIONS]
     return [*start.secrets.values(), *keys]
 
@@ -144,6 +147,7 @@ def start_unpacking(
     def unpack() -> None:
         if site.preparation.wait(given_up):
             error = unpack_all(site.places, start.packages)
+            error = error or copy_buckets(site.places, start, given_up)
             if not error:
                 restore_caches(site, start, given_up)
             site.post(lambda: done(error))

@@ -19,6 +19,7 @@ from spotd.model import CheckpointSpec, Node, S
 from spotd.states import NodeState
 from spotd.vault import JobKeys
 from spotd.wire import Command, Reply
+from tests.spotd.decide.build import job, node, offer, spec
 from tests.spotd.stage import NOW, Stage, job_keys
 
 HOUR_S = 3600.0
@@ -329,3 +330,29 @@ def test_a_machine_that_is_away_keeps_no_other_waiting(lending: Lending) -> None
     lending.loans._link = type("L", (), {"lend": staticmethod(lend)})()  # type: ignore[assignment]
     lending.loans.renew(Store())  # type: ignore[arg-type]
     assert sorted(seen) == ["n0", "n2"]
+
+
+@pytest.mark.parametrize(
+    ("access", "wanted"),
+    [
+        (StoreAccess(URL, "aws", keys=True), OPTIONS),
+        (StoreAccess(URL, "aws", lends="all", keys=True), {"region": "r"}),
+        (StoreAccess(URL, "aws", roles=frozenset({"aws"})), {"region": "r"}),
+        (StoreAccess(URL), {"region": "r"}),
+        (
+            StoreAccess(URL, "aws", proof={"role": "arn"}, proves=frozenset({"local"})),
+            {"region": "r", "identity": "local", "role": "arn"},
+        ),
+    ],
+)
+def test_a_bucket_of_data_is_opened_by_keys_for_machines_or_by_what_they_are(
+    stage: Stage, access: StoreAccess, wanted: Mapping[str, str]
+) -> None:
+    link = Link(Bank(stage))
+    loans = Loans(
+        lambda _: access, lambda _: None, lambda _: OPTIONS, link, lambda _: job_keys(), stage.clock
+    )
+    one = job(spec=spec(buckets=(wire.Bucket("/d", URL),)))
+    [found] = loans.buckets(one, node(offer=offer(cloud="local")))
+    assert (found.target, found.url, dict(found.options)) == ("/d", URL, dict(wanted))
+    assert "s3cret" not in repr(found)

@@ -10,6 +10,7 @@ from spotd.phase import keeps
 from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
 from spotd.spec.sources import Origin
 from spotd.verdicts import HealthSpec
+from spotd.wire import Bucket
 
 NOW_US = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -50,6 +51,16 @@ def test_a_folder_of_checkpoints_may_be_kept() -> None:
     assert spec.checkpoint.keep_every_steps == 100
     (text,) = refused(f"run: x\nname: any\nnum_nodes: 2\n{block}")
     assert "spotd.checkpoint.mode: is for one machine" in text
+
+
+def test_a_mount_may_be_what_a_bucket_has() -> None:
+    found = read(
+        "envs: {D: data}\nfile_mounts: {/d/: s3://b/$D/, rel: {source: gs://b, mode: COPY}}\nrun: x"
+    )
+    assert found.spec.buckets == (Bucket("/d", "s3://b/data"), Bucket("rel", "gs://b"))
+    assert found.mounts == ()
+    (text,) = refused("name: any\nrun: x\nfile_mounts: {/d: s3://b/x, /d/: s3://b/y}")
+    assert "is the same place as another mount" in text
 
 
 def test_caches_are_folders_and_one_alone_needs_no_list() -> None:

@@ -242,8 +242,10 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("file_mounts: {/d: s3://bucket/data}", "a bucket is not copied or mounted"),
-        ("file_mounts: {/d: {source: gs://b/x, mode: COPY}}", "a bucket is not copied or mounted"),
+        ("file_mounts: {/d: {source: gs://b/x}}", "no bucket is mounted"),
+        ("file_mounts: {/d: {source: s3://b/x, mode: MOUNT_CACHED}}", "no bucket is mounted"),
+        ("file_mounts: {/d: https://x/y}", "is no store"),
+        ("file_mounts: {/d: file:///x}", "file:// is no bucket"),
         ("file_mounts: {/d: {name: bucket, mode: MOUNT}}", "mounting a bucket is not supported"),
         ("file_mounts: {/d: {name: bucket, source: ~/x}}", "mounting a bucket is not supported"),
         ("file_mounts: {/d: {source: [a, b], mode: COPY}}", "several sources in one mount"),

@@ -1,0 +1,3 @@
+from tests.trainer.agent.conftest import node
+
+__all__ = ["node"]
