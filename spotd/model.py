@@ -101,8 +101,7 @@ class JobSpec:
     alternatives: tuple[OfferRequest, ...]
     checkpoint: CheckpointSpec
     ordered: bool = False  # alternatives in order of preference, not of price
-    # So are the capacity types of each.
-    capacity_ordered: bool = field(default=False, metadata=SPARSE)
+    capacity_ordered: bool = field(default=False, metadata=SPARSE)  # so are each one's types
     num_nodes: int = 1
     setup: str = ""
     envs: Mapping[str, str] = field(default_factory=dict)
@@ -122,10 +121,11 @@ class JobSpec:
     stop_grace_s: float = 30.0
     progress_every_s: float = 5.0
     candidates: int = 1  # machines asked for side by side
-    # A gang's ranks need an interconnect between their machines.
-    fast_network: bool = field(default=False, metadata=SPARSE)
+    fast_network: bool = field(default=False, metadata=SPARSE)  # between a gang's machines
     # The image that is to be made of a machine on which `setup` ran, and nothing else does.
     bake: str = field(default="", metadata=SPARSE)
+    caches: tuple[str, ...] = field(default=(), metadata=SPARSE)  # folders, as the job names them
+    cache_bytes: int = field(default=0, metadata=SPARSE)  # that are kept of each, at most
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
 

@@ -39,6 +39,11 @@ def client_sockets(environ: Mapping[str, str]) -> list[Path]:
     return [daemon_socket(environ), SYSTEM_SOCKET]
 
 
+def imports_dir() -> Path:
+    """Where `spotctl` keeps what is left of imports that broke off."""
+    return platformdirs.user_cache_path("spotd") / "imports"
+
+
 def present(path: Path) -> bool:
     """Whether there is such a file. One in a folder that we may not enter counts: opening it then
     says what is wrong."""

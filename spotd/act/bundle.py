@@ -32,6 +32,7 @@ SOURCES = (
     "providers/gcp/notice.py",
     "spotd/wire",
     "trainer/agent",
+    "trainer/caches",
     "trainer/directory",
     "trainer/fence.py",
     "trainer/hook/spotd_hook",

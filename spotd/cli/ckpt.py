@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import typer
 
 from spotd.cli.client import JOB, Client, connect, job_path
 from spotd.cli.formats import Format
+from spotd.cli.progress import Progress
 from spotd.cli.render import HELP, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import size, span
 from spotd.errors import ExitCode, UserError
@@ -95,7 +95,7 @@ def verify(
 
 
 def _verify(client: Client, job: str, which: str) -> dict[str, Any]:
-    damage, done, number, shards, progress = [], 0, 0, 1, _Progress("verified")
+    damage, done, number, shards, progress = [], 0, 0, 1, Progress("verified")
     reply: dict[str, Any] = {}
     while number < shards:
         body = {"name": which, "shard": number}
@@ -140,7 +140,7 @@ def pull(
     """
     from spotd.cli.pull import pull_into
 
-    progress = _Progress("pulled")
+    progress = Progress("pulled")
     with connect(ctx) as client:
         found = client.get(job_path(job, "/checkpoints"))
         data = pull_into(client, found, which, into, progress.show)
@@ -175,7 +175,7 @@ def export(
     """
     from spotd.cli.export import export_into
 
-    progress = _Progress("exported")
+    progress = Progress("exported")
     with connect(ctx) as client:
         found = client.get(job_path(job, "/checkpoints"))
         data = export_into(client, found, step, kind, out, only, progress.show)
@@ -203,25 +203,27 @@ def import_(
     FOLDER is a model as Hugging Face keeps it (safetensors), a folder of torch's DCP, or what
     `ckpt export` made: weights, with which training begins at step 0; all of a checkpoint, with
     optimizer and step, where it was exported whole. Nothing is unpickled. It becomes the first
-    checkpoint of a job, verified as any other; the store must be that of the job file.
+    checkpoint of a job, verified as any other; the store must be that of the job file. What was
+    interrupted goes on where it was when it is run again.
 
     \b
     Example:
       spotctl ckpt import Llama-3.2-1B
       spotctl ckpt import --job gpt --step best
     """
-    from spotd.cli.imported import import_folder, import_job
+    from spotd.cli.imported import imported
+    from spotd.spec.sources import Origin
 
     if (folder is None) == (not job) or (step and not job) or (only and job):
         text = "name a FOLDER, with --only or without; or a --job, with --step or without"
         raise UserError(text, "spotctl ckpt import --help", ExitCode.USAGE)
-    progress = _Progress("imported")
-    with connect(ctx) as client:
-        if job:
-            data = import_job(client, job, step, store, progress.show)
-        else:
-            data = import_folder(client, folder, only, store, progress.show)
-    progress.end()
+    progress = Progress("imported")
+    origin = Origin(job=job, which=step) if job else Origin(folder.absolute())
+    with (
+        connect(ctx) as client,
+        imported(client, origin, store, progress.show, only=only) as data,
+    ):
+        progress.end()
     emit(data, output, lambda: _print_imported(data), "id")
 
 
@@ -288,21 +290,3 @@ def remove(
         data = client.post(job_path(job, "/checkpoints/rm"), body)
     text = f"step {data['step']} is removed ({data['objects']} objects)"
     emit(data, output, lambda: say(text), "step")
-
-
-class _Progress:
-    """One line on a terminal's stderr that is written anew; nothing in a pipe."""
-
-    def __init__(self, verb: str) -> None:
-        self._verb = verb
-        self._shown = sys.stderr.isatty()
-
-    def show(self, done: int, whole: int) -> None:
-        if self._shown:
-            share = 100 * done // whole if whole else 100
-            text = f"{self._verb} {size(done)} of {size(whole)} ({share} %)"
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -70,6 +70,11 @@ class Client:
         self._where = where or str(path)
         self._reply_s = reply_s
 
+    @property
+    def where(self) -> str:
+        """Which daemon it is, for people."""
+        return self._where
+
     def get(self, path: str, **query: object) -> dict[str, Any]:
         """GET with query parameters; those that are empty are left out."""
         wanted = {name: str(value) for name, value in query.items() if value not in ("", None)}

@@ -1,13 +1,13 @@
-"""What `spotctl ckpt import` does: a foreign checkpoint, or another job's, becomes the first one of
-a job that is submitted next."""
+"""What `spotctl ckpt import` does, and `checkpoint.from`: a foreign checkpoint, or another job's,
+becomes the first one of a job that is submitted next."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spotd.act.checkpoints import DamagedError
 from spotd.cli.client import Client
@@ -16,41 +16,57 @@ from spotd.cli.foreign import read_source
 from spotd.cli.incoming import fetch_into, refused
 from spotd.cli.outgoing import Outgoing
 from spotd.cli.spread import Named, check_layout
+from spotd.cli.unfinished import Begun, begin
 from spotd.errors import ExitCode, UserError
 from spotd.wire import Block, HeadRef, Manifest, Shard, Stream, TensorLayout
+
+if TYPE_CHECKING:
+    from spotd.spec.sources import Origin
 
 ALIGN = 64  # bytes: where tensors begin, as all that we save does
 READ_BYTES = 8 << 20
 Told = Callable[[int, int], None]
 
 
-def import_folder(
-    client: Client, folder: Path, only: str, store: str, told: Told
-) -> dict[str, Any]:
+@contextmanager
+def imported(
+    client: Client, origin: Origin, store: str, told: Told, *, only: str = ""
+) -> Iterator[dict[str, Any]]:
+    """What was imported, for a block that uses it: until that ends well, none of what was sent has
+    to be sent again. Of a folder's tensors those whose names begin with `only`. Raises UserError.
+    """
+    source = [str(origin.folder), only] if origin.folder else [origin.job, origin.which]
+    with begin(client, store, ["folder" if origin.folder else "job", *source]) as begun:
+        if origin.folder:
+            yield _import_folder(begun, origin.folder, only, told)
+        else:
+            yield _import_job(begun, origin.job, origin.which, told)
+
+
+def _import_folder(begun: Begun, folder: Path, only: str, told: Told) -> dict[str, Any]:
     """Weights, or a whole checkpoint that was exported. Raises UserError."""
     source = read_source(folder, only)
     layouts, size = checked_layouts(source.tensors)
     if not size:
         raise UserError(f"{folder} has no tensor with a number in it", "name another one")
-    opened = client.post("/v1/imports", {"store": store})
+    begun.open()
     step = source.step
-    out = Outgoing(client, opened["id"], opened["store"], step, lambda done: told(done, size))
+    out = Outgoing(begun, step, lambda done: told(done, size))
     for tensor in source.tensors:
         for part in _bytes_of(tensor):
             out.take(part)
         out.take(bytes(-tensor.size % ALIGN))
     out.end_stream()
     state = {"step": 0, "imported": {"tensors": len(layouts)}}
-    found = _commit(client, opened, out, step, layouts, source.state or state, world_size=1)
+    found = _commit(begun, out, step, layouts, source.state or state, world_size=1)
     return {**found, "left_out": list(source.left_out)}
 
 
-def import_job(client: Client, job: str, which: str, store: str, told: Told) -> dict[str, Any]:
+def _import_job(begun: Begun, job: str, which: str, told: Told) -> dict[str, Any]:
     """All of another job's checkpoint, its optimizer and its step included. Raises UserError."""
-    opened = client.post("/v1/imports", {"store": store})
-    copy = _Copy(client, opened, told)
+    copy = _Copy(begun, told)
     try:
-        fetch_into(copy, client, job, which)
+        fetch_into(copy, begun.client, job, which)
     except DamagedError as error:
         raise refused(error) from None
     return copy.finish()
@@ -88,8 +104,7 @@ def _bytes_of(tensor: Stored) -> Iterator[bytes]:
 
 
 def _commit(
-    client: Client,
-    opened: Mapping[str, Any],
+    begun: Begun,
     out: Outgoing,
     step: int,
     tensors: Sequence[TensorLayout],
@@ -99,19 +114,19 @@ def _commit(
 ) -> dict[str, Any]:
     manifest = {
         "step": step,
-        "created_at_us": time.time_ns() // 1000,
+        "created_at_us": begun.created_at_us,
         "world_size": world_size,
         "streams": [asdict(stream) for stream in out.streams],
         "tensors": [asdict(tensor) for tensor in tensors],
         "state": dict(state),
     }
-    body = {"store": opened["store"], "manifest": manifest}
-    said = client.post(f"/v1/imports/{opened['id']}", body)
+    body = {"store": begun.store, "manifest": manifest}
+    said = begun.ask(lambda: begun.client.post(f"/v1/imports/{begun.id}", body))
     return {
         "apiVersion": said["apiVersion"],
         "kind": "CheckpointImported",
         "id": said["id"],
-        "store": opened["store"],
+        "store": begun.store,
         "step": step,
         "tensors": len(tensors),
         "bytes": said["bytes"],
@@ -123,8 +138,8 @@ def _commit(
 class _Copy:
     """A sink (spotd.cli.incoming): what comes from the daemon goes back to it, stream by stream."""
 
-    def __init__(self, client: Client, opened: Mapping[str, Any], told: Told) -> None:
-        self._client, self._opened, self._told = client, opened, told
+    def __init__(self, begun: Begun, told: Told) -> None:
+        self._begun, self._told = begun, told
         self._out: Outgoing | None = None
         self._manifest: Manifest | None = None
         self._streams: list[int] = []  # of each shard, the number of its stream
@@ -137,9 +152,9 @@ class _Copy:
         self._manifest = manifest
         for number, stream in enumerate(manifest.streams):
             self._streams += [number] * len(stream.shards)
-        ident, store = self._opened["id"], self._opened["store"]
         told = self._told
-        self._out = Outgoing(self._client, ident, store, ref.step, lambda done: told(done, size))
+        self._begun.open()
+        self._out = Outgoing(self._begun, ref.step, lambda done: told(done, size))
 
     def begin(self, number: int, _shard: Shard) -> None:
         self._end_before(self._streams[number])
@@ -157,8 +172,7 @@ class _Copy:
         assert manifest is not None  # noqa: S101 - it came first
         self._end_before(len(manifest.streams))
         return _commit(
-            self._client,
-            self._opened,
+            self._begun,
             self._sent,
             manifest.step,
             manifest.tensors,

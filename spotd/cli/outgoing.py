@@ -6,19 +6,16 @@ from collections.abc import Callable
 from urllib.parse import urlencode
 
 from spotd.act.imports import CHUNK_BYTES, KIND, SHARD_BYTES, shard_key
-from spotd.cli.client import Client
+from spotd.cli.unfinished import Begun
 from spotd.wire import Shard, Stream
 
 
 class Outgoing:
-    """Of the import `job_id` into `store`. Memory holds one shard. `told` hears how many bytes have
-    been taken over. Methods raise UserError."""
+    """Of an import that is open. Memory holds one shard. `told` hears how many bytes have been
+    taken over. Methods raise UserError."""
 
-    def __init__(
-        self, client: Client, job_id: str, store: str, step: int, told: Callable[[int], None]
-    ) -> None:
-        self._client, self._id, self._store, self._step = client, job_id, store, step
-        self._told = told
+    def __init__(self, begun: Begun, step: int, told: Callable[[int], None]) -> None:
+        self._begun, self._step, self._told = begun, step, told
         self._held = bytearray()
         self._shards: list[Shard] = []
         self._done = 0
@@ -50,15 +47,19 @@ class Outgoing:
         cuts = range(0, len(data), CHUNK_BYTES)
         digests = tuple(xxh3_128_hexdigest(data[at : at + CHUNK_BYTES]) for at in cuts)
         query = {
-            "store": self._store,
+            "store": self._begun.store,
             "step": self._step,
             "stream": stream,
             "number": number,
             "size": len(data),
             "digests": ",".join(digests),
         }
-        self._client.put(f"/v1/imports/{self._id}/shard?{urlencode(query)}", data)
-        key = shard_key(self._id, self._step, stream, number)
+        ident, client = self._begun.id, self._begun.client
+        key = shard_key(ident, self._step, stream, number)
+        if not self._begun.has(key, digests):
+            path = f"/v1/imports/{ident}/shard?{urlencode(query)}"
+            self._begun.ask(lambda: client.put(path, data))
+            self._begun.note(key, digests)
         self._shards.append(Shard(key, len(data), CHUNK_BYTES, digests, KIND))
         self._done += len(data)
         self._told(self._done)

@@ -6,6 +6,8 @@ import secrets as random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -15,6 +17,7 @@ from spotd.cli.client import Client, connect
 from spotd.cli.follow import exit_code_of, follow_job, tell_once
 from spotd.cli.jobfile import env_option, env_values, read_job_file, secret_option
 from spotd.cli.pack import find_all, write_archive
+from spotd.cli.progress import Progress
 from spotd.cli.render import Output, emit, output_option, say
 from spotd.cli.text import size
 
@@ -42,6 +45,9 @@ def run(
     The workdir and local file_mounts go along; relative paths start from where you are, and
     .skyignore, or else git, says what stays behind. Interrupting stops the following, not the job.
 
+    With checkpoint.from in the file, what that names is imported first; run it again to go on with
+    that after a break.
+
     With --continue, a job whose spotd was lost with its database goes on from its checkpoints,
     under its old id. Machines that still train it can save no more: that spotd must be gone.
 
@@ -60,21 +66,17 @@ def run(
         base_dir=Path.cwd(),
         fallback_name=name or ("stdin" if str(file) == "-" else file.stem),
     )
+    body: dict[str, Any] = {
+        "yaml": parsed.text,
+        "name": name,
+        "fallback_name": parsed.spec.name,
+        "env": env_values(env),
+        "secrets": dict(parsed.secrets),
+        "request_id": request_id or random.token_hex(16),
+    }
     with connect(ctx) as client:
-        body = {
-            "yaml": parsed.text,
-            "name": name,
-            "fallback_name": parsed.spec.name,
-            "env": env_values(env),
-            "secrets": dict(parsed.secrets),
-            "packages": upload_all(client, parsed),
-            "request_id": request_id or random.token_hex(16),
-        } | ({"continue": lost} if lost else {})
-        job = client.patiently(lambda: client.post("/v1/jobs", body), _SUBMIT_PATIENCE_S)
-        for warning in job["warnings"]:
-            say(f"warning: {warning}")
-        if lost:
-            say(f"{job['name']} goes on from step {job['step']}")
+        body["packages"] = upload_all(client, parsed)
+        job = _submit(client, body, parsed, lost)
         if not detach:
             job = _follow(client, job)
         else:
@@ -82,6 +84,34 @@ def run(
     emit(job, output, lambda: say(f"{job['name']}: {job['phase']}"), "name")
     if not detach:
         raise typer.Exit(exit_code_of(job["phase"]))
+
+
+def _submit(client: Client, body: Mapping[str, Any], parsed: Parsed, lost: str) -> dict[str, Any]:
+    with _beginning(client, parsed, lost) as first:
+        sent = {**body, "continue": first} if first else body
+        job = client.patiently(lambda: client.post("/v1/jobs", sent), _SUBMIT_PATIENCE_S)
+    for warning in job["warnings"]:
+        say(f"warning: {warning}")
+    if lost:
+        say(f"{job['name']} goes on from step {job['step']}")
+    return job
+
+
+@contextmanager
+def _beginning(client: Client, parsed: Parsed, lost: str) -> Iterator[str]:
+    """Whose checkpoint the job is to go on from, while it is submitted; "" for nobody's."""
+    if lost or parsed.origin is None:
+        yield lost
+        return
+    from spotd.cli.imported import imported
+
+    progress = Progress("imported")
+    store = parsed.spec.checkpoint.store
+    with imported(client, parsed.origin, store, progress.show) as found:
+        progress.end()
+        what = "weights alone" if found["weights_only"] else f"all of step {found['step']}"
+        say(f"begins with {what} ({size(found['bytes'])})")
+        yield found["id"]
 
 
 def _say_submitted(job: dict[str, Any]) -> None:

@@ -85,6 +85,8 @@ def start_document(
         suspect=str(data.get("suspect", "")),
         keep_every_steps=spec.checkpoint.keep_every_steps,
         directory=spec.checkpoint.directory,
+        caches=spec.caches,
+        cache_bytes=spec.cache_bytes,
         stop_grace_s=spec.stop_grace_s,
         progress_every_s=spec.progress_every_s,
         head_generation=job.head.generation if job.head else 0,

@@ -103,11 +103,12 @@ def submit_job(call: Call) -> dict[str, Any]:
 def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
     """`submit_job` of a job file that was read."""
     backing = call.backing
+    lost, head = call.text("continue"), None
     if not parsed.spec.bake:
+        _check_imported(parsed, lost)
         _check_store(call, parsed.spec.checkpoint.store)
         _check_folder(call, parsed.spec)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
-    lost, head = call.text("continue"), None
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
     refuse_slow(spec, backing.market(call.now_us))
@@ -158,6 +159,13 @@ def _submission(
         key_epoch=epoch,
         head=head,
     )
+
+
+def _check_imported(parsed: Parsed, lost: str) -> None:
+    """The daemon cannot read the user's files. Raises ApiError (bad input)."""
+    if parsed.origin is not None and not lost:
+        text = "checkpoint.from was not imported, and the job would begin with nothing"
+        raise bad_input(text, "submit with spotctl run, which imports it first")
 
 
 def _check_store(call: Call, url: str) -> None:

@@ -99,6 +99,7 @@ def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
             "keep_every_steps": spec.checkpoint.keep_every_steps,
             "directory": spec.checkpoint.directory,
         },
+        "caches": list(spec.caches),
         "max_cost_usd": usd(spec.max_cost_microusd) or None,
         "max_hourly_usd": usd(spec.max_hourly_microusd) or None,
         "deadline": iso(spec.deadline_us),

@@ -203,7 +203,9 @@ def parse_mount(value: Any) -> Any:
     if isinstance(source, list):
         raise ValueError("several sources in one mount are not supported; write a mount for each")
     if isinstance(source, str) and "://" in source:
-        raise ValueError("remote sources are not supported yet; download it in setup")
+        raise ValueError(
+            "a bucket is not copied or mounted; download it in setup, into a folder of spotd.cache"
+        )
     if mode != "COPY" or not source:
         raise ValueError(
             "mounting a bucket is not supported; copy a local source with mode: COPY, read data in "
@@ -239,6 +241,12 @@ class Checkpoint(Block):
     every: EveryField | None = Field(
         default=None, description="auto, a time like 5m, 500 steps, or a preset; see README"
     )
+    origin: str | None = Field(
+        default=None,
+        alias="from",
+        description="What the job begins with: a path with a / (safetensors, DCP, an export), or "
+        "a job, as gpt or gpt@STEP; engine spotd",
+    )
     size: Bytes | None = Field(
         default=None, description="What a save is expected to weigh, for `plan`; 12 B a parameter"
     )
@@ -246,6 +254,20 @@ class Checkpoint(Block):
     keep_every: Count = Field(
         default=0, description="Beside `keep`: one checkpoint for each so many steps, pinned"
     )
+
+
+class Cache(Block):
+    """Folders that make the next machine's start quick: models, packages, what was compiled."""
+
+    paths: Annotated[list[str], Field(min_length=1, max_length=16)] = Field(
+        description="Below the workdir, absolute, or of ~; restored before setup"
+    )
+    size: Bytes = Field(default=50_000_000_000, description="That is kept of each, at most")
+
+
+def _parse_cache(value: Any) -> Any:
+    paths = [value] if isinstance(value, str) else value
+    return {"paths": paths} if isinstance(paths, list) else value
 
 
 class Budget(Block):
@@ -268,6 +290,12 @@ class SpotdBlock(Block):
     """What SkyPilot has no word for."""
 
     checkpoint: Checkpoint = Checkpoint()
+    cache: (
+        Annotated[
+            Cache, BeforeValidator(_parse_cache, json_schema_input_type=str | list[str] | Cache)
+        ]
+        | None
+    ) = None
     budget: Budget = Budget()
     deadline: str | None = Field(
         default=None,

@@ -19,7 +19,7 @@ from spotd.spec.file import Checkpoint, Ignored, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
-from spotd.spec.sources import read_sources
+from spotd.spec.sources import Origin, read_caches, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
 from spotd.validation import validate_partly
 from spotd.verdicts import HealthSpec
@@ -67,6 +67,7 @@ class Parsed:
     warnings: tuple[str, ...]
     secrets: Mapping[str, str] = field(repr=False)
     text: str = field(repr=False)
+    origin: Origin | None = None  # what is to be imported before the job is submitted
 
 
 def load(  # noqa: PLR0913 - what a job file is read with is as much
@@ -114,9 +115,10 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
         envs=environment,
         secrets=tuple(sorted({*hidden, *kept})),
         alerts=_routes(file.spotd, known.routes, found),
+        **read_caches(file.spotd, container_of(place.image_id), found),
     )
     _check_directory(file, place, found)
-    workdir, mounts = read_sources(file, base_dir, found)
+    workdir, mounts, origin = read_sources(file, base_dir, found)
     if found.problems:
         raise SpecError(*found.located(document))
     return Parsed(
@@ -126,6 +128,7 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
         warnings=tuple(found.sentences(document)),
         secrets=hidden,
         text=document.without_values("secrets"),
+        origin=origin,
     )
 
 

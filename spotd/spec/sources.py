@@ -1,19 +1,100 @@
-"""The user's own files that a job takes along: workdir and file mounts."""
+"""What a job takes along: the user's own files, as workdir and file mounts, the checkpoint that it
+begins with, and caches."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path as FilePath
+from pathlib import PurePosixPath
+from typing import Any
 
-from spotd.spec.file import JobFile
+from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.variables import VARIABLE
 from spotd.validation import Path
 
+_JOB = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,62})(?:@([A-Za-z0-9._-]{1,63}))?")
+_FROM: Path = ("spotd", "checkpoint", "from")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A folder or file of the user's, or what `job` has saved as `which`: a step, a pin, or "" for
+    the newest."""
+
+    folder: FilePath | None = None
+    job: str = ""
+    which: str = ""
+
+
+def _origin(block: Checkpoint, base_dir: FilePath | None, found: Findings) -> Origin | None:
+    """What `checkpoint.from` names: a path has a slash, a job's name has none."""
+    text = block.origin
+    if text is None:
+        return None
+    if block.engine != "spotd":
+        found.refuse(
+            _FROM,
+            "is for programs that resume by spotd_hook",
+            "add engine: spotd, or have the program read its weights itself, from file_mounts",
+        )
+        return None
+    if "://" in text:
+        found.refuse(_FROM, f"{text!r} is no path on this machine", "copy it here first")
+        return None
+    if "/" in text:
+        return Origin(_local(text, base_dir, _FROM, found))
+    job = _JOB.fullmatch(text)
+    if job is None:
+        fix = "write ./NAME for a path, or a job as gpt or gpt@STEP"
+        found.refuse(_FROM, f"{text!r} is neither a path with a / nor a job", fix)
+        return None
+    if base_dir is not None and (base_dir / text).exists():
+        found.refuse(
+            _FROM, f"{text!r} reads as a job, and is here as well", f"write ./{text}, or a job's id"
+        )
+    return Origin(job=job[1], which=job[2] or "")
+
+
+def read_caches(block: SpotdBlock, container: str, found: Findings) -> dict[str, Any]:
+    """What a JobSpec says of caches. What the agent cannot see, in a `container`, is refused."""
+    if block.cache is None:
+        return {}
+    kept: dict[str, PurePosixPath] = {}
+    for index, text in enumerate(block.cache.paths):
+        where: Path = ("spotd", "cache", "paths", index)
+        path = PurePosixPath(text)
+        inner = path.relative_to(path.anchor).parts
+        if not inner or ".." in inner or not text.isprintable() or inner == ("~",):
+            found.refuse(where, f"{text!r} is no folder of its own", "write e.g. ~/.cache/pip")
+        elif inner[0].startswith("~") and inner[0] != "~":
+            found.refuse(where, f"{text!r} is another user's", "write ~/ and the folder")
+        elif container and (path.anchor or inner[0] == "~"):
+            text_ = f"{text!r} is in the container, where the agent cannot see it"
+            found.refuse(where, text_, "write one below the workdir, like cache")
+        elif other := next((one for one in kept if _overlap(kept[one], path)), ""):
+            found.refuse(where, f"{text!r} and {other!r} are in each other", "keep the outer one")
+        else:
+            kept[str(path)] = path
+    own = PurePosixPath(block.checkpoint.path or "")
+    if own.name and any(_overlap(path, own) for path in kept.values()):
+        found.refuse(
+            ("spotd", "cache", "paths"),
+            "has checkpoint.path, which is kept already",
+            "leave it out there",
+        )
+    return {"caches": tuple(kept), "cache_bytes": block.cache.size}
+
+
+def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
 
 def read_sources(
     file: JobFile, base_dir: FilePath | None, found: Findings
-) -> tuple[FilePath | None, tuple[tuple[FilePath, str], ...]]:
-    """The workdir, and (local path, target) of every file mount."""
+) -> tuple[FilePath | None, tuple[tuple[FilePath, str], ...], Origin | None]:
+    """The workdir, (local path, target) of every file mount, and what the job begins with."""
     workdir = None
     if file.workdir is not None:
         workdir = _local(file.workdir, base_dir, ("workdir",), found)
@@ -28,7 +109,8 @@ def read_sources(
         if (place := target.rstrip("/")) in mounts:
             found.refuse(path, "is the same place as another mount", "keep one of the two")
         mounts[place] = _local(storage.source or "", base_dir, path, found)
-    return workdir, tuple((local, place) for place, local in mounts.items())
+    origin = _origin(file.spotd.checkpoint, base_dir, found)
+    return workdir, tuple((local, place) for place, local in mounts.items()), origin
 
 
 def _local(text: str, base_dir: FilePath | None, path: Path, found: Findings) -> FilePath:

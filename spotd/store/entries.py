@@ -261,6 +261,21 @@ def _disk(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event("disk", text, severity=severity, alert=full), at_us)
 
 
+def _cache(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    status, path = read_text(entry.data, "status"), read_words(entry.data, "path")[:200]
+    if status == "failed":
+        text = f"cache {path}: {read_words(entry.data, 'text')[:400]}"
+        node.say(Event("cache", text, severity=Severity.WARNING), at_us)
+        return
+    files, size = read_int(entry.data, "files"), read_int(entry.data, "bytes")
+    seconds = read_float(entry.data, "seconds", 0.0)
+    told = {"restored": "restored", "kept": "changed, and is kept"}.get(status)
+    if told is None:
+        raise WireError(f"field 'status' is {shown(status)}")
+    text = f"cache {path} {told}: {files} files, {size / 1e6:,.3g} MB in {seconds:.1f} s"
+    node.say(Event("cache", text), at_us)
+
+
 def _wiped(node: Heard, entry: JournalEntry, at_us: int) -> None:
     what = [redactor.clean(str(name))[:40] for name in read_items(entry.data, "what")]
     left = len(read_items(entry.data, "left_mounts")) + (read_code(entry.data, "failed") or 0)
@@ -288,6 +303,7 @@ APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.RELEASED: _released,
     wire.EXITED: _exited,
     wire.DISK: _disk,
+    wire.CACHE: _cache,
     wire.WIPED: _wiped,
     wire.PLAN: lambda node, entry, at_us: node.say(event_of(entry.data), at_us),
     wire.ROLLED_BACK: diagnosis.rolled_back,

@@ -46,6 +46,7 @@ from spotd.wire.fields import (
     shown,
 )
 from spotd.wire.lines import (
+    CACHE,
     CHECKPOINT,
     CHECKPOINT_FAILED,
     CHECKPOINT_SKIPPED,
@@ -102,6 +103,7 @@ from spotd.wire.lines import (
 from spotd.wire.pins import Pin, parse_pin, pin_folder, pin_key
 
 __all__ = [
+    "CACHE",
     "CHECKPOINT",
     "CHECKPOINT_FAILED",
     "CHECKPOINT_SKIPPED",

@@ -103,7 +103,8 @@ class StartDocument:
     the checkpoints, one for each so many steps is pinned. `suspect` names a manifest from which
     training failed again and again: the one before it is resumed from, if there is one.
     `directory`, of a script alone: the folder that it saves to, below its workdir unless it is
-    absolute, which the agent keeps in the store; "" for none.
+    absolute, which the agent keeps in the store; "" for none. `caches`, folders below the workdir,
+    absolute or of `~`: up to `cache_bytes` of each are kept in the store and restored from it.
     """
 
     job_name: str
@@ -135,6 +136,8 @@ class StartDocument:
     keep_every_steps: int = 0
     suspect: str = ""
     directory: str = ""
+    caches: tuple[str, ...] = ()
+    cache_bytes: int = 0
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -181,5 +184,7 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         keep_every_steps=read_count(data, "keep_every_steps") if "keep_every_steps" in data else 0,
         suspect=read_field(data, "suspect", str) if "suspect" in data else "",
         directory=read_field(data, "directory", str) if "directory" in data else "",
+        caches=tuple(read_list(data, "caches", str)) if "caches" in data else (),
+        cache_bytes=read_count(data, "cache_bytes") if "cache_bytes" in data else 0,
         **_parse_cadence(data),
     )

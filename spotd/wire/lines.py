@@ -65,6 +65,7 @@ UNWELL = (
 )
 EXITED = "exited"  # code (0, 75, 76, 256 to 258, else crashed), ranks: {rank: code}, tail
 DISK = "disk"  # full: bool, text: it stays so
+CACHE = "cache"  # status: restored|kept|failed, path, files, bytes, seconds; text: why it failed
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
 WARNING = "warning"  # text; of a verdict on training also verdict, about: what it rests upon
 
@@ -82,7 +83,7 @@ JOURNAL_KINDS = frozenset(
         CHECKPOINT_FAILED,
     }
     | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
-    | {UNWELL, PLAN, ROLLED_BACK, DISK, WARNING}
+    | {UNWELL, PLAN, ROLLED_BACK, DISK, CACHE, WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.

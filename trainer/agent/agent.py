@@ -15,6 +15,7 @@ from providers.base import Notice, NoticeWatcher
 from spotd import wire
 from spotd.wire import Command, Here, Reply, WireError, parse_start
 from trainer.agent import drain
+from trainer.agent.caching import Caches
 from trainer.agent.control import Control
 from trainer.agent.dangers import Dangers
 from trainer.agent.deadman import Deadman
@@ -59,6 +60,7 @@ class Agent:
         self._training = Training(site, self._demands, recall, saver, self.on_fact)
         self.deadman = Deadman(site.config, site.monotonic())
         self._ward = Ward(site, self._training, self._demands, self._pace, recall)
+        self._caches = Caches(site, self._demands)
         self._saves = Saves(self._demands, self._pace, self._warn, recall, site.monotonic())
         self._beat_at = 0.0
         self._leave_at: float | None = None
@@ -121,6 +123,7 @@ class Agent:
         self._survive(self._training.poll)
         self._survive(lambda: self._consider(now))
         self._survive(lambda: self._ward.look(now))
+        self._survive(lambda: self._caches.look(self._training.phase))
         if now >= self._beat_at:
             self._beat_at = now + self._site.config.heartbeat_s
             self._journal.retry()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spotd.wire import AgentConfig, Package, StartDocument
+from trainer.agent.caching import restore_caches
 from trainer.agent.keeper import Order
 from trainer.agent.packages import PackageError, unpack_packages
 from trainer.agent.places import Places, write_private
@@ -18,7 +19,7 @@ from trainer.directory.units import newest_in
 # Set by the way that the agent itself was started, and wrong for anybody else.
 _OURS = frozenset(
     {"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES", "SPOTD_HANG_S", "SPOTD_KMSG"}
-    | {"SPOTD_PREPARED_S"}
+    | {"SPOTD_PREPARED_S", "SPOTD_CACHE_QUIET_S"}
 )
 # Options of a store that anybody may see; whatever else there is, now or later, may be a secret.
 _PLAIN_OPTIONS = frozenset(
@@ -132,16 +133,19 @@ def make_order(
 
 def start_unpacking(
     site: Site,
-    packages: Sequence[Package],
+    start: StartDocument,
     given_up: Callable[[], bool],
     done: Callable[[str], None],
 ) -> None:
     """Once the machine is prepared, and in a thread of its own: the loop hears by `done` why the
-    job's files are not in place, or "" where they are. Nothing of one that is `given_up`."""
+    job's files are not in place, or "" where they are, and what its caches have beside them.
+    Nothing of one that is `given_up`."""
 
     def unpack() -> None:
         if site.preparation.wait(given_up):
-            error = unpack_all(site.places, packages)
+            error = unpack_all(site.places, start.packages)
+            if not error:
+                restore_caches(site, start, given_up)
             site.post(lambda: done(error))
 
     threading.Thread(target=unpack, name="unpack", daemon=True).start()

@@ -6,24 +6,21 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from spotd.wire import StartDocument
 from trainer.agent.container import Container
 from trainer.agent.drain import FINAL_S, Policy, Stopping
+from trainer.agent.pythons import find_python
 from trainer.agent.script import Script, ScriptState
 from trainer.agent.site import Site
 
 NAME = "saver"
 LAST_WORDS_S = 1.0
-OWN_PYTHON = "saver/bin/python"  # below the agent's home: of an environment with what a saver needs
 _ENGINE = "spotd"  # what saves through it
-_OLDEST = (3, 11)  # the saver's; the agent's is 3.10
 
 
 class Saver:
@@ -96,14 +93,3 @@ class Saver:
     def kill(self) -> int:
         """Now, and what is under way is lost; how many processes it was."""
         return self._script.kill()
-
-
-def find_python(home: Path, store_url: str) -> str:
-    """One that can run the saver, for a store of that kind: of its own environment, else the one
-    that runs us; "" for neither."""
-    own = home / OWN_PYTHON
-    if own.exists():
-        return str(own)
-    needs = ["xxhash"] if store_url.startswith("file:") else ["xxhash", "obstore"]
-    able = sys.version_info >= _OLDEST and all(map(find_spec, needs))
-    return sys.executable if able else ""

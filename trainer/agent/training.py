@@ -88,7 +88,7 @@ class Training:
     def _prepare(self) -> None:
         self.phase = Phase.PREPARING
         given_up = lambda: self.phase is not Phase.PREPARING  # noqa: E731
-        start_unpacking(self._site, self._start.packages, given_up, self._prepared)
+        start_unpacking(self._site, self._start, given_up, self._prepared)
 
     def _prepared(self, error: str) -> None:
         if error:

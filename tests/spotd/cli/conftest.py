@@ -58,10 +58,11 @@ def rig() -> Iterator[Rig]:
 
 
 @pytest.fixture
-def spotctl(monkeypatch: pytest.MonkeyPatch) -> Spotctl:
+def spotctl(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Spotctl:
     """Runs a command line in this process, against `rig` if one is given; returns its exit code."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     for name in ("SPOTCTL_HOST", "SPOTCTL_SOCKET"):
         monkeypatch.delenv(name, raising=False)
 

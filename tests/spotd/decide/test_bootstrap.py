@@ -23,6 +23,8 @@ SPEC = spec(
     checkpoint=replace(spec().checkpoint, every_steps=7, every_s=8.0, keep=9, keep_every_steps=50),
     stop_grace_s=10.0,
     progress_every_s=11.0,
+    caches=("~/c",),
+    cache_bytes=5,
 )
 
 
@@ -92,10 +94,13 @@ def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
         stop_grace_s=10.0,
         progress_every_s=11.0,
         head_generation=2,
+        caches=("~/c",),
+        cache_bytes=5,
     )
     assert started() == expected
     packages = [vars(package) for package in expected.packages]
     sent = expected.to_data() | {"packages": packages, "node_ips": ["10.0.0.1", "10.0.0.2"]}
+    sent |= {"caches": ["~/c"]}
     assert parse_start(sent) == expected
 
 

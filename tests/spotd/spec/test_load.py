@@ -8,6 +8,7 @@ from spotd.errors import ExitCode
 from spotd.model import CheckpointSpec
 from spotd.phase import keeps
 from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
+from spotd.spec.sources import Origin
 from spotd.verdicts import HealthSpec
 
 NOW_US = 1_700_000_000_000_000
@@ -49,6 +50,23 @@ def test_a_folder_of_checkpoints_may_be_kept() -> None:
     assert spec.checkpoint.keep_every_steps == 100
     (text,) = refused(f"run: x\nname: any\nnum_nodes: 2\n{block}")
     assert "spotd.checkpoint.mode: is for one machine" in text
+
+
+def test_caches_are_folders_and_one_alone_needs_no_list() -> None:
+    spec = read("name: any\nrun: x\nspotd: {cache: ~/.cache/pip/}\n").spec
+    assert (spec.caches, spec.cache_bytes) == (("~/.cache/pip",), 50_000_000_000)
+    block = "spotd: {cache: {paths: [a, /b], size: 2GB}}"
+    spec = read(f"name: any\nrun: x\n{block}\n").spec
+    assert (spec.caches, spec.cache_bytes) == (("a", "/b"), 2_000_000_000)
+    (text,) = refused(f"run: x\nname: any\nresources: {{image_id: 'docker:x'}}\n{block}")
+    assert "spotd.cache.paths[1]: '/b' is in the container" in text
+
+
+def test_a_job_may_begin_with_a_path_or_a_job() -> None:
+    block = "name: any\nrun: x\nspotd: {checkpoint: {engine: spotd, from: %s}}\n"
+    assert read(block % "./x/y").origin == Origin(Path("x/y"))
+    assert read(block % "gpt@best").origin == Origin(job="gpt", which="best")
+    assert read("name: any\nrun: x\n").origin is None
 
 
 def test_the_spotd_block_says_everything_else() -> None:
@@ -311,6 +329,15 @@ def test_a_job_without_a_store_anywhere_is_told_both_places() -> None:
         ("spotd: {checkpoint: {keep_every: 100}}", "spotd.checkpoint.keep_every"),
         ("spotd: {checkpoint: {path: out}}", "spotd.checkpoint.path"),
         ("spotd: {checkpoint: {mode: directory}}", "spotd.checkpoint.mode"),
+        ("spotd: {checkpoint: {from: ./x}}", "spotd.checkpoint.from"),
+        ("spotd: {checkpoint: {engine: spotd, from: gs://b/x}}", "spotd.checkpoint.from"),
+        ("spotd: {checkpoint: {engine: spotd, from: a b}}", "spotd.checkpoint.from"),
+        ("spotd: {cache: ../x}", "spotd.cache.paths[0]"),
+        ("spotd: {cache: [a, /]}", "spotd.cache.paths[1]"),
+        ("spotd: {cache: '~'}", "spotd.cache.paths[0]"),
+        ("spotd: {cache: '~ada/x'}", "spotd.cache.paths[0]"),
+        ("spotd: {cache: [a/b, a]}", "spotd.cache.paths[1]"),
+        ("spotd: {cache: out/c, checkpoint: {mode: directory, path: out}}", "spotd.cache.paths"),
         ("spotd: {checkpoint: {mode: directory, path: ../out}}", "spotd.checkpoint.path"),
         ("spotd: {checkpoint: {mode: directory, path: .}}", "spotd.checkpoint.path"),
         (

@@ -242,8 +242,8 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("file_mounts: {/d: s3://bucket/data}", "remote sources are not supported yet"),
-        ("file_mounts: {/d: {source: gs://b/x, mode: COPY}}", "remote sources are not supported"),
+        ("file_mounts: {/d: s3://bucket/data}", "a bucket is not copied or mounted"),
+        ("file_mounts: {/d: {source: gs://b/x, mode: COPY}}", "a bucket is not copied or mounted"),
         ("file_mounts: {/d: {name: bucket, mode: MOUNT}}", "mounting a bucket is not supported"),
         ("file_mounts: {/d: {name: bucket, source: ~/x}}", "mounting a bucket is not supported"),
         ("file_mounts: {/d: {source: [a, b], mode: COPY}}", "several sources in one mount"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from providers.base import NoticeKind
 from spotd import wire
 from spotd.decide.health import slow
-from spotd.model import CheckpointSpec, HeadSeen, NoticeSeen, S, Throughput
+from spotd.model import CheckpointSpec, HeadSeen, NoticeSeen, S, Severity, Throughput
 from spotd.states import NodeState
 from spotd.store.base import JournalBatch, Store, StoreUnavailableError
 from spotd.store.entries import APPLY
@@ -437,6 +437,8 @@ def test_a_failed_setup(store: Store) -> None:
         ("wiped", {"what": 5}),
         ("disk", {"full": "very", "text": "t"}),
         ("disk", {"full": True}),
+        ("cache", {"status": "lost", "path": "p", "files": 1, "bytes": 2}),
+        ("cache", {"status": "kept", "path": 5, "files": 1, "bytes": 2}),
         ("wiped", {"what": ["workdir"], "failed": 2**80}),
         ("nonsense", {}),
     ],
@@ -512,6 +514,19 @@ def test_a_full_disk_is_told_and_known_until_there_is_room(store: Store) -> None
     told = store.events("j1")[-1].event
     assert (told.kind, told.alert) == ("disk", False)
     assert told.text.startswith("the disk has room again: 512 of")
+
+
+def test_what_becomes_of_a_cache_is_told_and_a_failure_warns(store: Store) -> None:
+    placed(store)
+    done = {"status": "restored", "path": "~/c", "files": 3, "bytes": 2_500_000, "seconds": 1.5}
+    failed = {"status": "failed", "path": "~/c", "text": "cannot be kept: it is away"}
+    store.record_journal([said(("cache", done), ("cache", failed))])
+    first, then = (row.event for row in store.events("j1") if row.event.kind == "cache")
+    assert first.text == "cache ~/c restored: 3 files, 2.5 MB in 1.5 s"
+    assert (then.text, then.severity) == (
+        "cache ~/c: cannot be kept: it is away",
+        Severity.WARNING,
+    )
 
 
 def test_going_back_is_told(store: Store) -> None:

@@ -17,7 +17,8 @@ import pytest
 from spotd import wire
 from tests.trainer.agent.node import Node, is_running, wait_until
 from trainer.agent.keeper import Pids
-from trainer.agent.saver import LAST_WORDS_S, OWN_PYTHON, find_python
+from trainer.agent.pythons import OWN_PYTHON, find_python
+from trainer.agent.saver import LAST_WORDS_S
 
 PROGRAM = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('staging.py')}"
 

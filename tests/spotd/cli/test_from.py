@@ -1,0 +1,188 @@
+"""`checkpoint.from` in a job file: what it names is the job's first checkpoint, bit for bit,
+however often the import broke off."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotd.cli.client import Client
+from spotd.errors import UserError
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.cli.sharded import bytes_of, saved
+from tests.spotd.cli.test_import import Imports, imports
+from tests.spotd.serve.rig import JOB_FILE, Rig
+
+__all__ = ["imports"]
+
+
+def job_file(origin: str) -> str:
+    engine = "" if "engine" in origin else "engine: spotd, "
+    return JOB_FILE.replace("engine: spotd, ", f"{engine}from: {origin}, ")
+
+
+class Runs:
+    """`spotctl run` of a job file with `from`, in the folder `here`."""
+
+    def __init__(self, imports: Imports, spotctl: Spotctl, here: Path) -> None:
+        self.rig, self._spotctl, self.here = imports.rig, spotctl, here
+        self.names = (f"second-{n}" for n in itertools.count())
+
+    def __call__(self, origin: str, name: str = "") -> tuple[int, str]:
+        """The exit code, and the job's id where there is one."""
+        file, name = self.here / "job.yaml", name or next(self.names)
+        file.write_text(job_file(origin))
+        code = self._spotctl(self.rig, "run", str(file), "-n", name, "-d")
+        job = self.rig.store.find_job(name)
+        return code, job.id if job else ""
+
+
+@pytest.fixture
+def run(
+    imports: Imports, spotctl: Spotctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Runs:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("spotd.cli.outgoing.SHARD_BYTES", 4096)
+    return Runs(imports, spotctl, tmp_path)
+
+
+@pytest.fixture
+def shards(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Those that are sent."""
+    sent: list[bytes] = []
+    put = Client.put
+
+    def count(self: Client, path: str, data: bytes) -> dict[str, Any]:
+        said = put(self, path, data)
+        sent.append(data)
+        return said
+
+    monkeypatch.setattr(Client, "put", count)
+    return sent
+
+
+def breaking(n: int, how: BaseException, verb: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """Has the `n`-th such request of the client fail, from 1."""
+
+    def install(patch: pytest.MonkeyPatch) -> None:
+        whole, count = getattr(Client, verb), itertools.count(1)
+
+        def call(self: Client, path: str, *rest: Any) -> Any:
+            if next(count) == n:
+                raise how
+            return whole(self, path, *rest)
+
+        patch.setattr(Client, verb, call)
+
+    return install
+
+
+def test_an_export_comes_back_bit_for_bit(imports: Imports, run: Runs) -> None:
+    whole = saved(imports.saver)
+    imports.export(run.here / "x", "safetensors")
+    code, job_id = run("./x")
+    assert code == 0
+    manifest, tensors = imports.read(job_id)
+    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert (manifest.step, manifest.state) == (10, {"step": 10, "config": {"width": 30}})
+    [event] = imports.rig.store.events(job_id)
+    assert event.event.text.startswith("begins with what was imported as step 10")
+
+
+def test_it_may_be_another_job_s_pin(imports: Imports, run: Runs) -> None:
+    whole = saved(imports.saver)
+    imports.run("pin", "gpt", "best")
+    imports.saver.save(20)
+    _, job_id = run("gpt@best")
+    manifest, tensors = imports.read(job_id)
+    assert (manifest.step, len(manifest.streams)) == (10, 2)
+    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    assert imports.read(run("gpt")[1])[0].step == 20
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        breaking(3, KeyboardInterrupt(), "put"),
+        breaking(2, KeyboardInterrupt(), "post"),  # the commit
+        breaking(3, KeyboardInterrupt(), "post"),  # the job
+    ],
+)
+@pytest.mark.parametrize("origin", ["./x", "gpt"])
+def test_what_broke_off_goes_on_and_sends_nothing_twice(
+    imports: Imports,
+    run: Runs,
+    shards: list[bytes],
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    origin: str,
+) -> None:
+    whole = saved(imports.saver)
+    imports.export(run.here / "x", "safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        breaks(patch)
+        assert run(origin, "second") == (130, "")
+    assert len(shards) >= 2
+    code, job_id = run(origin, "second")
+    manifest, tensors = imports.read(job_id)
+    assert (code, len(shards)) == (0, len(manifest.shards))
+    assert tensors == {name: bytes_of(tensor) for name, tensor in whole.items()}
+    again = run(origin)[1]  # a new one, and not the same
+    assert (again != job_id, len(shards)) == (True, 2 * len(manifest.shards))
+
+
+def test_a_source_that_changed_meanwhile_is_taken_as_it_is_now(
+    imports: Imports, run: Runs, shards: list[bytes]
+) -> None:
+    saved(imports.saver)
+    folder = imports.export(run.here / "x", "safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        breaking(3, KeyboardInterrupt(), "put")(patch)
+        assert run("./x")[0] == 130
+    [file] = folder.glob("*.safetensors")
+    data = bytearray(file.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    data[start] ^= 1
+    file.write_bytes(data)
+    manifest, tensors = imports.read(run("./x")[1])
+    assert len(shards) == len(manifest.shards) + 1
+    assert bytes([data[start]]) in {one[:1] for one in tensors.values()}
+
+
+def test_what_the_store_has_lost_is_sent_by_the_run_after_the_next(
+    imports: Imports, run: Runs
+) -> None:
+    saved(imports.saver)
+    imports.export(run.here / "x", "safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        breaking(3, KeyboardInterrupt(), "post")(patch)
+        run("./x")
+    for path in imports.saver.file("jobs").rglob("*-import/r*"):
+        path.unlink()
+    code, job_id = run("./x")
+    assert (code, job_id) == (1, "")
+    assert imports.read(run("./x")[1])[0].step == 10
+
+
+def test_what_it_names_must_be_there(
+    imports: Imports, run: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for origin, words in {
+        "./nothing": "nothing does not exist",
+        "s3://b/x": "is no path on this machine",
+        "'gpt @ 3'": "is neither a path with a / nor a job",
+        "job.yaml": "reads as a job, and is here as well",
+        "nobody": "there is no job 'nobody'",
+        "gpt, engine: none": "is for programs that resume by spotd_hook",
+    }.items():
+        assert run(origin)[1] == ""
+        assert words in capsys.readouterr().err
+
+
+def test_the_daemon_refuses_a_job_whose_beginning_nobody_imported(rig: Rig) -> None:
+    body = {"yaml": job_file("./x"), "request_id": "r"}
+    with pytest.raises(UserError, match=r"checkpoint\.from was not imported"):
+        Client(rig.socket).post("/v1/jobs", body)

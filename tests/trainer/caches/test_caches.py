@@ -1,0 +1,269 @@
+"""A cache goes to the store and comes back: verified, and never over what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from providers.stores.base import ConflictError, StoreUnavailableError
+from providers.stores.local import LocalStore
+from spotd.wire import WireError
+from trainer.caches.__main__ import Watch, restore_all
+from trainer.caches.index import index_key, parse_index
+from trainer.caches.keeping import Cache, ChangedError, save
+from trainer.caches.restoring import NoRoomError, restore
+from trainer.caches.tree import NEW, TooManyError, look
+
+
+def fill(folder: Path) -> dict[str, bytes]:
+    """As Hugging Face's is: blobs, and links to them."""
+    made = {"blobs/b1": os.urandom(300), "blobs/empty": b"", "x/y/z.bin": os.urandom(150)}
+    for path, data in made.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    (folder / "x" / "link").symlink_to("../blobs/b1")
+    (folder / "x" / "y" / "z.bin").chmod(0o755)
+    return made
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {file.path: (folder / file.path).read_bytes() for file in look(folder)}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    monkeypatch.setattr("trainer.caches.keeping.PART_BYTES", 128)
+    monkeypatch.setattr("trainer.caches.index.PART_BYTES", 128)
+    return Cache(LocalStore(tmp_path / "store"), "job-1", "~/c", tmp_path / "first" / "c")
+
+
+def elsewhere(cache: Cache) -> Cache:
+    """On the next machine."""
+    return Cache(cache.store, "job-1", "~/c", cache.folder.parents[1] / "second" / "c")
+
+
+def kept(cache: Cache) -> int:
+    return save(cache, look(cache.folder), lambda: True)
+
+
+def parts(cache: Cache) -> list[Path]:
+    folder = Path(cache.store.url.removeprefix("file://")) / "jobs/job-1/cache"
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("index-"))
+
+
+def test_it_comes_back_as_it_was(cache: Cache) -> None:
+    fill(cache.folder)
+    assert kept(cache) == 450
+    there = elsewhere(cache)
+    found = restore(there)
+    assert (found.files, found.bytes, found.damaged) == (4, 450, 0)
+    assert look(there.folder) == look(cache.folder), "times and modes, too"
+    assert content(there.folder) == content(cache.folder)
+    assert (there.folder / "x" / "link").readlink() == Path("../blobs/b1")
+    assert not (there.folder / NEW).exists()
+    assert kept(there) == 0, "nothing has changed"
+
+
+def test_only_what_changed_is_sent_and_what_nothing_needs_goes(cache: Cache) -> None:
+    fill(cache.folder)
+    kept(cache)
+    (cache.folder / "new").write_bytes(b"n" * 40)
+    assert kept(cache) == 40
+    for path in ("blobs/b1", "x/link", "x/y/z.bin"):
+        (cache.folder / path).unlink()
+    assert kept(cache) == 0
+    assert [path.stat().st_size for path in parts(cache)] == [40]
+    there = elsewhere(cache)
+    restore(there)
+    assert set(content(there.folder)) == {"new", "blobs/empty"}
+
+
+def test_what_is_there_already_stays(cache: Cache, tmp_path: Path) -> None:
+    fill(cache.folder)
+    kept(cache)
+    there = elsewhere(cache)
+    (there.folder / "blobs").mkdir(parents=True)
+    (there.folder / "blobs" / "b1").write_bytes(b"newer")
+    (there.folder / "x").symlink_to(tmp_path)  # leads out of the folder
+    assert restore(there).files == 1
+    assert (there.folder / "blobs" / "b1").read_bytes() == b"newer"
+    assert not (tmp_path / "y").exists()
+
+
+def test_what_the_user_writes_meanwhile_stays(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cache.folder)
+    kept(cache)
+    there, get = elsewhere(cache), cache.store.get
+
+    def write_first(key: str) -> tuple[bytes, str]:
+        (there.folder / "blobs").mkdir(parents=True, exist_ok=True)
+        (there.folder / "blobs" / "b1").write_bytes(b"newer")
+        return get(key)
+
+    monkeypatch.setattr(cache.store, "get", write_first)
+    restore(there)
+    assert (there.folder / "blobs" / "b1").read_bytes() == b"newer"
+    monkeypatch.setattr("os.path.lexists", lambda _: False)  # it came in the last moment
+    assert restore(there).files == 0
+    assert (there.folder / "blobs" / "b1").read_bytes() == b"newer"
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "gone"])
+def test_a_damaged_part_costs_the_files_that_are_in_it(cache: Cache, how: str) -> None:
+    made = fill(cache.folder)
+    kept(cache)
+    store = cache.store
+    index, _ = cache.index()
+    assert index is not None
+    [last] = [one for one in index.files if one.file.path == "x/y/z.bin"]
+    part = index.parts[last.pieces[-1].part]
+    path = next(path for path in parts(cache) if path.name == part.digest)
+    data = path.read_bytes()
+    store.delete(f"jobs/job-1/cache/{part.digest}")
+    if how != "gone":
+        store.put(
+            f"jobs/job-1/cache/{part.digest}",
+            data[:-1] if how == "cut" else bytes([data[0] ^ 1]) + data[1:],
+        )
+    there = elsewhere(cache)
+    found = restore(there)
+    assert (found.damaged, found.files) == (1, 3)
+    assert not (there.folder / "x" / "y" / "z.bin").exists()
+    assert (there.folder / "blobs" / "b1").read_bytes() == made["blobs/b1"]
+
+
+def test_what_is_written_to_meanwhile_is_not_saved(cache: Cache) -> None:
+    fill(cache.folder)
+    seen = look(cache.folder)
+    (cache.folder / "blobs" / "b1").write_bytes(b"other")
+    with pytest.raises(ChangedError):
+        save(cache, seen, lambda: True)
+    (cache.folder / "blobs" / "b1").unlink()
+    with pytest.raises(ChangedError):
+        save(cache, seen, lambda: True)
+    with pytest.raises(ChangedError):
+        save(cache, look(cache.folder), lambda: False)
+    assert cache.index() == (None, None)
+
+
+def test_of_two_machines_that_save_one_has_the_index(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cache.folder)
+    put_if = cache.store.put_if
+
+    def other_first(key: str, data: bytes, tag: str | None) -> str:
+        put_if(key, data.replace(b" ", b"") + b" ", tag)
+        return put_if(key, data, tag)
+
+    monkeypatch.setattr(cache.store, "put_if", other_first)
+    with pytest.raises(ConflictError):
+        kept(cache)
+
+
+def test_an_index_leads_nowhere_else(cache: Cache) -> None:
+    fill(cache.folder)
+    kept(cache)
+    data = cache.store.get(index_key("job-1", "~/c"))[0]
+    good: dict[str, Any] = json.loads(data)
+    for path, link in [("../x", ""), ("/x", ""), ("a//b", ""), ("x/l", "../../up"), ("l", "/etc")]:
+        file = {**good["files"][0]["file"], "path": path, "link": link}
+        bad = {**good, "files": [{**good["files"][0], "file": file}]}
+        with pytest.raises(WireError):
+            parse_index(json.dumps(bad).encode())
+    for bad in (
+        {**good, "parts": []},
+        {**good, "parts": [{"digest": "../HEAD", "size": 1}]},
+        {**good, "files": good["files"] * 2},
+        [],
+    ):
+        with pytest.raises(WireError):
+            parse_index(json.dumps(bad).encode())
+    with pytest.raises(WireError):
+        parse_index(b"[" * 100_000)
+
+
+def test_a_disk_without_room_has_nothing_of_it(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cache.folder)
+    kept(cache)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: _Disk)
+    there = elsewhere(cache)
+    with pytest.raises(NoRoomError):
+        restore(there)
+    assert list(there.folder.iterdir()) == []
+
+
+class _Disk:
+    free = 449
+
+
+def test_too_many_files_are_none(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cache.folder)
+    monkeypatch.setattr("trainer.caches.tree.MOST_FILES", 3)
+    with pytest.raises(TooManyError):
+        look(cache.folder)
+
+
+class Watched:
+    """A cache that is looked at whenever `after` says."""
+
+    def __init__(self, cache: Cache, most: int = 10_000) -> None:
+        self.now, self.told = 0.0, list[Mapping[str, Any]]()
+        self._watch = Watch(cache, most, 30.0, self.told.append, lambda: True, lambda: self.now)
+
+    def after(self, seconds: float) -> list[str]:
+        """What is told of it then."""
+        self.now += seconds
+        before = len(self.told)
+        self._watch.turn()
+        return [one["status"] for one in self.told[before:]]
+
+
+def test_it_is_saved_once_it_has_settled_and_only_when_it_changed(cache: Cache) -> None:
+    watched = Watched(cache)
+    assert watched.after(0) + watched.after(60) == [], "an empty one is no news"
+    fill(cache.folder)
+    assert watched.after(10) + watched.after(29) == []
+    (cache.folder / "more").write_bytes(b"m")
+    assert watched.after(1) + watched.after(29) == [], "it has changed"
+    assert watched.after(1) == ["kept"]
+    assert watched.after(60) + watched.after(60) == []
+
+
+def test_one_that_is_too_large_is_told_once_and_not_kept(cache: Cache) -> None:
+    fill(cache.folder)
+    watched = Watched(cache, most=449)
+    assert watched.after(0) + watched.after(30) + watched.after(30) == ["failed"]
+    assert "more than the" in watched.told[0]["text"]
+    assert cache.index() == (None, None)
+
+
+def test_a_store_that_is_away_is_told_once_and_asked_again(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cache.folder)
+    watched = Watched(cache)
+
+    def away(*_: object) -> None:
+        raise StoreUnavailableError("it is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.store, "put", away)
+        for _ in range(6):
+            watched.after(30)
+        assert [one["status"] for one in watched.told] == ["failed"]
+    assert watched.after(30) + watched.after(30) == ["kept"]
+    monkeypatch.setattr(cache.store, "get", away)
+    told: list[Mapping[str, Any]] = []
+    monkeypatch.setattr("trainer.caches.restoring.PAUSE_S", 0.0)
+    restore_all([elsewhere(cache)], told.append)
+    assert [one["status"] for one in told] == ["failed"]

@@ -1,0 +1,106 @@
+"""What the store has of a cache: an index that names its files, and objects named by the digests of
+what they hold. The files are one run of bytes, cut into parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spotd.wire import WireError, encode, read_count, read_field, read_list, shown
+from trainer.caches.tree import File, leads_inside
+
+PART_BYTES = 32 << 20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """An object of the store; its sha256 names it."""
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of a file: `size` of them from `at` on in the index's `part`-th part."""
+
+    part: int
+    at: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """A file and where its bytes are, in order."""
+
+    file: File
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """Of the cache that the job calls `path`."""
+
+    path: str
+    parts: tuple[Part, ...]
+    files: tuple[Held, ...]
+
+    def to_bytes(self) -> bytes:
+        return encode(asdict(self))
+
+
+def index_key(job_id: str, path: str) -> str:
+    """Where the index of a cache lies."""
+    return f"jobs/{job_id}/cache/index-{hashlib.sha256(path.encode()).hexdigest()[:32]}"
+
+
+def part_key(job_id: str, part: Part) -> str:
+    """Where a part lies."""
+    return f"jobs/{job_id}/cache/{part.digest}"
+
+
+def parse_index(data: bytes) -> Index:
+    """Raises WireError, also for files that would lie outside of the folder."""
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise WireError("the index of a cache is not JSON") from None
+    if not isinstance(body, dict):
+        raise WireError("the index of a cache is no object")
+    parts = tuple(
+        Part(read_field(item, "digest", str), read_count(item, "size"))
+        for item in read_list(body, "parts", dict)
+    )
+    for part in parts:
+        if not _DIGEST.fullmatch(part.digest) or not 0 < part.size <= PART_BYTES:
+            raise WireError(f"{shown(part.digest)} is no part of a cache")
+    files = tuple(_held(item, parts) for item in read_list(body, "files", dict))
+    if len({held.file.path for held in files}) != len(files):
+        raise WireError("a file is named twice in the index of a cache")
+    return Index(read_field(body, "path", str), parts, files)
+
+
+def _held(item: Mapping[str, Any], parts: tuple[Part, ...]) -> Held:
+    body = read_field(item, "file", dict)
+    size, mtime_us, mode = (read_count(body, name) for name in ("size", "mtime_us", "mode"))
+    path, link = read_field(body, "path", str), read_field(body, "link", str)
+    file = File(path, size, mtime_us, mode & 0o777, link)
+    names = file.path.split("/")
+    odd = any(name in {"", ".", ".."} for name in names) or not file.path.isprintable()
+    if odd or (file.link and not leads_inside(file.path, file.link)):
+        raise WireError(f"{shown(file.path)} is no file in a cache")
+    pieces = tuple(
+        Piece(*(read_count(piece, name) for name in ("part", "at", "size")))
+        for piece in read_list(item, "pieces", dict)
+    )
+    for piece in pieces:
+        if piece.part >= len(parts) or piece.at + piece.size > parts[piece.part].size:
+            raise WireError(f"{shown(file.path)} has bytes where there are none")
+    if sum(piece.size for piece in pieces) != file.size:
+        raise WireError(f"{shown(file.path)} is of another size than its pieces")
+    return Held(file, pieces)
