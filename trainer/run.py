@@ -6,14 +6,17 @@ import argparse
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from spotd.wire import WARNING
 from trainer.data import Corpus, Order
+from trainer.hook.spotd_hook.beside import LEAST_BYTES
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.layout import copier
 from trainer.hook.spotd_hook.link import Link
 from trainer.hook.spotd_hook.planning import Planning
 from trainer.hook.spotd_hook.tenure import Tenure
@@ -41,6 +44,7 @@ class Run:
     planning: Planning
     tenure: Tenure | None = None  # rank 0 alone has it
     data_s: float = 0.0  # what the batches of the last step took to come
+    held_s: float = 0.0  # for how long its update had to wait for the copy of a snapshot
 
     def learn(self, step: int) -> tuple[list[float], float]:
         """The gradients of one step, averaged over all ranks, into the state. Returns losses by
@@ -92,7 +96,23 @@ class Run:
             "device": self.world.device.type,
             "threads": torch.get_num_threads(),
         }
+        beside = not (released or final) and self.state.size >= LEAST_BYTES
+        stage = self.state.stage
+        if beside:  # weights and moments change in `update` alone, which waits for it
+            stage = partial(stage, copy=copier(self.world.device))
         self.checkpointer.save(
-            step, self.state.stage, state, trigger=trigger, released=released, final=final
+            step,
+            stage,
+            state,
+            trigger=trigger,
+            released=released,
+            final=final,
+            beside=beside,
         )
         return True
+
+    def update(self, step: int) -> bool:
+        """The optimizer's step, as `TrainState.update`; what is being copied is waited for."""
+        if self.checkpointer is not None:
+            self.held_s = self.checkpointer.fence()
+        return self.state.update(self.schedule.rate(step), step)

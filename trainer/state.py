@@ -107,14 +107,19 @@ class TrainState:
         """Whether all of it are numbers. One that is not makes the sum none."""
         return all(math.isfinite(flat.sum(dtype=torch.float64)) for flat in self.flats())
 
-    def stage(self, arena: memoryview, filled: Callable[[int], None] = lambda _: None) -> None:
+    def stage(
+        self,
+        arena: memoryview,
+        filled: Callable[[int], None] = lambda _: None,
+        copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
+    ) -> None:
         """Copy everything into `arena` (`size` bytes of host memory); `filled` hears how many bytes
         of it are final."""
         done = 0
         for target, source in zip(self._parts(arena), self._groups.values(), strict=True):
             for start in range(0, len(source), CHUNK):
                 part = source[start : start + CHUNK]
-                target[start : start + CHUNK].copy_(part)
+                copy(target[start : start + CHUNK], part)
                 done += part.nbytes
                 filled(done)
 

@@ -191,9 +191,9 @@ def train(run: Run) -> int:
     for step in range(done, args.steps):
         started = time.perf_counter()
         losses_here, alone_s = run.learn(step)
-        applied = run.state.update(run.schedule.rate(step), step)
+        applied = run.update(step)
         STOP.sleep(args.step_time_ms / 1000 - (time.perf_counter() - started))
-        busy_s = time.perf_counter() - started
+        busy_s = time.perf_counter() - started - run.held_s
 
         done = step + 1
         fenced = run.checkpointer is not None and run.checkpointer.fenced is not None
@@ -207,6 +207,7 @@ def train(run: Run) -> int:
         losses, ranks_s = sum(heard[: len(losses_here)]), heard[len(losses_here) :]
         tokens = args.batch * args.block * parts
         progress.add(done, losses / parts, tokens, busy_s, data_s=run.data_s, ranks_s=ranks_s)
+        progress.held_up(run.held_s)
         run.link.at(done)
         if fences:
             return _leave_fenced(run, progress)

@@ -106,6 +106,27 @@ def test_kill_9_at_random_moments(reference: Outcome, trainer: Trainer) -> None:
     reference.check(trainer, losses)
 
 
+@pytest.mark.req("CKP-16", "CKP-20")
+def test_what_is_copied_beside_training_is_of_one_step(
+    reference: Outcome, trainer: Trainer
+) -> None:
+    """The copy of each step's snapshot lasts into the next one, whose update waits for it."""
+    trainer.module, trainer.every_steps = "tests.trainer.overlapping", 1
+    trainer.env = {"COPY_S": "0.05"}
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("checkpoint", lambda data: data["step"] >= 7)
+        process.kill()
+        process.wait(30)
+        saves = agent.of("checkpoint")
+        assert min(save["stage_s"] for save in saves) >= 0.05
+        first = agent.losses()
+    with AgentEnd() as second:
+        assert trainer.run(2, second) == EXIT_FINISHED, trainer.output()
+        assert 7 <= second.of("claimed")[0]["step"] <= max(first)
+        reference.check(trainer, first | second.losses())
+
+
 @pytest.mark.req("PRE-05")
 def test_sigterm_saves_releases_and_leaves(reference: Outcome, trainer: Trainer) -> None:
     trainer.arguments = ("--step-time-ms", "20")

@@ -116,6 +116,57 @@ def test_a_flight_is_timed_from_the_end_of_the_copy(
     assert checkpointer.drain(20)
 
 
+def test_a_copy_beside_training_costs_it_what_the_fence_waits(
+    rig: Rig, checkpointer: Checkpointer
+) -> None:
+    go_on, copied = threading.Event(), threading.Event()
+
+    def stage(memory: memoryview, filled: Callable[[int], None]) -> None:
+        fill(memory, 5)
+        filled(SIZE - 1)
+        time.sleep(0.2)
+        assert go_on.wait(20)
+        copied.set()
+
+    checkpointer.save(5, stage, {"config": CONFIG}, trigger="t", beside=True)
+    assert not copied.is_set()
+    assert checkpointer.flight_s() == GUESS_S, "all of the upload is still to come"
+    threading.Timer(0.01, go_on.set).start()
+    assert checkpointer.fence() > 0.0
+    assert copied.is_set()
+    assert checkpointer.drain(20)
+    [said] = [data for kind, data in rig.reports if kind == "checkpoint"]
+    assert checkpointer.committed == 5
+    assert said["stage_s"] >= 0.2
+    assert 0 < checkpointer.rates.stall_s(SIZE) <= said["stage_s"] <= checkpointer.save_s()
+    checkpointer.save(6, lambda *_: None, {"config": CONFIG}, trigger="t", beside=True)
+    time.sleep(0.05)
+    checkpointer.fence()
+    assert checkpointer.drain(20)
+    assert checkpointer.rates.stall_s(SIZE) < 0.05
+
+
+@pytest.mark.parametrize("then", ["save", "drain", "release", "restore", "close"])
+def test_whatever_comes_next_waits_for_the_copy(checkpointer: Checkpointer, then: str) -> None:
+    copied: list[int] = []
+
+    def stage(memory: memoryview, _: object) -> None:
+        time.sleep(0.05)
+        fill(memory, 1)
+        copied.append(1)
+
+    checkpointer.save(1, stage, {"config": CONFIG}, trigger="t", beside=True)
+    assert not copied
+    {
+        "save": lambda: save(checkpointer, 2),
+        "drain": lambda: checkpointer.drain(0.0),
+        "release": checkpointer.release,
+        "restore": lambda: checkpointer.restore(CONFIG, lambda _: None),
+        "close": checkpointer.close,
+    }[then]()
+    assert copied
+
+
 def test_what_is_given_up_is_under_way_no_more(rig: Rig) -> None:
     assert rig.engine.claim() is not None
     rig.save_and_wait(1)

@@ -9,12 +9,14 @@ Standard library only, Python >= 3.10.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .arena import Told
+from .beside import Beside
 from .engine import Engine, Found
 from .kinds import CHECKPOINT_FAILED
 from .line import CorruptError, FencedError, Line, SaverError
@@ -53,6 +55,7 @@ class Checkpointer:
         self._step = 0
         self._rates, self._noted = Rates(), 0
         self._staging_at = self._staged_at = 0.0  # monotonic, of the newest save
+        self._beside, self._stall_s = Beside(), 0.0
         self._fenced: FencedError | None = None
         self.claimed = False
         self.sources: Mapping[str, int] = {}  # of what was restored: bytes by where they were
@@ -106,6 +109,7 @@ class Checkpointer:
         """Load the newest checkpoint that can be used, or one `back` further; None when there is
         none at all. Damaged ones are passed over. Raises AwayError while the store is, which is no
         reason to go back in time, and SaverError where nothing fits or can be read."""
+        self.fence()
         self._config = config
         engine = self._opened
         found = engine.resume(config, back=back)
@@ -130,32 +134,61 @@ class Checkpointer:
         trigger: str,
         released: bool = False,
         final: bool = False,
+        beside: bool = False,
     ) -> None:
-        """Snapshot now, commit in the background. Blocks for the copy only.
+        """Snapshot now, commit in the background. Blocks for the copy only; with `beside` not even
+        for that: nothing of what is copied may change before `fence`.
 
         `released`: with this save HEAD is given away, nothing may be saved after it.
         """
-        self._step, self._staging_at = step, time.monotonic()
+        self.fence()
+        self._step, self._staging_at, self._staged_at = step, time.monotonic(), math.inf
         label = {"trigger": trigger, "released": released, "final": final}
+
+        def begin() -> bool:
+            engine = self._opened
+            memory = engine.begin(step, state, **label)
+            if memory is None:
+                return False
+
+            def copy() -> None:
+                engine.stage(memory, stage)
+                self._staged_at = time.monotonic()
+
+            self._beside.begin(copy) if beside else copy()
+            return True
+
         try:
             try:
                 self._reopen()
-                taken = self._opened.save(step, stage, state, **label)
+                taken = begin()
             except OSError as error:
                 self._revive(error)
-                taken = self._opened.save(step, stage, state, **label)
-            if not taken:
-                self._say("all memory for snapshots is being saved")
+                taken = begin()
+            if taken:
+                return
+            self._say("all memory for snapshots is being saved")
         except FencedError as error:
             self._fenced = error
         except (SaverError, OSError) as error:
             self._say(str(error))
+        finally:
+            self._stall_s = time.monotonic() - self._staging_at
         self._staged_at = time.monotonic()
+
+    def fence(self) -> float:
+        """Wait until what is being copied may change; the seconds that this took."""
+        began = time.monotonic()
+        self._beside.wait()
+        waited_s = time.monotonic() - began
+        self._stall_s += waited_s
+        return waited_s
 
     def drain(self, timeout_s: float, again: Callable[[], object] = lambda: None) -> bool:
         """Wait until everything is committed; False when it was not. What a saver that dies had not
         committed is lost with it: `again` saves once more."""
         until = time.monotonic() + timeout_s
+        self.fence()
         while self._fenced is None:
             drained = self._drained(until)
             if drained is not None:
@@ -166,6 +199,7 @@ class Checkpointer:
     def release(self) -> Mapping[str, Any]:
         """Give HEAD away, without what is still under way; its step and manifest. Raises
         FencedError, SaverError, OSError."""
+        self.fence()
         if self._fenced is not None:
             raise self._fenced
         try:
@@ -207,7 +241,8 @@ class Checkpointer:
         told = self._told
         if told.saves and told.saves != self._noted:
             self._noted = told.saves
-            self._rates.note(self._size, told.stage_us / 1e6, told.write_us / 1e6)
+            stage_s, upload_s = told.stage_us / 1e6, told.write_us / 1e6
+            self._rates.note(self._size, stage_s, upload_s, min(self._stall_s, stage_s))
         return self._rates
 
     def save_s(self) -> float:
@@ -230,6 +265,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Hang up; what is staged is saved all the same."""
+        self.fence()
         if self._engine is not None:
             self._engine.close()
 

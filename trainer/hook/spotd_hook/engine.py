@@ -134,12 +134,18 @@ class Engine:
         memory = self.begin(step, state, **label)
         if memory is None:
             return False
+        self.stage(memory, fill)
+        return True
+
+    def stage(
+        self, memory: memoryview, fill: Callable[[memoryview, Callable[[int], None]], None]
+    ) -> None:
+        """Fill what `begin` gave. Asks nobody anything, so that any thread may."""
         began_s = time.perf_counter()
         fill(memory, self.filled)
         took_s = time.perf_counter() - began_s
         self._memory.set_staged_us(self._slot, round(took_s * 1e6))
         self.filled(self._memory.size)
-        return True
 
     @property
     def fenced(self) -> bool:

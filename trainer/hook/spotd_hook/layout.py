@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,26 @@ def stage(
         for at in range(0, source.numel(), step):
             target[at : at + step].copy_(source[at : at + step])
             filled(start + min(at + step, source.numel()) * item)
+
+
+def copier(device: torch.device) -> Callable[[Tensor, Tensor], object]:
+    """`copy(target, source)` between contiguous tensors of one type, the target in host memory, for
+    a thread beside the one that trains: on one core, without the interpreter's lock; from a GPU in
+    a stream of its own, which begins behind all that was begun up to now."""
+    if device.type != "cuda":
+
+        def move(target: Tensor, source: Tensor) -> None:
+            ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
+
+        return move
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+
+    def fetch(target: Tensor, source: Tensor) -> None:
+        with torch.cuda.stream(stream):
+            target.copy_(source)
+
+    return fetch
 
 
 def read(pieces: Sequence[Mapping[str, Any]], memory: memoryview) -> dict[str, Tensor]:

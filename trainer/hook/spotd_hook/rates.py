@@ -16,11 +16,13 @@ _TICK_S = 1e-6
 
 @dataclass(frozen=True)
 class Sample:
-    """One save: its bytes, and the seconds that staging and uploading them took."""
+    """One save: its bytes, the seconds that staging and uploading them took, and for how many of
+    the first training stood."""
 
     size: int
     stage_s: float
     upload_s: float
+    stall_s: float
 
 
 class Rates:
@@ -29,9 +31,12 @@ class Rates:
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=SAVES)
 
-    def note(self, size: int, stage_s: float, upload_s: float) -> None:
-        """A save was committed."""
-        self._samples.append(Sample(size, max(stage_s, _TICK_S), max(upload_s, _TICK_S)))
+    def note(
+        self, size: int, stage_s: float, upload_s: float, stall_s: float | None = None
+    ) -> None:
+        """A save was committed. Training stood for all of its staging, or for `stall_s` of it."""
+        took = [stage_s, upload_s, stage_s if stall_s is None else stall_s]
+        self._samples.append(Sample(size, *(max(seconds, _TICK_S) for seconds in took)))
 
     @property
     def measured(self) -> bool:
@@ -39,7 +44,7 @@ class Rates:
 
     def stall_s(self, size: int) -> float:
         """What staging costs training in the middle of the saves."""
-        return self._scaled(size, 0.5, [(one.size, one.stage_s) for one in self._samples])
+        return self._scaled(size, 0.5, [(one.size, one.stall_s) for one in self._samples])
 
     def upload_s(self, size: int) -> float:
         """The upload alone, as slow as the slowest tenth was."""
