@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import shutil
 import statistics
@@ -36,6 +37,7 @@ import torch
 from torch import distributed
 
 from bench.checkpoint_ways import (
+    BESIDE,
     DCP,
     OURS,
     Ours,
@@ -52,6 +54,7 @@ from trainer.saver.disk import LocalTier
 from trainer.saver.streams import Filling
 
 FLOOR_COPY, FLOOR_WRITE = "copy into warm memory", "O_DIRECT write"
+STEP_S = 0.5  # of a training step before its update: that long `beside` may copy for nothing
 NO_DIRECT = "write past the page cache (O_DIRECT)"
 Samples = dict[str, dict[str, list[float]]]
 
@@ -100,13 +103,18 @@ def one_save(save: Save, folder: Path, ours: Ours) -> dict[str, float]:
     began = time.perf_counter()
     over = save(folder)
     stall_s = time.perf_counter() - began
+    update_at = time.perf_counter() + STEP_S  # until then forward and backward: no state changes
     steps = 0
     while not over():
         small_operations()
         steps += 1
+        if time.perf_counter() >= update_at:
+            asked, update_at = time.perf_counter(), math.inf
+            ours.fence()
+            stall_s += time.perf_counter() - asked
     durable_s = time.perf_counter() - began
     lost_s = stall_s + max(0.0, durable_s - stall_s - steps * usual_s)
-    if save == ours.save:
+    if save in (ours.save, ours.save_beside):
         ours.settle()
     shutil.rmtree(folder)
     return {"stall": stall_s, "durable": durable_s, "lost": lost_s}
@@ -181,7 +189,7 @@ def report(samples: Samples, size: int) -> dict[str, Any]:
         return {scheme: round(value, 3) for scheme, value in found.items()}
 
     best = min(DCP, key=lambda name: medians[name]["lost"])
-    mine, loads = samples[OURS], samples["load"]
+    mine, beside, loads = samples[OURS], samples[BESIDE], samples["load"]
     return {
         "bytes": size,
         "torch": torch.__version__,
@@ -191,7 +199,9 @@ def report(samples: Samples, size: int) -> dict[str, Any]:
         "medians": medians,
         "ratios": {
             "stall_vs_memcpy": ratio(mine["stall"], samples[FLOOR_COPY]["seconds"]),
+            "beside_stall_vs_memcpy": ratio(beside["stall"], samples[FLOOR_COPY]["seconds"]),
             "lost_vs_best_dcp": ratio(mine["lost"], samples[best]["lost"]),
+            "beside_lost_vs_best_dcp": ratio(beside["lost"], samples[best]["lost"]),
             "durable_vs_direct": ratio(mine["durable"], samples[FLOOR_WRITE]["seconds"]),
             "upload_cpu_s_per_gb": {**cpu_s_per_gb(UPLOAD), "floor": cpu_s_per_gb(BARE)},
             "verify_share": round(ratio(loads["disk, verified"], loads["disk"]) - 1.0, 3),

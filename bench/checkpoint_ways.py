@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+from trainer.hook.spotd_hook.beside import Beside
 from trainer.hook.spotd_hook.engine import Engine
+from trainer.hook.spotd_hook.layout import copier
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.spawned import Spawned
 
 CHUNK = 16 << 20
-OURS = "spotd"
+OURS, BESIDE = "spotd", "spotd, beside training"
 TORCH, SAFE = "torch.save + fsync", "safetensors + fsync"
 THREAD, PROCESS = AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS
 # name -> who saves, whether a stager is kept from one save to the next, whether in shared memory
@@ -103,23 +106,45 @@ class Ours:
         self.engine.open(self._pieces, self.size)
         self.engine.claim()
         self._step = 0
+        self._beside = Beside()
 
     def save(self, _: Path) -> Callable[[], bool]:
+        """The loop stands for the copy."""
+        memory = self._begin()
+        self.engine.stage(memory, partial(self._fill, torch.Tensor.copy_))
+        return self._is_durable
+
+    def save_beside(self, _: Path) -> Callable[[], bool]:
+        """The loop goes on; what would change the state calls `fence` first."""
+        memory = self._begin()
+        fill = partial(self._fill, copier(torch.device("cpu")))
+        self._beside.begin(lambda: self.engine.stage(memory, fill))
+        return self._is_durable
+
+    def fence(self) -> None:
+        self._beside.wait()
+
+    def _begin(self) -> memoryview:
         self._step += 1
-        step = self._step
-
-        def fill(memory: memoryview, filled: Callable[[int], None]) -> None:
-            targets = views_of(memory, self._state, self._pieces)
-            for tensor, target, piece in zip(
-                self._state.values(), targets, self._pieces, strict=True
-            ):
-                target.copy_(tensor)
-                filled(piece["offset"] + tensor.nbytes)
-
-        if not self.engine.save(step, fill, {"step": step}, trigger="bench"):
+        memory = self.engine.begin(self._step, {"step": self._step}, trigger="bench")
+        if memory is None:
             raise RuntimeError("there was no memory for the snapshot")
-        folder = f"g00000001-s{step:012d}-"
-        return lambda: any(name.startswith(folder) and name[-1] != "w" for name in self._names())
+        return memory
+
+    def _fill(
+        self,
+        copy: Callable[[torch.Tensor, torch.Tensor], object],
+        memory: memoryview,
+        filled: Callable[[int], None],
+    ) -> None:
+        targets = views_of(memory, self._state, self._pieces)
+        for tensor, target, piece in zip(self._state.values(), targets, self._pieces, strict=True):
+            copy(target, tensor)
+            filled(piece["offset"] + tensor.nbytes)
+
+    def _is_durable(self) -> bool:
+        folder = f"g00000001-s{self._step:012d}-"
+        return any(name.startswith(folder) and name[-1] != "w" for name in self._names())
 
     def settle(self) -> None:
         """All of it, the bucket's copy too, before the next method's turn."""
@@ -217,4 +242,4 @@ def all_of(state: State, ours: Ours) -> dict[str, Save]:
     ways = {TORCH: torch_save(state), SAFE: safetensors_save(state)}
     for name, (kind, cached, shared) in DCP.items():
         ways[name] = dcp_save(state, kind, cached=cached, shared=shared)
-    return {**ways, OURS: ours.save}
+    return {**ways, OURS: ours.save, BESIDE: ours.save_beside}

@@ -27,6 +27,7 @@ def test_ratios_are_of_the_same_round_and_against_the_best_of_dcp() -> None:
         checkpoint.FLOOR_COPY: {"seconds": [1.0, 4.0]},
         checkpoint.FLOOR_WRITE: {"seconds": [2.0, 2.0]},
         checkpoint_ways.OURS: {"stall": [1.0, 4.0], "lost": [5.0, 5.0], "durable": [3.0, 3.0]},
+        checkpoint_ways.BESIDE: {"stall": [0.5, 2.0], "lost": [2.5, 2.5], "durable": [3.0, 3.0]},
         "load": {"disk": [1.0, 2.0], "disk, verified": [1.25, 2.5]},
         **{
             f"{name}, {scheme}": {"cpu_s_per_gb": [0.5, 0.7]}
@@ -38,7 +39,9 @@ def test_ratios_are_of_the_same_round_and_against_the_best_of_dcp() -> None:
     assert found["best_dcp"] == "dcp thread"
     assert found["ratios"] == {
         "stall_vs_memcpy": 1.0,
+        "beside_stall_vs_memcpy": 0.5,
         "lost_vs_best_dcp": 0.5,
+        "beside_lost_vs_best_dcp": 0.25,
         "durable_vs_direct": 1.5,
         "upload_cpu_s_per_gb": {PLAIN: 0.6, TLS: 0.6, "floor": {PLAIN: 0.6, TLS: 0.6}},
         "verify_share": 0.25,
