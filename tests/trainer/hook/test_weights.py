@@ -12,7 +12,8 @@ from torch import nn
 
 from providers.stores import open_store
 from spotd.cli.client import Client
-from spotd.cli.imported import import_folder
+from spotd.cli.imported import imported
+from spotd.spec.sources import Origin
 from spotd.wire import EXIT_FINISHED, head_key, parse_head
 from tests.spotd.cli.saves import Saver
 from tests.spotd.cli.sharded import bytes_of, saved
@@ -77,7 +78,7 @@ def test_they_are_of_one_model() -> None:
 
 
 def test_a_program_begins_with_a_model_s_folder_and_ends_with_the_same_bits(
-    rig: Rig, tmp_path: Path
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spotd.cli.export import export_into
     from spotd.cli.formats import Format
@@ -88,7 +89,9 @@ def test_a_program_begins_with_a_model_s_folder_and_ends_with_the_same_bits(
     listed = client.get("/v1/jobs/gpt/checkpoints")
     folder = tmp_path / "hf"
     export_into(client, listed, "", Format.HF, folder, None, lambda *_: None)
-    job = import_folder(client, folder, "", "", lambda *_: None)["id"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with imported(client, Origin(folder), "", lambda *_: None) as found:
+        job = found["id"]
     env = {"SPOTD_STORE_URL": rig.checkpoint_store, "SPOTD_JOB_ID": job}
     wrong = Program(tmp_path / "wrong", "tests/trainer/hook/given.py", ("--wide", "41"), env=env)
     with AgentEnd() as agent:
