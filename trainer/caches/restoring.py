@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from providers.stores.base import NotFoundError, StoreUnavailableError
+from providers.stores.base import NotFoundError
 from trainer.caches.index import Held, Index, Part, part_key
 from trainer.caches.keeping import Cache
 from trainer.caches.tree import NEW, File
+from trainer.mounts.tries import tried
 
 AT_ONCE = 8  # parts on their way down
 TRIES, PAUSE_S = 3, 0.5
@@ -92,21 +93,12 @@ def _fetch(
 
 def _get(cache: Cache, part: Part, pause: Callable[[float], None]) -> memoryview | None:
     """None for one that is not there, or is another one. Raises StoreError."""
+    key = part_key(cache.job_id, part)
     try:
-        data = _tried(lambda: cache.store.get(part_key(cache.job_id, part))[0], pause)
+        data = tried(lambda: cache.store.get(key)[0], pause, TRIES, PAUSE_S)
     except NotFoundError:
         return None
     return memoryview(data) if hashlib.sha256(data).hexdigest() == part.digest else None
-
-
-def _tried(get: Callable[[], bytes], pause: Callable[[float], None], left: int = TRIES) -> bytes:
-    try:
-        return get()
-    except StoreUnavailableError:
-        if left <= 1:
-            raise
-    pause(PAUSE_S)
-    return _tried(get, pause, left - 1)
 
 
 def _place(folder: Path, made: Path, file: File) -> bool:

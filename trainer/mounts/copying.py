@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from providers.stores.base import ObjectInfo, ObjectStore, StoreUnavailableError
+from providers.stores.base import ObjectInfo, ObjectStore
+from trainer.mounts.tries import tried
 
-T = TypeVar("T")
 RANGE_BYTES = 16 << 20
 AT_ONCE = 8  # ranges on their way
 TRIES, PAUSE_S = 10, 3.0  # of one range: a store that is away for a moment ends no job
@@ -77,7 +76,9 @@ class Copy:
         return Copied(len(missing), len(objects), size)
 
     def _listed(self) -> dict[str, ObjectInfo]:
-        return {one.key: one for one in _tried(lambda: list(self._files()), self._pause)}
+        return {
+            one.key: one for one in tried(lambda: list(self._files()), self._pause, TRIES, PAUSE_S)
+        }
 
     def _files(self) -> Iterator[ObjectInfo]:
         """Without what consoles make for empty folders."""
@@ -100,7 +101,7 @@ class Copy:
                 def fetch(start: int) -> None:
                     size = min(RANGE_BYTES, one.size - start)
                     get = lambda: self._store.get_range(one.key, start, size)  # noqa: E731
-                    data = memoryview(_tried(get, self._pause))
+                    data = memoryview(tried(get, self._pause, TRIES, PAUSE_S))
                     if len(data) != size:
                         raise MountError(f"{one.key} of {self._store.url} became shorter")
                     while data:
@@ -138,13 +139,3 @@ def _written_us(path: Path) -> int:
         return path.stat().st_mtime_ns // 1000
     except OSError:
         return -1
-
-
-def _tried(ask: Callable[[], T], pause: Callable[[float], None], left: int = TRIES) -> T:
-    try:
-        return ask()
-    except StoreUnavailableError:
-        if left <= 1:
-            raise
-    pause(PAUSE_S)
-    return _tried(ask, pause, left - 1)

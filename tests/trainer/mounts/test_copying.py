@@ -15,6 +15,7 @@ from spotd import wire
 from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
 from tests.trainer.agent.node import Node
+from trainer.agent.prepare import hidden_of
 from trainer.mounts.copying import Copied, Copy, MountError
 
 DATA = {"a": os.urandom(1000), "x/y/b.bin": os.urandom(350), "empty": b""}
@@ -118,3 +119,9 @@ def test_a_node_has_it_before_setup_and_says_what_it_cannot_have(
         assert failed["status"] == "failed"
         assert "file_mounts.~/data: s3://" in failed["tail"]
         assert "there is nothing below" in failed["tail"]
+
+
+def test_the_keys_of_a_bucket_are_hidden_in_what_programs_print(node: Node) -> None:
+    given = wire.Bucket("/d", "s3://b", {"region": "r", "secret_access_key": "s3cret-key"})
+    assert hidden_of(node.start_document(buckets=(given,))) == ["s3cret-key"]
+    assert "s3cret-key" not in repr(given)
