@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,8 +52,9 @@ class Machine:
     def stop(self) -> None:
         """End the server; commands that it started are left alone."""
         if self.process.poll() is None:
-            self.thaw()
-            self.process.kill()
+            with suppress(ProcessLookupError):  # it has just ended, and we have not heard of it yet
+                self.thaw()
+                self.process.kill()
             self.process.wait()
 
     def close(self) -> None:
