@@ -112,7 +112,10 @@ def hunt(case: str, clouds: Sequence[str], k: int, folder: Path) -> Hunt:
     asked = sorted(nodes, key=lambda node: _at(node["requested_at"]))
     found = next(node for node in asked if node["id"] == found["id"])
     # While that one boots the daemon goes on to ask for another beside it.
-    order = [node["zone"] for node in asked[: asked.index(found) + 1]]
+    order = [node["zone"] for node in asked if node["requested_at"] < found["requested_at"]]
+    # What is asked in one moment has no order, and may have a pool of the next round with it.
+    beside = [node["zone"] for node in asked if node["requested_at"] == found["requested_at"]]
+    order += [zone for zone in beside if zone not in order]
     refusals_s = [SAYS_NO_S[zone.split("-")[0]] for zone in order if zone != found["zone"]]
     if sorted(set(order)) != sorted(order) or len(order) != len(clouds) + 1:
         raise RuntimeError(f"not each of {len(clouds) + 1} pools was asked once: {order}")
