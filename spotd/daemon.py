@@ -347,6 +347,7 @@ class Daemon:
             live_reports=lambda: read_reports(self.config.state_dir / FOLDER),
             makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
+            box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
 
     def _leave_safe_mode(self) -> None:
@@ -368,11 +369,8 @@ class Daemon:
 
     def _providers_info(self) -> list[ProviderInfo]:
         kinds = self.config.file.providers
-        return [
-            ProviderInfo(name, kinds[name].kind, provider.local)
-            for name, provider in self.providers.items()
-            if name in kinds
-        ]
+        known = [(name, one) for name, one in self.providers.items() if name in kinds]
+        return [ProviderInfo(name, kinds[name].kind, one.local) for name, one in known]
 
 
 def _patience_s(config: Config) -> float:

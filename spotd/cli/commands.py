@@ -39,7 +39,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
         "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
         "price": Entry("offers", "app", "Show how prices moved."),
-        "cost": Entry("cost", "cost", "Show what jobs cost, and would have cost on demand."),
+        "cost": Entry("cost", "app", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {
         "init": Entry("init", "init", "Print or make what spotd needs in a cloud account."),

@@ -1,14 +1,25 @@
-"""`spotctl cost`."""
+"""`spotctl cost`: what jobs cost; and its sub-commands."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from spotd.cli import costreport
 from spotd.cli.client import complete_job, connect, job_path
 from spotd.cli.diagnosis import idle_words
-from spotd.cli.render import Column, Output, emit, output_option, print_pairs, print_table, say
+from spotd.cli.render import (
+    HELP,
+    Column,
+    Output,
+    emit,
+    output_option,
+    print_pairs,
+    print_table,
+    say,
+)
 from spotd.cli.text import money, percent, place, size, spent
 
 _COLUMNS = (
@@ -30,13 +41,41 @@ _NODE_COLUMNS = (
 )
 
 
-def cost(
+class CostGroup(TyperGroup):
+    """What is no sub-command is a job of `show`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
+            args = ["show", *args]
+        return list(super().parse_args(ctx, args))
+
+
+app = typer.Typer(cls=CostGroup, rich_markup_mode=None, add_completion=False, context_settings=HELP)
+app.command()(costreport.report)
+
+
+@app.callback()
+def cost() -> None:
+    """Show what jobs cost, and would have cost on demand.
+
+    Without a sub-command, or with a job's name, this is `spotctl cost show`.
+
+    \b
+    Example:
+      spotctl cost
+      spotctl cost gpt
+      spotctl cost report --since 30d
+    """
+
+
+@app.command()
+def show(
     ctx: typer.Context,
     job: str = typer.Argument("", metavar="JOB", help="In detail.", autocompletion=complete_job),
     limit: int = typer.Option(100, min=1, metavar="N", help="Show so many jobs, the newest."),
     output: Output = output_option(),
 ) -> None:
-    """Show what jobs cost, and would have cost on demand.
+    """Show what jobs cost, each with its machines.
 
     ON-DEMAND is what the steps that survive would have cost on demand in the same places: the time
     that preemptions took is paid here, and would not have been paid there. So SAVED is never more
@@ -47,8 +86,8 @@ def cost(
 
     \b
     Example:
-      spotctl cost
-      spotctl cost gpt
+      spotctl cost show
+      spotctl cost show gpt
     """
     with connect(ctx) as client:
         data = client.get(job_path(job, "/cost")) if job else client.get("/v1/costs", limit=limit)

@@ -152,6 +152,14 @@ class SafeModeSection(Section):
         return SafeModeSettings(self.after_crashes, self.within_s, self.quiet_s)
 
 
+class MoneySection(Section):
+    """What reports of cost need to be told."""
+
+    control_box_usd_per_hour: Usd | None = Field(
+        default=None, description="Of the machine that spotd runs on; micro-USD once read"
+    )
+
+
 class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "human", "json"] = "auto"
@@ -172,4 +180,5 @@ class ConfigFile(Section):
     alerts: AlertsSection = AlertsSection()
     timing: TimingSection = TimingSection()
     safe_mode: SafeModeSection = SafeModeSection()
+    money: MoneySection = MoneySection()
     log: LogSection = LogSection()

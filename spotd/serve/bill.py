@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from providers.base import PREPAID
+from spotd.money.units import cost_microusd
 from spotd.store.base import ProgressRow, SegmentRow
-from spotd.store.ledger import cost_microusd
 
 
 def duration_us(segment: SegmentRow, now_us: int) -> int:

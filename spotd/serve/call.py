@@ -78,7 +78,7 @@ class Backing:
     `reach_routes()` tries the alert routes without telling anybody anything, name -> (what is in
     the way, or "", whether it is out of use); `makers()` are the providers that make images of
     machines, with their make of cloud, and `configured_images()` says of an image's id where the
-    configuration names it.
+    configuration names it; `box_microusd_per_h()` is what the control box costs (0: nobody said).
     """
 
     store: Store
@@ -120,6 +120,7 @@ class Backing:
     )
     live_reports: Callable[[], Sequence[Shown]] = tuple
     reach_routes: Callable[[], Mapping[str, tuple[str, bool]]] = dict
+    box_microusd_per_h: Callable[[], int] = int
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,18 @@ _OFFERS: dict[str, Schema] = {
     "capacity": {"enum": [kind.value for kind in CapacityType]},
 }
 
+_TIMES: dict[str, Schema] = {
+    name: {**_NUMBER, "description": "Microseconds since the epoch"}
+    for name in ("since_us", "until_us")
+}
+
 # What a route takes beside its path: of the query, and of a JSON body.
 QUERY: dict[str, dict[str, Schema]] = {
     "GET /v1/jobs": {"all": {"enum": ["0", "1"]}, "limit": _NUMBER},
     "GET /v1/nodes": {"job": _TEXT},
     "GET /v1/costs": {"limit": _NUMBER},
+    "GET /v1/costs/report": _TIMES,
+    "GET /v1/jobs/{job}/cost/report": _TIMES,
     "GET /v1/offers": {
         **_OFFERS,
         "sort": {"enum": ["price", "gpu", "discount"]},

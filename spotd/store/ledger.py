@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, bindparam, func, literal, null, select, 
 
 from providers.base import CapacityType, Instance, Offer
 from spotd.model import Node
+from spotd.money.units import cost_microusd
 from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.base import SegmentRow
@@ -23,7 +24,6 @@ from spotd.store.transaction import Transaction
 
 COMPUTE = "compute"
 UNKNOWN, OPEN, CLOSED, VOID = schema.SEGMENT_STATES
-_US_PER_H = 3_600_000_000
 _PRICE = (
     *("rate_microusd_per_h", "list_rate_microusd_per_h", "best_on_demand_microusd_per_h"),
     "price_source",
@@ -42,12 +42,6 @@ _GONE = select(schema.nodes).where(
 _STRAYS = _GONE.join(schema.segments, _segments.node_id == _nodes.id).where(
     _segments.end_us == ZERO
 )
-
-
-def cost_microusd(rate_microusd_per_h: int, start_us: int, end_us: int) -> int:
-    """What a stretch costs: the one place where money is rounded, half up, once a segment."""
-    spent = rate_microusd_per_h * max(end_us - start_us, 0)
-    return (spent + _US_PER_H // 2) // _US_PER_H
 
 
 def best_on_demand(offer: Offer, offers: Iterable[Offer]) -> int:

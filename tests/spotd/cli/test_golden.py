@@ -52,6 +52,8 @@ def told() -> Iterator[Rig]:
         ("nodes_job", "nodes gpt", 120),
         ("cost", "cost", 100),
         ("cost_job", "cost gpt", 100),
+        ("cost_report", "cost report", 120),
+        ("cost_report_job", "cost report gpt", 120),
         ("logs", "logs gpt", 80),
         ("logs_tail", "logs gpt --tail 2", 80),
         ("logs_setup", "logs gpt --stream setup", 80),

@@ -189,6 +189,7 @@ class Rig:
         self.reports: list[Shown] = []
         self.makers = {"aws": "aws"}
         self.configured_images: dict[str, str] = {}
+        self.box_microusd_per_h = 0
         self.authority = Authority()
         self.hosts = Hosts()
         self.visitors = Visitors(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
@@ -238,6 +239,7 @@ class Rig:
             live_reports=lambda: self.reports,
             makers=lambda: self.makers,
             configured_images=lambda: self.configured_images,
+            box_microusd_per_h=lambda: self.box_microusd_per_h,
         )
 
     def _market(self, now_us: int) -> Market:

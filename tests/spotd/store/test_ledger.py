@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from providers.base import CapacityType, InstanceState, Offer, Scope
 from spotd.model import EffectKind, S
+from spotd.money.units import cost_microusd
 from spotd.states import NodeState
 from spotd.store.base import SegmentRow, Store
-from spotd.store.ledger import best_on_demand, cost_microusd
+from spotd.store.ledger import best_on_demand
 from tests.sim.memory_store import MemoryStore
 from tests.spotd.store.build import (
     HOUR,

@@ -1,0 +1,124 @@
+"""A report as JSON: dollars as numbers exact to the micro-dollar, hours, fractions of 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spotd.money.counterfactual import AS_IS, MIXED, NEEDED, SAME, Instead
+from spotd.money.report import Claim, Item, Kind, Report, unexplained
+from spotd.money.split import Use
+from spotd.money.units import GpuHours, NodeHours, per_hour
+
+Data = dict[str, Any]
+
+
+def usd(microusd: int) -> float:
+    """Dollars, exact to the micro-dollar."""
+    return round(microusd / 1e6, 6)
+
+
+def report_data(report: Report, claim: Claim | None = None) -> Data:
+    """All of one report."""
+    headline = headline_of(report.instead)
+    useful = report.microusd_per_useful_gpu_h
+    per_gpu = per_hour(report.total_microusd, report.gpu_hours)
+    return {
+        "job_id": report.job_id,
+        "job": report.name,
+        "user": report.user,
+        "total_usd": usd(report.total_microusd),
+        **{f"{kind.value}_usd": usd(report.kind_microusd(kind)) for kind in Kind},
+        "provisional": report.provisional,
+        "invoiced_usd": usd(report.invoiced_microusd),
+        "billed_node_hours": _hours(report.billed),
+        "billed_gpu_hours": _hours(report.gpu_hours),
+        "useful_gpu_hours": _hours(report.useful_gpus),
+        "prepaid_node_hours": _hours(report.prepaid),
+        "usd_per_useful_gpu_hour": None if useful is None else usd(useful),
+        "usd_per_billed_gpu_hour": None if per_gpu is None else usd(per_gpu),
+        "goodput": _goodput(report),
+        "hours": [_use_data(report, use) for use in Use if use in report.uses],
+        "hedge_losers": {
+            "machines": report.hedge_losers,
+            "node_hours": _hours(report.hedge),
+            "usd": usd(report.hedge_microusd),
+        },
+        "items": [_item_data(item) for item in report.items],
+        "on_demand": [_instead_data(one) for one in report.instead],
+        "saving": _rounded(headline.saving) if headline else None,
+        "saving_basis": headline.basis if headline else None,
+        "discount": _rounded(headline.discount) if headline else None,
+        "unknown": list(report.unknown),
+        **({"claim": _claim_data(claim, report)} if claim else {}),
+    }
+
+
+def headline_of(instead: Sequence[Instead]) -> Instead | None:
+    """The saving that is told first: in the same places, for the hours that on-demand would have
+    needed, as far as they are known."""
+    own = {one.basis: one for one in instead if one.name == AS_IS}
+    return own.get(NEEDED) or own.get(MIXED) or own.get(SAME)
+
+
+def _goodput(report: Report) -> float | None:
+    if Use.UNTOLD in report.uses or not report.billed.us:
+        return None
+    return round(report.useful.us / report.billed.us, 4)
+
+
+def _use_data(report: Report, use: Use) -> Data:
+    gpus = report.gpu_uses.get(use, GpuHours())
+    cost = usd(report.costs.get(use, 0))
+    hours = _hours(report.uses[use])
+    return {"use": use.value, "node_hours": hours, "gpu_hours": _hours(gpus), "cost_usd": cost}
+
+
+def _item_data(item: Item) -> Data:
+    rate = round(item.cost_microusd / item.quantity) if item.quantity else None
+    return {
+        "kind": item.kind.value,
+        "phase": item.phase,
+        "what": item.what,
+        "quantity": round(item.quantity, 6),
+        "unit": item.unit,
+        "rate_usd": None if rate is None else usd(rate),
+        "cost_usd": usd(item.cost_microusd),
+        "estimated": item.estimated,
+        "hedge_lost": item.hedge_lost,
+    }
+
+
+def _instead_data(one: Instead) -> Data:
+    return {
+        "name": one.name,
+        "basis": one.basis,
+        "node_hours": _hours(one.hours),
+        "compute_usd": usd(one.compute_microusd),
+        "storage_usd": usd(one.storage_microusd),
+        "total_usd": usd(one.total_microusd) if one.priced_microusd else None,
+        "saving": _rounded(one.saving),
+        "discount": _rounded(one.discount),
+    }
+
+
+def _claim_data(claim: Claim, report: Report) -> Data:
+    rest = unexplained(claim, report)
+    return {
+        "total_usd": usd(claim.total_microusd),
+        "without_line_item_usd": usd(rest.total_microusd),
+        "without_line_item": _rounded(rest.share),
+        "baseline_usd": usd(claim.baseline_microusd),
+        "baseline_without_line_item_usd": usd(rest.baseline_microusd),
+        "baseline_without_line_item": _rounded(rest.baseline_share),
+        "saving": _rounded(claim.saving),
+        "saving_by_line_items": _rounded(rest.saving),
+    }
+
+
+def _hours(time: NodeHours | GpuHours) -> float:
+    return round(time.hours, 6)
+
+
+def _rounded(fraction: float | None) -> float | None:
+    return None if fraction is None else round(fraction, 4)

@@ -1,0 +1,86 @@
+"""The formulas of docs/cost.md, each by itself. Fractions are of 1, prices in one unit."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+def goodput(useful: float, wall: float) -> float:
+    """Productive time whose progress survives, of all (Google's ML Goodput). Raises
+    ZeroDivisionError without any time."""
+    return useful / wall
+
+
+def effective_price(spent: float, gpus: int, useful_h: float) -> float:
+    """What a useful GPU-hour costs: the headline."""
+    return spent / (gpus * useful_h)
+
+
+def storage(gb: float, per_gb_month: float, days: float, month_d: float = 730 / 24) -> float:
+    """What lies there for so many days, prorated by a month of that length."""
+    return gb * per_gb_month * days / month_d
+
+
+def expected_loss(hazard_per_h: float, recovery_h: float, every_h: float, save_h: float) -> float:
+    """The fraction of time that interruptions take: hazard * (R + tau / 2 + C). Half of the time
+    between two saves is replayed, in the mean."""
+    return hazard_per_h * (recovery_h + every_h / 2 + save_h)
+
+
+def best_pause_h(hazard_per_h: float, save_h: float) -> float:
+    """Hours between two saves that cost least: sqrt(2 C / hazard) (Young, 1974)."""
+    return math.sqrt(2 * save_h / hazard_per_h)
+
+
+def spot_pays(spot: float, on_demand: float, overhead: float) -> bool:
+    """Whether spot at an overhead (saves and losses, of 1) is cheaper for the same useful work."""
+    return overhead < 1 and spot / (1 - overhead) < on_demand
+
+
+def break_even_mtti_h(loss_h: float, discount: float) -> float:
+    """The mean time between interruptions of `loss_h` each from which on the discount is more than
+    they take."""
+    return loss_h / discount
+
+
+def effective_saving(discount: float, save_overhead: float, resume_overhead: float) -> float:
+    """What is left of a discount when saves and resumes make the run longer."""
+    return 1 - (1 - discount) * (1 + save_overhead) * (1 + resume_overhead)
+
+
+def overhead_for(discount: float, saving: float) -> float:
+    """How much longer the run must be for a discount to end as that saving."""
+    return (1 - saving) / (1 - discount) - 1
+
+
+def payback_months(cost: float, saving_per_month: float) -> float:
+    """After how many months an outlay is earned back."""
+    return cost / saving_per_month
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What something will have cost: in the middle, and what one of ten lies below and above."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def estimate_at_completion(
+    spent: float, remaining_h: float, overheads: Sequence[float], prices: Sequence[float]
+) -> Estimate | None:
+    """spent + remaining useful hours * (1 + overhead) * price, over every pair of the job's own
+    history: each overhead that a stretch of it had, each price an hour that it paid. None without
+    either. The interval is that of the pairs: no draw by chance, so it is the same for all who ask.
+    """
+    costs = sorted(spent + remaining_h * (1 + o) * p for o in overheads for p in prices)
+    if not costs:
+        return None
+    if len(costs) == 1:
+        return Estimate(costs[0], costs[0], costs[0])
+    tenths = statistics.quantiles(costs, n=10, method="inclusive")
+    return Estimate(tenths[0], statistics.median(costs), tenths[-1])

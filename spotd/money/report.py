@@ -1,0 +1,269 @@
+"""The cost report of jobs: line items that add up to the ledger, hours by use, counterfactuals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spotd.money.counterfactual import Instead, Paid, added, counterfactuals
+from spotd.money.split import (
+    END_US,
+    Machine,
+    Save,
+    Span,
+    Steps,
+    Stretch,
+    Use,
+    split_stretch,
+    timeline,
+    trained,
+)
+from spotd.money.units import GpuHours, NodeHours, per_hour
+
+
+class Kind(str, Enum):
+    """What a line item pays for."""
+
+    COMPUTE = "compute"
+    STORAGE = "storage"
+    EGRESS = "egress"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line. `quantity` is in `unit`; of compute, hours of machines. `estimated`: by prices and
+    times, and no invoice has confirmed it."""
+
+    kind: Kind
+    phase: str
+    what: str
+    quantity: float
+    unit: str
+    cost_microusd: int
+    estimated: bool = True
+    hedge_lost: bool = False
+
+
+@dataclass(frozen=True)
+class Account:
+    """What is on record of one job. `extras` are its line items beside machines, `unknown` what the
+    record cannot tell, in words; `spans` instead of `steps`: how each machine's time was used."""
+
+    job_id: str
+    name: str
+    user: str
+    num_nodes: int
+    machines: tuple[Machine, ...]
+    steps: tuple[Steps, ...] = ()
+    saves: tuple[Save, ...] = ()
+    extras: tuple[Item, ...] = ()
+    unknown: tuple[str, ...] = ()
+    spans: tuple[tuple[Span, ...], ...] = ()
+
+
+@dataclass
+class Report:
+    """Sums over one job, or several. Time and money by use add up to those of all machines."""
+
+    job_id: str = ""
+    name: str = ""
+    user: str = ""
+    uses: dict[Use, NodeHours] = field(default_factory=dict)
+    gpu_uses: dict[Use, GpuHours] = field(default_factory=dict)
+    costs: dict[Use, int] = field(default_factory=dict)
+    items: list[Item] = field(default_factory=list)
+    prepaid: NodeHours = field(default_factory=NodeHours)
+    hedge_losers: int = 0
+    hedge: NodeHours = field(default_factory=NodeHours)
+    hedge_microusd: int = 0
+    invoiced_microusd: int = 0  # of the total, what invoices have confirmed
+    running: bool = False
+    instead: list[Instead] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def total_microusd(self) -> int:
+        return sum(item.cost_microusd for item in self.items)
+
+    @property
+    def billed(self) -> NodeHours:
+        return NodeHours(sum(time.us for time in self.uses.values()))
+
+    @property
+    def gpu_hours(self) -> GpuHours:
+        return GpuHours(sum(time.us for time in self.gpu_uses.values()))
+
+    @property
+    def useful(self) -> NodeHours:
+        return self.uses.get(Use.USEFUL, NodeHours())
+
+    @property
+    def useful_gpus(self) -> GpuHours:
+        return self.gpu_uses.get(Use.USEFUL, GpuHours())
+
+    @property
+    def microusd_per_useful_gpu_h(self) -> int | None:
+        """All that was paid, by the GPU-hours whose steps survive; None where there is none, or a
+        part of the time is untold, of which nobody knows how much of it was useful."""
+        if Use.UNTOLD in self.uses:
+            return None
+        return per_hour(self.total_microusd, self.useful_gpus)
+
+    @property
+    def provisional(self) -> bool:
+        """Something of it is estimated yet, or goes on."""
+        return self.running or any(item.estimated for item in self.items)
+
+    def kind_microusd(self, kind: Kind) -> int:
+        return sum(item.cost_microusd for item in self.items if item.kind is kind)
+
+
+def report_of(account: Account, since_us: int = 0, until_us: int = END_US) -> Report:
+    """What the job cost in that time. Reports of times that follow one another add up."""
+    made = Report(account.job_id, account.name, account.user)
+    made.unknown += account.unknown
+    compute = listed = best = 0
+    paid_uses: dict[Use, int] = {}
+    for machine, spans in timed(account):
+        cost, parts = 0, []
+        for stretch in machine.stretches:
+            times, costs = split_stretch(stretch, spans, since_us, until_us)
+            if not times and not costs:
+                continue
+            parts.append(stretch)
+            _count(made, machine, times, costs)
+            made.running |= stretch.running and stretch.end_us <= until_us
+            spent = sum(costs.values())
+            cost += spent
+            if stretch.reconciled:
+                made.invoiced_microusd += spent
+            if stretch.prepaid:
+                made.prepaid += NodeHours(sum(times.values()))
+                continue
+            compute += spent
+            listed += stretch.at_rate(stretch.list_rate_microusd_per_h, since_us, until_us)
+            best += stretch.at_rate(stretch.best_rate_microusd_per_h, since_us, until_us)
+            for use, us in times.items():
+                paid_uses[use] = paid_uses.get(use, 0) + us
+        if parts:
+            made.items.append(_item(machine, parts, cost, since_us, until_us))
+            _hedge(made, machine, made.items[-1])
+    made.items += account.extras
+    storage = made.kind_microusd(Kind.STORAGE)
+    other = made.kind_microusd(Kind.EGRESS) + made.kind_microusd(Kind.CONTROL)
+    start_us = _one_start_us(account)
+    paid = Paid(compute, storage, other, listed, best, paid_uses, start_us)
+    made.instead = counterfactuals(paid)
+    return made
+
+
+def timed(account: Account) -> list[tuple[Machine, Sequence[Span]]]:
+    """Each machine with what its time went into."""
+    if account.spans:
+        return list(zip(account.machines, account.spans, strict=True))
+    spans, told = trained(account.steps, account.saves), bool(account.steps)
+    return [
+        (one, timeline(one, spans.get(one.generation, ()), account.saves, told=told))
+        for one in account.machines
+    ]
+
+
+def _count(made: Report, machine: Machine, times: dict[Use, int], costs: dict[Use, int]) -> None:
+    for use, us in times.items():
+        made.uses[use] = made.uses.get(use, NodeHours()) + NodeHours(us)
+        gpus = NodeHours(us).of_gpus(machine.gpus)
+        made.gpu_uses[use] = made.gpu_uses.get(use, GpuHours()) + gpus
+    for use, cost in costs.items():
+        made.costs[use] = made.costs.get(use, 0) + cost
+
+
+def _item(
+    machine: Machine, parts: Sequence[Stretch], cost: int, since_us: int, until_us: int
+) -> Item:
+    ends = [part.within(since_us, until_us) for part in parts]
+    hours = NodeHours(sum(end - start for start, end in ends)).hours
+    estimated = not all(part.reconciled or part.prepaid for part in parts)
+    phase = machine.details.get("phase") or f"g{machine.generation}.{machine.rank}"
+    what = machine.details.get("what", "")
+    lost = machine.hedge_lost
+    return Item(Kind.COMPUTE, phase, what, hours, "Hours", cost, estimated, hedge_lost=lost)
+
+
+def _hedge(made: Report, machine: Machine, item: Item) -> None:
+    if machine.hedge_lost:
+        made.hedge_losers += 1
+        made.hedge += NodeHours(round(item.quantity * 3.6e9))
+        made.hedge_microusd += item.cost_microusd
+
+
+def _one_start_us(account: Account) -> int:
+    """What one start of all the job's machines takes: the shortest that one of them needed until
+    its first step, for each of them."""
+    starts = []
+    for machine, spans in timed(account):
+        first = next((span for span in spans if span[2] in (Use.USEFUL, Use.REPLAYED)), None)
+        if first is None or not machine.stretches or not machine.chosen:
+            continue
+        begun_us = min(part.start_us for part in machine.stretches)
+        boot_us = sum(
+            max(0, min(to_us, first[0]) - max(from_us, begun_us))
+            for from_us, to_us, use in spans
+            if use is Use.STARTUP
+        )
+        starts.append(boot_us)
+    return min(starts, default=0) * account.num_nodes
+
+
+def together(reports: Sequence[Report]) -> Report:
+    """All of them as one. Its total is the sum of theirs to the micro-dollar."""
+    made = Report()
+    for one in reports:
+        for use, us in one.uses.items():
+            made.uses[use] = made.uses.get(use, NodeHours()) + us
+        for use, gpus in one.gpu_uses.items():
+            made.gpu_uses[use] = made.gpu_uses.get(use, GpuHours()) + gpus
+        for use, cost in one.costs.items():
+            made.costs[use] = made.costs.get(use, 0) + cost
+        made.items += one.items
+        made.prepaid += one.prepaid
+        made.hedge_losers += one.hedge_losers
+        made.hedge += one.hedge
+        made.hedge_microusd += one.hedge_microusd
+        made.invoiced_microusd += one.invoiced_microusd
+        made.running |= one.running
+    made.unknown = list(dict.fromkeys(text for one in reports for text in one.unknown))
+    made.instead = added([one.instead for one in reports])
+    return made
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What somebody says that it all cost, would have cost, and saved (a fraction)."""
+
+    total_microusd: int
+    baseline_microusd: int = 0
+    saving: float = 0.0
+
+
+@dataclass(frozen=True)
+class Unexplained:
+    """Of a claim, what no line item explains: of the total, and of the baseline."""
+
+    total_microusd: int
+    share: float
+    baseline_microusd: int
+    baseline_share: float
+    saving: float | None  # that line items do explain
+
+
+def unexplained(claim: Claim, report: Report) -> Unexplained:
+    """Held against the same hours on demand, by the same line items."""
+    missing = claim.total_microusd - report.total_microusd
+    share = missing / claim.total_microusd if claim.total_microusd else 0.0
+    same = next(iter(report.instead), None)
+    priced = same.total_microusd if same else 0
+    over = max(0, claim.baseline_microusd - priced)
+    over_share = over / claim.baseline_microusd if claim.baseline_microusd else 0.0
+    return Unexplained(missing, share, over, over_share, same.saving if same else None)

@@ -1,0 +1,254 @@
+"""What each billed hour of a machine went into.
+
+The billed time of a machine is cut at what is on record of it: when it was ready, when it claimed
+HEAD, when its steps were made. Each microsecond falls into exactly one use, so the uses add up to
+what was billed. What the record does not tell is `UNTOLD`, and is never counted as useful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spotd.money.units import cost_microusd, share_out
+
+
+class Use(str, Enum):
+    """What billed time went into."""
+
+    USEFUL = "useful"  # steps that survive in the final lineage
+    REPLAYED = "replayed"  # steps that were lost, and trained again
+    CHECKPOINT = "checkpoint"  # training stood for a save, or a machine that left finished one
+    STARTUP = "startup"  # until the first step: boot, set-up, restore; and machines never chosen
+    IDLE = "idle"  # none of these: evaluation, a hang, the time to its end
+    WAITING = "waiting"  # ready, until HEAD was claimed: for whom it replaces, or for its gang
+    UNTOLD = "untold"  # it ran, and its program reported no steps
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A segment of the ledger: one machine at one price. `end_us` is the present of one that runs.
+    `list_rate` and `best_rate` are the prices on demand of the same machine in the same place, and
+    of the cheapest place that has such a machine; `prepaid` hours are out of a reservation."""
+
+    start_us: int
+    end_us: int
+    rate_microusd_per_h: int
+    list_rate_microusd_per_h: int = 0
+    best_rate_microusd_per_h: int = 0
+    price_source: str = "quote"
+    running: bool = False
+    prepaid: bool = False
+    reconciled: bool = False
+    invoiced_microusd: int = 0  # where it is reconciled
+
+    def spent(self, since_us: int, until_us: int) -> int:
+        """Micro-USD of its part of that time. Parts of a stretch add up to the whole of it."""
+        if self.reconciled:
+            return self._part(self.invoiced_microusd, since_us, until_us)
+        return self.at_rate(self.rate_microusd_per_h, since_us, until_us)
+
+    def at_rate(self, rate_microusd_per_h: int, since_us: int, until_us: int) -> int:
+        """The same at another price."""
+        start_us, end_us = self.within(since_us, until_us)
+        before = cost_microusd(rate_microusd_per_h, self.start_us, start_us)
+        return cost_microusd(rate_microusd_per_h, self.start_us, end_us) - before
+
+    def within(self, since_us: int, until_us: int) -> tuple[int, int]:
+        """Its part of that time, which may be empty."""
+        start_us = min(max(self.start_us, since_us), max(self.end_us, self.start_us))
+        return start_us, max(min(self.end_us, until_us), start_us)
+
+    def _part(self, total: int, since_us: int, until_us: int) -> int:
+        whole = self.end_us - self.start_us
+        start_us, end_us = self.within(since_us, until_us)
+        if not whole:
+            return total if since_us <= self.start_us < until_us else 0
+        before = total * (start_us - self.start_us) // whole
+        return total * (end_us - self.start_us) // whole - before
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One report of steps `first` to `last`, both included: made from `first_at_us` to `last_at_us`
+    of its machine's clock, heard `at_us` on ours, `busy_us` of it in the steps (0: not told)."""
+
+    generation: int
+    first: int
+    last: int
+    first_at_us: int
+    last_at_us: int
+    busy_us: int
+    at_us: int
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint: training stood for `stage_us` at most; `write_us` later it was stored."""
+
+    generation: int
+    step: int
+    stage_us: int
+    write_us: int = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One rented machine of a job, with when it came how far (0: never, or not on record)."""
+
+    node_id: str
+    generation: int
+    stretches: tuple[Stretch, ...]
+    gpus: int = 0
+    rank: int = 0
+    chosen: bool = True  # it was told to start
+    hedge_lost: bool = False  # asked for beside others, and another one was chosen
+    ready_at_us: int = 0
+    claimed_at_us: int = 0
+    ended_at_us: int = 0  # its program released HEAD, or exited
+    details: Mapping[str, str] = field(default_factory=dict)  # for exports: where, which type, ...
+
+
+Span = tuple[int, int, Use]  # from, to, what
+
+
+def trained(steps: Sequence[Steps], saves: Sequence[Save]) -> dict[int, list[Span]]:
+    """When each generation trained, by our clock, in order and without overlap.
+
+    A step that a newer run made again is replayed, whoever made it first. Time between two reports
+    that was not spent in steps is a checkpoint as far as saves of these steps can have taken it,
+    and idle beyond that.
+    """
+    runs = _runs(steps)
+    found: dict[int, list[Span]] = {}
+    floors: list[int | None] = [None] * len(runs)
+    floor: int | None = None
+    for number in range(len(runs) - 1, -1, -1):
+        floors[number] = floor
+        first = runs[number][0].first
+        floor = first if floor is None else min(floor, first)
+    for rows, kept_before in zip(runs, floors, strict=True):
+        generation = rows[0].generation
+        behind_us = _behind_us([row for row in steps if row.generation == generation])
+        spans = found.setdefault(generation, [])
+        end_us: int | None = None
+        for row in rows:
+            to_us = row.last_at_us + behind_us
+            if end_us is None:
+                length_us = max(row.busy_us, row.last_at_us - row.first_at_us)
+                end_us = max(to_us - length_us, spans[-1][1] if spans else 0)
+            stood_us = sum(
+                save.stage_us
+                for save in saves
+                if save.generation == generation and row.first - 1 <= save.step < row.last
+            )
+            spans += _report(row, end_us, max(to_us, end_us), stood_us, kept_before)
+            end_us = max(to_us, end_us)
+    return found
+
+
+def _report(
+    row: Steps, start_us: int, end_us: int, stood_us: int, kept_before: int | None
+) -> list[Span]:
+    """One report, cut by length: what survives, what was lost, what stood for saves, the rest."""
+    length_us = end_us - start_us
+    busy_us = min(row.busy_us, length_us) if row.busy_us else max(length_us - stood_us, 0)
+    save_us = min(length_us - busy_us, stood_us)
+    last = row.last if kept_before is None else min(row.last, kept_before - 1)
+    kept = max(0, last - row.first + 1)
+    useful_us = busy_us * kept // max(1, row.last - row.first + 1)
+    idle_us = length_us - busy_us - save_us
+    lengths = (
+        (useful_us, Use.USEFUL),
+        (busy_us - useful_us, Use.REPLAYED),
+        (save_us, Use.CHECKPOINT),
+        (idle_us, Use.IDLE),
+    )
+    spans: list[Span] = []
+    for took_us, use in lengths:
+        if took_us:
+            spans.append((start_us, start_us + took_us, use))
+            start_us += took_us
+    return spans
+
+
+def _runs(steps: Sequence[Steps]) -> list[list[Steps]]:
+    """Reports in the order of training, divided where it went back to an earlier step: in a newer
+    generation, or in a program that was begun again on its machine."""
+    found: list[list[Steps]] = []
+    for row in sorted(steps, key=lambda row: row.generation):  # stable: as they were recorded
+        last = found[-1][-1] if found else None
+        if last is None or last.generation != row.generation or row.first <= last.last:
+            found.append([])
+        found[-1].append(row)
+    return found
+
+
+def _behind_us(steps: Sequence[Steps]) -> int:
+    """By how much a machine's clock is behind ours: told by the report that was heard soonest."""
+    return min(row.at_us - row.last_at_us for row in steps)
+
+
+def timeline(
+    machine: Machine, spans: Sequence[Span], saves: Sequence[Save], *, told: bool
+) -> list[Span]:
+    """The machine's life, from whenever it began to whenever it ends, cut by use. `spans` are those
+    of its generation; `told`: some machine of the job reported steps."""
+    if not machine.chosen:
+        return [(0, END_US, Use.STARTUP)]
+    marks: list[tuple[int, Use]] = [(0, Use.STARTUP)]
+    if machine.ready_at_us:
+        marks.append((machine.ready_at_us, Use.WAITING))
+    if machine.claimed_at_us:
+        marks.append((machine.claimed_at_us, Use.STARTUP if told else Use.UNTOLD))
+    for start_us, end_us, use in spans:
+        marks += [(start_us, use), (end_us, Use.IDLE)]
+    if spans:
+        last_us = spans[-1][1]
+        until_us = min(machine.ended_at_us or last_us, last_us + _last_save_us(machine, saves))
+        marks += [(last_us, Use.CHECKPOINT), (until_us, Use.IDLE)]
+    elif machine.ended_at_us:
+        marks.append((machine.ended_at_us, Use.IDLE))
+    return _joined(marks)
+
+
+END_US = 1 << 62  # later than anything
+
+
+def _last_save_us(machine: Machine, saves: Sequence[Save]) -> int:
+    """How long the newest save of its generation took, all of it."""
+    own = [save for save in saves if save.generation == machine.generation]
+    newest = max(own, key=lambda save: save.step, default=None)
+    return newest.stage_us + newest.write_us if newest else 0
+
+
+def _joined(marks: Sequence[tuple[int, Use]]) -> list[Span]:
+    """Each use from its mark to the next one; a mark that lies before its predecessor takes over
+    where that one began."""
+    spans: list[Span] = []
+    at_us, current = marks[0]
+    for mark_us, use in marks[1:]:
+        start_us = max(mark_us, at_us)
+        if start_us > at_us:
+            spans.append((at_us, start_us, current))
+        at_us, current = start_us, use
+    return [*spans, (at_us, END_US, current)]
+
+
+def split_stretch(
+    stretch: Stretch, spans: Sequence[Span], since_us: int, until_us: int
+) -> tuple[dict[Use, int], dict[Use, int]]:
+    """Microseconds and micro-USD by use, of the stretch's part of that time. Both add up to the
+    whole of that part exactly."""
+    start_us, end_us = stretch.within(since_us, until_us)
+    times: dict[Use, int] = {}
+    for from_us, to_us, use in spans:
+        inside_us = min(to_us, end_us) - max(from_us, start_us)
+        if inside_us > 0:
+            times[use] = times.get(use, 0) + inside_us
+    spent = stretch.spent(since_us, until_us)
+    if not times:
+        return {}, {Use.UNTOLD: spent} if spent else {}
+    parts = share_out(spent, list(times.values()))
+    return times, dict(zip(times, parts, strict=True))

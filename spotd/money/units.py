@@ -1,0 +1,71 @@
+"""Hours of machines and hours of GPUs: two units that no sum mixes, and money by the hour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+US_PER_H = 3_600_000_000
+
+
+@dataclass(frozen=True, order=True)
+class NodeHours:
+    """Time of machines, in microseconds of one machine."""
+
+    us: int = 0
+
+    def __add__(self, other: NodeHours) -> NodeHours:
+        """Raises TypeError for hours of GPUs, which mypy refuses as well."""
+        if not isinstance(other, NodeHours):
+            return NotImplemented
+        return NodeHours(self.us + other.us)
+
+    @property
+    def hours(self) -> float:
+        return self.us / US_PER_H
+
+    def of_gpus(self, count: int) -> GpuHours:
+        """The hours of the GPUs of such a machine."""
+        return GpuHours(self.us * count)
+
+
+@dataclass(frozen=True, order=True)
+class GpuHours:
+    """Time of GPUs, in microseconds of one GPU."""
+
+    us: int = 0
+
+    def __add__(self, other: GpuHours) -> GpuHours:
+        """Raises TypeError for hours of machines, which mypy refuses as well."""
+        if not isinstance(other, GpuHours):
+            return NotImplemented
+        return GpuHours(self.us + other.us)
+
+    @property
+    def hours(self) -> float:
+        return self.us / US_PER_H
+
+
+def per_hour(microusd: int, hours: NodeHours | GpuHours) -> int | None:
+    """Micro-USD an hour, rounded half up; None where there is no hour."""
+    return (2 * microusd * US_PER_H + hours.us) // (2 * hours.us) if hours.us else None
+
+
+def cost_microusd(rate_microusd_per_h: int, start_us: int, end_us: int) -> int:
+    """What a stretch costs, rounded half up: the only place where money is rounded."""
+    spent = rate_microusd_per_h * max(end_us - start_us, 0)
+    return (spent + US_PER_H // 2) // US_PER_H
+
+
+def share_out(total: int, weights: list[int]) -> list[int]:
+    """`total` in whole parts that are as `weights` are, by the largest remainder: they add up to it
+    exactly. Without any weight, the first part is all of it."""
+    whole = sum(weights)
+    if not weights:
+        return []
+    if not whole:
+        return [total, *[0] * (len(weights) - 1)]
+    parts = [total * weight // whole for weight in weights]
+    order = sorted(range(len(weights)), key=lambda at: (-(total * weights[at] % whole), at))
+    for at in order[: total - sum(parts)]:
+        parts[at] += 1
+    return parts

@@ -1,0 +1,60 @@
+"""Routes of the cost report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotd.model import Job
+from spotd.money.document import report_data
+from spotd.money.report import Report, report_of, together
+from spotd.serve.accounts import Box, Window, account_of, box_of
+from spotd.serve.call import Call
+from spotd.serve.views import iso
+
+MOST_US = 1 << 62
+
+
+def report(call: Call) -> dict[str, Any]:
+    """What all jobs cost that had machines between `since_us` and `until_us`, and in all."""
+    window = window_of(call)
+    box = _box(call, window)
+    jobs = [job for job in call.backing.store.jobs() if job.id in box.billed_us]
+    found = [_report(call, job, box, window) for job in jobs]
+    whole = report_data(together(found))
+    del whole["items"]
+    rows = [_row(one) for one in found]
+    return {"kind": "CostReport", **_times(window, call.now_us), **whole, "jobs": rows}
+
+
+def job_report(call: Call) -> dict[str, Any]:
+    """The same of one job, with its line items."""
+    window = window_of(call)
+    data = report_data(_report(call, call.job(), _box(call, window), window))
+    return {"kind": "CostReport", **_times(window, call.now_us), **data}
+
+
+def window_of(call: Call) -> Window:
+    """Of the query's `since_us` and `until_us`, the present where none is said."""
+    since_us = call.number("since_us", 0, 0, MOST_US)
+    return Window(since_us, max(since_us, call.number("until_us", call.now_us, 0, call.now_us)))
+
+
+def _box(call: Call, window: Window) -> Box:
+    rate = call.backing.box_microusd_per_h()
+    return box_of(call.backing.store.segments(), rate, window, call.now_us)
+
+
+def _report(call: Call, job: Job, box: Box, window: Window) -> Report:
+    market = call.backing.market(call.now_us)
+    account = account_of(call.backing.store, job, market, box, window, call.now_us)
+    return report_of(account, window.since_us, window.until_us)
+
+
+def _row(one: Report) -> dict[str, Any]:
+    data = report_data(one)
+    del data["items"]
+    return data
+
+
+def _times(window: Window, now_us: int) -> dict[str, Any]:
+    return {"since": iso(window.since_us), "until": iso(window.until_us), "now": iso(now_us)}

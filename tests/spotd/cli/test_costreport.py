@@ -1,0 +1,131 @@
+"""`spotctl cost report`, through the real API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spotd.cli.client import Client
+from spotd.cli.costreport import when_us
+from spotd.errors import UserError
+from spotd.model import LeaveReason
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import OFFERS, SPOT, Rig, story
+
+CASE = Path(__file__).parents[1] / "money" / "case_study.toml"
+
+
+@pytest.fixture
+def client(rig: Rig) -> Client:
+    return Client(rig.socket)
+
+
+@pytest.mark.req("CST-03", "CST-10")
+def test_the_case_study_prints_what_it_comes_to(
+    spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(None, "cost", "report", "--file", str(CASE)) == 0
+    out = capsys.readouterr().out
+    assert "total                $3,895" in out
+    assert "per useful GPU-hour  $1.59" in out
+    assert "same hours    312.000  $5,070  23.2 %     23.5 %" in out
+    assert "claimed in all: $11,200, of which $7,305 (65 %) has no line item" in out
+    assert "claimed saving: 73.0 %; by line items 23.2 %, the rest has no line item" in out
+
+
+def test_a_report_adds_up_to_the_ledger(rig: Rig, client: Client) -> None:
+    job_id = story(rig)
+    rig.submit("idle")
+    data = client.get(f"/v1/jobs/{job_id}/cost/report")
+    spent = client.get(f"/v1/jobs/{job_id}/cost")["spend_usd"]
+    assert data["compute_usd"] == spent
+    assert sum(item["cost_usd"] for item in data["items"]) == pytest.approx(data["total_usd"])
+    assert sum(one["node_hours"] for one in data["hours"]) == pytest.approx(
+        data["billed_node_hours"], abs=1e-5
+    )
+    assert sum(one["cost_usd"] for one in data["hours"]) == pytest.approx(spent, abs=1e-5)
+    assert {one["use"] for one in data["hours"]} >= {"useful", "startup", "idle"}
+    assert data["saving"] <= data["discount"]
+    assert data["provisional"] is True
+    whole = client.get("/v1/costs/report")
+    assert [one["job"] for one in whole["jobs"]] == ["gpt"]
+    assert whole["total_usd"] == data["total_usd"]
+
+
+def test_times_that_follow_one_another_add_up(rig: Rig, client: Client) -> None:
+    story(rig)
+    cut, path = rig.ago(2755), "/v1/costs/report"
+    parts = [client.get(path, until_us=cut), client.get(path, since_us=cut)]
+    whole = client.get(path)
+    assert sum(part["compute_usd"] for part in parts) == pytest.approx(whole["compute_usd"])
+    assert all(part["compute_usd"] > 1 for part in parts)
+    assert client.get(path, until_us=rig.ago(9000))["jobs"] == []
+
+
+def test_a_hedge_loser_is_named(rig: Rig, client: Client) -> None:
+    job_id = rig.submit(ago_s=4000)
+    node = rig.launch(job_id, SPOT, ago_s=3600)
+    rig.leave(node, 1800, LeaveReason.HEDGE_LOST, "another was chosen")
+    data = client.get(f"/v1/jobs/{job_id}/cost/report")
+    assert data["hedge_losers"]["machines"] == 1
+    assert data["hedge_losers"]["usd"] == data["compute_usd"] > 0
+    assert [one["use"] for one in data["hours"]] == ["startup"]
+    assert "no steps are on record" in data["unknown"][0]
+
+
+def test_storage_egress_and_the_box(rig: Rig, client: Client) -> None:
+    rig.checkpoint_store = "s3://runs/team"
+    rig.places = {"s3://runs": ("aws", "eu-west-1")}
+    job_id = story(rig)
+    data = client.get(f"/v1/jobs/{job_id}/cost/report")
+    assert data["storage_usd"] > 0
+    assert data["control_usd"] == 0
+    assert any("control_box_usd_per_hour is not set" in text for text in data["unknown"])
+    # Between two regions of a cloud no price is known; a machine of the local cloud pays none.
+    assert any("on their way from aws/us-east-1 to s3://runs" in t for t in data["unknown"])
+    assert data["egress_usd"] == 0
+
+
+def test_bytes_that_leave_a_cloud(rig: Rig, client: Client) -> None:
+    rig.checkpoint_store = "gs://runs/team"
+    job_id = story(rig)
+    data = client.get(f"/v1/jobs/{job_id}/cost/report")
+    item = next(item for item in data["items"] if item["kind"] == "egress")
+    assert item["quantity"] == pytest.approx(3 * (1 << 30) / 1e9)
+    assert item["cost_usd"] == pytest.approx(item["quantity"] * 0.09)
+
+
+def test_the_box_is_shared_by_machine_hours(rig: Rig, client: Client) -> None:
+    rig.box_microusd_per_h = 3_600_000
+    for name, offer, until in (("a", SPOT, 1800), ("b", OFFERS[2], 2700)):
+        node = rig.launch(rig.submit(name, ago_s=4000), offer, ago_s=3600)
+        rig.leave(node, until, LeaveReason.FAILED, "crash")
+    data = client.get("/v1/costs/report")
+    shares = {one["job"]: one["control_usd"] for one in data["jobs"]}
+    assert shares["a"] == pytest.approx(2 * shares["b"], rel=1e-3)
+    assert data["control_usd"] == pytest.approx(3.6, rel=1e-3), "an hour since the first machine"
+    assert data["control_usd"] == pytest.approx(sum(shares.values()))
+
+
+def test_when() -> None:
+    assert when_us("", "--since") == ""
+    assert when_us("2026-11-01", "--since") == 1_793_491_200_000_000
+    assert isinstance(when_us("30d", "--since"), int)
+    for odd in ("2026-13-01", "soon"):
+        with pytest.raises(UserError, match="--since"):
+            when_us(odd, "--since")
+
+
+def test_a_file_is_reported_alone(spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+    assert spotctl(None, "cost", "report", "gpt", "--file", str(CASE)) == 2
+    assert "--file reports that file alone" in capsys.readouterr().err
+
+
+def test_a_job_may_be_called_like_a_verb(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.submit("report")
+    assert spotctl(rig, "cost", "show", "report", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["job"] == "report"
