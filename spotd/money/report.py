@@ -44,6 +44,7 @@ class Item:
     cost_microusd: int
     estimated: bool = True
     hedge_lost: bool = False
+    cloud: str = ""  # whose price list it is by; "": nobody's
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from providers.base import PREPAID
 from providers.egress import first_prices
 from providers.storage import GB, storage_of
-from spotd.decide.carriage import gb_microusd, store_of
+from spotd.decide.carriage import gb_microusd, place_of, store_of
 from spotd.model import Job, LeaveReason, Market, Node, S
 from spotd.money.report import Account, Item, Kind
 from spotd.money.split import Machine, Save, Steps, Stretch
@@ -111,8 +111,26 @@ def _machine(node: Node, segments: Sequence[SegmentRow], now_us: int) -> Machine
         ready_at_us=node.ready_at_us,
         claimed_at_us=node.claimed_at_us,
         ended_at_us=node.released_at_us or node.exited_at_us,
-        details={"what": what, "where": f"{node.offer.provider}/{node.offer.zone}"},
+        details={"what": what, "node": node.id, **_details(node)},
     )
+
+
+def _details(node: Node) -> dict[str, str]:
+    """What exports say of a machine."""
+    offer = node.offer
+    taken = node.leave_reason in (LeaveReason.PREEMPTED, LeaveReason.LOST)
+    return {
+        "provider": offer.provider,
+        "cloud": offer.cloud,
+        "region": offer.region,
+        "zone": offer.zone_id or offer.zone,
+        "type": offer.instance_type,
+        "capacity": offer.capacity_type.value,
+        "reservation": offer.reservation,
+        "accelerator": offer.accelerator,
+        "instance_id": node.instance_id,
+        "interrupted": "true" if taken else "false",
+    }
 
 
 def stretch_of(row: SegmentRow, now_us: int) -> Stretch:
@@ -173,7 +191,8 @@ def _storage(
     months = gb_us / (MONTH_H * US_PER_H)
     cost = price.microusd_per_month(round(months * GB))
     what = f"checkpoints, {price.storage_class}, {price.region}, list price of {price.dated}"
-    return [Item(Kind.STORAGE, "storage", what, months, "GB-Months", cost)], []
+    cloud = place_of(url, {}).cloud
+    return [Item(Kind.STORAGE, "storage", what, months, "GB-Months", cost, cloud=cloud)], []
 
 
 def _egress(
@@ -187,7 +206,7 @@ def _egress(
     place = store_of(job.spec, market)
     leaving = market.leaving or first_prices()
     first = {node.generation: node for node in nodes if node.rank == 0 and node.claimed_at_us}
-    found: dict[str, tuple[float, int]] = {}
+    found: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:
         node = first.get(row.generation)
@@ -199,10 +218,14 @@ def _egress(
             url = job.spec.checkpoint.store
             unknown.append(NO_EGRESS.format(name=job.name, place=where, store=url))
         elif price:
-            gb, cost = found.get(where, (0.0, 0))
-            found[where] = gb + row.bytes / 1e9, cost + round(row.bytes / 1e9 * price)
+            gb, cost = found.get((where, node.offer.cloud), (0.0, 0))
+            size_gb = row.bytes / 1e9
+            found[where, node.offer.cloud] = gb + size_gb, cost + round(size_gb * price)
     items = [
-        Item(Kind.EGRESS, "egress", f"checkpoints out of {where}, list price", gb, "GB", cost)
-        for where, (gb, cost) in found.items()
+        Item(
+            *(Kind.EGRESS, "egress", f"checkpoints out of {where}, list price", gb, "GB", cost),
+            cloud=cloud,
+        )
+        for (where, cloud), (gb, cost) in found.items()
     ]
     return items, list(dict.fromkeys(unknown))

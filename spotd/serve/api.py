@@ -97,6 +97,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("POST", "/v1/orphans/end", orphans.end_orphans),
     ("GET", "/v1/costs", costs.all_costs),
     ("GET", "/v1/costs/report", reporting.report),
+    ("GET", "/v1/costs/focus", reporting.focus),
     ("GET", "/v1/offers", offers.list_offers),
     ("GET", "/v1/prices", offers.price_history),
     ("GET", "/v1/jobs/{job}", jobs.show_job),

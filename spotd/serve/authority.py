@@ -71,6 +71,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/nodes"): _READ,
     ("GET", "/v1/costs"): _READ,
     ("GET", "/v1/costs/report"): _READ,
+    ("GET", "/v1/costs/focus"): _READ,
     ("GET", "/v1/offers"): _READ,
     ("GET", "/v1/prices"): _READ,
     ("GET", "/v1/events"): _READ,

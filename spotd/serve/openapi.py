@@ -53,6 +53,7 @@ QUERY: dict[str, dict[str, Schema]] = {
     "GET /v1/nodes": {"job": _TEXT},
     "GET /v1/costs": {"limit": _NUMBER},
     "GET /v1/costs/report": _TIMES,
+    "GET /v1/costs/focus": _TIMES,
     "GET /v1/jobs/{job}/cost/report": _TIMES,
     "GET /v1/offers": {
         **_OFFERS,

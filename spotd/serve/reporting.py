@@ -6,6 +6,7 @@ from typing import Any
 
 from spotd.model import Job
 from spotd.money.document import report_data
+from spotd.money.focus import COLUMNS, Row, metadata, months, rows_of
 from spotd.money.report import Report, report_of, together
 from spotd.serve.accounts import Box, Window, account_of, box_of
 from spotd.serve.call import Call
@@ -31,6 +32,28 @@ def job_report(call: Call) -> dict[str, Any]:
     window = window_of(call)
     data = report_data(_report(call, call.job(), _box(call, window), window))
     return {"kind": "CostReport", **_times(window, call.now_us), **data}
+
+
+def focus(call: Call) -> dict[str, Any]:
+    """The ledger between `since_us` and `until_us` as rows of FOCUS, and what goes beside them."""
+    whole, now_us = window_of(call), call.now_us
+    first_us = min((row.start_us for row in call.backing.store.segments()), default=now_us)
+    deployment = call.backing.store.deployment()
+    rows: list[Row] = []
+    for since_us, until_us in months(max(whole.since_us, first_us), whole.until_us):
+        window = Window(since_us, until_us)
+        box, market = _box(call, window), call.backing.market(now_us)
+        for job in call.backing.store.jobs():
+            if job.id in box.billed_us:
+                account = account_of(call.backing.store, job, market, box, window, now_us)
+                rows += rows_of(account, deployment, since_us, until_us)
+    return {
+        "kind": "FocusExport",
+        **_times(whole, now_us),
+        "metadata": metadata(deployment, now_us),
+        "columns": list(COLUMNS),
+        "items": [[row[name] for name in COLUMNS] for row in rows],
+    }
 
 
 def window_of(call: Call) -> Window:

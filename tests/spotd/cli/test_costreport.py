@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,28 @@ def test_a_job_may_be_called_like_a_verb(
     rig.submit("report")
     assert spotctl(rig, "cost", "show", "report", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["job"] == "report"
+
+
+def test_an_export_has_every_row_of_the_ledger(
+    rig: Rig, client: Client, spotctl: Spotctl, tmp_path: Path
+) -> None:
+    rig.checkpoint_store, rig.box_microusd_per_h = "s3://runs/team", 170_000
+    story(rig)
+    file = tmp_path / "out.csv"
+    assert spotctl(rig, "cost", "export", "--focus", str(file)) == 0
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    total = sum(Decimal(row["BilledCost"]) for row in rows)
+    assert float(total) == pytest.approx(client.get("/v1/costs/report")["total_usd"], abs=1e-5)
+    assert {row["ServiceCategory"] for row in rows} == {"Compute", "Storage"}
+    assert next(row["x_Interrupted"] for row in rows) == "true"
+    beside = json.loads((tmp_path / "out.csv.metadata.json").read_text())
+    assert beside["Schema"]["FocusVersion"] == "1.2"
+
+
+def test_an_export_that_cannot_be_written(
+    rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(rig, "cost", "export", "--focus", str(tmp_path)) == 2
+    assert spotctl(rig, "cost", "export", "--focus", str(tmp_path / "none" / "x.csv")) == 1
+    assert "cannot be written" in capsys.readouterr().err
