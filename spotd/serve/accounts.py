@@ -84,7 +84,7 @@ def account_of(
     return Account(
         job.id,
         job.name,
-        "",
+        store.job_users([job.id]).get(job.id, ""),
         job.spec.num_nodes,
         tuple(
             _machine(node, [row for row in segments if row.node_id == node.id], now_us)
@@ -144,6 +144,8 @@ def stretch_of(row: SegmentRow, now_us: int) -> Stretch:
         price_source=row.price_source,
         running=not row.end_us,
         prepaid=row.price_source == PREPAID,
+        reconciled=bool(row.reconciled_at_us),
+        invoiced_microusd=row.invoiced_microusd,
     )
 
 

@@ -72,6 +72,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/costs"): _READ,
     ("GET", "/v1/costs/report"): _READ,
     ("GET", "/v1/costs/focus"): _READ,
+    ("POST", "/v1/costs/reconcile"): _change("cost reconcile", "cloud", "segments"),
     ("GET", "/v1/offers"): _READ,
     ("GET", "/v1/prices"): _READ,
     ("GET", "/v1/events"): _READ,

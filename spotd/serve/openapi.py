@@ -116,6 +116,15 @@ BODY: dict[str, dict[str, Schema]] = {
     "POST /v1/imports/{name}": {"store": _TEXT, "manifest": {"type": "object"}},
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
     "POST /v1/alerts/test": {"route": _TEXT},
+    "POST /v1/costs/reconcile": {
+        "cloud": _TEXT,
+        "entries": {
+            "type": "array",
+            "items": {"type": "array"},
+            "description": "Machines: id, type, has GPUs, micro-USD, from, to (microseconds)",
+        },
+        "dry_run": {"type": "boolean", "description": "Compare, and mark nothing"},
+    },
     "POST /v1/secrets/{name}": {"value": _TEXT},
     "POST /v1/orphans/end": {
         "ids": {

@@ -29,6 +29,7 @@ from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store.access import AccessRecords
 from spotd.store.image_records import ImageRecords
+from spotd.store.invoice_records import InvoiceRecords
 from spotd.store.leaks import LeakRecords
 from spotd.store.quotes import MarketRecords, PricePoint
 from spotd.store.shapes import (
@@ -120,7 +121,7 @@ class DuplicateIdError(StoreError):
     """A job of that id is on record."""
 
 
-class Store(LeakRecords, ImageRecords, AccessRecords, MarketRecords, Protocol):
+class Store(LeakRecords, ImageRecords, InvoiceRecords, AccessRecords, MarketRecords, Protocol):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop

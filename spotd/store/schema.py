@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 17))
+REVISIONS = tuple(f"{number:04}" for number in (*range(1, 17), 18))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -320,6 +320,7 @@ segments = Table(
     words("price_source"),
     key("state"),
     big("cost_microusd"),
+    *(big("reconciled_at_us"), big("invoiced_microusd")),
     one_of("state", SEGMENT_STATES),
     CheckConstraint("(end_us = 0) = (state IN ('unknown', 'open'))", name="ended"),
 )

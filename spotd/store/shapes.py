@@ -106,7 +106,8 @@ class SegmentRow:
     """One stretch of one node at one price. `end_us` 0 while it runs.
 
     `state` is "unknown" (launch in flight: counted from its intent at its worst case), "open",
-    "closed", or "void" (no instance came of it: costs nothing).
+    "closed", or "void" (no instance came of it: costs nothing). `invoiced_microusd` is what an
+    invoice had for it, since `reconciled_at_us` (0: none had).
     """
 
     node_id: str
@@ -119,6 +120,9 @@ class SegmentRow:
     best_on_demand_microusd_per_h: int
     price_source: str
     state: str
+    id: int = 0
+    reconciled_at_us: int = 0
+    invoiced_microusd: int = 0
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ READS: dict[str, Callable[[Store, int], object]] = {
     "throughput": lambda store, now_us: store.recent_throughput(now_us),
     "audit": lambda store, now_us: (store.audit(0), store.audit(now_us - 60 * S, 9, 3)),
     "people": lambda store, _: [store.job_owners(), store.disabled_users(), store.shut_out()],
+    "users": lambda store, _: store.job_users(["j0", "j1", "nobody"]),
     "rest": lambda store, _: [store.deployment(), store.quarantine(), _sealed(store)],
 }
 

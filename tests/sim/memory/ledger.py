@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from providers.base import Instance, Offer
 from spotd.changed import changed
 from spotd.model import Node
+from spotd.money.units import cost_microusd
 from spotd.states import NodeState
 from spotd.store import ledger
 from spotd.store.base import SegmentRow
@@ -149,7 +150,7 @@ def spent_microusd(tables: Tables, job_id: str, now_us: int) -> int:
     spent = tables.ended_microusd.get(job_id, 0)
     for number in tables.running.get(job_id, ()):
         row = tables.segments[number]
-        spent += ledger.cost_microusd(row.rate_microusd_per_h, row.start_us, now_us)
+        spent += cost_microusd(row.rate_microusd_per_h, row.start_us, now_us)
     return spent
 
 

@@ -33,7 +33,7 @@ LINES += ["db backup", "db upgrade"]
 LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
 LINES += [f"ckpt {verb}" for verb in ("ls", "verify", "pull", "export", "pin", "unpin", "rm")]
-LINES += ["cost show", "cost report", "cost export"]
+LINES += ["cost show", "cost report", "cost export", "cost reconcile"]
 LINES += ["user ls", "user disable", "user enable"]
 # Groups, and one that writes a report.json.
 WITHOUT_OUTPUT = {
@@ -146,6 +146,9 @@ def test_the_examples_run(
     if words[0] == "user":
         monkeypatch.setattr("spotd.serve.users._uid", lambda name: 7000 + len(name))
         rig.store.disable_user(DisabledUser("mallory", -1, 1, "ada"))
+    if words[:2] == ["cost", "reconcile"]:
+        head = "lineItem/UsageStartDate,lineItem/ResourceId,lineItem/UnblendedCost"
+        Path(words[3]).write_text(f"{head}\n2026-11-01,i-10,1.5\n")
     if words[0] == "image":
         rig.makers = {"aws": "aws", "gcp": "gcp"}
         image(rig, "torch-2-9")

@@ -27,6 +27,7 @@ from tests.spotd.store.build import (
     node,
     offer,
     placed,
+    submission,
     view,
 )
 from tests.spotd.store.conftest import DEPLOYMENT, make
@@ -71,6 +72,19 @@ def test_cost_is_hours_times_the_nodes_rate(store: Store, hours: int, rate: int,
     ended = instance(node(store), state=InstanceState.TERMINATED)
     store.record_listing("aws", [ended], NOW + hours * HOUR, NOW + hours * HOUR)
     assert view(store, now_us=NOW + 9999 * HOUR).spent_microusd == cost
+
+
+def test_what_an_invoice_says_is_kept_beside_the_ledger(store: Store) -> None:
+    placed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    (row,) = store.segments()
+    store.record_invoiced({row.id: 7, row.id + 99: 1}, NOW + S)
+    store.record_invoiced({}, NOW + 2 * S)
+    (told,) = store.segments()
+    assert (told.invoiced_microusd, told.reconciled_at_us) == (7, NOW + S)
+    assert replace(told, invoiced_microusd=0, reconciled_at_us=0) == row
+    assert store.job_users(["j1", "nobody"]) == {"j1": submission("j1").user}
+    assert store.job_users([]) == {}
 
 
 def test_an_intent_counts_from_its_start_until_its_outcome_is_known(store: Store) -> None:

@@ -55,6 +55,7 @@ def full_url(url: str) -> str:
     store.record_provider("aws", "refused", NOW)
     placed(store, "j1", new_node(number=0))
     store.record_launched("j1-g1-0", "i-1", NOW)
+    store.record_invoiced({store.segments()[0].id: 5}, NOW)
     store.record_journal([said(*LIFE)])
     store.record_log_offset("j1-g1-0", "rank0", 7)
     store.take_duty("alerts", "me", lambda: NOW, S)

@@ -1,0 +1,98 @@
+"""The route that holds a bill against the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spotd.model import Event, Severity
+from spotd.money.billing import EXPORTS, Entry
+from spotd.money.reconcile import Booked, Outcome, outcome_data, reconcile
+from spotd.serve.accounts import stretch_of
+from spotd.serve.call import Call, bad_input
+from spotd.serve.views import iso, usd
+
+MOST_US = 1 << 60
+_FIELDS = (str, str, bool, int, int, int)  # of an Entry, in order
+_FIX = "use a spotctl of the daemon's version"
+NAMED = 3
+
+
+def reconcile_bill(call: Call) -> dict[str, Any]:
+    """What a cloud billed (`entries`, one a machine: key, what, gpu, micro-USD, from, to) against
+    what the ledger has of that cloud. Segments that it is final for are marked; with `dry_run`
+    nothing is. More than 1 % unexplained is told as an alert."""
+    cloud = call.text("cloud")
+    if cloud not in EXPORTS:
+        raise bad_input(f"there is no bill of {cloud[:40]!r}", f"one of {', '.join(EXPORTS)}")
+    dry = call.body.get("dry_run") is True
+    found = reconcile(_entries(call), _booked(call, cloud), call.now_us)
+    store = call.backing.store
+    if not dry:
+        store.record_invoiced(found.invoiced, call.now_us)
+        if found.alerts:
+            store.add_event("", _alert(cloud, found), call.now_us)
+    rows = (*found.matched, *found.missing)
+    names = store.job_names({one.job_id for one in rows})
+    return {
+        "kind": "Reconciliation",
+        "cloud": cloud,
+        "since": iso(found.since_us),
+        "until": iso(found.until_us),
+        "dry_run": dry,
+        **outcome_data(found, names),
+    }
+
+
+def _entries(call: Call) -> list[Entry]:
+    rows = call.body.get("entries")
+    if not isinstance(rows, list) or not all(_is_entry(row) for row in rows):
+        raise bad_input("entries must be a list of machines", _FIX)
+    return [Entry(*row) for row in rows]
+
+
+def _is_entry(row: object) -> bool:
+    if not isinstance(row, list) or len(row) != len(_FIELDS):
+        return False
+    if not all(type(value) is kind for value, kind in zip(row, _FIELDS, strict=True)):
+        return False
+    cost, start_us, end_us = row[3:]
+    return bool(abs(cost) < MOST_US and 0 <= start_us <= end_us < MOST_US)
+
+
+def _booked(call: Call, cloud: str) -> list[Booked]:
+    """The ledger's segments of that cloud's real machines."""
+    store = call.backing.store
+    rows = [row for row in store.segments() if row.state != "void"]
+    nodes = {node.id: node for node in store.find_nodes(sorted({row.node_id for row in rows}))}
+    return [
+        Booked(row.id, node.instance_id, node.id, row.job_id, stretch_of(row, call.now_us))
+        for row in rows
+        if (node := nodes.get(row.node_id)) is not None
+        and not node.offer.local
+        and (node.offer.cloud or node.offer.provider) == cloud
+    ]
+
+
+def _alert(cloud: str, found: Outcome) -> Event:
+    since, until = (str(iso(at_us))[:10] for at_us in (found.since_us, found.until_us))
+    parts = []
+    for many, rows in (
+        ("with GPUs that the ledger does not know", found.unknown),
+        ("of the ledger that the bill does not have", found.missing),
+    ):
+        if rows:
+            parts.append(f"{len(rows)} {many} ({_named([one.key for one in rows])})")
+    text = (
+        f"the bill of {cloud} from {since} to {until}: ${usd(found.unexplained_microusd):,.2f} "
+        f"({found.share * 100:.1f} %) is unexplained"
+    )
+    if parts:
+        text += f": machines {' and '.join(parts)}"
+    key = f"unexplained:{cloud}:{since}"
+    return Event("unexplained", text, severity=Severity.WARNING, alert=True, key=key)
+
+
+def _named(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+    return ", ".join(keys[:NAMED]) + more

@@ -1,0 +1,19 @@
+"""The part of SqlStore about invoices; see `spotd.store.invoice_records`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from spotd.store import invoices
+from spotd.store.sql_images import SqlImages
+
+
+class SqlInvoices(SqlImages, Protocol):
+    """A part of `spotd.store.sql.SqlStore`, which has what it works on."""
+
+    def job_users(self, job_ids: Collection[str]) -> dict[str, str]:
+        return self._database.read(lambda c: invoices.job_users(c, job_ids))
+
+    def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
+        self._write(lambda tx: invoices.record_invoiced(tx, amounts, at_us))

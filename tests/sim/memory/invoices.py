@@ -1,0 +1,24 @@
+"""What invoices say that segments cost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from spotd.changed import changed
+from tests.sim.memory.tables import Tables
+from tests.sim.memory.transaction import Transaction
+
+
+def job_users(tables: Tables, job_ids: Collection[str]) -> dict[str, str]:
+    """See InvoiceRecords.job_users."""
+    known = tables.submissions
+    return {job_id: known[job_id].user for job_id in job_ids if job_id in known}
+
+
+def record_invoiced(tx: Transaction, amounts: Mapping[int, int], at_us: int) -> None:
+    """See InvoiceRecords.record_invoiced."""
+    segments = tx.tables.segments
+    for number, amount in amounts.items():
+        if number in segments:
+            told = {"invoiced_microusd": amount, "reconciled_at_us": at_us}
+            tx.put(segments, number, changed(segments[number], **told))

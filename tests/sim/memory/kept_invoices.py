@@ -1,0 +1,18 @@
+"""The part of MemoryStore about invoices; see `spotd.store.invoice_records`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from tests.sim.memory import invoices
+from tests.sim.memory.kept_images import MemoryImages
+
+
+class MemoryInvoices(MemoryImages):
+    """A part of `tests.sim.memory_store.MemoryStore`, which has what it works on."""
+
+    def job_users(self, job_ids: Collection[str]) -> dict[str, str]:
+        return invoices.job_users(self._here(), job_ids)
+
+    def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
+        self._write(invoices.record_invoiced, amounts, at_us)
