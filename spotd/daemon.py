@@ -48,6 +48,8 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
+from spotd.observe.budgets import EVERY_S as BUDGETS_EVERY_S
+from spotd.observe.budgets import Budgets
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -135,11 +137,11 @@ class Daemon:
         self.delivery = Delivery(routes_of(config), self.clock)
         self.duties = self._duties()
         self.duties.add(LEND_EVERY_S, "lend", self.loans.renew)
-        self.duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         self.duties.add(every_s, "claim", self.claim.keep)
         self.duties.stand_still(self.claim.why)
         self.outage = Outage(
-            socket.gethostname(), self.clock, _patience_s(config), self.delivery.page
+            *(socket.gethostname(), self.clock, LEASES * config.file.timing.lease_s),
+            self.delivery.page,
         )
         self.duties.tell_renewals(self.outage.note)
         self._hints = [self.loop.poke, self.follower.poke]
@@ -212,7 +214,7 @@ class Daemon:
         self.ways.start()
         self.delivery.change(routes)
         self.duties.change(self.timing, schedule_of(config))
-        self.outage.patience_s = _patience_s(config)
+        self.outage.patience_s = LEASES * config.file.timing.lease_s
         self.loop.change(self.timing)
         try:  # what waited for a limit need not wait for its time
             self.store.note_jobs([job.id for job in self.store.jobs(finished=False)])
@@ -297,7 +299,7 @@ class Daemon:
         )
 
     def _duties(self) -> Duties:
-        return Duties(
+        duties = Duties(
             self.store,
             self.providers,
             self.survey,
@@ -307,6 +309,10 @@ class Daemon:
             self.timing,
             schedule_of(self.config),
         )
+        duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
+        budgets = Budgets(lambda: self.config.budgets, self.clock)
+        duties.add(BUDGETS_EVERY_S, "budgets", budgets.keep)
+        return duties
 
     def _backing(self) -> Backing:
         return Backing(
@@ -347,6 +353,7 @@ class Daemon:
             live_reports=lambda: read_reports(self.config.state_dir / FOLDER),
             makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
+            budgets=lambda: self.config.budgets,
             box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
 
@@ -371,11 +378,6 @@ class Daemon:
         kinds = self.config.file.providers
         known = [(name, one) for name, one in self.providers.items() if name in kinds]
         return [ProviderInfo(name, kinds[name].kind, one.local) for name, one in known]
-
-
-def _patience_s(config: Config) -> float:
-    """With a database that takes nothing down."""
-    return LEASES * config.file.timing.lease_s
 
 
 def run_daemon(config: Config) -> int:

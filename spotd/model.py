@@ -386,10 +386,8 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Event:
-    """A sentence for the record; `alert` sends it to the job's routes as well.
-
-    `key` coalesces repeats of the same alert.
-    """
+    """A sentence for the record; `alert` sends it to the job's routes as well, or to `route` alone.
+    `key` coalesces repeats of the same alert."""
 
     kind: str
     text: str
@@ -398,3 +396,4 @@ class Event:
     alert: bool = False
     key: str = ""
     data: Mapping[str, object] = field(default_factory=dict)
+    route: str = field(default="", metadata=SPARSE)  # not kept with the event

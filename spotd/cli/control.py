@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from spotd.cli.client import Client, complete_job, connect, job_path
 from spotd.cli.confirm import YES, confirm_many
+from spotd.cli.jobfile import OVERRIDE
 from spotd.cli.render import Output, emit, output_option, say
 from spotd.errors import ExitCode, UserError
 
@@ -59,7 +62,12 @@ def pause(
         _ask(client, "pause", names, output)
 
 
-def resume(ctx: typer.Context, jobs: list[str] = _JOBS, output: Output = output_option()) -> None:
+def resume(
+    ctx: typer.Context,
+    jobs: list[str] = _JOBS,
+    override: bool = OVERRIDE,
+    output: Output = output_option(),
+) -> None:
     """Run a paused job again, from its last checkpoint.
 
     \b
@@ -67,7 +75,7 @@ def resume(ctx: typer.Context, jobs: list[str] = _JOBS, output: Output = output_
       spotctl resume gpt
     """
     with connect(ctx) as client:
-        _ask(client, "resume", list(dict.fromkeys(jobs)), output)
+        _ask(client, "resume", list(dict.fromkeys(jobs)), output, {"override_budget": override})
 
 
 def _names(client: Client, jobs: list[str] | None, *, everything: bool) -> list[str]:
@@ -79,12 +87,18 @@ def _names(client: Client, jobs: list[str] | None, *, everything: bool) -> list[
     return list(dict.fromkeys(jobs or ()))
 
 
-def _ask(client: Client, verb: str, jobs: list[str], output: Output) -> None:
+def _ask(
+    client: Client,
+    verb: str,
+    jobs: list[str],
+    output: Output,
+    body: dict[str, Any] | None = None,
+) -> None:
     """Ask for every job, whatever becomes of the others; the first error ends the command."""
     items, failed = [], []
     for name in jobs:
         try:
-            job = client.post(job_path(name, f"/{verb}"))
+            job = client.post(job_path(name, f"/{verb}"), body)
         except UserError as error:
             failed.append(error)
             continue

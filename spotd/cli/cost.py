@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from spotd.cli import costexport, costreconcile, costreport
+from spotd.cli import budgets, costexport, costreconcile, costreport
 from spotd.cli.client import complete_job, connect, job_path
 from spotd.cli.diagnosis import idle_words
 from spotd.cli.render import (
@@ -54,6 +54,7 @@ app = typer.Typer(cls=CostGroup, rich_markup_mode=None, add_completion=False, co
 app.command()(costreport.report)
 app.command()(costexport.export)
 app.command()(costreconcile.reconcile)
+app.command()(budgets.budget)
 
 
 @app.callback()

@@ -13,6 +13,9 @@ import typer
 from spotd.errors import ExitCode, UserError
 
 _MAX_BYTES = 1 << 20
+OVERRIDE = typer.Option(
+    False, "--override-budget", help="Even beyond a budget; on record as yours."
+)
 
 
 def env_option() -> Any:

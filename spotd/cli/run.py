@@ -15,7 +15,7 @@ import typer
 
 from spotd.cli.client import Client, connect
 from spotd.cli.follow import exit_code_of, follow_job, tell_once
-from spotd.cli.jobfile import env_option, env_values, read_job_file, secret_option
+from spotd.cli.jobfile import OVERRIDE, env_option, env_values, read_job_file, secret_option
 from spotd.cli.pack import find_all, write_archive
 from spotd.cli.progress import Progress
 from spotd.cli.render import Output, emit, output_option, say
@@ -38,6 +38,7 @@ def run(
     lost: str = typer.Option(
         "", "--continue", metavar="JOB_ID", help="Go on from this job, of a lost database."
     ),
+    override: bool = OVERRIDE,
     output: Output = output_option(),
 ) -> None:
     """Submit a job file and follow it until it trains.
@@ -73,6 +74,7 @@ def run(
         "env": env_values(env),
         "secrets": dict(parsed.secrets),
         "request_id": request_id or random.token_hex(16),
+        "override_budget": override,
     }
     with connect(ctx) as client:
         body["packages"] = upload_all(client, parsed)

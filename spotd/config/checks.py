@@ -65,6 +65,12 @@ def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[F
             except ValueError as error:
                 text, _, fix = str(error).partition("; ")
                 yield ("alerts", "routes", name), text, fix
+    for name, budget in file.budgets.items():
+        for percent, told in budget.routes.items():
+            if told not in file.alerts.routes:
+                known = ", ".join(file.alerts.routes) or "there is none yet"
+                fix = f"name one of [alerts.routes]: {known}"
+                yield ("budgets", name, "routes", percent), f"there is no route {told!r}", fix
     for name, entry in file.stores.items():
         yield from _check_kind(name, entry)
         yield from _check_federate(file, name, entry)

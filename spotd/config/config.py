@@ -18,6 +18,7 @@ from spotd.decide.carriage import Place, place_of
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
 from spotd.model import Timing
+from spotd.money.budget import Budget
 from spotd.spec import CheckpointDefaults, Known
 from spotd.spec.load import FALLBACK_S
 
@@ -65,6 +66,14 @@ class Config:
         return CheckpointDefaults(
             section.store or store, every.seconds or FALLBACK_S, section.keep, every
         )
+
+    @property
+    def budgets(self) -> list[Budget]:
+        """In the order of the file."""
+        return [
+            Budget(name, one.usd_per_month, one.user, {int(p): r for p, r in one.routes.items()})
+            for name, one in self.file.budgets.items()
+        ]
 
     @property
     def timing(self) -> Timing:

@@ -160,6 +160,16 @@ class MoneySection(Section):
     )
 
 
+class BudgetSection(Section):
+    """What the machines of all jobs, or of one user's, may cost in a month (UTC)."""
+
+    usd_per_month: Usd = Field(description="Micro-USD once read")
+    user: str = Field(default="", description="Whose jobs; empty: everybody's")
+    routes: dict[Literal["50", "80", "100"], str] = Field(
+        default={}, description="Alert routes by threshold, in percent; else default"
+    )
+
+
 class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "human", "json"] = "auto"
@@ -181,4 +191,5 @@ class ConfigFile(Section):
     timing: TimingSection = TimingSection()
     safe_mode: SafeModeSection = SafeModeSection()
     money: MoneySection = MoneySection()
+    budgets: dict[str, BudgetSection] = Field(default={})
     log: LogSection = LogSection()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from providers.base import PREPAID
 from providers.egress import first_prices
 from providers.storage import GB, storage_of
 from spotd.decide.carriage import gb_microusd, place_of, store_of
 from spotd.model import Job, LeaveReason, Market, Node, S
 from spotd.money.report import Account, Item, Kind
-from spotd.money.split import Machine, Save, Steps, Stretch
+from spotd.money.split import Machine, Save, Steps
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.serve.bill import all_reports
 from spotd.store.base import CheckpointRow, ProgressRow, SegmentRow, Store
+from spotd.store.stretches import stretch_of
 
 MONTH_H = 730  # that storage is prorated by
 NO_STEPS = (
@@ -131,22 +131,6 @@ def _details(node: Node) -> dict[str, str]:
         "instance_id": node.instance_id,
         "interrupted": "true" if taken else "false",
     }
-
-
-def stretch_of(row: SegmentRow, now_us: int) -> Stretch:
-    """A segment of the ledger, up to now where it still runs."""
-    return Stretch(
-        row.start_us,
-        row.end_us or max(now_us, row.start_us),
-        row.rate_microusd_per_h,
-        row.list_rate_microusd_per_h,
-        row.best_on_demand_microusd_per_h,
-        price_source=row.price_source,
-        running=not row.end_us,
-        prepaid=row.price_source == PREPAID,
-        reconciled=bool(row.reconciled_at_us),
-        invoiced_microusd=row.invoiced_microusd,
-    )
 
 
 def _steps(row: ProgressRow) -> Steps:

@@ -20,6 +20,7 @@ from spotd.clock import Clock, Ids
 from spotd.decide.lending import Reach
 from spotd.decide.sweeping import Held, HeldLeftover
 from spotd.model import Job, Market, Node
+from spotd.money.budget import Budget
 from spotd.reports import Shown
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
@@ -78,7 +79,8 @@ class Backing:
     `reach_routes()` tries the alert routes without telling anybody anything, name -> (what is in
     the way, or "", whether it is out of use); `makers()` are the providers that make images of
     machines, with their make of cloud, and `configured_images()` says of an image's id where the
-    configuration names it; `box_microusd_per_h()` is what the control box costs (0: nobody said).
+    configuration names it; `box_microusd_per_h()` is what the control box costs (0: nobody said),
+    and `budgets()` those of the configuration.
     """
 
     store: Store
@@ -121,6 +123,7 @@ class Backing:
     live_reports: Callable[[], Sequence[Shown]] = tuple
     reach_routes: Callable[[], Mapping[str, tuple[str, bool]]] = dict
     box_microusd_per_h: Callable[[], int] = int
+    budgets: Callable[[], Sequence[Budget]] = tuple
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from spotd.decide.placement import rank
 from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Mount
 from spotd.serve.baked import check_baked
 from spotd.serve.buckets import leaving
+from spotd.serve.budgeting import check_budgets, record_override
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.gangs import refuse_slow
@@ -112,6 +113,7 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
     refuse_slow(spec, backing.market(call.now_us))
+    beyond = check_budgets(call, call.actor, spec)
     warnings = [*parsed.warnings, *check_baked(call, spec), *_outlook(call, spec)]
     request_id = call.text("request_id") or backing.ids.token()
 
@@ -135,7 +137,9 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
         ) from None
     if head is not None and job.id == lost:
         warnings += put_on_record(call, job, head)
-    return {"kind": "Job", **_summary(call, job), "warnings": warnings}
+    record_override(call, job, beyond)
+    told = {"override": beyond} if beyond else {}
+    return {"kind": "Job", **_summary(call, job), **told, "warnings": warnings}
 
 
 def _submission(
@@ -276,12 +280,17 @@ def _desire(call: Call, desired: Desired) -> dict[str, Any]:
             f"job {job.name} is being cancelled; it cannot be {verb}d any more",
             "spotctl run its job file again",
         )
+    beyond = ""
+    if desired is Desired.RUN and job.desired is not desired:
+        owner = call.backing.store.job_users([job.id]).get(job.id, "")
+        beyond = check_budgets(call, owner, job.spec, job)
+        record_override(call, job, beyond)
     if job.desired is not desired:
         store, now_us = call.backing.store, call.now_us
         job = store.set_desired(job.id, desired, call.actor, now_us)
         text = f"{verb} asked for by {call.actor or 'somebody'}"
         store.add_event(job.id, Event(kind=verb, text=text), now_us)
-    return {"kind": "Job", **_summary(call, job)}
+    return {"kind": "Job", **_summary(call, job), **({"override": beyond} if beyond else {})}
 
 
 _ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}

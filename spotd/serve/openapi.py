@@ -42,6 +42,7 @@ _OFFERS: dict[str, Schema] = {
     "capacity": {"enum": [kind.value for kind in CapacityType]},
 }
 
+_OVERRIDE: Schema = {"type": "boolean", "description": "Beyond a budget, on record as yours"}
 _TIMES: dict[str, Schema] = {
     name: {**_NUMBER, "description": "Microseconds since the epoch"}
     for name in ("since_us", "until_us")
@@ -92,6 +93,7 @@ BODY: dict[str, dict[str, Schema]] = {
         "secrets": _TEXTS,
         "packages": {"type": "array", "items": _PACKAGE},
         "request_id": {**_TEXT, "description": "The same again is the same job"},
+        "override_budget": _OVERRIDE,
         "continue": {**_TEXT, "description": "The id of a lost database's job: its HEAD goes on"},
     },
     "POST /v1/images": {
@@ -116,6 +118,7 @@ BODY: dict[str, dict[str, Schema]] = {
     "POST /v1/imports/{name}": {"store": _TEXT, "manifest": {"type": "object"}},
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
     "POST /v1/alerts/test": {"route": _TEXT},
+    "POST /v1/jobs/{job}/resume": {"override_budget": _OVERRIDE},
     "POST /v1/costs/reconcile": {
         "cloud": _TEXT,
         "entries": {

@@ -8,9 +8,9 @@ from typing import Any
 from spotd.model import Event, Severity
 from spotd.money.billing import EXPORTS, Entry
 from spotd.money.reconcile import Booked, Outcome, outcome_data, reconcile
-from spotd.serve.accounts import stretch_of
 from spotd.serve.call import Call, bad_input
 from spotd.serve.views import iso, usd
+from spotd.store.stretches import stretch_of
 
 MOST_US = 1 << 60
 _FIELDS = (str, str, bool, int, int, int)  # of an Entry, in order

@@ -13,6 +13,10 @@ class InvoiceRecords(Protocol):
         """Id -> whose it is, of those that exist, finished or not."""
         ...
 
+    def event_keys(self, kind: str, since_us: int) -> set[str]:
+        """Of the events of a kind, of whatever job: what was told already."""
+        ...
+
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         """Segment -> micro-USD that an invoice has for it. The newest word counts; ledger sums that
         limits are held against stay by price and time."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from spotd.store import schema
 from spotd.store.transaction import Transaction
 
-_jobs, _segments = schema.jobs.c, schema.segments.c
+_jobs, _segments, _events = schema.jobs.c, schema.segments.c, schema.events.c
 _USERS = select(_jobs.id, _jobs.user_name).where(_jobs.id.in_(bindparam("jobs", expanding=True)))
 
 
@@ -17,6 +17,12 @@ def job_users(conn: Connection, job_ids: Collection[str]) -> dict[str, str]:
     """See InvoiceRecords.job_users."""
     rows = conn.execute(_USERS, {"jobs": sorted(job_ids)}) if job_ids else ()
     return {row.id: row.user_name for row in rows}
+
+
+def event_keys(conn: Connection, kind: str, since_us: int) -> set[str]:
+    """See InvoiceRecords.event_keys."""
+    query = select(_events.key).where(_events.kind == kind, _events.at_us >= since_us)
+    return set(conn.execute(query).scalars())
 
 
 def record_invoiced(tx: Transaction, amounts: Mapping[int, int], at_us: int) -> None:

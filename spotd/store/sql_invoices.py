@@ -15,5 +15,8 @@ class SqlInvoices(SqlImages, Protocol):
     def job_users(self, job_ids: Collection[str]) -> dict[str, str]:
         return self._database.read(lambda c: invoices.job_users(c, job_ids))
 
+    def event_keys(self, kind: str, since_us: int) -> set[str]:
+        return self._database.read(lambda c: invoices.event_keys(c, kind, since_us))
+
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         self._write(lambda tx: invoices.record_invoiced(tx, amounts, at_us))

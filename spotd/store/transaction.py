@@ -60,7 +60,8 @@ def coalesced(
     repeats: dict[int, int] = {}
     newest: dict[tuple[str, str], Waiting | Alert] = dict(waiting)
     for job_id, event, at_us in alerts:
-        for route in routes.get(job_id, (DEFAULT_ROUTE,)):
+        own = (event.route,) if event.route else routes.get(job_id, (DEFAULT_ROUTE,))
+        for route in own:
             known = newest.get((route, event.key)) if event.key else None
             if known is None or at_us - known.at_us >= COALESCE_S * S:
                 alert = newest[route, event.key] = Alert(route, job_id, event, at_us)

@@ -15,6 +15,12 @@ def job_users(tables: Tables, job_ids: Collection[str]) -> dict[str, str]:
     return {job_id: known[job_id].user for job_id in job_ids if job_id in known}
 
 
+def event_keys(tables: Tables, kind: str, since_us: int) -> set[str]:
+    """See InvoiceRecords.event_keys."""
+    rows = (row for row in tables.events if row.event.kind == kind and row.at_us >= since_us)
+    return {row.event.key for row in rows}
+
+
 def record_invoiced(tx: Transaction, amounts: Mapping[int, int], at_us: int) -> None:
     """See InvoiceRecords.record_invoiced."""
     segments = tx.tables.segments

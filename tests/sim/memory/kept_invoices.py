@@ -14,5 +14,8 @@ class MemoryInvoices(MemoryImages):
     def job_users(self, job_ids: Collection[str]) -> dict[str, str]:
         return invoices.job_users(self._here(), job_ids)
 
+    def event_keys(self, kind: str, since_us: int) -> set[str]:
+        return invoices.event_keys(self._here(), kind, since_us)
+
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         self._write(invoices.record_invoiced, amounts, at_us)

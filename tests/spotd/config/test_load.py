@@ -12,6 +12,7 @@ from spotd.config import Config, ConfigError, load_config
 from spotd.decide.lending import StoreAccess
 from spotd.errors import ExitCode
 from spotd.model import Limits, Severity, Timing
+from spotd.money.budget import Budget
 from spotd.registry import Lenders
 from spotd.spec.every import Every
 
@@ -127,6 +128,29 @@ def test_the_example_s_comments_show_the_defaults(tmp_path: Path) -> None:
     assert count > 15
     default, told = load(tmp_path / "a", text, environ), load(tmp_path / "b", said, environ)
     assert facts(told) == facts(default)
+
+
+def test_budgets(file: Path) -> None:
+    text = (
+        LOCAL
+        + """
+[alerts.routes.finance]
+kind = "log"
+[budgets.lab]
+usd_per_month = 10000
+routes = {100 = "finance"}
+[budgets.ada]
+usd_per_month = 1.5
+user = "ada"
+"""
+    )
+    assert load(file, text).budgets == [
+        Budget("lab", 10_000_000_000, routes={100: "finance"}),
+        Budget("ada", 1_500_000, "ada"),
+    ]
+    said = refused(file, text.replace('100 = "finance"', '80 = "nobody"'))
+    assert "budgets.lab.routes.80: there is no route 'nobody'" in str(said)
+    assert "budgets.lab.routes" in str(refused(file, text.replace("100 =", "90 =")))
 
 
 def facts(config: Config) -> tuple[object, ...]:

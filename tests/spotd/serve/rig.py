@@ -34,6 +34,7 @@ from spotd.model import (
     Outcome,
     S,
 )
+from spotd.money.budget import Budget
 from spotd.plan import (
     AddNode,
     Change,
@@ -190,6 +191,7 @@ class Rig:
         self.makers = {"aws": "aws"}
         self.configured_images: dict[str, str] = {}
         self.box_microusd_per_h = 0
+        self.budgets: list[Budget] = []
         self.authority = Authority()
         self.hosts = Hosts()
         self.visitors = Visitors(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
@@ -240,6 +242,7 @@ class Rig:
             makers=lambda: self.makers,
             configured_images=lambda: self.configured_images,
             box_microusd_per_h=lambda: self.box_microusd_per_h,
+            budgets=lambda: self.budgets,
         )
 
     def _market(self, now_us: int) -> Market:

@@ -1,0 +1,107 @@
+"""Budgets as the API has them: how they stand, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotd.decide.placement import rank
+from spotd.model import Desired, Event, Job, JobSpec, S, Severity
+from spotd.money.budget import Budget, Plan, Spending, Standing, refusal, standing
+from spotd.money.focus import month_of
+from spotd.serve.call import ApiError, Call
+from spotd.serve.views import iso, usd
+from spotd.states import NodeState
+from spotd.store.spending import OVERRIDE, override_key, spendings
+
+
+def list_budgets(call: Call) -> dict[str, Any]:
+    """Each budget of the configuration: what is spent this month, the burn rate, the forecast."""
+    now_us = call.now_us
+    rows = spendings(call.backing.store, now_us)
+    found = [standing(one, rows, month_of(now_us), now_us) for one in call.backing.budgets()]
+    return {"kind": "BudgetList", "items": [_data(one) for one in found]}
+
+
+def _data(found: Standing) -> dict[str, Any]:
+    forecast = found.forecast
+    return {
+        "name": found.budget.name,
+        "user": found.budget.user,
+        "since": iso(found.since_us),
+        "until": iso(found.until_us),
+        "budget_usd": usd(found.budget.microusd),
+        "spent_usd": usd(found.spent_microusd),
+        "usd_per_hour": usd(found.microusd_per_h),
+        "mean_usd_per_hour": usd(found.mean_microusd_per_h),
+        "forecast_usd": usd(round(forecast.middle)),
+        "forecast_low_usd": usd(round(forecast.low)),
+        "forecast_high_usd": usd(round(forecast.high)),
+        "used_up_at": iso(found.reached_at_us),
+    }
+
+
+def check_budgets(call: Call, user: str, spec: JobSpec, resumed: Job | None = None) -> str:
+    """Refuse a job that is to begin, or `resumed` one, where it may cost more than a budget has.
+    With `override_budget` in the body it may: the text of what was overridden, "" for nothing."""
+    budgets = [one for one in call.backing.budgets() if one.covers(user)]
+    if not budgets:
+        return ""
+    store, now_us = call.backing.store, call.now_us
+    rows, owners = spendings(store, now_us), store.job_owners()
+    running = [
+        _plan_of(call, job, owners.get(job.id, ""), rows)
+        for job in store.jobs(finished=False)
+        if job.desired is Desired.RUN and (resumed is None or job.id != resumed.id)
+    ]
+    new = _plan_of(call, resumed, user, rows) if resumed else _new_plan(call, user, spec, now_us)
+    text = _refused(call, budgets, rows, running, new)
+    if text and call.body.get("override_budget") is not True:
+        fix = "wait for next month, raise it in config.toml, or --override-budget"
+        raise ApiError(409, "refused", text, fix)
+    return text
+
+
+def record_override(call: Call, job: Job, text: str) -> None:
+    """Until the month ends no budget stops that job."""
+    if text:
+        told = f"{call.actor or 'somebody'} lets {job.name} go beyond a budget: {text}"
+        key = override_key(job.id)
+        event = Event(OVERRIDE, told, severity=Severity.WARNING, alert=True, key=key)
+        call.backing.store.add_event(job.id, event, call.now_us)
+
+
+def _refused(
+    call: Call, budgets: list[Budget], rows: list[Spending], running: list[Plan], new: Plan
+) -> str:
+    month, now_us = month_of(call.now_us), call.now_us
+    every = (refusal(standing(one, rows, month, now_us), running, new) for one in budgets)
+    return next((text for text in every if text), "")
+
+
+def _new_plan(call: Call, user: str, spec: JobSpec, now_us: int) -> Plan:
+    """At the price of the machine that it would get now."""
+    ranked = [row for row in rank(spec, call.backing.market(now_us), now_us) if not row.excluded]
+    rate = ranked[0].offer.price_microusd_per_h * spec.num_nodes if ranked else 0
+    return Plan(user, rate, spec.max_cost_microusd, _hours_left(spec, now_us, now_us))
+
+
+def _plan_of(call: Call, job: Job, user: str, rows: list[Spending]) -> Plan:
+    """At the price of the machines that it has, or would get."""
+    spec, now_us = job.spec, call.now_us
+    mine = [row.stretch for row in rows if row.job_id == job.id]
+    nodes = call.backing.store.job_nodes(job.id)
+    live = [node for node in nodes if node.state is not NodeState.GONE]
+    rate = sum(node.offer.price_microusd_per_h for node in live)
+    rate = rate or _new_plan(call, user, spec, now_us).microusd_per_h
+    left = 0
+    if spec.max_cost_microusd:
+        spent = sum(one.spent(0, now_us) for one in mine)
+        left = max(1, spec.max_cost_microusd - spent)
+    return Plan(user, rate, left, _hours_left(spec, job.created_at_us, now_us))
+
+
+def _hours_left(spec: JobSpec, since_us: int, now_us: int) -> float:
+    """By `max_duration`; 0 where there is none. (A deadline does not end a job.)"""
+    if not spec.max_duration_s:
+        return 0.0
+    return max(1e-6, (since_us + spec.max_duration_s * S - now_us) / (3600 * S))

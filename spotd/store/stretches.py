@@ -1,0 +1,23 @@
+"""Rows of the ledger as stretches of money."""
+
+from __future__ import annotations
+
+from providers.base import PREPAID
+from spotd.money.split import Stretch
+from spotd.store.shapes import SegmentRow
+
+
+def stretch_of(row: SegmentRow, now_us: int) -> Stretch:
+    """A segment of the ledger, up to now where it still runs. A void one is not to be asked for."""
+    return Stretch(
+        row.start_us,
+        row.end_us or max(now_us, row.start_us),
+        row.rate_microusd_per_h,
+        row.list_rate_microusd_per_h,
+        row.best_on_demand_microusd_per_h,
+        price_source=row.price_source,
+        running=not row.end_us,
+        prepaid=row.price_source == PREPAID,
+        reconciled=bool(row.reconciled_at_us),
+        invoiced_microusd=row.invoiced_microusd,
+    )

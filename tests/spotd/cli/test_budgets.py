@@ -1,0 +1,61 @@
+"""A job that may cost more than a budget has is refused, unless somebody takes it upon himself."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotd.cli.client import Client
+from spotd.model import Desired
+from spotd.money.budget import Budget
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
+
+
+@pytest.mark.req("BUD-03")
+def test_a_launch_beyond_the_budget_is_refused_and_an_override_is_on_record(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.budgets = [Budget("lab", 15_000_000)]
+    (rig.folder / "job.yaml").write_text(JOB_FILE)
+    words = ["run", str(rig.folder / "job.yaml"), "-d"]
+    assert spotctl(rig, *words) == 4
+    error = capsys.readouterr().err
+    assert "the budget lab has $15.00 this month" in error
+    assert "this one may cost $19.93" in error
+    assert rig.store.jobs() == []
+    assert spotctl(rig, *words, "--override-budget") == 0
+    (job,) = rig.store.jobs()
+    (event,) = rig.store.events_of(job.id, ["budget_override"])
+    assert f"lets {job.name} go beyond a budget" in event.event.text
+    refused, done = (row for row in rig.store.audit(0) if "the budget lab" in row.text)
+    assert [refused.outcome.value, done.outcome.value] == ["refused", "done"]
+    assert done.user in event.event.text
+
+
+def test_a_budget_with_room_refuses_nobody(rig: Rig, spotctl: Spotctl) -> None:
+    rig.budgets = [Budget("lab", 10**12), Budget("bob", 1, user="somebody else")]
+    (rig.folder / "job.yaml").write_text(JOB_FILE)
+    assert spotctl(rig, "run", str(rig.folder / "job.yaml"), "-d") == 0
+
+
+def test_a_paused_job_is_not_resumed_beyond_it(rig: Rig, spotctl: Spotctl) -> None:
+    job_id = rig.submit(ago_s=2000)
+    rig.launch(job_id, SPOT, ago_s=1800)
+    rig.store.set_desired(job_id, Desired.PAUSE, "spotd", rig.ago(10))
+    rig.budgets = [Budget("lab", 1)]
+    assert spotctl(rig, "resume", "gpt") == 4
+    assert spotctl(rig, "resume", "gpt", "--override-budget") == 0
+    assert rig.store.events_of(job_id, ["budget_override"])
+
+
+def test_how_budgets_stand(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
+    client = Client(rig.socket)
+    assert spotctl(rig, "cost", "budget") == 0
+    assert "no budget is configured" in capsys.readouterr().err
+    rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1)
+    rig.budgets = [Budget("lab", 10**10, user="ada")]
+    (one,) = client.get("/v1/budgets")["items"]
+    assert one["usd_per_hour"] == 19.93
+    assert one["forecast_low_usd"] <= one["forecast_usd"] <= one["forecast_high_usd"]
+    assert spotctl(rig, "cost", "budget") == 0
+    assert "lab     ada  $10,000" in capsys.readouterr().out

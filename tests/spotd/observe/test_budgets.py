@@ -1,0 +1,90 @@
+"""The duty of budgets: who is told once, who is paused, and who is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from spotd.model import Desired, Event
+from spotd.money.budget import Budget
+from spotd.observe.budgets import Budgets
+from spotd.store.spending import OVERRIDE, override_key
+from tests.spotd.serve.rig import SPOT, Rig
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+def look(rig: Rig, *budgets: Budget) -> None:
+    Budgets(lambda: budgets, rig.clock).keep(rig.store)
+
+
+def desired(rig: Rig, name: str) -> Desired:
+    job = rig.store.find_job(name)
+    assert job is not None
+    return job.desired
+
+
+def month_of_ten(rig: Rig, user: str = "") -> Budget:
+    """A machine of ada's that costs $19.93 an hour has run for half of one; $10 is the budget.
+    (In the first half hour of a month there is less on the bill.)"""
+    rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1800)
+    spent = rig.store.load_view(rig.store.jobs()[0].id, rig.clock.now_us())
+    assert spent is not None
+    return Budget("lab", max(1, min(9_000_000, spent.spent_microusd // 2)), user)
+
+
+@pytest.fixture
+def mid_month(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """At the 15th, whatever day it is."""
+    at_us = 1_794_700_800_000_000
+    monkeypatch.setattr(rig.clock, "now_us", lambda: at_us)
+    return rig
+
+
+@pytest.mark.req("BUD-02", "BUD-05")
+def test_at_the_limit_the_job_is_told_to_save_and_stop(mid_month: Rig) -> None:
+    rig = mid_month
+    budget = replace(month_of_ten(rig, "ada"), routes={100: "finance"})
+    look(rig, budget)
+    assert desired(rig, "gpt") is Desired.PAUSE
+    rows = rig.store.due_alerts(rig.clock.now_us(), 99)
+    assert sorted((row.event.kind, row.route) for row in rows) == [
+        ("budget", "default"),
+        ("budget", "default"),
+        ("budget", "finance"),
+        ("budget_stop", "default"),
+    ]
+    (stop,) = (row for row in rows if row.event.kind == "budget_stop")
+    assert "gpt is paused: the budget lab" in stop.event.text
+    look(rig, budget)
+    assert len(rig.store.due_alerts(rig.clock.now_us(), 99)) == 4, "each is told once a month"
+
+
+def test_others_and_those_who_may_go_on(mid_month: Rig) -> None:
+    rig = mid_month
+    budget = month_of_ten(rig)
+    look(rig, replace(budget, user="bob"))
+    assert desired(rig, "gpt") is Desired.RUN, "another's budget"
+    job_id = rig.store.jobs()[0].id
+    rig.store.add_event(
+        job_id, Event(OVERRIDE, "ada", key=override_key(job_id)), rig.clock.now_us()
+    )
+    look(rig, budget)
+    assert desired(rig, "gpt") is Desired.RUN, "somebody took it upon himself"
+    look(rig)
+    assert rig.store.event_keys("budget", 0), "which nothing takes back"
+
+
+def test_below_the_limit_nobody_is_stopped(mid_month: Rig) -> None:
+    rig = mid_month
+    budget = month_of_ten(rig)
+    look(rig, replace(budget, microusd=10**12))
+    assert desired(rig, "gpt") is Desired.RUN
+    assert rig.store.event_keys("budget", 0) == set()
