@@ -8,11 +8,11 @@ from typing import Any
 from spotd.model import Event, Severity
 from spotd.money.billing import EXPORTS, Entry
 from spotd.money.reconcile import Booked, Outcome, outcome_data, reconcile
-from spotd.serve.call import Call, bad_input
+from spotd.serve.call import Call, bad_input, storable
 from spotd.serve.views import iso, usd
 from spotd.store.stretches import stretch_of
 
-MOST_US = 1 << 60
+MOST_US = 253_402_300_799_000_000  # the end of the year 9999; and micro-USD
 _FIELDS = (str, str, bool, int, int, int)  # of an Entry, in order
 _FIX = "use a spotctl of the daemon's version"
 NAMED = 3
@@ -56,8 +56,9 @@ def _is_entry(row: object) -> bool:
         return False
     if not all(type(value) is kind for value, kind in zip(row, _FIELDS, strict=True)):
         return False
-    cost, start_us, end_us = row[3:]
-    return bool(abs(cost) < MOST_US and 0 <= start_us <= end_us < MOST_US)
+    (key, what), (cost, start_us, end_us) = row[:2], row[3:]
+    sound = abs(cost) < MOST_US and 0 <= start_us <= end_us < MOST_US
+    return bool(sound and storable(key + what))
 
 
 def _booked(call: Call, cloud: str) -> list[Booked]:

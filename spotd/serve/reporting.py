@@ -12,8 +12,6 @@ from spotd.serve.accounts import Box, Window, account_of, box_of
 from spotd.serve.call import Call
 from spotd.serve.views import iso
 
-MOST_US = 1 << 62
-
 
 def report(call: Call) -> dict[str, Any]:
     """What all jobs cost that had machines between `since_us` and `until_us`, and in all."""
@@ -58,7 +56,7 @@ def focus(call: Call) -> dict[str, Any]:
 
 def window_of(call: Call) -> Window:
     """Of the query's `since_us` and `until_us`, the present where none is said."""
-    since_us = call.number("since_us", 0, 0, MOST_US)
+    since_us = call.number("since_us", 0, 0, call.now_us)
     return Window(since_us, max(since_us, call.number("until_us", call.now_us, 0, call.now_us)))
 
 

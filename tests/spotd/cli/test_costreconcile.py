@@ -104,6 +104,8 @@ def test_another_clouds_bill_is_not_held_against_these_machines(
         ({"cloud": "aws"}, "entries must be a list"),
         ({"cloud": "aws", "entries": [["i", "p", True, 1.5, 0, 0]]}, "entries must be a list"),
         ({"cloud": "aws", "entries": [["i", "p", True, 1, 5, 2]]}, "entries must be a list"),
+        ({"cloud": "aws", "entries": [["i", "p", True, 1, 5, 1 << 60]]}, "entries must be a list"),
+        ({"cloud": "aws", "entries": [["i\ud800", "p", True, 1, 1, 2]]}, "entries must be a list"),
     ],
 )
 def test_a_request_that_is_wrong(client: Client, body: dict[str, object], told: str) -> None:

@@ -156,3 +156,9 @@ def test_an_export_that_cannot_be_written(
     assert spotctl(rig, "cost", "export", "--focus", str(tmp_path)) == 2
     assert spotctl(rig, "cost", "export", "--focus", str(tmp_path / "none" / "x.csv")) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_time_to_come_is_now(client: Client) -> None:
+    data = client.get("/v1/costs/focus", since_us=1 << 62)
+    assert data["items"] == []
+    assert data["since"] == data["until"] == data["now"]
