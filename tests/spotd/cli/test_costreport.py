@@ -14,7 +14,7 @@ from spotd.cli.costreport import when_us
 from spotd.errors import UserError
 from spotd.model import LeaveReason
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import OFFERS, SPOT, Rig, story
+from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig, story
 
 CASE = Path(__file__).parents[1] / "money" / "case_study.toml"
 
@@ -162,3 +162,15 @@ def test_a_time_to_come_is_now(client: Client) -> None:
     data = client.get("/v1/costs/focus", since_us=1 << 62)
     assert data["items"] == []
     assert data["since"] == data["until"] == data["now"]
+
+
+def test_what_is_no_longer_kept_costs_no_more(rig: Rig, client: Client) -> None:
+    """3 GiB for 3,000 s, until 5 GiB took their place for 1,000 s."""
+    rig.checkpoint_store = "s3://runs/team"
+    text = JOB_FILE.replace("every_steps: 100", "every_steps: 100, keep: 1")
+    node = rig.launch(rig.submit(text=text, ago_s=6000), SPOT, ago_s=5900)
+    rig.train(node, ago_s=5000, until_s=4000, first=0, last=10)
+    rig.say(node, 1000, "checkpoint", step=20, manifest="m20", bytes=5 << 30)
+    data = client.get("/v1/jobs/gpt/cost/report")
+    item = next(item for item in data["items"] if item["kind"] == "storage")
+    assert item["quantity"] == pytest.approx((3 * 3000 + 5 * 1000) / (730 * 3600), abs=1e-6)

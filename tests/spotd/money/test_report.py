@@ -144,7 +144,9 @@ def test_reconciled_stretches_cost_what_was_invoiced() -> None:
 
 def test_several_jobs_are_the_sum_of_each() -> None:
     told = account(machine(stretch(0, 2)), steps=(steps(1, (1, 10), (1, 2), 1.0),))
-    silent = account(machine(stretch(0, 1, 1)), extras=(STORED,), unknown=("this",))
+    silent = account(
+        machine(stretch(0, 1, 1), claimed_at_us=1), extras=(STORED,), unknown=("this",)
+    )
     unlisted = stretch(0, 2, list_rate_microusd_per_h=0, best_rate_microusd_per_h=0)
     each = [report_of(one) for one in (told, silent, account(machine(unlisted)))]
     whole = together(each)
@@ -154,5 +156,7 @@ def test_several_jobs_are_the_sum_of_each() -> None:
     same, mixed, *_ = whole.instead
     assert (same.basis, same.priced_microusd, same.spent_microusd) == (SAME, 15_000_000, 4_000_001)
     assert (mixed.basis, mixed.hours.hours) == (MIXED, 3.0)
+    assert each[0].microusd_per_useful_gpu_h == 500_000
+    assert whole.microusd_per_useful_gpu_h is None, "some of it may have been useful, too"
     assert together([]).total_microusd == 0
     assert together([each[1]]).instead[0].basis == SAME

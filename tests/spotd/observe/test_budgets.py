@@ -12,6 +12,7 @@ from spotd.money.budget import Budget
 from spotd.observe.budgets import Budgets
 from spotd.store.spending import OVERRIDE, override_key
 from tests.spotd.serve.rig import SPOT, Rig
+from tests.spotd.store.build import submission
 
 
 @pytest.fixture
@@ -52,8 +53,10 @@ def mid_month(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
 def test_at_the_limit_the_job_is_told_to_save_and_stop(mid_month: Rig) -> None:
     rig = mid_month
     budget = replace(month_of_ten(rig, "ada"), routes={100: "finance"})
+    rig.store.submit(replace(submission("j2", name="bobs"), user="bob"), rig.ago(60))
     look(rig, budget)
     assert desired(rig, "gpt") is Desired.PAUSE
+    assert desired(rig, "bobs") is Desired.RUN
     rows = rig.store.due_alerts(rig.clock.now_us(), 99)
     assert sorted((row.event.kind, row.route) for row in rows) == [
         ("budget", "default"),
