@@ -129,6 +129,8 @@ def _lines(export: Export, rows: Iterable[Mapping[str, str | None]]) -> Iterator
         start_us = _time(_first(row, names, export.start), number)
         ends = _first(row, names, export.end)
         end_us = _time(ends, number) if ends else start_us + int(timedelta(days=1) / _US)
+        if end_us < start_us:
+            raise BillingError(f"row {number}: it ends before it begins")
         micro = int((cost * 1_000_000).to_integral_value())
         yield Entry(key_of(machine), what[:200], export.is_gpu(what), micro, start_us, end_us)
 
@@ -167,6 +169,8 @@ def _time(text: str, number: int) -> int:
             at = datetime(year, month, day, tzinfo=UTC)
         else:
             at = datetime.fromisoformat(plain)
+        if not 2000 <= at.year < 2200:
+            raise ValueError
     except ValueError:
         raise BillingError(f"row {number}: {text[:40]!r} is no time") from None
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _US

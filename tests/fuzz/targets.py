@@ -48,7 +48,7 @@ from spotd.spec import CheckpointDefaults, SpecError, load
 from spotd.store import codec
 from spotd.store.base import JournalBatch
 from spotd.store.sql import SqlStore
-from tests.fuzz import BREAK, box, foreign, node
+from tests.fuzz import BREAK, box, foreign, money, node
 from tests.rigs.memory import MEMORY
 from tests.spotd.decide import build
 from tests.spotd.serve.rig import Rig, story
@@ -328,4 +328,6 @@ TARGETS: dict[str, Target] = {
     "reaper": node.read_reaper,
     "scenario": node.read_scenario,
     "worker": node.hear_worker,
+    "bill": money.read_any_bill,
+    "items": money.read_items,
 }

@@ -99,6 +99,8 @@ def test_ids_of_the_ledger_and_of_bills_meet() -> None:
         ("9.965", "1e99", "row 3: '1e99' is no amount"),
         ("9.965,USD", "9.965,EUR", "row 3: currency 'EUR'"),
         ("2026-11-01T01:00:00Z,i-0abc", "soon,i-0abc", "row 2: 'soon' is no time"),
+        ("2026-11-01T01:00:00Z,i-0abc", "9026-11-01,i-0abc", "row 2: '9026-11-01' is no time"),
+        ("2026-11-01T01:00:00Z,i-0abc", "2026-10-01,i-0abc", "row 2: it ends before it begins"),
     ],
 )
 def test_a_file_that_is_not_understood(old: str, new: str, told: str) -> None:
