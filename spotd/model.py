@@ -129,6 +129,7 @@ class JobSpec:
     cache_bytes: int = field(default=0, metadata=SPARSE)  # that are kept of each, at most
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
+    project: str = field(default="", metadata=SPARSE)  # that budgets know it by
 
 
 @dataclass(frozen=True)

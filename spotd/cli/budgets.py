@@ -47,7 +47,7 @@ def _row(one: dict[str, Any]) -> list[str]:
     low, high = money(one["forecast_low_usd"]), money(one["forecast_high_usd"])
     return [
         one["name"],
-        one["user"] or "all",
+        ", ".join(part for part in (one["user"], one["project"]) if part) or "all",
         money(one["budget_usd"]),
         money(one["spent_usd"]),
         percent(one["spent_usd"] / one["budget_usd"]),

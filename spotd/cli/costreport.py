@@ -28,6 +28,8 @@ _JOBS = (
     *(Column(title, right=True) for title in ("COMPUTE", "STORAGE", "EGRESS", "CONTROL", "TOTAL")),
     *(Column(title, right=True) for title in ("$/USEFUL GPU-H", "SAVED", "PRICE OFF")),
 )
+_USERS = (Column("USER"), Column("COST", right=True))
+_PROJECTS = (Column("PROJECT"), Column("COST", right=True))
 _USES = (
     Column("HOURS OF"),
     *(Column(title, right=True) for title in ("MACHINES", "GPUS", "COST", "SHARE")),
@@ -103,6 +105,8 @@ def print_report(data: dict[str, Any]) -> None:
     print_pairs(_head(data))
     for columns, rows in (
         (_JOBS, [_job_row(one) for one in data.get("jobs", ())]),
+        (_USERS, _sum_rows(data, "user")),
+        (_PROJECTS, _sum_rows(data, "project")),
         (_ITEMS, [_item_row(one) for one in data.get("items", ())]),
         (_USES, [_use_row(one, data) for one in data["hours"]]),
         (_INSTEAD, [_instead_row(one) for one in data["on_demand"]]),
@@ -181,6 +185,12 @@ def _job_row(one: dict[str, Any]) -> list[str]:
         percent(one["saving"]),
         percent(one["discount"]),
     ]
+
+
+def _sum_rows(data: dict[str, Any], by: str) -> list[list[str]]:
+    """Nothing where there is one alone: that is the total."""
+    rows = data.get(f"{by}s", ())
+    return [[one[by] or "-", _cents(one["total_usd"])] for one in rows] if len(rows) > 1 else []
 
 
 def _use_row(one: dict[str, Any], data: dict[str, Any]) -> list[str]:

@@ -71,7 +71,10 @@ class Config:
     def budgets(self) -> list[Budget]:
         """In the order of the file."""
         return [
-            Budget(name, one.usd_per_month, one.user, {int(p): r for p, r in one.routes.items()})
+            Budget(
+                *(name, one.usd_per_month, one.user, one.project),
+                routes={int(percent): route for percent, route in one.routes.items()},
+            )
             for name, one in self.file.budgets.items()
         ]
 

@@ -165,6 +165,7 @@ class BudgetSection(Section):
 
     usd_per_month: Usd = Field(description="Micro-USD once read")
     user: str = Field(default="", description="Whose jobs; empty: everybody's")
+    project: str = Field(default="", description="Of jobs with this spotd.project; empty: of all")
     routes: dict[Literal["50", "80", "100"], str] = Field(
         default={}, description="Alert routes by threshold, in percent; else default"
     )

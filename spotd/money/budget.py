@@ -17,16 +17,26 @@ HISTORY_DAYS = 7  # of which the spread of the forecast is
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent in a month on the machines of all jobs, or of one user's. `routes` are
+    """What may be spent in a month on the machines of all jobs, or of a user's or
+    a project's. `routes` are
     alert routes by threshold; "default" has the rest."""
 
     name: str
     microusd: int
     user: str = ""  # "": everybody's
+    project: str = ""  # "": of any, or of none
     routes: Mapping[int, str] = field(default_factory=dict)
 
-    def covers(self, user: str) -> bool:
-        return self.user in ("", user)
+    def covers(self, user: str, project: str = "") -> bool:
+        """Whether it is for that user's jobs of that project."""
+        return self.user in ("", user) and self.project in ("", project)
+
+    @property
+    def whose(self) -> str:
+        """ " of ada, project llm": "" where it is for all."""
+        parts = [self.user, f"project {self.project}" if self.project else ""]
+        said = ", ".join(part for part in parts if part)
+        return f" of {said}" if said else ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,7 @@ class Spending:
     job_id: str
     user: str
     stretch: Stretch
+    project: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ def standing(
 ) -> Standing:
     """`month` is the one that `now_us` is in."""
     since_us, until_us = month
-    mine = [row.stretch for row in rows if budget.covers(row.user)]
+    mine = [row.stretch for row in rows if budget.covers(row.user, row.project)]
     spent = sum(one.spent(since_us, min(until_us, now_us)) for one in mine)
     rate = sum(one.rate_microusd_per_h for one in mine if one.running)
     days = [
@@ -106,7 +117,7 @@ def crossings(
     spent = found.percent(found.spent_microusd)
     ends = found.percent(found.forecast.middle)
     period = when(found.since_us)[:7]
-    whose = f" of {budget.user}" if budget.user else ""
+    whose = budget.whose
     have = f"${found.spent_microusd / 1e6:,.2f} of ${budget.microusd / 1e6:,.2f}"
     rate = f"${found.microusd_per_h / 1e6:,.2f}/h now"
     for percent in THRESHOLDS:
@@ -139,6 +150,7 @@ class Plan:
     microusd_per_h: int
     max_cost_left_microusd: int = 0
     hours_left: float = 0.0
+    project: str = ""
 
     def projected(self) -> int:
         """Micro-USD: the smaller of both bounds; without any, its next hour."""
@@ -154,9 +166,9 @@ def refusal(found: Standing, running: Sequence[Plan], new: Plan) -> str:
     """Why a job may not begin: committed (what is spent, and what unfinished jobs may cost yet) and
     projected (what it may cost itself) are more than the budget. "" where it may."""
     budget = found.budget
-    if not budget.covers(new.user):
+    if not budget.covers(new.user, new.project):
         return ""
-    open_ = sum(plan.projected() for plan in running if budget.covers(plan.user))
+    open_ = sum(plan.projected() for plan in running if budget.covers(plan.user, plan.project))
     committed, more = found.spent_microusd + open_, new.projected()
     if committed + more <= budget.microusd:
         return ""

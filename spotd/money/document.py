@@ -27,6 +27,7 @@ def report_data(report: Report, claim: Claim | None = None) -> Data:
         "job_id": report.job_id,
         "job": report.name,
         "user": report.user,
+        "project": report.project,
         "total_usd": usd(report.total_microusd),
         **{f"{kind.value}_usd": usd(report.kind_microusd(kind)) for kind in Kind},
         "provisional": report.provisional,

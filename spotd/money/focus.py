@@ -129,8 +129,8 @@ def _blank(account: Account, kind: Kind, from_us: int, to_us: int) -> Row:
         "ServiceSubcategory": sub,
     }
     tags = {"spotd:job": account.name, "spotd:job_id": account.job_id}
-    if account.user:
-        tags["user"] = account.user
+    tags |= {"user": account.user} if account.user else {}
+    tags |= {"project": account.project} if account.project else {}
     row["Tags"] = json.dumps(tags)
     return row
 

@@ -62,6 +62,7 @@ class Account:
     extras: tuple[Item, ...] = ()
     unknown: tuple[str, ...] = ()
     spans: tuple[tuple[Span, ...], ...] = ()
+    project: str = ""
 
 
 @dataclass
@@ -71,6 +72,7 @@ class Report:
     job_id: str = ""
     name: str = ""
     user: str = ""
+    project: str = ""
     uses: dict[Use, NodeHours] = field(default_factory=dict)
     gpu_uses: dict[Use, GpuHours] = field(default_factory=dict)
     costs: dict[Use, int] = field(default_factory=dict)
@@ -123,7 +125,7 @@ class Report:
 
 def report_of(account: Account, since_us: int = 0, until_us: int = END_US) -> Report:
     """What the job cost in that time. Reports of times that follow one another add up."""
-    made = Report(account.job_id, account.name, account.user)
+    made = Report(account.job_id, account.name, account.user, account.project)
     made.unknown += account.unknown
     compute = listed = best = 0
     paid_uses: dict[Use, int] = {}

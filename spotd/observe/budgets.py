@@ -47,7 +47,9 @@ def _stop(store: Store, found: Standing, now_us: int) -> None:
     overridden = store.event_keys(OVERRIDE, found.since_us)
     owners = store.job_owners()
     for job in store.jobs(finished=False):
-        if job.desired is not Desired.RUN or not found.budget.covers(owners.get(job.id, "")):
+        if job.desired is not Desired.RUN or not found.budget.covers(
+            owners.get(job.id, ""), job.spec.project
+        ):
             continue
         if override_key(job.id) in overridden:
             continue

@@ -94,6 +94,7 @@ def account_of(
         saves=tuple(_save(row) for row in rows),
         extras=tuple(extras),
         unknown=tuple(unknown),
+        project=job.spec.project,
     )
 
 

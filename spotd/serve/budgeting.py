@@ -27,6 +27,7 @@ def _data(found: Standing) -> dict[str, Any]:
     return {
         "name": found.budget.name,
         "user": found.budget.user,
+        "project": found.budget.project,
         "since": iso(found.since_us),
         "until": iso(found.until_us),
         "budget_usd": usd(found.budget.microusd),
@@ -43,7 +44,7 @@ def _data(found: Standing) -> dict[str, Any]:
 def check_budgets(call: Call, user: str, spec: JobSpec, resumed: Job | None = None) -> str:
     """Refuse a job that is to begin, or `resumed` one, where it may cost more than a budget has.
     With `override_budget` in the body it may: the text of what was overridden, "" for nothing."""
-    budgets = [one for one in call.backing.budgets() if one.covers(user)]
+    budgets = [one for one in call.backing.budgets() if one.covers(user, spec.project)]
     if not budgets:
         return ""
     store, now_us = call.backing.store, call.now_us
@@ -82,7 +83,8 @@ def _new_plan(call: Call, user: str, spec: JobSpec, now_us: int) -> Plan:
     """At the price of the machine that it would get now."""
     ranked = [row for row in rank(spec, call.backing.market(now_us), now_us) if not row.excluded]
     rate = ranked[0].offer.price_microusd_per_h * spec.num_nodes if ranked else 0
-    return Plan(user, rate, spec.max_cost_microusd, _hours_left(spec, now_us, now_us))
+    hours = _hours_left(spec, now_us, now_us)
+    return Plan(user, rate, spec.max_cost_microusd, hours, spec.project)
 
 
 def _plan_of(call: Call, job: Job, user: str, rows: list[Spending]) -> Plan:
@@ -97,7 +99,8 @@ def _plan_of(call: Call, job: Job, user: str, rows: list[Spending]) -> Plan:
     if spec.max_cost_microusd:
         spent = sum(one.spent(0, now_us) for one in mine)
         left = max(1, spec.max_cost_microusd - spent)
-    return Plan(user, rate, left, _hours_left(spec, job.created_at_us, now_us))
+    hours = _hours_left(spec, job.created_at_us, now_us)
+    return Plan(user, rate, left, hours, spec.project)
 
 
 def _hours_left(spec: JobSpec, since_us: int, now_us: int) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from spotd.model import Job
-from spotd.money.document import report_data
+from spotd.money.document import report_data, usd
 from spotd.money.focus import COLUMNS, Row, metadata, months, rows_of
 from spotd.money.report import Report, report_of, together
 from spotd.serve.accounts import Box, Window, account_of, box_of
@@ -22,7 +23,8 @@ def report(call: Call) -> dict[str, Any]:
     whole = report_data(together(found))
     del whole["items"]
     rows = [_row(one) for one in found]
-    return {"kind": "CostReport", **_times(window, call.now_us), **whole, "jobs": rows}
+    sums = {f"{by}s": _by(found, by) for by in ("user", "project")}
+    return {"kind": "CostReport", **_times(window, call.now_us), **whole, **sums, "jobs": rows}
 
 
 def job_report(call: Call) -> dict[str, Any]:
@@ -69,6 +71,16 @@ def _report(call: Call, job: Job, box: Box, window: Window) -> Report:
     market = call.backing.market(call.now_us)
     account = account_of(call.backing.store, job, market, box, window, call.now_us)
     return report_of(account, window.since_us, window.until_us)
+
+
+def _by(reports: Sequence[Report], by: str) -> list[dict[str, Any]]:
+    """What each user, or each project, cost in all, the dearest first."""
+    sums: dict[str, int] = {}
+    for one in reports:
+        name = getattr(one, by)
+        sums[name] = sums.get(name, 0) + one.total_microusd
+    order = sorted(sums, key=lambda name: (-sums[name], name))
+    return [{by: name, "total_usd": usd(sums[name])} for name in order]
 
 
 def _row(one: Report) -> dict[str, Any]:

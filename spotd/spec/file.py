@@ -272,6 +272,9 @@ def _parse_cache(value: Any) -> Any:
     return {"paths": paths} if isinstance(paths, list) else value
 
 
+_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+
+
 class Budget(Block):
     """What the job may cost."""
 
@@ -327,6 +330,7 @@ class SpotdBlock(Block):
     progress_every: Duration | None = None
     health: Health = Health()
     alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")
+    project: str | None = Field(default=None, pattern=_NAME, description="As budgets know it")
 
 
 def _parse_scalar(value: Any) -> Any:
@@ -352,11 +356,7 @@ def _is_names(value: Any) -> bool:
 class JobFile(Block):
     """The whole file."""
 
-    name: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
-        description="1 to 63",
-    )
+    name: str | None = Field(default=None, pattern=_NAME, description="1 to 63")
     num_nodes: int = Field(default=1, ge=1, le=1024)
     resources: AllResources = AllResources()
     workdir: Annotated[str, BeforeValidator(parse_workdir)] | None = Field(

@@ -207,6 +207,7 @@ def _spec(
         deadline_us=_deadline_us(block, now_us, found),
         recover_on_exit_codes=(place.exit_codes or ()) if codes is None else tuple(codes),
         candidates=block.candidates,
+        project=block.project or "",
         fast_network=file.num_nodes > 1 and not block.slow_network,
         health=health,
         checkpoint=_checkpoint(block.checkpoint, defaults, found),

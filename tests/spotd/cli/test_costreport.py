@@ -174,3 +174,24 @@ def test_what_is_no_longer_kept_costs_no_more(rig: Rig, client: Client) -> None:
     data = client.get("/v1/jobs/gpt/cost/report")
     item = next(item for item in data["items"] if item["kind"] == "storage")
     assert item["quantity"] == pytest.approx((3 * 3000 + 5 * 1000) / (730 * 3600), abs=1e-6)
+
+
+@pytest.mark.req("CST-12")
+def test_sums_by_project(
+    rig: Rig, client: Client, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = JOB_FILE.replace("spotd:\n", "spotd:\n  project: llm\n")
+    for name, file, until in (("a", text, 1800), ("b", JOB_FILE, 2700), ("c", text, 2700)):
+        node = rig.launch(rig.submit(name, ago_s=4000, text=file), SPOT, ago_s=3600)
+        rig.leave(node, until, LeaveReason.FAILED, "crash")
+    data = client.get("/v1/costs/report")
+    sums = {one["project"]: one["total_usd"] for one in data["projects"]}
+    assert list(sums) == ["llm", ""]
+    assert sums["llm"] == pytest.approx(3 * sums[""])
+    assert sum(sums.values()) == pytest.approx(data["total_usd"])
+    assert data["users"] == [{"user": "ada", "total_usd": data["total_usd"]}]
+    assert spotctl(rig, "cost", "report") == 0
+    assert "\nPROJECT  " in capsys.readouterr().out
+    rows = client.get("/v1/costs/focus")
+    tags = [json.loads(row[rows["columns"].index("Tags")]).get("project") for row in rows["items"]]
+    assert sorted(map(str, tags)) == ["None", "llm", "llm"]

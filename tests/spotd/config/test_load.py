@@ -142,11 +142,12 @@ routes = {100 = "finance"}
 [budgets.ada]
 usd_per_month = 1.5
 user = "ada"
+project = "llm"
 """
     )
     assert load(file, text).budgets == [
         Budget("lab", 10_000_000_000, routes={100: "finance"}),
-        Budget("ada", 1_500_000, "ada"),
+        Budget("ada", 1_500_000, "ada", "llm"),
     ]
     said = refused(file, text.replace('100 = "finance"', '80 = "nobody"'))
     assert "budgets.lab.routes.80: there is no route 'nobody'" in str(said)

@@ -111,6 +111,19 @@ def test_what_is_committed_and_projected_must_fit() -> None:
     assert refusal(found, running, Plan("bob", 1, 999_000_000)) == "", "another's budget"
 
 
+def test_a_budget_of_a_project() -> None:
+    llm = Budget("llm", 10**9, project="llm")
+    mine = replace(spending("ada", 0, 1, 10), project="llm")
+    rows = [mine, spending("ada", 0, 1, 5), replace(spending("bob", 0, 1, 1), project="llm")]
+    found = standing(llm, rows, MONTH, NOVEMBER + DAY)
+    assert found.spent_microusd == 264_000_000
+    assert refusal(found, [], Plan("ada", 10**10)) == ""
+    assert refusal(found, [], Plan("ada", 10**10, project="llm"))
+    both = replace(llm, user="ada")
+    assert standing(both, rows, MONTH, NOVEMBER + DAY).spent_microusd == 240_000_000
+    assert (both.whose, llm.whose, LAB.whose) == (" of ada, project llm", " of project llm", "")
+
+
 @pytest.mark.parametrize(
     ("plan", "usd"),
     [
