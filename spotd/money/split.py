@@ -7,6 +7,7 @@ what was billed. What the record does not tell is `UNTOLD`, and is never counted
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -116,12 +117,17 @@ Span = tuple[int, int, Use]  # from, to, what
 def trained(steps: Sequence[Steps], saves: Sequence[Save]) -> dict[int, list[Span]]:
     """When each generation trained, by our clock, in order and without overlap.
 
+    How far a machine's clock is behind ours is told by the report that was heard soonest.
     A step that a newer run made again is replayed, whoever made it first. Time between two reports
     that was not spent in steps is a checkpoint as far as saves of these steps can have taken it,
     and idle beyond that.
     """
-    runs = _runs(steps)
+    runs, stood = _runs(steps), _Stood(saves)
     found: dict[int, list[Span]] = {}
+    behind: dict[int, int] = {}
+    for row in steps:
+        late_us = row.at_us - row.last_at_us
+        behind[row.generation] = min(late_us, behind.get(row.generation, late_us))
     floors: list[int | None] = [None] * len(runs)
     floor: int | None = None
     for number in range(len(runs) - 1, -1, -1):
@@ -130,7 +136,7 @@ def trained(steps: Sequence[Steps], saves: Sequence[Save]) -> dict[int, list[Spa
         floor = first if floor is None else min(floor, first)
     for rows, kept_before in zip(runs, floors, strict=True):
         generation = rows[0].generation
-        behind_us = _behind_us([row for row in steps if row.generation == generation])
+        behind_us = behind[generation]
         spans = found.setdefault(generation, [])
         end_us: int | None = None
         for row in rows:
@@ -138,11 +144,7 @@ def trained(steps: Sequence[Steps], saves: Sequence[Save]) -> dict[int, list[Spa
             if end_us is None:
                 length_us = max(row.busy_us, row.last_at_us - row.first_at_us)
                 end_us = max(to_us - length_us, spans[-1][1] if spans else 0)
-            stood_us = sum(
-                save.stage_us
-                for save in saves
-                if save.generation == generation and row.first - 1 <= save.step < row.last
-            )
+            stood_us = stood.of(generation, row.first - 1, row.last)
             spans += _report(row, end_us, max(to_us, end_us), stood_us, kept_before)
             end_us = max(to_us, end_us)
     return found
@@ -173,6 +175,23 @@ def _report(
     return spans
 
 
+class _Stood:
+    """For how long training may have stood for saves, by generation and step."""
+
+    def __init__(self, saves: Sequence[Save]) -> None:
+        self._steps: dict[int, list[int]] = {}
+        self._sums: dict[int, list[int]] = {}  # one more: of all before that step
+        for save in sorted(saves, key=lambda save: save.step):
+            self._steps.setdefault(save.generation, []).append(save.step)
+            sums = self._sums.setdefault(save.generation, [0])
+            sums.append(sums[-1] + save.stage_us)
+
+    def of(self, generation: int, first: int, end: int) -> int:
+        """Of saves at the steps from `first` on and before `end`."""
+        steps, sums = self._steps.get(generation, []), self._sums.get(generation, [0])
+        return sums[bisect_left(steps, max(first, end))] - sums[bisect_left(steps, first)]
+
+
 def _runs(steps: Sequence[Steps]) -> list[list[Steps]]:
     """Reports in the order of training, divided where it went back to an earlier step: in a newer
     generation, or in a program that was begun again on its machine."""
@@ -183,11 +202,6 @@ def _runs(steps: Sequence[Steps]) -> list[list[Steps]]:
             found.append([])
         found[-1].append(row)
     return found
-
-
-def _behind_us(steps: Sequence[Steps]) -> int:
-    """By how much a machine's clock is behind ours: told by the report that was heard soonest."""
-    return min(row.at_us - row.last_at_us for row in steps)
 
 
 def timeline(
@@ -243,7 +257,10 @@ def split_stretch(
     whole of that part exactly."""
     start_us, end_us = stretch.within(since_us, until_us)
     times: dict[Use, int] = {}
-    for from_us, to_us, use in spans:
+    for at in range(bisect_right(spans, start_us, key=lambda span: span[1]), len(spans)):
+        from_us, to_us, use = spans[at]
+        if from_us >= end_us:
+            break
         inside_us = min(to_us, end_us) - max(from_us, start_us)
         if inside_us > 0:
             times[use] = times.get(use, 0) + inside_us
