@@ -11,7 +11,13 @@ import spotd
 
 ROOT = Path(spotd.__file__).parent
 ALONE = ("changed.py", "model.py", "phase.py", "plan.py", "states.py", "verdicts.py")
-PURE = sorted([*(ROOT / "decide").glob("*.py"), *(ROOT / name for name in ALONE)])
+PURE = sorted(
+    [
+        *(ROOT / "decide").glob("*.py"),
+        *(ROOT / "sizing").glob("*.py"),
+        *(ROOT / name for name in ALONE),
+    ]
+)
 FORBIDDEN_MODULES = {
     "asyncio", "boto3", "google", "azure", "httpx", "io", "logging", "os", "paramiko", "pathlib",
     "random", "requests", "secrets", "socket", "sqlalchemy", "structlog", "subprocess", "tempfile",
