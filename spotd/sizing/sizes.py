@@ -1,0 +1,160 @@
+"""One task on one kind and number of GPUs: whether it fits, how long it takes, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spotd.sizing import cards
+from spotd.sizing.advice import Advice, advise, cause, hours_of
+from spotd.sizing.cards import Card
+from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, Memory, estimate, naive_bytes, verdict
+from spotd.sizing.task import Task
+from spotd.sizing.throughput import Pace, pace, prior_of
+
+COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # that are looked through for what fits
+LIMITS = (
+    "dense text decoders alone: mixtures of experts, images, encoders and pipeline parallelism "
+    "are not covered; measured runs lie within 10 % of the memory on average"
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a job did: tokens per second of all its GPUs, over so many steps."""
+
+    tokens_per_s: float
+    steps: int
+    accelerator: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """`hours` and its range are 0.0 where nobody said how long the task is."""
+
+    task: Task
+    card: Card
+    memory: Memory
+    verdict: str
+    pace: Pace
+
+    @property
+    def gpus(self) -> int:
+        return self.task.run.gpus
+
+    @property
+    def hours(self) -> float:
+        return hours_of(self.task, self.pace.tokens_per_s)
+
+    @property
+    def text(self) -> str:
+        """Like "does not fit: 148 GiB/GPU of 79.2"."""
+        gib = self.memory.allocated / GIB
+        return f"{self.verdict}: {gib:.{0 if gib >= 10 else 1}f} GiB/GPU of {self.card.memory_gib}"
+
+
+def size(task: Task, card: Card, gpus: int, measured: Measured | None = None) -> Size:
+    """The task on `gpus` of `card`. What was measured on that kind of GPU takes the place of the
+    prior, by its share of GPUs. Raises ValueError where `gpus` does not divide into its parts."""
+    placed = task.on(gpus)
+    memory = estimate(placed.shape, placed.run)
+    rate = 0.0
+    if measured and measured.tokens_per_s and _known(measured.accelerator) == card:
+        rate = measured.tokens_per_s * gpus / measured.gpus
+    return Size(placed, card, memory, verdict(memory, card.memory_gib), pace(placed, card, rate))
+
+
+def _known(accelerator: str) -> Card | None:
+    try:
+        return cards.find(accelerator)
+    except KeyError:
+        return None
+
+
+def smallest(task: Task, card: Card, word: str = FITS) -> Size | None:
+    """On as few GPUs as it fits on (`word` "tight": or may fit); None: not on any of COUNTS."""
+    for gpus in COUNTS:
+        if gpus % (task.run.tensor * task.run.context):
+            continue
+        found = size(task, card, gpus)
+        if found.verdict in (FITS, word):
+            return found
+    return None
+
+
+def around(task: Task, card: Card) -> list[Size]:
+    """From the most GPUs that are too few to as many as it fits on."""
+    found: list[Size] = []
+    for gpus in COUNTS:
+        if gpus % (task.run.tensor * task.run.context):
+            continue
+        one = size(task, card, gpus)
+        found = [] if one.verdict == DOES_NOT_FIT else found
+        found.append(one)
+        if one.verdict == FITS:
+            break
+    return found
+
+
+def on_offer(
+    task: Task, offer: Mapping[str, Any], num_nodes: int, measured: Measured | None = None
+) -> dict[str, Any] | None:
+    """What `size_data` says of so many machines of an offer (as the API shows it), with what the
+    task costs there; None for an accelerator that nothing is known of, or a number that it cannot
+    be spread over."""
+    card, gpus = _known(offer["accelerator"]), offer["accelerator_count"] * num_nodes
+    if card is None or not gpus:
+        return None
+    try:
+        found = size(task, card, gpus, measured)
+    except ValueError:
+        return None
+    usd_per_h = offer["price_usd_per_h"] * num_nodes
+    return {
+        **size_data(found),
+        "num_nodes": num_nodes,
+        "usd": found.hours * usd_per_h or None,
+        "advice": advice_data(advise(found.task, card, found.pace, usd_per_h)),
+    }
+
+
+def size_data(found: Size) -> dict[str, Any]:
+    """As JSON: bytes in GiB a GPU, tokens a second of all GPUs, hours of the whole task."""
+    memory, speed, prior = found.memory, found.pace, prior_of(found.task, found.card)
+    parts = ("state", "gather", "activations", "logits", "context")
+    range_ = [hours_of(found.task, rate) for rate in (speed.high, speed.low)]
+    return {
+        "accelerator": found.card.name,
+        "gpus": found.gpus,
+        "verdict": found.verdict,
+        "text": found.text,
+        "gib_per_gpu": round(memory.allocated / GIB, 2),
+        "gib_with_context": round(memory.total / GIB, 2),
+        "card_gib": found.card.memory_gib,
+        "parts_gib": {part: round(getattr(memory, part) / GIB, 2) for part in parts},
+        "naive_gib_in_all": round(naive_bytes(found.task.shape) / GIB, 2),
+        "tokens_per_s": round(speed.tokens_per_s, 1),
+        "measured": speed.measured,
+        "prior": {"share": prior.share, "spread": prior.spread, "anchored": prior.anchored},
+        "hours": round(found.hours, 2) or None,
+        "hours_range": [round(hours, 2) for hours in range_] if found.hours else None,
+        "starved": speed.starved,
+        "cause": cause(found.task, found.card, speed),
+    }
+
+
+def advice_data(found: Iterable[Advice]) -> list[dict[str, Any]]:
+    """As JSON."""
+    return [
+        {
+            "kind": one.kind,
+            "text": one.text,
+            "tokens_per_s": round(one.tokens_per_s, 1),
+            "hours": round(one.hours, 2) or None,
+            "usd": round(one.usd, 2) or None,
+            "saves_usd": round(one.saves_usd, 2) or None,
+        }
+        for one in found
+    ]

@@ -1,0 +1,65 @@
+"""A task on GPUs and on offers: verdict, hours, dollars."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotd.sizing import cards
+from spotd.sizing.sizes import Measured, around, on_offer, size, size_data, smallest
+from spotd.sizing.task import task_of
+
+LORA = task_of({"name": "llama-3-70b", "method": "lora", "sequence": 4096, "tokens": 1.4e9})
+FULL = task_of({"name": "qwen2-72b", "sequence": 4096})
+OFFER = {"accelerator": "H100", "accelerator_count": 8, "price_usd_per_h": 20.0}
+
+
+def test_it_is_said_as_a_person_would() -> None:
+    assert size(FULL, cards.find("H100"), 8).text == "does not fit: 150 GiB/GPU of 79.2"
+    assert size(LORA, cards.find("H100"), 8).text.startswith("fits: ")
+
+
+def test_the_smallest_number_that_fits() -> None:
+    found = smallest(FULL, cards.find("H100"))
+    assert found is not None
+    assert found.gpus == 24
+    assert smallest(FULL, cards.find("A10G"), "tight") is not None
+    assert smallest(task_of({"name": "llama-3.1-405b"}), cards.find("T4")) is None
+
+
+def test_around_it_is_what_is_too_small_or_tight() -> None:
+    sizes = around(task_of({"name": "qwen2-72b", "precision": "bf16"}), cards.find("H100"))
+    assert [one.gpus for one in sizes] == [4, 8, 16]
+    assert [one.verdict for one in sizes] == ["does not fit", "tight", "fits"]
+
+
+def test_dollars_are_hours_times_price_times_machines() -> None:
+    one, two = (on_offer(LORA, OFFER, nodes) for nodes in (1, 2))
+    assert one is not None
+    assert two is not None
+    assert one["usd"] == pytest.approx(one["hours"] * 20.0, rel=0.001)
+    assert two["hours"] == pytest.approx(one["hours"] / 2, rel=0.01)
+    assert two["usd"] == pytest.approx(one["usd"], rel=0.01)
+    assert one["hours_range"][0] < one["hours"] < one["hours_range"][1]
+
+
+@pytest.mark.parametrize("change", [{"accelerator": "TPU"}, {"accelerator_count": 0}])
+def test_nothing_is_said_of_what_is_not_known(change: dict[str, object]) -> None:
+    assert on_offer(LORA, {**OFFER, **change}, 1) is None
+
+
+def test_a_number_of_gpus_that_it_cannot_be_spread_over_is_none() -> None:
+    task = task_of({"name": "llama-3-70b", "tensor": 16})
+    assert on_offer(task, OFFER, 1) is None
+    assert on_offer(task, OFFER, 2) is not None
+
+
+def test_a_measurement_is_of_its_kind_of_gpu_alone() -> None:
+    measured = Measured(8000.0, 60, "H100", 8)
+    assert size(LORA, cards.find("H100"), 16, measured).pace.tokens_per_s == pytest.approx(16000)
+    assert not size(LORA, cards.find("H200"), 8, measured).pace.measured
+
+
+def test_a_guess_is_called_one() -> None:
+    """No published run on that card stands behind its prior."""
+    assert not size_data(size(LORA, cards.find("L40S"), 8))["prior"]["anchored"]
+    assert size_data(size(LORA, cards.find("H100"), 8))["prior"]["anchored"]
