@@ -38,6 +38,7 @@ from spotd.serve import (
     policy,
     record,
     restraints,
+    sizing,
     users,
 )
 from spotd.serve.authority import Authority
@@ -100,6 +101,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/jobs/{job}", jobs.show_job),
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
     ("GET", "/v1/jobs/{job}/why", explain.why),
+    ("GET", "/v1/jobs/{job}/sizing", sizing.job_sizing),
     ("GET", "/v1/jobs/{job}/cost", costs.job_cost),
     ("GET", "/v1/jobs/{job}/checkpoints", checkpoints.list_checkpoints),
     ("POST", "/v1/jobs/{job}/checkpoints/verify", checkpoints.verify_checkpoint),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from spotd.sizing.task import Task, TaskError, task_of
 from spotd.spec.block import Block
+from spotd.spec.document import SpecError, parse
 from spotd.spec.findings import Findings
+from spotd.validation import key_text, validate_partly
 
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -83,6 +86,25 @@ class ModelBlock(Block):
     example_tokens: Tokens | None = Field(
         default=None, description="Mean tokens of an example, where they are not packed"
     )
+
+
+def model_words(text: str) -> dict[str, Any]:
+    """What `spotd.model` of a job file says; empty where it has none. Raises SpecError."""
+    document = parse(text)
+    block = document.data.get("spotd")
+    given = block.get("model") if isinstance(block, dict) else None
+    if given is None:
+        return {}
+    model, problems = validate_partly(ModelBlock, dict(given) if isinstance(given, dict) else {})
+    found = Findings()
+    found.problems += [
+        (("spotd", "model", *path), replace(one, where=key_text(("spotd", "model", *path))))
+        for path, one in problems
+    ]
+    check_model(model, found)
+    if found.problems:
+        raise SpecError(*found.located(document))
+    return model.model_dump(exclude_unset=True)
 
 
 def task(block: ModelBlock) -> Task:
