@@ -64,7 +64,7 @@ def _packed(task: Task, card: Card) -> tuple[str, str, str, float] | None:
     """Examples packed to PACKED_TOKENS: kind, what, what to mind of it, tokens per second."""
     if not task.example_tokens or task.example_tokens >= PACKED_TOKENS:
         return None
-    run = replace(task.run, sequence=PACKED_TOKENS, micro_batch=1)
+    run = replace(task.run, sequence=PACKED_TOKENS, micro_batch=1, ragged=False)
     packed = replace(task, run=run, example_tokens=0.0)
     memory = estimate(task.shape, run)
     said = verdict(memory, card.memory_gib)

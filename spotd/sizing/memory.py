@@ -90,15 +90,17 @@ def estimate(shape: Shape, run: Run) -> Memory:
     if run.tensor > 1:  # two inputs gathered and an output before it is scattered, all whole
         working += 3 * _width(run) * shape.hidden * run.tokens
     logits = run.tokens * shape.vocab * _LOGIT_BYTES[run.loss] / run.tensor
+    # Blocks of one length do not serve the next: the allocator keeps both.
+    kinds = 2 if run.ragged else 1
     memory = Memory(
         state=_state_bytes(shape, run),
         gather=max(_gathers(shape, run)) + _buckets(shape, run),
-        activations=kept + working,
-        logits=logits,
+        activations=kinds * (kept + working),
+        logits=kinds * logits,
     )
-    whole = _loading(shape, run)
-    if whole > memory.allocated:
-        return Memory(memory.state, whole - memory.state, 0.0, 0.0)
+    beside = max(_loading(shape, run) - memory.state, _step_bytes(shape, run))
+    if memory.state + beside > memory.allocated:
+        return Memory(memory.state, beside, 0.0, 0.0)
     return memory
 
 
@@ -232,6 +234,15 @@ def _kept_bytes(shape: Shape, run: Run) -> float:
         each = _layer_bytes(shape, run)
     layers = 2 if run.offload_activations else shape.layers
     return each * layers * run.tokens / run.tensor
+
+
+def _step_bytes(shape: Shape, run: Run) -> float:
+    """The copies of the optimizer's step, of the width of the weights that it changes."""
+    if not run.foreach or run.frozen or run.step_in_backward:
+        return 0.0
+    width = 2 if run.precision == "bf16" else 4
+    spread = run.shards if run.sharding != "none" else 1
+    return _share(shape, run) * width / spread
 
 
 def _loading(shape: Shape, run: Run) -> float:

@@ -29,7 +29,9 @@ class Run:
     are degrees of parallelism besides. `offload` keeps state in the machine's memory.
     `quantiser` is of QLoRA: bitsandbytes' NF4 with fp32 scales or double-quantised ones ("nf4-dq"),
     which sharding leaves whole on each GPU, or torchao's, which it spreads with the weights.
-    `loads_whole`: each GPU loads the whole model before it is sharded.
+    `loads_whole`: each GPU loads the whole model before it is sharded. `ragged`: batches are as
+    long as their longest example, so that each has another length. `foreach`: the optimizer is
+    torch's default on GPUs, which copies all weights for a step, and not the fused one.
     """
 
     method: str = "full"
@@ -50,6 +52,8 @@ class Run:
     tensor: int = 1
     context: int = 1
     loads_whole: bool = False
+    ragged: bool = False
+    foreach: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming the field, for what cannot be."""

@@ -73,17 +73,6 @@ def _known(accelerator: str) -> Card | None:
         return None
 
 
-def smallest(task: Task, card: Card, word: str = FITS) -> Size | None:
-    """On as few GPUs as it fits on (`word` "tight": or may fit); None: not on any of COUNTS."""
-    for gpus in COUNTS:
-        if gpus % (task.run.tensor * task.run.context):
-            continue
-        found = size(task, card, gpus)
-        if found.verdict in (FITS, word):
-            return found
-    return None
-
-
 def around(task: Task, card: Card) -> list[Size]:
     """From the most GPUs that are too few to as many as it fits on."""
     found: list[Size] = []

@@ -63,7 +63,8 @@ def task_of(words: Mapping[str, Any]) -> Task:
     shape = _shape(given)
     try:
         method = given.get("method", "full")
-        run = {key: given[key] for key in _RUN & given.keys()}
+        run = {"ragged": bool(given.get("example_tokens"))}
+        run |= {key: given[key] for key in _RUN & given.keys()}
         if shape.positions and run.get("sequence", 1) > shape.positions:
             raise TaskError(
                 "sequence",

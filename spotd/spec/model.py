@@ -81,6 +81,12 @@ class ModelBlock(Block):
     loads_whole: bool = Field(
         default=False, description="Each GPU loads the whole model before it is sharded"
     )
+    ragged: bool | None = Field(
+        default=None, description="Batches of unequal length; so if there is example_tokens"
+    )
+    foreach: bool = Field(
+        default=False, description="torch's AdamW without fused: a step copies all weights"
+    )
     tokens: Tokens | None = Field(default=None, description="To train on, in all: like 1.4B")
     steps: Whole | None = Field(default=None, description="Of the optimizer, instead of tokens")
     example_tokens: Tokens | None = Field(

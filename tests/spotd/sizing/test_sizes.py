@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotd.sizing import cards
-from spotd.sizing.sizes import Measured, around, on_offer, size, size_data, smallest
+from spotd.sizing.sizes import Measured, around, on_offer, size, size_data
 from spotd.sizing.task import task_of
 
 LORA = task_of({"name": "llama-3-70b", "method": "lora", "sequence": 4096, "tokens": 1.4e9})
@@ -16,14 +16,6 @@ OFFER = {"accelerator": "H100", "accelerator_count": 8, "price_usd_per_h": 20.0}
 def test_it_is_said_as_a_person_would() -> None:
     assert size(FULL, cards.find("H100"), 8).text == "does not fit: 150 GiB/GPU of 79.2"
     assert size(LORA, cards.find("H100"), 8).text.startswith("fits: ")
-
-
-def test_the_smallest_number_that_fits() -> None:
-    found = smallest(FULL, cards.find("H100"))
-    assert found is not None
-    assert found.gpus == 24
-    assert smallest(FULL, cards.find("A10G"), "tight") is not None
-    assert smallest(task_of({"name": "llama-3.1-405b"}), cards.find("T4")) is None
 
 
 def test_around_it_is_what_is_too_small_or_tight() -> None:

@@ -38,6 +38,13 @@ def test_steps_are_tokens() -> None:
     assert hours_of(task, 1850) == pytest.approx(216, rel=0.002)
 
 
+def test_unpacked_examples_make_unequal_batches() -> None:
+    words = {"name": "gpt2", "example_tokens": 228}
+    assert task_of(words).run.ragged
+    assert not task_of({**words, "ragged": False}).run.ragged
+    assert not task_of({"name": "gpt2"}).run.ragged
+
+
 @pytest.mark.parametrize(
     ("words", "field", "text"),
     [
