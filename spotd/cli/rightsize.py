@@ -27,6 +27,7 @@ from spotd.sizing.sizes import (
     on_offer,
     size,
     size_data,
+    with_hardware,
 )
 from spotd.sizing.task import Task, TaskError, task_of
 
@@ -217,7 +218,7 @@ def _offers(
             continue
         if (placed := _placed(task, item, gpus, measured)) is not None:
             rows.append({**item, "size": placed})
-    return sorted(rows, key=_rank)
+    return with_hardware(sorted(rows, key=_rank))
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:

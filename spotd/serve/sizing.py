@@ -9,7 +9,7 @@ from typing import Any
 from spotd.decide.health import WARM_UP_US
 from spotd.model import Job
 from spotd.serve.call import Call, bad_input
-from spotd.sizing.sizes import LIMITS, Measured, on_offer
+from spotd.sizing.sizes import LIMITS, Measured, on_offer, with_hardware
 from spotd.sizing.task import Task, task_of
 from spotd.sizing.throughput import MEASURED_STEPS
 from spotd.spec.model import model_words
@@ -80,7 +80,7 @@ def with_sizes(call: Call, text: str, data: Mapping[str, Any]) -> dict[str, Any]
     ]
     return {
         **data,
-        "offers": offers,
+        "offers": with_hardware(offers),
         "model": {
             "name": task.shape.name,
             "parameters": task.shape.parameters,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from spotd.sizing.task import Task
 from spotd.sizing.throughput import Pace, pace, prior_of
 
 COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # that are looked through for what fits
+_WORTH = 0.9  # advice that saves less than a tenth is none
 LIMITS = (
     "dense text decoders alone: mixtures of experts, images, encoders and pipeline parallelism "
     "are not covered; memory is 7 % from published measurements on average, at most 22 %"
@@ -107,6 +108,35 @@ def on_offer(
         "usd": found.hours * usd_per_h or None,
         "advice": advice_data(advise(found.task, card, found.pace, usd_per_h)),
     }
+
+
+def with_hardware(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Offers with their `size`: those on which the task is slow are told which one it fits that is
+    the cheapest to finish on, where that saves a tenth at least."""
+    fitting = [row for row in rows if row["size"] and row["size"]["verdict"] == FITS]
+    best = min((row for row in fitting if row["size"]["usd"]), key=_usd, default=None)
+    return [
+        {**row, "size": _told(row, best) if best and row["size"] else row["size"]} for row in rows
+    ]
+
+
+def _usd(row: Mapping[str, Any]) -> float:
+    return float(row["size"]["usd"] or 0.0)
+
+
+def _told(row: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any]:
+    here, there = row["size"], best["size"]
+    if not here["cause"] or _usd(best) > _WORTH * _usd(row):
+        return dict(here)
+    machine = f"{best['instance_type']} in {best['provider']}/{best['zone'] or best['region']}"
+    text = (
+        f"{there['num_nodes']} x {machine} ({there['gpus']} {there['accelerator']}): "
+        f"{there['hours']:,.0f} h, ${there['usd']:,.0f} instead of {here['hours']:,.0f} h, "
+        f"${here['usd']:,.0f}"
+    )
+    saved = here["usd"] - there["usd"]
+    other = Advice("hardware", text, there["tokens_per_s"], there["hours"], there["usd"], saved)
+    return {**here, "advice": [*here["advice"], *advice_data([other])]}
 
 
 def size_data(found: Size) -> dict[str, Any]:

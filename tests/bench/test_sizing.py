@@ -16,6 +16,7 @@ import sizing
 from spotd.sizing.memory import FITS
 
 
+@pytest.mark.req("RSZ-01")
 def test_the_mean_error_is_at_most_12_percent_and_nothing_is_far_too_low() -> None:
     totals = sizing.summary(sizing.compare())
     assert totals["all"]["figures"] == 100
@@ -27,6 +28,7 @@ def test_the_mean_error_is_at_most_12_percent_and_nothing_is_far_too_low() -> No
         assert one["mean"] <= 0.12, source
 
 
+@pytest.mark.req("RSZ-01")
 def test_nothing_that_ran_out_of_memory_fits() -> None:
     ooms = [row for row in sizing.compare() if row.measured_gib is None]
     assert len(ooms) == 12

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spotd.sizing import cards
-from spotd.sizing.sizes import Measured, around, on_offer, size, size_data
+from spotd.sizing.sizes import Measured, around, on_offer, size, size_data, with_hardware
 from spotd.sizing.task import task_of
 
 LORA = task_of({"name": "llama-3-70b", "method": "lora", "sequence": 4096, "tokens": 1.4e9})
@@ -49,6 +51,34 @@ def test_a_measurement_is_of_its_kind_of_gpu_alone() -> None:
     measured = Measured(8000.0, 60, "H100", 8)
     assert size(LORA, cards.find("H100"), 16, measured).pace.tokens_per_s == pytest.approx(16000)
     assert not size(LORA, cards.find("H200"), 8, measured).pace.measured
+
+
+def row(accelerator: str, usd_per_h: float, **words: object) -> dict[str, Any]:
+    offer = {**OFFER, "accelerator": accelerator, "price_usd_per_h": usd_per_h}
+    task = task_of({"name": "llama-3-8b", "sequence": 256, "tokens": 1e9, **words})
+    named = {"instance_type": "big", "provider": "aws", "zone": "", "region": "us-east-2"}
+    return {**offer, **named, "size": on_offer(task, offer, 1)}
+
+
+def test_slow_hardware_is_told_of_what_is_cheaper_to_finish_on() -> None:
+    dear, cheap = with_hardware([row("H100", 40.0), row("H200", 20.0)])
+    [advice] = [one for one in dear["size"]["advice"] if one["kind"] == "hardware"]
+    assert advice["text"].startswith("1 x big in aws/us-east-2 (8 H200): ")
+    assert advice["saves_usd"] == pytest.approx(dear["size"]["usd"] - cheap["size"]["usd"], abs=0.1)
+    assert all(one["kind"] != "hardware" for one in cheap["size"]["advice"])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row("H100", 20.0), row("H200", 19.0)],  # a twentieth is not worth a move
+        [row("H100", 40.0), row("T4", 1.0)],  # which it does not fit
+        [row("H100", 40.0, sequence=4096), row("H200", 20.0, sequence=4096)],  # nothing is slow
+    ],
+)
+def test_else_nothing_is_said_of_other_hardware(rows: list[dict[str, Any]]) -> None:
+    told = [one["kind"] for found in with_hardware(rows) for one in found["size"]["advice"]]
+    assert "hardware" not in told
 
 
 def test_a_guess_is_called_one() -> None:
