@@ -12,6 +12,8 @@ _ROWS: dict[str, tuple[int | str, ...]] = {
     "llama-2-7b": (32, 4096, 32, 32, 128, 11008, 32000),
     "llama-2-13b": (40, 5120, 40, 40, 128, 13824, 32000),
     "llama-2-70b": (80, 8192, 64, 8, 128, 28672, 32000),
+    "llama-30b": (60, 6656, 52, 52, 128, 17920, 32000),
+    "llama-65b": (80, 8192, 64, 64, 128, 22016, 32000),
     "codellama-34b": (48, 8192, 64, 8, 128, 22016, 32000),
     "llama-3-8b": (32, 4096, 32, 8, 128, 14336, 128256),
     "llama-3-70b": (80, 8192, 64, 8, 128, 28672, 128256),
@@ -20,6 +22,7 @@ _ROWS: dict[str, tuple[int | str, ...]] = {
     "llama-3.2-3b": (28, 3072, 24, 8, 128, 8192, 128256, _TIED),
     "tinyllama-1.1b": (22, 2048, 32, 4, 64, 5632, 32000),
     "mistral-7b": (32, 4096, 32, 8, 128, 14336, 32000),
+    "mistral-7b-v0.3": (32, 4096, 32, 8, 128, 14336, 32768),
     "mistral-nemo-12b": (40, 5120, 32, 8, 128, 14336, 131072),
     "mistral-small-24b": (40, 5120, 32, 8, 128, 32768, 131072),
     "mistral-large-123b": (88, 12288, 96, 8, 128, 28672, 32768),
@@ -61,6 +64,19 @@ _ROWS: dict[str, tuple[int | str, ...]] = {
     "stablelm-alpha-3b": (16, 4096, 32, 32, 128, 16384, 50688, _UNGATED),
     "gpt-j-6b": (28, 4096, 16, 16, 256, 16384, 50400, _UNGATED),
     "gpt-neox-20b": (44, 6144, 64, 64, 96, 24576, 50432, _UNGATED),
+    "pythia-1.4b": (24, 2048, 16, 16, 128, 8192, 50304, _UNGATED),
+    "pythia-2.8b": (32, 2560, 32, 32, 80, 10240, 50304, _UNGATED),
+    "pythia-6.9b": (32, 4096, 32, 32, 128, 16384, 50432, _UNGATED),
+    "pythia-12b": (36, 5120, 40, 40, 128, 20480, 50688, _UNGATED),
+    "opt-1.3b": (24, 2048, 32, 32, 64, 8192, 50272, _UNGATED, _TIED, 2050),
+    "opt-6.7b": (32, 4096, 32, 32, 128, 16384, 50272, _UNGATED, _TIED, 2050),
+    "opt-13b": (40, 5120, 40, 40, 128, 20480, 50272, _UNGATED, _TIED, 2050),
+    "opt-30b": (48, 7168, 56, 56, 128, 28672, 50272, _UNGATED, _TIED, 2050),
+    "opt-66b": (64, 9216, 72, 72, 128, 36864, 50272, _UNGATED, _TIED, 2050),
+    "gpt3-175b": (96, 12288, 96, 96, 128, 49152, 50257, _UNGATED, _TIED, 2048),
+    "internlm2-7b": (32, 4096, 32, 8, 128, 14336, 92544),
+    "internlm2-20b": (48, 6144, 48, 8, 128, 16384, 92544),
+    "starcoder2-15b": (40, 6144, 48, 4, 128, 24576, 49152, _UNGATED),
     "gpt2": (12, 768, 12, 12, 64, 3072, 50257, _UNGATED, _TIED, 1024),
     "gpt2-medium": (24, 1024, 16, 16, 64, 4096, 50257, _UNGATED, _TIED, 1024),
     "gpt2-large": (36, 1280, 20, 20, 64, 5120, 50257, _UNGATED, _TIED, 1024),
@@ -97,14 +113,17 @@ _SAME = {
     "qwen2-72b": "qwen2.5-72b",
     "qwen1.5-7b": "qwen-7b",
     "gpt2-small": "gpt2",
-    "mistral-7b-v0.1": "mistral-7b",
-    "mistral-7b-v0.2": "mistral-7b",
+    "llama-33b": "llama-30b",
 }
 _EXPERTS = re.compile(
     r"mixtral|moe|deepseek-(v[23]|r1)|dbrx|grok|gpt-oss|-a\d+b\b|llama-4|\d+x\d+b"
 )
 _SIGHT = re.compile(r"vision|llava|-vl\b|pixtral|paligemma|qwen\d*(\.\d)?-vl")
-_SUFFIX = re.compile(r"-(instruct|chat|hf|base|it|pt|preview|bnb-4bit|awq|gptq)$")
+_SUFFIX = re.compile(
+    r"-(instruct|chat|hf|base|it|pt|preview|bnb-4bit|awq|gptq|fp8|\d+k|v\d+(\.\d+)*|2\d{3})$"
+)
+_INSIDE = re.compile(r"-(instruct|coder|math)(?=-)")
+_DISTILLED = {"qwen": "qwen2.5"}  # what DeepSeek's distilled ones were made of
 
 
 def _shape(name: str) -> Shape:
@@ -133,14 +152,20 @@ def find(name: str) -> Shape:
     is not known.
     """
     short = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
+    _, distilled, made_of = short.partition("-distill-")
+    if distilled:
+        kind = made_of.partition("-")[0]
+        short = made_of.replace(kind, _DISTILLED.get(kind, "llama-3"), 1)
     if _EXPERTS.search(short):
         raise NotCoveredError(f"{name} is a mixture of experts, which is not covered")
     if _SIGHT.search(short):
         raise NotCoveredError(f"{name} reads images, which is not covered")
-    while cut := _SUFFIX.search(short):
+    short = _INSIDE.sub("", re.sub(r"^llama(\d)", r"llama-\1", short))
+    while True:
+        for known in (short, _SAME.get(short, "")):
+            if known in _ROWS:
+                return _shape(known)
+        cut = _SUFFIX.search(short)
+        if cut is None:
+            raise KeyError(name)
         short = short[: cut.start()]
-    short = re.sub(r"^llama(\d)", r"llama-\1", short)
-    for known in (short, _SAME.get(short, "")):
-        if known in _ROWS:
-            return _shape(known)
-    raise KeyError(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from spotd.cli.app import run
 from spotd.cli.fitting import bar
 from tests.spotd.cli.conftest import Spotctl
-from tests.spotd.serve.rig import JOB_FILE, Rig
+from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
 from tests.spotd.serve.test_sizing import job_file, train
 
 CASE = ["--model", "qwen2-72b", "--sequence", "4096", "--gpu", "H100-80", "--gpus", "8"]
@@ -104,6 +105,18 @@ def test_offers_are_ranked_by_what_the_run_costs_on_them(
     assert costs[0] == pytest.approx(3 * 19.93 * rows[0]["size"]["hours"], rel=1e-3)
     assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "--gpus", "8") == 0
     assert "does not fit: 150 GiB/GPU of 79.2" in capsys.readouterr().out
+
+
+def test_what_fits_comes_before_what_is_cheaper(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roomy = replace(SPOT, accelerator="H200", instance_type="p5en.48xlarge", zone="us-east-1c")
+    rig.offer_them(*OFFERS, replace(roomy, price_microusd_per_h=60_000_000))
+    (rig.folder / "job.yaml").write_text(job_file("bf16"))
+    file = str(rig.folder / "job.yaml")
+    assert spotctl(rig, "rightsize", file, "--gpus", "8", "-o", "json") == 0
+    rows = json.loads(capsys.readouterr().out)["offers"]
+    assert [row["size"]["verdict"] for row in rows] == ["fits", *["tight"] * 4]
 
 
 def test_a_job_is_sized_by_what_it_measured(

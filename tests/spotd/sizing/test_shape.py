@@ -19,7 +19,9 @@ PUBLISHED = {
     "gpt2": 0.124, "gpt2-xl": 1.558, "gpt-j-6b": 6.051, "gpt-neox-20b": 20.554,
     "mpt-7b": 6.659, "mpt-30b": 29.975, "mpt-70b": 64.862, "stablelm-alpha-3b": 3.638,
     "mistral-large-123b": 122.61, "deepseek-llm-67b": 67.425, "tinyllama-1.1b": 1.100,
-    "smollm2-1.7b": 1.711, "olmo-2-7b": 7.299, "qwen2.5-14b": 14.770, "gemma-3-27b": 27.009,
+    "llama-65b": 65.286, "opt-13b": 12.853, "pythia-6.9b": 6.857, "gpt3-175b": 174.6,
+    "internlm2-20b": 19.861, "starcoder2-15b": 15.958, "smollm2-1.7b": 1.711,
+    "olmo-2-7b": 7.299, "qwen2.5-14b": 14.770, "gemma-3-27b": 27.009,
 }  # fmt: skip
 
 
@@ -44,13 +46,23 @@ def test_every_name_is_found_and_plausible() -> None:
         ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
         ("llama3_8b", "llama-3-8b"),
         ("google/gemma-2-9b-it", "gemma-2-9b"),
+        ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
+        ("microsoft/Phi-3-mini-4k-instruct", "phi-3-mini"),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3-70b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
+        ("meta-llama/Llama-3.1-405B-Instruct-FP8", "llama-3.1-405b"),
     ],
 )
 def test_names_as_others_write_them(written: str, name: str) -> None:
     assert catalog.find(written) == catalog.find(name)
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "Qwen/Qwen3-30B-A3B", "llama-3.2-11b-vision"])
+@pytest.mark.parametrize(
+    "name",
+    ["mixtral-8x7b", "deepseek-ai/DeepSeek-R1", "Qwen/Qwen3-30B-A3B", "llama-3.2-11b-vision"],
+)
 def test_what_is_not_covered_is_said(name: str) -> None:
     with pytest.raises(NotCoveredError, match="not covered"):
         catalog.find(name)
