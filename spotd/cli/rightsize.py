@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from spotd.cli.client import connect, job_path
+from spotd.cli.fitpicture import picture
 from spotd.cli.fitting import print_sizes
 from spotd.cli.jobfile import read_job_file
 from spotd.cli.render import Output, emit, output_option, say
@@ -63,6 +64,7 @@ def rightsize(
     example_tokens: float = _choice("--example-tokens", "Mean length, if not packed.", "N"),
     gpu: list[str] = typer.Option([], "--gpu", metavar="GPU", help="Like H100-80; again for more."),
     gpus: int = typer.Option(0, "--gpus", min=0, metavar="N", help="So many; else what fits."),
+    svg: Path | None = _choice("--svg", "Also draw the bars to this file.", "FILE"),
     naive: bool = typer.Option(False, "--naive", help="Also the rule of 4 bytes a parameter."),
     output: Output = output_option(),
 ) -> None:
@@ -87,14 +89,14 @@ def rightsize(
         "tensor": tensor, "context": context, "tokens": _count(tokens), "steps": steps,
         "example_tokens": example_tokens, "config": _config(config),
     }  # fmt: skip
-    given = {key: value for key, value in given.items() if value is not None}
     known = _known(ctx, file, job)
-    task = _task({**known["model"], **given}, file=file is not None or bool(job))
+    task = _task(known["model"], given, file=file is not None or bool(job))
     measured = Measured(**known["measured"]) if known.get("measured") else None
     found = _cards(gpu, measured)
     data = _sizes(task, found, gpus, measured)
     data |= {"job": job, "measured": known["measured"]} if job else {}
     data |= {"naive_gib_in_all": round(naive_bytes(task.shape) / GIB, 1)} if naive else {}
+    _draw(svg, data)
     data["offers"] = _offers(ctx, task, found if gpu else [], gpus, measured)
     emit(data, output, lambda: print_sizes(task, data), "text")
 
@@ -104,6 +106,16 @@ def _known(ctx: typer.Context, file: Path | None, job: str) -> dict[str, Any]:
     if job and file:
         raise UserError("FILE and --job both say what it is", "leave one out", ExitCode.USAGE)
     return _of_job(ctx, job) if job else _of_file(file)
+
+
+def _draw(file: Path | None, data: Mapping[str, Any]) -> None:
+    if file is None:
+        return
+    title = f"{data['model']}, {data['method']}, {data['precision']}: memory of one GPU"
+    try:
+        file.write_text(picture(title, data["items"]))
+    except OSError as error:
+        raise UserError(f"--svg: cannot write {file}: {error}", "", ExitCode.USAGE) from None
 
 
 def _count(text: str | None) -> float | None:
@@ -148,9 +160,11 @@ def _of_file(file: Path | None) -> dict[str, Any]:
     return {"model": words}
 
 
-def _task(words: Mapping[str, Any], *, file: bool) -> Task:
+def _task(words: Mapping[str, Any], flags: Mapping[str, Any], *, file: bool) -> Task:
+    """By the words of a file, and by flags before them."""
+    given = {key: value for key, value in flags.items() if value is not None}
     try:
-        return task_of(words)
+        return task_of({**words, **given})
     except TaskError as error:
         flag = {"name": "model"}.get(error.field, error.field).replace("_", "-")
         where = f"spotd.model.{error.field}" if file else f"--{flag}"

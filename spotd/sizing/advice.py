@@ -45,7 +45,7 @@ def cause(task: Task, card: Card, now: Pace) -> str:
     return (
         f"communication-bound by {why}: {task.trained_tokens:,.0f} tokens a GPU and micro-step are "
         f"{now.compute_s:.2f} s of arithmetic, and sharding moves {now.moved_bytes / 1e9:,.0f} GB "
-        f"for them, {now.link_s:.2f} s at {card.link_gb_s:.0f} GB/s"
+        f"for them, {now.link_s:.2f} s at {card.link_gb_s:g} GB/s"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spotd.sizing import cards
@@ -14,6 +14,7 @@ from spotd.sizing.task import Task
 from spotd.sizing.throughput import Pace, pace, prior_of
 
 COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # that are looked through for what fits
+PLAIN_IP_GB_S = 12.5  # between machines without EFA, GPUDirect or InfiniBand: 100 Gb/s at most
 _WORTH = 0.9  # advice that saves less than a tenth is none
 LIMITS = (
     "dense text decoders alone: mixtures of experts, images, encoders and pipeline parallelism "
@@ -56,14 +57,19 @@ class Size:
         return f"{self.verdict}: {gib:.{0 if gib >= 10 else 1}f} GiB/GPU of {self.card.memory_gib}"
 
 
-def size(task: Task, card: Card, gpus: int, measured: Measured | None = None) -> Size:
+def size(
+    task: Task, card: Card, gpus: int, measured: Measured | None = None, *, joined: bool = True
+) -> Size:
     """The task on `gpus` of `card`. What was measured on that kind of GPU takes the place of the
-    prior, by its share of GPUs. Raises ValueError where `gpus` does not divide into its parts."""
+    prior, by its share of GPUs. Without `joined` they are in several machines that talk over plain
+    IP. Raises ValueError where `gpus` does not divide into its parts."""
     placed = task.on(gpus)
     memory = estimate(placed.shape, placed.run)
     rate = 0.0
     if measured and measured.tokens_per_s and _known(measured.accelerator) == card:
         rate = measured.tokens_per_s * gpus / measured.gpus
+    if not joined:
+        card = replace(card, link_gb_s=min(card.link_gb_s, PLAIN_IP_GB_S))
     return Size(placed, card, memory, verdict(memory, card.memory_gib), pace(placed, card, rate))
 
 
@@ -98,7 +104,8 @@ def on_offer(
     if card is None or not gpus:
         return None
     try:
-        found = size(task, card, gpus, measured)
+        joined = num_nodes == 1 or bool(offer.get("interconnect"))
+        found = size(task, card, gpus, measured, joined=joined)
     except ValueError:
         return None
     usd_per_h = offer["price_usd_per_h"] * num_nodes
@@ -106,7 +113,7 @@ def on_offer(
         **size_data(found),
         "num_nodes": num_nodes,
         "usd": found.hours * usd_per_h or None,
-        "advice": advice_data(advise(found.task, card, found.pace, usd_per_h)),
+        "advice": advice_data(advise(found.task, found.card, found.pace, usd_per_h)),
     }
 
 

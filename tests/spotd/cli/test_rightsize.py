@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -144,6 +145,20 @@ def test_a_plan_shows_the_verdict_beside_each_offer(
     (rig.folder / "job.yaml").write_text(JOB_FILE)
     assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
     assert "MEMORY" not in capsys.readouterr().out
+
+
+def test_the_bars_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """For each GPU its parts, and a mark at the card: longer than it, where it does not fit."""
+    data = said(capsys, "--model", "qwen2-72b", "--sequence", "4096", "--svg", "fit.svg")
+    root = ET.fromstring((tmp_path / "fit.svg").read_text())
+    words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    for item in data["items"]:
+        assert f"{item['gpus']} x {item['accelerator']}" in words
+    assert "does not fit, 150 of 79.2" in words
+    tips = [tip.text for tip in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(tips) == 5 * len(data["items"])
+    assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--svg", "none/fit.svg"]) == 2
+    assert "--svg: cannot write none/fit.svg" in capsys.readouterr().err
 
 
 def test_the_bar_ends_at_the_card() -> None:

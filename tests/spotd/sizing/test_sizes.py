@@ -27,13 +27,26 @@ def test_around_it_is_what_is_too_small_or_tight() -> None:
 
 
 def test_dollars_are_hours_times_price_times_machines() -> None:
-    one, two = (on_offer(LORA, OFFER, nodes) for nodes in (1, 2))
+    joined = {**OFFER, "interconnect": "efa"}
+    one, two = (on_offer(LORA, joined, nodes) for nodes in (1, 2))
     assert one is not None
     assert two is not None
     assert one["usd"] == pytest.approx(one["hours"] * 20.0, rel=0.001)
     assert two["hours"] == pytest.approx(one["hours"] / 2, rel=0.01)
     assert two["usd"] == pytest.approx(one["usd"], rel=0.01)
     assert one["hours_range"][0] < one["hours"] < one["hours_range"][1]
+
+
+def test_machines_on_plain_ip_wait_for_each_other() -> None:
+    plain, joined = (
+        on_offer(LORA, {**OFFER, "interconnect": name}, 2) for name in ("", "infiniband")
+    )
+    assert plain is not None
+    assert joined is not None
+    assert plain["starved"]
+    assert "s at 12.5 GB/s" in plain["cause"]
+    assert plain["hours"] > 2 * joined["hours"]
+    assert on_offer(LORA, OFFER, 1)["starved"] is False  # type: ignore[index]
 
 
 @pytest.mark.parametrize("change", [{"accelerator": "TPU"}, {"accelerator_count": 0}])
