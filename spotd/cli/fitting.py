@@ -60,6 +60,8 @@ def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
 
 
 def _print_causes(where: str, item: Mapping[str, Any]) -> None:
+    if item["note"]:
+        print(f"{where}: {item['note']}")
     if item["cause"]:
         print(f"{where}: {item['cause']}")
         for one in item["advice"]:
@@ -141,7 +143,11 @@ def offer_notes(data: Mapping[str, Any]) -> None:
         )
     if placed and all(one["verdict"] == "does not fit" for one in placed):
         say(f"{model['name']} fits none of these: spotctl rightsize FILE says what it would fit")
-    slow = [row for row in data["offers"] if row["size"] and row["size"]["cause"]]
-    for row in slow[:1]:
+    told = [row for row in data["offers"] if row["size"] and _has_words(row["size"])]
+    for row in told[:1]:
         _print_causes(place(row), row["size"])
     say(f"memory and time of {model['name']}: {model['limits']}")
+
+
+def _has_words(item: Mapping[str, Any]) -> bool:
+    return bool(item["cause"] or item["note"])

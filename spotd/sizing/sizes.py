@@ -9,7 +9,7 @@ from typing import Any
 from spotd.sizing import cards
 from spotd.sizing.advice import Advice, advise, cause, hours_of
 from spotd.sizing.cards import Card
-from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, Memory, estimate, verdict
+from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, TIGHT, Memory, estimate, verdict
 from spotd.sizing.task import Task
 from spotd.sizing.throughput import Pace, pace, prior_of
 
@@ -41,6 +41,7 @@ class Size:
     memory: Memory
     verdict: str
     pace: Pace
+    note: str = ""
 
     @property
     def gpus(self) -> int:
@@ -70,7 +71,23 @@ def size(
         rate = measured.tokens_per_s * gpus / measured.gpus
     if not joined:
         card = replace(card, link_gb_s=min(card.link_gb_s, PLAIN_IP_GB_S))
-    return Size(placed, card, memory, verdict(memory, card.memory_gib), pace(placed, card, rate))
+    said, note = verdict(memory, card.memory_gib), ""
+    if said == FITS and task.loss_assumed:
+        said, note = _with_plain_loss(placed, card)
+    return Size(placed, card, memory, said, pace(placed, card, rate), note)
+
+
+def _with_plain_loss(task: Task, card: Card) -> tuple[str, str]:
+    """The verdict of what fits if its loss takes the logits piece by piece, where nobody said that
+    it does: most programs do not unless they are told to."""
+    memory = estimate(task.shape, replace(task.run, loss="plain"))
+    if verdict(memory, card.memory_gib) == FITS:
+        return FITS, ""
+    gib = memory.allocated / GIB
+    return TIGHT, (
+        f"it fits with a loss in pieces (Liger, torchtune); with all logits in fp32 at once it "
+        f"takes {gib:.0f} GiB/GPU of {card.memory_gib}: say which by `loss`"
+    )
 
 
 def _known(accelerator: str) -> Card | None:
@@ -156,6 +173,7 @@ def size_data(found: Size) -> dict[str, Any]:
         "gpus": found.gpus,
         "verdict": found.verdict,
         "text": found.text,
+        "note": found.note,
         "gib_per_gpu": round(memory.allocated / GIB, 2),
         "gib_with_context": round(memory.total / GIB, 2),
         "card_gib": found.card.memory_gib,

@@ -30,7 +30,7 @@ class Task:
     """`run.gpus` is of no meaning here: each offer has its own. `tokens` are all that are trained
     on, 0 where nobody said; `steps` the same in optimizer steps of `accumulation` micro-batches.
     `example_tokens` is the mean length of examples that are not packed; 0: they are packed to
-    `run.sequence`."""
+    `run.sequence`. `loss_assumed`: nobody said how the loss is computed."""
 
     shape: Shape
     run: Run
@@ -38,6 +38,7 @@ class Task:
     steps: int = 0
     accumulation: int = 1
     example_tokens: float = 0.0
+    loss_assumed: bool = False
 
     @property
     def trained_tokens(self) -> float:
@@ -78,6 +79,7 @@ def task_of(words: Mapping[str, Any]) -> Task:
             steps=int(given.get("steps", 0)),
             accumulation=int(given.get("accumulation", 1)),
             example_tokens=float(given.get("example_tokens", 0)),
+            loss_assumed="loss" not in given,
         )
     except TaskError:
         raise

@@ -44,7 +44,7 @@ def test_without_a_daemon_it_says_all_but_prices(capsys: pytest.CaptureFixture[s
 def test_what_it_would_fit_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     data = said(capsys, "--model", "qwen2-72b", "--sequence", "4096")
     fits = {row["accelerator"]: row["gpus"] for row in data["items"] if row["verdict"] == "fits"}
-    assert fits == {"A100": 64, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
+    assert fits == {"A100": 96, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
     assert data["limits"]
 
 
@@ -167,3 +167,14 @@ def test_the_bar_ends_at_the_card() -> None:
     assert bar(parts, 160.0) == "█████▓▒▒▒░          │"
     assert bar(parts, 64.0) == "████████████▓▓▓▓▒▒▒▒│▒▒░░░"
     assert bar(parts, 20.0).endswith("│█████████»")
+
+
+def test_a_plan_says_what_is_slow_and_what_is_assumed(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "{name: llama-3-8b, sequence: 4096, micro_batch: MICRO, tokens: 1B}"
+    for micro, words in (("12", "by `loss`"), ("1, example_tokens: 200", "packing to 4k tokens: ")):
+        text = f"{JOB_FILE}  model: {model.replace('MICRO', micro)}\n"
+        (rig.folder / "job.yaml").write_text(text)
+        assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
+        assert words in capsys.readouterr().out

@@ -26,6 +26,18 @@ def test_around_it_is_what_is_too_small_or_tight() -> None:
     assert [one.verdict for one in sizes] == ["does not fit", "tight", "fits"]
 
 
+def test_what_fits_with_a_loss_in_pieces_alone_is_tight_until_that_is_said() -> None:
+    """Liger's own example: with it, 8B at batch 8 and 4k tokens runs on 8 A100; without, it does
+    not."""
+    words = {"name": "llama-3-8b", "sequence": 4096, "micro_batch": 8}
+    a100 = cards.find("A100-80GB")
+    assumed = size(task_of(words), a100, 8)
+    assert (assumed.verdict, "say which by `loss`" in assumed.note) == ("tight", True)
+    said = {loss: size(task_of({**words, "loss": loss}), a100, 8) for loss in ("chunked", "plain")}
+    assert (said["chunked"].verdict, said["chunked"].note) == ("fits", "")
+    assert said["plain"].verdict == "does not fit"
+
+
 def test_dollars_are_hours_times_price_times_machines() -> None:
     joined = {**OFFER, "interconnect": "efa"}
     one, two = (on_offer(LORA, joined, nodes) for nodes in (1, 2))
