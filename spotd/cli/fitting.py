@@ -54,8 +54,11 @@ def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
         _print_causes(f"{item['gpus']} {item['accelerator']}", item)
     if data["offers"]:
         print_table(_OFFER_COLUMNS, [_offer_row(row) for row in data["offers"][:10]])
+        causes: dict[str, Mapping[str, Any]] = {}
         for row in data["offers"][:10]:
-            _print_causes(place(row), row["size"])
+            causes.setdefault(row["size"]["cause"] or row["size"]["note"], row)
+        for row in causes.values():  # each reason once, at the cheapest place
+            _print_causes(place(dict(row)), row["size"])
     say(data["limits"])
 
 

@@ -18,7 +18,7 @@ from spotd.errors import ExitCode, UserError, suggest
 from spotd.sizing import cards
 from spotd.sizing.advice import advise
 from spotd.sizing.cards import COMMON, Card
-from spotd.sizing.memory import FITS, GIB, naive_bytes
+from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, naive_bytes
 from spotd.sizing.sizes import (
     LIMITS,
     Measured,
@@ -33,6 +33,7 @@ from spotd.sizing.sizes import (
 from spotd.sizing.task import Task, TaskError, task_of
 
 _MOST_OFFERS = 200
+_NODES = (1, 2, 3, 4, 6, 8)  # that are tried
 
 
 def _choice(flag: str, help_: str, metavar: str = "NAME") -> Any:
@@ -230,8 +231,7 @@ def _offers(
     for item in items:
         if found and not any(_is(item["accelerator"], card) for card in found):
             continue
-        if (placed := _placed(task, item, gpus, measured)) is not None:
-            rows.append({**item, "size": placed})
+        rows += [{**item, "size": one} for one in _placed(task, item, gpus, measured)]
     return with_hardware(sorted(rows, key=_rank))
 
 
@@ -250,13 +250,19 @@ def _is(accelerator: str, card: Card) -> bool:
 
 def _placed(
     task: Task, item: Mapping[str, Any], gpus: int, measured: Measured | None
-) -> dict[str, Any] | None:
+) -> list[dict[str, Any]]:
+    """On as few machines as it may fit on, and on as few as it does; on the most that are tried,
+    where it fits on none."""
     count = item["accelerator_count"]
     if not count or gpus % count:
-        return None
-    last = None
-    for nodes in [gpus // count] if gpus else (1, 2, 3, 4, 6, 8):
-        last = on_offer(task, item, nodes, measured)
-        if last is None or last["verdict"] == FITS:
+        return []
+    found: dict[str, dict[str, Any]] = {}
+    for nodes in [gpus // count] if gpus else _NODES:
+        one = on_offer(task, item, nodes, measured)
+        if one is None:
             break
-    return last
+        found.setdefault(one["verdict"], one)
+        if one["verdict"] == FITS:
+            break
+    fitting = [one for word, one in found.items() if word != DOES_NOT_FIT]
+    return fitting or list(found.values())

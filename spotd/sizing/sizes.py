@@ -62,12 +62,14 @@ def size(
     task: Task, card: Card, gpus: int, measured: Measured | None = None, *, joined: bool = True
 ) -> Size:
     """The task on `gpus` of `card`. What was measured on that kind of GPU takes the place of the
-    prior, by its share of GPUs. Without `joined` they are in several machines that talk over plain
-    IP. Raises ValueError where `gpus` does not divide into its parts."""
+    prior, in proportion to their number. Without `joined` they are in several machines that talk
+    over plain IP, of which a measurement on fewer says nothing. Raises ValueError where `gpus` does
+    not divide into its parts."""
     placed = task.on(gpus)
     memory = estimate(placed.shape, placed.run)
     rate = 0.0
-    if measured and measured.tokens_per_s and _known(measured.accelerator) == card:
+    same = measured is not None and _known(measured.accelerator) == card
+    if measured and same and (joined or gpus == measured.gpus):
         rate = measured.tokens_per_s * gpus / measured.gpus
     if not joined:
         card = replace(card, link_gb_s=min(card.link_gb_s, PLAIN_IP_GB_S))

@@ -100,8 +100,10 @@ def test_offers_are_ranked_by_what_the_run_costs_on_them(
     assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "-o", "json") == 0
     rows = json.loads(capsys.readouterr().out)["offers"]
     # On one machine it does not fit; on three it does, by what a GPU has and not by their sum.
-    assert [(row["size"]["num_nodes"], row["size"]["verdict"]) for row in rows] == [(3, "fits")] * 4
-    costs = [row["size"]["usd"] for row in rows]
+    # What may fit on two comes after that.
+    said = [(row["size"]["num_nodes"], row["size"]["verdict"]) for row in rows]
+    assert said == [(3, "fits")] * 4 + [(2, "tight")] * 4
+    costs = [row["size"]["usd"] for row in rows[:4]]
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(3 * 19.93 * rows[0]["size"]["hours"], rel=1e-3)
     assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "--gpus", "8") == 0

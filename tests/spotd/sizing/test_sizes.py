@@ -76,6 +76,7 @@ def test_a_measurement_is_of_its_kind_of_gpu_alone() -> None:
     measured = Measured(8000.0, 60, "H100", 8)
     assert size(LORA, cards.find("H100"), 16, measured).pace.tokens_per_s == pytest.approx(16000)
     assert not size(LORA, cards.find("H200"), 8, measured).pace.measured
+    assert not size(LORA, cards.find("H100"), 16, measured, joined=False).pace.measured
 
 
 def row(accelerator: str, usd_per_h: float, **words: object) -> dict[str, Any]:
