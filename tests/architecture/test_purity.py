@@ -11,13 +11,7 @@ import spotd
 
 ROOT = Path(spotd.__file__).parent
 ALONE = ("changed.py", "model.py", "phase.py", "plan.py", "states.py", "verdicts.py")
-PURE = sorted(
-    [
-        *(ROOT / "decide").glob("*.py"),
-        *(ROOT / "sizing").glob("*.py"),
-        *(ROOT / name for name in ALONE),
-    ]
-)
+PURE = sorted([*(ROOT / "decide").glob("*.py"), *(ROOT / name for name in ALONE)])
 FORBIDDEN_MODULES = {
     "asyncio", "boto3", "google", "azure", "httpx", "io", "logging", "os", "paramiko", "pathlib",
     "random", "requests", "secrets", "socket", "sqlalchemy", "structlog", "subprocess", "tempfile",
@@ -35,6 +29,9 @@ FORBIDDEN_CALLS = {
     "uuid4",
     "urandom",
 }
+
+# Neither has what a training run takes: it is arithmetic.
+PURE += sorted((ROOT / "sizing").glob("*.py"))
 
 
 def offences(source: str) -> list[str]:
