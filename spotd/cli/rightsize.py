@@ -32,7 +32,7 @@ from spotd.sizing.sizes import (
 )
 from spotd.sizing.task import Task, TaskError, task_of
 
-_MOST_OFFERS = 200
+_MOST_OFFERS, _MOST_SHOWN = 5000, 50  # that are looked at, and that are shown
 _NODES = (1, 2, 3, 4, 6, 8)  # that are tried
 
 
@@ -232,7 +232,7 @@ def _offers(
         if found and not any(_is(item["accelerator"], card) for card in found):
             continue
         rows += [{**item, "size": one} for one in _placed(task, item, gpus, measured)]
-    return with_hardware(sorted(rows, key=_rank))
+    return with_hardware(sorted(rows, key=_rank)[:_MOST_SHOWN])
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:
