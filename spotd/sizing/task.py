@@ -123,13 +123,17 @@ def _by_numbers(numbers: Mapping[str, Any], name: str) -> Shape:
         if key not in numbers:
             raise TaskError(key, "is missing", f"a shape needs {', '.join(_NEEDED)}")
     heads, hidden = int(numbers["heads"]), int(numbers["hidden"])
+    if hidden % heads and "head_dim" not in numbers:
+        raise TaskError("heads", f"hidden {hidden} is no multiple of {heads}", "add head_dim")
+    if heads % int(numbers.get("kv_heads", heads)):
+        raise TaskError("kv_heads", f"does not divide heads, {heads}", "1 up to heads")
     return Shape(
         name or "custom",
         layers=int(numbers["layers"]),
         hidden=hidden,
         heads=heads,
         kv_heads=int(numbers.get("kv_heads", heads)),
-        head_dim=int(numbers.get("head_dim", max(1, hidden // heads))),
+        head_dim=int(numbers.get("head_dim", hidden // heads)),
         ffn=int(numbers["ffn"]),
         vocab=int(numbers["vocab"]),
         gated=bool(numbers.get("gated", True)),

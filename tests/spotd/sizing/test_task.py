@@ -52,6 +52,12 @@ def test_unpacked_examples_make_unequal_batches() -> None:
         ({"name": "lama-3-70b"}, "name", "did you mean llama-3-70b?"),
         ({"name": "mixtral-8x7b"}, "name", "mixture of experts"),
         ({"layers": 2, "hidden": 8, "heads": 1, "ffn": 8}, "vocab", "is missing"),
+        ({"layers": 2, "hidden": 8, "heads": 3, "ffn": 8, "vocab": 9}, "heads", "add head_dim"),
+        (
+            {"layers": 2, "hidden": 8, "heads": 4, "kv_heads": 3, "ffn": 8, "vocab": 9},
+            "kv_heads",
+            "does not divide heads, 4",
+        ),
         ({"config": {"hidden_size": 8}}, "config", "num_attention_heads is missing"),
         ({"name": "gpt2", "sequence": 4096}, "sequence", "has 1024 positions"),
         ({"name": "gpt2", "method": "dora"}, "method", "must be one of full"),
