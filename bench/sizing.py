@@ -21,7 +21,7 @@ from statistics import mean, median
 from typing import Any
 
 from spotd.sizing import cards, catalog
-from spotd.sizing.memory import CONTEXT_BYTES, FITS, GIB, estimate, verdict
+from spotd.sizing.memory import FITS, FITS_WITHIN, GIB, estimate, verdict
 from spotd.sizing.run import Run
 
 PUBLISHED = Path(__file__).parents[1] / "tests" / "spotd" / "sizing" / "published.json"
@@ -49,15 +49,20 @@ class Compared:
 
 
 def compare(published: Path = PUBLISHED) -> list[Compared]:
-    """The formula beside each measurement; CUDA's context counts where the source read the whole
-    GPU, and not where it asked the framework."""
+    """The formula beside each measurement, as its source read it: "allocated", what the framework
+    gave out; "reserved", with what its allocator held beyond that; or "total", of the GPU, with
+    CUDA's context."""
     data = json.loads(published.read_text())
     return [_compared(row, data["sources"][row["source"]]) for row in data["measurements"]]
 
 
 def _compared(row: dict[str, Any], source: dict[str, str]) -> Compared:
     memory = estimate(catalog.find(row["model"]), Run(**row["run"]))
-    gib = memory.total if source["reads"] == "total" else memory.total - CONTEXT_BYTES
+    gib = {
+        "allocated": memory.allocated,
+        "reserved": memory.allocated * FITS_WITHIN,
+        "total": memory.total,
+    }[row.get("reads", source["reads"])]
     said = verdict(memory, cards.find(row["card"]).memory_gib)
     held_out = "held_out" in source
     return Compared(

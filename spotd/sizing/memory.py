@@ -13,7 +13,6 @@ CONTEXT_BYTES = 1e9  # CUDA's context, its libraries' workspaces and NCCL's buff
 # gradient, when the loss upcasts all of them; bf16 and its gradient when that is fused; an eighth
 # of the first when they are taken in eight pieces.
 _LOGIT_BYTES = {"plain": 14.0, "compiled": 4.0, "chunked": 1.75}
-_ADAPTER_BYTES = 16  # fp32 weight, gradient and Adam's two moments
 _NF4 = 0.5
 # The scale of each block of 64 weights, in bytes a weight: fp32, or 8 bits with a scale for 256.
 _SCALES = {"nf4": 4 / 64, "nf4-dq": 1 / 64 + 4 / 64 / 256, "torchao": 1 / 64 + 4 / 64 / 256}
@@ -129,7 +128,7 @@ def _state_bytes(shape: Shape, run: Run) -> float:
     if run.frozen:
         adapters = adapter_parameters(shape, run) / run.tensor
         whole = run.shards if run.sharding in ("fsdp", "zero3") else 1
-        spread = parameters * _base_bytes(shape, run) + adapters * _ADAPTER_BYTES
+        spread = parameters * _base_bytes(shape, run) + adapters * _adapter_bytes(run)
         return _scales(shape, run, whole) + (0.0 if run.offload == "all" else spread / whole)
     weight, gradient, optimizer = _full_bytes(run)
     if run.step_in_backward:
@@ -141,6 +140,11 @@ def _state_bytes(shape: Shape, run: Run) -> float:
     whole = {"none": 0, "zero1": 1, "zero2": 2}.get(run.sharding, 3)  # how much is spread
     parts = (optimizer, gradient, weight)
     return parameters * (sum(parts[:whole]) / run.shards + sum(parts[whole:]))
+
+
+def _adapter_bytes(run: Run) -> float:
+    """Of a parameter: weight, gradient and two moments, in fp32 unless everything is in bf16."""
+    return 8.0 if run.precision == "bf16" else 16.0
 
 
 def _scales(shape: Shape, run: Run, shards: int) -> float:

@@ -109,6 +109,18 @@ def test_adapters_count_the_matrices_that_they_are_on() -> None:
     assert more > adapter_parameters(llama2, replace(run, lora_targets="attention")) > 4_194_304
 
 
+def test_adapters_are_in_fp32_unless_all_is_in_bf16() -> None:
+    """torchtune: rank 64 on every matrix of Llama 2 7B and on its output takes 1.47 GB more than
+    rank 8 on two; its adapters are in bf16."""
+    llama2 = catalog.find("llama-2-7b")
+    small = Run(method="lora", precision="bf16", lora_rank=8, lora_targets="qv")
+    large = replace(small, lora_rank=64, lora_targets="all")
+    more = estimate(llama2, large).state - estimate(llama2, small).state
+    assert more == pytest.approx(1.25e9, rel=0.02)  # without the output's adapter
+    mixed = estimate(llama2, replace(large, precision="mixed")).state
+    assert mixed - estimate(llama2, large).state == 8 * adapter_parameters(llama2, large)
+
+
 def test_a_quantised_base_weighs_what_its_bits_say() -> None:
     states = [estimate(QWEN, Run(method=method)).state for method in ("qlora", "lora-8bit", "lora")]
     assert states == sorted(states)
