@@ -145,7 +145,11 @@ def _config(path: Path | None) -> dict[str, Any] | None:
 
 def _of_job(ctx: typer.Context, job: str) -> dict[str, Any]:
     with connect(ctx) as client:
-        return client.get(job_path(job, "/sizing"))
+        data = client.get(job_path(job, "/sizing"))
+    if data["measured"] is None:
+        steps = data["measured_steps_needed"]
+        say(f"{job} has not trained {steps} warm steps on one kind of machine: this is estimated")
+    return data
 
 
 def _of_file(file: Path | None) -> dict[str, Any]:

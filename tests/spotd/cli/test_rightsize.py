@@ -134,6 +134,16 @@ def test_a_job_is_sized_by_what_it_measured(
     assert item["cause"].startswith("under-fed: ")
 
 
+def test_a_job_that_has_measured_too_little_is_estimated(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(rig, 49)
+    assert spotctl(rig, "rightsize", "--job", "gpt", "--gpu", "H100", "--gpus", "8") == 0
+    shown = capsys.readouterr()
+    assert "gpt has not trained 50 warm steps" in shown.err
+    assert "6,896 ?" in shown.out
+
+
 def test_a_plan_shows_the_verdict_beside_each_offer(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
