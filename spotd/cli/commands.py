@@ -27,6 +27,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "events": Entry("events", "events", "Print what happened, to one job or to all."),
         "why": Entry("explain", "why", "Say why a job is where it is and what comes next."),
         "plan": Entry("explain", "plan", "Rank where a job file would run. Starts nothing."),
+        "rightsize": Entry(
+            "rightsize", "rightsize", "Foretell a training run's memory, time and cost."
+        ),
         "wait": Entry("wait", "wait", "Wait until a job ends, or runs."),
         "pause": Entry("control", "pause", "Save and give the machines back until resumed."),
         "resume": Entry("control", "resume", "Run a paused job from its last checkpoint."),

@@ -9,8 +9,9 @@ import typer
 
 from spotd.cli.client import JOB, connect, job_path
 from spotd.cli.diagnosis import print_use, print_verdict
+from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
-from spotd.cli.render import Column, Output, emit, output_option, print_table, say
+from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
 from spotd.errors import ExitCode, UserError
 
@@ -144,7 +145,13 @@ def _print_plan(data: dict[str, Any]) -> None:
             for cells, each in zip(rows, saves, strict=True):
                 cells.insert(-1, "-" if each is None else money(each))
             say(_about_saves(gb))
+        if "model" in data:
+            columns += size_columns(data["offers"])
+            for line, offer in zip(rows, data["offers"], strict=True):
+                line.extend(size_cells(offer["size"], data["offers"]))
         print_table(columns, rows)
+        if "model" in data:
+            offer_notes(data)
     if kept := data.get("storage"):
         say(_about_storage(kept, gb))
     if data["num_nodes"] > 1:
@@ -171,7 +178,7 @@ def _about_storage(kept: dict[str, Any], gb: float) -> str:
     )
 
 
-def _offer_row(row: dict[str, Any]) -> list[str]:
+def _offer_row(row: dict[str, Any]) -> list[Cell | str]:
     count = f" {row['accelerator_count']}x{row['accelerator']}" if row["accelerator"] else ""
     off = 1 - row["price_usd_per_h"] / row["list_usd_per_h"] if row["list_usd_per_h"] else None
     return [

@@ -41,6 +41,7 @@ from spotd.serve import (
     record,
     reporting,
     restraints,
+    sizing,
     users,
 )
 from spotd.serve.authority import Authority
@@ -107,6 +108,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/jobs/{job}", jobs.show_job),
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
     ("GET", "/v1/jobs/{job}/why", explain.why),
+    ("GET", "/v1/jobs/{job}/sizing", sizing.job_sizing),
     ("GET", "/v1/jobs/{job}/cost", costs.job_cost),
     ("GET", "/v1/jobs/{job}/cost/report", reporting.job_report),
     ("GET", "/v1/jobs/{job}/checkpoints", checkpoints.list_checkpoints),

@@ -80,6 +80,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/jobs/{job}"): _READ,
     ("GET", "/v1/jobs/{job}/file"): _READ,
     ("GET", "/v1/jobs/{job}/why"): _READ,
+    ("GET", "/v1/jobs/{job}/sizing"): _READ,
     ("GET", "/v1/jobs/{job}/cost"): _READ,
     ("GET", "/v1/jobs/{job}/cost/report"): _READ,
     ("POST", "/v1/jobs/{job}/logs"): _READ,

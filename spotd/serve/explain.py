@@ -16,6 +16,7 @@ from spotd.serve.diagnosis import use_lately, verdicts
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.jobs import parse_job
 from spotd.serve.keeping import requests_usd_per_h, storage_data
+from spotd.serve.sizing import with_sizes
 from spotd.serve.views import iso, offer_data, usd
 from spotd.spec import SpecError
 from spotd.spec.document import parse
@@ -102,7 +103,7 @@ def plan(call: Call) -> dict[str, Any]:
     def offer_row(row: Ranked) -> dict[str, Any]:
         return _offer_data(row, silent, requests_usd_per_h(row.offer, spec, market))
 
-    return {
+    data = {
         "kind": "Plan",
         "job": parsed.spec.name,
         "num_nodes": parsed.spec.num_nodes,
@@ -125,6 +126,7 @@ def plan(call: Call) -> dict[str, Any]:
         },
         "warnings": told,
     }
+    return with_sizes(call, call.text("yaml"), data)
 
 
 def _sized(call: Call, spec: JobSpec) -> JobSpec:

@@ -6,16 +6,17 @@ change what the job does is `Refused` (an error says what to do instead).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from spotd.baked import PREFIX as BAKED
 from spotd.baked import baked_of, check_name
 from spotd.container import container_of, full_name
+from spotd.spec.block import Block, Ignored, Refused
 from spotd.spec.every import EveryField
+from spotd.spec.model import ModelBlock
 from spotd.spec.quantities import (
     AcceleratorField,
     Bytes,
@@ -27,49 +28,6 @@ from spotd.spec.quantities import (
     Usd,
     check_store_url,
 )
-from spotd.validation import Path
-
-
-@dataclass(frozen=True)
-class Ignored:
-    """Accepted with a warning."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Known, and an error: leaving it out silently would harm."""
-
-    fix: str
-
-
-class Block(BaseModel):
-    """A block of keys; an empty key counts as absent."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            return {str(key): value for key, value in data.items() if value is not None}
-        return data
-
-    def marked(self, path: Path = ()) -> Iterator[tuple[Path, Ignored | Refused]]:
-        """The keys that were given and are ignored or refused, in this block and those below."""
-        for name in self.model_fields_set:
-            value = getattr(self, name)
-            for mark in type(self).model_fields[name].metadata:
-                if isinstance(mark, Ignored | Refused):
-                    yield (*path, name), mark
-            if isinstance(value, Block):
-                yield from value.marked((*path, name))
-            elif isinstance(value, list):
-                for index, item in enumerate(value):
-                    if isinstance(item, Block):
-                        yield from item.marked((*path, name, index))
-
 
 ExitCodeNumber = Annotated[int, Field(ge=1, le=255)]
 ExitCodes = Annotated[
@@ -302,6 +260,9 @@ class SpotdBlock(Block):
         | None
     ) = None
     budget: Budget = Budget()
+    model: ModelBlock | None = Field(
+        default=None, description="What is trained, for `plan` and `rightsize`; docs/rightsizing.md"
+    )
     deadline: str | None = Field(
         default=None,
         description="ISO time with zone, or a duration from now; does not steer placement yet",
@@ -365,7 +326,7 @@ class JobFile(Block):
     file_mounts: dict[
         str, Annotated[Storage, BeforeValidator(parse_mount, json_schema_input_type=str | Storage)]
     ] = Field(default={}, description="Path on the node: local path, or s3://, gs:// or az://")
-    envs: Annotated[dict[str, Scalar], BeforeValidator(_text_keys)] = {}
+    envs: Annotated[dict[str, Scalar], BeforeValidator(_text_keys)] = Field(default={})
     secrets: Annotated[
         dict[str, Scalar],
         BeforeValidator(

@@ -13,10 +13,12 @@ from typing import Any
 from spotd.container import container_of
 from spotd.errors import suggest
 from spotd.model import CheckpointSpec, JobSpec
+from spotd.spec.block import Ignored
 from spotd.spec.document import SpecError, parse
 from spotd.spec.every import RISKS, Every
-from spotd.spec.file import Checkpoint, Ignored, JobFile, SpotdBlock
+from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
+from spotd.spec.model import check_model
 from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
 from spotd.spec.sources import Origin, read_buckets, read_caches, read_sources
@@ -189,6 +191,7 @@ def _spec(
             found.refuse(("spotd", name), "must be more than 0", "write a duration like 10m")
     if block.slow_network and file.num_nodes == 1:
         found.warn(("spotd", "slow_network"), "says nothing of one machine: num_nodes is 1")
+    check_model(block.model, found)
     health = HealthSpec(block.health.ratio, block.health.checks, block.health.every)
     if health.check_every_s < 1:
         found.refuse(("spotd", "health", "every"), "must be at least 1s", "30s is the default")

@@ -1,0 +1,272 @@
+"""`spotctl rightsize`: memory, time and cost of a training run before it is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from spotd.cli.client import connect, job_path
+from spotd.cli.fitpicture import picture
+from spotd.cli.fitting import print_sizes
+from spotd.cli.jobfile import read_job_file
+from spotd.cli.render import Output, emit, output_option, say
+from spotd.errors import ExitCode, UserError, suggest
+from spotd.sizing import cards
+from spotd.sizing.advice import advise
+from spotd.sizing.cards import COMMON, Card
+from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, naive_bytes
+from spotd.sizing.sizes import (
+    LIMITS,
+    Measured,
+    Size,
+    advice_data,
+    around,
+    on_offer,
+    size,
+    size_data,
+    with_hardware,
+)
+from spotd.sizing.task import Task, TaskError, task_of
+
+_MOST_OFFERS, _MOST_SHOWN = 5000, 50  # that are looked at, and that are shown
+_NODES = (1, 2, 3, 4, 6, 8)  # that are tried
+
+
+def _choice(flag: str, help_: str, metavar: str = "NAME") -> Any:
+    return typer.Option(None, flag, metavar=metavar, help=help_)
+
+
+def rightsize(
+    ctx: typer.Context,
+    file: Path | None = typer.Argument(None, metavar="[FILE]", help="A job file with spotd.model."),
+    job: str = typer.Option("", "--job", metavar="JOB", help="A submitted job, as it measured."),
+    model: str = _choice("--model", "Like llama-3-70b or Qwen/Qwen2.5-72B."),
+    config: Path | None = _choice("--config", "A Hugging Face config.json instead.", "FILE"),
+    method: str = _choice("--method", "full, full-8bit, lora, lora-8bit or qlora."),
+    precision: str = _choice("--precision", "mixed, bf16, fp8 or fp32."),
+    sharding: str = _choice("--sharding", "fsdp, zero3, zero2, zero1 or none."),
+    sequence: int = _choice("--sequence", "Tokens of a sequence.", "N"),
+    micro_batch: int = _choice("--micro-batch", "Sequences at once on a GPU.", "N"),
+    accumulation: int = _choice("--accumulation", "Micro-batches for each step.", "N"),
+    checkpointing: str = _choice("--checkpointing", "Of activations: full, selective, none."),
+    loss: str = _choice("--loss", "chunked, compiled or plain."),
+    compiled: bool = typer.Option(False, "--compiled", help="torch.compile, Liger or Unsloth."),
+    lora_rank: int = _choice("--lora-rank", "Of the adapters.", "N"),
+    lora_targets: str = _choice("--lora-targets", "all, attention or qv."),
+    offload: str = _choice("--offload", "To the machine's memory: none, optimizer, all."),
+    tensor: int = _choice("--tensor", "Degree of tensor parallelism.", "N"),
+    context: int = _choice("--context", "Degree of context parallelism.", "N"),
+    tokens: str = _choice("--tokens", "To train on in all, like 1.4B.", "N"),
+    steps: int = _choice("--steps", "Optimizer steps instead of tokens.", "N"),
+    example_tokens: float = _choice("--example-tokens", "Mean length, if not packed.", "N"),
+    gpu: list[str] = typer.Option([], "--gpu", metavar="GPU", help="Like H100-80; again for more."),
+    gpus: int = typer.Option(0, "--gpus", min=0, metavar="N", help="So many; else what fits."),
+    svg: Path | None = _choice("--svg", "Also draw the bars to this file.", "FILE"),
+    naive: bool = typer.Option(False, "--naive", help="Also the rule of 4 bytes a parameter."),
+    output: Output = output_option(),
+) -> None:
+    """Foretell memory, time and cost of a training run, on kinds and numbers of GPUs.
+
+    GIB/GPU is what one GPU needs at its peak, by a formula (docs/rightsizing.md); "tight" is inside
+    the formula's own error. MEMORY draws it against the card, whose end is the line. TIME needs
+    --tokens or --steps, and COST a daemon that knows offers. With --job what the job measured in at
+    least 50 steps takes the place of the estimate.
+
+    \b
+    Example:
+      spotctl rightsize --model llama-3-70b --method lora --gpu H100-80 --gpus 8
+      spotctl rightsize --model qwen2-72b --sequence 4096 --tokens 1.4B
+      spotctl rightsize examples/finetune.yaml -o json
+    """
+    given = {
+        "name": model, "method": method, "precision": precision, "sharding": sharding,
+        "sequence": sequence, "micro_batch": micro_batch, "accumulation": accumulation,
+        "checkpointing": checkpointing, "loss": loss, "compiled": compiled or None,
+        "lora_rank": lora_rank, "lora_targets": lora_targets, "offload": offload,
+        "tensor": tensor, "context": context, "tokens": _count(tokens), "steps": steps,
+        "example_tokens": example_tokens, "config": _config(config),
+    }  # fmt: skip
+    known = _known(ctx, file, job)
+    task = _task(known["model"], given, file=file is not None or bool(job))
+    measured = Measured(**known["measured"]) if known.get("measured") else None
+    found = _cards(gpu, measured)
+    data = _sizes(task, found, gpus, measured)
+    data |= {"job": job, "measured": known["measured"]} if job else {}
+    data |= {"naive_gib_in_all": round(naive_bytes(task.shape) / GIB, 1)} if naive else {}
+    _draw(svg, data)
+    data["offers"] = _offers(ctx, task, found if gpu else [], gpus, measured)
+    emit(data, output, lambda: print_sizes(task, data), "text")
+
+
+def _known(ctx: typer.Context, file: Path | None, job: str) -> dict[str, Any]:
+    """The words of `model`, and with a job what it `measured`."""
+    if job and file:
+        raise UserError("FILE and --job both say what it is", "leave one out", ExitCode.USAGE)
+    return _of_job(ctx, job) if job else _of_file(file)
+
+
+def _draw(file: Path | None, data: Mapping[str, Any]) -> None:
+    if file is None:
+        return
+    title = f"{data['model']}, {data['method']}, {data['precision']}: memory of one GPU"
+    try:
+        file.write_text(picture(title, data["items"]))
+    except OSError as error:
+        raise UserError(f"--svg: cannot write {file}: {error}", "", ExitCode.USAGE) from None
+
+
+def _count(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from spotd.spec.model import parse_count
+
+    try:
+        return float(parse_count(text))
+    except ValueError as error:
+        words, _, fix = str(error).partition("; ")
+        raise UserError(f"--tokens: {words}", fix, ExitCode.USAGE) from None
+
+
+def _config(path: Path | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"--config: cannot read {path}: {error}", "", ExitCode.USAGE) from None
+    if not isinstance(content, dict):
+        raise UserError(f"--config: {path} is no config.json", "name one", ExitCode.USAGE)
+    return content
+
+
+def _of_job(ctx: typer.Context, job: str) -> dict[str, Any]:
+    with connect(ctx) as client:
+        data = client.get(job_path(job, "/sizing"))
+    if data["measured"] is None:
+        steps = data["measured_steps_needed"]
+        say(f"{job} has not trained {steps} warm steps on one kind of machine: this is estimated")
+    return data
+
+
+def _of_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {"model": {}}
+    from spotd.spec.model import model_words
+
+    words = model_words(read_job_file(file))
+    if not words:
+        raise UserError(
+            f"{file} has no spotd.model", "add it, or give --model NAME", ExitCode.USAGE
+        )
+    return {"model": words}
+
+
+def _task(words: Mapping[str, Any], flags: Mapping[str, Any], *, file: bool) -> Task:
+    """By the words of a file, and by flags before them."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return task_of({**words, **given})
+    except TaskError as error:
+        flag = {"name": "model"}.get(error.field, error.field).replace("_", "-")
+        where = f"spotd.model.{error.field}" if file else f"--{flag}"
+        raise UserError(f"{where}: {error.text}", error.fix, ExitCode.USAGE) from None
+
+
+def _cards(named: Sequence[str], measured: Measured | None) -> list[Card]:
+    if not named and measured:
+        named = [measured.accelerator]
+    found = []
+    for name in named or COMMON:
+        try:
+            found.append(cards.find(name))
+        except KeyError:
+            fix = suggest(name, cards.names())
+            raise UserError(f"--gpu: no GPU {name!r} is known", fix, ExitCode.USAGE) from None
+    return found
+
+
+def _sizes(
+    task: Task, found: Iterable[Card], gpus: int, measured: Measured | None
+) -> dict[str, Any]:
+    """As JSON: what was asked, each size with its advice, and what it does not cover."""
+    if measured and not gpus:
+        gpus = measured.gpus
+    try:
+        sizes: list[Size] = []
+        for card in found:
+            sizes += [size(task, card, gpus, measured)] if gpus else around(task, card)
+    except ValueError as error:
+        raise UserError(f"--gpus: {error}", "another number", ExitCode.USAGE) from None
+    shape, run = task.shape, task.run
+    return {
+        "kind": "Rightsize",
+        "model": shape.name,
+        "parameters": shape.parameters,
+        "method": run.method,
+        "precision": run.precision,
+        "sharding": run.sharding,
+        "sequence": run.sequence,
+        "micro_batch": run.micro_batch,
+        "tokens": task.on(gpus).total_tokens() or None if gpus else task.tokens or None,
+        "items": [
+            {**size_data(one), "advice": advice_data(advise(one.task, one.card, one.pace))}
+            for one in sizes
+        ],
+        "limits": LIMITS,
+    }
+
+
+def _offers(
+    ctx: typer.Context, task: Task, found: Sequence[Card], gpus: int, measured: Measured | None
+) -> list[dict[str, Any]]:
+    """What the task takes on each offer that a daemon knows, the cheapest to finish first; none
+    where no daemon answers. `gpus` 0: on one machine, or as few as it fits on."""
+    try:
+        with connect(ctx) as client:
+            items = client.get("/v1/offers", limit=_MOST_OFFERS)["items"]
+    except UserError as error:
+        say(f"without offers and their prices: {error}")
+        return []
+    rows = []
+    for item in items:
+        if found and not any(_is(item["accelerator"], card) for card in found):
+            continue
+        rows += [{**item, "size": one} for one in _placed(task, item, gpus, measured)]
+    return with_hardware(sorted(rows, key=_rank)[:_MOST_SHOWN])
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:
+    placed = row["size"]
+    hourly = row["price_usd_per_h"] * placed["num_nodes"]
+    return placed["verdict"] != FITS, placed["usd"] or hourly, row["key"]
+
+
+def _is(accelerator: str, card: Card) -> bool:
+    try:
+        return cards.find(accelerator) == card
+    except KeyError:
+        return False
+
+
+def _placed(
+    task: Task, item: Mapping[str, Any], gpus: int, measured: Measured | None
+) -> list[dict[str, Any]]:
+    """On as few machines as it may fit on, and on as few as it does; on the most that are tried,
+    where it fits on none."""
+    count = item["accelerator_count"]
+    if not count or gpus % count:
+        return []
+    found: dict[str, dict[str, Any]] = {}
+    for nodes in [gpus // count] if gpus else _NODES:
+        one = on_offer(task, item, nodes, measured)
+        if one is None:
+            break
+        found.setdefault(one["verdict"], one)
+        if one["verdict"] == FITS:
+            break
+    fitting = [one for word, one in found.items() if word != DOES_NOT_FIT]
+    return fitting or list(found.values())

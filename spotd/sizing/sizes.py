@@ -1,0 +1,205 @@
+"""One task on one kind and number of GPUs: whether it fits, how long it takes, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spotd.sizing import cards
+from spotd.sizing.advice import Advice, advise, cause, hours_of
+from spotd.sizing.cards import Card
+from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, TIGHT, Memory, estimate, verdict
+from spotd.sizing.task import Task
+from spotd.sizing.throughput import Pace, pace, prior_of
+
+COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # that are looked through for what fits
+PLAIN_IP_GB_S = 12.5  # between machines without EFA, GPUDirect or InfiniBand: 100 Gb/s at most
+_WORTH = 0.9  # advice that saves less than a tenth is none
+LIMITS = (
+    "dense text decoders alone: mixtures of experts, images, encoders and pipeline parallelism "
+    "are not covered; memory is 7 % from published measurements on average, at most 25 %"
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a job did: tokens per second of all its GPUs, over so many steps."""
+
+    tokens_per_s: float
+    steps: int
+    accelerator: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """`hours` and its range are 0.0 where nobody said how long the task is."""
+
+    task: Task
+    card: Card
+    memory: Memory
+    verdict: str
+    pace: Pace
+    note: str = ""
+
+    @property
+    def gpus(self) -> int:
+        return self.task.run.gpus
+
+    @property
+    def hours(self) -> float:
+        return hours_of(self.task, self.pace.tokens_per_s)
+
+    @property
+    def text(self) -> str:
+        """Like "does not fit: 148 GiB/GPU of 79.2"."""
+        gib = self.memory.allocated / GIB
+        return f"{self.verdict}: {gib:.{0 if gib >= 10 else 1}f} GiB/GPU of {self.card.memory_gib}"
+
+
+def size(
+    task: Task, card: Card, gpus: int, measured: Measured | None = None, *, joined: bool = True
+) -> Size:
+    """The task on `gpus` of `card`. What was measured on that kind of GPU takes the place of the
+    prior, in proportion to their number. Without `joined` they are in several machines that talk
+    over plain IP, of which a measurement on fewer says nothing. Raises ValueError where `gpus` does
+    not divide into its parts."""
+    placed = task.on(gpus)
+    memory = estimate(placed.shape, placed.run)
+    rate = 0.0
+    same = measured is not None and _known(measured.accelerator) == card
+    if measured and same and (joined or gpus == measured.gpus):
+        rate = measured.tokens_per_s * gpus / measured.gpus
+    if not joined:
+        card = replace(card, link_gb_s=min(card.link_gb_s, PLAIN_IP_GB_S))
+    said, note = verdict(memory, card.memory_gib), ""
+    if said == FITS and task.loss_assumed:
+        said, note = _with_plain_loss(placed, card)
+    return Size(placed, card, memory, said, pace(placed, card, rate), note)
+
+
+def _with_plain_loss(task: Task, card: Card) -> tuple[str, str]:
+    """The verdict of what fits if its loss takes the logits piece by piece, where nobody said that
+    it does: most programs do not unless they are told to."""
+    memory = estimate(task.shape, replace(task.run, loss="plain"))
+    if verdict(memory, card.memory_gib) == FITS:
+        return FITS, ""
+    gib = memory.allocated / GIB
+    return TIGHT, (
+        f"it fits with a loss in pieces (Liger, torchtune); with all logits in fp32 at once it "
+        f"takes {gib:.0f} GiB/GPU of {card.memory_gib}: say which by `loss`"
+    )
+
+
+def _known(accelerator: str) -> Card | None:
+    try:
+        return cards.find(accelerator)
+    except KeyError:
+        return None
+
+
+def around(task: Task, card: Card) -> list[Size]:
+    """From the most GPUs that are too few to as many as it fits on."""
+    found: list[Size] = []
+    for gpus in COUNTS:
+        if gpus % (task.run.tensor * task.run.context):
+            continue
+        one = size(task, card, gpus)
+        found = [] if one.verdict == DOES_NOT_FIT else found
+        found.append(one)
+        if one.verdict == FITS:
+            break
+    return found
+
+
+def on_offer(
+    task: Task, offer: Mapping[str, Any], num_nodes: int, measured: Measured | None = None
+) -> dict[str, Any] | None:
+    """What `size_data` says of so many machines of an offer (as the API shows it), with what the
+    task costs there; None for an accelerator that nothing is known of, or a number that it cannot
+    be spread over."""
+    card, gpus = _known(offer["accelerator"]), offer["accelerator_count"] * num_nodes
+    if card is None or not gpus:
+        return None
+    try:
+        joined = num_nodes == 1 or bool(offer.get("interconnect"))
+        found = size(task, card, gpus, measured, joined=joined)
+    except ValueError:
+        return None
+    usd_per_h = offer["price_usd_per_h"] * num_nodes
+    return {
+        **size_data(found),
+        "num_nodes": num_nodes,
+        "usd": found.hours * usd_per_h or None,
+        "advice": advice_data(advise(found.task, found.card, found.pace, usd_per_h)),
+    }
+
+
+def with_hardware(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Offers with their `size`: those on which the task is slow are told which one it fits that is
+    the cheapest to finish on, where that saves a tenth at least."""
+    fitting = [row for row in rows if row["size"] and row["size"]["verdict"] == FITS]
+    best = min((row for row in fitting if row["size"]["usd"]), key=_usd, default=None)
+    return [
+        {**row, "size": _told(row, best) if best and row["size"] else row["size"]} for row in rows
+    ]
+
+
+def _usd(row: Mapping[str, Any]) -> float:
+    return float(row["size"]["usd"] or 0.0)
+
+
+def _told(row: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any]:
+    here, there = row["size"], best["size"]
+    if not here["cause"] or _usd(best) > _WORTH * _usd(row):
+        return dict(here)
+    machine = f"{best['instance_type']} in {best['provider']}/{best['zone'] or best['region']}"
+    text = (
+        f"{there['num_nodes']} x {machine} ({there['gpus']} {there['accelerator']}): "
+        f"{there['hours']:,.0f} h, ${there['usd']:,.0f} instead of {here['hours']:,.0f} h, "
+        f"${here['usd']:,.0f}"
+    )
+    saved = here["usd"] - there["usd"]
+    other = Advice("hardware", text, there["tokens_per_s"], there["hours"], there["usd"], saved)
+    return {**here, "advice": [*here["advice"], *advice_data([other])]}
+
+
+def size_data(found: Size) -> dict[str, Any]:
+    """As JSON: bytes in GiB a GPU, tokens a second of all GPUs, hours of the whole task."""
+    memory, speed, prior = found.memory, found.pace, prior_of(found.task, found.card)
+    parts = ("state", "gather", "activations", "logits", "context")
+    range_ = [hours_of(found.task, rate) for rate in (speed.high, speed.low)]
+    return {
+        "accelerator": found.card.name,
+        "gpus": found.gpus,
+        "verdict": found.verdict,
+        "text": found.text,
+        "note": found.note,
+        "gib_per_gpu": round(memory.allocated / GIB, 2),
+        "gib_with_context": round(memory.total / GIB, 2),
+        "card_gib": found.card.memory_gib,
+        "parts_gib": {part: round(getattr(memory, part) / GIB, 2) for part in parts},
+        "tokens_per_s": round(speed.tokens_per_s, 1),
+        "measured": speed.measured,
+        "prior": {"share": prior.share, "spread": prior.spread, "anchored": prior.anchored},
+        "hours": round(found.hours, 2) or None,
+        "hours_range": [round(hours, 2) for hours in range_] if found.hours else None,
+        "starved": speed.starved,
+        "cause": cause(found.task, found.card, speed),
+    }
+
+
+def advice_data(found: Iterable[Advice]) -> list[dict[str, Any]]:
+    """As JSON."""
+    return [
+        {
+            "kind": one.kind,
+            "text": one.text,
+            "tokens_per_s": round(one.tokens_per_s, 1),
+            "hours": round(one.hours, 2) or None,
+            "usd": round(one.usd, 2) or None,
+            "saves_usd": round(one.saves_usd, 2) or None,
+        }
+        for one in found
+    ]

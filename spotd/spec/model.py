@@ -1,0 +1,127 @@
+"""The block `spotd.model`: what is trained and how, to foretell memory, time and cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from spotd.sizing.task import Task, TaskError, task_of
+from spotd.spec.block import Block
+from spotd.spec.document import SpecError, parse
+from spotd.spec.findings import Findings
+from spotd.validation import key_text, validate_partly
+
+_UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+def parse_count(value: Any) -> Any:
+    """A number, or one with a unit: "300M" or "1.4B". Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("must be a number; write e.g. 300M or 1.4B")
+    text = str(value).strip().lower().replace("_", "")
+    unit = _UNITS.get(text[-1:], 0.0)
+    try:
+        number = float(text[:-1] if unit else text) * (unit or 1.0)
+    except ValueError:
+        raise ValueError(f"{value!r} is no number; write e.g. 300M or 1.4B") from None
+    if not 0 < number < 1e18:
+        raise ValueError(f"{value!r} is not possible; write e.g. 300M or 1.4B")
+    return number
+
+
+Tokens = Annotated[float, BeforeValidator(parse_count, json_schema_input_type=float | str)]
+
+
+class ModelBlock(Block):
+    """A name, or a shape by numbers or by Hugging Face's config.json; and how it is trained."""
+
+    name: str | None = Field(default=None, description="Like llama-3-70b or Qwen/Qwen2.5-72B")
+    config: dict[str, Any] | None = Field(
+        default=None, description="The content of a Hugging Face config.json"
+    )
+    layers: Whole | None = None
+    hidden: Whole | None = None
+    heads: Whole | None = None
+    kv_heads: Whole | None = None
+    head_dim: Whole | None = None
+    ffn: Whole | None = None
+    vocab: Whole | None = None
+    gated: bool | None = Field(default=None, description="An MLP of three matrices; the default")
+    tied: bool | None = Field(default=None, description="The output layer is the embedding")
+    method: Literal["full", "full-8bit", "8bit", "lora", "lora-8bit", "qlora"] = Field(
+        default="full", description="full-8bit (8bit): 8-bit Adam; lora-8bit: an 8-bit base"
+    )
+    precision: Literal["mixed", "bf16", "fp8", "fp32"] = Field(
+        default="mixed", description="mixed: fp32 weights and Adam; bf16: all of it in bf16"
+    )
+    sharding: Literal["fsdp", "zero3", "zero2", "zero1", "none"] = "fsdp"
+    sequence: Whole = Field(default=2048, description="Tokens of a sequence, with padding")
+    micro_batch: Whole = Field(default=1, description="Sequences at once on one GPU")
+    accumulation: Whole = Field(default=1, description="Micro-batches for each optimizer step")
+    checkpointing: Literal["full", "selective", "none"] = Field(
+        default="full", description="Of activations"
+    )
+    loss: Literal["plain", "compiled", "chunked"] = Field(
+        default="chunked", description="chunked: Liger, torchtune; plain: logits all in fp32"
+    )
+    compiled: bool = Field(default=False, description="torch.compile, Liger or Unsloth")
+    lora_rank: Whole = 16
+    lora_targets: Literal["all", "attention", "qv"] = "all"
+    quantiser: Literal["nf4", "nf4-dq", "torchao"] = "nf4-dq"
+    step_in_backward: bool = Field(default=False, description="No gradient outlives its layer")
+    offload: Literal["none", "optimizer", "all"] = Field(
+        default="none", description="State that is kept in the machine's memory"
+    )
+    offload_activations: bool = False
+    tensor: Whole = Field(default=1, description="Degree of tensor parallelism")
+    context: Whole = Field(default=1, description="Degree of context parallelism")
+    loads_whole: bool = Field(
+        default=False, description="Each GPU loads the whole model before it is sharded"
+    )
+    ragged: bool | None = Field(
+        default=None, description="Batches of unequal length; so if there is example_tokens"
+    )
+    foreach: bool = Field(
+        default=False, description="torch's AdamW without fused: a step copies all weights"
+    )
+    tokens: Tokens | None = Field(default=None, description="To train on, in all: like 1.4B")
+    steps: Whole | None = Field(default=None, description="Of the optimizer, instead of tokens")
+    example_tokens: Tokens | None = Field(
+        default=None, description="Mean tokens of an example, where they are not packed"
+    )
+
+
+def model_words(text: str) -> dict[str, Any]:
+    """What `spotd.model` of a job file says; empty where it has none. Raises SpecError."""
+    document = parse(text)
+    block = document.data.get("spotd")
+    given = block.get("model") if isinstance(block, dict) else None
+    if given is None:
+        return {}
+    model, problems = validate_partly(ModelBlock, dict(given) if isinstance(given, dict) else {})
+    found = Findings()
+    found.problems += [
+        (("spotd", "model", *path), replace(one, where=key_text(("spotd", "model", *path))))
+        for path, one in problems
+    ]
+    check_model(model, found)
+    if found.problems:
+        raise SpecError(*found.located(document))
+    return model.model_dump(exclude_unset=True)
+
+
+def task(block: ModelBlock) -> Task:
+    """What the block describes. Raises TaskError."""
+    return task_of(block.model_dump(exclude_unset=True))
+
+
+def check_model(block: ModelBlock | None, found: Findings) -> None:
+    """Whether it describes something."""
+    try:
+        if block is not None:
+            task(block)
+    except TaskError as error:
+        found.refuse(("spotd", "model", error.field), error.text, error.fix)

@@ -1,0 +1,192 @@
+"""`spotctl rightsize` and the memory column of `spotctl plan`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from spotd.cli.app import run
+from spotd.cli.fitting import bar
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
+from tests.spotd.serve.test_sizing import job_file, train
+
+CASE = ["--model", "qwen2-72b", "--sequence", "4096", "--gpu", "H100-80", "--gpus", "8"]
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    assert run(["--socket", "nobody.sock", "rightsize", *args, "-o", "json"]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def test_without_a_daemon_it_says_all_but_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--tokens", "1.4B"]) == 0
+    shown = capsys.readouterr()
+    [line] = [line for line in shown.out.splitlines() if line.startswith("H100 ")]
+    assert "150.1  79.2  does not fit  ████████████████████│█████████»" in line
+    assert line.split()[-3:] == ["6,896", "?", "2d8h"]
+    assert "without offers and their prices: " in shown.err
+    assert "mixtures of experts, images, encoders and pipeline parallelism" in shown.err
+
+
+def test_what_it_would_fit_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    data = said(capsys, "--model", "qwen2-72b", "--sequence", "4096")
+    fits = {row["accelerator"]: row["gpus"] for row in data["items"] if row["verdict"] == "fits"}
+    assert fits == {"A100": 96, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
+    assert data["limits"]
+
+
+@pytest.mark.req("RSZ-02")
+def test_the_rule_of_four_bytes_comes_only_when_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "naive" not in json.dumps(said(capsys, *CASE))
+    assert said(capsys, *CASE, "--naive")["naive_gib_in_all"] == pytest.approx(270.8, abs=0.1)
+    assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--naive"]) == 0
+    assert "no training run is that small" in capsys.readouterr().out
+
+
+def test_a_config_json_will_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "vocab_size": 128256,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert said(capsys, "--config", "config.json", "--gpu", "H100")["parameters"] == 8030261248
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ([], "--model: is missing"),
+        (["--model", "qwen2-73b"], "did you mean qwen2-7"),
+        (["--model", "gpt2", "--gpu", "H1000"], "--gpu: no GPU 'H1000' is known"),
+        (["--model", "gpt2", "--method", "dora"], "--method: must be one of full"),
+        (["--model", "gpt2", "--tokens", "many"], "--tokens: 'many' is no number"),
+        (["--model", "gpt2", "--tensor", "3", "--gpus", "8"], "--gpus: gpus must be a multiple"),
+        (["--config", "none.json"], "--config: cannot read none.json"),
+        (["job.yaml"], "job.yaml has no spotd.model"),
+        (["job.yaml", "--job", "gpt"], "FILE and --job both say what it is"),
+    ],
+)
+def test_bad_words_are_named_with_what_to_write(
+    args: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("job.yaml").write_text(JOB_FILE)
+    assert run(["--socket", "nobody.sock", "rightsize", *args]) == 2
+    shown = capsys.readouterr()
+    assert text in shown.err
+    assert not shown.out
+
+
+@pytest.mark.req("RSZ-05")
+def test_offers_are_ranked_by_what_the_run_costs_on_them(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rig.folder / "job.yaml").write_text(job_file("mixed"))
+    assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "-o", "json") == 0
+    rows = json.loads(capsys.readouterr().out)["offers"]
+    # On one machine it does not fit; on three it does, by what a GPU has and not by their sum.
+    # What may fit on two comes after that.
+    said = [(row["size"]["num_nodes"], row["size"]["verdict"]) for row in rows]
+    assert said == [(3, "fits")] * 4 + [(2, "tight")] * 4
+    costs = [row["size"]["usd"] for row in rows[:4]]
+    assert costs == sorted(costs)
+    assert costs[0] == pytest.approx(3 * 19.93 * rows[0]["size"]["hours"], rel=1e-3)
+    assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "--gpus", "8") == 0
+    assert "does not fit: 150 GiB/GPU of 79.2" in capsys.readouterr().out
+
+
+def test_what_fits_comes_before_what_is_cheaper(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roomy = replace(SPOT, accelerator="H200", instance_type="p5en.48xlarge", zone="us-east-1c")
+    rig.offer_them(*OFFERS, replace(roomy, price_microusd_per_h=60_000_000))
+    (rig.folder / "job.yaml").write_text(job_file("bf16"))
+    file = str(rig.folder / "job.yaml")
+    assert spotctl(rig, "rightsize", file, "--gpus", "8", "-o", "json") == 0
+    rows = json.loads(capsys.readouterr().out)["offers"]
+    assert [row["size"]["verdict"] for row in rows] == ["fits", *["tight"] * 4]
+
+
+def test_a_job_is_sized_by_what_it_measured(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(rig, 60)
+    assert spotctl(rig, "rightsize", "--job", "gpt", "-o", "json") == 0
+    data = json.loads(capsys.readouterr().out)
+    [item] = data["items"]
+    assert (item["accelerator"], item["gpus"], item["measured"]) == ("H100", 8, True)
+    assert data["measured"]["steps"] == 60
+    assert item["cause"].startswith("under-fed: ")
+
+
+def test_a_job_that_has_measured_too_little_is_estimated(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(rig, 49)
+    assert spotctl(rig, "rightsize", "--job", "gpt", "--gpu", "H100", "--gpus", "8") == 0
+    shown = capsys.readouterr()
+    assert "gpt has not trained 50 warm steps" in shown.err
+    assert "6,896 ?" in shown.out
+
+
+def test_a_plan_shows_the_verdict_beside_each_offer(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (rig.folder / "job.yaml").write_text(job_file("mixed"))
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
+    shown = capsys.readouterr()
+    title, first, *_ = shown.out.splitlines()
+    assert title.split()[-3:] == ["MEMORY", "TIME", "COST"]
+    assert "does not fit: 150 GiB/GPU of 79.2" in first
+    assert "qwen2.5-72b fits none of these" in shown.err
+    (rig.folder / "job.yaml").write_text(JOB_FILE)
+    assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
+    assert "MEMORY" not in capsys.readouterr().out
+
+
+def test_the_bars_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """For each GPU its parts, and a mark at the card: longer than it, where it does not fit."""
+    data = said(capsys, "--model", "qwen2-72b", "--sequence", "4096", "--svg", "fit.svg")
+    root = ET.fromstring((tmp_path / "fit.svg").read_text())
+    words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    for item in data["items"]:
+        assert f"{item['gpus']} x {item['accelerator']}" in words
+    assert "does not fit, 150 of 79.2" in words
+    tips = [tip.text for tip in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(tips) == 5 * len(data["items"])
+    assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--svg", "none/fit.svg"]) == 2
+    assert "--svg: cannot write none/fit.svg" in capsys.readouterr().err
+
+
+def test_the_bar_ends_at_the_card() -> None:
+    parts = {"state": 40.0, "gather": 10.0, "activations": 20.0, "logits": 10.0, "context": 0.0}
+    assert bar(parts, 80.0) == "██████████▓▓▒▒▒▒▒▒░░│"
+    assert bar(parts, 160.0) == "█████▓▒▒▒░          │"
+    assert bar(parts, 64.0) == "████████████▓▓▓▓▒▒▒▒│▒▒░░░"
+    assert bar(parts, 20.0).endswith("│█████████»")
+
+
+def test_a_plan_says_what_is_slow_and_what_is_assumed(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "{name: llama-3-8b, sequence: 4096, micro_batch: MICRO, tokens: 1B}"
+    for micro, words in (("12", "by `loss`"), ("1, example_tokens: 200", "packing to 4k tokens: ")):
+        text = f"{JOB_FILE}  model: {model.replace('MICRO', micro)}\n"
+        (rig.folder / "job.yaml").write_text(text)
+        assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
+        assert words in capsys.readouterr().out
