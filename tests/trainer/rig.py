@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spotd.wire import encode
-from tests.rigs.forks import Fork, nursery
+from tests.rigs.forks import TORCH, Fork, nursery
 
 ROOT = Path(__file__).parent.parent.parent
 Process = subprocess.Popen[bytes] | Fork
@@ -166,6 +166,7 @@ class Trainer:
     ranks: int = 1
     module: str = "trainer.train"
     fresh: bool = False
+    modules: tuple[str, ...] = ()  # that are loaded beforehand, beside torch
     env: Mapping[str, str] = field(default_factory=dict)
     loaded: Mapping[str, str] = field(default_factory=dict)
     started: list[Process] = field(default_factory=list)
@@ -198,7 +199,8 @@ class Trainer:
             module = self.module
             if self.ranks > 1:
                 arguments, module = [str(self.ranks), module, *arguments], "tests.rigs.ranks"
-            place = nursery(**self.loaded)
+            modules = (*TORCH, *self.modules) if self.modules else ()
+            place = nursery(*modules, **self.loaded)
             process = place.fork(module, arguments, env | self.loaded, self.folder, log)
         self.started.append(process)
         return process
