@@ -27,7 +27,7 @@ def trainer_of(folder: Path, ranks: int, *arguments: str) -> Trainer:
         every_steps=100,
         ranks=ranks,
         arguments=("--shard", "--step-time-ms", "40", *arguments),
-        modules=("trainer.sharded", "torch.distributed.launcher.api"),
+        modules=("trainer.sharded", "torch._dynamo", "torch.distributed.launcher.api"),
     )
 
 
