@@ -51,6 +51,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
         default=0,
         help="CPU threads (0: the checkpoint's, or torch's choice)",
     )
+    add("--workers", type=int, default=0, help="processes of each rank that make batches ahead")
     add("--step-time-ms", type=float, default=0.0, help="wait until a step took this long")
     args = parser.parse_args()
     if args.shares and args.virtual_ranks:

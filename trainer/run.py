@@ -29,6 +29,7 @@ from trainer.virtual import average_in_order, shares_of
 from trainer.world import World
 
 if TYPE_CHECKING:
+    from trainer.loading import Loading
     from trainer.sharded import ShardedState  # slow to load, and few want it
 
 
@@ -51,6 +52,7 @@ class Run:
     planning: Planning
     tenure: Tenure | None = None  # rank 0 alone has it
     together: Together | None = None
+    loading: Loading | None = None
     data_s: float = 0.0  # what the batches of the last step took to come
     held_s: float = 0.0  # for how long its update had to wait for the copy of a snapshot
 
@@ -113,11 +115,23 @@ class Run:
         share, whose gradients count with `weight`; returns the loss."""
         torch.manual_seed(self.order.seed_of(step, rank))
         began_s = time.perf_counter()
-        inputs, targets = self.order.batch_of(self.corpus.data, step, rank)
+        batch = self.loading.take(step, rank) if self.loading is not None and weight else None
+        inputs, targets = batch or self.order.batch_of(self.corpus.data, step, rank)
         self.data_s += time.perf_counter() - began_s
         loss: torch.Tensor = self.model(inputs.to(self.world.device), targets.to(self.world.device))
         torch.autograd.backward(loss if weight == 1 else loss * weight)
         return loss.detach()
+
+    def load_ahead(self, step: int) -> None:
+        """Have the batches from here on made by processes, if there are to be any."""
+        if not self.args.workers:
+            return
+        from trainer.loading import Loading  # noqa: PLC0415 - slow to load, and few want it
+
+        world, count = self.world, self.order.world_size
+        shares = shares_of(world.rank, world.size, count)
+        workers, last = self.args.workers, self.args.steps
+        self.loading = Loading(self.order, self.corpus.data, shares, step, last, workers)
 
     def restore(self, back: int = 0) -> Found | None:
         """The newest checkpoint that can be used, or one `back` further, on rank 0; without

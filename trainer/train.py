@@ -236,6 +236,7 @@ def train(run: Run) -> int:
         per_node=world.per_node,
     )
     numbers = Numbers(run)
+    run.load_ahead(done)
     saved_step, saved_at = done, time.monotonic()
     for step in range(done, args.steps):
         started = time.perf_counter()
@@ -335,6 +336,8 @@ def main() -> int:
     except (ValueError, SaverError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
     finally:
+        if run is not None and run.loading is not None:
+            run.loading.close()
         if run is not None and run.checkpointer is not None:
             run.checkpointer.close()
         if dial is not None:

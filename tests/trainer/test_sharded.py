@@ -88,8 +88,11 @@ def test_virtual_ranks_come_to_the_same_bits_on_any_number_of_ranks(tmp_path: Pa
     alone, _ = straight(tmp_path / "alone", 2, "--virtual-ranks", "4")
     trainer = trainer_of(tmp_path / "changing", 4, "--virtual-ranks", "4")
     ends = []
+    ahead = (*trainer.arguments, "--workers", "2")
     for generation, ranks in enumerate((4, 2, 4), start=1):
-        ends.append(max(run_for_a_while(replace(trainer, ranks=ranks), generation)))
+        arguments = trainer.arguments if generation == 1 else ahead
+        turn = replace(trainer, ranks=ranks, arguments=arguments)
+        ends.append(max(run_for_a_while(turn, generation)))
     damage(trainer)  # all ranks pass it over, though the others could have read theirs
     trainer = replace(trainer, ranks=3)
     assert trainer.run(4) == 0, trainer.output()
