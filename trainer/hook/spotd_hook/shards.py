@@ -73,6 +73,7 @@ class _Span:
 def load_shards(checkpointer: Checkpointer, found: Found, tensors: Mapping[str, Tensor]) -> None:
     """Have this rank's shards of `tensors` be as in the checkpoint, whoever saved them in whatever
     shards. Raises CorruptError for damage, and SaverError where it holds other tensors."""
+    tensors = {name: one for name, one in tensors.items() if one.numel()}  # as they were saved
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     check_same(found, tensors)
     planner.set_up_planner(dict(tensors), _metadata(found), is_coordinator=False)
