@@ -79,6 +79,7 @@ soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.growth --json bench/out/growth.json
 	SPOTD_UPGRADE_JOBS=20 $(BIN)/pytest tests/spotd/test_versions.py
 	SPOTD_LIBRARIES=all $(BIN)/pytest tests/trainer/hook tests/e2e/test_directory.py
+	SPOTD_GANGS=all $(BIN)/pytest -s tests/e2e/test_gangs.py
 	SPOTD_EXAMPLES=50 $(BIN)/pytest --timeout 3600 $$(grep -rl 'import examples' tests --include='test_*.py')
 
 soak-saves: $(READY) ## the saver's part alone: killed 1,000 times, and its faults (docs/saver-faults.md)

@@ -55,9 +55,9 @@ class Numbers:
             if world.rank == 0:
                 found = self._restore(step)
         finally:
-            found = world.follow(found)
+            found = self._run.hear(found)
         if found >= 0:
-            world.spread(self._run.state.flats())
+            self._run.spread()
         return found >= 0
 
     def _restore(self, step: int) -> int:
@@ -66,7 +66,7 @@ class Numbers:
         assert checkpointer is not None  # noqa: S101 - rank 0
         if not checkpointer.drain(SAVE_S):
             return -1
-        restored = checkpointer.restore(run.config, run.state.load, self._rolled_back - 1)
+        restored = run.restore(self._rolled_back - 1)
         if restored is None:
             return -1
         found = restored.step

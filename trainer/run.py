@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,20 +16,27 @@ from spotd.wire import WARNING
 from trainer.data import Corpus, Order
 from trainer.hook.spotd_hook.beside import LEAST_BYTES
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.layout import copier
 from trainer.hook.spotd_hook.link import Link
 from trainer.hook.spotd_hook.planning import Planning
 from trainer.hook.spotd_hook.tenure import Tenure
+from trainer.hook.spotd_hook.together import Together
 from trainer.model import Gpt
 from trainer.state import Schedule, TrainState
 from trainer.virtual import average_in_order, shares_of
 from trainer.world import World
 
+if TYPE_CHECKING:
+    from trainer.loading import Loading
+    from trainer.sharded import ShardedState  # slow to load, and few want it
+
 
 @dataclass
 class Run:
-    """Everything that is prepared before HEAD is claimed. Rank 0 alone has a checkpointer."""
+    """Everything that is prepared before HEAD is claimed. Rank 0 alone has a checkpointer, unless
+    each rank saves its part: then they do so `together`."""
 
     args: argparse.Namespace
     world: World
@@ -37,12 +45,14 @@ class Run:
     order: Order
     schedule: Schedule
     model: Gpt
-    state: TrainState
+    state: TrainState | ShardedState
     checkpointer: Checkpointer | None
     config: Mapping[str, Any]
     job: Job
     planning: Planning
     tenure: Tenure | None = None  # rank 0 alone has it
+    together: Together | None = None
+    loading: Loading | None = None
     data_s: float = 0.0  # what the batches of the last step took to come
     held_s: float = 0.0  # for how long its update had to wait for the copy of a snapshot
 
@@ -52,6 +62,10 @@ class Run:
         batch took this rank alone: who has one more than others is not the slower for it."""
         self.data_s, world, count = 0.0, self.world, self.args.virtual_ranks
         began_s = time.perf_counter()
+        if not isinstance(self.state, TrainState):
+            return self._learn_sharded(self.state, step)
+        if self.args.shares:
+            return self._learn_shares(self.state, step)
         grads = self.state.grads
         if not count:
             loss = self.compute(step, world.rank)
@@ -67,16 +81,90 @@ class Run:
         average_in_order(own, grads, world.size, count)
         return losses, alone_s
 
-    def compute(self, step: int, rank: int) -> torch.Tensor:
-        """Forward and backward of one step on the batch of `rank`, which may be a virtual one;
-        returns the loss."""
+    def _learn_shares(self, state: TrainState, step: int) -> tuple[list[float], float]:
+        """As `learn`: what this rank's shares give is added up here first."""
+        world, count, losses = self.world, self.args.shares, [0.0] * self.args.shares
+        began_s = time.perf_counter()
+        own = shares_of(world.rank, world.size, count)
+        for share in own:
+            losses[share] = self.compute(step, share).item()
+        alone_s = (world.settled_s() - began_s) / len(own)
+        world.total(state.grads)
+        state.grads.div_(count)
+        return losses, alone_s
+
+    def _learn_sharded(self, state: ShardedState, step: int) -> tuple[list[float], float]:
+        """As `learn`, with gradients that are divided among the ranks while they are summed up. All
+        ranks take part in each layer's exchange, so that none is slow alone."""
+        world, count = self.world, self.order.world_size
+        losses, began_s, rounds = [0.0] * count, time.perf_counter(), state.rounds(count)
+        for number in range(rounds):
+            state.expect(number, count)
+            share = number * world.size + world.rank
+            if share < count:
+                losses[share] = self.compute(step, share).item()
+            else:
+                self.compute(step, world.rank, weight=0.0)
+        state.scale(count)
+        fixed = self.args.virtual_ranks or self.args.shares
+        alone_s = (world.settled_s() - began_s) / rounds
+        return losses if fixed else [sum(losses)], alone_s
+
+    def compute(self, step: int, rank: int, weight: float = 1.0) -> torch.Tensor:
+        """Forward and backward of one step on the batch of `rank`, which may be a virtual one or a
+        share, whose gradients count with `weight`; returns the loss."""
         torch.manual_seed(self.order.seed_of(step, rank))
         began_s = time.perf_counter()
-        inputs, targets = self.order.batch_of(self.corpus.data, step, rank)
+        batch = self.loading.take(step, rank) if self.loading is not None and weight else None
+        inputs, targets = batch or self.order.batch_of(self.corpus.data, step, rank)
         self.data_s += time.perf_counter() - began_s
         loss: torch.Tensor = self.model(inputs.to(self.world.device), targets.to(self.world.device))
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss if weight == 1 else loss * weight)
         return loss.detach()
+
+    def load_ahead(self, step: int) -> None:
+        """Have the batches from here on made by processes, if there are to be any."""
+        if not self.args.workers:
+            return
+        from trainer.loading import Loading  # noqa: PLC0415 - slow to load, and few want it
+
+        world, count = self.world, self.order.world_size
+        shares = shares_of(world.rank, world.size, count)
+        workers, last = self.args.workers, self.args.steps
+        self.loading = Loading(self.order, self.corpus.data, shares, step, last, workers)
+
+    def restore(self, back: int = 0) -> Found | None:
+        """The newest checkpoint that can be used, or one `back` further, on rank 0; without
+        `together` it has to be spread. Raises as `Checkpointer.restore`."""
+        if self.together is not None:
+            return self.together.restore(self.config, back)
+        assert self.checkpointer is not None  # noqa: S101 - rank 0
+        assert isinstance(self.state, TrainState)  # noqa: S101 - as `together` says
+        return self.checkpointer.restore(self.config, self.state.load, back)
+
+    def hear(self, word: int) -> int:
+        """On all ranks what rank 0 says when it has restored, or done without. Before that the
+        others do with it what each has to do itself."""
+        if self.together is None:
+            return self.world.follow(word)
+        return self.together.attend() if self.world.rank else self.together.dismiss(word)
+
+    def spread(self) -> None:
+        """What rank 0 has restored, on all ranks."""
+        if isinstance(self.state, TrainState):
+            self.world.spread(self.state.flats())
+
+    def conclude(self, end: Callable[[], int]) -> int:
+        """Have rank 0 `end` the run; its exit code, on every rank. Rank 0 goes by it alone if
+        another one died before it heard."""
+        if self.together is None:
+            return self.world.announce(end())
+        if self.world.rank:
+            return self.together.attend()
+        code = end()
+        with suppress(RuntimeError):
+            self.together.dismiss(code)
+        return code
 
     def save(self, step: int, trigger: str, *, released: bool = False, final: bool = False) -> bool:
         """Hand a snapshot after `step` steps to the checkpointer, where there is one. False when
@@ -85,7 +173,8 @@ class Run:
             return True
         if not self.state.finite():
             text = f"step {step} is not saved: its weights are no finite numbers"
-            self.link.send(WARNING, {"text": text})
+            if not self.world.rank:
+                self.link.send(WARNING, {"text": text})
             return False
         state = {
             "step": step,  # also the position in the data: see trainer.data

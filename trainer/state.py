@@ -103,6 +103,10 @@ class TrainState:
         self.grads.zero_()
         return True
 
+    def clear(self) -> None:
+        """No gradients."""
+        self.grads.zero_()
+
     def finite(self) -> bool:
         """Whether all of it are numbers. One that is not makes the sum none."""
         return all(math.isfinite(flat.sum(dtype=torch.float64)) for flat in self.flats())

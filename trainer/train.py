@@ -19,11 +19,13 @@ if __name__ == "__main__":
 
 import argparse
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 _BEGAN_S = time.perf_counter()
 
@@ -42,7 +44,7 @@ from spotd.wire import (
 )
 from trainer.arguments import parse_arguments
 from trainer.data import Order, load_corpus
-from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.checkpointer import Checkpointer, Seat
 from trainer.hook.spotd_hook.dial import Dial
 from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.kinds import EXIT_ERROR
@@ -50,43 +52,51 @@ from trainer.hook.spotd_hook.line import FencedError, Line, SaverError
 from trainer.hook.spotd_hook.link import Link
 from trainer.hook.spotd_hook.planning import Planning
 from trainer.hook.spotd_hook.progress import Progress
+from trainer.hook.spotd_hook.ranks import Ranks
 from trainer.hook.spotd_hook.tenure import FINAL_GRACE_S, StoppedError, Tenure
-from trainer.model import Shape, make_model
+from trainer.hook.spotd_hook.together import Together
+from trainer.model import Gpt, Shape, make_model
 from trainer.numbers import Numbers
 from trainer.run import Run
 from trainer.state import Schedule, TrainState
 from trainer.virtual import shares_of
 from trainer.world import World
 
+if TYPE_CHECKING:
+    from trainer.sharded import ShardedState
+
 SAVER_S = 2.0  # for a saver of our own to end: what is to be waited for was waited for before
 
 
-def prepare(
-    args: argparse.Namespace, job: Job, world: World, link: Link, dial: Callable[[], Line]
-) -> Run:
+def prepare(args: argparse.Namespace, job: Job, world: World, link: Link, dial: Dial) -> Run:
     """Everything that can be done before we know where to resume, first touches included."""
     if args.threads:
         torch.set_num_threads(args.threads)
     shape = Shape(args.layers, args.heads, args.width, args.block, args.dropout)
     schedule = Schedule(args.lr, args.warmup, args.steps)
-    parts = args.virtual_ranks or world.size
-    shares_of(world.rank, world.size, parts)  # or this cannot be
+    parts = args.virtual_ranks or args.shares or world.size
+    option = "--shares" if args.shares else "--virtual-ranks"
+    shares_of(world.rank, world.size, parts, option)  # or this cannot be
     order = Order(args.seed, args.block, args.batch, parts)
     corpus = load_corpus(args.data)
     model = make_model(shape, args.seed).to(world.device)
-    state = TrainState(model, world.device)
+    state = make_state(args, model, world)
     config = {**asdict(shape), **asdict(schedule), **asdict(order), "data": corpus.digest}
+    ranks = Ranks.join() if args.shard else None
     checkpointer = None
-    if world.rank == 0:
+    if world.rank == 0 or ranks is not None:
+        seat, line = (Seat(), dial.line) if ranks is None else take_seat(job, ranks, link, dial)
         checkpointer = Checkpointer(
-            dial,
+            line,
             job_id=job.job_id,
             generation=job.generation,
             pieces=state.pieces,
             size=state.size,
             report=link.send,
+            seat=seat,
         )
-    planning = Planning(job, checkpointer, STOP, link.send, speaks=world.local_rank == 0)
+    saver = None if world.rank else checkpointer  # whose times count: it waits for all of them
+    planning = Planning(job, saver, STOP, link.send, speaks=world.local_rank == 0)
     run = Run(
         args,
         world,
@@ -102,11 +112,53 @@ def prepare(
         planning,
     )
     run.compute(0, world.rank)  # the first pass allocates, starts threads and picks kernels
-    state.grads.zero_()
+    state.clear()
     if checkpointer is not None:
-        run.tenure = Tenure(link, STOP, checkpointer, planning, run.save)
-        run.tenure.patiently(checkpointer.open, "the store cannot be opened yet")
+        save = run.save
+        if ranks is not None and not isinstance(state, TrainState):
+            load = partial(state.load, checkpointer)
+            run.together = Together(ranks, checkpointer, load, run.save, complain(link))
+            save = run.together.save
+        tenure = Tenure(link, STOP, checkpointer, planning, save)
+        tenure.patiently(checkpointer.open, "the store cannot be opened yet")
+        run.tenure = None if world.rank else tenure
     return run
+
+
+def make_state(args: argparse.Namespace, model: Gpt, world: World) -> TrainState | ShardedState:
+    """On every rank all of it, or its shards."""
+    if not args.shard:
+        return TrainState(model, world.device)
+    from trainer.sharded import ShardedState  # noqa: PLC0415 - a second to load
+
+    return ShardedState(model, world, ordered=bool(args.virtual_ranks))
+
+
+def take_seat(job: Job, ranks: Ranks, link: Link, dial: Dial) -> tuple[Seat, Callable[[], Line]]:
+    """Where each rank saves its own part: by its machine's saver. Raises ValueError, by hand on
+    several machines."""
+    size, per_node = ranks.size, ranks.per_node or ranks.size
+    name, socket = ranks.follow([secrets.token_hex(6), dial.socket])
+    if not os.environ.get("SPOTD_SAVER"):
+        if per_node < size:
+            raise ValueError(
+                "--shard saves on each of several machines, and none of them has a node agent: "
+                "submit the job with spotctl run, or start all ranks on one machine"
+            )
+        if ranks.rank:
+            dial = Dial(job, link, {"SPOTD_SAVER": socket}, alone=False)
+    first = ranks.rank - ranks.local_rank
+    return Seat(ranks.rank, tuple(range(first, first + per_node)), size, name), dial.line
+
+
+def complain(link: Link) -> Callable[[str], None]:
+    """Says it to whoever reads the log, and to the agent."""
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+        link.send(WARNING, {"text": text})
+
+    return say
 
 
 def take_over(run: Run) -> int:
@@ -122,10 +174,7 @@ def take_over(run: Run) -> int:
         print(f"job {run.job.job_id} is finished: nothing to do", flush=True)
         return -1
     began_s = time.perf_counter()
-    found = tenure.patiently(
-        lambda: checkpointer.restore(run.config, run.state.load),
-        "the checkpoint cannot be read yet",
-    )
+    found = tenure.patiently(run.restore, "the checkpoint cannot be read yet")
     restore_s = time.perf_counter() - began_s
     if found is not None:
         compute_as_before(run, found.state)
@@ -165,11 +214,11 @@ def begin(run: Run) -> int:
         print(error, file=sys.stderr, flush=True)
         outcome = -1 - EXIT_FENCED
     finally:
-        outcome = run.world.follow(outcome)
+        outcome = run.hear(outcome)
     if outcome >= 0:  # whatever machines the other ranks are on
         torch.set_num_threads(run.world.follow(torch.get_num_threads()))
     if outcome > 0:
-        run.world.spread(run.state.flats())
+        run.spread()
     return outcome
 
 
@@ -187,6 +236,7 @@ def train(run: Run) -> int:
         per_node=world.per_node,
     )
     numbers = Numbers(run)
+    run.load_ahead(done)
     saved_step, saved_at = done, time.monotonic()
     for step in range(done, args.steps):
         started = time.perf_counter()
@@ -243,8 +293,7 @@ def _leave_diverged(progress: Progress, step: int) -> int:
 def leave(run: Run, progress: Progress, step: int) -> int:
     """Save and release within the time that is left, then exit 75."""
     progress.flush()
-    code = EXIT_RELEASED if run.tenure is None else run.tenure.leave(step)
-    code = run.world.announce(code)
+    code = run.conclude(lambda: run.tenure.leave(step) if run.tenure else EXIT_RELEASED)
     run.planning.await_agent()
     return code
 
@@ -253,10 +302,14 @@ def finish(run: Run, progress: Progress) -> int:
     """Commit the final manifest: only then is the job done."""
     progress.flush()
     run.link.excuse(FINAL_GRACE_S)  # no step comes any more, of any rank
-    code = EXIT_FINISHED if run.tenure is None else run.tenure.finish(run.args.steps)
-    if code is None:
-        code = _leave_diverged(progress, run.args.steps)
-    return run.world.announce(code)
+
+    def end() -> int:
+        if run.tenure is None:
+            return EXIT_FINISHED
+        code = run.tenure.finish(run.args.steps)
+        return _leave_diverged(progress, run.args.steps) if code is None else code
+
+    return run.conclude(end)
 
 
 def main() -> int:
@@ -267,11 +320,11 @@ def main() -> int:
     code, world, run, dial = EXIT_ERROR, None, None, None
     try:
         job = Job.from_env(os.environ)
-        dial = Dial(job, link, os.environ)
+        dial = Dial(job, link, os.environ, alone=not (args.shard and os.environ.get("SPOTD_SAVER")))
         if rank == 0:
             dial.start()
-        world = World.join(os.environ, args.device)
-        run = prepare(args, job, world, link, dial.line)
+        world = World.join(os.environ, args.device, group=args.shard)
+        run = prepare(args, job, world, link, dial)
         if world.rank == 0:
             ready_s = time.perf_counter() - _BEGAN_S
             print(f"ready in {ready_s:.3f} s, {_IMPORT_S:.3f} s of it to import torch", flush=True)
@@ -283,6 +336,8 @@ def main() -> int:
     except (ValueError, SaverError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
     finally:
+        if run is not None and run.loading is not None:
+            run.loading.close()
         if run is not None and run.checkpointer is not None:
             run.checkpointer.close()
         if dial is not None:

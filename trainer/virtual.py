@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, distributed
 
 
-def shares_of(rank: int, size: int, count: int) -> range:
-    """The numbers of the shares, of `count`, that `rank` of `size` computes.
+def shares_of(rank: int, size: int, count: int, option: str = "--virtual-ranks") -> range:
+    """The numbers of the shares, of `count` as `option` says, that `rank` of `size` computes.
 
     Raises ValueError where a rank would have none.
     """
     if count < size:
         raise ValueError(
-            f"--virtual-ranks {count} is too few for {size} ranks: give at least {size}, "
+            f"{option} {count} is too few for {size} ranks: give at least {size}, "
             "or start fewer ranks"
         )
     return range(rank, count, size)

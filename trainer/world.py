@@ -31,8 +31,9 @@ class World:
     device: torch.device
 
     @classmethod
-    def join(cls, env: Mapping[str, str], device: str) -> World:
-        """The world that torchrun's variables describe; alone without them.
+    def join(cls, env: Mapping[str, str], device: str, *, group: bool = False) -> World:
+        """The world that torchrun's variables describe; alone without them, or with `group` the one
+        rank of a group.
 
         `device` is cpu, cuda or auto. Raises ValueError for cuda where there is none.
         """
@@ -45,16 +46,24 @@ class World:
                 raise ValueError("no CUDA device here: use --device cpu or auto")
             torch.cuda.set_device(local_rank)
             device = f"cuda:{local_rank}"
+        backend = "nccl" if device.startswith("cuda") else "gloo"
         if size > 1:
-            backend = "nccl" if device.startswith("cuda") else "gloo"
             distributed.init_process_group(backend, timeout=PATIENCE)
+        elif group:
+            store = distributed.HashStore()  # type: ignore[attr-defined]
+            distributed.init_process_group(backend, store=store, rank=0, world_size=1)
         return cls(rank, local_rank, size, torch.device(device))
 
     def average(self, values: Tensor) -> None:
         """Replace `values` by its mean over the ranks."""
+        self.total(values)
+        if self.size > 1:
+            values.div_(self.size)
+
+    def total(self, values: Tensor) -> None:
+        """Replace `values` by its sum over the ranks."""
         if self.size > 1:
             distributed.all_reduce(values)
-            values.div_(self.size)
 
     def add_up(self, numbers: Sequence[float]) -> list[float]:
         """The sums over the ranks, the same on every rank."""
@@ -110,6 +119,6 @@ class World:
 
     def leave(self) -> None:
         """Hang up; harmless when alone, and where another rank has died: all is said."""
-        if self.size > 1:
+        if distributed.is_initialized():
             with suppress(RuntimeError):
                 distributed.destroy_process_group()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spotd.wire import encode
-from tests.rigs.forks import Fork, nursery
+from tests.rigs.forks import TORCH, Fork, nursery
 
 ROOT = Path(__file__).parent.parent.parent
 Process = subprocess.Popen[bytes] | Fork
@@ -166,6 +166,7 @@ class Trainer:
     ranks: int = 1
     module: str = "trainer.train"
     fresh: bool = False
+    modules: tuple[str, ...] = ()  # that are loaded beforehand, beside torch
     env: Mapping[str, str] = field(default_factory=dict)
     loaded: Mapping[str, str] = field(default_factory=dict)
     started: list[Process] = field(default_factory=list)
@@ -178,7 +179,23 @@ class Trainer:
         steps = ["--steps", str(self.steps)]
         data = ["--data", argparse.__file__]  # some text that stays as it is
         arguments = [*steps, *TINY, *data, *self.arguments]
-        env = {
+        env = self.environment(generation, agent)
+        log = self.folder / "out.log"
+        if self.fresh:
+            process = self._interpreter(arguments, env, log)
+        else:
+            module = self.module
+            if self.ranks > 1 or "SPOTD_TEST_NODES" in self.env:
+                arguments, module = [str(self.ranks), module, *arguments], "tests.rigs.ranks"
+            modules = (*TORCH, *self.modules) if self.modules else ()
+            place = nursery(*modules, **self.loaded)
+            process = place.fork(module, arguments, env | self.loaded, self.folder, log)
+        self.started.append(process)
+        return process
+
+    def environment(self, generation: int, agent: AgentEnd | None = None) -> dict[str, str]:
+        """What spotd would set, and ours."""
+        return {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "SPOTD_JOB_ID": self.job_id,
@@ -191,17 +208,6 @@ class Trainer:
             "GLOO_SOCKET_IFNAME": "lo",
             **self.env,
         }
-        log = self.folder / "out.log"
-        if self.fresh:
-            process = self._interpreter(arguments, env, log)
-        else:
-            module = self.module
-            if self.ranks > 1:
-                arguments, module = [str(self.ranks), module, *arguments], "tests.rigs.ranks"
-            place = nursery(**self.loaded)
-            process = place.fork(module, arguments, env | self.loaded, self.folder, log)
-        self.started.append(process)
-        return process
 
     def _interpreter(self, arguments: list[str], env: dict[str, str], log: Path) -> Process:
         with log.open("ab") as file:

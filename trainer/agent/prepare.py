@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _OURS = frozenset(
     {"SPOTD_METADATA_BASE", "SPOTD_LOG_LIMIT_BYTES", "SPOTD_HANG_S", "SPOTD_KMSG"}
     | {"SPOTD_PREPARED_S", "SPOTD_CACHE_QUIET_S"}
 )
+_FIRST_PORT, _PORTS = 20_000, 10_000
 # Options of a store that anybody may see; whatever else there is, now or later, may be a secret.
 _PLAIN_OPTIONS = frozenset(
     {"endpoint", "region", "allow_http", "timeout_s", "credentials_file"}
@@ -76,10 +78,27 @@ def build_env(
         "SKYPILOT_NUM_GPUS_PER_NODE": str(start.accelerators_per_node),
     }
     machine = {name: value for name, value in base.items() if name not in _OURS}
-    found = {"PYTHONUNBUFFERED": "1", **machine, **start.envs, **start.secrets, **ours}
+    meeting = _meeting(config, start)
+    found = {"PYTHONUNBUFFERED": "1", **machine, **meeting, **start.envs, **start.secrets, **ours}
     # Behind the program's own: nothing of ours is in the way of what it brings.
     found["PYTHONPATH"] = ":".join(filter(None, (found.get("PYTHONPATH"), hook_path())))
     return found
+
+
+def _meeting(config: AgentConfig, start: StartDocument) -> dict[str, str]:
+    """Where torchrun's agents of a gang meet, by the variables that it takes its options from
+    (`PET_` and the option's name); what the job's own command says wins. By the static rendezvous:
+    its ranks are ours, and rank 0 is where HEAD is claimed. Each generation has a port of its own,
+    from below those that the kernel hands out: nobody meets who is left of the one before."""
+    if start.num_nodes < 2 or not start.node_ips:
+        return {}
+    place = zlib.crc32(f"{config.job_id}/{config.generation}".encode())
+    return {
+        "PET_NNODES": str(start.num_nodes),
+        "PET_NODE_RANK": str(config.rank),
+        "PET_MASTER_ADDR": start.node_ips[0],
+        "PET_MASTER_PORT": str(_FIRST_PORT + place % _PORTS),
+    }
 
 
 def _directory(start: StartDocument, places: Places) -> dict[str, str]:

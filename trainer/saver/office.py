@@ -75,7 +75,7 @@ class Office:
         self._settle_by = 0.0
         self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self.local = LocalTier(Path(config.local)) if config.local else None
-        self._lock = threading.Lock()
+        self._lock, self._gathering = threading.Lock(), threading.Lock()
         self._store: ObjectStore | None = None
         self._fence: Fence | None = None
         self._saving: Saving | None = None
@@ -143,7 +143,11 @@ class Office:
 
     def gather(self, team: Team) -> Saving:
         """The work for these ranks. Another team than before is a program that was started again:
-        what the one before has staged is saved first."""
+        what the one before has staged is saved first. Of ranks that come at once one makes it."""
+        with self._gathering:
+            return self._gather(team)
+
+    def _gather(self, team: Team) -> Saving:
         fence = self.fence if 0 in team.ranks else None
         with self._lock:
             before = self._saving

@@ -50,6 +50,7 @@ def test_an_unmodified_script_runs_to_its_final_manifest(node: Node) -> None:
     assert lines["SKYPILOT_NODE_IPS"] == "10.0.0.1"
     assert lines["SKYPILOT_NODE_RANK"] == "0"
     assert lines["SKYPILOT_NUM_NODES"] == "1"
+    assert not [name for name in lines if name.startswith("PET_")]
     assert lines["SKYPILOT_NUM_GPUS_PER_NODE"] == "8"
     assert lines["SPOTD_JOB_ID"] == "job-1"
     assert lines["SPOTD_GENERATION"] == "1"

@@ -6,13 +6,15 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.trainer.hook.rig import Program, dear
 from tests.trainer.rig import AgentEnd
-from trainer.hook.spotd_hook.session import Session, check_ranks
+from trainer.hook.spotd_hook.run import Run
+from trainer.hook.spotd_hook.session import Session, own_of
 
 STEPS = 120
 EXAMPLE = "examples/loop/train.py"
@@ -101,10 +103,18 @@ def alone(folder: Path) -> dict[str, str]:
     return {**rendezvous, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
-def test_another_number_of_ranks_is_refused() -> None:
-    check_ranks({"ranks": [{}, {}]}, 7, 2)
+def test_another_number_of_ranks_is_refused_unless_any_will_do() -> None:
+    state = {"ranks": [{"at": 0}, {"at": 1}]}
+    assert own_of(state, 7, 1, 2, any_ranks=False) == {"at": 1}
     with pytest.raises(ValueError, match="saved by 2 ranks, and here are 1: start as many"):
-        check_ranks({"ranks": [{}, {}]}, 7, 1)
+        own_of(state, 7, 0, 1, any_ranks=False)
+    assert own_of(state, 7, 2, 3, any_ranks=True) == {"at": 0}
+
+
+@pytest.mark.parametrize("given", [{}, {"seed": 1, "data": object()}])
+def test_ranks_that_have_something_of_their_own_stay_as_many(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="give seed=1, leave data out"):
+        Run(any_ranks=True, model=object(), **given)
 
 
 def test_a_job_whose_file_says_that_spotd_saves_nothing_is_told_at_once() -> None:

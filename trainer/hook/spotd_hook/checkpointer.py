@@ -13,11 +13,13 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .arena import Told
 from .beside import Beside
 from .engine import Engine, Found
+from .fitting import check_fits, pieces_of
 from .kinds import CHECKPOINT_FAILED
 from .line import CorruptError, FencedError, Line, SaverError
 from .rates import Rates
@@ -25,6 +27,17 @@ from .rates import Rates
 REVIVE_S = 60.0  # for another saver to have HEAD; the next save tries again
 CLAIM_S = 0.2  # how long the saver looks at HEAD for us before we look whether we are to stop
 Stage = Callable[[memoryview, Callable[[int], None]], None]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which rank of how many saves here, and all `ranks` of its machine that do. Where several
+    save, `name` is the same for all of them, and another one for each start of the program."""
+
+    rank: int = 0
+    ranks: tuple[int, ...] = (0,)
+    world_size: int = 1
+    name: str = ""
 
 
 class Checkpointer:
@@ -45,8 +58,10 @@ class Checkpointer:
         size: int = 0,
         report: Callable[[str, Mapping[str, Any]], None],
         make_nonce: Callable[[], str] = lambda: secrets.token_hex(6),
+        seat: Seat = Seat(),
     ) -> None:
         self._dial, self._report, self._make_nonce = dial, report, make_nonce
+        self._seat, self._count = seat, 0
         self._job_id, self._generation = job_id, generation
         self._pieces, self._size = [dict(piece) for piece in pieces], size
         self._fixed, self._stale = size > 0, size > 0  # stale: no memory of this layout yet
@@ -80,10 +95,10 @@ class Checkpointer:
                 line,
                 job=self._job_id,
                 generation=self._generation,
-                name=self._make_nonce(),
-                rank=0,
-                ranks=[0],
-                world_size=1,
+                name=self._seat.name or self._make_nonce(),
+                rank=self._seat.rank,
+                ranks=self._seat.ranks,
+                world_size=self._seat.world_size,
             )
             self._noted, self._stale = 0, self._size > 0
         if self._stale:
@@ -109,21 +124,44 @@ class Checkpointer:
         """Load the newest checkpoint that can be used, or one `back` further; None when there is
         none at all. Damaged ones are passed over. Raises AwayError while the store is, which is no
         reason to go back in time, and SaverError where nothing fits or can be read."""
-        self.fence()
-        self._config = config
-        engine = self._opened
-        found = engine.resume(config, back=back)
+        found = self.find(config, back)
         while found is not None:
             self._fit(found)
             try:
-                memory, self.sources = engine.fetch([(0, 0, self._size)])
+                memory = self.fetch([(0, 0, self._size)])
             except CorruptError as error:
-                found = engine.skip(str(error), config)
+                found = self.skip(str(error))
                 continue
             load(memory)
-            engine.resumed()
+            self.use()
             return found
         return None
+
+    def find(self, config: Mapping[str, Any], back: int = 0) -> Found | None:
+        """The checkpoint that `restore` would load; `fetch` and then `use` it, or `skip` it."""
+        self.fence()
+        self._config = config
+        return self._opened.resume(config, back=back)
+
+    def find_same(self, ref: Mapping[str, Any]) -> Found:
+        """What the first rank has found, on another one."""
+        self.fence()
+        found = self._opened.resume({}, ref=ref)
+        assert found is not None  # noqa: S101 - its manifest was read, or an error raised
+        return found
+
+    def fetch(self, ranges: Sequence[tuple[int, int, int]]) -> memoryview:
+        """As `Engine.fetch`; `sources` says where the bytes were."""
+        memory, self.sources = self._opened.fetch(ranges)
+        return memory
+
+    def skip(self, why: str) -> Found | None:
+        """What was found is not to be used: the one before it."""
+        return self._opened.skip(why, self._config)
+
+    def use(self) -> None:
+        """What was found is used: commits follow it."""
+        self._opened.resumed()
 
     def save(
         self,
@@ -144,10 +182,12 @@ class Checkpointer:
         self.fence()
         self._step, self._staging_at, self._staged_at = step, time.monotonic(), math.inf
         label = {"trigger": trigger, "released": released, "final": final}
+        self._count += 1
+        count = self._count if self._seat.name else 0
 
         def begin() -> bool:
             engine = self._opened
-            memory = engine.begin(step, state, **label)
+            memory = engine.begin(step, state, count=count, **label)
             if memory is None:
                 return False
 
@@ -329,47 +369,7 @@ class Checkpointer:
             self.lay_out(pieces_of(found), found.sizes[0])
             self.open()
             return
-        theirs = {tensor["name"]: tensor for tensor in found.tensors}
-        same = list(found.sizes) == [self._size] and len(theirs) == len(self._pieces)
-        for piece in self._pieces if same else []:
-            one = theirs.get(piece["name"], {"dtype": "", "blocks": []})
-            block = {"stream": 0, "at": list(piece["at"]), "shape": list(piece["block"])}
-            block["offset"] = piece["offset"]
-            same &= one["dtype"] == piece["dtype"] and list(one["blocks"]) == [block]
-        if not same:
-            text = f"the checkpoint of step {found.step} holds other tensors than this model has"
-            raise SaverError("MismatchError", text + _differences(self._pieces, theirs))
+        check_fits(found, self._pieces, self._size)
 
     def _say(self, text: str) -> None:
         self._report(CHECKPOINT_FAILED, {"step": self._step, "error": text})
-
-
-def _differences(
-    pieces: Sequence[Mapping[str, Any]], theirs: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """The first of those that it has not, has otherwise, or has beside them."""
-    ours = {piece["name"]: piece for piece in pieces}
-    missing = [name for name in ours if name not in theirs]
-    other = [
-        f"{name} is {one['dtype']} {list(one['shape'])}"
-        for name, one in theirs.items()
-        if name in ours
-        and (one["dtype"], list(one["shape"])) != (ours[name]["dtype"], list(ours[name]["shape"]))
-    ]
-    more = [name for name in theirs if name not in ours]
-    found = {"missing": missing, "otherwise": other, "beside them": more}
-    said = [f"{what}: {', '.join(names[:3])}" for what, names in found.items() if names]
-    return f" ({'; '.join(said)})" if said else ", or has them in other places"
-
-
-def pieces_of(found: Found) -> list[dict[str, Any]]:
-    """Its layout, as one rank's. Raises SaverError where it has several streams."""
-    if len(found.sizes) != 1:
-        text = f"the checkpoint of step {found.step} was saved in {len(found.sizes)} streams"
-        raise SaverError("MismatchError", f"{text}, by another program: start a new job")
-    return [
-        {"name": tensor["name"], "dtype": tensor["dtype"], "shape": list(tensor["shape"])}
-        | {"at": list(block["at"]), "block": list(block["shape"]), "offset": block["offset"]}
-        for tensor in found.tensors
-        for block in tensor["blocks"]
-    ]

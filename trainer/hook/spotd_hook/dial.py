@@ -20,7 +20,9 @@ POLL_S = 0.02
 
 
 class Dial:
-    """`start` at once, `line` when it is needed, as often as the saver has died. Close it."""
+    """`start` at once, `line` when it is needed, as often as the saver has died. Close it. With
+    `alone` it is for this process, which may start one of its own; else the machine's ranks share
+    the one that `env` names. `socket` is where it accepts."""
 
     def __init__(
         self,
@@ -28,12 +30,13 @@ class Dial:
         link: Link,
         env: Mapping[str, str],
         *,
+        alone: bool = True,
         agent_s: float = AGENT_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job, self._link = job, link
         self._at_agent = env.get("SPOTD_SAVER", "")
-        self._agent_s, self._monotonic = agent_s, monotonic
+        self._alone, self._agent_s, self._monotonic = alone, agent_s, monotonic
         self._own: Spawned | None = None
 
     def start(self) -> None:
@@ -52,6 +55,8 @@ class Dial:
             try:
                 return self._dial_agents()
             except OSError as error:
+                if not self._alone:
+                    raise
                 text = f"the node agent has no saver for us ({error}): we start one of our own"
                 self._link.send(WARNING, {"text": text})
                 self._at_agent = ""
@@ -63,6 +68,11 @@ class Dial:
     def close(self, timeout_s: float | None = None) -> bool:
         """Of our own: wait until what is staged is saved, or so long; whether it was."""
         return self._own is None or self._own.close(timeout_s)
+
+    @property
+    def socket(self) -> str:
+        """Where it accepts; "" before one was started."""
+        return self._at_agent or ("" if self._own is None else self._own.socket)
 
     @property
     def pid(self) -> int:

@@ -109,9 +109,12 @@ class Engine:
         """It is used: commits follow it."""
         self._line.ask("resumed")
 
-    def begin(self, step: int, state: Mapping[str, Any], **label: Any) -> memoryview | None:
-        """Memory for a snapshot after `step` steps, to be filled; None when there is none now."""
-        self._saves += 1
+    def begin(
+        self, step: int, state: Mapping[str, Any], *, count: int = 0, **label: Any
+    ) -> memoryview | None:
+        """Memory for a snapshot after `step` steps, to be filled; None when there is none now.
+        `count`: which save of this name it is, the same for all ranks; 0: the next here."""
+        self._saves = count or self._saves + 1
         folder = f"{self._below}/s{step:012d}-{self._name}{self._saves:x}"
         label |= {"folder": folder, "step": step, "state": dict(state)}
         answer = self._line.ask("begin", within_s=ANSWER_S, **label)

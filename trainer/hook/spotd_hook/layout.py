@@ -38,15 +38,16 @@ def stage(
     layout: Layout,
     memory: memoryview,
     filled: Callable[[int], None] = lambda _: None,
+    copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
 ) -> None:
     """Copy them into `memory`; `filled` hears how many bytes of it are final."""
     for piece, tensor in zip(layout.pieces, tensors.values(), strict=True):
         start, item = piece["offset"], tensor.element_size()
         source = tensor.reshape(-1)
-        target = _view(memory, start, piece["dtype"], source.numel())
+        target = view(memory, start, piece["dtype"], source.numel())
         step = CHUNK // item
         for at in range(0, source.numel(), step):
-            target[at : at + step].copy_(source[at : at + step])
+            copy(target[at : at + step], source[at : at + step])
             filled(start + min(at + step, source.numel()) * item)
 
 
@@ -77,12 +78,14 @@ def read(pieces: Sequence[Mapping[str, Any]], memory: memoryview) -> dict[str, T
         count = 1
         for length in piece["shape"]:
             count *= length
-        flat = _view(memory, piece["offset"], piece["dtype"], count)
+        flat = view(memory, piece["offset"], piece["dtype"], count)
         found[piece["name"]] = flat.clone().reshape(piece["shape"])
     return found
 
 
-def _view(memory: memoryview, start: int, name: str, count: int) -> Tensor:
+def view(memory: memoryview, start: int, name: str, count: int) -> Tensor:
+    """`count` elements of the type that torch calls `name`, where they lie, 1-D. Raises ValueError
+    for a type that torch lacks."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"torch {torch.__version__} has no tensors of type {name!r}")

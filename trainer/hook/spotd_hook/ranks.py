@@ -90,6 +90,14 @@ class Ranks:
         distributed.broadcast(content, src=0, group=self._group)
         return json.loads(bytes(content.tolist()))
 
+    def most(self, number: int) -> int:
+        """The greatest of the ranks' numbers, on every rank."""
+        if self.size == 1:
+            return number
+        value = torch.tensor([number])
+        distributed.all_reduce(value, op=distributed.ReduceOp.MAX, group=self._group)
+        return int(value.item())
+
     def announce(self, code: int) -> int:
         """`follow` for what nothing can change any more: rank 0 goes by it alone if another rank
         died before it heard."""

@@ -31,6 +31,8 @@ class Run:
     ranks, and rank 0's is saved. Random generators are saved with it; with a `seed`, each step
     begins with generators that are a function of (seed, step, rank) instead, which is exact
     whatever workers and iterators draw. `config` is what a checkpoint has to have been made with.
+    `any_ranks` says that another number of ranks may go on, because the program keeps its batch
+    then: it takes a `seed`, and no `data`.
 
     It takes over SIGTERM and SIGUSR1, and ends the program (SystemExit) with 75 when the machine
     goes, after a save, and with 76 when another machine has taken over. Without spotd checkpoints
@@ -44,16 +46,22 @@ class Run:
         data: Any = None,
         seed: int | None = None,
         config: Mapping[str, Any] | None = None,
+        any_ranks: bool = False,
         **objects: Any,
     ) -> None:
         if not objects:
             raise TypeError("there is nothing to save: Run(model=..., optimizer=...)")
+        if any_ranks and (seed is None or data is not None):
+            raise ValueError(
+                "any_ranks is for ranks that have nothing of their own: give seed=1, leave data "
+                "out, and compute each step's batch from its number"
+            )
         self._objects = stateful(objects)
         self._own = {} if data is None else stateful({"data": data})
         self._seed = seed
         self._losses: tuple[float | Tensor | None, int] = (None, 0)
         self._resumed: Resumed | None = None
-        self._session = Session(self._collect, config=config)
+        self._session = Session(self._collect, config=config, any_ranks=any_ranks)
 
     def __enter__(self) -> Run:
         """Waits for its turn and restores. A job that is finished ends the program here."""

@@ -79,6 +79,7 @@ class Session:
         collect: Callable[[], tuple[Any, Any]],
         *,
         config: Mapping[str, Any] | None = None,
+        any_ranks: bool = False,
         env: Mapping[str, str] = os.environ,
     ) -> None:
         engine = env.get("SPOTD_ENGINE", _ENGINE)
@@ -88,6 +89,7 @@ class Session:
                 "file: spotd: {checkpoint: {engine: spotd}}"
             )
         self._collect, self._config = collect, dict(config or {})
+        self._any_ranks = any_ranks
         self.managed = bool(env.get("SPOTD_SOCKET") or env.get("SPOTD_STORE_URL"))
         self.job, self.ranks = Job.from_env(env), Ranks.join(env)
         self.stop = Stop()
@@ -206,7 +208,8 @@ class Session:
         step, state = about
         if MARK in state:
             return Resumed(step, weights=tensors)
-        check_ranks(state, step, self.ranks.size)
+        rank, size = self.ranks.rank, self.ranks.size
+        own = own_of(state, step, rank, size, any_ranks=self._any_ranks)
         if state["threads"]:  # on which the last bits of parallel sums depend
             torch.set_num_threads(state["threads"])
         if state["torch"] != torch.__version__ and not self.ranks.rank:
@@ -215,7 +218,7 @@ class Session:
             self.link.send(WARNING, {"text": f"{text} {more}"})
         self.step = self._saved_step = step
         shared = put_together(state["shared"], tensors)
-        return Resumed(step, shared, put_together(state["ranks"][self.ranks.rank], tensors))
+        return Resumed(step, shared, put_together(own, tensors))
 
     # --- each step
 
@@ -377,10 +380,15 @@ def _take_all_apart(objects: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return trees, tensors
 
 
-def check_ranks(state: Mapping[str, Any], step: int, size: int) -> None:
-    """Raises ValueError unless so many ranks saved it: some of it is of each its own."""
-    if len(state["ranks"]) != size:
-        raise ValueError(
-            f"the checkpoint of step {step} was saved by {len(state['ranks'])} ranks, and here are "
-            f"{size}: start as many, or a new job"
-        )
+def own_of(state: Mapping[str, Any], step: int, rank: int, size: int, *, any_ranks: bool) -> Any:
+    """What the rank has of its own. Raises ValueError unless so many ranks saved it; with
+    `any_ranks` none has anything, and each gets what the first one has."""
+    saved = state["ranks"]
+    if len(saved) == size:
+        return saved[rank]
+    if any_ranks:
+        return saved[0]
+    raise ValueError(
+        f"the checkpoint of step {step} was saved by {len(saved)} ranks, and here are {size}: "
+        "start as many, or a new job; any_ranks=True says that your program keeps its batch"
+    )

@@ -1,0 +1,109 @@
+"""What a rank reads of a checkpoint that others divided otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.engine import Found
+from trainer.hook.spotd_hook.line import SaverError
+from trainer.hook.spotd_hook.shards import lay_out_shards, load_shards
+
+WHOLE = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+SCALAR = torch.tensor(7.0)
+
+
+class Streams:
+    """In a checkpointer's place: streams of bytes, and room for so many at once."""
+
+    def __init__(self, streams: Sequence[bytes], size: int) -> None:
+        self.streams, self.size = streams, size
+        self.fetched: list[int] = []
+
+    def fetch(self, ranges: Sequence[tuple[int, int, int]]) -> memoryview:
+        total = b"".join(self.streams[at][start : start + size] for at, start, size in ranges)
+        assert len(total) <= self.size
+        self.fetched.append(len(total))
+        return memoryview(bytearray(total))
+
+
+def block(at: Sequence[int], part: Tensor, stream: int, offset: int) -> dict[str, Any]:
+    return {"at": list(at), "shape": list(part.shape), "stream": stream, "offset": offset}
+
+
+def found_of(divided: Sequence[tuple[tuple[int, int], Tensor]]) -> tuple[Found, list[bytes]]:
+    """`w` in these blocks, one a stream, and a number in the first one, before it."""
+    streams, blocks = [], []
+    for number, (at, part) in enumerate(divided):
+        ahead = bytes(SCALAR.numpy().tobytes()).ljust(64, b"?") if not number else b""
+        blocks.append(block(at, part, number, len(ahead)))
+        streams.append(ahead + part.contiguous().numpy().tobytes())
+    tensors = [
+        {"name": "w", "dtype": "float32", "shape": [4, 6], "blocks": blocks},
+        {"name": "n", "dtype": "float32", "shape": [], "blocks": [block((), SCALAR, 0, 0)]},
+    ]
+    return Found({"step": 3}, {}, tensors, [len(one) for one in streams]), streams
+
+
+def load(found: Found, streams: Sequence[bytes], into: Mapping[str, Tensor], room: int) -> Streams:
+    fake = Streams(streams, room)
+    load_shards(cast("Checkpointer", fake), found, into)
+    return fake
+
+
+def empty() -> dict[str, Tensor]:
+    return {"w": torch.zeros(4, 6), "n": torch.zeros(())}
+
+
+ROWS = [((0, 0), WHOLE[:3]), ((3, 0), WHOLE[3:])]
+COLUMNS = [((0, 0), WHOLE[:, :4]), ((0, 4), WHOLE[:, 4:])]
+
+
+@pytest.mark.parametrize("divided", [[((0, 0), WHOLE)], ROWS, COLUMNS])
+@pytest.mark.parametrize("room", [96, 1000])
+def test_a_tensor_comes_together_whatever_blocks_it_was_saved_in(
+    divided: list[tuple[tuple[int, int], Tensor]], room: int
+) -> None:
+    found, streams = found_of(divided)
+    into = {**empty(), "nothing": torch.empty(0, 3)}
+    fake = load(found, streams, into, room)
+    assert torch.equal(into["w"], WHOLE)
+    assert into["n"].item() == 7.0
+    assert len(fake.fetched) == (1 if room == 1000 else 2), "neighbours are read at once"
+
+
+def test_what_needs_more_than_the_rank_s_own_memory_is_refused() -> None:
+    found, streams = found_of(COLUMNS)
+    with pytest.raises(SaverError, match="w is divided in another dimension than it was saved in"):
+        load(found, streams, empty(), 63)
+
+
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [
+        ({"w": torch.zeros(4, 6)}, "n: float32 [], here none"),
+        ({**empty(), "more": torch.zeros(1)}, "more: none, here float32 [1]"),
+        (empty() | {"w": torch.zeros(6, 4)}, "w: float32 [4, 6], here float32 [6, 4]"),
+        (empty() | {"w": torch.zeros(4, 6).double()}, "here float64 [4, 6]"),
+    ],
+)
+def test_other_tensors_are_named(into: dict[str, Tensor], said: str) -> None:
+    found, streams = found_of(ROWS)
+    with pytest.raises(SaverError, match="holds other tensors than this model has") as caught:
+        load(found, streams, into, 1000)
+    assert said in str(caught.value)
+
+
+def test_whole_tensors_are_laid_out_one_behind_the_other() -> None:
+    layout, shards = lay_out_shards({"w": WHOLE, "n": SCALAR, "nothing": torch.empty(0, 3)})
+    assert [(one["name"], one["at"], one["offset"]) for one in layout.pieces] == [
+        ("w", [0, 0], 0),
+        ("n", [], 128),
+    ]
+    assert layout.size == 192
+    assert shards["w"].data_ptr() == WHOLE.data_ptr()
