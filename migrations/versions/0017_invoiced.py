@@ -1,6 +1,6 @@
 """What an invoice said that a segment of the ledger cost.
 
-Revision: 0018
+Revision: 0017
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0018"
+revision = "0017"
 down_revision = "0016"
 branch_labels = None
 depends_on = None
