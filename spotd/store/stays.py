@@ -44,5 +44,5 @@ def past(conn: Connection, since_us: int, now_us: int) -> Past:
     asked = _nodes.requested_at_us > since_us
     lives = and_(NOT_GONE, _nodes.launched_at_us > 0)
     rows = conn.execute(_STAYS.where(or_(asked, lives))).all()
-    stays = [Stay(*row[:-1], LeaveReason(row[-1]) if row[-1] else None) for row in rows]
+    stays = [Stay(*told, left=LeaveReason(why) if why else None) for *told, why in rows]
     return Past(tuple(reversed(stays)), since_us, now_us)
