@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, and_, case, func, or_, select
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, case, func, or_, select
 
 from providers.base import NoticeKind
 from spotd.past import Past, Stay
@@ -44,5 +46,10 @@ def past(conn: Connection, since_us: int, now_us: int) -> Past:
     asked = _nodes.requested_at_us > since_us
     lives = and_(NOT_GONE, _nodes.launched_at_us > 0)
     rows = conn.execute(_STAYS.where(or_(asked, lives))).all()
-    stays = [Stay(*told, left=LeaveReason(why) if why else None) for *told, why in rows]
+    stays = [_stay(row) for row in rows]
     return Past(tuple(reversed(stays)), since_us, now_us)
+
+
+def _stay(row: Row[Any]) -> Stay:
+    told = tuple(row)
+    return Stay(*told[:9], LeaveReason(told[9]) if told[9] else None)
