@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, case, func, or_, select
+from sqlalchemy import Connection, RowMapping, and_, case, func, or_, select
 
 from providers.base import NoticeKind
 from spotd.past import Past, Stay
@@ -24,15 +24,15 @@ _WARNED = (
 _HEARD = case((_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_=_nodes.seen_at_us)
 _STAYS = (
     select(
-        _nodes.id,
+        _nodes.id.label("node_id"),
         _nodes.offer_key,
-        _nodes.requested_at_us,
-        case((_nodes.instance_id == "", _nodes.launch_error_code), else_=""),
-        _nodes.launched_at_us,
-        _nodes.hello_at_us,
-        _nodes.first_step_at_us,
-        case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=_HEARD),
-        func.coalesce(_WARNED.c.at_us, 0),
+        _nodes.requested_at_us.label("asked_at_us"),
+        case((_nodes.instance_id == "", _nodes.launch_error_code), else_="").label("refused"),
+        _nodes.launched_at_us.label("began_at_us"),
+        _nodes.hello_at_us.label("up_at_us"),
+        _nodes.first_step_at_us.label("trained_at_us"),
+        case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=_HEARD).label("until_us"),
+        func.coalesce(_WARNED.c.at_us, 0).label("warned_at_us"),
         _nodes.leave_reason,
     )
     .outerjoin(_WARNED, _WARNED.c.node_id == _nodes.id)
@@ -45,11 +45,11 @@ def past(conn: Connection, since_us: int, now_us: int) -> Past:
     """See Store.past."""
     asked = _nodes.requested_at_us > since_us
     lives = and_(NOT_GONE, _nodes.launched_at_us > 0)
-    rows = conn.execute(_STAYS.where(or_(asked, lives))).all()
-    stays = [_stay(row) for row in rows]
-    return Past(tuple(reversed(stays)), since_us, now_us)
+    rows = conn.execute(_STAYS.where(or_(asked, lives))).mappings()
+    return Past(tuple(reversed([_stay(row) for row in rows])), since_us, now_us)
 
 
-def _stay(row: Row[Any]) -> Stay:
-    told = tuple(row)
-    return Stay(*told[:9], LeaveReason(told[9]) if told[9] else None)
+def _stay(row: RowMapping) -> Stay:
+    told: dict[str, Any] = dict(row)
+    left = told.pop("leave_reason")
+    return Stay(**told, left=LeaveReason(left) if left else None)
