@@ -58,6 +58,7 @@ from spotd.pool import Pool
 from spotd.reconcile import market_now
 from spotd.registry import Clouds, build_provider
 from spotd.reload import has_terminal, reload
+from spotd.remembering import PastReader
 from spotd.reports import FOLDER, read_reports
 from spotd.routes import routes_of
 from spotd.safemode import SafeMode
@@ -293,6 +294,7 @@ class Daemon:
             safe_until=self.safe.until_us,
             contested=self.claim.why,
             places=lambda: self.config.store_places,
+            past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
             buckets=self.loans.buckets,
             lend=partial(self.loans.begin, self.store),
             lendable=self.loans.check,
@@ -302,12 +304,8 @@ class Daemon:
         duties = Duties(
             self.store,
             self.providers,
-            self.survey,
-            self.delivery.deliver,
-            self.clock,
-            self.owner,
-            self.timing,
-            schedule_of(self.config),
+            *(self.survey, self.delivery.deliver, self.clock, self.owner),
+            *(self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         budgets = Budgets(lambda: self.config.budgets, self.clock)

@@ -39,6 +39,7 @@ from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
 from spotd.plan import Plan
 from spotd.pool import Pool
+from spotd.remembering import PastReader
 from spotd.store.base import CommitResult, CommitStatus, Store, StoreUnavailableError
 from spotd.vault import JobKeys, KeyPair
 from tests.sim.cloud import SimCloud
@@ -74,7 +75,7 @@ _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
     | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
-    | {"quarantine", "images"}
+    | {"quarantine", "images", "past"}
 )
 
 
@@ -424,6 +425,7 @@ class SimDaemon:
             started_at_us=clock.now_us(),
             listening_since=listening.since_us,
             answering_since=survey.answering_since,
+            past=PastReader(store).at,
         )
         pool = Pool(providers, partial(run_effect, world))
         loop = Loop(world, out.timing, owner, pool.submit, lambda: None)
