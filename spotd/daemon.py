@@ -32,6 +32,7 @@ from spotd.beginning import (
     go_on,
     hold_folder,
     make_folder,
+    open_claim_store,
     open_deployment_store,
     settle,
 )
@@ -121,8 +122,8 @@ class Daemon:
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
-        ids, every_s = self.ids, config.file.timing.claim_every_s
-        self.claim = Claim(self.store, self.objects, self.clock, self.owner, ids.chance, every_s)
+        shared, every_s = open_claim_store(config, self.objects), config.file.timing.claim_every_s
+        self.claim = Claim(self.store, shared, self.clock, self.owner, self.ids.chance, every_s)
         self.survey = Survey(self.store, self.providers, self.clock)
         self.ways = Ways(config.jump_hosts(), self.clock)
         self.link = SshLink(build_bundle(), way=self.ways.dial)
@@ -213,6 +214,7 @@ class Daemon:
         self.providers.change(providers)
         self.ways.change(hosts)
         self.ways.start()
+        self.claim.move(open_claim_store(config, self.objects))
         self.delivery.change(routes)
         self.duties.change(self.timing, schedule_of(config))
         self.outage.patience_s = LEASES * config.file.timing.lease_s
