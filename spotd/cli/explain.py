@@ -11,6 +11,7 @@ from spotd.cli.client import JOB, connect, job_path
 from spotd.cli.diagnosis import print_use, print_verdict
 from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
+from spotd.cli.placement import print_left_out, print_placement
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
 from spotd.errors import ExitCode, UserError
@@ -60,6 +61,7 @@ def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
     if data["wake_at"]:
         left = -(seconds_since(data["wake_at"]) or 0.0)
         print(f"  looked at again in {span(left)}, or when something happens")
+    print_placement(data.get("placement", {}))
     for verdict in data.get("verdicts", []):
         print_verdict(verdict, whole=stacks)
     print_use(data.get("use"))
@@ -121,6 +123,12 @@ def _judge(data: dict[str, Any]) -> None:
 
 def _why_nothing(data: dict[str, Any]) -> tuple[str, str]:
     """What is in the way of every offer, and what to try."""
+    out = data.get("left_out", [])
+    if out and sum(row["count"] for row in out) >= data["fits"]:
+        return (
+            f"nothing that fits {data['job']} stands where it may run: {out[0]['why']}",
+            "regions that are there, or more places (spotd.residency, not_operated_from)",
+        )
     cap, cheapest = data["max_hourly_cost_usd"], data["cheapest"]
     if cap and cheapest and cheapest["price_usd_per_h"] > cap:
         price = money(cheapest["price_usd_per_h"])
@@ -152,6 +160,8 @@ def _print_plan(data: dict[str, Any]) -> None:
         print_table(columns, rows)
         if "model" in data:
             offer_notes(data)
+    print_placement(data.get("placement", {}), least=2)
+    print_left_out(data.get("left_out", []))
     if kept := data.get("storage"):
         say(_about_storage(kept, gb))
     if data["num_nodes"] > 1:

@@ -39,6 +39,7 @@ def run(
         "", "--continue", metavar="JOB_ID", help="Go on from this job, of a lost database."
     ),
     override: bool = OVERRIDE,
+    late: bool = typer.Option(False, "--late", help="Even if its deadline cannot be promised."),
     output: Output = output_option(),
 ) -> None:
     """Submit a job file and follow it until it trains.
@@ -75,6 +76,7 @@ def run(
         "secrets": dict(parsed.secrets),
         "request_id": request_id or random.token_hex(16),
         "override_budget": override,
+        "late": late,
     }
     with connect(ctx) as client:
         body["packages"] = upload_all(client, parsed)

@@ -20,6 +20,7 @@ from spotd.decide.overdue import tell_unsaved
 from spotd.decide.placing import choose, place_job
 from spotd.decide.saving import move_when_slow, save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed, settle_trained
+from spotd.decide.steering import steer
 from spotd.model import (
     Market,
     View,
@@ -45,6 +46,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     keep_gang,  # one rank leaves: all do
     choose,  # the first whole gang that said hello
     settle_trained,  # which may train already, of a record that was restored
+    steer,  # another place does better by now, or the deadline needs one
     place_job,  # a wanted job without an active node
     save_when_slow,  # health asks for a checkpoint
     tell_unsaved,  # the newest checkpoint is old

@@ -1,0 +1,117 @@
+"""What placement makes of a job, for people: what each place would cost it until it is done, what
+is left out because of where it stands, and whether its deadline can be kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from spotd.decide.placement import RESIDENCE, Ranked
+from spotd.decide.policy import Action, Option
+from spotd.decide.policy.guard import earliest_s, late_s, spare_looks
+from spotd.decide.steering import Intent, compared, of_spec
+from spotd.model import JobSpec, Market, S
+from spotd.serve.call import ApiError, Call, bad_input
+from spotd.serve.views import iso
+
+MOST = 20  # options that are told, the best first
+
+
+def placement_data(intent: Intent | None, spec: JobSpec, limit: int = MOST) -> dict[str, Any]:
+    """The choice and what it was made from, each term in dollars of the whole job until it is done;
+    empty where nothing is compared. `steers`: the job does as it says (else offers are ranked by
+    it)."""
+    if intent is None:
+        return {}
+    choice, situation = intent.choice, intent.situated.situation
+    return {
+        "steers": spec.wishes.measurable,
+        "action": choice.action.value,
+        "pool": choice.pool,
+        "why": choice.why,
+        "left_h": round(situation.work.left_s / 3600, 3),
+        "start_s": round(situation.work.restart_s, 1),
+        "lost_s": round(situation.work.lost_s, 1),
+        "deadline": _deadline(intent),
+        "options": [_option(one, intent) for one in choice.options[:limit]],
+    }
+
+
+def _option(one: Option, intent: Intent) -> dict[str, Any]:
+    terms = {
+        "train": one.here_usd,
+        "start": one.start_usd,
+        "lost": one.lost_usd,
+        "egress": one.egress_usd,
+        "rest": one.rest_usd,
+        "total": one.score_usd,
+    }
+    rows = intent.situated.spot if one.action is Action.SPOT else intent.situated.lasting
+    row = rows.get(one.pool)
+    return {
+        "pool": one.pool,
+        "action": one.action.value,
+        "offer": row.offer.key if row else None,
+        "usd": {name: round(usd, 4) for name, usd in terms.items()},
+    }
+
+
+def _deadline(intent: Intent) -> dict[str, Any] | None:
+    situation = intent.situated.situation
+    work = situation.work
+    if work.deadline_s is None:
+        return None
+    promised = bool(intent.situated.lasting)
+    spare = spare_looks(situation)
+    return {
+        "at": iso(int(work.deadline_s * S)),
+        "earliest": iso(int(earliest_s(situation) * S)) if promised else None,
+        "late_s": round(intent.choice.late_s or late_s(situation), 1) if promised else None,
+        "spare_s": round(spare * work.look_s, 1) if spare != float("inf") else None,
+        "guarded": intent.choice.guarded,
+        "granted_within_s": work.granted_s,
+    }
+
+
+def left_out(rows: Iterable[Ranked]) -> list[dict[str, Any]]:
+    """Offers that fit, but for where they stand or who runs them: how many for what, most first."""
+    counts = Counter(row.excluded for row in rows if row.code == RESIDENCE)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [{"count": count, "why": why} for why, count in ordered]
+
+
+def refuse_misplaced(rows: Sequence[Ranked]) -> None:
+    """Raises ApiError where offers fit, and none of them stands where the job may run."""
+    found = left_out(rows)
+    if not rows or sum(one["count"] for one in found) < len(rows):
+        return
+    told = "; ".join(f"{one['count']} because {one['why']}" for one in found[:3])
+    raise ApiError(
+        409,
+        "refused",
+        f"all {len(rows)} offers that fit are out of place: {told}",
+        "configure regions that are there, or allow more places (residency, not_operated_from)",
+    )
+
+
+def check_deadline(call: Call, spec: JobSpec, market: Market) -> list[str]:
+    """Refuse a job whose deadline cannot be kept, unless its user says `late`: then it is a
+    warning. On machines that may be taken away nothing is promised, and nothing refused."""
+    _, intent = compared(of_spec(spec, call.now_us), market, call.now_us)
+    situated = intent.situated if intent is not None else None
+    if situated is None or situated.situation.work.deadline_s is None or not situated.lasting:
+        return []
+    situation, work = situated.situation, situated.situation.work
+    earliest = earliest_s(situation)
+    if work.deadline_s is None or work.deadline_s >= earliest:
+        return []
+    text = (
+        f"the deadline {iso(int(work.deadline_s * S))} cannot be promised: with "
+        f"{work.left_s / 3600:.1f} h of work, {work.granted_s / 60:.0f} min for a machine to be "
+        f"granted and {work.restart_s / 60:.0f} min for its start, the earliest is "
+        f"{iso(int(earliest * S))}"
+    )
+    if call.body.get("late") is True:
+        return [f"{text}; it runs on demand, as fast as it can"]
+    raise bad_input(text, "spotd.deadline of then or later, less work, faster machines, or --late")
