@@ -76,8 +76,12 @@ def plan(
 ) -> None:
     """Rank where a job file would run now. Starts nothing and costs nothing.
 
+    Of a job that says how much there is to do (spotd.work), each place is shown with what the job
+    is expected to cost there until it is done, term by term, and when its deadline needs machines
+    on demand.
+
     Exit codes: 0 something fits, 2 nothing does or its clouds do not answer, 4 a limit of the
-    deployment is in the way.
+    deployment is in the way, or no machine stands where the job may run.
 
     \b
     Example:
@@ -99,7 +103,9 @@ def plan(
 
 def _judge(data: dict[str, Any]) -> None:
     if not data["fitting"]:
-        raise UserError(*_why_nothing(data), ExitCode.USAGE)
+        raise UserError(
+            *_why_nothing(data), ExitCode.REFUSED if _misplaced(data) else ExitCode.USAGE
+        )
     if not data["answering"]:
         raise UserError(
             f"no cloud with an offer that fits {data['job']} answers",
@@ -121,10 +127,16 @@ def _judge(data: dict[str, Any]) -> None:
         )
 
 
+def _misplaced(data: dict[str, Any]) -> bool:
+    """All that fits is out because of where it stands, or who runs it."""
+    out = sum(row["count"] for row in data.get("left_out", []))
+    return bool(out) and out >= data["fits"]
+
+
 def _why_nothing(data: dict[str, Any]) -> tuple[str, str]:
     """What is in the way of every offer, and what to try."""
-    out = data.get("left_out", [])
-    if out and sum(row["count"] for row in out) >= data["fits"]:
+    if _misplaced(data):
+        out = data["left_out"]
         return (
             f"nothing that fits {data['job']} stands where it may run: {out[0]['why']}",
             "regions that are there, or more places (spotd.residency, not_operated_from)",
@@ -160,7 +172,7 @@ def _print_plan(data: dict[str, Any]) -> None:
         print_table(columns, rows)
         if "model" in data:
             offer_notes(data)
-    print_placement(data.get("placement", {}), least=2)
+    print_placement(data.get("placement", {}))
     print_left_out(data.get("left_out", []))
     if kept := data.get("storage"):
         say(_about_storage(kept, gb))

@@ -24,16 +24,14 @@ _COLUMNS = (
 )
 
 
-def print_placement(data: dict[str, Any], least: int = 1) -> None:
-    """Nothing where nothing was compared, or fewer than `least` places."""
-    if not data:
+def print_placement(data: dict[str, Any]) -> None:
+    """Nothing of a job that did not say how much there is to do: it is told where it goes by the
+    table of offers."""
+    if not data or not data["steers"]:
         return
-    if len(data["options"]) >= least:
-        work = f"{data['left_h']:.1f} h of work" if data["steers"] else "a day's work"
-        say(f"what {work} is expected to cost, by place:")
-        print_table(_COLUMNS, [_row(one) for one in data["options"]])
-    if data["steers"]:
-        say(_choice(data))
+    say(f"what {data['left_h']:.1f} h of work are expected to cost, by place:")
+    print_table(_COLUMNS, [_row(one) for one in data["options"]])
+    say(_choice(data))
     if deadline := data["deadline"]:
         say(_deadline(deadline))
 
@@ -42,11 +40,19 @@ def _row(one: dict[str, Any]) -> list[Cell | str]:
     usd = one["usd"]
     terms = [money(usd[name]) if usd[name] else "-" for name, _ in _TERMS]
     rest = money(usd["rest"]) if usd["rest"] else "-"
-    return [one["pool"] or "-", _WORDS[one["action"]], *terms, rest, money(usd["total"])]
+    return [_where(one["pool"]), _WORDS[one["action"]], *terms, rest, money(usd["total"])]
+
+
+def _where(pool: str) -> str:
+    """Of provider/region/zone/type, without what the zone says as well."""
+    provider, _, rest = pool.partition("/")
+    _region, _, here = rest.partition("/")
+    zone, _, machine = here.partition("/")
+    return f"{provider}/{zone} {machine}" if machine else pool or "-"
 
 
 def _choice(data: dict[str, Any]) -> str:
-    where = f" {data['pool']}" if data["pool"] else ""
+    where = f" {_where(data['pool'])}" if data["pool"] else ""
     return f"now: {_WORDS[data['action']]}{where} ({clean(data['why'])})"
 
 

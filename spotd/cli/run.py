@@ -47,8 +47,7 @@ def run(
     The workdir and local file_mounts go along; relative paths start from where you are, and
     .skyignore, or else git, says what stays behind. Interrupting stops the following, not the job.
 
-    With checkpoint.from in the file, what that names is imported first; run it again to go on with
-    that after a break.
+    With checkpoint.from in the file, what that names is imported first; again after a break.
 
     With --continue, a job whose spotd was lost with its database goes on from its checkpoints,
     under its old id. Machines that still train it can save no more: that spotd must be gone.

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from spotd.decide.cadence import mtbf_s
 from spotd.decide.placement import Ranked
-from spotd.decide.policy import Action, choose
+from spotd.decide.policy import Action, Choice, Option, choose
 from spotd.decide.remaining import lost_s, start_s
-from spotd.decide.seen import pool_of
 from spotd.decide.situating import Situated, situate, speed_of
 from spotd.model import Market, View
 from spotd.wishes import Objective
@@ -29,20 +28,39 @@ def worths(view: View, market: Market, now_us: int, rows: Sequence[Ranked]) -> M
     if view.job.spec.wishes.objective is Objective.SPEED:
         return {row.offer.key: _hours(row, view, market) for row in free}
     situated = situate(view, market, now_us, free, None)
-    return {} if situated is None else _dollars(situated, free)
+    return {} if situated is None else _dollars(situated)
 
 
-def _dollars(situated: Situated, free: Sequence[Ranked]) -> dict[str, float]:
+def options(situated: Situated, choice: Choice) -> list[Option]:
+    """What could be done and what each is expected to cost, the best first: what the policy
+    compared; and what it had no need to compare, as if nothing interrupted it."""
+    told = {(one.action, one.pool): one for one in choice.options}
+    for action, rows in ((Action.SPOT, situated.spot), (Action.ON_DEMAND, situated.lasting)):
+        for pool, row in rows.items():
+            if (action, pool) not in told and not row.excluded:
+                told[action, pool] = _uninterrupted(situated, action, pool, row)
+    return sorted(told.values(), key=lambda one: (one.score_usd, one.action.value, one.pool))
+
+
+def _uninterrupted(situated: Situated, action: Action, key: str, row: Ranked) -> Option:
+    situation = situated.situation
+    work, pool = situation.work, next(one for one in situation.pools if one.key == key)
+    usd_per_s = row.score_microusd_per_h / 1e6 / 3600
+    return Option(
+        action,
+        key,
+        here_usd=usd_per_s * work.left_s / pool.speed,
+        start_usd=usd_per_s * (work.restart_s + pool.transfer_s),
+        egress_usd=pool.egress_usd,
+    )
+
+
+def _dollars(situated: Situated) -> dict[str, float]:
     found: dict[str, float] = {}
-    work, pools = situated.situation.work, {p.key: p for p in situated.situation.pools}
-    for row in free:  # where the policy says nothing of an offer, it is never interrupted
-        pool = pools[pool_of(row.offer)]
-        hours = (work.left_s / pool.speed + work.restart_s + pool.transfer_s) / 3600
-        found[row.offer.key] = row.score_microusd_per_h / 1e6 * hours + pool.egress_usd
-    for option in choose(situated.situation).options:
-        rows = situated.spot if option.action is Action.SPOT else situated.lasting
-        if option.action in (Action.SPOT, Action.ON_DEMAND) and option.pool in rows:
-            found[rows[option.pool].offer.key] = option.score_usd
+    for one in options(situated, choose(situated.situation)):
+        rows = situated.spot if one.action is Action.SPOT else situated.lasting
+        if one.action in (Action.SPOT, Action.ON_DEMAND) and one.pool in rows:
+            found[rows[one.pool].offer.key] = one.score_usd
     return found
 
 

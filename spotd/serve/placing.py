@@ -3,6 +3,7 @@ is left out because of where it stands, and whether its deadline can be kept."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,11 +12,13 @@ from spotd.decide.placement import RESIDENCE, Ranked
 from spotd.decide.policy import Action, Option
 from spotd.decide.policy.guard import earliest_s, late_s, spare_looks
 from spotd.decide.steering import Intent, compared, of_spec
+from spotd.decide.worth import options
 from spotd.model import JobSpec, Market, S
 from spotd.serve.call import ApiError, Call, bad_input
 from spotd.serve.views import iso
 
 MOST = 20  # options that are told, the best first
+WRITING_S = 300.0  # from reading of a deadline to submitting with it
 
 
 def placement_data(intent: Intent | None, spec: JobSpec, limit: int = MOST) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def placement_data(intent: Intent | None, spec: JobSpec, limit: int = MOST) -> d
         "start_s": round(situation.work.restart_s, 1),
         "lost_s": round(situation.work.lost_s, 1),
         "deadline": _deadline(intent),
-        "options": [_option(one, intent) for one in choice.options[:limit]],
+        "options": [_option(one, intent) for one in options(intent.situated, choice)[:limit]],
     }
 
 
@@ -66,12 +69,17 @@ def _deadline(intent: Intent) -> dict[str, Any] | None:
     spare = spare_looks(situation)
     return {
         "at": iso(int(work.deadline_s * S)),
-        "earliest": iso(int(earliest_s(situation) * S)) if promised else None,
+        "earliest": _told(earliest_s(situation)) if promised else None,
         "late_s": round(intent.choice.late_s or late_s(situation), 1) if promised else None,
         "spare_s": round(spare * work.look_s, 1) if spare != float("inf") else None,
         "guarded": intent.choice.guarded,
         "granted_within_s": work.granted_s,
     }
+
+
+def _told(earliest: float) -> str | None:
+    """A whole minute, and one that can still be promised to who writes it down now."""
+    return iso(math.ceil((earliest + WRITING_S) / 60) * 60 * S)
 
 
 def left_out(rows: Iterable[Ranked]) -> list[dict[str, Any]]:
@@ -110,7 +118,7 @@ def check_deadline(call: Call, spec: JobSpec, market: Market) -> list[str]:
         f"the deadline {iso(int(work.deadline_s * S))} cannot be promised: with "
         f"{work.left_s / 3600:.1f} h of work, {work.granted_s / 60:.0f} min for a machine to be "
         f"granted and {work.restart_s / 60:.0f} min for its start, the earliest is "
-        f"{iso(int(earliest * S))}"
+        f"{_told(earliest)}"
     )
     if call.body.get("late") is True:
         return [f"{text}; it runs on demand, as fast as it can"]
