@@ -20,7 +20,7 @@ BY_CLOUD = (By.CLOUD, "spot", MONDAY, MONDAY + 100 * H)
 def life(
     start_h: float, hours: float, reason: LeaveReason | None = None, **more: object
 ) -> MachineLife:
-    """One that was asked for at `start_h` after Monday, came a minute later, and ended `hours` on."""
+    """One that was asked for at `start_h` after Monday, came a minute later."""
     asked = MONDAY + int(start_h * H)
     launched = asked + 60 * S
     base = MachineLife(
