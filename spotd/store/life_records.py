@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from spotd.history.lives import MachineLife
+from spotd.store.shapes import EventRow
 
 
 class LifeRecords(Protocol):
@@ -12,4 +14,8 @@ class LifeRecords(Protocol):
 
     def machine_lives(self, since_us: int) -> list[MachineLife]:
         """Every machine that was asked for since, or lived after that: oldest request first."""
+        ...
+
+    def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:
+        """Those of these kinds that belong to no job, oldest first."""
         ...

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from providers.base import Notice, NoticeKind, Scope
 from spotd.history.lives import MachineLife
-from spotd.model import LeaveReason, S
+from spotd.model import Event, LeaveReason, S
 from spotd.states import NodeState
 from spotd.store.base import Store
-from tests.spotd.store.build import NOW, instance, move, new_node, node, placed, said
+from tests.spotd.store.build import NOW, instance, move, new_node, node, offer, placed, said
 
 KEY = new_node().offer.key
 
@@ -50,6 +50,30 @@ def test_refused_living_and_too_old_ones(store: Store) -> None:
     assert silent == MachineLife(KEY, "", NOW + 2)
     assert [one.requested_us - NOW for one in store.machine_lives(NOW + 2)] == [1, 2]
     assert store.machine_lives(NOW + 60 * S) == []
+
+
+def test_events_of_the_deployment_itself(store: Store) -> None:
+    placed(store)
+    for number, kind in enumerate(("a", "b", "a")):
+        store.add_event("", Event(kind, str(number), key="k"), NOW + number)
+    store.add_event("j1", Event("a", "a job's"), NOW)
+    assert [row.event.text for row in store.own_events(["a"], 0)] == ["0", "2"]
+    assert [row.event.text for row in store.own_events(["a", "b"], NOW + 1)] == ["1", "2"]
+
+
+def test_the_price_in_force_is_never_too_old(store: Store) -> None:
+    for at_us, price in ((NOW, 10), (NOW + 1, 11), (NOW + 2, 12), (NOW + 9, 13)):
+        store.record_offers("aws", [offer(price=price)], at_us)
+    store.record_offers("gcp", [offer("gcp-1a", 5)], NOW)
+    store.prune(NOW + 5)
+
+    def left() -> list[int]:
+        keys = [offer().key, offer("gcp-1a").key]
+        return [point.price_microusd_per_h // 10**6 for point in store.price_history(keys, 0)]
+
+    assert left() == [12, 13, 5]
+    store.prune(NOW + 9)
+    assert left() == [13, 5]
 
 
 def test_a_notice_that_was_withdrawn_is_none(store: Store) -> None:
