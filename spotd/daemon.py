@@ -251,9 +251,6 @@ class Daemon:
         """The keys of a job, out of the vault."""
         return open_job_keys(self.vault, job_id, self.store.job_key(job_id))
 
-    def _secrets(self, job_id: str) -> Mapping[str, str]:
-        return open_job_secrets(self.store, self.vault, job_id)
-
     def _store_options(self, url: str) -> Mapping[str, str]:
         return self.config.store_options(url)
 
@@ -284,7 +281,7 @@ class Daemon:
             deployment=self.store.deployment(),
             survey=self.survey.survey,
             keys=self.keys,
-            secrets=self._secrets,
+            secrets=partial(open_job_secrets, self.store, self.vault),
             open_store=self._open_store,
             store_options=self._store_options,
             started_at_us=self.clock.now_us(),
