@@ -62,7 +62,7 @@ def _goes_on(node: Node, spec: JobSpec, now_us: int) -> bool:
         return False
     if node.state is NodeState.BOOTING and not node.moved_at_us:
         return False
-    if node.leave_reason is LeaveReason.OUTBID:
+    if node.leave_reason in (LeaveReason.OUTBID, LeaveReason.MOVED):
         return size_of(node, spec) < spec.num_nodes
     return node.leave_reason in (None, LeaveReason.PREEMPTED)
 

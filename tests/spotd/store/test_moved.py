@@ -162,6 +162,17 @@ def test_a_row_that_is_over_goes_on_nowhere(store: Store) -> None:
         store.commit(view(store), plan(MoveNode(OLD, moved(over, "x"))), AT)
 
 
+def test_its_stay_goes_on_and_tells_nothing_of_coming_up(store: Store) -> None:
+    before = trains(store)
+    commit(store, before, handover(node(store, OLD)), AT)
+    store.record_journal([said(("hello", {}), node_id=NEW, generation=2, heard_at_us=AT + S)])
+    stays = {stay.node_id: stay for stay in store.past(0, AT + HOUR).stays}
+    old, new = stays[OLD], stays[NEW]
+    assert (old.until_us, old.lost) == (AT, False)
+    assert (new.asked_at_us, new.began_at_us, new.up_at_us, new.trained_at_us) == (AT, AT, 0, 0)
+    assert stays[LOST].lost
+
+
 def test_a_machine_lives_once(store: Store) -> None:
     before = trains(store)
     commit(store, before, handover(node(store, OLD)), AT)

@@ -1,6 +1,6 @@
 """Machines that go on in another attempt, and how many it was begun with.
 
-Revision: 0018
+Revision: 0020
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0018"
-down_revision = "0017"
+revision = "0020"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 
