@@ -9,9 +9,9 @@ from spotd.cli.render import Cell, Column, print_table, say
 from spotd.cli.text import clean, money, seconds_since, span
 
 _WORDS = {
-    "spot": "spot",
-    "on_demand": "on_demand",
-    "wait": "wait",
+    "spot": "no spot to ask for",
+    "on_demand": "nothing on demand to ask for",
+    "wait": "wait for spot",
     "stay": "stay",
 }
 _TERMS = (("train", "TRAIN $"), ("start", "START $"), ("lost", "LOST $"), ("egress", "EGRESS $"))
@@ -19,19 +19,19 @@ _COLUMNS = (
     Column("TO FINISH", cut=True, tail=8),
     Column("AS"),
     *(Column(name, right=True) for _, name in _TERMS),
-    Column("AFTER $", right=True),
     Column("TOTAL $", right=True),
+    Column("HOURS", right=True),
 )
 
 
 def print_placement(data: dict[str, Any]) -> None:
     """Nothing of a job that did not say how much there is to do: it is told where it goes by the
     table of offers."""
-    if not data or not data["steers"]:
+    if not data or not data["choice"]:
         return
     say(f"what {data['left_h']:.1f} h of work are expected to cost, by place:")
-    print_table(_COLUMNS, [_row(one) for one in data["options"]])
-    say(_choice(data))
+    print_table(_COLUMNS, [_row(one) for one in data["costs"]])
+    say(_choice(data["choice"]))
     if deadline := data["deadline"]:
         say(_deadline(deadline))
 
@@ -39,21 +39,15 @@ def print_placement(data: dict[str, Any]) -> None:
 def _row(one: dict[str, Any]) -> list[Cell | str]:
     usd = one["usd"]
     terms = [money(usd[name]) if usd[name] else "-" for name, _ in _TERMS]
-    rest = money(usd["rest"]) if usd["rest"] else "-"
-    return [_where(one["pool"]), _WORDS[one["action"]], *terms, rest, money(usd["total"])]
+    where = f"{one['provider']}/{one['zone']} {one['instance_type']}"
+    return [where, one["capacity_type"], *terms, money(usd["total"]), f"{one['hours']:.1f}"]
 
 
-def _where(pool: str) -> str:
-    """Of provider/region/zone/type, without what the zone says as well."""
-    provider, _, rest = pool.partition("/")
-    _region, _, here = rest.partition("/")
-    zone, _, machine = here.partition("/")
-    return f"{provider}/{zone} {machine}" if machine else pool or "-"
-
-
-def _choice(data: dict[str, Any]) -> str:
-    where = f" {_where(data['pool'])}" if data["pool"] else ""
-    return f"now: {_WORDS[data['action']]}{where} ({clean(data['why'])})"
+def _choice(choice: dict[str, Any]) -> str:
+    what = _WORDS[choice["action"]]
+    if choice["offer"]:
+        what = f"ask for {choice['offer']}"
+    return f"now: {what} ({clean(choice['why'])})"
 
 
 def _deadline(data: dict[str, Any]) -> str:

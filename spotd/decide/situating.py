@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from providers.base import CapacityType, Offer
 from spotd.decide.carriage import HERE, store_of
+from spotd.decide.gangs import shrinks
 from spotd.decide.placement import Ranked
 from spotd.decide.policy import UNSEEN, Pool, Running, Situation, Work
 from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
@@ -30,12 +31,19 @@ class Situated:
     spot: dict[str, Ranked]
     lasting: dict[str, Ranked]
     hopeful: bool  # spot is permitted and sold, though perhaps not to be had now
+    num_nodes: int = 1
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """By key."""
+        return {pool.key: pool for pool in self.situation.pools}
 
 
 def steered(spec: JobSpec) -> bool:
     """Whether the policy says by itself when to ask, where, and when to move: it is told how much
-    there is to do. (Else it ranks what is to be had.)"""
-    named = spec.ordered or spec.capacity_ordered
+    there is to do. (Else it ranks what is to be had: an order that a file names comes before any
+    reckoning, and a gang that shrinks and grows has no one pace.)"""
+    named = spec.ordered or spec.capacity_ordered or shrinks(spec)
     return spec.wishes.measurable and not named and spec.wishes.objective is Objective.COST
 
 
@@ -83,7 +91,9 @@ def situate(
     if assumed:
         work = replace(work, deadline_s=None)
     gang = _running(running, work.restart_s, now_us) if running is not None else None
-    return Situated(Situation(now_us / S, work, pools, gang), spot, lasting, hopeful)
+    return Situated(
+        Situation(now_us / S, work, pools, gang), spot, lasting, hopeful, spec.num_nodes
+    )
 
 
 def speed_of(spec: JobSpec, offer: Offer | None) -> float:

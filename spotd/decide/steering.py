@@ -20,10 +20,9 @@ from spotd.decide.policy import Action, Choice, choose
 from spotd.decide.policy.guard import spare_looks
 from spotd.decide.safety import safe
 from spotd.decide.situating import LOOK_S, Situated, situate, steered
-from spotd.decide.worth import worths
+from spotd.decide.worth import Cost, costs, worths
 from spotd.model import Desired, Job, JobSpec, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState
-from spotd.wishes import Objective
 
 AGAIN_S = 300.0  # between looks at a job on demand, for spot that has come back
 _COMING = (NodeState.LAUNCHING, NodeState.BOOTING)
@@ -46,6 +45,15 @@ class Intent:
         offer = self.ask.offer
         spot = offer.capacity_type is CapacityType.SPOT
         return (self.choice.pool, spot) != (running.pool, running.capacity is CapacityType.SPOT)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """See `compared`; `intent` is None of a job that is not steered."""
+
+    rows: list[Ranked]
+    costs: list[Cost]
+    intent: Intent | None
 
 
 def intend(d: Draft, market: Market, rows: list[Ranked], running: Node | None) -> Intent | None:
@@ -170,18 +178,16 @@ def _wake(d: Draft, running: Node, intent: Intent) -> None:
         d.wake(d.now_us + int(max(spare - 2, 1) * LOOK_S * S))
 
 
-def compared(view: View, market: Market, now_us: int) -> tuple[list[Ranked], Intent | None]:
-    """The offers as the job would be placed now, and what the policy says of them: for people who
-    want to know. None where it has nothing to say."""
+def compared(view: View, market: Market, now_us: int) -> Compared:
+    """The offers as the job would be placed now, what each would cost it until it is done, and what
+    the policy says: for people who want to know."""
     d = Draft(view, market, now_us)
-    spec = view.job.spec
-    running = gang_now(d)
+    spec, running = view.job.spec, gang_now(d)
     rows = rank(spec, market, now_us, job_id=view.job.id)
     if worth := worths(view, market, now_us, rows):
         rows = rank(spec, market, now_us, job_id=view.job.id, worth=worth)
-    if spec.wishes.objective is Objective.SPEED:
-        return rows, None
-    return rows, intend(d, market, rows, running)
+    intent = intend(d, market, rows, running) if steered(spec) else None
+    return Compared(rows, costs(view, market, now_us, rows, running), intent)
 
 
 def of_spec(spec: JobSpec, now_us: int) -> View:

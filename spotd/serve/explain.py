@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from spotd.decide.gangs import shrinks
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.rules import decide
 from spotd.decide.steering import compared, of_spec
@@ -56,8 +57,7 @@ def _placement(view: View, market: Market, now_us: int) -> dict[str, Any]:
     """Of a job that is wanted: where it would go now, and what that would cost."""
     if view.job.outcome is not None or view.job.desired is not Desired.RUN:
         return {}
-    _, intent = compared(view, market, now_us)
-    return placement_data(intent, view.job.spec)
+    return placement_data(compared(view, market, now_us), view.job.spec)
 
 
 def _console(call: Call, view: View) -> list[str]:
@@ -107,7 +107,8 @@ def plan(call: Call) -> dict[str, Any]:
     refuse_slow(parsed.spec, market)
     told = [*parsed.warnings, *check_baked(call, parsed.spec)]
     baked = image_of_offer(parsed.spec, market)
-    ranked, intent = compared(of_spec(spec, now_us), market, now_us)
+    found = compared(of_spec(spec, now_us), market, now_us)
+    ranked = found.rows
     limit = call.number("limit", 20, 1, 1000)
     silent = call.backing.silent()
 
@@ -118,13 +119,14 @@ def plan(call: Call) -> dict[str, Any]:
         "kind": "Plan",
         "job": parsed.spec.name,
         "num_nodes": parsed.spec.num_nodes,
+        "min_nodes": parsed.spec.elastic.min_nodes if shrinks(parsed.spec) else None,
         "checkpoint_gb": spec.checkpoint.size_bytes / 1e9 or None,
         "offers": [
             {**offer_row(row), "baked": baked.get(row.offer.key, "")} for row in ranked[:limit]
         ],
         "storage": storage_data(spec, market),
         "left_out": left_out(ranked),
-        "placement": placement_data(intent, spec, limit),
+        "placement": placement_data(found, spec, limit),
         "cheapest": offer_row(min(ranked, key=_score)) if ranked else None,
         "fits": len(ranked),
         "fitting": sum(not row.excluded for row in ranked),

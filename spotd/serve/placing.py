@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spotd.decide.placement import RESIDENCE, Ranked
-from spotd.decide.policy import Action, Option
+from spotd.decide.policy import Option
 from spotd.decide.policy.guard import earliest_s, late_s, spare_looks
-from spotd.decide.steering import Intent, compared, of_spec
-from spotd.decide.worth import options
+from spotd.decide.situating import steered
+from spotd.decide.steering import Compared, Intent, compared, of_spec
+from spotd.decide.worth import Cost
 from spotd.model import JobSpec, Market, S
 from spotd.serve.call import ApiError, Call, bad_input
 from spotd.serve.views import iso
@@ -21,43 +22,64 @@ MOST = 20  # options that are told, the best first
 WRITING_S = 300.0  # from reading of a deadline to submitting with it
 
 
-def placement_data(intent: Intent | None, spec: JobSpec, limit: int = MOST) -> dict[str, Any]:
-    """The choice and what it was made from, each term in dollars of the whole job until it is done;
-    empty where nothing is compared. `steers`: the job does as it says (else offers are ranked by
-    it)."""
+def placement_data(found: Compared, spec: JobSpec, limit: int = MOST) -> dict[str, Any]:
+    """What each place would cost the job until it is done, each term in dollars, the best first;
+    and of a job that is steered the policy's choice, with what it weighed. Empty where nothing is
+    compared."""
+    ordered = sorted(found.costs, key=lambda one: (one.total_usd, one.row.offer.key))
+    data = {"steers": steered(spec), "costs": [_cost(one) for one in ordered[:limit]]}
+    intent = found.intent
     if intent is None:
-        return {}
+        return {**data, "choice": None, "deadline": None} if ordered else {}
     choice, situation = intent.choice, intent.situated.situation
     return {
-        "steers": spec.wishes.measurable,
-        "action": choice.action.value,
-        "pool": choice.pool,
-        "why": choice.why,
+        **data,
+        "choice": {
+            "action": choice.action.value,
+            "offer": intent.ask.offer.key if intent.ask else None,
+            "why": choice.why,
+            "guarded": choice.guarded,
+            "options": [_option(one) for one in choice.options[:limit]],
+        },
         "left_h": round(situation.work.left_s / 3600, 3),
         "start_s": round(situation.work.restart_s, 1),
         "lost_s": round(situation.work.lost_s, 1),
         "deadline": _deadline(intent),
-        "options": [_option(one, intent) for one in options(intent.situated, choice)[:limit]],
     }
 
 
-def _option(one: Option, intent: Intent) -> dict[str, Any]:
+def _cost(one: Cost) -> dict[str, Any]:
     terms = {
-        "train": one.here_usd,
+        "train": one.train_usd,
+        "start": one.start_usd,
+        "lost": one.lost_usd,
+        "egress": one.egress_usd,
+        "total": one.total_usd,
+    }
+    offer = one.row.offer
+    return {
+        "offer": offer.key,
+        "provider": offer.provider,
+        "zone": offer.zone,
+        "instance_type": offer.instance_type,
+        "capacity_type": offer.capacity_type.value,
+        "hours": round(one.hours, 3),
+        "usd": {name: round(usd, 4) for name, usd in terms.items()},
+    }
+
+
+def _option(one: Option) -> dict[str, Any]:
+    """What the policy weighed; the rest is what comes after its first step."""
+    terms = {
+        "here": one.here_usd,
         "start": one.start_usd,
         "lost": one.lost_usd,
         "egress": one.egress_usd,
         "rest": one.rest_usd,
         "total": one.score_usd,
     }
-    rows = intent.situated.spot if one.action is Action.SPOT else intent.situated.lasting
-    row = rows.get(one.pool)
-    return {
-        "pool": one.pool,
-        "action": one.action.value,
-        "offer": row.offer.key if row else None,
-        "usd": {name: round(usd, 4) for name, usd in terms.items()},
-    }
+    told = {name: round(usd, 4) for name, usd in terms.items()}
+    return {"action": one.action.value, "pool": one.pool, "usd": told}
 
 
 def _deadline(intent: Intent) -> dict[str, Any] | None:
@@ -106,7 +128,7 @@ def refuse_misplaced(rows: Sequence[Ranked]) -> None:
 def check_deadline(call: Call, spec: JobSpec, market: Market) -> list[str]:
     """Refuse a job whose deadline cannot be kept, unless its user says `late`: then it is a
     warning. On machines that may be taken away nothing is promised, and nothing refused."""
-    _, intent = compared(of_spec(spec, call.now_us), market, call.now_us)
+    intent = compared(of_spec(spec, call.now_us), market, call.now_us).intent
     situated = intent.situated if intent is not None else None
     if situated is None or situated.situation.work.deadline_s is None or not situated.lasting:
         return []

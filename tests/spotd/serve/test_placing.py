@@ -12,7 +12,7 @@ from spotd.errors import UserError
 from spotd.serve.placing import left_out
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, Rig
 
-TERMS = {"train", "start", "lost", "egress", "rest", "total"}
+TERMS = {"train", "start", "lost", "egress", "total"}
 
 
 def body(more: str = "", **fields: Any) -> dict[str, Any]:
@@ -37,25 +37,25 @@ def test_a_plan_says_what_each_place_costs_until_the_job_is_done(sold: Rig, clie
     assert found["steers"]
     assert found["left_h"] == 40.0
     assert found["deadline"] is None
-    assert {(one["action"], one["offer"]) for one in found["options"]} == {
-        ("on_demand" if one.key.endswith("on_demand") else "spot", one.key) for one in OFFERS
-    }
-    totals = [one["usd"]["total"] for one in found["options"]]
+    assert {one["offer"] for one in found["costs"]} == {one.key for one in OFFERS}
+    totals = [one["usd"]["total"] for one in found["costs"]]
     assert totals == sorted(totals)
-    for one in found["options"]:
+    for one in found["costs"]:
         usd = one["usd"]
         assert set(usd) == TERMS
         assert sum(usd[name] for name in TERMS - {"total"}) == pytest.approx(usd["total"], abs=1e-3)
-    best = found["options"][0]
-    assert (found["action"], found["pool"]) == (best["action"], best["pool"])
+    best = found["costs"][0]
     assert best["usd"]["train"] >= 40 * 19.93
+    assert (found["choice"]["action"], found["choice"]["offer"]) == ("spot", best["offer"])
 
 
 def test_without_work_a_day_is_compared_and_nothing_is_steered(sold: Rig, client: Client) -> None:
     found = plan(client, "  deadline: 60h\n")["placement"]
     assert not found["steers"]
-    assert found["left_h"] == 24.0
+    assert found["choice"] is None
     assert found["deadline"] is None
+    best = found["costs"][0]
+    assert best["usd"]["train"] == pytest.approx(24 * 19.93)
 
 
 def test_a_deadline_says_when_on_demand_is_needed(sold: Rig, client: Client) -> None:
@@ -100,7 +100,7 @@ def test_why_shows_the_same_of_a_job(sold: Rig, client: Client) -> None:
     client.post("/v1/jobs", body("  work: 40h\n  deadline: 60h\n"))
     found = client.get("/v1/jobs/gpt/why")["placement"]
     assert found["left_h"] == 40.0
-    assert found["options"]
+    assert found["costs"]
     client.post("/v1/jobs/gpt/cancel", {})
     assert client.get("/v1/jobs/gpt/why")["placement"] == {}
 
