@@ -293,6 +293,8 @@ class Daemon:
             safe_until=self.safe.until_us,
             contested=self.claim.why,
             places=lambda: self.config.store_places,
+            shards=lambda: self.config.shard_stores,
+            shards_for=partial(self.loans.shards, self.store),
             buckets=self.loans.buckets,
             lend=partial(self.loans.begin, self.store),
             lendable=self.loans.check,

@@ -132,11 +132,12 @@ def _lend(args: argparse.Namespace) -> int:
     asked = _asked()
     try:
         until = int(asked.get("expires_at_us", ""))
+        store = asked.pop("store", "")
         lent = parse_lent({**asked, "expires_at_us": until})
     except ValueError as error:
         raise WireError(f"no credentials: {error}") from None
     make_folders(places)
-    return _print({"kept": borrow(places, lent), "file": str(places.lent)})
+    return _print({"kept": borrow(places, lent, store), "file": str(places.lent_of(store))})
 
 
 def _put(args: argparse.Namespace) -> int:

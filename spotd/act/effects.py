@@ -31,13 +31,14 @@ from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
 from spotd.act import baking, console
 from spotd.act.heads import read_head, record_head
+from spotd.act.lent import Lend, LendShards, Shards, first_to_end
 from spotd.act.terms import terms_for
 from spotd.baked import baked_of
 from spotd.clock import Clock
 from spotd.container import container_of
 from spotd.decide.booked import with_ends
 from spotd.decide.bootstrap import addresses_of, agent_config, start_document
-from spotd.decide.carriage import Place
+from spotd.decide.carriage import Place, place_among, place_of
 from spotd.decide.cooldowns import refusal_code
 from spotd.decide.expiry import expiry_tags, life_limit_s
 from spotd.decide.naming import gang_name
@@ -86,18 +87,6 @@ class NodeLink(baking.Cleaner, Protocol):
 
 
 @dataclass(frozen=True)
-class Loan:
-    """What a machine was lent: the options of its store, without a secret, and its time."""
-
-    options: Mapping[str, str]
-    at_us: int
-    until_us: int
-
-
-Lend = Callable[[Job, Node, float], Loan | None]
-
-
-@dataclass(frozen=True)
 class World:
     """Everything an effect may touch; given by the daemon, or by a simulator.
 
@@ -108,7 +97,9 @@ class World:
     `reached_since()` since when machines behind a provider's jump host can be reached and
     `unreached()` why they cannot, which is worth a word by then,
     `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all;
-    `places()` where the configured stores are, `buckets(job, node)` what the node is to copy.
+    `places()` where the configured stores are and `shards()` which of them take shards,
+    `buckets(job, node)` what the node is to copy, `shards_for(job, node, deadline_s)` the stores
+    beside the job's own.
     `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
     there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
     act/lending.py.
@@ -134,6 +125,8 @@ class World:
     contested: Callable[[], str] = str
     places: Callable[[], Mapping[str, Place]] = dict
     buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
+    shards: Callable[[], tuple[str, ...]] = tuple
+    shards_for: LendShards = lambda _job, _node, _deadline_s: Shards()
     lend: Lend = lambda _job, _node, _deadline_s: None
     lendable: Callable[[Job, Node], None] = lambda _job, _node: None
 
@@ -301,17 +294,25 @@ def _start(effect: Effect, world: World) -> Record:
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
     loan = world.lend(job, node, _left_s(effect, world))
     options = loan.options if loan else world.store_options(job.spec.checkpoint.store)
+    shards = world.shards_for(job, node, _left_s(effect, world))
     digest = world.store.image_digest(job.id) if container_of(job.spec.image_id) else ""
     now_us, auto = world.clock.now_us(), job.spec.checkpoint.auto
-    terms = terms_for(job, node, world.store, options, now_us) if auto else None
+    where = place_of(job.spec.checkpoint.store, options)
+    place = place_among(shards.url, world.places()) if shards.url else where
+    terms = terms_for(job, node, world.store, place, now_us) if auto else None
     document = start_document(job, effect, _secrets(effect, world), options, digest, terms)
-    document = replace(document, buckets=world.buckets(job, node))
+    document = replace(
+        document,
+        buckets=world.buckets(job, node),
+        shards_url=shards.url,
+        shard_stores=shards.stores,
+    )
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
     claim = str(effect.data["claim"])
 
     def record() -> None:
-        if loan is not None and loan.until_us:
-            world.store.record_lent(node.id, loan.at_us, loan.until_us)
+        if times := first_to_end(loan, shards):
+            world.store.record_lent(node.id, *times)
         world.store.record_told(node.id, effect.kind, world.clock.now_us(), claim)
 
     return record

@@ -138,10 +138,13 @@ class SshLink:
         """Take a user's keys away and end the logins that there are. Raises LinkError."""
         self._ask(node, keys, "dismiss", {"user": user}, deadline_s)
 
-    def lend(self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float) -> str:
-        """Have the machine keep credentials of the job's store, in place of those before; the file
-        that they are in. Raises LinkError."""
+    def lend(
+        self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float, store: str = ""
+    ) -> str:
+        """Have the machine keep credentials of the job's store, or of another `store` by its URL,
+        in place of those before; the file that they are in. Raises LinkError."""
         asked = {"kind": lent.kind, "text": lent.text, "expires_at_us": str(lent.expires_at_us)}
+        asked |= {"store": store} if store else {}
         answer = self._ask(node, keys, f"lend {node_words(node)}", asked, deadline_s)
         file = answer.get("file")
         if not isinstance(file, str) or not file.startswith("/"):

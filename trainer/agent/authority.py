@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from providers.stores import open_store
 from providers.stores.base import StoreError, StoreUnavailableError
+from providers.stores.several import SeveralStores
 from spotd.wire import AgentConfig, Head, Manifest, StartDocument, WireError
 from trainer.agent.drain import ENGINE_NONE
 from trainer.agent.site import Site
@@ -97,7 +99,14 @@ class Authority:
             if self._opened is None:
                 config, start = self.config, self.start
                 self._opened = Fence(
-                    open_store(start.store_url, start.store_options),
+                    SeveralStores(
+                        open_store(start.store_url, start.store_options),
+                        {
+                            url: partial(open_store, url, options)
+                            for url, options in start.other_stores.items()
+                        },
+                        start.shards_url,
+                    ),
                     config.job_id,
                     config.generation,
                     config.token,

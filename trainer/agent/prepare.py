@@ -59,6 +59,8 @@ def build_env(
         "SPOTD_HEAD_GENERATION": str(start.head_generation),
         "SPOTD_STORE_URL": start.store_url,
         "SPOTD_STORE_OPTIONS": json.dumps(dict(start.store_options), sort_keys=True),
+        "SPOTD_SHARDS_URL": start.shards_url,
+        "SPOTD_SHARD_STORES": json.dumps(start.other_stores, sort_keys=True),
         "SPOTD_EVERY_STEPS": str(start.every_steps),
         "SPOTD_EVERY_S": f"{start.every_s:g}",
         "SPOTD_EVERY": "auto" if start.auto else "",
@@ -121,6 +123,8 @@ def hidden_of(start: StartDocument) -> list[str]:
     options = [*start.store_options.items()]
     for bucket in start.buckets:
         options += bucket.options.items()
+    for store in start.shard_stores:
+        options += store.options.items()
     keys = [value for name, value in options if name not in _PLAIN_OPTIONS]
     return [*start.secrets.values(), *keys]
 

@@ -10,12 +10,13 @@ OWN_PYTHON = "saver/bin/python"  # below the agent's home: of an environment wit
 _OLDEST = (3, 11)  # the saver's; the agent's is 3.10
 
 
-def find_python(home: Path, store_url: str) -> str:
-    """One that can run the saver, for a store of that kind: of its own environment, else the one
+def find_python(home: Path, *store_urls: str) -> str:
+    """One that can run the saver, for stores of those kinds: of its own environment, else the one
     that runs us; "" for neither."""
     own = home / OWN_PYTHON
     if own.exists():
         return str(own)
-    needs = ["xxhash"] if store_url.startswith("file:") else ["xxhash", "obstore"]
+    folders = all(url.startswith("file:") for url in store_urls)
+    needs = ["xxhash"] if folders else ["xxhash", "obstore"]
     able = sys.version_info >= _OLDEST and all(map(find_spec, needs))
     return sys.executable if able else ""

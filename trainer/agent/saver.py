@@ -51,7 +51,7 @@ class Saver:
         there = start.head_generation and start.engine == _ENGINE
         if not there or start.image or start.bake or self._site.config.rank:
             return
-        python = find_python(self._site.places.home, start.store_url)
+        python = find_python(self._site.places.home, start.store_url, *start.other_stores)
         if python:
             ours = f"PYTHONPATH={Path(__file__).parents[2]}"
             with suppress(OSError):
