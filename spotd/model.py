@@ -12,6 +12,8 @@ from enum import Enum
 
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
+from spotd.past import UNKNOWN, Past
+from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from spotd.wire import Bucket
@@ -33,20 +35,6 @@ class Outcome(str, Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-
-
-class LeaveReason(str, Enum):
-    """Why a node left."""
-
-    PREEMPTED = "preempted"
-    LOST = "lost"
-    BOOT_TIMEOUT = "boot_timeout"
-    CAPACITY = "capacity"
-    FAILED = "failed"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    OUTBID = "outbid"  # another machine is to do better; it trains on until that is ready
-    HEDGE_LOST = "hedge_lost"
 
 
 # Why a draining machine trains on until its replacement is ready.
@@ -372,6 +360,7 @@ class Market:
     answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider: back since
     reached_since_us: Mapping[str, int] = field(default_factory=dict)  # behind jump hosts; or now
     images: tuple[BakedImage, ...] = ()
+    past: Past = UNKNOWN  # what became of this fleet's machines, a minute ago at most
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
     # Cloud and region of stores, by what their URLs begin with; see decide/carriage.py
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)

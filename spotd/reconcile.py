@@ -42,7 +42,8 @@ def claim_due(world: World, owner: str, limit: int) -> list[str]:
 
 def market_now(world: World, timing: Timing) -> Market:
     """The market as stored, with what only the configuration knows."""
-    market = world.store.load_market(world.clock.now_us())
+    now_us = world.clock.now_us()
+    market = world.store.load_market(now_us)
     lost = {offer.provider for offer in market.offers}.difference(world.providers)
     return changed(
         market,
@@ -62,6 +63,7 @@ def market_now(world: World, timing: Timing) -> Market:
         places=world.places(),
         shards=world.shards(),
         leaving=first_prices(),
+        past=world.past(now_us),
     )
 
 

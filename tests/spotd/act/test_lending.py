@@ -427,7 +427,7 @@ def test_a_machine_is_given_each_store_that_may_have_shards(lending: Lending) ->
 
 
 def test_all_that_was_lent_is_renewed(lending: Lending) -> None:
-    files = Files(lending.stage.clock, short={WEST})
+    files = Files(lending.stage.clock)
     loans = shard_loans(files, lending.node)
     lending.stage.clock.sleep(HOUR_S / 2)
     loans.renew(lending.stage.store)

@@ -324,7 +324,7 @@ def test_shards_in_another_store_are_listed_verified_pinned_and_removed(
     shard.write_bytes(whole)
     saves.save(40)
     saves.run("unpin", "gpt", "best")
-    saves.run("rm", "gpt", "30", "--yes")
+    saves.run("rm", "gpt", "30")
     assert not list(open_store(url).list("jobs/"))
     assert saves.steps() == [40, 20, 10]
 

@@ -1,6 +1,6 @@
 """How many bytes of a checkpoint are in a store of its machine's own region.
 
-Revision: 0018
+Revision: 0019
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0018"
-down_revision = "0017"
+revision = "0019"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 
