@@ -17,6 +17,7 @@ from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from spotd.wire import Bucket
+from spotd.wishes import NO_WISHES, Saved, Wishes
 
 S = 1_000_000  # microseconds in a second
 
@@ -38,7 +39,7 @@ class Outcome(str, Enum):
 
 
 # Why a draining machine trains on until its replacement is ready.
-TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID})
+TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID, LeaveReason.MOVED})
 
 
 class EffectKind(str, Enum):
@@ -121,6 +122,7 @@ class JobSpec:
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
     project: str = field(default="", metadata=SPARSE)  # that budgets know it by
+    wishes: Wishes = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,8 @@ class View:
     `nodes` are all nodes not gone, and those of the newest attempt, gone or not. `throughput` is
     of the newest attempt that chose its machines, oldest first, bounded. `spent_microusd` is the
     ledger up to `loaded_at_us`. `verdicts` are among the newest events of a job that trains, oldest
-    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none."""
+    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none.
+    `saved` are its checkpoints by generation, of a job that says how much there is to do."""
 
     job: Job
     attempts: tuple[Attempt, ...]
@@ -306,6 +309,7 @@ class View:
     loaded_at_us: int = 0
     verdicts: tuple[Verdict, ...] = ()
     typical_tokens_per_s: float = 0.0
+    saved: tuple[Saved, ...] = ()
     setbacks: Setbacks = field(default_factory=Setbacks)
 
 
@@ -339,6 +343,7 @@ class Timing:
     unattended_s: float = 86_400.0  # how long a machine may go on without us; see decide/expiry.py
     drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
     waits_s: float = 900.0  # without a machine before a job's user is told
+    granted_s: float = 900.0  # within which on-demand is granted, for deadlines to be kept
 
 
 @dataclass(frozen=True)
@@ -366,6 +371,8 @@ class Market:
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
+    countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands
+    operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> where its company is
     timing: Timing = Timing()
 
 

@@ -3,7 +3,7 @@ decides where to ask next. Nothing is judged here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spotd.states import LeaveReason
 
@@ -44,6 +44,8 @@ class Past:
     stays: tuple[Stay, ...] = ()
     since_us: int = 0
     read_at_us: int = 0
+    # What was reckoned of it before, by whoever reckons: it follows from the rest.
+    kept: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
 
 
 UNKNOWN = Past()

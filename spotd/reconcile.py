@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from providers.egress import first_prices
+from providers.places import places
 from spotd.act.effects import World, call, effects_of, not_configured
 from spotd.changed import changed
 from spotd.decide.needs import last_start_us
@@ -63,6 +64,8 @@ def market_now(world: World, timing: Timing) -> Market:
         places=world.places(),
         shards=world.shards(),
         leaving=first_prices(),
+        countries=places().countries,
+        operators=places().operators,
         past=world.past(now_us),
     )
 

@@ -27,6 +27,7 @@ class LeaveReason(str, Enum):
     DONE = "done"
     CANCELLED = "cancelled"
     OUTBID = "outbid"  # another machine is to do better; it trains on until that is ready
+    MOVED = "moved"  # another place does better by now; it trains on until that is ready
     HEDGE_LOST = "hedge_lost"
 
 

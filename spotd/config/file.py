@@ -148,6 +148,9 @@ class PlacementSection(Section):
     history_days: float = Field(
         default=DAYS, gt=0, le=366, description="How much of this fleet's own past counts"
     )
+    on_demand_within_s: Seconds = Field(
+        default=Timing.granted_s, description="On-demand is granted so soon: deadlines rely on it"
+    )
 
 
 class SafeModeSection(Section):
