@@ -1,6 +1,6 @@
 """How many bytes of a checkpoint are in a store of its machine's own region.
 
-Revision: 0019
+Revision: 0020
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0019"
-down_revision = "0018"
+revision = "0020"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 
