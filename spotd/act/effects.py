@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from providers.base import (
     AuthError,
@@ -32,6 +31,7 @@ from spotd import wire
 from spotd.act import baking, console
 from spotd.act.heads import read_head, record_head
 from spotd.act.lent import Lend, LendShards, Shards, first_to_end
+from spotd.act.node_link import NodeLink
 from spotd.act.terms import terms_for
 from spotd.baked import baked_of
 from spotd.clock import Clock
@@ -49,7 +49,7 @@ from spotd.past import UNKNOWN, Past
 from spotd.plan import Effect
 from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.vault import JobKeys, host_key
-from spotd.wire import AgentConfig, Bucket, Command, Reply
+from spotd.wire import Bucket, Command
 
 RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
 
@@ -74,19 +74,6 @@ class NotLentError(Exception):
     scope = Scope.OFFER
 
 
-class NodeLink(baking.Cleaner, Protocol):
-    """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`, also when all that
-    it does, the connection included, takes longer than `deadline_s`."""
-
-    def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None: ...
-
-    def put_package(
-        self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float
-    ) -> None: ...
-
-    def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply: ...
-
-
 @dataclass(frozen=True)
 class World:
     """Everything an effect may touch; given by the daemon, or by a simulator.
@@ -100,7 +87,8 @@ class World:
     `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all;
     `places()` where the configured stores are and `shards()` which of them take shards,
     `past(now_us)` what became of the fleet's machines, `buckets(job, node)` what the node is to
-    copy, `shards_for(job, node, deadline_s)` the stores beside the job's own.
+    copy, `shards_for(job, node, deadline_s)` the stores beside the job's own, `tools()` which
+    package has the wheels of the saver's environment ("": none).
     `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
     there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
     act/lending.py.
@@ -128,6 +116,7 @@ class World:
     past: Callable[[int], Past] = lambda _now_us: UNKNOWN
     buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
     shards: Callable[[], tuple[str, ...]] = tuple
+    tools: Callable[[], str] = str
     shards_for: LendShards = lambda _job, _node, _deadline_s: Shards()
     lend: Lend = lambda _job, _node, _deadline_s: None
     lendable: Callable[[Job, Node], None] = lambda _job, _node: None
@@ -294,6 +283,10 @@ def _start(effect: Effect, world: World) -> Record:
     for mount in job.spec.packages:
         left_s = _left_s(effect, world)
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
+    tools = "" if node.offer.local else world.tools()
+    if tools:
+        left_s = _left_s(effect, world)
+        world.link.put_package(node, keys, tools, world.packages, left_s, unless_able=True)
     loan = world.lend(job, node, _left_s(effect, world))
     options = loan.options if loan else world.store_options(job.spec.checkpoint.store)
     shards = world.shards_for(job, node, _left_s(effect, world))
@@ -308,6 +301,7 @@ def _start(effect: Effect, world: World) -> Record:
         buckets=world.buckets(job, node),
         shards_url=shards.url,
         shard_stores=shards.stores,
+        tools=tools,
     )
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
     claim = str(effect.data["claim"])

@@ -85,7 +85,7 @@ def node_words(node: Node) -> str:
 
 
 class SshLink:
-    """Keeps `act.effects.NodeLink` over SSH, one connection a call, which ends it in time. None
+    """Keeps `act.node_link.NodeLink` over SSH, one connection a call, which ends it in time. None
     takes longer than `connect_s` to be made. `way(provider)` makes lines to machines that we do not
     reach ourselves."""
 
@@ -106,11 +106,20 @@ class SshLink:
             _check(result, "the agent did not start")
 
     def put_package(
-        self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float
+        self,
+        node: Node,
+        keys: JobKeys,
+        digest: str,
+        source: ObjectStore,
+        deadline_s: float,
+        *,
+        unless_able: bool = False,
     ) -> None:
-        """Have the archive `packages/<digest>` on the node. Raises LinkError, StoreError."""
+        """Have the archive `packages/<digest>` on the node; wheels for the saver only `unless_able`
+        to run one without them. Raises LinkError, StoreError."""
+        words = f"has --digest {digest}{' --unless-able' if unless_able else ''}"
         with self._connected(node, keys, deadline_s) as connection:
-            found = self._tell(connection, f"has --digest {digest}", [], deadline_s)
+            found = self._tell(connection, words, [], deadline_s)
             if _check(found, "the agent did not answer").get("has") is True:
                 return
             command = node_command(self.bundle, f"put --digest {digest}")

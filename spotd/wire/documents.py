@@ -125,6 +125,7 @@ class StartDocument:
     absolute or of `~`: up to `cache_bytes` of each are kept in the store and restored from it.
     `shard_stores` are all that may have shards, and `shards_url` is the one of them, in the
     machine's own region, that its shards and caches go to; "" for the job's store itself.
+    `tools` is the digest of a package of wheels for the saver's environment; "" for none.
     """
 
     job_name: str
@@ -161,6 +162,7 @@ class StartDocument:
     buckets: tuple[Bucket, ...] = ()
     shards_url: str = ""
     shard_stores: tuple[ShardStore, ...] = ()
+    tools: str = ""
 
     @property
     def near_store(self) -> ShardStore:
@@ -245,4 +247,5 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         buckets=_parse_buckets(data),
         **_parse_cadence(data),
         **_parse_shards(data),
+        tools=read_field(data, "tools", str) if "tools" in data else "",
     )

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from spotd import wire
 from spotd.wire import AgentConfig, Package, StartDocument
 from trainer.agent.buckets import copy_buckets
 from trainer.agent.caching import restore_caches
@@ -16,6 +17,7 @@ from trainer.agent.keeper import Order
 from trainer.agent.packages import PackageError, unpack_packages
 from trainer.agent.places import Places, write_private
 from trainer.agent.site import Site
+from trainer.agent.tools import make_tools
 from trainer.directory.units import newest_in
 
 # Set by the way that the agent itself was started, and wrong for anybody else.
@@ -169,6 +171,9 @@ def start_unpacking(
 
     def unpack() -> None:
         if site.preparation.wait(given_up):
+            trouble = make_tools(site.places.home, start.tools)
+            if trouble:
+                site.journal.append(wire.WARNING, {"text": trouble})
             error = unpack_all(site.places, start.packages)
             error = error or copy_buckets(site.places, start, given_up)
             if not error:

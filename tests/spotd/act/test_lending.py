@@ -461,3 +461,21 @@ def test_a_job_that_saves_nothing_by_us_is_given_no_store_more(lending: Lending)
         == Shards()
     )
     assert files.files == {}
+
+
+def test_a_rented_machine_is_sent_what_its_saver_needs(stage: Stage) -> None:
+    """Asked first, for it may need nothing; and told which package it is."""
+    lending, sent = Lending(stage, start=False), []
+
+    class Sending(Listening):
+        def put_package(self, *told: object, unless_able: bool = False) -> None:
+            sent.append((told[2], unless_able))
+
+    stage.world = replace(
+        stage.world,
+        tools=lambda: "d1gest",
+        link=Sending(stage.link, lending.starts),  # type: ignore[arg-type]
+    )
+    lending.start()
+    assert sent == [("d1gest", True)]
+    assert lending.starts[0]["tools"] == "d1gest"
