@@ -50,8 +50,7 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.observe.budgets import EVERY_S as BUDGETS_EVERY_S
-from spotd.observe.budgets import Budgets
+from spotd.observe import budgets, markets
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -308,8 +307,10 @@ class Daemon:
             *(self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        budgets = Budgets(lambda: self.config.budgets, self.clock)
-        duties.add(BUDGETS_EVERY_S, "budgets", budgets.keep)
+        spending = budgets.Budgets(lambda: self.config.budgets, self.clock)
+        duties.add(budgets.EVERY_S, "budgets", spending.keep)
+        news = markets.Markets(lambda: self.config.market_alerts, self.clock)
+        duties.add(markets.EVERY_S, "market", news.look)
         return duties
 
     def _backing(self) -> Backing:

@@ -17,6 +17,7 @@ from spotd.config.stores import StoreSection
 from spotd.decide.carriage import Place
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
+from spotd.history.episodes import Terms
 from spotd.model import Timing
 from spotd.money.budget import Budget
 from spotd.spec import CheckpointDefaults, Known
@@ -77,6 +78,11 @@ class Config:
             )
             for name, one in self.file.budgets.items()
         ]
+
+    @property
+    def market_alerts(self) -> Terms:
+        """Which news of prices and capacity are told."""
+        return self.file.alerts.market.to_terms()
 
     @property
     def timing(self) -> Timing:

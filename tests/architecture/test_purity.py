@@ -11,7 +11,7 @@ import spotd
 
 ROOT = Path(spotd.__file__).parent
 ALONE = ("changed.py", "model.py", "phase.py", "plan.py", "states.py", "verdicts.py")
-FOLDERS = ("decide", "money")
+FOLDERS = ("decide", "history", "money")
 PURE = sorted(
     [
         *(f for name in FOLDERS for f in (ROOT / name).rglob("*.py")),
