@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from providers.base import CapacityType, Offer
-from spotd.decide.carriage import HERE, store_of
+from spotd.decide.carriage import HERE, Place, goes_to, store_of
 from spotd.decide.gangs import shrinks
 from spotd.decide.placement import Ranked
 from spotd.decide.policy import UNSEEN, Pool, Running, Situation, Work
@@ -74,14 +74,14 @@ def situate(
             (spot if is_spot else lasting).setdefault(pool, row)
     if here is not None:
         offers.setdefault(pool_of(here), here)
-    known, size_b = records(market.past), _bytes(view)
+    known, size_b, lies = records(market.past), _bytes(view), _lies(view, market)
     if spec.deadline_us and not keeps(spec.checkpoint) and lasting:
         spot, hopeful = (
             {},
             False,
         )  # each end of a machine would begin it anew: no date can be kept like that
     pools = tuple(
-        _pool(key, offer, spec, market, size_b, spot.get(key), lasting.get(key), known)
+        _pool(key, offer, spec, market, (size_b, lies), spot.get(key), lasting.get(key), known)
         for key, offer in offers.items()
         if key in spot or key in lasting or (here is not None and key == pool_of(here))
     )
@@ -108,6 +108,12 @@ def speed_of(spec: JobSpec, offer: Offer | None) -> float:
 def _measured_on(view: View) -> Offer | None:
     chosen = [node for node in view.nodes if node.chosen]
     return chosen[-1].offer if chosen else None
+
+
+def _lies(view: View, market: Market) -> Place:
+    """Where the checkpoint is: by the machine that made it, for shards lie close to that."""
+    before, spec = _measured_on(view), view.job.spec
+    return store_of(spec, market) if before is None else goes_to(before, spec, market)
 
 
 def _bytes(view: View) -> int:
@@ -144,12 +150,12 @@ def _pool(
     offer: Offer,
     spec: JobSpec,
     market: Market,
-    size_b: int,
+    state: tuple[int, Place],
     spot: Ranked | None,
     lasting: Ranked | None,
     known: object,
 ) -> Pool:
-    egress_usd, transfer_s = _way(offer, spec, market, size_b)
+    egress_usd, transfer_s = _way(offer, market, *state)
     record = known.get(key, UNSEEN) if isinstance(known, dict) else UNSEEN
     return Pool(
         key=key,
@@ -168,10 +174,9 @@ def _usd(row: Ranked | None) -> float | None:
     return None if row is None else row.score_microusd_per_h / 1e6
 
 
-def _way(offer: Offer, spec: JobSpec, market: Market, size_b: int) -> tuple[float, float]:
+def _way(offer: Offer, market: Market, size_b: int, store: Place) -> tuple[float, float]:
     """Dollars and seconds for the checkpoint to come there from its store. Between two regions of
     a cloud no price is known."""
-    store = store_of(spec, market)
     if offer.local or store.cloud == HERE or not size_b:
         return 0.0, 0.0
     same = store.cloud == offer.cloud

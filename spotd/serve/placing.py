@@ -130,8 +130,11 @@ def check_deadline(call: Call, spec: JobSpec, market: Market) -> list[str]:
     warning. On machines that may be taken away nothing is promised, and nothing refused."""
     intent = compared(of_spec(spec, call.now_us), market, call.now_us).intent
     situated = intent.situated if intent is not None else None
-    if situated is None or situated.situation.work.deadline_s is None or not situated.lasting:
+    if situated is None or situated.situation.work.deadline_s is None:
         return []
+    if not situated.lasting:
+        what = "no machine on demand that the job permits (capacity, max_hourly_cost) is to be had"
+        return [f"its deadline is not promised: {what} now"]
     situation, work = situated.situation, situated.situation.work
     earliest = earliest_s(situation)
     if work.deadline_s is None or work.deadline_s >= earliest:
