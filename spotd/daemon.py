@@ -48,8 +48,7 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.observe.budgets import EVERY_S as BUDGETS_EVERY_S
-from spotd.observe.budgets import Budgets
+from spotd.observe import budgets
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -116,7 +115,7 @@ class Daemon:
         self.store: Store = store
         self.hindrances = Hindrances(store, self.clock)
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
-        self.store.set_limits(config.file.limits.to_model())
+        self.store.set_limits(config.limits)
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
@@ -202,7 +201,7 @@ class Daemon:
         check_change(self.config, config, self._own_options)
         providers, routes = self._build_providers(config, self.providers), routes_of(config)
         hosts = config.jump_hosts()
-        self.store.set_limits(config.file.limits.to_model())
+        self.store.set_limits(config.limits)
         logs.configure(level=config.file.log.level, form=config.file.log.format)
         access = config.file.access
         self.authority.admins, self.authority.viewers = access.admins, access.viewers
@@ -310,8 +309,8 @@ class Daemon:
             schedule_of(self.config),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        budgets = Budgets(lambda: self.config.budgets, self.clock)
-        duties.add(BUDGETS_EVERY_S, "budgets", budgets.keep)
+        keeper = budgets.Budgets(lambda: self.config.budgets, self.clock)
+        duties.add(budgets.EVERY_S, "budgets", keeper.keep)
         return duties
 
     def _backing(self) -> Backing:
@@ -354,6 +353,7 @@ class Daemon:
             makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
             budgets=lambda: self.config.budgets,
+            approval=lambda: self.config.approval,
             box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
 

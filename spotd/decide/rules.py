@@ -18,6 +18,7 @@ from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep
 from spotd.decide.outbidding import move_outbid
 from spotd.decide.overdue import tell_unsaved
 from spotd.decide.placing import choose, place_job
+from spotd.decide.queueing import give_way
 from spotd.decide.saving import move_when_slow, save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed, settle_trained
 from spotd.model import (
@@ -42,6 +43,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     give_up_lost,  # silent, and the cloud or time says dead
     give_up_boot,  # never said hello
     move_outbid,  # its price rose above the job's cap
+    give_way,  # a job of higher priority waits for its room
     keep_gang,  # one rank leaves: all do
     choose,  # the first whole gang that said hello
     settle_trained,  # which may train already, of a record that was restored

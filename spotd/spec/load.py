@@ -23,6 +23,7 @@ from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
 from spotd.spec.sources import Origin, read_buckets, read_caches, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
+from spotd.turns import NORMAL
 from spotd.validation import validate_partly
 from spotd.verdicts import HealthSpec
 
@@ -211,6 +212,7 @@ def _spec(
         recover_on_exit_codes=(place.exit_codes or ()) if codes is None else tuple(codes),
         candidates=block.candidates,
         project=block.project or "",
+        priority=_priority(file),
         fast_network=file.num_nodes > 1 and not block.slow_network,
         health=health,
         checkpoint=_checkpoint(block.checkpoint, defaults, found),
@@ -218,6 +220,16 @@ def _spec(
     )
     chosen: dict[str, Any] = {**times, "max_restarts_on_errors": restarts}
     return replace(spec, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def _priority(file: JobFile) -> int:
+    """0 to 1000. SkyPilot's runs from -1000 to 1000, and 0 is what one gets without it."""
+    if file.spotd.priority is not None:
+        return file.spotd.priority
+    top = file.resources
+    kinds = (top, *(top.any_of or ()), *(top.ordered or ()))
+    named = next((kind.priority for kind in kinds if kind.priority is not None), None)
+    return NORMAL if named is None else (named + 1000) // 2
 
 
 def _deadline_us(block: SpotdBlock, now_us: int, found: Findings) -> int:

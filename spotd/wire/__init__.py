@@ -31,6 +31,7 @@ from spotd.wire.checkpoints import (
 from spotd.wire.documents import (
     AgentConfig,
     Bucket,
+    Mount,
     Package,
     StartDocument,
     parse_agent_config,
@@ -159,6 +160,7 @@ __all__ = [
     "Line",
     "LogChunk",
     "Manifest",
+    "Mount",
     "Package",
     "Pin",
     "Reply",

@@ -98,6 +98,14 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Mount:
+    """A content-addressed package and where it is unpacked ("" is the workdir)."""
+
+    digest: str
+    target: str
+
+
+@dataclass(frozen=True)
 class StartDocument:
     """Everything a node needs to train one generation; `data` of the `start` command.
 
