@@ -32,6 +32,7 @@ from spotd.beginning import (
     go_on,
     hold_folder,
     make_folder,
+    open_claim_store,
     open_deployment_store,
     settle,
 )
@@ -57,6 +58,7 @@ from spotd.pool import Pool
 from spotd.reconcile import market_now
 from spotd.registry import Clouds, build_provider
 from spotd.reload import has_terminal, reload
+from spotd.remembering import PastReader
 from spotd.reports import FOLDER, read_reports
 from spotd.routes import routes_of
 from spotd.safemode import SafeMode
@@ -119,8 +121,8 @@ class Daemon:
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
-        ids, every_s = self.ids, config.file.timing.claim_every_s
-        self.claim = Claim(self.store, self.objects, self.clock, self.owner, ids.chance, every_s)
+        shared, every_s = open_claim_store(config, self.objects), config.file.timing.claim_every_s
+        self.claim = Claim(self.store, shared, self.clock, self.owner, self.ids.chance, every_s)
         self.survey = Survey(self.store, self.providers, self.clock)
         self.ways = Ways(config.jump_hosts(), self.clock)
         self.link = SshLink(build_bundle(), way=self.ways.dial)
@@ -211,6 +213,7 @@ class Daemon:
         self.providers.change(providers)
         self.ways.change(hosts)
         self.ways.start()
+        self.claim.move(open_claim_store(config, self.objects))
         self.delivery.change(routes)
         self.duties.change(self.timing, schedule_of(config))
         self.outage.patience_s = LEASES * config.file.timing.lease_s
@@ -292,6 +295,7 @@ class Daemon:
             safe_until=self.safe.until_us,
             contested=self.claim.why,
             places=lambda: self.config.store_places,
+            past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
             buckets=self.loans.buckets,
             lend=partial(self.loans.begin, self.store),
             lendable=self.loans.check,
@@ -301,12 +305,8 @@ class Daemon:
         duties = Duties(
             self.store,
             self.providers,
-            self.survey,
-            self.delivery.deliver,
-            self.clock,
-            self.owner,
-            self.timing,
-            schedule_of(self.config),
+            *(self.survey, self.delivery.deliver, self.clock, self.owner),
+            *(self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         keeper = budgets.Budgets(lambda: self.config.budgets, self.clock)

@@ -11,10 +11,13 @@ from enum import Enum
 
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
+from spotd.past import UNKNOWN, Past
+from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
 from spotd.turns import NORMAL, Line
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from spotd.wire import Bucket, Mount
+from spotd.wishes import NO_WISHES, Saved, Wishes
 
 S = 1_000_000  # microseconds in a second
 
@@ -35,22 +38,8 @@ class Outcome(str, Enum):
     CANCELLED = "cancelled"
 
 
-class LeaveReason(str, Enum):
-    """Why a node left."""
-
-    PREEMPTED = "preempted"
-    LOST = "lost"
-    BOOT_TIMEOUT = "boot_timeout"
-    CAPACITY = "capacity"
-    FAILED = "failed"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    OUTBID = "outbid"  # another machine is to do better; it trains on until that is ready
-    HEDGE_LOST = "hedge_lost"
-
-
 # Why a draining machine trains on until its replacement is ready.
-TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID})
+TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID, LeaveReason.MOVED})
 
 
 class EffectKind(str, Enum):
@@ -123,6 +112,7 @@ class JobSpec:
     alerts: tuple[str, ...] = ("default",)
     project: str = field(default="", metadata=SPARSE)  # that budgets know it by
     priority: int = field(default=NORMAL, metadata=SPARSE)  # 0 to 1000; see decide/queueing.py
+    wishes: Wishes = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
 
 
 @dataclass(frozen=True)
@@ -302,7 +292,8 @@ class View:
     `nodes` are all nodes not gone, and those of the newest attempt, gone or not. `throughput` is
     of the newest attempt that chose its machines, oldest first, bounded. `spent_microusd` is the
     ledger up to `loaded_at_us`. `verdicts` are among the newest events of a job that trains, oldest
-    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none."""
+    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none.
+    `saved` are its checkpoints by generation, of a job that says how much there is to do."""
 
     job: Job
     attempts: tuple[Attempt, ...]
@@ -312,6 +303,7 @@ class View:
     loaded_at_us: int = 0
     verdicts: tuple[Verdict, ...] = ()
     typical_tokens_per_s: float = 0.0
+    saved: tuple[Saved, ...] = ()
     setbacks: Setbacks = field(default_factory=Setbacks)
 
 
@@ -346,6 +338,7 @@ class Timing:
     unattended_s: float = 86_400.0  # how long a machine may go on without us; see decide/expiry.py
     drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
     waits_s: float = 900.0  # without a machine before a job's user is told
+    granted_s: float = 900.0  # within which on-demand is granted, for deadlines to be kept
 
 
 @dataclass(frozen=True)
@@ -367,11 +360,14 @@ class Market:
     answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider: back since
     reached_since_us: Mapping[str, int] = field(default_factory=dict)  # behind jump hosts; or now
     images: tuple[BakedImage, ...] = ()
+    past: Past = UNKNOWN  # what became of this fleet's machines, a minute ago at most
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
     # Cloud and region of stores, by what their URLs begin with; see decide/carriage.py
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
     line: Line = field(default_factory=Line)
+    countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands
+    operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> where its company is
     timing: Timing = Timing()
 
 

@@ -44,6 +44,7 @@ from spotd.decide.naming import gang_name
 from spotd.decide.needs import CALL_DEADLINE_S, claim_for, last_start_us
 from spotd.errors import UserError
 from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
+from spotd.past import UNKNOWN, Past
 from spotd.plan import Effect
 from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.vault import JobKeys, host_key
@@ -108,7 +109,8 @@ class World:
     `reached_since()` since when machines behind a provider's jump host can be reached and
     `unreached()` why they cannot, which is worth a word by then,
     `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all;
-    `places()` where the configured stores are, `buckets(job, node)` what the node is to copy.
+    `places()` where the configured stores are, `past(now_us)` what became of the fleet's machines,
+    `buckets(job, node)` what the node is to copy.
     `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
     there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
     act/lending.py.
@@ -133,6 +135,7 @@ class World:
     safe_until: Callable[[], int] = lambda: 0
     contested: Callable[[], str] = str
     places: Callable[[], Mapping[str, Place]] = dict
+    past: Callable[[int], Past] = lambda _now_us: UNKNOWN
     buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
     lend: Lend = lambda _job, _node, _deadline_s: None
     lendable: Callable[[Job, Node], None] = lambda _job, _node: None

@@ -11,6 +11,7 @@ from spotd.config.clouds import Provider
 from spotd.config.section import Section, formed
 from spotd.config.stores import StoreSection
 from spotd.model import Limits, Severity, Timing
+from spotd.past import DAYS
 from spotd.safemode import SafeModeSettings
 from spotd.spec.every import Every, EveryField
 from spotd.spec.quantities import StoreUrl, Usd
@@ -141,6 +142,17 @@ class TimingSection(Section):
         )
 
 
+class PlacementSection(Section):
+    """What placement goes by, beside what the clouds say and what a job wants."""
+
+    history_days: float = Field(
+        default=DAYS, gt=0, le=366, description="How much of this fleet's own past counts"
+    )
+    on_demand_within_s: Seconds = Field(
+        default=Timing.granted_s, description="On-demand is granted so soon: deadlines rely on it"
+    )
+
+
 class SafeModeSection(Section):
     """When a daemon that crashes again and again only observes and ends machines."""
 
@@ -208,6 +220,7 @@ class ConfigFile(Section):
     providers: dict[str, Provider] = Field(default={})
     alerts: AlertsSection = AlertsSection()
     timing: TimingSection = TimingSection()
+    placement: PlacementSection = PlacementSection()
     safe_mode: SafeModeSection = SafeModeSection()
     money: MoneySection = MoneySection()
     budgets: dict[str, BudgetSection] = Field(default={})

@@ -1,5 +1,4 @@
 """What has to be done to a node next, derived from what is committed about it; never remembered.
-
 `need` names the call; `due` says when it may be made. The rules arm a due call in the same commit
 that makes it due, so that no other pass repeats it while it is in flight.
 """

@@ -29,6 +29,7 @@ from spotd.spec.quantities import (
     Usd,
     check_store_url,
 )
+from spotd.spec.work import WorkField
 
 ExitCodeNumber = Annotated[int, Field(ge=1, le=255)]
 ExitCodes = Annotated[
@@ -44,6 +45,13 @@ Capacities = Annotated[
     BeforeValidator(
         lambda value: [value] if isinstance(value, str) else value,
         json_schema_input_type=CapacityName | list[CapacityName],
+    ),
+]
+Names = Annotated[
+    list[str],
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=str | list[str],
     ),
 ]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -270,7 +278,22 @@ class SpotdBlock(Block):
     )
     deadline: str | None = Field(
         default=None,
-        description="ISO time with zone, or a duration from now; does not steer placement yet",
+        description="ISO time with zone, or a duration from now; with `work`, kept by on-demand "
+        "where spot would be late",
+    )
+    work: WorkField | None = Field(
+        default=None,
+        description="All there is to do: training on the first machine named, like 40h, or "
+        "100000 steps",
+    )
+    objective: Literal["cost", "speed"] = Field(
+        default="cost", description="Of what can be had: the cheapest to finish, or the fastest"
+    )
+    residency: Names | None = Field(
+        default=None, description="Where machines may stand: EU, EEA, adequate, or like DE, CH"
+    )
+    not_operated_from: Names | None = Field(
+        default=None, description="Where the clouds' companies may not be at home, like US"
     )
     max_duration: Duration | None = None
     max_restarts_on_errors: Count | None = None

@@ -23,6 +23,7 @@ from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
 from spotd.spec.sources import Origin, read_buckets, read_caches, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
+from spotd.spec.wishes import wished
 from spotd.turns import NORMAL
 from spotd.validation import validate_partly
 from spotd.verdicts import HealthSpec
@@ -109,7 +110,7 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
     check_login(environment, {*hidden, *kept}, found)
     _note_marked(file, found)
     place = wanted(file.resources, known.clouds, found, ("resources",))
-    place = with_capacity(place, file, found)
+    place = wished(with_capacity(place, file, found), file, found)
     spec = _spec(file, place, None if bake else defaults, now_us, found)
     _check_run(file, place, found, bake=bake)
     spec = replace(
@@ -211,6 +212,7 @@ def _spec(
         deadline_us=_deadline_us(block, now_us, found),
         recover_on_exit_codes=(place.exit_codes or ()) if codes is None else tuple(codes),
         candidates=block.candidates,
+        wishes=place.wishes,
         project=block.project or "",
         priority=_priority(file),
         fast_network=file.num_nodes > 1 and not block.slow_network,
@@ -235,7 +237,6 @@ def _priority(file: JobFile) -> int:
 def _deadline_us(block: SpotdBlock, now_us: int, found: Findings) -> int:
     if not block.deadline:
         return 0
-    found.warn(("spotd", "deadline"), "is shown with the job, and does not steer placement yet")
     try:
         return parse_moment_us(block.deadline, now_us)
     except ValueError as error:

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 19))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 21))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -230,6 +230,7 @@ Index(
     nodes.c.job_id,
     **where("state <> 'gone'"),
 )
+Index("ix_nodes_requested", nodes.c.requested_at_us)
 Index("ix_nodes_instance", nodes.c.provider, nodes.c.instance_id)
 Index("ix_nodes_down", nodes.c.id, **where("link_down_at_us > 0"))
 

@@ -26,10 +26,12 @@ from spotd.wire import (
 )
 from tests.sim.faults import Faults
 from tests.sim.guard import Guard
+from tests.sim.jump import SimJumpHost
 from tests.sim.kernel import Kernel, Process
 from tests.sim.objects import BucketClient
 from tests.sim.threads import Event
 from trainer.agent.dangers import Dangers
+from trainer.agent.disk import STAYS_S
 from trainer.agent.drain import Policy, policy_of
 from trainer.fence import Fence, FencedError, HeadLostError
 
@@ -79,11 +81,16 @@ class SimMachine:
         self.process = Process(name, alive=False)
         self.cut = False  # off the network, in both directions
         self.cut_from_us = False  # ... to and from us alone: it still reaches its bucket
+        self.way: SimJumpHost | None = None  # what packets between it and us pass through
         self.metadata_up = True
+        self.disk_us = 0  # since when its disk is as it is
+        self.disk_is_full = False
+        self.disk_told_us = 0  # when its agent said that it stays full; 0: there is room
         self.stirred = Event(kernel)  # the metadata service says something else than before
         self.was_warned = False  # of its end, ever
         self.was_alone = False  # for so long that its dead-man ended what ran
         self.mute_us = 0  # when it last could not be heard, as far as anybody looked
+        self.ill_us = 0  # ... for a reason of its own
         self.agent: SimAgent | None = None
         self.cleaned = False  # it lets nobody in any more
         self.switch_off: Callable[[], None] = lambda: None  # what its dead-man does
@@ -96,7 +103,17 @@ class SimMachine:
     @property
     def reachable(self) -> bool:
         """Whether packets get to us and back."""
+        return self.answers and self.way_up
+
+    @property
+    def answers(self) -> bool:
+        """Whether it would be reachable by a jump host that is well, if it is behind one."""
         return self.online and not self.cut_from_us
+
+    @property
+    def way_up(self) -> bool:
+        """Whether nothing between it and us is down."""
+        return self.way is None or self.way.up
 
     @property
     def online(self) -> bool:
@@ -107,12 +124,17 @@ class SimMachine:
     @property
     def cut_off(self) -> bool:
         """Whether packets to it get lost, instead of being refused."""
-        return self.cut or self.cut_from_us
+        return self.cut or self.cut_from_us or not self.way_up
 
     @property
     def speaks(self) -> bool:
         """Whether who listens can hear it."""
         return self.reachable and self.agent is not None and self.agent.running
+
+    @property
+    def is_well(self) -> bool:
+        """Whether who listens could hear it, if the way to it were whole."""
+        return self.answers and self.agent is not None and self.agent.running
 
     @property
     def stays(self) -> bool:
@@ -150,6 +172,11 @@ class SimMachine:
         """Whether its metadata service answers, from now on."""
         self.metadata_up = up
         self._stir()
+
+    def fill_disk(self, *, full: bool) -> None:
+        """Whether there is room on its disk, from now on."""
+        if full is not self.disk_is_full:
+            self.disk_is_full, self.disk_us = full, self.kernel.now_us
 
     def _stir(self) -> None:
         """An agent that polls every POLL_S sees it within that time. (Ours does not poll for what
@@ -320,10 +347,20 @@ class SimAgent:
                 self.say(wire.METADATA, {"up": up, "error": "" if up else "no answer"})
             if up:
                 self._compare()
+            self._look_at_disk()
             self._consider()
             # What it has met has a latest moment, to be seen in time.
             self._machine.stirred.wait(POLL_S if self._met else HEARTBEAT_S)
             self._machine.stirred.clear()
+
+    def _look_at_disk(self) -> None:
+        """It has been otherwise than was said for so long that it counts."""
+        machine = self._machine
+        if machine.disk_is_full is bool(machine.disk_told_us):
+            return
+        if self._kernel.now_us - machine.disk_us >= STAYS_S * 1e6:
+            machine.disk_told_us = self._kernel.now_us if machine.disk_is_full else 0
+            self.say(wire.DISK, {"full": machine.disk_is_full, "text": "of a fault"})
 
     def _compare(self) -> None:
         """What is said now against what was said before: a notice that is missing is withdrawn."""

@@ -30,6 +30,7 @@ class Profile:
     regret_s: float = 0.0  # each job is cancelled within that time; 0: a few are, some time
     litters: bool = False  # machines leave disks and addresses behind
     unattended_h: float = 24.0  # limits.unattended_h
+    jumps: tuple[str, ...] = ()  # clouds whose machines are behind a jump host
     limits: Limits = NO_LIMITS  # of the whole deployment
     priorities: tuple[int, ...] = ()  # one of them for each job
     projects: tuple[str, ...] = ()
@@ -143,6 +144,19 @@ PROFILES = {
         share=(0.3, 0.6),
         budgets_microusd=(0,),
         forced={"list_empty": 1.0},
+    ),
+    "jumped": Profile(
+        "machines behind jump hosts that die, are slow, and come back",
+        jumps=("gcp", "azure"),
+        share=(0.3, 0.6),
+        forced={"jump_dies": 2.0, "jump_slow": 2.0},
+    ),
+    "full": Profile(
+        "machines whose disks fill up",
+        only=True,
+        share=(0.3, 0.6),
+        budgets_microusd=(0,),
+        forced={"disk_fills": 2.0, "preempt": 0.5},
     ),
     "poison": Profile("a job that nothing can be decided about", poison=True),
 }

@@ -80,8 +80,12 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
     kernel = Kernel()
     faults = Faults(case.seed, strengths)
     result = Result(case, enabled=frozenset(strengths))
-    world = SimWorld(kernel, faults, profile.daemons)
-    with closing(kernel), on_kernel(kernel, lambda: world.quiet), ExitStack() as stack:
+    world = SimWorld(kernel, faults, profile.daemons, profile.jumps)
+    with (
+        closing(kernel),
+        on_kernel(kernel, lambda: world.quiet, world.jumps),
+        ExitStack() as stack,
+    ):
         world.hear = hear
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
         world.timing = Timing(unattended_s=profile.unattended_h * 3600)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -14,6 +14,7 @@ from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import Duty, SimDaemon
 from tests.sim.faults import Faults
+from tests.sim.jump import SimJumpHost
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.machine import SimMachine, Watch
 from tests.sim.net import Net
@@ -39,12 +40,19 @@ BUCKET = "s3://bucket/ckpt"
 class SimWorld:
     """Everything of one run but its faults over time and its oracles."""
 
-    def __init__(self, kernel: Kernel, faults: Faults, daemons: int = 1) -> None:
+    def __init__(
+        self, kernel: Kernel, faults: Faults, daemons: int = 1, jumps: Sequence[str] = ()
+    ) -> None:
         self.kernel = kernel
         self.faults = faults
         self.store: Store
         self.bucket = Bucket(BUCKET)
         self.people = People(kernel, faults)
+        # By cloud: what its machines are behind.
+        self.jumps = {
+            name: SimJumpHost(kernel, f"jump-{name}", faults.stream(f"jump/{name}"))
+            for name in jumps
+        }
         self.timing = Timing()
         self.limits = Limits()
         self.months: tuple[Budget, ...] = ()  # budgets of the configuration
@@ -228,6 +236,7 @@ class SimWorld:
             self.steps.__getitem__,
             self.watch,
         )
+        machine.way = self.jumps.get(rented.provider)
         machine.switch_off = partial(self._switch_off, rented)
         machine.left_alone = lambda: self.left_alone(rented)
         self.machines[rented.id] = machine

@@ -28,7 +28,7 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
 * R1, steps lost: bucket; what is ended for want of a box was saved before: desertion;
   and so was what makes room for another job: queue.
 * P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record; who is due
-  is decided about within a tick: turns.
+  is decided about within a tick: turns; who has a full disk goes on elsewhere: filling.
 * A1, told at least once, and not without end: record; of a box that is lost, by the reaper:
   desertion.
 * X1, an intent before each create: clouds. Q1, nothing is left to decide: rest.
@@ -47,6 +47,7 @@ from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.clouds import CloudOracle
 from tests.sim.oracles.desertion import DesertionOracle
 from tests.sim.oracles.duties import DutyOracle
+from tests.sim.oracles.filling import FillingOracle
 from tests.sim.oracles.leftovers import LeftoverOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.record import RecordOracle
@@ -75,7 +76,7 @@ ORACLES = {
     "B1": ("money", "limits", "queue"),
     "B2": ("clouds", "record"),
     "R1": ("bucket", "desertion", "queue"),
-    "P1": ("record", "turns"),
+    "P1": ("record", "turns", "filling"),
     "P2": ("record", "turns"),
     "P3": ("record",),
     "A1": ("record", "desertion"),
@@ -104,6 +105,7 @@ class Oracles:
         self.turns = TurnOracle(world)
         self.blast = BlastOracle(world)
         self.leftovers = LeftoverOracle(world)
+        self.filling = FillingOracle(world)
         self._nodes: list[Node] = []
         self._ended: frozenset[str] = frozenset()  # jobs
         self._undone = True  # some job has not ended
@@ -118,6 +120,7 @@ class Oracles:
             self.clouds.look(self._nodes, LOOK_S)
             self.waste.look(self._nodes, self._ended, LOOK_S)
             self.leftovers.look(LOOK_S)
+            self.filling.look(self._nodes, LOOK_S)
         living = any(cloud.alive() for cloud in self._world.clouds.values())
         self._world.quiet = not self._undone and not living
         self.money.look(LOOK_S)

@@ -14,6 +14,7 @@ from tests.sim.world import SimWorld
 
 WITHDRAWN_S = 60  # until a withdrawal is heard and followed
 SPEAKS_S = 120.0  # until who comes back from wherever has heard it again
+PASSES_S = 100.0  # that a jump host lets through again, until it is known who is behind it
 BOOTS_S = 300.0  # ... and has told it to start, which it had done long ago
 
 
@@ -84,6 +85,8 @@ class CloudOracle(Oracle):
                 machine = self.world.machines[rented.id]
                 if not machine.speaks:
                     machine.mute_us = self.world.kernel.now_us
+                if not machine.is_well:
+                    machine.ill_us = self.world.kernel.now_us
 
     def _told_to_end(self, rented: Rented) -> None:
         """Somebody ends a machine: that has to be what the record says, and with reason."""
@@ -107,6 +110,11 @@ class CloudOracle(Oracle):
         lost = node.leave_reason is LeaveReason.LOST and node.exit_code is None
         if lost and machine.speaks and spoke_s > SPEAKS_S:
             self.fail("D1", f"{node.id} is ended as lost, and had spoken for {spoke_s:.0f} s")
+        way, well_s = machine.way, (given_up_us - machine.ill_us) / S
+        if lost and way is not None and machine.is_well and well_s > SPEAKS_S:
+            through_s = (given_up_us - way.up_since_us) / S if way.up else 0.0
+            if through_s < PASSES_S:
+                self.fail("D1", f"{node.id} is ended as lost, and the way to it was broken")
         late = node.leave_reason is LeaveReason.BOOT_TIMEOUT
         if late and machine.stays and spoke_s > BOOTS_S:
             self.fail("D1", f"{node.id} is ended as not up, and trains for {spoke_s:.0f} s")

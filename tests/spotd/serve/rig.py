@@ -201,7 +201,13 @@ class Rig:
         group = {"subscription_id": "s1", "resource_group": "g1"}
         self.facts = {
             "aws": PolicyFacts("d0", ("us-east-1",), *stores),
-            "gcp": PolicyFacts("d0", ("us-central1",), *stores, account={"project": "lab"}),
+            "gcp": PolicyFacts(
+                "d0",
+                ("us-central1",),
+                *stores,
+                account={"project": "lab"},
+                job_stores=("gs://ours/runs",),
+            ),
             "azure": PolicyFacts("d0", ("eastus",), *stores, account=group),
         }
         self.offer_them()
