@@ -49,7 +49,7 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.observe import budgets
+from spotd.observe import budgets, markets
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -251,9 +251,6 @@ class Daemon:
         """The keys of a job, out of the vault."""
         return open_job_keys(self.vault, job_id, self.store.job_key(job_id))
 
-    def _secrets(self, job_id: str) -> Mapping[str, str]:
-        return open_job_secrets(self.store, self.vault, job_id)
-
     def _store_options(self, url: str) -> Mapping[str, str]:
         return self.config.store_options(url)
 
@@ -284,7 +281,7 @@ class Daemon:
             deployment=self.store.deployment(),
             survey=self.survey.survey,
             keys=self.keys,
-            secrets=self._secrets,
+            secrets=partial(open_job_secrets, self.store, self.vault),
             open_store=self._open_store,
             store_options=self._store_options,
             started_at_us=self.clock.now_us(),
@@ -309,8 +306,10 @@ class Daemon:
             *(self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        keeper = budgets.Budgets(lambda: self.config.budgets, self.clock)
-        duties.add(budgets.EVERY_S, "budgets", keeper.keep)
+        spending = budgets.Budgets(lambda: self.config.budgets, self.clock)
+        duties.add(budgets.EVERY_S, "budgets", spending.keep)
+        news = markets.Markets(lambda: self.config.market_alerts, self.clock)
+        duties.add(markets.EVERY_S, "market", news.look)
         return duties
 
     def _backing(self) -> Backing:

@@ -65,6 +65,11 @@ def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[F
             except ValueError as error:
                 text, _, fix = str(error).partition("; ")
                 yield ("alerts", "routes", name), text, fix
+    told = file.alerts.market.route
+    if told and told not in file.alerts.routes:
+        known = ", ".join(file.alerts.routes) or "there is none yet"
+        fix = f"name one of [alerts.routes]: {known}"
+        yield ("alerts", "market", "route"), f"there is no route {told!r}", fix
     for name, budget in file.budgets.items():
         for percent, told in budget.routes.items():
             if told not in file.alerts.routes:

@@ -17,6 +17,7 @@ from spotd.config.stores import StoreSection
 from spotd.decide.carriage import Place, place_of
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
+from spotd.history.episodes import Terms
 from spotd.model import Limits, Timing
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
@@ -93,6 +94,11 @@ class Config:
         policies = self.file.policies
         names = {*self.file.projects, *policies.approved_projects}
         return Approval(policies.unapproved_projects, frozenset(names))
+
+    @property
+    def market_alerts(self) -> Terms:
+        """Which news of prices and capacity are told."""
+        return self.file.alerts.market.to_terms()
 
     @property
     def timing(self) -> Timing:

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from spotd.config.clouds import Provider
 from spotd.config.section import Section, formed
 from spotd.config.stores import StoreSection
+from spotd.history.episodes import Terms
 from spotd.model import Limits, Severity, Timing
 from spotd.past import DAYS
 from spotd.safemode import SafeModeSettings
@@ -79,11 +80,36 @@ class AccessSection(Section):
     viewers: str = Field(default="", description="May look; empty: whoever can open the socket")
 
 
+class MarketAlertsSection(Section):
+    """Which news of prices and capacity are told, each once when it begins and once when it is
+    over."""
+
+    prices: bool = True
+    capacity: bool = True
+    price_rise_pct: float = Field(
+        default=30.0, gt=0, le=1000, description="Above an offer's own median before it is told"
+    )
+    median_days: float = Field(default=7.0, ge=1, le=90, description="What the median is of")
+    none_available_s: Annotated[float, Field(gt=0, le=7 * 86_400)] = 1800.0
+    route: str = Field(default="", description="Of [alerts.routes]; else default")
+
+    def to_terms(self) -> Terms:
+        return Terms(
+            self.price_rise_pct / 100,
+            self.median_days * 86_400,
+            self.none_available_s,
+            self.prices,
+            self.capacity,
+            self.route,
+        )
+
+
 class AlertsSection(Section):
     """What belongs to no job (a cloud, the box, the database) goes to the route "default"; without
     one of that name, to the daemon's own log."""
 
     routes: dict[str, Route] = Field(default={})
+    market: MarketAlertsSection = MarketAlertsSection()
 
 
 def _no_switch(value: Any) -> Any:

@@ -47,6 +47,9 @@ def test_a_paused_job_is_not_resumed_beyond_it(rig: Rig, spotctl: Spotctl) -> No
     assert spotctl(rig, "resume", "gpt") == 4
     assert spotctl(rig, "resume", "gpt", "--override-budget") == 0
     assert rig.store.events_of(job_id, ["budget_override"])
+    refused, done = (row for row in rig.store.audit(0) if "the budget lab" in row.text)
+    assert (refused.action, done.action) == ("resume", "resume")
+    assert [refused.outcome.value, done.outcome.value] == ["refused", "done"]
 
 
 def test_how_budgets_stand(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
