@@ -11,6 +11,7 @@ from enum import Enum
 
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
+from spotd.elastic import Elastic
 from spotd.past import UNKNOWN, Past
 from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
@@ -105,6 +106,7 @@ class JobSpec:
     progress_every_s: float = 5.0
     candidates: int = 1  # machines asked for side by side
     fast_network: bool = field(default=False, metadata=SPARSE)  # between a gang's machines
+    elastic: Elastic = field(default=Elastic(), metadata=SPARSE)  # a gang that loses a machine
     bake: str = field(default="", metadata=SPARSE)  # the image to be made once `setup` ran; no run
     caches: tuple[str, ...] = field(default=(), metadata=SPARSE)  # folders, as the job names them
     cache_bytes: int = field(default=0, metadata=SPARSE)  # that are kept of each, at most
@@ -182,8 +184,7 @@ class NoticeSeen:
 
 @dataclass(frozen=True)
 class Node:
-    """One rented machine, or one that we are asking for. Decisions first, then observations.
-    Its `offer` is the one that was asked for, at the price of today."""
+    """A rented machine, or one asked for: decisions, then observations. `offer`: at today's cost"""
 
     id: str
     job_id: str
@@ -194,6 +195,8 @@ class Node:
     offer: Offer
     state: NodeState
     requested_at_us: int
+    moved_at_us: int = 0  # its machine served an earlier attempt until then; 0: asked for in this
+    gang_size: int = 0  # ranks that its attempt was begun with; 0: the job's num_nodes
     expires_at_us: int = 0  # what its expiry tag is created with; 0: older than the tag
     image_id: str = ""  # the vendor's, of a baked one that it starts from
     image_setup: str = ""  # what that has set up
@@ -289,11 +292,11 @@ class Throughput:
 class View:
     """Everything a decision about one job may look at.
 
-    `nodes` are all nodes not gone, and those of the newest attempt, gone or not. `throughput` is
-    of the newest attempt that chose its machines, oldest first, bounded. `spent_microusd` is the
-    ledger up to `loaded_at_us`. `verdicts` are among the newest events of a job that trains, oldest
-    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none.
-    `saved` are its checkpoints by generation, of a job that says how much there is to do."""
+    `nodes`: all not gone, and those of the newest attempt, gone or not. `throughput`: of the newest
+    attempt that chose its machines, oldest first, bounded. `spent_microusd`: up to `loaded_at_us`.
+    `verdicts`: among the newest events of a job that trains, oldest first. `typical_tokens_per_s`:
+    of the attempt before on this type of machine; 0.0 for none. `saved`: its checkpoints by
+    generation, of a job that says how much there is to do."""
 
     job: Job
     attempts: tuple[Attempt, ...]
@@ -382,8 +385,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Event:
-    """A sentence for the record; `alert` sends it to the job's routes as well, or to `route` alone.
-    `key` coalesces repeats of the same alert."""
+    """For the record; `alert`: to the job's routes too, or to `route`; `key` coalesces repeats."""
 
     kind: str
     text: str

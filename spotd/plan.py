@@ -40,7 +40,16 @@ class ChangeNode:
     fields: Mapping[str, object]
 
 
-Change = ChangeJob | OpenAttempt | AddNode | ChangeNode
+@dataclass(frozen=True)
+class MoveNode:
+    """A machine goes on in another attempt: `node` is its row there, and the one of before, which
+    is over, gives up its token for it. Machine, token and cost stay those of one machine."""
+
+    node_id: str
+    node: Node
+
+
+Change = ChangeJob | OpenAttempt | AddNode | ChangeNode | MoveNode
 
 JOB_DECISIONS = frozenset(
     {"generation", "outcome", "outcome_text", "finished_at_us", "failures", "place_after_us"}

@@ -152,7 +152,13 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
         if node.effect is EffectKind.START:
             claim, deadline_s = claim_for(node, with_ends(view, now_us), now_us)
             gang = [n for n in view.nodes if n.generation == node.generation and n.chosen]
-            data = {"claim": claim, "claim_deadline_s": deadline_s, "node_ips": addresses_of(gang)}
+            gang = gang if node.chosen else [node]  # it has no rank among them yet
+            data = {
+                "hold": not node.chosen,
+                "claim": claim,
+                "claim_deadline_s": deadline_s,
+                "node_ips": addresses_of(gang),
+            }
             data["suspect"] = view.setbacks.suspect
         found.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
     return found

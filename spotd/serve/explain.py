@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from spotd.decide.gangs import shrinks
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.rules import decide
 from spotd.model import JobSpec, Market, S, View
@@ -110,6 +111,7 @@ def plan(call: Call) -> dict[str, Any]:
         "kind": "Plan",
         "job": parsed.spec.name,
         "num_nodes": parsed.spec.num_nodes,
+        "min_nodes": parsed.spec.elastic.min_nodes if shrinks(parsed.spec) else None,
         "checkpoint_gb": spec.checkpoint.size_bytes / 1e9 or None,
         "offers": [
             {**offer_row(row), "baked": baked.get(row.offer.key, "")} for row in ranked[:limit]

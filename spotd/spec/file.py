@@ -306,6 +306,17 @@ class SpotdBlock(Block):
         description="spot, on_demand, reserved or block; a list is in order of preference",
     )
     candidates: int = Field(default=1, ge=1, le=8, description="Machines asked for side by side")
+    on_node_loss: Literal["wait", "shrink", "wait-then-shrink"] = Field(
+        default="wait",
+        description="With num_nodes and engine spotd: go on with the machines that are left; "
+        "docs/elastic.md",
+    )
+    min_nodes: int | None = Field(
+        default=None, ge=1, description="The fewest machines that train after a loss; 1"
+    )
+    shrink_after: Duration | None = Field(
+        default=None, description="How long the others wait, of wait-then-shrink; 5m"
+    )
     slow_network: bool = Field(
         default=False,
         description="With num_nodes: machines without EFA, GPUDirect or InfiniBand will do",

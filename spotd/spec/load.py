@@ -18,6 +18,7 @@ from spotd.spec.document import SpecError, parse
 from spotd.spec.every import RISKS, Every
 from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
+from spotd.spec.gangs import read_elastic
 from spotd.spec.model import check_model
 from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
@@ -216,6 +217,7 @@ def _spec(
         project=block.project or "",
         priority=_priority(file),
         fast_network=file.num_nodes > 1 and not block.slow_network,
+        elastic=read_elastic(file, found),
         health=health,
         checkpoint=_checkpoint(block.checkpoint, defaults, found),
         buckets=read_buckets(file),

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from providers.base import Offer
 from spotd.model import Node, View
 from spotd.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
-from spotd.store import ledger, limits, market, schema
+from spotd.store import ledger, limits, market, notices, schema
 from spotd.store.accepted import (
     Change,
     applied,
@@ -28,7 +28,7 @@ from spotd.store.accepted import (
     seen,
 )
 from spotd.store.base import CommitResult, CommitStatus
-from spotd.store.rows import node_birth, node_decisions
+from spotd.store.rows import node_birth, node_decisions, node_moved
 from spotd.store.transaction import Transaction
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
@@ -119,12 +119,16 @@ def _write(
     added = [node for change in accepted for node in change.added]
     if added:
         conn.execute(schema.nodes.insert(), [node_birth(node) for node in added])
+    moved = [pair for change in accepted for pair in change.moved]
+    _move_nodes(conn, moved)
     jobs = [_job_row(change, now_us) for change in accepted]
     if conn.execute(_UPDATE_JOB, jobs).rowcount != len(jobs):
         raise LostRaceError
     if any(0 < row["due"] <= now_us for row in jobs):
         tx.due = True
     ledger.begin(tx, added, offers)
+    for over, now in moved:
+        ledger.hand_over(tx, over.id, now)
     for was, now in changed:
         if ends(was, now):
             ledger.end(conn, now.id, now.gone_at_us or now_us)
@@ -139,6 +143,17 @@ def _update_nodes(conn: Connection, nodes: Sequence[Node]) -> None:
         return
     ordered = sorted(nodes, key=holds_its_rank)
     conn.execute(_DECIDE, [{"node": node.id, **node_decisions(node)} for node in ordered])
+
+
+def _move_nodes(conn: Connection, moved: Sequence[tuple[Node, Node]]) -> None:
+    """The rows that are over have given up their ranks by now. A price may have moved since."""
+    for over, now in moved:
+        old = _nodes.id == over.id
+        conn.execute(update(schema.nodes).where(old).values(token=over.token))
+        rate = conn.execute(select(_nodes.rate_microusd_per_h).where(old)).scalar_one()
+        row = {**node_moved(now), "rate_microusd_per_h": rate}
+        conn.execute(schema.nodes.insert().values(**row))
+        notices.carry(conn, over.id, now.id)
 
 
 def _job_row(change: Change, now_us: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 21))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 22))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -155,6 +155,7 @@ nodes = Table(
     key("offer_key"),
     key("provider"),
     *(big("requested_at_us"), big("expires_at_us"), words("image_id"), words("image_setup")),
+    *(big("moved_at_us"), count("gang_size")),
     # --- decisions
     key("state"),
     flag("chosen"),

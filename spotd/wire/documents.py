@@ -19,7 +19,8 @@ class AgentConfig:
     `life_s` when the cloud ends it in any case (0: never), `ends_s` when the time that was booked
     for it ends (0: never), and `power_off` the command that
     switches it off (empty: there is none). `wipe`: the disks are wiped at the end. `keep_s` is how
-    long it stays for its user after its program failed. `prepared_file` is what the preparation of
+    long it stays for its user after its program failed. `regroups`: one that released may be needed
+    by the next generation, on this machine, as it is. `prepared_file` is what the preparation of
     the machine leaves when it is over ("ok", or what is wrong; empty: there is none).
     """
 
@@ -39,6 +40,7 @@ class AgentConfig:
     keep_s: float = 0.0
     prepared_file: str = ""
     ends_s: float = 0.0
+    regroups: bool = False
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,6 +59,7 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
         heartbeat_s=read_number(data, "heartbeat_s"),
         prepared_file=read_field(data, "prepared_file", str) if "prepared_file" in data else "",
         ends_s=read_number(data, "ends_s") if "ends_s" in data else 0.0,
+        regroups=read_field(data, "regroups", bool) if "regroups" in data else False,
         **_parse_end(data),
     )
 
@@ -122,7 +125,8 @@ class StartDocument:
     training failed again and again: the one before it is resumed from, if there is one.
     `directory`, of a script alone: the folder that it saves to, below its workdir unless it is
     absolute, which the agent keeps in the store; "" for none. `caches`, folders below the workdir,
-    absolute or of `~`: up to `cache_bytes` of each are kept in the store and restored from it.
+    absolute or of `~`: up to `cache_bytes` of each are kept in the store and restored from it. With
+    `hold` the machine prepares, says READY and waits: it has no rank yet, and runs nothing.
     """
 
     job_name: str
@@ -157,6 +161,7 @@ class StartDocument:
     caches: tuple[str, ...] = ()
     cache_bytes: int = 0
     buckets: tuple[Bucket, ...] = ()
+    hold: bool = False
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -217,5 +222,6 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         caches=tuple(read_list(data, "caches", str)) if "caches" in data else (),
         cache_bytes=read_count(data, "cache_bytes") if "cache_bytes" in data else 0,
         buckets=_parse_buckets(data),
+        hold=read_field(data, "hold", bool) if "hold" in data else False,
         **_parse_cadence(data),
     )

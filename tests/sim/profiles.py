@@ -35,6 +35,7 @@ class Profile:
     priorities: tuple[int, ...] = ()  # one of them for each job
     projects: tuple[str, ...] = ()
     months: tuple[Budget, ...] = ()  # budgets by the month
+    nodes: int = 1  # machines of a job; some of those jobs go on with fewer
 
     def draw(self, seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
         """The strengths of one seed."""
@@ -144,6 +145,22 @@ PROFILES = {
         share=(0.3, 0.6),
         budgets_microusd=(0,),
         forced={"list_empty": 1.0},
+    ),
+    "gangs": Profile(
+        "jobs of two machines, which go on with one, or wait",
+        nodes=2,
+        share=(0.2, 0.5),
+        budgets_microusd=(0,),
+        forced={"preempt": 3.0, "sudden_death": 1.0},
+    ),
+    "lone": Profile(
+        "jobs of three machines that lose one after the other, and nothing else fails",
+        only=True,
+        jobs=2,
+        nodes=3,
+        share=(0.3, 0.6),
+        budgets_microusd=(0,),
+        forced={"preempt": 6.0, "sudden_death": 2.0},
     ),
     "jumped": Profile(
         "machines behind jump hosts that die, are slow, and come back",

@@ -14,6 +14,7 @@ from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import Duty, SimDaemon
 from tests.sim.faults import Faults
+from tests.sim.gangs import Gangs
 from tests.sim.jump import SimJumpHost
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.machine import SimMachine, Watch
@@ -72,6 +73,7 @@ class SimWorld:
         self.steps: dict[str, int] = {}  # job id -> its last step
         self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
+        self.gangs = Gangs()
         self.crashes = 0  # of daemons
         self.decisions = 0  # that may have been written
         self.boundaries = 0  # that a daemon came past
@@ -235,6 +237,7 @@ class SimWorld:
             self._open_store,
             self.steps.__getitem__,
             self.watch,
+            self.gangs,
         )
         machine.way = self.jumps.get(rented.provider)
         machine.switch_off = partial(self._switch_off, rented)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from spotd.clock import STEP_S
 from spotd.model import Desired, Node, Outcome, View
-from spotd.plan import AddNode, ChangeNode, Plan
+from spotd.plan import AddNode, ChangeNode, MoveNode, Plan
 from spotd.states import NodeState
 from spotd.store.listing import ABSENT_S
 from tests.sim.cloud import Rented
@@ -67,6 +67,8 @@ class RecordOracle(Oracle):
 
     def _judge_nodes(self, view: View, plan: Plan) -> None:
         nodes = {node.id: node for node in view.nodes}
+        if any(isinstance(change, MoveNode) for change in plan.changes):
+            self._judge_chosen(self.world.store.job_nodes(view.job.id))
         for change in plan.changes:
             if not isinstance(change, ChangeNode):
                 continue

@@ -1,7 +1,7 @@
-"""Who waits for room under the limits and since when, who gives its machines to whom; and the limits
-of projects.
+"""Who waits for room under the limits and since when, who gives its machines to whom; and how many
+machines projects may have.
 
-Revision: 0020
+Revision: 0021
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0020"
-down_revision = "0019"
+revision = "0021"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 
