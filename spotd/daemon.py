@@ -21,6 +21,7 @@ from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.claim import Claim
 from spotd.act.effects import World
+from spotd.act.kit import Kit
 from spotd.act.link import SshLink
 from spotd.act.secrets import open_job_secrets
 from spotd.act.visitors import Visitors
@@ -251,11 +252,8 @@ class Daemon:
         """The keys of a job, out of the vault."""
         return open_job_keys(self.vault, job_id, self.store.job_key(job_id))
 
-    def _store_options(self, url: str) -> Mapping[str, str]:
-        return self.config.store_options(url)
-
     def _open_store(self, url: str) -> ObjectStore:
-        return open_objects(url, self._store_options(url))
+        return open_objects(url, self.config.store_options(url))
 
     def _build_providers(
         self, config: Config, known: Mapping[str, Provider]
@@ -283,7 +281,7 @@ class Daemon:
             keys=self.keys,
             secrets=partial(open_job_secrets, self.store, self.vault),
             open_store=self._open_store,
-            store_options=self._store_options,
+            store_options=lambda url: self.config.store_options(url),  # noqa: PLW0108 - read anew
             started_at_us=self.clock.now_us(),
             listening_since=self.listening.since_us,
             answering_since=self.survey.answering_since,
@@ -292,6 +290,9 @@ class Daemon:
             safe_until=self.safe.until_us,
             contested=self.claim.why,
             places=lambda: self.config.store_places,
+            shards=lambda: self.config.shard_stores,
+            tools=Kit(self.objects, self.config.state_dir / "wheels").digest,
+            shards_for=partial(self.loans.shards, self.store),
             past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
             buckets=self.loans.buckets,
             lend=partial(self.loans.begin, self.store),

@@ -73,6 +73,9 @@ class CheckpointSpec:
     size_bytes: int = field(default=0, metadata=SPARSE)  # expected of a save; 0: nobody has said
     keep_every_steps: int = field(default=0, metadata=SPARSE)  # of each, one is pinned; 0: none
     directory: str = field(default="", metadata=SPARSE)  # of a script, kept by the agent; "": none
+    # Stores for shards, each for machines of its region; () are those of the configuration. The
+    # job's own store alone: all is there.
+    shards: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True)
@@ -367,6 +370,7 @@ class Market:
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
     # Cloud and region of stores, by what their URLs begin with; see decide/carriage.py
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
     line: Line = field(default_factory=Line)
     countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands

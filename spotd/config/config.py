@@ -14,7 +14,7 @@ from spotd.config.clouds import LocalProvider
 from spotd.config.file import ConfigFile, SlackRoute
 from spotd.config.jumps import jump_hosts
 from spotd.config.stores import StoreSection
-from spotd.decide.carriage import Place, place_of
+from spotd.decide.carriage import Place
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
 from spotd.history.episodes import Terms
@@ -128,8 +128,12 @@ class Config:
     @property
     def store_places(self) -> dict[str, Place]:
         """Where the configured stores are, by URL."""
-        stores = self.file.stores.values()
-        return {entry.url: place_of(entry.url, entry.options) for entry in stores}
+        return {entry.url: entry.place for entry in self.file.stores.values()}
+
+    @property
+    def shard_stores(self) -> tuple[str, ...]:
+        """The URLs of those that take shards of machines of their region."""
+        return tuple(entry.url for entry in self.file.stores.values() if entry.shards)
 
     def jump_hosts(self) -> dict[str, JumpHost]:
         """Of the providers that have one. Raises ConfigError when a key cannot be read any more."""

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from providers.stores.base import StoreConfigError, StoreDeniedError
+from spotd.decide.carriage import place_among
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, HeadSeen, Job, JobSpec
 from spotd.serve.baked import check_baked
@@ -110,6 +111,7 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
         _check_imported(parsed, lost)
         _check_store(call, parsed.spec.checkpoint.store)
         _check_folder(call, parsed.spec)
+        _check_shards(call, parsed.spec)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
@@ -174,15 +176,31 @@ def _check_imported(parsed: Parsed, lost: str) -> None:
         raise bad_input(text, "submit with spotctl run, which imports it first")
 
 
-def _check_store(call: Call, url: str) -> None:
+def _check_store(call: Call, url: str, key: str = "checkpoint.store") -> None:
     """The daemon reads HEAD there: a job whose store it cannot open would never be seen to end.
     Raises ApiError (bad input)."""
     try:
         call.backing.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
-        text = f"the daemon cannot open checkpoint.store {url}: {error}"
+        text = f"the daemon cannot open {key} {url}: {error}"
         advice = "mend that where spotd runs ([stores] in its config.toml), or name another store"
         raise bad_input(text, advice) from None
+
+
+def _check_shards(call: Call, spec: JobSpec) -> None:
+    """A store that is nobody knows where would be beside no machine. Raises ApiError."""
+    places = call.backing.market(call.now_us).places
+    for url in spec.checkpoint.shards:
+        if url == spec.checkpoint.store:
+            continue
+        _check_store(call, url, "checkpoint.shards")
+        if not all(place_among(url, places)):
+            raise bad_input(
+                f"checkpoint.shards: in which region {url} is, nobody has said, so that no machine "
+                "would save there",
+                "add a [stores.NAME] section with its url and region (and cloud, where the URL "
+                "does not say that) to config.toml",
+            )
 
 
 def _check_folder(call: Call, spec: JobSpec) -> None:

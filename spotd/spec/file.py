@@ -200,6 +200,11 @@ class Checkpoint(Block):
     store: StoreUrl | None = Field(
         default=None, description="file:///folder, or s3://, gs:// or az://bucket/prefix"
     )
+    shards: list[StoreUrl] | None = Field(
+        default=None,
+        description="Buckets beside the store, each for the shards of machines of its region; "
+        "default: those of the configuration; []: none",
+    )
     engine: Literal["spotd", "none"] = Field(
         default="none", description="spotd: the program saves by spotd_hook; none: any script"
     )

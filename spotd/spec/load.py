@@ -270,6 +270,7 @@ def _checkpoint(
         size_bytes=block.size or 0,
         keep_every_steps=_keep_every(block, found),
         directory=_directory(block, found),
+        shards=tuple(dict.fromkeys(block.shards or [store])) if block.shards is not None else (),
     )
 
 

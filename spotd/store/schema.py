@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 22))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 23))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -264,6 +264,7 @@ checkpoints = Table(
     big("committed_at_us"),
     real("stage_s"),
     real("write_s"),
+    big("near_bytes"),
     PrimaryKeyConstraint("job_id", "manifest"),
 )
 

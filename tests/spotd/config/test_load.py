@@ -486,6 +486,44 @@ def test_a_store_gets_the_options_of_the_closest_entry(file: Path) -> None:
     assert log.redactor.clean("key s3cr3t-canary") == "key [hidden]"
 
 
+SHARDS = """
+        [stores.east]
+        url = "s3://east"
+        shards = true
+        options = {region = "us-east-1"}
+        [stores.central]
+        url = "gs://central/runs"
+        shards = true
+        region = "us-central1"
+        [stores.minio]
+        url = "s3://minio"
+        shards = true
+        cloud = "aws"
+        region = "r1"
+        options = {endpoint = "https://minio.example", region = "us-east-1"}
+        [stores.runs]
+        url = "s3://runs"
+"""
+
+
+def test_stores_take_shards_where_they_are(file: Path) -> None:
+    config = load(file, LOCAL + SHARDS)
+    assert config.shard_stores == ("s3://east", "gs://central/runs", "s3://minio")
+    assert config.store_places == {
+        "s3://east": ("aws", "us-east-1"),
+        "gs://central/runs": ("gcp", "us-central1"),
+        "s3://minio": ("aws", "r1"),
+        "s3://runs": ("aws", ""),
+    }
+
+
+def test_a_store_takes_no_shards_where_nobody_knows(file: Path) -> None:
+    store = '[stores.main]\nurl = "gs://b"\nshards = true\n'
+    [problem] = refused(file, LOCAL + store)
+    assert problem.startswith("stores.main.shards: ")
+    assert 'add region = "..."' in problem
+
+
 WITH_ROLE = """
     [limits]
     max_nodes = 2

@@ -161,6 +161,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.places: dict[str, tuple[str, str]] = {}  # of stores, by what URLs begin with
+        self.shards: tuple[str, ...] = ()
         # A socket path must be short, and pytest's folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir=MEMORY or "/tmp"))
         self.socket = self.folder / "spotd.sock"
@@ -256,7 +257,7 @@ class Rig:
 
     def _market(self, now_us: int) -> Market:
         found = self.store.load_market(now_us)
-        return replace(found, places=self.places, leaving=first_prices())
+        return replace(found, places=self.places, shards=self.shards, leaving=first_prices())
 
     def _examine(self, needs: Mapping[str, Sequence[Need]]) -> Mapping[str, list[Finding]]:
         self.needs = needs

@@ -1,7 +1,7 @@
 """Who waits for room under the limits and since when, who gives its machines to whom; and how many
 machines projects may have.
 
-Revision: 0021
+Revision: 0022
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0021"
-down_revision = "0020"
+revision = "0022"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
