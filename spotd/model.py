@@ -122,8 +122,7 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class HeadSeen:
-    """HEAD as the daemon last read it, or as a node reported its own move of it. `final` is only
-    ever set by the daemon's own reading."""
+    """HEAD as the daemon read it, who alone sets `final`, or as a node reported its move of it."""
 
     generation: int
     step: int

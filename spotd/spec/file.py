@@ -135,12 +135,8 @@ class Resources(Block):
     ports: Annotated[Any, Ignored("spotd opens no ports to training machines")] = None
     labels: Annotated[Any, Ignored("machines carry spotd's own tags only")] = None
     autostop: Annotated[Any, Ignored("spotd ends every machine when its job ends")] = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = Field(
-        default=None, description="SkyPilot's: 0 is spotd.priority 500; that one wins"
-    )
-    priority_class: Annotated[
-        Any, Ignored("write spotd.priority: low, normal, high or 0 to 1000")
-    ] = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None  # 0: spotd.priority 500
+    priority_class: Annotated[Any, Ignored("write spotd.priority")] = None
     accelerator_args: Annotated[Any, Ignored("TPU settings are not supported")] = None
     volumes: Annotated[Any, Refused("read the data in setup or run, from its store")] = None
 
@@ -336,10 +332,7 @@ class SpotdBlock(Block):
     health: Health = Health()
     alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")
     project: str | None = Field(default=None, pattern=_NAME, description="As budgets know it")
-    priority: Priority | None = Field(
-        default=None,
-        description="low, normal, high, critical, or 0 to 1000: who gets scarce room first",
-    )
+    priority: Priority | None = Field(default=None, description="Or 0 to 1000; docs/queueing.md")
 
 
 def _parse_scalar(value: Any) -> Any:
