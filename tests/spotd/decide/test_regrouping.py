@@ -393,3 +393,18 @@ def test_a_silent_one_is_waited_for() -> None:
     _, plan = decided(replace(saved, gang_size=2), replace(mute, gang_size=2), **job(num_nodes=3))
     assert not moves(plan)
     assert any("is silent: who goes on is decided when that is known" in r for r in plan.reasons)
+
+
+@pytest.mark.parametrize("elastic", [Elastic(), SHRINK])
+def test_a_rank_that_fails_alone_before_the_first_step_of_all_is_tried_again(
+    elastic: Elastic,
+) -> None:
+    """The other one stood still, and nobody knows it any more."""
+    young = {"first_step_at_us": 0, "last_step": 0}
+    ended = trains(1, exit_code=1, exited_at_us=NOW - 60 * S, **young)
+    fresh = job(elastic, first_step_at_us=0)
+    after, _ = decided(trains(0, **young), ended, **fresh)
+    assert (after.job.failures, after.job.stop_text) == (1, "")
+    both = trains(0, exit_code=1, exited_at_us=NOW - 60 * S, **young)
+    after, _ = decided(both, ended, **fresh)
+    assert after.job.stop_text.endswith("before its first step")
