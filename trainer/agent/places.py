@@ -96,6 +96,16 @@ class Places:
         """Credentials of the checkpoint store."""
         return self.memory / "store-credentials"
 
+    def lent_of(self, store: str) -> Path:
+        """Those of another store, by its URL; "" is the job's own."""
+        name = hashlib.sha256(store.encode()).hexdigest()[:16]
+        return self.memory / f"{self.lent.name}-{name}" if store else self.lent
+
+    @property
+    def all_lent(self) -> list[Path]:
+        """Of all stores, whatever is there."""
+        return [self.lent, *self.memory.glob(f"{self.lent.name}-{'[0-9a-f]' * 16}")]
+
     @property
     def aws_config(self) -> Path:
         return self.memory / "store-aws-config"
