@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.model import Desired, Event
+from spotd.model import Desired, Event, LeaveReason
 from spotd.money.budget import Budget
 from spotd.observe.budgets import Budgets
+from spotd.plan import ChangeNode
+from spotd.states import NodeState
 from spotd.store.spending import OVERRIDE, override_key
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.store.build import submission
@@ -120,6 +122,33 @@ def test_a_job_without_a_limit_of_its_own_has_no_thresholds(mid_month: Rig) -> N
     rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1800)
     look(rig)
     assert rig.store.events_of(rig.store.jobs()[0].id, ["cost_reached"]) == []
+
+
+@pytest.mark.req("BUD-06")
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_outlier_is_told_of_once_a_day_and_paused_where_the_policy_says_so(
+    mid_month: Rig, dry_run: bool
+) -> None:
+    """Twelve jobs had a machine for an hour, each on another day, and this one for a day."""
+    rig = mid_month
+    text = JOB_FILE + "  project: llm\n"
+    for day in range(12):
+        old = rig.submit(f"old{day}", ago_s=(day + 3) * 86_400, text=text)
+        rig.launch(old, SPOT, ago_s=(day + 2) * 86_400)
+        node = rig.store.job_nodes(old)[0]
+        gone_us = rig.ago((day + 2) * 86_400 - 3600)
+        left = {"state": NodeState.GONE, "leave_reason": LeaveReason.DONE}
+        rig.commit(old, gone_us, ChangeNode(node.id, left))
+    job_id = rig.submit("greedy", ago_s=90_000, text=text)
+    rig.launch(job_id, SPOT, ago_s=86_400)
+    for _ in range(2):
+        Budgets(lambda: (), rig.clock, lambda: dry_run).keep(rig.store)
+    (told,) = (row.event for row in rig.store.events_of(job_id, ["outlier"]))
+    assert told.alert
+    assert "greedy of ada spent $" in told.text
+    assert "of the project llm $19.93 a day (median of 12 days" in told.text
+    assert ("would save and be paused" in told.text) is dry_run
+    assert desired(rig, "greedy") is (Desired.RUN if dry_run else Desired.PAUSE)
 
 
 class At:
