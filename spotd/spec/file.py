@@ -170,6 +170,10 @@ def parse_mount(value: Any) -> Any:
     if isinstance(source, list):
         raise ValueError("several sources in one mount are not supported; write a mount for each")
     if isinstance(source, str) and "://" in source:
+        if source.startswith("dataset://"):
+            if mode != "COPY":
+                raise ValueError("a data set is copied to the machine; write mode: COPY")
+            return block
         if check_store_url(source).startswith("file:"):
             raise ValueError("file:// is no bucket; write the path alone")
         if mode != "COPY":

@@ -53,6 +53,7 @@ class Known:
     clouds: Collection[str] | None = None  # names and makes of the configured providers
     routes: Collection[str] | None = None  # of alerts
     secrets: Collection[str] | None = None  # that the deployment keeps
+    datasets: Collection[str] | None = None  # that it has declared
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
         envs=environment,
         secrets=tuple(sorted({*hidden, *kept})),
         alerts=_routes(file.spotd, known.routes, found),
+        buckets=read_buckets(file, known.datasets, found),
         **read_caches(file.spotd, container_of(place.image_id), found),
     )
     _check_directory(file, place, found)
@@ -218,7 +220,6 @@ def _spec(
         elastic=read_elastic(file, found),
         health=health,
         checkpoint=_checkpoint(block.checkpoint, defaults, found),
-        buckets=read_buckets(file),
     )
     chosen: dict[str, Any] = {**times, "max_restarts_on_errors": restarts}
     return replace(spec, **{name: value for name, value in chosen.items() if value is not None})

@@ -8,6 +8,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from spotd.wire import Bucket, StartDocument
@@ -49,5 +50,5 @@ def _told(places: Places, bucket: Bucket) -> dict[str, object]:
     folder = places.below_workdir(str(Path(bucket.target).expanduser()))
     name = hashlib.sha256(f"{folder} {bucket.url}".encode()).hexdigest()[:32]
     note = places.home / "mounts" / f"{name}.json"
-    mount = {"target": bucket.target, "url": bucket.url, "options": dict(bucket.options)}
+    mount = {**asdict(bucket), "options": dict(bucket.options)}
     return {**mount, "folder": str(folder), "note": str(note)}
