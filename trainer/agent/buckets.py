@@ -23,9 +23,10 @@ def copy_buckets(places: Places, start: StartDocument, given_up: Callable[[], bo
     """Why they are not all here; or nothing. Waits."""
     if not start.buckets:
         return ""
-    python = find_python(places.home, start.buckets[0].url)
+    urls = [url for one in start.buckets for url in (one.url, one.near) if url]
+    python = find_python(places.home, *urls)
     if not python:
-        text = "no Python of 3.11 or newer here has obstore and xxhash: take an image that has"
+        text = "no Python of 3.11 or newer here has obstore and xxhash: see the warning before"
         return f"file_mounts.{start.buckets[0].target}: {text}"
     try:
         process = start_beside(python, "trainer.mounts", [_told(places, b) for b in start.buckets])

@@ -485,8 +485,8 @@ def test_a_rented_machine_is_sent_what_its_saver_needs(stage: Stage) -> None:
 def test_a_data_set_is_mounted_by_its_name(lending: Lending) -> None:
     """With what a machine opens both of its stores; one that is no more keeps the start waiting."""
     here = Spot(lending.node.offer.cloud or lending.node.offer.provider, lending.node.offer.region)
-    places = {"s3://src": Spot("aws", "r9"), "s3://east": here}
-    sets = {"corpus": DataSet("s3://src/c", ("s3://east/c",), 5_000_000, {"aws": 90_000})}
+    places = {"s3://src": Spot("afar", "r9"), "s3://east": here}
+    sets = {"corpus": DataSet("s3://src/c", ("s3://east/c",), 5_000_000, {"afar": 90_000})}
     loans = Loans(
         lambda url: StoreAccess(url, "aws", keys=url.startswith("s3://src")),
         lambda _url: None,

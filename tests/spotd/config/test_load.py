@@ -514,7 +514,7 @@ def test_data_sets_are_declared_with_a_cap_and_copies_somewhere(file: Path) -> N
     assert (corpus.max_microusd, corpus.microusd_per_gb) == (25_000_000, 20_000)
     assert config.known.datasets == ("corpus",)
     [problem] = refused(file, LOCAL + data)
-    assert problem.startswith("datasets.corpus.copies.0: in which region gs://central/runs/corpus")
+    assert problem.startswith("datasets.corpus.copies[0]: in which region gs://central/runs/corpus")
     [problem] = refused(file, LOCAL + SHARDS + data.replace("max_usd = 25", ""))
     assert problem.startswith("datasets.corpus.max_usd")
 

@@ -154,9 +154,14 @@ def test_what_arrives_otherwise_has_no_marker(
 def test_the_process_beside_the_agent_does_it(source: Metered, tmp_path: Path) -> None:
     order = {
         "target": "/data",
-        "url": source.url, "options": {}, "near": (tmp_path / "n").as_uri(), "near_options": {},
-        "microusd_per_gb": 90_000, "max_microusd": 1_000_000,
-        "folder": str(tmp_path / "d"), "note": str(tmp_path / "note.json"),
+        "url": source.url,
+        "options": {},
+        "near": (tmp_path / "n").as_uri(),
+        "near_options": {},
+        "microusd_per_gb": 90_000,
+        "max_microusd": 1_000_000,
+        "folder": str(tmp_path / "d"),
+        "note": str(tmp_path / "note.json"),
     }
     words = [sys.executable, "-m", "trainer.mounts"]
 
