@@ -15,8 +15,7 @@ from spotd.config.clouds import LocalProvider
 from spotd.config.file import ConfigFile, SlackRoute
 from spotd.config.jumps import jump_hosts
 from spotd.config.stores import StoreSection
-from spotd.decide.carriage import Place
-from spotd.decide.datasets import DataSet
+from spotd.decide.carriage import DataSet, Place
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
 from spotd.history.episodes import Terms
