@@ -118,7 +118,7 @@ class Daemon:
         self.store: Store = store
         self.hindrances = Hindrances(store, self.clock)
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
-        self.store.set_limits(config.file.limits.to_model())
+        self.store.set_limits(config.limits)
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
@@ -204,7 +204,7 @@ class Daemon:
         check_change(self.config, config, self._own_options)
         providers, routes = self._build_providers(config, self.providers), routes_of(config)
         hosts = config.jump_hosts()
-        self.store.set_limits(config.file.limits.to_model())
+        self.store.set_limits(config.limits)
         logs.configure(level=config.file.log.level, form=config.file.log.format)
         access = config.file.access
         self.authority.admins, self.authority.viewers = access.admins, access.viewers
@@ -353,6 +353,7 @@ class Daemon:
             makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
             budgets=lambda: self.config.budgets,
+            approval=lambda: self.config.approval,
             box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
 

@@ -1,5 +1,4 @@
 """What the daemon knows: frozen values, read from the store, decided upon, never changed in place.
-
 Units: `_us` microseconds since the epoch (UTC) or a duration in microseconds, `_s` seconds,
 `_microusd` millionths of a US dollar (integers, so that sums are exact).
 """
@@ -16,8 +15,9 @@ from spotd.elastic import Elastic
 from spotd.past import UNKNOWN, Past
 from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
+from spotd.turns import NORMAL, Line
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
-from spotd.wire import Bucket
+from spotd.wire import Bucket, Mount
 from spotd.wishes import NO_WISHES, Saved, Wishes
 
 S = 1_000_000  # microseconds in a second
@@ -79,14 +79,6 @@ class CheckpointSpec:
 
 
 @dataclass(frozen=True)
-class Mount:
-    """A content-addressed package and where it is unpacked ("" is the workdir)."""
-
-    digest: str
-    target: str
-
-
-@dataclass(frozen=True)
 class JobSpec:
     """A job as submitted; immutable. Built from YAML by spec.py."""
 
@@ -124,13 +116,13 @@ class JobSpec:
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
     project: str = field(default="", metadata=SPARSE)  # that budgets know it by
+    priority: int = field(default=NORMAL, metadata=SPARSE)  # 0 to 1000; see decide/queueing.py
     wishes: Wishes = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
 
 
 @dataclass(frozen=True)
 class HeadSeen:
-    """HEAD as the daemon last read it, or as a node reported its own move of it. `final` is only
-    ever set by the daemon's own reading."""
+    """HEAD as the daemon read it, who alone sets `final`, or as a node reported its move of it."""
 
     generation: int
     step: int
@@ -161,6 +153,12 @@ class Job:
     waiting_since_us: int = 0  # wanted, without a machine, and none to be had; 0: not so
     waiting_told_us: int = 0  # when its user was last told
     unsaved_told_us: int = 0  # when its user was last told that its newest checkpoint is old
+    room_since_us: int = 0  # the limits have no room for it since then; 0: not so
+    room_asked_us: int = 0  # when it was last refused for that: its turn is kept for a while
+    room_microusd_per_h: int = 0  # what it asked to spend
+    yields_to: str = ""  # the job that it is to save for, or gave its machines to
+    yields_since_us: int = 0  # since when it is to save for that; 0: not so
+    yielded_at_us: int = 0  # when it last gave its machines to another job
     stop_text: str = ""  # a limit was reached: drain, then fail with this text
     wake_at_us: int = 0
     notes: int = 0  # observations so far; `notes > notes_seen` means there is something new
@@ -331,6 +329,7 @@ class Limits:
 
     max_nodes: int = 0
     max_microusd_per_h: int = 0
+    projects: Mapping[str, int] = field(default_factory=dict)  # max_nodes of each that has one
 
 
 @dataclass(frozen=True)
@@ -372,6 +371,7 @@ class Market:
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
+    line: Line = field(default_factory=Line)
     countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands
     operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> where its company is
     timing: Timing = Timing()

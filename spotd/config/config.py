@@ -19,7 +19,8 @@ from spotd.decide.carriage import DataSet, Place
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
 from spotd.history.episodes import Terms
-from spotd.model import Timing
+from spotd.model import Limits, Timing
+from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.spec import CheckpointDefaults, Known
 from spotd.spec.load import FALLBACK_S
@@ -79,6 +80,21 @@ class Config:
             )
             for name, one in self.file.budgets.items()
         ]
+
+    @property
+    def limits(self) -> Limits:
+        """Of all jobs, and of each project that has one."""
+        projects = {
+            name: one.max_nodes for name, one in self.file.projects.items() if one.max_nodes
+        }
+        return replace(self.file.limits.to_model(), projects=projects)
+
+    @property
+    def approval(self) -> Approval:
+        """Which projects may have jobs."""
+        policies = self.file.policies
+        names = {*self.file.projects, *policies.approved_projects}
+        return Approval(policies.unapproved_projects, frozenset(names))
 
     @property
     def market_alerts(self) -> Terms:

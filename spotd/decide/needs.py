@@ -1,8 +1,6 @@
 """What has to be done to a node next, derived from what is committed about it; never remembered.
-
-`need` names the call; `due` says whether it may be made now, or is in flight, or has to wait after
-it failed. The rules arm a due call in the same commit that makes it due, so that no other pass
-repeats it while it is in flight.
+`need` names the call; `due` says when it may be made. The rules arm a due call in the same commit
+that makes it due, so that no other pass repeats it while it is in flight.
 """
 
 from __future__ import annotations
@@ -305,6 +303,9 @@ def _need_running(node: Node, view: View, market: Market, now_us: int) -> Effect
     contact = _need_contact(node, view, market, now_us)
     if node.rank and view.job.spec.checkpoint.engine != "none":
         return contact  # the ranks of our engine save together: rank 0 is told
+    head, yields_us = view.job.head, view.job.yields_since_us
+    if contact is None and yields_us and head and max(yields_us, head.read_at_us) < head.seen_at_us:
+        return EffectKind.READ_HEAD  # saved for who gets its machines: by its own word as yet
     wanted_us = view.job.save_wanted_at_us
     if contact is None and wanted_us > max(node.told_save_at_us, node.first_step_at_us):
         return EffectKind.SAVE

@@ -15,6 +15,7 @@ from spotd.decide.needs import end_unread
 from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.preemptions import MANY, preemptions_lately, takers
+from spotd.decide.queueing import giving, leave_line, stand_in_line
 from spotd.decide.safety import SAFE_LOOK_US, safe
 from spotd.decide.wayout import by_reason, way_out
 from spotd.model import Attempt, Desired, LeaveReason, Market, Node
@@ -71,6 +72,8 @@ def place_job(d: Draft) -> None:
     """Ask for machines until the job has a gang that boots or trains."""
     if not _wanted(d) or served(d):
         end_wait(d)
+    if not _wanted(d) or _manned(d):
+        leave_line(d)
     if not _wanted(d):
         return
     if _manned(d) or remaining(d.view, d.now_us):  # who are left go on: see regrouping.py
@@ -81,28 +84,40 @@ def place_job(d: Draft) -> None:
         error = f" ({ended.effect_error})" if ended.effect_error else ""
         d.say(f"{place(ended)} has ended: waiting for HEAD to be read{error} before another starts")
         return
+    if giving(d):
+        return
     coming = len(_candidates(d)) if _attempt_open(d) else 0
     wanted = d.job.spec.candidates if d.market.hedging else 1
     if coming >= wanted:
         d.say("waiting for a machine to come up")
         return
-    if d.job.place_after_us > d.now_us:
-        wait_s = (d.job.place_after_us - d.now_us) / 1e6
-        d.say(f"trying again in {wait_s:.0f} s after the crash")
-        d.wake(d.job.place_after_us)
-        return
-    if safe(d.market, d.now_us):
-        d.say("spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`")
-        d.wake(d.now_us + SAFE_LOOK_US)
-        return
-    if d.market.blocked:
-        d.say(f"waiting: {d.market.blocked}")
-        d.wake(d.now_us + 15_000_000)
-        wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
+    if _held_up(d):
         return
     for _ in range(wanted - coming):
         if not _ask(d):
             return
+
+
+def _held_up(d: Draft) -> bool:
+    """A machine would be asked for, and may not be now."""
+    if d.job.place_after_us > d.now_us:
+        wait_s = (d.job.place_after_us - d.now_us) / 1e6
+        leave_line(d)
+        d.say(f"trying again in {wait_s:.0f} s after the crash")
+        d.wake(d.job.place_after_us)
+        return True
+    if safe(d.market, d.now_us):
+        d.say("spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`")
+        d.wake(d.now_us + SAFE_LOOK_US)
+        return True
+    if d.market.blocked:
+        d.say(f"waiting: {d.market.blocked}")
+        free = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)[:1]
+        stand_in_line(d, free[0].score_microusd_per_h if free else 0)
+        d.wake(d.now_us + 15_000_000)
+        wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
+        return True
+    return False
 
 
 def taken(d: Draft) -> set[str]:
@@ -135,6 +150,7 @@ def _ask(d: Draft) -> bool:
     asked = _asked(d, market)
     ranked = rank(d.job.spec, market, d.now_us, taken(d), shy, d.job.id, asked)
     free = [row for row in ranked if not row.excluded]
+    leave_line(d, placed=bool(free))
     if not free:
         _wait_for_market(d, ranked)
         return False

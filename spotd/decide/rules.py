@@ -19,6 +19,7 @@ from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep
 from spotd.decide.outbidding import move_outbid
 from spotd.decide.overdue import tell_unsaved
 from spotd.decide.placing import choose, place_job
+from spotd.decide.queueing import give_way
 from spotd.decide.regrouping import regroup, send_home, take_in
 from spotd.decide.saving import move_when_slow, save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed, settle_trained
@@ -44,6 +45,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     give_up_lost,  # silent, and the cloud or time says dead
     give_up_boot,  # never said hello
     move_outbid,  # its price rose above the job's cap
+    give_way,  # a job of higher priority waits for its room
     take_in,  # a gang that misses some: those that are ready
     keep_gang,  # one rank leaves: all do
     regroup,  # or those that are left go on, in a new attempt

@@ -36,7 +36,8 @@ def why(call: Call) -> dict[str, Any]:
     if view is None:
         raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
     market = call.backing.market(now_us)
-    plan = _decide(view, market, now_us)
+    user = call.backing.store.job_users([job.id]).get(job.id, "")
+    plan = _decide(view, market, user, now_us)
     return {
         "kind": "Why",
         "job": job.name,
@@ -61,17 +62,19 @@ def _console(call: Call, view: View) -> list[str]:
     return [row.event.text.partition(" ended with")[0] + " said last:", *said]
 
 
-def _decide(view: View, market: Market, now_us: int) -> Plan:
+def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
     """As a pass does: one that a limit is in the way of asks for one machine where it would ask for
     several, and else for none. What is in use is as the market was read, not as at a commit."""
-    use = Use(market.limits, market.nodes, market.microusd_per_h)
+    use = Use(market.limits, market.nodes, market.microusd_per_h, market.line)
     markets = [market]
     if view.job.spec.candidates > 1:
         markets.append(replace(market, hedging=False))
     obstacle = ""
     for tried in markets:
         plan = decide(view, tried, now_us)
-        obstacle = Room(lambda: use, lambda _: view.spent_microusd).take(view.job, launches(plan))
+        room = Room(lambda: use, lambda _: view.spent_microusd)
+        added = launches(plan)
+        obstacle = room.take(view.job, user, added) if added else ""
         if not obstacle:
             return plan
     return decide(view, replace(market, blocked=obstacle), now_us)

@@ -11,10 +11,10 @@ from typing import Any
 from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.decide.carriage import near_store, place_among
 from spotd.decide.placement import rank
-from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Mount
+from spotd.model import Desired, Event, HeadSeen, Job, JobSpec
 from spotd.serve.baked import check_baked
 from spotd.serve.buckets import leaving
-from spotd.serve.budgeting import check_budgets, record_override
+from spotd.serve.budgeting import check_budgets, check_project, record_override
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.gangs import refuse_slow
@@ -24,6 +24,7 @@ from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
 from spotd.spec import Parsed, SpecError, load
 from spotd.store.base import DuplicateIdError, DuplicateNameError, ShutOutError, Submission
 from spotd.vault import JobKeys, seal_job_keys, seal_secrets
+from spotd.wire import Mount
 
 _PAGE = 100
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a job file
@@ -115,8 +116,9 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
     refuse_slow(spec, backing.market(call.now_us))
+    unapproved = check_project(call, spec)
     beyond = check_budgets(call, call.actor, spec)
-    warnings = [*parsed.warnings, *check_baked(call, spec), *_outlook(call, spec)]
+    warnings = [*parsed.warnings, *unapproved, *check_baked(call, spec), *_outlook(call, spec)]
     request_id = call.text("request_id") or backing.ids.token()
 
     def submit() -> Job:

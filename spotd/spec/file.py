@@ -24,6 +24,7 @@ from spotd.spec.quantities import (
     DiskGib,
     Duration,
     Memory,
+    Priority,
     StoreUrl,
     Usd,
     check_store_url,
@@ -134,8 +135,8 @@ class Resources(Block):
     ports: Annotated[Any, Ignored("spotd opens no ports to training machines")] = None
     labels: Annotated[Any, Ignored("machines carry spotd's own tags only")] = None
     autostop: Annotated[Any, Ignored("spotd ends every machine when its job ends")] = None
-    priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
-    priority_class: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None  # 0: spotd.priority 500
+    priority_class: Annotated[Any, Ignored("write spotd.priority")] = None
     accelerator_args: Annotated[Any, Ignored("TPU settings are not supported")] = None
     volumes: Annotated[Any, Refused("read the data in setup or run, from its store")] = None
 
@@ -335,6 +336,7 @@ class SpotdBlock(Block):
     health: Health = Health()
     alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")
     project: str | None = Field(default=None, pattern=_NAME, description="As budgets know it")
+    priority: Priority | None = Field(default=None, description="Or 0 to 1000; docs/queueing.md")
 
 
 def _parse_scalar(value: Any) -> Any:
@@ -390,7 +392,7 @@ class JobFile(Block):
     config: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
     api_server_access: Annotated[Any, Ignored("machines have no access to spotd")] = None
     experimental: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
-    priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    priority: Annotated[Any, Ignored("write spotd.priority")] = None
     managed_secrets: Annotated[
         Any, Refused("name them under secrets; `spotctl secret set NAME` keeps them")
     ] = None

@@ -25,6 +25,7 @@ from spotd.spec.quantities import parse_moment_us
 from spotd.spec.sources import Origin, read_buckets, read_caches, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
 from spotd.spec.wishes import wished
+from spotd.turns import NORMAL
 from spotd.validation import validate_partly
 from spotd.verdicts import HealthSpec
 
@@ -216,6 +217,7 @@ def _spec(
         candidates=block.candidates,
         wishes=place.wishes,
         project=block.project or "",
+        priority=_priority(file),
         fast_network=file.num_nodes > 1 and not block.slow_network,
         elastic=read_elastic(file, found),
         health=health,
@@ -223,6 +225,16 @@ def _spec(
     )
     chosen: dict[str, Any] = {**times, "max_restarts_on_errors": restarts}
     return replace(spec, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def _priority(file: JobFile) -> int:
+    """0 to 1000. SkyPilot's runs from -1000 to 1000, and 0 is what one gets without it."""
+    if file.spotd.priority is not None:
+        return file.spotd.priority
+    top = file.resources
+    kinds = (top, *(top.any_of or ()), *(top.ordered or ()))
+    named = next((kind.priority for kind in kinds if kind.priority is not None), None)
+    return NORMAL if named is None else (named + 1000) // 2
 
 
 def _deadline_us(block: SpotdBlock, now_us: int, found: Findings) -> int:

@@ -7,7 +7,7 @@ accepted whole or leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
@@ -34,7 +34,7 @@ from spotd.store.transaction import Transaction
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _DECIDED = tuple(sorted(JOB_DECISIONS))
 _LOCK = (
-    select(_jobs.id, _jobs.version, _jobs.notes, _jobs.last_reason)
+    select(_jobs.id, _jobs.version, _jobs.notes, _jobs.last_reason, _jobs.user_name)
     .where(_jobs.id.in_(bindparam("jobs", expanding=True)))
     .order_by(_jobs.id)
     .with_for_update()
@@ -67,10 +67,10 @@ class LostRaceError(Exception):
 def commit_many(
     tx: Transaction,
     plans: Sequence[tuple[View, Plan]],
-    on_sale: Callable[[Connection], Sequence[Offer]],
+    markets: market.Markets,
     now_us: int,
 ) -> list[CommitResult]:
-    """See Store.commit_many. `on_sale` reads the offers. Raises what `apply` raises for a plan that
+    """See Store.commit_many. `markets` reads the offers. Raises what `apply` raises for a plan that
     is no plan, and IntegrityError when one breaks an invariant of the schema: nothing is written
     then."""
     ids = sorted({view.job.id for view, _ in plans})
@@ -78,9 +78,9 @@ def commit_many(
     offers: Sequence[Offer] = ()
     if any(launches(plan) for _, plan in plans):
         market.hold_offers(tx)  # a price that moves now finds these nodes, or we its news
-        offers = on_sale(tx.conn)
+        offers = markets.offers(tx.conn)
     room = limits.Room(
-        lambda: market.held_use(tx.conn),
+        lambda: markets.held_use(tx.conn, now_us),
         lambda job_id: ledger.spent_microusd(tx.conn, [job_id], now_us).get(job_id, 0),
     )
     accepted: list[Change] = []
@@ -92,7 +92,7 @@ def commit_many(
             results.append(CommitResult(CommitStatus.STALE))
             continue
         added = launches(plan)
-        obstacle = room.take(view.job, added) if added else ""
+        obstacle = room.take(view.job, row.user_name, added) if added else ""
         if obstacle:
             results.append(CommitResult(CommitStatus.OVER_LIMIT, text=obstacle))
             continue

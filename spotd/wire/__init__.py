@@ -31,6 +31,7 @@ from spotd.wire.checkpoints import (
 from spotd.wire.documents import (
     AgentConfig,
     Bucket,
+    Mount,
     Package,
     ShardStore,
     StartDocument,
@@ -160,6 +161,7 @@ __all__ = [
     "Line",
     "LogChunk",
     "Manifest",
+    "Mount",
     "Package",
     "Pin",
     "Reply",

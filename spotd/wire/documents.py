@@ -109,6 +109,14 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Mount:
+    """A content-addressed package and where it is unpacked ("" is the workdir)."""
+
+    digest: str
+    target: str
+
+
+@dataclass(frozen=True)
 class ShardStore:
     """A store beside the job's own that may have shards of it; `options` as of a Bucket."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spotd.model import Limits
+from spotd.money.budget import Budget
 from tests.sim.faults import Fault, draw
 
 NO_LIMITS = Limits()
@@ -31,6 +32,9 @@ class Profile:
     unattended_h: float = 24.0  # limits.unattended_h
     jumps: tuple[str, ...] = ()  # clouds whose machines are behind a jump host
     limits: Limits = NO_LIMITS  # of the whole deployment
+    priorities: tuple[int, ...] = ()  # one of them for each job
+    projects: tuple[str, ...] = ()
+    months: tuple[Budget, ...] = ()  # budgets by the month
     nodes: int = 1  # machines of a job; some of those jobs go on with fewer
 
     def draw(self, seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
@@ -80,6 +84,23 @@ PROFILES = {
         jobs=5,
         share=(0.05, 0.2),
         limits=Limits(max_nodes=2, max_microusd_per_h=60_000_000),
+    ),
+    "queue": Profile(
+        "more jobs than may run side by side, of unlike priorities and of projects with limits",
+        daemons=2,
+        jobs=7,
+        share=(0.1, 0.3),
+        budgets_microusd=(0,),
+        limits=Limits(max_nodes=2, projects={"llm": 1}),
+        priorities=(100, 500, 500, 900),
+        projects=("llm", "vision"),
+    ),
+    "monthly": Profile(
+        "budgets by the month that are used up",
+        jobs=4,
+        budgets_microusd=(0,),
+        projects=("llm", "vision"),
+        months=(Budget("all", 120_000_000), Budget("llm", 40_000_000, project="llm")),
     ),
     "restored": Profile(
         "an older copy takes the place of the database",

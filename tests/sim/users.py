@@ -44,6 +44,7 @@ class Users:
             max_hourly_microusd=random.choice((0, 0, 16_500_000)),
             max_cost_microusd=random.choice(self._profile.budgets_microusd),
             **self._gang(),
+            **self._standing(),
         )
         if self._profile.poison and number == 0:
             world.poisoned.add(job_id)
@@ -54,6 +55,16 @@ class Users:
         elif random.random() < 0.15:
             self._later(job_id, Desired.PAUSE, left_s * 0.3)
             self._later(job_id, Desired.RUN, left_s * 0.3, left_s * 0.35)
+
+    def _standing(self) -> dict[str, object]:
+        """Whose it is, and how urgent."""
+        profile, random = self._profile, self._random
+        found: dict[str, object] = {}
+        if profile.priorities:
+            found["priority"] = random.choice(profile.priorities)
+        if profile.projects:
+            found["project"] = random.choice(profile.projects)
+        return found
 
     def _gang(self) -> dict[str, object]:
         """Most go on with fewer machines, or do when nobody comes in time."""

@@ -8,6 +8,7 @@ from functools import partial
 from hashlib import blake2b
 
 from spotd.model import Desired, JobSpec, Limits, Node, Timing, View
+from spotd.money.budget import Budget
 from spotd.plan import Plan
 from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
@@ -55,6 +56,7 @@ class SimWorld:
         }
         self.timing = Timing()
         self.limits = Limits()
+        self.months: tuple[Budget, ...] = ()  # budgets of the configuration
         self.store_away = False
         self.quiet = False  # nothing is left to do: clouds are asked more seldom
         self.poisoned: set[str] = set()  # jobs that nothing can be decided about

@@ -14,9 +14,10 @@ from spotd.store.accepted import Change
 from spotd.store.base import CommitResult, CommitStatus
 from spotd.store.columns import clean
 from spotd.store.engine import BrokenRuleError
-from spotd.store.limits import Room, Use
+from spotd.store.limits import Room
 from spotd.store.rows import MACHINE, NODE_BIRTH
 from tests.sim.memory import ledger, market
+from tests.sim.memory.line import held_use
 from tests.sim.memory.transaction import Transaction
 
 _JOB = tuple(sorted(JOB_DECISIONS))
@@ -32,7 +33,7 @@ def commit_many(
     launching = any(accepted.launches(plan) for _, plan in plans)
     offers = market.on_sale(tables) if launching else ()
     room = Room(
-        lambda: Use(tables.limits, *market.committed_use(tables)),
+        lambda: held_use(tables, *market.committed_use(tables), now_us),
         lambda job_id: ledger.spent_microusd(tables, job_id, now_us),
     )
     changes: dict[str, Change] = {}
@@ -44,7 +45,7 @@ def commit_many(
             results.append(CommitResult(CommitStatus.STALE))
             continue
         added = accepted.launches(plan)
-        obstacle = room.take(view.job, added) if added else ""
+        obstacle = room.take(view.job, tables.submissions[job.id].user, added) if added else ""
         if obstacle:
             results.append(CommitResult(CommitStatus.OVER_LIMIT, text=obstacle))
             continue

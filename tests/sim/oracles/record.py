@@ -15,6 +15,7 @@ from tests.sim.oracles.base import Oracle, S
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.limits import LimitOracle
 from tests.sim.oracles.money import MoneyOracle
+from tests.sim.oracles.queue import QueueOracle
 from tests.sim.oracles.rest import RestOracle
 from tests.sim.world import SimWorld
 
@@ -31,6 +32,7 @@ class RecordOracle(Oracle):
         self._bucket = bucket
         self._money = money
         self.limits = LimitOracle(world)
+        self.queue = QueueOracle(world, bucket)
         self.rest = RestOracle(world)
         self._created: dict[tuple[str, int], list[Rented]] = {}  # by job and hour
         world.on_committed = self._committed
@@ -47,6 +49,7 @@ class RecordOracle(Oracle):
         self._judge_time(job.id, now_us)
         self._judge_nodes(view, plan)
         self.limits.committed(view, plan)
+        self.queue.committed(view, plan, now_us)
         self.rest.committed(view, now_us)
         cap = job.spec.max_hourly_microusd
         for change in plan.changes:

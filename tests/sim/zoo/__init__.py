@@ -8,9 +8,10 @@ from tests.sim.zoo.gangs import GANGS
 from tests.sim.zoo.guarding import GUARDING
 from tests.sim.zoo.launching import LAUNCHING
 from tests.sim.zoo.leaving import LEAVING
+from tests.sim.zoo.queueing import QUEUEING
 from tests.sim.zoo.unattended import UNATTENDED
 from tests.sim.zoo.writing import WRITING
 
-BUGS = (*LAUNCHING, *LEAVING, *WRITING, *GUARDING, *UNATTENDED, *GANGS)
+BUGS = (*LAUNCHING, *LEAVING, *WRITING, *GUARDING, *UNATTENDED, *QUEUEING, *GANGS)
 
 __all__ = ["BUGS", "Bug"]

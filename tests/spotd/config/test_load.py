@@ -12,6 +12,7 @@ from spotd.config import Config, ConfigError, load_config
 from spotd.decide.lending import StoreAccess
 from spotd.errors import ExitCode
 from spotd.model import Limits, Severity, Timing
+from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.registry import Lenders
 from spotd.spec.every import Every
@@ -128,6 +129,29 @@ def test_the_example_s_comments_show_the_defaults(tmp_path: Path) -> None:
     assert count > 15
     default, told = load(tmp_path / "a", text, environ), load(tmp_path / "b", said, environ)
     assert facts(told) == facts(default)
+
+
+def test_projects(file: Path) -> None:
+    text = (
+        LOCAL
+        + """
+[projects.llm]
+max_nodes = 4
+
+[projects.vision]
+
+[policies]
+approved_projects = ["lab"]
+unapproved_projects = "refuse"
+"""
+    )
+    config = load(file, text)
+    assert config.limits.projects == {"llm": 4}
+    assert config.approval == Approval("refuse", frozenset({"llm", "vision", "lab"}))
+    assert load(file, LOCAL).approval == Approval("warn", frozenset())
+    assert "projects.llm.max_nodes" in str(refused(file, text.replace("= 4", "= 0")))
+    said = str(refused(file, text.replace('"refuse"', '"stop"')))
+    assert "policies.unapproved_projects" in said
 
 
 def test_budgets(file: Path) -> None:

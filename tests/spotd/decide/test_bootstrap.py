@@ -10,9 +10,9 @@ import pytest
 from spotd.decide.baking import setup_digest
 from spotd.decide.bootstrap import addresses_of, agent_config, start_document
 from spotd.decide.cadence import Terms
-from spotd.model import EffectKind, Mount, Node, S
+from spotd.model import EffectKind, Node, S
 from spotd.plan import Effect
-from spotd.wire import AgentConfig, Package, StartDocument, parse_agent_config, parse_start
+from spotd.wire import AgentConfig, Mount, Package, StartDocument, parse_agent_config, parse_start
 from tests.spotd.decide.build import NOW, head, job, node, offer, spec
 
 SPEC = spec(

@@ -34,6 +34,7 @@ from spotd.model import (
     Outcome,
     S,
 )
+from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.plan import (
     AddNode,
@@ -193,6 +194,7 @@ class Rig:
         self.configured_images: dict[str, str] = {}
         self.box_microusd_per_h = 0
         self.budgets: list[Budget] = []
+        self.approval = Approval()
         self.authority = Authority()
         self.hosts = Hosts()
         self.visitors = Visitors(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
@@ -250,6 +252,7 @@ class Rig:
             configured_images=lambda: self.configured_images,
             box_microusd_per_h=lambda: self.box_microusd_per_h,
             budgets=lambda: self.budgets,
+            approval=lambda: self.approval,
         )
 
     def _market(self, now_us: int) -> Market:

@@ -12,9 +12,10 @@ import pytest
 
 from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
-from spotd.model import Desired, Event, Limits, Mount, Outcome, S
+from spotd.model import Desired, Event, Limits, Outcome, S
 from spotd.store.codec import decode_spec
 from spotd.vault import open_job_keys, open_secrets
+from spotd.wire import Mount
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, story
 
 
