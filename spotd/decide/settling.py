@@ -313,6 +313,8 @@ def charge(d: Draft, node: Node, text: str, *, at_once: bool = False) -> None:
     Exit codes that the user listed are retried without a charge. A program that crashed before the
     first step of the whole job is not tried again: the next machine would see the same. The second
     one in the first steps after the same checkpoint steps back from it, or the first, `at_once`.
+    With a mistake in it all programs of a gang end before that; one that fails alone may have
+    missed another that stood still meanwhile.
     """
     job, spec = d.job, d.job.spec
     if _blamed(d, node):
@@ -321,7 +323,8 @@ def charge(d: Draft, node: Node, text: str, *, at_once: bool = False) -> None:
     free = node.exit_code in spec.recover_on_exit_codes
     failures = job.failures + (0 if free else 1)
     d.set_job(failures=failures)
-    if not free and not job.first_step_at_us:
+    alone = any(mate.exit_code is None for mate in gang_of(d, node))
+    if not free and not job.first_step_at_us and not alone:
         d.set_job(stop_text=f"{text} before its first step")
         what_next = ""
     elif failures > spec.max_restarts_on_errors and not free:

@@ -14,9 +14,12 @@ from random import Random
 from typing import Any
 
 from providers.stores import open_store
+from spotd.demo import s3
 from spotd.demo.box import Box, running_box
 from spotd.phase import FINISHED
+from tests.e2e.hardships import TIMING
 from tests.e2e.rig import FINISH_TIMEOUT_S, SIZE, Run, open_records
+from tests.rigs import netns
 from tests.trainer.rig import ROOT
 from trainer.compare import first_difference
 
@@ -36,6 +39,7 @@ class Story:
     notice_s: float
     steps: int
     on_node_loss: str = "shrink"
+    namespaces: bool = False  # each machine has a network, a disk and an OpenSSH of its own
 
     @property
     def arguments(self) -> str:
@@ -48,7 +52,6 @@ class Story:
 name: gang
 num_nodes: {self.machines}
 resources: {{infra: "*", cpus: 1+, use_spot: true}}
-setup: date >> setups
 run: {torchrun} -m trainer.train {self.arguments} --device cpu --step-time-ms {STEP_MS}
 spotd:
   on_node_loss: {self.on_node_loss}
@@ -72,9 +75,22 @@ class Change:
 
 
 @contextmanager
+def _box(folder: Path, python: Path, story: Story) -> Iterator[Box]:
+    if not story.namespaces:
+        with running_box(folder, SCENARIO, python=python) as box:
+            yield box
+        return
+    with netns.network() as network, s3.serving(network.gateway) as store:
+        options: dict[str, Any] = {"disk": "256m", "bucket": store, "python": python}
+        with netns.RealBox(network, folder, SCENARIO, TIMING, **options) as box:
+            box.start()
+            yield box
+
+
+@contextmanager
 def played(folder: Path, python: Path, story: Story, until: int = 60) -> Iterator[tuple[Box, str]]:
     """The box and the job, which has ended well; it had lost one machine at step `until`."""
-    with running_box(folder, SCENARIO, python=python) as box:
+    with _box(folder, python, story) as box:
         run = Run(box, box.submit(story.job_file(python), "gang"), Random(1))
         run.training(until)
         last = story.machines - 1
@@ -118,18 +134,11 @@ def machines_of(box: Box, job_id: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def setups(box: Box, instance_id: str) -> int:
-    """How often `setup` ran there, by what it left; of a machine that still has its disk."""
-    root = box.folder / "cloud" / "instances" / instance_id
-    return sum(
-        len(path.read_text().splitlines()) for path in root.glob(".spotd/*/g*/workdir/setups")
-    )
-
-
 def difference_from_one_machine(box: Box, job_id: str, story: Story, folder: Path) -> str | None:
     """From the state that the same program comes to alone and undisturbed; None for none."""
     alone = {"SPOTD_JOB_ID": "job", "SPOTD_STORE_URL": folder.as_uri(), "PYTHONPATH": str(ROOT)}
     command = [str(box.python), "-m", "trainer.train", *story.arguments.split(), "--device", "cpu"]
     subprocess.run(command, env={**os.environ, **alone}, check=True)
-    ours, theirs = open_store(box.checkpoints_url), open_store(folder.as_uri())
+    ours = open_store(box.checkpoints_url, box.store_options)
+    theirs = open_store(folder.as_uri())
     return first_difference(ours, job_id, theirs, "job")

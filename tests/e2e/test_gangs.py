@@ -28,6 +28,15 @@ LONG = pytest.mark.skipif(not os.environ.get("SPOTD_GANGS"), reason="SPOTD_GANGS
         pytest.param(Story(2, 60.0, 600, "wait"), id="two that wait, a notice", marks=LONG),
         pytest.param(Story(4, 0.0, 900), id="four, a death", marks=LONG),
         pytest.param(Story(4, 6.0, 900), id="four, a short notice", marks=LONG),
+        pytest.param(
+            Story(2, 0.0, 600, namespaces=True), id="namespaces: two, a death", marks=LONG
+        ),
+        pytest.param(
+            Story(4, 0.0, 900, namespaces=True), id="namespaces: four, a death", marks=LONG
+        ),
+        pytest.param(
+            Story(4, 8.0, 900, namespaces=True), id="namespaces: four, a short notice", marks=LONG
+        ),
     ],
 )
 def test_a_gang_that_loses_a_machine_ends_in_the_same_bits(

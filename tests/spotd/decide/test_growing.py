@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from providers.base import Scope
 from spotd.elastic import Elastic, OnLoss
-from spotd.model import LeaveReason, Market, Node, S, View
+from spotd.model import LeaveReason, Market, Node, Refusal, S, View
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
@@ -141,3 +142,17 @@ def test_with_nobody_left_a_whole_gang_is_asked_for() -> None:
     gone = node(T, rank=0, chosen=True, leave_reason=LeaveReason.LOST, offer=HERE)
     found = asked(view(gone, job=job()), market(OFFERS))
     assert [(n.generation, n.rank) for n in found] == [(2, 0), (2, 1)]
+
+
+def test_what_is_told_of_one_that_is_asked_for() -> None:
+    _, plan = settle(view(left(), job=job()), market((NEAR,)))
+    words = next(event.text for event in plan.events if event.kind == "requested")
+    assert words == f"asked for {NEAR.key} at $11.00/h, to join the 1 that are left"
+
+
+def test_what_cools_is_asked_for_when_it_is_back() -> None:
+    cool = Refusal(NEAR.key, Scope.OFFER, "CapacityError", NOW - S, "n")
+    _, plan = settle(view(left(), job=job()), market((NEAR,), refusals=(cool,)))
+    assert plan.wake_at_us == NOW + 59 * S
+    after, _ = settle(view(left(), job=job()), market((NEAR, HERE), refusals=(cool,)))
+    assert [n.offer for n in after.nodes if not n.chosen] == [HERE]

@@ -10,9 +10,9 @@ import pytest
 from spotd.act.effects import effects_of
 from spotd.decide.bootstrap import agent_config, start_document
 from spotd.decide.needs import need
-from spotd.decide.regrouping import REGROWN
+from spotd.decide.regrouping import KNOWN_OF_MACHINES, REGROWN
 from spotd.elastic import Elastic, OnLoss
-from spotd.model import EffectKind, LeaveReason, Market, Node, S, View
+from spotd.model import EffectKind, LeaveReason, Market, Node, S, Severity, View
 from spotd.plan import MoveNode, Plan
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
@@ -305,3 +305,106 @@ def test_an_agent_is_told_that_its_disk_may_be_needed() -> None:
     ]
     assert [config.regroups for config in told] == [True, False]
     assert OFFERS
+
+
+# --- what a user reads, and what is on record
+
+
+def told(plan: Plan, kind: str) -> Any:
+    event = next(event for event in plan.events if event.kind == kind)
+    return event.text, event.severity, event.alert, dict(event.data)
+
+
+def test_what_is_told_of_a_gang_that_goes_on() -> None:
+    _, plan = decided(trains(), lost())
+    text = "train goes on with 1 of 2 machines, from its last checkpoint"
+    assert told(plan, "shrunk") == (text, Severity.WARNING, True, {"nodes": 1, "of": 2})
+    assert "attempt 2 goes on with 1 of 2 machines" in plan.reasons
+    saved = small(
+        state=D, leave_reason=LeaveReason.OUTBID, exit_code=75, released_at_us=NOW, exited_at_us=NOW
+    )
+    _, plan = decided(saved, comer())
+    text = "train goes on with all 2 machines, from its last checkpoint"
+    assert told(plan, "regrouped") == (text, Severity.INFO, True, {"nodes": 2, "of": 2})
+    _, plan = decided(released(), going(1, notices=(notice(),)), comer(generation=1))
+    assert told(plan, "regrouped")[2] is False, "as many as before: a recovery, which is told"
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "one machine"), (2, "2 machines")])
+def test_what_is_told_of_those_that_join(count: int, words: str) -> None:
+    ready = [comer(rank=n, candidate=n, instance_id=f"i{n}") for n in range(1, count + 1)]
+    after, plan = decided(small(), *ready, **job(num_nodes=1 + count))
+    text = f"{words} is ready: the gang saves, and goes on with {1 + count}"
+    assert told(plan, "joining")[0] == text
+    assert f"saving, to go on with {1 + count} of {1 + count} machines" in plan.reasons
+    mine = by_id(after, small())
+    assert (mine.leave_reason, mine.leave_text) == (LeaveReason.OUTBID, f"{words} joins it")
+    assert (mine.left_at_us, mine.drained_at_us) == (NOW, NOW)
+
+
+def test_a_new_row_has_nothing_of_the_old_one_but_the_machine() -> None:
+    hint = notice(withdrawn=True)
+    old = trains(2, notices=(hint,), image_id="ami", image_setup="s", missed_at_us=3, wire=1)
+    after, _ = decided(lost(0), lost(1), old, **job(num_nodes=3))
+    (new,) = crew(after)
+    fresh = Node(
+        *("j0-g2-c0-r0", old.job_id, 2, 0, 0, old.token, old.offer, B, old.requested_at_us),
+        moved_at_us=NOW,
+        gang_size=1,
+        expires_at_us=old.expires_at_us,
+        image_id="ami",
+        image_setup="s",
+        chosen=True,
+        launched_at_us=NOW,
+        notices=(hint,),
+    )
+    machine = {name: getattr(old, name) for name in KNOWN_OF_MACHINES}
+    effect = {name: getattr(new, name) for name in ("effect", "effect_armed_at_us")}
+    effect["effect_due_at_us"] = new.effect_due_at_us
+    assert new == replace(fresh, **machine, **effect)
+
+
+def test_of_those_that_are_too_many_the_newest_are_given_back() -> None:
+    early, late = comer(ready_at_us=NOW - 9 * S), comer(candidate=2, ready_at_us=0)
+    after, _ = decided(small(), early, late)
+    assert by_id(after, early).state is B
+    gone = by_id(after, late)
+    assert (gone.state, gone.leave_reason) == (T, LeaveReason.HEDGE_LOST)
+    assert gone.leave_text == "its gang is whole"
+    after, _ = decided(lost(0), lost(1), comer(generation=1))
+    left = by_id(after, comer(generation=1))
+    assert left.leave_text == "nobody is left that it could join"
+
+
+def test_those_that_wait_for_others_are_looked_at_in_time() -> None:
+    ready = comer(ready_at_us=NOW - 20 * S)
+    coming = comer(candidate=2, ready_at_us=0, started_at_us=NOW)
+    after, plan = decided(small(), ready, coming, **job(num_nodes=3))
+    assert by_id(after, small()).state is R
+    assert NOW < plan.wake_at_us <= NOW + 100 * S
+
+
+def test_a_silent_one_is_waited_for() -> None:
+    saved = small(
+        state=D, leave_reason=LeaveReason.OUTBID, exit_code=75, released_at_us=NOW, exited_at_us=NOW
+    )
+    mute = replace(saved, id="m", rank=1, token="m", exit_code=None, link_down_at_us=NOW - 9 * S)
+    mute = replace(mute, told_release_at_us=NOW - 900 * S)
+    _, plan = decided(replace(saved, gang_size=2), replace(mute, gang_size=2), **job(num_nodes=3))
+    assert not moves(plan)
+    assert any("is silent: who goes on is decided when that is known" in r for r in plan.reasons)
+
+
+@pytest.mark.parametrize("elastic", [Elastic(), SHRINK])
+def test_a_rank_that_fails_alone_before_the_first_step_of_all_is_tried_again(
+    elastic: Elastic,
+) -> None:
+    """The other one stood still, and nobody knows it any more."""
+    young = {"first_step_at_us": 0, "last_step": 0}
+    ended = trains(1, exit_code=1, exited_at_us=NOW - 60 * S, **young)
+    fresh = job(elastic, first_step_at_us=0)
+    after, _ = decided(trains(0, **young), ended, **fresh)
+    assert (after.job.failures, after.job.stop_text) == (1, "")
+    both = trains(0, exit_code=1, exited_at_us=NOW - 60 * S, **young)
+    after, _ = decided(both, ended, **fresh)
+    assert after.job.stop_text.endswith("before its first step")
