@@ -202,8 +202,7 @@ class Checkpoint(Block):
     )
     shards: list[StoreUrl] | None = Field(
         default=None,
-        description="Buckets beside the store, each for the shards of machines of its region; "
-        "default: those of the configuration; []: none",
+        description="Buckets for shards, each of a region; [] none; see docs/stores.md",
     )
     engine: Literal["spotd", "none"] = Field(
         default="none", description="spotd: the program saves by spotd_hook; none: any script"

@@ -77,6 +77,14 @@ def read_buckets(
     )
 
 
+def read_folders(
+    file: JobFile, container: str, datasets: Collection[str] | None, found: Findings
+) -> dict[str, Any]:
+    """What a JobSpec says of buckets and of caches."""
+    buckets = {"buckets": read_buckets(file, datasets, found)}
+    return {**buckets, **read_caches(file.spotd, container, found)}
+
+
 def read_caches(block: SpotdBlock, container: str, found: Findings) -> dict[str, Any]:
     """What a JobSpec says of caches. What the agent cannot see, in a `container`, is refused."""
     if block.cache is None:
