@@ -21,6 +21,7 @@ from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.claim import Claim
 from spotd.act.effects import World
+from spotd.act.kit import Kit
 from spotd.act.link import SshLink
 from spotd.act.secrets import open_job_secrets
 from spotd.act.visitors import Visitors
@@ -117,7 +118,7 @@ class Daemon:
         self.store: Store = store
         self.hindrances = Hindrances(store, self.clock)
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
-        self.store.set_limits(config.file.limits.to_model())
+        self.store.set_limits(config.limits)
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
@@ -203,7 +204,7 @@ class Daemon:
         check_change(self.config, config, self._own_options)
         providers, routes = self._build_providers(config, self.providers), routes_of(config)
         hosts = config.jump_hosts()
-        self.store.set_limits(config.file.limits.to_model())
+        self.store.set_limits(config.limits)
         logs.configure(level=config.file.log.level, form=config.file.log.format)
         access = config.file.access
         self.authority.admins, self.authority.viewers = access.admins, access.viewers
@@ -251,11 +252,8 @@ class Daemon:
         """The keys of a job, out of the vault."""
         return open_job_keys(self.vault, job_id, self.store.job_key(job_id))
 
-    def _store_options(self, url: str) -> Mapping[str, str]:
-        return self.config.store_options(url)
-
     def _open_store(self, url: str) -> ObjectStore:
-        return open_objects(url, self._store_options(url))
+        return open_objects(url, self.config.store_options(url))
 
     def _build_providers(
         self, config: Config, known: Mapping[str, Provider]
@@ -283,7 +281,7 @@ class Daemon:
             keys=self.keys,
             secrets=partial(open_job_secrets, self.store, self.vault),
             open_store=self._open_store,
-            store_options=self._store_options,
+            store_options=lambda url: self.config.store_options(url),  # noqa: PLW0108 - read anew
             started_at_us=self.clock.now_us(),
             listening_since=self.listening.since_us,
             answering_since=self.survey.answering_since,
@@ -292,6 +290,9 @@ class Daemon:
             safe_until=self.safe.until_us,
             contested=self.claim.why,
             places=lambda: self.config.store_places,
+            shards=lambda: self.config.shard_stores,
+            tools=Kit(self.objects, self.config.state_dir / "wheels").digest,
+            shards_for=partial(self.loans.shards, self.store),
             past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
             buckets=self.loans.buckets,
             lend=partial(self.loans.begin, self.store),
@@ -306,8 +307,8 @@ class Daemon:
             *(self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        spending = budgets.Budgets(lambda: self.config.budgets, self.clock)
-        duties.add(budgets.EVERY_S, "budgets", spending.keep)
+        kept = budgets.Budgets(lambda: self.config.budgets, self.clock, lambda: self.config.dry_run)
+        duties.add(budgets.EVERY_S, "budgets", kept.keep)
         news = markets.Markets(lambda: self.config.market_alerts, self.clock)
         duties.add(markets.EVERY_S, "market", news.look)
         return duties
@@ -352,6 +353,7 @@ class Daemon:
             makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
             budgets=lambda: self.config.budgets,
+            approval=lambda: self.config.approval,
             box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
 

@@ -29,6 +29,7 @@ def loans_of(
         link,
         keys,
         clock,
+        lambda: (config().store_places, config().shard_stores),
     )
 
 

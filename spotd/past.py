@@ -16,7 +16,9 @@ class Stay:
     """One machine that was asked for, as far as it has come; each time 0 where that has not been.
 
     `until_us` is up to when it is known to have lived: its end, as decided, or when it was last
-    seen or heard. `warned_at_us` is of the first notice that takes it away and stands.
+    seen or heard. `warned_at_us` is of the first notice that takes it away and stands. One that
+    goes on in another attempt is another stay from then on, which says nothing of coming up: up and
+    trained are 0.
     """
 
     node_id: str

@@ -62,6 +62,7 @@ def market_now(world: World, timing: Timing) -> Market:
         reached_since_us=world.reached_since(),
         safe_until_us=world.safe_until(),
         places=world.places(),
+        shards=world.shards(),
         leaving=first_prices(),
         countries=places().countries,
         operators=places().operators,

@@ -157,7 +157,9 @@ def _print_plan(data: dict[str, Any]) -> None:
     if kept := data.get("storage"):
         say(_about_storage(kept, gb))
     if data["num_nodes"] > 1:
-        say(f"prices are of one machine; the job takes {data['num_nodes']}")
+        few = data["min_nodes"]
+        rest = f", and goes on with {few} or more when it loses some" if few else ""
+        say(f"prices are of one machine; the job takes {data['num_nodes']}{rest}")
 
 
 def _about_saves(gb: float) -> str:

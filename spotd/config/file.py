@@ -209,6 +209,27 @@ class BudgetSection(Section):
     )
 
 
+class ProjectSection(Section):
+    """What the jobs that name this project may have. Being here, it is approved."""
+
+    max_nodes: Annotated[int, BeforeValidator(_no_switch), Field(ge=1)] | None = Field(
+        default=None, description="Machines at once; a job in the way of that waits in line"
+    )
+
+
+class PoliciesSection(Section):
+    """What is told of, or refused, beyond limits and budgets. docs/queueing.md"""
+
+    dry_run: bool = Field(
+        default=True, description="Outliers are told of alone; false: they save and are paused"
+    )
+    approved_projects: list[str] = Field(default=[], description="Besides those of [projects]")
+    unapproved_projects: Literal["allow", "warn", "refuse"] = Field(
+        default="warn",
+        description="Jobs of other projects, or of none; warn says what refuse would do",
+    )
+
+
 class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "human", "json"] = "auto"
@@ -232,4 +253,6 @@ class ConfigFile(Section):
     safe_mode: SafeModeSection = SafeModeSection()
     money: MoneySection = MoneySection()
     budgets: dict[str, BudgetSection] = Field(default={})
+    projects: dict[str, ProjectSection] = Field(default={})
+    policies: PoliciesSection = PoliciesSection()
     log: LogSection = LogSection()

@@ -24,6 +24,7 @@ from spotd.spec.quantities import (
     DiskGib,
     Duration,
     Memory,
+    Priority,
     StoreUrl,
     Usd,
     check_store_url,
@@ -134,8 +135,8 @@ class Resources(Block):
     ports: Annotated[Any, Ignored("spotd opens no ports to training machines")] = None
     labels: Annotated[Any, Ignored("machines carry spotd's own tags only")] = None
     autostop: Annotated[Any, Ignored("spotd ends every machine when its job ends")] = None
-    priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
-    priority_class: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None  # 0: spotd.priority 500
+    priority_class: Annotated[Any, Ignored("write spotd.priority")] = None
     accelerator_args: Annotated[Any, Ignored("TPU settings are not supported")] = None
     volumes: Annotated[Any, Refused("read the data in setup or run, from its store")] = None
 
@@ -194,6 +195,11 @@ class Checkpoint(Block):
 
     store: StoreUrl | None = Field(
         default=None, description="file:///folder, or s3://, gs:// or az://bucket/prefix"
+    )
+    shards: list[StoreUrl] | None = Field(
+        default=None,
+        description="Buckets beside the store, each for the shards of machines of its region; "
+        "default: those of the configuration; []: none",
     )
     engine: Literal["spotd", "none"] = Field(
         default="none", description="spotd: the program saves by spotd_hook; none: any script"
@@ -301,6 +307,17 @@ class SpotdBlock(Block):
         description="spot, on_demand, reserved or block; a list is in order of preference",
     )
     candidates: int = Field(default=1, ge=1, le=8, description="Machines asked for side by side")
+    on_node_loss: Literal["wait", "shrink", "wait-then-shrink"] = Field(
+        default="wait",
+        description="With num_nodes and engine spotd: go on with the machines that are left; "
+        "docs/elastic.md",
+    )
+    min_nodes: int | None = Field(
+        default=None, ge=1, description="The fewest machines that train after a loss; 1"
+    )
+    shrink_after: Duration | None = Field(
+        default=None, description="How long the others wait, of wait-then-shrink; 5m"
+    )
     slow_network: bool = Field(
         default=False,
         description="With num_nodes: machines without EFA, GPUDirect or InfiniBand will do",
@@ -315,6 +332,7 @@ class SpotdBlock(Block):
     health: Health = Health()
     alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")
     project: str | None = Field(default=None, pattern=_NAME, description="As budgets know it")
+    priority: Priority | None = Field(default=None, description="Or 0 to 1000; docs/queueing.md")
 
 
 def _parse_scalar(value: Any) -> Any:
@@ -370,7 +388,7 @@ class JobFile(Block):
     config: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
     api_server_access: Annotated[Any, Ignored("machines have no access to spotd")] = None
     experimental: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
-    priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    priority: Annotated[Any, Ignored("write spotd.priority")] = None
     managed_secrets: Annotated[
         Any, Refused("name them under secrets; `spotctl secret set NAME` keeps them")
     ] = None

@@ -142,8 +142,8 @@ class SqlStore(SqlLives):
 
     def commit_many(self, plans: Sequence[tuple[View, Plan]], now_us: int) -> list[CommitResult]:
         try:
-            offers = self._markets.offers
-            return self._write(lambda tx: commit_many(tx, plans, offers, now_us), ahead=True)
+            markets = self._markets
+            return self._write(lambda tx: commit_many(tx, plans, markets, now_us), ahead=True)
         except (BrokenRuleError, LostRaceError, ValueError) as error:
             # One bad plan must not stop the others: each by itself then.
             if len(plans) > 1:

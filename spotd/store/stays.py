@@ -22,15 +22,16 @@ _WARNED = (
     .subquery()
 )
 _HEARD = case((_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_=_nodes.seen_at_us)
+_HERE = _nodes.moved_at_us > 0  # it was up already, in the attempt before
 _STAYS = (
     select(
         _nodes.id.label("node_id"),
         _nodes.offer_key,
-        _nodes.requested_at_us.label("asked_at_us"),
+        case((_HERE, _nodes.moved_at_us), else_=_nodes.requested_at_us).label("asked_at_us"),
         case((_nodes.instance_id == "", _nodes.launch_error_code), else_="").label("refused"),
         _nodes.launched_at_us.label("began_at_us"),
-        _nodes.hello_at_us.label("up_at_us"),
-        _nodes.first_step_at_us.label("trained_at_us"),
+        case((_HERE, 0), else_=_nodes.hello_at_us).label("up_at_us"),
+        case((_HERE, 0), else_=_nodes.first_step_at_us).label("trained_at_us"),
         case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=_HEARD).label("until_us"),
         func.coalesce(_WARNED.c.at_us, 0).label("warned_at_us"),
         _nodes.leave_reason,

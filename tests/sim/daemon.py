@@ -36,6 +36,9 @@ from spotd.clock import Listening, SystemClock
 from spotd.duties import Duties, Schedule
 from spotd.loop import Loop, run_effect
 from spotd.model import Timing, View
+from spotd.money.budget import Budget
+from spotd.observe.budgets import EVERY_S as BUDGETS_EVERY_S
+from spotd.observe.budgets import Budgets
 from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
 from spotd.plan import Plan
@@ -77,7 +80,7 @@ _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
     | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
-    | {"quarantine", "images", "past"}
+    | {"quarantine", "images", "past", "segments", "job_users", "event_keys", "job_owners"}
 )
 
 
@@ -313,6 +316,9 @@ class Outside(Protocol):
     @property
     def timing(self) -> Timing: ...
 
+    @property
+    def months(self) -> Sequence[Budget]: ...
+
     def boundary(self, daemon: SimDaemon, what: str) -> None:
         """`daemon` stands there: it may die, or somebody may look."""
 
@@ -445,6 +451,8 @@ class SimDaemon:
         duties = Duties(
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
+        if out.months:
+            duties.add(BUDGETS_EVERY_S, "budgets", Budgets(lambda: out.months, clock).keep)
         self._pokes = [loop.poke, follower.poke]
         self._loop = out.kernel.spawn(self.process, loop.run)
         ways.start()

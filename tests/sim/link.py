@@ -175,7 +175,13 @@ class SimLink:
 
     def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None:
         machine = self._machine(node)
-        self._call(f"boot {node.id}", machine, lambda: machine.boot(config), deadline_s)
+
+        def boot() -> None:
+            why_not = machine.boot(config)
+            if why_not:
+                raise LinkError(why_not)
+
+        self._call(f"boot {node.id}", machine, boot, deadline_s)
 
     def put_package(
         self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float

@@ -8,11 +8,13 @@ from functools import partial
 from hashlib import blake2b
 
 from spotd.model import Desired, JobSpec, Limits, Node, Timing, View
+from spotd.money.budget import Budget
 from spotd.plan import Plan
 from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import Duty, SimDaemon
 from tests.sim.faults import Faults
+from tests.sim.gangs import Gangs
 from tests.sim.jump import SimJumpHost
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.machine import SimMachine, Watch
@@ -54,6 +56,7 @@ class SimWorld:
         }
         self.timing = Timing()
         self.limits = Limits()
+        self.months: tuple[Budget, ...] = ()  # budgets of the configuration
         self.store_away = False
         self.quiet = False  # nothing is left to do: clouds are asked more seldom
         self.poisoned: set[str] = set()  # jobs that nothing can be decided about
@@ -70,6 +73,7 @@ class SimWorld:
         self.steps: dict[str, int] = {}  # job id -> its last step
         self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
+        self.gangs = Gangs()
         self.crashes = 0  # of daemons
         self.decisions = 0  # that may have been written
         self.boundaries = 0  # that a daemon came past
@@ -233,6 +237,7 @@ class SimWorld:
             self._open_store,
             self.steps.__getitem__,
             self.watch,
+            self.gangs,
         )
         machine.way = self.jumps.get(rented.provider)
         machine.switch_off = partial(self._switch_off, rented)
