@@ -307,8 +307,8 @@ class Daemon:
             *(self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        spending = budgets.Budgets(lambda: self.config.budgets, self.clock)
-        duties.add(budgets.EVERY_S, "budgets", spending.keep)
+        kept = budgets.Budgets(lambda: self.config.budgets, self.clock, lambda: self.config.dry_run)
+        duties.add(budgets.EVERY_S, "budgets", kept.keep)
         news = markets.Markets(lambda: self.config.market_alerts, self.clock)
         duties.add(markets.EVERY_S, "market", news.look)
         return duties

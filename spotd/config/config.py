@@ -101,6 +101,11 @@ class Config:
         return self.file.alerts.market.to_terms()
 
     @property
+    def dry_run(self) -> bool:
+        """Whether outliers are told of alone."""
+        return self.file.policies.dry_run
+
+    @property
     def timing(self) -> Timing:
         """How patient the daemon is, and how long machines go on without it."""
         unattended_s = self.file.limits.unattended_h * 3600

@@ -220,6 +220,9 @@ class ProjectSection(Section):
 class PoliciesSection(Section):
     """What is told of, or refused, beyond limits and budgets. docs/queueing.md"""
 
+    dry_run: bool = Field(
+        default=True, description="Outliers are told of alone; false: they save and are paused"
+    )
     approved_projects: list[str] = Field(default=[], description="Besides those of [projects]")
     unapproved_projects: Literal["allow", "warn", "refuse"] = Field(
         default="warn",

@@ -143,11 +143,14 @@ max_nodes = 4
 [policies]
 approved_projects = ["lab"]
 unapproved_projects = "refuse"
+dry_run = false
 """
     )
     config = load(file, text)
     assert config.limits.projects == {"llm": 4}
     assert config.approval == Approval("refuse", frozenset({"llm", "vision", "lab"}))
+    assert not config.dry_run
+    assert load(file, LOCAL).dry_run
     assert load(file, LOCAL).approval == Approval("warn", frozenset())
     assert "projects.llm.max_nodes" in str(refused(file, text.replace("= 4", "= 0")))
     said = str(refused(file, text.replace('"refuse"', '"stop"')))
