@@ -43,6 +43,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
         "price": Entry("offers", "app", "Show how prices moved."),
         "stats": Entry("stats", "stats", "Show how machines fared: taken away, refused, up when."),
+        "shadow": Entry(
+            "shadow", "shadow", "Say what spotd would have saved on another's history."
+        ),
         "cost": Entry("cost", "app", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {

@@ -14,6 +14,7 @@ from spotd.cli.jobfile import env_option, env_values, read_job_file
 from spotd.cli.placement import print_left_out, print_placement
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
+from spotd.cli.worth import print_worth
 from spotd.errors import ExitCode, UserError
 
 _SAVES_COLUMN = Column("SAVES $/H", right=True)
@@ -156,6 +157,7 @@ def _why_nothing(data: dict[str, Any]) -> tuple[str, str]:
 
 
 def _print_plan(data: dict[str, Any]) -> None:
+    print_worth(data.get("worth"))
     saves = [_saves(row["checkpoint_usd_per_h"]) for row in data["offers"]]
     gb = data["checkpoint_gb"]
     if data["offers"]:

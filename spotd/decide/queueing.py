@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from math import exp2, log
 
 from spotd.decide.draft import Draft, place
+from spotd.decide.gangs import size_of
 from spotd.decide.needs import may_write
 from spotd.model import Desired, LeaveReason, Limits, Market, Node, S, Severity
 from spotd.money.units import US_PER_H
@@ -290,7 +291,8 @@ def give_way(d: Draft) -> None:
 
 
 def _whole(d: Draft, running: Sequence[Node]) -> bool:
-    whole = len(running) >= d.job.spec.num_nodes and all(may_write(node) for node in running)
+    size = size_of(running[0], d.job.spec) if running else d.job.spec.num_nodes
+    whole = len(running) >= size and all(may_write(node) for node in running)
     return whole and len([node for node in d.nodes if node.active]) == len(running)
 
 

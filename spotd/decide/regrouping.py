@@ -47,7 +47,7 @@ def take_in(d: Draft) -> None:
         d.set_node(
             node,
             state=NodeState.DRAINING,
-            leave_reason=LeaveReason.OUTBID,
+            leave_reason=LeaveReason.MOVED,
             leave_text=text,
             left_at_us=d.now_us,
             drained_at_us=d.now_us,
@@ -120,7 +120,7 @@ def _go_on(d: Draft, members: list[Node]) -> None:
 
 
 def _cause(before: list[Node]) -> str:
-    lost = [n for n in before if n.leave_reason not in (None, LeaveReason.OUTBID)]
+    lost = [n for n in before if n.leave_reason not in (None, LeaveReason.MOVED)]
     newest = max(lost, key=lambda node: node.left_at_us, default=None)
     return newest.leave_reason.value if newest and newest.leave_reason else REGROWN
 

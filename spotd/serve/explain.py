@@ -21,6 +21,7 @@ from spotd.serve.keeping import requests_usd_per_h, storage_data
 from spotd.serve.placing import left_out, placement_data
 from spotd.serve.sizing import with_sizes
 from spotd.serve.views import iso, offer_data, usd
+from spotd.serve.worth import with_worth
 from spotd.spec import SpecError
 from spotd.spec.document import parse
 from spotd.states import NodeState
@@ -145,7 +146,8 @@ def plan(call: Call) -> dict[str, Any]:
         },
         "warnings": told,
     }
-    return with_sizes(call, call.text("yaml"), data)
+    sized = with_sizes(call, call.text("yaml"), data)
+    return with_worth(call, spec, market, sized)
 
 
 def _sized(call: Call, spec: JobSpec) -> JobSpec:

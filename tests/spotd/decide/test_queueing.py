@@ -22,6 +22,7 @@ from spotd.decide.queueing import (
     taken,
     use_of_late,
 )
+from spotd.elastic import Elastic, OnLoss
 from spotd.model import Desired, EffectKind, LeaveReason, Limits, Market, S, View
 from spotd.money.units import US_PER_H
 from spotd.states import NodeState
@@ -467,6 +468,14 @@ def test_the_ranks_of_a_gang_drain_together() -> None:
     job_ = {"spec": spec(priority=100, num_nodes=2), **ASKED, "head": head(**SAVED)}
     after, _ = settle(view(*gang, job=job_), there)
     assert {n.state for n in after.nodes} == {NodeState.DRAINING}
+
+
+def test_so_does_one_that_trains_with_fewer() -> None:
+    mine = node(NodeState.RUNNING, gang_size=1, moved_at_us=NOW - 99 * S)
+    there = full(line=line(turn("hi", 900), holding=(holder(JOB, 100),)))
+    shrinks = spec(priority=100, num_nodes=2, elastic=Elastic(OnLoss.SHRINK))
+    after, _ = settle(view(mine, job={"spec": shrinks, **ASKED, "head": head(**SAVED)}), there)
+    assert [n.state for n in after.nodes] == [NodeState.DRAINING]
 
 
 @pytest.mark.parametrize(

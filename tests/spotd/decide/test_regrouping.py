@@ -9,6 +9,7 @@ import pytest
 
 from spotd.act.effects import effects_of
 from spotd.decide.bootstrap import agent_config, start_document
+from spotd.decide.cooldowns import refusal_of
 from spotd.decide.needs import need
 from spotd.decide.regrouping import KNOWN_OF_MACHINES, REGROWN
 from spotd.elastic import Elastic, OnLoss
@@ -201,11 +202,12 @@ def test_who_trains_saves_when_those_that_join_are_ready() -> None:
     assert by_id(after, small()).effect is EffectKind.RELEASE
     assert by_id(after, comer()).state is B
     assert "joining" in kinds(plan)
+    assert refusal_of(by_id(after, small())) is None, "its place has done nothing wrong"
 
 
 def test_all_go_on_together() -> None:
     saved = small(
-        state=D, leave_reason=LeaveReason.OUTBID, exit_code=75, released_at_us=NOW, exited_at_us=NOW
+        state=D, leave_reason=LeaveReason.MOVED, exit_code=75, released_at_us=NOW, exited_at_us=NOW
     )
     after, plan = decided(saved, comer())
     assert [(n.rank, n.host, n.gang_size) for n in crew(after)] == [
@@ -321,7 +323,7 @@ def test_what_is_told_of_a_gang_that_goes_on() -> None:
     assert told(plan, "shrunk") == (text, Severity.WARNING, True, {"nodes": 1, "of": 2})
     assert "attempt 2 goes on with 1 of 2 machines" in plan.reasons
     saved = small(
-        state=D, leave_reason=LeaveReason.OUTBID, exit_code=75, released_at_us=NOW, exited_at_us=NOW
+        state=D, leave_reason=LeaveReason.MOVED, exit_code=75, released_at_us=NOW, exited_at_us=NOW
     )
     _, plan = decided(saved, comer())
     text = "train goes on with all 2 machines, from its last checkpoint"
@@ -338,7 +340,7 @@ def test_what_is_told_of_those_that_join(count: int, words: str) -> None:
     assert told(plan, "joining")[0] == text
     assert f"saving, to go on with {1 + count} of {1 + count} machines" in plan.reasons
     mine = by_id(after, small())
-    assert (mine.leave_reason, mine.leave_text) == (LeaveReason.OUTBID, f"{words} joins it")
+    assert (mine.leave_reason, mine.leave_text) == (LeaveReason.MOVED, f"{words} joins it")
     assert (mine.left_at_us, mine.drained_at_us) == (NOW, NOW)
 
 
@@ -386,7 +388,7 @@ def test_those_that_wait_for_others_are_looked_at_in_time() -> None:
 
 def test_a_silent_one_is_waited_for() -> None:
     saved = small(
-        state=D, leave_reason=LeaveReason.OUTBID, exit_code=75, released_at_us=NOW, exited_at_us=NOW
+        state=D, leave_reason=LeaveReason.MOVED, exit_code=75, released_at_us=NOW, exited_at_us=NOW
     )
     mute = replace(saved, id="m", rank=1, token="m", exit_code=None, link_down_at_us=NOW - 9 * S)
     mute = replace(mute, told_release_at_us=NOW - 900 * S)
