@@ -6,7 +6,8 @@
     python read_checkpoint.py gs://bucket/folder JOB_ID --pin best --out state.pt
 
 Needs torch and xxhash, and obstore for a bucket, whose credentials and region it takes from the
-environment as obstore does (AWS_*, GOOGLE_*, AZURE_*). Written for Python 3.10 and later; copy it
+environment as obstore does (AWS_*, GOOGLE_*, AZURE_*), and so for the buckets that the manifest
+names beside the first one. Written for Python 3.10 and later; copy it
 wherever it is of use. The format is described in docs/checkpoint-format.md.
 """
 
@@ -61,20 +62,24 @@ def find(get: Get, job: str, step: int | None = None, pin: str = "") -> dict[str
             if hashlib.sha256(data).hexdigest() != ref["digest"]:
                 raise ValueError(f"{ref['manifest']} is damaged: another digest than HEAD says")
             whole = json.loads(data)
-            if whole["version"] != 2:
-                raise ValueError(f"manifest of version {whole['version']}: this reads version 2")
+            if whole["version"] not in (2, 3):
+                raise ValueError(f"manifest of version {whole['version']}: this reads 2 and 3")
             return dict(whole["manifest"])
     raise LookupError(f"no such checkpoint; there are steps {[ref['step'] for ref in refs]}")
 
 
 def read_stream(get: Get, stream: dict[str, Any]) -> bytearray:
-    """What one rank saved: its shards one behind the other, each chunk verified."""
+    """What one rank saved: its shards one behind the other, each chunk verified. Those of version 3
+    may lie in another store, whose URL they have."""
     data = bytearray()
+    gets = {"": get}
     for shard in stream["shards"]:
         for number, digest in enumerate(shard["digests"]):
             at = number * shard["chunk"]
             count = min(shard["chunk"], shard["size"] - at)
-            part = get(shard["key"], at, count)
+            url = shard.get("store", "")
+            gets[url] = gets.get(url) or open_store(url)
+            part = gets[url](shard["key"], at, count)
             make = {"xxh3": xxhash.xxh3_128, "sha256": hashlib.sha256}[shard["kind"]]
             if len(part) != count or make(part).hexdigest() != digest:
                 raise ValueError(f"{shard['key']} is damaged at byte {at}")

@@ -63,14 +63,16 @@ class MissingError(Exception):
 Ask = Callable[[Call], Any]  # the answer, None for what does not exist
 
 
-def missing(steps: Sequence[Step], ask: Ask) -> list[str]:
-    """What would be made, in words; nothing is changed."""
-    return [text for text, there in _walk(steps, ask, make=False) if not there]
+def missing(steps: Sequence[Step], ask: Ask, names: dict[str, str] | None = None) -> list[str]:
+    """What would be made, in words; nothing is changed. What steps answer goes into `names`."""
+    return [text for text, there in _walk(steps, ask, names, make=False) if not there]
 
 
-def apply(steps: Sequence[Step], ask: Ask) -> Iterator[tuple[str, bool]]:
-    """Make what is not there: (what, whether it was there)."""
-    return _walk(steps, ask, make=True)
+def apply(
+    steps: Sequence[Step], ask: Ask, names: dict[str, str] | None = None
+) -> Iterator[tuple[str, bool]]:
+    """Make what is not there: (what, whether it was there); `names` as above."""
+    return _walk(steps, ask, names, make=True)
 
 
 def search(query: str, answer: Mapping[str, Any]) -> Any:
@@ -96,8 +98,10 @@ def names_in(text: str) -> list[str]:
     return _NAME.findall(text)
 
 
-def _walk(steps: Sequence[Step], ask: Ask, *, make: bool) -> Iterator[tuple[str, bool]]:
-    names: dict[str, str] = {}
+def _walk(
+    steps: Sequence[Step], ask: Ask, found: dict[str, str] | None, *, make: bool
+) -> Iterator[tuple[str, bool]]:
+    names = {} if found is None else found
     for step in steps:
         for one in names[step.each].split() if step.each else [""]:
             here = names | zone_names(one)

@@ -64,6 +64,26 @@ def open_deployment_store(config: Config) -> ObjectStore:
         raise UserError(text, "correct it in config.toml", ExitCode.USAGE) from None
 
 
+def open_claim_store(config: Config, own: ObjectStore) -> ObjectStore:
+    """Where a deployment claims what is its own: what a copy of the database has in common with the
+    original. That is the deployment's store, `own`, unless it is a folder, which is copied along:
+    then the store of checkpoints, where that is none."""
+    url = config.checkpoint_defaults.store
+    if not _is_folder(config, config.deployment_store) or not url or _is_folder(config, url):
+        return own
+    try:
+        return open_store(url, config.store_options(url))
+    except (ObjectStoreError, UserError) as error:
+        # As one that does not answer: it proves nothing, and stops nobody.
+        log.warning("the claim stays in the deployment's store", url=url, error=str(error))
+        return own
+
+
+def _is_folder(config: Config, url: str) -> bool:
+    """Of this machine alone."""
+    return url.startswith("file://") and not config.store_access(url).shared
+
+
 def hold_folder(folder: Path) -> IO[bytes]:
     """One daemon a state folder. Raises UserError when another holds it."""
     text, fix = (

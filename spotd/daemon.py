@@ -21,6 +21,7 @@ from spotd.act.alerts import Delivery
 from spotd.act.bundle import build_bundle
 from spotd.act.claim import Claim
 from spotd.act.effects import World
+from spotd.act.kit import Kit
 from spotd.act.link import SshLink
 from spotd.act.secrets import open_job_secrets
 from spotd.act.visitors import Visitors
@@ -32,6 +33,7 @@ from spotd.beginning import (
     go_on,
     hold_folder,
     make_folder,
+    open_claim_store,
     open_deployment_store,
     settle,
 )
@@ -48,8 +50,7 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.observe.budgets import EVERY_S as BUDGETS_EVERY_S
-from spotd.observe.budgets import Budgets
+from spotd.observe import budgets, markets
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -58,6 +59,7 @@ from spotd.pool import Pool
 from spotd.reconcile import market_now
 from spotd.registry import Clouds, build_provider
 from spotd.reload import has_terminal, reload
+from spotd.remembering import PastReader
 from spotd.reports import FOLDER, read_reports
 from spotd.routes import routes_of
 from spotd.safemode import SafeMode
@@ -116,12 +118,12 @@ class Daemon:
         self.store: Store = store
         self.hindrances = Hindrances(store, self.clock)
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
-        self.store.set_limits(config.file.limits.to_model())
+        self.store.set_limits(config.limits)
         self.providers = Clouds(self._build_providers(config, {}))
         self._own_options = config.store_options(config.deployment_store)
         self.objects = open_deployment_store(config)
-        ids, every_s = self.ids, config.file.timing.claim_every_s
-        self.claim = Claim(self.store, self.objects, self.clock, self.owner, ids.chance, every_s)
+        shared, every_s = open_claim_store(config, self.objects), config.file.timing.claim_every_s
+        self.claim = Claim(self.store, shared, self.clock, self.owner, self.ids.chance, every_s)
         self.survey = Survey(self.store, self.providers, self.clock)
         self.ways = Ways(config.jump_hosts(), self.clock)
         self.link = SshLink(build_bundle(), way=self.ways.dial)
@@ -202,7 +204,7 @@ class Daemon:
         check_change(self.config, config, self._own_options)
         providers, routes = self._build_providers(config, self.providers), routes_of(config)
         hosts = config.jump_hosts()
-        self.store.set_limits(config.file.limits.to_model())
+        self.store.set_limits(config.limits)
         logs.configure(level=config.file.log.level, form=config.file.log.format)
         access = config.file.access
         self.authority.admins, self.authority.viewers = access.admins, access.viewers
@@ -212,6 +214,7 @@ class Daemon:
         self.providers.change(providers)
         self.ways.change(hosts)
         self.ways.start()
+        self.claim.move(open_claim_store(config, self.objects))
         self.delivery.change(routes)
         self.duties.change(self.timing, schedule_of(config))
         self.outage.patience_s = LEASES * config.file.timing.lease_s
@@ -249,14 +252,8 @@ class Daemon:
         """The keys of a job, out of the vault."""
         return open_job_keys(self.vault, job_id, self.store.job_key(job_id))
 
-    def _secrets(self, job_id: str) -> Mapping[str, str]:
-        return open_job_secrets(self.store, self.vault, job_id)
-
-    def _store_options(self, url: str) -> Mapping[str, str]:
-        return self.config.store_options(url)
-
     def _open_store(self, url: str) -> ObjectStore:
-        return open_objects(url, self._store_options(url))
+        return open_objects(url, self.config.store_options(url))
 
     def _build_providers(
         self, config: Config, known: Mapping[str, Provider]
@@ -282,9 +279,9 @@ class Daemon:
             deployment=self.store.deployment(),
             survey=self.survey.survey,
             keys=self.keys,
-            secrets=self._secrets,
+            secrets=partial(open_job_secrets, self.store, self.vault),
             open_store=self._open_store,
-            store_options=self._store_options,
+            store_options=lambda url: self.config.store_options(url),  # noqa: PLW0108 - read anew
             started_at_us=self.clock.now_us(),
             listening_since=self.listening.since_us,
             answering_since=self.survey.answering_since,
@@ -293,6 +290,10 @@ class Daemon:
             safe_until=self.safe.until_us,
             contested=self.claim.why,
             places=lambda: self.config.store_places,
+            shards=lambda: self.config.shard_stores,
+            tools=Kit(self.objects, self.config.state_dir / "wheels").digest,
+            shards_for=partial(self.loans.shards, self.store),
+            past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
             buckets=self.loans.buckets,
             lend=partial(self.loans.begin, self.store),
             lendable=self.loans.check,
@@ -302,16 +303,14 @@ class Daemon:
         duties = Duties(
             self.store,
             self.providers,
-            self.survey,
-            self.delivery.deliver,
-            self.clock,
-            self.owner,
-            self.timing,
-            schedule_of(self.config),
+            *(self.survey, self.delivery.deliver, self.clock, self.owner),
+            *(self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        budgets = Budgets(lambda: self.config.budgets, self.clock)
-        duties.add(BUDGETS_EVERY_S, "budgets", budgets.keep)
+        kept = budgets.Budgets(lambda: self.config.budgets, self.clock, lambda: self.config.dry_run)
+        duties.add(budgets.EVERY_S, "budgets", kept.keep)
+        news = markets.Markets(lambda: self.config.market_alerts, self.clock)
+        duties.add(markets.EVERY_S, "market", news.look)
         return duties
 
     def _backing(self) -> Backing:
@@ -354,6 +353,7 @@ class Daemon:
             makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
             budgets=lambda: self.config.budgets,
+            approval=lambda: self.config.approval,
             box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
 

@@ -24,6 +24,7 @@ from providers.base import Provider, ProviderError
 from spotd.act.renewal import renew_expiries
 from spotd.clock import Clock
 from spotd.decide.health import slow
+from spotd.decide.queueing import givers
 from spotd.model import S, Timing
 from spotd.observe.clouds import NoticeQueue, Survey
 from spotd.observe.prices import Quotes
@@ -334,9 +335,11 @@ class Duties:
         store.note_silent(before_us)
 
     def _note_slow(self, store: Store) -> None:
-        """Jobs that train slower than they did are due; the rules judge again."""
+        """Jobs that train slower than they did are due, and those whose machines another has the
+        turn for; the rules judge again."""
         now_us = self._clock.now_us()
-        found = [
+        found = givers(store.load_market(now_us), now_us)
+        found += [
             job_id
             for job_id, (spec, samples) in store.recent_throughput(now_us).items()
             if slow(samples, spec, now_us)

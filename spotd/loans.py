@@ -29,6 +29,7 @@ def loans_of(
         link,
         keys,
         clock,
+        lambda: (config().store_places, config().shard_stores),
     )
 
 
@@ -44,9 +45,11 @@ def reaches_of(config: Config, loans: Loans) -> list[Reach]:
             way = loans.way(url, cloud)
             if way is Way.NONE and entry.kind == "local":
                 continue
-            known = (name, cloud, url, config.store_access(url).cloud, way, limit_s)
-            lent = way is Way.LENT
-            found.append(Reach(*known, lasts_s if lent else 0.0, error if lent else ""))
+            access, lent = config.store_access(url), way is Way.LENT
+            roled = cloud == access.cloud and cloud in access.roles
+            known = (name, cloud, url, access.cloud, way, limit_s)
+            lasts = (lasts_s, error) if lent else (0.0, "")
+            found.append(Reach(*known, *lasts, roled=roled))
     return found
 
 

@@ -1,5 +1,4 @@
 """What the daemon knows: frozen values, read from the store, decided upon, never changed in place.
-
 Units: `_us` microseconds since the epoch (UTC) or a duration in microseconds, `_s` seconds,
 `_microusd` millionths of a US dollar (integers, so that sums are exact).
 """
@@ -12,9 +11,14 @@ from enum import Enum
 
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
+from spotd.elastic import Elastic
+from spotd.past import UNKNOWN, Past
+from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
+from spotd.turns import NORMAL, Line
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
-from spotd.wire import Bucket
+from spotd.wire import Bucket, Mount
+from spotd.wishes import NO_WISHES, Saved, Wishes
 
 S = 1_000_000  # microseconds in a second
 
@@ -35,22 +39,8 @@ class Outcome(str, Enum):
     CANCELLED = "cancelled"
 
 
-class LeaveReason(str, Enum):
-    """Why a node left."""
-
-    PREEMPTED = "preempted"
-    LOST = "lost"
-    BOOT_TIMEOUT = "boot_timeout"
-    CAPACITY = "capacity"
-    FAILED = "failed"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    OUTBID = "outbid"  # another machine is to do better; it trains on until that is ready
-    HEDGE_LOST = "hedge_lost"
-
-
 # Why a draining machine trains on until its replacement is ready.
-TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID})
+TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID, LeaveReason.MOVED})
 
 
 class EffectKind(str, Enum):
@@ -83,14 +73,9 @@ class CheckpointSpec:
     size_bytes: int = field(default=0, metadata=SPARSE)  # expected of a save; 0: nobody has said
     keep_every_steps: int = field(default=0, metadata=SPARSE)  # of each, one is pinned; 0: none
     directory: str = field(default="", metadata=SPARSE)  # of a script, kept by the agent; "": none
-
-
-@dataclass(frozen=True)
-class Mount:
-    """A content-addressed package and where it is unpacked ("" is the workdir)."""
-
-    digest: str
-    target: str
+    # Stores for shards, each for machines of its region; () are those of the configuration. The
+    # job's own store alone: all is there.
+    shards: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True)
@@ -124,20 +109,20 @@ class JobSpec:
     progress_every_s: float = 5.0
     candidates: int = 1  # machines asked for side by side
     fast_network: bool = field(default=False, metadata=SPARSE)  # between a gang's machines
+    elastic: Elastic = field(default=Elastic(), metadata=SPARSE)  # a gang that loses a machine
     bake: str = field(default="", metadata=SPARSE)  # the image to be made once `setup` ran; no run
     caches: tuple[str, ...] = field(default=(), metadata=SPARSE)  # folders, as the job names them
     cache_bytes: int = field(default=0, metadata=SPARSE)  # that are kept of each, at most
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
     project: str = field(default="", metadata=SPARSE)  # that budgets know it by
+    priority: int = field(default=NORMAL, metadata=SPARSE)  # 0 to 1000; see decide/queueing.py
+    wishes: Wishes = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
 
 
 @dataclass(frozen=True)
 class HeadSeen:
-    """HEAD as the daemon last read it, or as a node reported its own move of it.
-
-    `final` is only ever set by the daemon's own reading.
-    """
+    """HEAD as the daemon read it, who alone sets `final`, or as a node reported its move of it."""
 
     generation: int
     step: int
@@ -168,6 +153,12 @@ class Job:
     waiting_since_us: int = 0  # wanted, without a machine, and none to be had; 0: not so
     waiting_told_us: int = 0  # when its user was last told
     unsaved_told_us: int = 0  # when its user was last told that its newest checkpoint is old
+    room_since_us: int = 0  # the limits have no room for it since then; 0: not so
+    room_asked_us: int = 0  # when it was last refused for that: its turn is kept for a while
+    room_microusd_per_h: int = 0  # what it asked to spend
+    yields_to: str = ""  # the job that it is to save for, or gave its machines to
+    yields_since_us: int = 0  # since when it is to save for that; 0: not so
+    yielded_at_us: int = 0  # when it last gave its machines to another job
     stop_text: str = ""  # a limit was reached: drain, then fail with this text
     wake_at_us: int = 0
     notes: int = 0  # observations so far; `notes > notes_seen` means there is something new
@@ -195,8 +186,7 @@ class NoticeSeen:
 
 @dataclass(frozen=True)
 class Node:
-    """One rented machine, or one that we are asking for. Decisions first, then observations.
-    Its `offer` is the one that was asked for, at the price of today."""
+    """A rented machine, or one asked for: decisions, then observations. `offer`: at today's cost"""
 
     id: str
     job_id: str
@@ -207,6 +197,8 @@ class Node:
     offer: Offer
     state: NodeState
     requested_at_us: int
+    moved_at_us: int = 0  # its machine served an earlier attempt until then; 0: asked for in this
+    gang_size: int = 0  # ranks that its attempt was begun with; 0: the job's num_nodes
     expires_at_us: int = 0  # what its expiry tag is created with; 0: older than the tag
     image_id: str = ""  # the vendor's, of a baked one that it starts from
     image_setup: str = ""  # what that has set up
@@ -302,10 +294,11 @@ class Throughput:
 class View:
     """Everything a decision about one job may look at.
 
-    `nodes` are all nodes not gone, and those of the newest attempt, gone or not. `throughput` is
-    of the newest attempt that chose its machines, oldest first, bounded. `spent_microusd` is the
-    ledger up to `loaded_at_us`. `verdicts` are among the newest events of a job that trains, oldest
-    first. `typical_tokens_per_s`: of the attempt before on this type of machine; 0.0 for none."""
+    `nodes`: all not gone, and those of the newest attempt, gone or not. `throughput`: of the newest
+    attempt that chose its machines, oldest first, bounded. `spent_microusd`: up to `loaded_at_us`.
+    `verdicts`: among the newest events of a job that trains, oldest first. `typical_tokens_per_s`:
+    of the attempt before on this type of machine; 0.0 for none. `saved`: its checkpoints by
+    generation, of a job that says how much there is to do."""
 
     job: Job
     attempts: tuple[Attempt, ...]
@@ -315,6 +308,7 @@ class View:
     loaded_at_us: int = 0
     verdicts: tuple[Verdict, ...] = ()
     typical_tokens_per_s: float = 0.0
+    saved: tuple[Saved, ...] = ()
     setbacks: Setbacks = field(default_factory=Setbacks)
 
 
@@ -335,6 +329,7 @@ class Limits:
 
     max_nodes: int = 0
     max_microusd_per_h: int = 0
+    projects: Mapping[str, int] = field(default_factory=dict)  # max_nodes of each that has one
 
 
 @dataclass(frozen=True)
@@ -348,6 +343,7 @@ class Timing:
     unattended_s: float = 86_400.0  # how long a machine may go on without us; see decide/expiry.py
     drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
     waits_s: float = 900.0  # without a machine before a job's user is told
+    granted_s: float = 900.0  # within which on-demand is granted, for deadlines to be kept
 
 
 @dataclass(frozen=True)
@@ -369,10 +365,15 @@ class Market:
     answering_since_us: Mapping[str, int] = field(default_factory=dict)  # by provider: back since
     reached_since_us: Mapping[str, int] = field(default_factory=dict)  # behind jump hosts; or now
     images: tuple[BakedImage, ...] = ()
+    past: Past = UNKNOWN  # what became of this fleet's machines, a minute ago at most
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
     # Cloud and region of stores, by what their URLs begin with; see decide/carriage.py
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
+    line: Line = field(default_factory=Line)
+    countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands
+    operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> where its company is
     timing: Timing = Timing()
 
 
@@ -387,8 +388,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Event:
-    """A sentence for the record; `alert` sends it to the job's routes as well, or to `route` alone.
-    `key` coalesces repeats of the same alert."""
+    """For the record; `alert`: to the job's routes too, or to `route`; `key` coalesces repeats."""
 
     kind: str
     text: str

@@ -40,12 +40,22 @@ class ChangeNode:
     fields: Mapping[str, object]
 
 
-Change = ChangeJob | OpenAttempt | AddNode | ChangeNode
+@dataclass(frozen=True)
+class MoveNode:
+    """A machine goes on in another attempt: `node` is its row there, and the one of before, which
+    is over, gives up its token for it. Machine, token and cost stay those of one machine."""
+
+    node_id: str
+    node: Node
+
+
+Change = ChangeJob | OpenAttempt | AddNode | ChangeNode | MoveNode
 
 JOB_DECISIONS = frozenset(
     {"generation", "outcome", "outcome_text", "finished_at_us", "failures", "place_after_us"}
     | {"save_wanted_at_us", "waiting_since_us", "waiting_told_us", "unsaved_told_us"}
-    | {"stop_text"}
+    | {"room_since_us", "room_asked_us", "room_microusd_per_h"}
+    | {"yields_to", "yields_since_us", "yielded_at_us", "stop_text"}
     | {"wake_at_us", "notes_seen"}
 )
 NODE_DECISIONS = frozenset(

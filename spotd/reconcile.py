@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from providers.egress import first_prices
+from providers.places import places
 from spotd.act.effects import World, call, effects_of, not_configured
 from spotd.changed import changed
 from spotd.decide.needs import last_start_us
@@ -42,7 +43,8 @@ def claim_due(world: World, owner: str, limit: int) -> list[str]:
 
 def market_now(world: World, timing: Timing) -> Market:
     """The market as stored, with what only the configuration knows."""
-    market = world.store.load_market(world.clock.now_us())
+    now_us = world.clock.now_us()
+    market = world.store.load_market(now_us)
     lost = {offer.provider for offer in market.offers}.difference(world.providers)
     return changed(
         market,
@@ -60,7 +62,11 @@ def market_now(world: World, timing: Timing) -> Market:
         reached_since_us=world.reached_since(),
         safe_until_us=world.safe_until(),
         places=world.places(),
+        shards=world.shards(),
         leaving=first_prices(),
+        countries=places().countries,
+        operators=places().operators,
+        past=world.past(now_us),
     )
 
 

@@ -16,6 +16,21 @@ class NodeState(str, Enum):
     GONE = "gone"  # the cloud no longer lists it: costs nothing more
 
 
+class LeaveReason(str, Enum):
+    """Why a node left."""
+
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    BOOT_TIMEOUT = "boot_timeout"
+    CAPACITY = "capacity"
+    FAILED = "failed"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    OUTBID = "outbid"  # another machine is to do better; it trains on until that is ready
+    MOVED = "moved"  # another place does better by now; it trains on until that is ready
+    HEDGE_LOST = "hedge_lost"
+
+
 _S = NodeState
 
 TRANSITIONS: dict[NodeState, frozenset[NodeState]] = {

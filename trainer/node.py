@@ -67,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help="store, or look for, a package")
         command.add_argument("--digest", required=True, help="sha256 of the archive, in hex")
         command.set_defaults(run=action)
+    commands.choices["has"].add_argument(
+        "--unless-able", action="store_true", help="or what is in it is here without it"
+    )
     commands.add_parser("admit", help="let a user log in (on stdin)").set_defaults(run=_admit)
     commands.add_parser("dismiss", help="let one log in no more").set_defaults(run=_dismiss)
     clean = commands.add_parser("clean", help="make the disk fit for an image, as root")
@@ -132,11 +135,12 @@ def _lend(args: argparse.Namespace) -> int:
     asked = _asked()
     try:
         until = int(asked.get("expires_at_us", ""))
+        store = asked.pop("store", "")
         lent = parse_lent({**asked, "expires_at_us": until})
     except ValueError as error:
         raise WireError(f"no credentials: {error}") from None
     make_folders(places)
-    return _print({"kept": borrow(places, lent), "file": str(places.lent)})
+    return _print({"kept": borrow(places, lent, store), "file": str(places.lent_of(store))})
 
 
 def _put(args: argparse.Namespace) -> int:
@@ -148,8 +152,11 @@ def _put(args: argparse.Namespace) -> int:
 
 def _has(args: argparse.Namespace) -> int:
     from trainer.agent.packages import has_package
+    from trainer.agent.pythons import find_python
 
-    return _print({"has": has_package(find_home(os.environ), args.digest)})
+    home = find_home(os.environ)
+    able = args.unless_able and find_python(home, "s3:") != ""
+    return _print({"has": able or has_package(home, args.digest)})
 
 
 def _admit(_: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ LINK_LOCAL = "http://169.254.169.254"
 _META = "/latest/meta-data"
 _ACTIONS = frozenset({"terminate", "stop", "hibernate"})
 _REFRESH_BEFORE_S = 15.0
+_SLOW_S = 0.25  # an answer that took longer may have hidden a preemption
 
 
 def _moment_us(text: str, layout: str) -> int:
@@ -52,6 +53,8 @@ def _maintenance(event: Any) -> Notice | None:
 
 class Watcher:
     """Polls once a second; advisories (rebalance, maintenance) only every `advisories_every` polls.
+    Nobody waits for them to hear of a preemption: where one is, they are not asked for, and an
+    answer of theirs that is slow or wrong is followed by another look.
 
     A 404 says "no warning". Anything that is neither that nor a well-formed document raises
     MetadataError, and is never taken for a preemption.
@@ -81,16 +84,28 @@ class Watcher:
     def poll(self) -> Sequence[Notice]:
         """Every warning in force now. Raises MetadataError."""
         urgent = self._instance_action()
-        try:
-            if self._until_advisories == 0:
-                self._advisories = self._rebalance() + self._scheduled()
-                self._until_advisories = self._advisories_every
-            self._until_advisories -= 1
-        except MetadataError:
-            # A broken advisory must not hide that the machine is being taken away.
-            if not urgent:
-                raise
+        if not urgent and self._until_advisories == 0:
+            urgent = self._renew_advisories()
+        self._until_advisories = max(self._until_advisories - 1, 0)
         return [*urgent, *self._advisories]
+
+    def _renew_advisories(self) -> list[Notice]:
+        """What became urgent meanwhile. Raises MetadataError, but not where something did."""
+        found: list[Notice] = []
+        for read in (self._rebalance, self._scheduled):
+            asked_at, trouble = self._monotonic(), None
+            try:
+                found += read()
+            except MetadataError as error:
+                trouble = error
+            if trouble is not None or self._monotonic() - asked_at > _SLOW_S:
+                urgent = self._instance_action()
+                if urgent:
+                    return urgent
+            if trouble is not None:
+                raise trouble
+        self._advisories, self._until_advisories = found, self._advisories_every
+        return []
 
     def acknowledge(self, notice: Notice) -> None:
         """EC2 has no such call."""

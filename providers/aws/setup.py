@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from providers.aws.roles import HOME, role_steps
+from providers.aws.roles import HOME, WEB, role_steps
 from providers.policy import NODE, Document
 from providers.setup import Call, SetupFacts, Step
 
@@ -38,6 +38,18 @@ def steps(facts: SetupFacts) -> list[Step]:
 def machines_are(facts: SetupFacts) -> dict[str, str]:
     """What the configuration says of who machines are."""
     return {"node_role": facts.policy.name(NODE)}
+
+
+def federate(facts: SetupFacts) -> dict[str, Any]:
+    """What [stores.NAME.federate] says of whom `trusts` are. Raises ValueError for tokens of two
+    audiences: it has one."""
+    audiences = {cloud: words[-1] for cloud, words in facts.trusts.items()}
+    if len(set(audiences.values())) > 1:
+        told = " and ".join(f"{cloud}'s is {word!r}" for cloud, word in audiences.items())
+        raise ValueError(f"a store has one AUDIENCE, and {told}")
+    role = f"arn:aws:iam::$ACCOUNT:role/{facts.policy.name(WEB)}"
+    [audience] = set(audiences.values())
+    return {"kind": "aws", "clouds": [*audiences], "role": role, "audience": audience}
 
 
 class _Network:

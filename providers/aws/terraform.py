@@ -16,8 +16,10 @@ from providers.aws.setup import (
     JUMP_TAG,
     NETWORK_TAG,
     RULE,
+    federate,
     queue_policy,
 )
+from providers.federated import output
 from providers.hcl import Raw, block, heredoc, label_of
 from providers.setup import SetupFacts
 
@@ -53,6 +55,9 @@ def terraform(facts: SetupFacts) -> str:
         parts.extend(_network(region, facts))
         if facts.queue:
             parts.extend(_queue(region, facts.queue))
+    if facts.trusts:
+        names = {"ACCOUNT": "data.aws_caller_identity.here.account_id"}
+        parts.append(output(facts.policy, federate(facts), names))
     return "\n".join(parts)
 
 

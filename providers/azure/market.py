@@ -35,7 +35,10 @@ PRICES_S = 3600.0  # Azure changes them at most daily
 MOST_PAGES = 100  # of one answer: whoever tells more, tells the same again
 _SPOT, _PLAIN = CapacityType.SPOT, CapacityType.ON_DEMAND
 # Machines share InfiniBand in an availability set, and what Azure takes into none has none.
-ALONE = "on-demand capacity of no zone (spot, reserved and zonal machines share no InfiniBand)"
+ALONE = (
+    "on-demand capacity of no zone: use_spot: false, and infra: PROVIDER/REGION without a zone "
+    "(spot, reserved and zonal machines share no InfiniBand, and scale sets are not used)"
+)
 
 T = TypeVar("T")
 

@@ -48,6 +48,8 @@ def steps(facts: SetupFacts) -> list[Step]:
             found += _role(facts, holder, role)
     for cloud, (issuer, subject) in trusted(facts).items():
         found.append(_trust(facts, cloud, issuer, subject))
+    if facts.trusts:
+        found += [_told(facts, "TENANT", "tenantId"), _told(facts, "CLIENT", "clientId")]
     return found
 
 
@@ -63,6 +65,16 @@ def machines_are(facts: SetupFacts) -> dict[str, str]:
     """What the configuration says of who machines are."""
     kind = "Microsoft.ManagedIdentity/userAssignedIdentities"
     return {"node_identity": f"{_group(facts)}/providers/{kind}/{facts.policy.name(NODE)}"}
+
+
+def federate(facts: SetupFacts) -> dict[str, Any]:
+    """What [stores.NAME.federate] says of whom `trusts` are."""
+    return {
+        "kind": "azure",
+        "clouds": [*facts.trusts],
+        "tenant": "$TENANT",
+        "application": "$CLIENT",
+    }
 
 
 def group_of(facts: SetupFacts) -> str:
@@ -189,6 +201,13 @@ def _trust(facts: SetupFacts, cloud: str, issuer: str, subject: str) -> Step:
         _get(path, IDENTITIES, answer),
         _put(path, IDENTITIES, {"properties": told}),
     )
+
+
+def _told(facts: SetupFacts, name: str, key: str) -> Step:
+    """What is known of the machines' identity once it is made, which naming it here waits for."""
+    answer = f"properties.principalId == '${_principal(NODE)}' && properties.{key}"
+    look = _get(machines_are(facts)["node_identity"], IDENTITIES, answer)
+    return Step(f"the {key} of {facts.policy.name(NODE)}", look, name=name)
 
 
 def _role(facts: SetupFacts, holder: str, role: str) -> Iterator[Step]:

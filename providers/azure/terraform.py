@@ -9,6 +9,7 @@ from providers.azure.setup import (
     EXCHANGE,
     HOLDERS,
     blocks,
+    federate,
     group_of,
     ident_of,
     login,
@@ -17,6 +18,7 @@ from providers.azure.setup import (
     subscription_of,
     trusted,
 )
+from providers.federated import output
 from providers.hcl import Raw, block, label_of
 from providers.policy import NODE
 from providers.setup import SetupFacts
@@ -56,6 +58,10 @@ def terraform(facts: SetupFacts) -> str:
         told |= {"audience": [EXCHANGE], "parent_id": identity}
         labels = ["azurerm_federated_identity_credential", cloud]
         parts.append(block("resource", labels, told))
+    if facts.trusts:
+        whose = f"azurerm_user_assigned_identity.{NODE}"
+        names = {"TENANT": f"{whose}.tenant_id", "CLIENT": f"{whose}.client_id"}
+        parts.append(output(facts.policy, federate(facts), names))
     return "\n".join(parts)
 
 

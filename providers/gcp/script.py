@@ -66,4 +66,5 @@ def _step(step: Step) -> str:
     if look == "false":
         return "\n".join([*lines, f"bind {make}", ""])
     lines += [f"look=$(cat <<'LOOK'\n{look}\nLOOK\n)", 'if ! there "$look"; then', f"  {make}"]
-    return "\n".join([*lines, f"  echo 'made: {said}'", "fi", ""])
+    told = [f"{step.name}=$({look})"] if step.name else []
+    return "\n".join([*lines, f"  echo 'made: {said}'", "fi", *told, ""])

@@ -78,6 +78,13 @@ def machines_are(facts: SetupFacts) -> dict[str, str]:
     return {"node_service_account": email_of(facts, NODE)}
 
 
+def federate(facts: SetupFacts) -> dict[str, Any]:
+    """What [stores.NAME.federate] says of whom `trusts` are."""
+    told = {"kind": "gcp", "clouds": [*facts.trusts], "service_account": email_of(facts, NODE)}
+    audience = {"audience": facts.trusts["azure"][2]} if "azure" in facts.trusts else {}
+    return {**told, "pool": "$POOL", **audience}
+
+
 def project_of(facts: SetupFacts) -> str:
     return facts.policy.account.get("project", "PROJECT")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from providers.federated import output
 from providers.gcp.setup import (
     NETWORK,
     ROLES,
     USER,
     believed,
     blocks,
+    federate,
     grants,
     member_of,
     pool_of,
@@ -116,6 +118,7 @@ def _trusts(facts: SetupFacts) -> Iterator[str]:
             "member": member_of(f"${{{named}.name}}", who),
         }
         yield block("resource", ["google_service_account_iam_member", cloud], member)
+    yield output(facts.policy, federate(facts), {"POOL": f"{named}.name"})
 
 
 def _account(project: str, facts: SetupFacts, role: str) -> Iterator[str]:

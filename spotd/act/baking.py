@@ -28,7 +28,7 @@ class UnfitError(Exception):
 
 
 class Cleaner(Protocol):
-    """A part of `act.effects.NodeLink`."""
+    """A part of `act.node_link.NodeLink`."""
 
     def clean(self, node: Node, keys: JobKeys, prepared_file: str, deadline_s: float) -> None:
         """End the agent, and take off the disk what no image may have; afterwards nobody can log in

@@ -2,7 +2,8 @@
 
 What is in a manifest is known here by `digests_of` and `Shard` alone. HEAD, pins and manifests are
 written by machines that have a right to their own job's folder alone, and are read here with the
-box's rights to all of them: what they name outside of that folder is damage, and is never touched.
+box's rights to all of them: what they name outside of that folder is damage, and is never touched,
+and so is a store that is not among those that the job may have shards in (SeveralStores).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from providers.stores.base import NotFoundError, ObjectStore, StoreConfigError
+from providers.stores.base import NotFoundError, ObjectStore, StoreConfigError, StoreDeniedError
+from providers.stores.base import StoreError as ObjectStoreError
+from providers.stores.several import others_of, store_at
 from spotd import wire
 from spotd.wire import Head, HeadRef, Manifest, Pin, Shard
 
@@ -105,6 +108,11 @@ def _read_saved(objects: ObjectStore, job_id: str, pins: list[Pin], ref: HeadRef
         for shard in manifest.shards:
             if not _of_job(job_id, shard.key):
                 return Saved(ref, names, problem=f"{shard.key!r} is not in the job's folder")
+        try:
+            for url in manifest.stores:
+                store_at(objects, url)
+        except StoreDeniedError as error:
+            return Saved(ref, names, problem=str(error))
         return Saved(ref, names, manifest)
     except NotFoundError:
         return Saved(ref, names, problem=f"is gone: there is no {ref.manifest}")
@@ -201,10 +209,10 @@ def _hasher(key: str, kind: str) -> Any:
 def shard_bytes(objects: ObjectStore, shard: Shard) -> Iterator[bytes]:
     """Exactly as many as the manifest says, piece by piece. Raises DamagedError and the store's
     errors."""
-    at = 0
+    at, there = 0, store_at(objects, shard.store)
     while at < shard.size:
         try:
-            data = objects.get_range(shard.key, at, min(READ_BYTES, shard.size - at))
+            data = there.get_range(shard.key, at, min(READ_BYTES, shard.size - at))
         except NotFoundError:
             raise DamagedError(f"{shard.key} is missing") from None
         except StoreConfigError as error:
@@ -251,20 +259,36 @@ def _missing(objects: ObjectStore, job_id: str, made: Pin) -> str:
         manifest = read_manifest(objects, made.ref)
     except NotFoundError:
         return f"there is no {made.ref.manifest}"
-    sizes = {info.key: info.size for info in objects.list(f"{made.folder}/")}
-    far = [s for s in manifest.shards if sizes.get(s.key, -1) != s.size]
+    sizes = {
+        (url, info.key): info.size
+        for url in ("", *manifest.stores)
+        for info in store_at(objects, url).list(f"{made.folder}/")
+    }
+    far = [s for s in manifest.shards if sizes.get((s.store, s.key), -1) != s.size]
     return f"{far[0].key} is missing or cut" if far else ""
 
 
 def remove(objects: ObjectStore, job_id: str, saved: Saved) -> int:
     """Delete a checkpoint's objects, its manifest first: one that is half removed is none. How many
-    went. Raises DamagedError for one outside of the job's folder, and the store's errors; then it
-    can be done again."""
+    went. What a save that fell back to the authority has left in another store goes too, where that
+    one answers. Raises DamagedError for one outside of the job's folder, and the store's errors;
+    then it can be done again."""
     if not _of_job(job_id, saved.ref.manifest):
         raise DamagedError(f"{saved.ref.manifest!r} is not in the job's folder")
+    named = ("", *(saved.manifest.stores if saved.manifest else ()))
+    found = []
+    for url in dict.fromkeys((*named, *others_of(objects))):
+        try:
+            store = store_at(objects, url)
+            found.append((store, list(store.list(f"{saved.folder}/"))))
+        except ObjectStoreError:
+            if url in named:
+                raise
     objects.delete(saved.ref.manifest)
     gone = 1
-    for info in list(objects.list(f"{saved.folder}/")):
-        objects.delete(info.key)
-        gone += 1
+    for store, infos in found:
+        for info in infos:
+            if info.key != saved.ref.manifest:
+                store.delete(info.key)
+                gone += 1
     return gone

@@ -13,7 +13,9 @@ long as the number changes, the other lives. When it has not changed for long, t
 and the deployment is taken over; what the other launched is not known here, so in quarantine.
 
 A store that does not answer proves nothing, and stops nobody. Nor are two found out that do not
-share it: a folder of this machine is copied with the database.
+share it: a folder of this machine is copied with the database. Where the deployment's store is one,
+the object lies in the store of checkpoints, which clouds' machines write to as well
+(`beginning.open_claim_store`).
 """
 
 from __future__ import annotations
@@ -71,6 +73,10 @@ class Claim:
         self._other: _Other | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+
+    def move(self, objects: ObjectStore) -> None:
+        """From now on it is claimed there: the configuration was read anew."""
+        self._objects = objects
 
     def why(self) -> str:
         """Why this daemon stands still; "" when it does not."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from providers.base import (
     AuthError,
@@ -31,23 +30,26 @@ from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
 from spotd.act import baking, console
 from spotd.act.heads import read_head, record_head
+from spotd.act.lent import Lend, LendShards, Shards, first_to_end
+from spotd.act.node_link import NodeLink
 from spotd.act.terms import terms_for
 from spotd.baked import baked_of
 from spotd.clock import Clock
 from spotd.container import container_of
 from spotd.decide.booked import with_ends
 from spotd.decide.bootstrap import addresses_of, agent_config, start_document
-from spotd.decide.carriage import Place
+from spotd.decide.carriage import Place, place_among, place_of
 from spotd.decide.cooldowns import refusal_code
 from spotd.decide.expiry import expiry_tags, life_limit_s
 from spotd.decide.naming import gang_name
 from spotd.decide.needs import CALL_DEADLINE_S, claim_for, last_start_us
 from spotd.errors import UserError
 from spotd.model import EffectKind, HeadSeen, Job, Node, S, View
+from spotd.past import UNKNOWN, Past
 from spotd.plan import Effect
 from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.vault import JobKeys, host_key
-from spotd.wire import AgentConfig, Bucket, Command, Reply
+from spotd.wire import Bucket, Command
 
 RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
 
@@ -72,31 +74,6 @@ class NotLentError(Exception):
     scope = Scope.OFFER
 
 
-class NodeLink(baking.Cleaner, Protocol):
-    """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`, also when all that
-    it does, the connection included, takes longer than `deadline_s`."""
-
-    def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None: ...
-
-    def put_package(
-        self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float
-    ) -> None: ...
-
-    def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply: ...
-
-
-@dataclass(frozen=True)
-class Loan:
-    """What a machine was lent: the options of its store, without a secret, and its time."""
-
-    options: Mapping[str, str]
-    at_us: int
-    until_us: int
-
-
-Lend = Callable[[Job, Node, float], Loan | None]
-
-
 @dataclass(frozen=True)
 class World:
     """Everything an effect may touch; given by the daemon, or by a simulator.
@@ -108,7 +85,10 @@ class World:
     `reached_since()` since when machines behind a provider's jump host can be reached and
     `unreached()` why they cannot, which is worth a word by then,
     `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all;
-    `places()` where the configured stores are, `buckets(job, node)` what the node is to copy.
+    `places()` where the configured stores are and `shards()` which of them take shards,
+    `past(now_us)` what became of the fleet's machines, `buckets(job, node)` what the node is to
+    copy, `shards_for(job, node, deadline_s)` the stores beside the job's own, `tools()` which
+    package has the wheels of the saver's environment ("": none).
     `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
     there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
     act/lending.py.
@@ -133,7 +113,11 @@ class World:
     safe_until: Callable[[], int] = lambda: 0
     contested: Callable[[], str] = str
     places: Callable[[], Mapping[str, Place]] = dict
+    past: Callable[[int], Past] = lambda _now_us: UNKNOWN
     buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
+    shards: Callable[[], tuple[str, ...]] = tuple
+    tools: Callable[[], str] = str
+    shards_for: LendShards = lambda _job, _node, _deadline_s: Shards()
     lend: Lend = lambda _job, _node, _deadline_s: None
     lendable: Callable[[Job, Node], None] = lambda _job, _node: None
 
@@ -149,7 +133,13 @@ def effects_of(view: View, armed: Collection[str], now_us: int) -> list[Effect]:
         if node.effect is EffectKind.START:
             claim, deadline_s = claim_for(node, with_ends(view, now_us), now_us)
             gang = [n for n in view.nodes if n.generation == node.generation and n.chosen]
-            data = {"claim": claim, "claim_deadline_s": deadline_s, "node_ips": addresses_of(gang)}
+            gang = gang if node.chosen else [node]  # it has no rank among them yet
+            data = {
+                "hold": not node.chosen,
+                "claim": claim,
+                "claim_deadline_s": deadline_s,
+                "node_ips": addresses_of(gang),
+            }
             data["suspect"] = view.setbacks.suspect
         found.append(Effect(node.effect, node, view.job, node.effect_due_at_us, data))
     return found
@@ -299,19 +289,32 @@ def _start(effect: Effect, world: World) -> Record:
     for mount in job.spec.packages:
         left_s = _left_s(effect, world)
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
+    tools = "" if node.offer.local else world.tools()
+    if tools:
+        left_s = _left_s(effect, world)
+        world.link.put_package(node, keys, tools, world.packages, left_s, unless_able=True)
     loan = world.lend(job, node, _left_s(effect, world))
     options = loan.options if loan else world.store_options(job.spec.checkpoint.store)
+    shards = world.shards_for(job, node, _left_s(effect, world))
     digest = world.store.image_digest(job.id) if container_of(job.spec.image_id) else ""
     now_us, auto = world.clock.now_us(), job.spec.checkpoint.auto
-    terms = terms_for(job, node, world.store, options, now_us) if auto else None
+    where = place_of(job.spec.checkpoint.store, options)
+    place = place_among(shards.url, world.places()) if shards.url else where
+    terms = terms_for(job, node, world.store, place, now_us) if auto else None
     document = start_document(job, effect, _secrets(effect, world), options, digest, terms)
-    document = replace(document, buckets=world.buckets(job, node))
+    document = replace(
+        document,
+        buckets=world.buckets(job, node),
+        shards_url=shards.url,
+        shard_stores=shards.stores,
+        tools=tools,
+    )
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
     claim = str(effect.data["claim"])
 
     def record() -> None:
-        if loan is not None and loan.until_us:
-            world.store.record_lent(node.id, loan.at_us, loan.until_us)
+        if times := first_to_end(loan, shards):
+            world.store.record_lent(node.id, *times)
         world.store.record_told(node.id, effect.kind, world.clock.now_us(), claim)
 
     return record

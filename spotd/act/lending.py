@@ -3,7 +3,7 @@ alone, handed over on SSH stdin, and renewed before it ends. See decide/lending.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -14,14 +14,17 @@ from providers.base import ProviderError
 from providers.lending import Lender, Lent
 from providers.policy import NODE_FOLDER, Place, place_of
 from providers.stores.base import SECRET_OPTIONS, StoreUnavailableError
-from spotd.act.effects import LinkError, Loan, NotLentError
+from spotd.act.effects import LinkError, NotLentError
+from spotd.act.lent import Loan, Shards, first_to_end
 from spotd.clock import Clock
+from spotd.decide.carriage import Place as Spot
+from spotd.decide.carriage import may_have_shards, near_store, place_among, saves_shards
 from spotd.decide.lending import StoreAccess, Way, left_h, lent_late, renew_us, way_to
 from spotd.errors import UserError
 from spotd.model import Event, Job, Node, S, Severity
 from spotd.store.base import AuditOutcome, AuditRow, Store
 from spotd.vault import JobKeys
-from spotd.wire import Bucket
+from spotd.wire import Bucket, ShardStore
 
 log = structlog.get_logger(__name__)
 
@@ -33,12 +36,15 @@ TRUST_S = 300.0  # what could be lent a moment ago can be lent now
 class LendingLink(Protocol):
     """As much of act/link.py as is needed here."""
 
-    def lend(self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float) -> str: ...
+    def lend(
+        self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float, store: str = ""
+    ) -> str: ...
 
 
 class Loans:
     """`access_of(url)` is what the configuration says of a store, `lender_of(url)` who makes
-    credentials of it, `options_of(url)` what the box itself opens it with."""
+    credentials of it, `options_of(url)` what the box itself opens it with; `known()` where the
+    configured stores are, and which of them take shards."""
 
     def __init__(
         self,
@@ -48,7 +54,9 @@ class Loans:
         link: LendingLink,
         keys: Callable[[str], JobKeys],
         clock: Clock,
+        known: Callable[[], tuple[Mapping[str, Spot], Sequence[str]]] = lambda: ({}, ()),
     ) -> None:
+        self._known = known
         self._access_of = access_of
         self._lender_of = lender_of
         self._options_of = options_of
@@ -73,7 +81,12 @@ class Loans:
         """Before its program starts, and on record before. None for a machine that has rights of
         its own, or keys; one that shows who it is needs nothing but to be told how. Raises
         StoreUnavailableError where none can be made, LinkError, and what `store` raises."""
-        access = self._access_of(job.spec.checkpoint.store)
+        return self._begin(store, job, node, job.spec.checkpoint.store, deadline_s)
+
+    def _begin(
+        self, store: Store, job: Job, node: Node, url: str, deadline_s: float
+    ) -> Loan | None:
+        access = self._access_of(url)
         cloud = node.offer.cloud or node.offer.provider
         way = way_to(access, cloud)
         if way is Way.PROOF:
@@ -85,9 +98,46 @@ class Loans:
         now_us = self._clock.now_us()
         row = AuditRow(now_us, -1, "spotd", "store lent", job.name, AuditOutcome.DONE, text)
         store.add_audit(row)
-        file, loan = self._lend(job, node, deadline_s)
+        file, loan = self._lend(job, node, url, deadline_s)
         options = {**self._plain_options(access.url), "credentials_file": file}
         return Loan(options, loan.at_us, loan.until_us)
+
+    def shards(self, store: Store, job: Job, node: Node, deadline_s: float) -> Shards:
+        """The stores beside the job's own that its shards may be in, each as the machine gets at
+        it. One that cannot be lent now, and that no machine of the job was beside, is done without,
+        and told: what this machine saves goes to the job's own store. Raises as `begin` where the
+        job's last checkpoint may need it."""
+        places, configured = self._known()
+        urls = may_have_shards(job.spec, configured)
+        if not urls or not saves_shards(job.spec):
+            return Shards()
+        before = {
+            (one.offer.cloud or one.offer.provider, one.offer.region)
+            for one in store.job_nodes(job.id)
+            if one.generation < node.generation
+        }
+
+        def give(url: str) -> tuple[ShardStore, Loan | None] | StoreUnavailableError:
+            try:
+                loan = self._begin(store, job, node, url, deadline_s)
+            except StoreUnavailableError as error:
+                if place_among(url, places) in before:
+                    raise
+                return error
+            return ShardStore(url, loan.options if loan else self._options_of(url)), loan
+
+        with ThreadPoolExecutor(min(LANES, len(urls)), thread_name_prefix="shards") as lanes:
+            given = dict(zip(urls, lanes.map(give, urls), strict=True))
+        found = {}
+        for url, one in given.items():
+            if isinstance(one, StoreUnavailableError):
+                store.add_event(job.id, _without(node, url, one), self._clock.now_us())
+            else:
+                found[url] = one
+        own = near_store(node.offer, job.spec, places, configured)[0]
+        at_us, until_us = first_to_end(*(loan for _, loan in found.values())) or (0, 0)
+        stores = tuple(one for one, _ in found.values())
+        return Shards(own if own in found else "", stores, at_us, until_us)
 
     def buckets(self, job: Job, node: Node) -> tuple[Bucket, ...]:
         """Of the job's file mounts, with what the node opens each with: keys where [stores] has
@@ -140,7 +190,7 @@ class Loans:
         if job is None:
             return
         try:
-            _, loan = self._lend(job, node, CALL_S)
+            loans = [self._lend(job, node, url, CALL_S)[1] for url in self._lent_urls(job, node)]
         except (LinkError, StoreUnavailableError, UserError) as error:
             log.warning("credentials not renewed", node=node.id, error=str(error))
             now_us = self._clock.now_us()
@@ -148,13 +198,25 @@ class Loans:
                 store.add_event(node.job_id, _late(node, now_us, error), now_us)
                 self._paged.add(node.id)
             return
-        store.record_lent(node.id, loan.at_us, loan.until_us)
+        if times := first_to_end(*loans):
+            store.record_lent(node.id, *times)
         self._paged.discard(node.id)
 
-    def _lend(self, job: Job, node: Node, deadline_s: float) -> tuple[str, Loan]:
-        at_us = self._clock.now_us()
-        lent = self._made(job.spec.checkpoint.store, job.id)
-        file = self._link.lend(node, self._keys(job.id), lent, deadline_s)
+    def _lent_urls(self, job: Job, node: Node) -> list[str]:
+        """Of which stores the machine has credentials; those of its job's own store first."""
+        cloud, own = node.offer.cloud or node.offer.provider, job.spec.checkpoint.store
+        urls = [own]
+        if saves_shards(job.spec):
+            urls += may_have_shards(job.spec, self._known()[1])
+        return [url for url in urls if self.way(url, cloud) is Way.LENT] or [own]
+
+    def _lend(self, job: Job, node: Node, url: str, deadline_s: float) -> tuple[str, Loan]:
+        at_us, keys = self._clock.now_us(), self._keys(job.id)
+        lent = self._made(url, job.id)
+        if url == job.spec.checkpoint.store:
+            file = self._link.lend(node, keys, lent, deadline_s)
+        else:
+            file = self._link.lend(node, keys, lent, deadline_s, url)
         return file, Loan({}, at_us, lent.expires_at_us)
 
     def _made(self, url: str, job_id: str) -> Lent:
@@ -176,6 +238,11 @@ def job_place(url: str, job_id: str) -> Place:
     """All that a machine of the job may touch of a store."""
     place = place_of(url)
     return Place(place.bucket, f"{place.prefix}{NODE_FOLDER}{job_id}/")
+
+
+def _without(node: Node, url: str, error: Exception) -> Event:
+    text = f"{node.instance_id} does without {url} ({error}): all its shards go to the job's store"
+    return Event("shards_away", text, node.id, Severity.WARNING)
 
 
 def _late(node: Node, now_us: int, error: Exception) -> Event:

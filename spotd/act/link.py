@@ -85,7 +85,7 @@ def node_words(node: Node) -> str:
 
 
 class SshLink:
-    """Keeps `act.effects.NodeLink` over SSH, one connection a call, which ends it in time. None
+    """Keeps `act.node_link.NodeLink` over SSH, one connection a call, which ends it in time. None
     takes longer than `connect_s` to be made. `way(provider)` makes lines to machines that we do not
     reach ourselves."""
 
@@ -106,11 +106,20 @@ class SshLink:
             _check(result, "the agent did not start")
 
     def put_package(
-        self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float
+        self,
+        node: Node,
+        keys: JobKeys,
+        digest: str,
+        source: ObjectStore,
+        deadline_s: float,
+        *,
+        unless_able: bool = False,
     ) -> None:
-        """Have the archive `packages/<digest>` on the node. Raises LinkError, StoreError."""
+        """Have the archive `packages/<digest>` on the node; wheels for the saver only `unless_able`
+        to run one without them. Raises LinkError, StoreError."""
+        words = f"has --digest {digest}{' --unless-able' if unless_able else ''}"
         with self._connected(node, keys, deadline_s) as connection:
-            found = self._tell(connection, f"has --digest {digest}", [], deadline_s)
+            found = self._tell(connection, words, [], deadline_s)
             if _check(found, "the agent did not answer").get("has") is True:
                 return
             command = node_command(self.bundle, f"put --digest {digest}")
@@ -138,10 +147,13 @@ class SshLink:
         """Take a user's keys away and end the logins that there are. Raises LinkError."""
         self._ask(node, keys, "dismiss", {"user": user}, deadline_s)
 
-    def lend(self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float) -> str:
-        """Have the machine keep credentials of the job's store, in place of those before; the file
-        that they are in. Raises LinkError."""
+    def lend(
+        self, node: Node, keys: JobKeys, lent: Lent, deadline_s: float, store: str = ""
+    ) -> str:
+        """Have the machine keep credentials of the job's store, or of another `store` by its URL,
+        in place of those before; the file that they are in. Raises LinkError."""
         asked = {"kind": lent.kind, "text": lent.text, "expires_at_us": str(lent.expires_at_us)}
+        asked |= {"store": store} if store else {}
         answer = self._ask(node, keys, f"lend {node_words(node)}", asked, deadline_s)
         file = answer.get("file")
         if not isinstance(file, str) or not file.startswith("/"):

@@ -63,6 +63,7 @@ def _print(data: dict[str, Any]) -> None:
     for item in data["items"]:
         words = ["newest"] if item["newest"] else []
         words += [word for word in ("released", "final") if item["newest"] and data[word]]
+        words += [f"shards in {url}" for url in item.get("stores", ())]
         state = f"damaged: {item['problem']}" if item["problem"] else ", ".join(words)
         age = span(item["age_s"])
         row = [str(item["step"]), str(item["generation"]), age, size(item["bytes"])]

@@ -42,6 +42,10 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
         "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
         "price": Entry("offers", "app", "Show how prices moved."),
+        "stats": Entry("stats", "stats", "Show how machines fared: taken away, refused, up when."),
+        "shadow": Entry(
+            "shadow", "shadow", "Say what spotd would have saved on another's history."
+        ),
         "cost": Entry("cost", "app", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {

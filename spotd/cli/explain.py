@@ -13,6 +13,7 @@ from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
+from spotd.cli.worth import print_worth
 from spotd.errors import ExitCode, UserError
 
 _SAVES_COLUMN = Column("SAVES $/H", right=True)
@@ -136,6 +137,7 @@ def _why_nothing(data: dict[str, Any]) -> tuple[str, str]:
 
 
 def _print_plan(data: dict[str, Any]) -> None:
+    print_worth(data.get("worth"))
     saves = [_saves(row["checkpoint_usd_per_h"]) for row in data["offers"]]
     gb = data["checkpoint_gb"]
     if data["offers"]:
@@ -155,7 +157,9 @@ def _print_plan(data: dict[str, Any]) -> None:
     if kept := data.get("storage"):
         say(_about_storage(kept, gb))
     if data["num_nodes"] > 1:
-        say(f"prices are of one machine; the job takes {data['num_nodes']}")
+        few = data["min_nodes"]
+        rest = f", and goes on with {few} or more when it loses some" if few else ""
+        say(f"prices are of one machine; the job takes {data['num_nodes']}{rest}")
 
 
 def _about_saves(gb: float) -> str:

@@ -18,7 +18,7 @@ import typer
 from spotd.cli.client import connect
 from spotd.cli.reach import SETTINGS, notes
 from spotd.cli.render import say
-from spotd.cli.trust import read_trusts
+from spotd.cli.trust import block_of, commands_of, read_trusts
 from spotd.errors import ExitCode, UserError, suggest
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ def init(
     else:
         given = _asked(ctx, cloud)
     own = import_module(f"providers.{cloud}.setup")
-    trusts = read_trusts(trust, own.TRUSTS)
-    facts = replace(_facts(given, box, region, network, queue), trusts=trusts)
+    facts = _facts(given, box, region, network, queue)
+    facts = replace(facts, trusts=read_trusts(trust, own.TRUSTS))
     steps: list[Step] = own.steps(facts)
     if output is not Form.JSON:
         for line in notes(cloud, network):
@@ -154,14 +154,17 @@ def init(
 
 
 def _print(cloud: str, facts: SetupFacts, steps: list[Step], form: Form) -> None:
+    told = block_of(cloud, facts)
     if form is Form.TERRAFORM:
         print(import_module(f"providers.{cloud}.terraform").terraform(facts), end="")
     elif form is Form.JSON:
         said = {"notes": notes(cloud, facts.network), "steps": [asdict(step) for step in steps]}
         head = {"apiVersion": "spotd/v1", "kind": "Setup", "cloud": cloud}
-        print(json.dumps({**head, **said}, indent=2))
+        print(json.dumps({**head, **said, **({"federate": told} if told else {})}, indent=2))
     else:
         print(import_module(f"providers.{cloud}.script").script(steps), end="")
+        for line in commands_of(facts.policy, told) if told else ():
+            print(line)
 
 
 def _check_words(cloud: str, box: str, network: str, queue: str, regions: list[str]) -> None:
@@ -255,16 +258,18 @@ def _asked(ctx: typer.Context, cloud: str) -> PolicyFacts:
 
 
 def _apply(cloud: str, facts: SetupFacts, steps: list[Step], profile: str, *, yes: bool) -> None:
+    from providers import federated
     from providers.base import AuthError, ProviderError
     from providers.setup import MissingError, missing
     from providers.setup import apply as apply_steps
 
+    told, names = block_of(cloud, facts), dict[str, str]()
     account: Any = import_module(f"providers.{cloud}.apply").Account(profile)
     try:
-        wanted = missing(steps, account.ask)
+        wanted = missing(steps, account.ask, names)
         if wanted:
             _confirm(wanted, yes=yes)
-        for text, there in apply_steps(steps, account.ask) if wanted else ():
+        for text, there in apply_steps(steps, account.ask, names) if wanted else ():
             if not there:
                 say(f"made: {text}")
     except AuthError as error:
@@ -274,6 +279,8 @@ def _apply(cloud: str, facts: SetupFacts, steps: list[Step], profile: str, *, ye
         raise UserError(text, "the same again: what is made is found", ExitCode.FAILURE) from None
     say("all of it is there" if not wanted else f"{len(wanted)} made")
     for line in _for_the_configuration(cloud, facts):
+        print(line)
+    for line in ("", *federated.lines(facts.policy, told, names)) if told else ():
         print(line)
 
 

@@ -124,6 +124,7 @@ def _print_job(job: dict[str, Any]) -> None:
                 "generation",
                 f"{job['generation']} ({_count(job['recoveries'], 'recovery', 'recoveries')})",
             ),
+            ("machines", _machines(job)),
             ("submitted", f"{age(job['created_at'])} ago"),
             ("first step", _ago(job["first_step_at"])),
             ("finished", _ago(job["finished_at"])),
@@ -145,6 +146,14 @@ _ENDS = {
     EXIT_UNFIT: "whose machine is unfit",
     EXIT_DIVERGED: "which diverged",
 }
+
+
+def _machines(job: dict[str, Any]) -> str:
+    """Of a gang alone; what becomes of it when it loses one is told where it trains on."""
+    if job["num_nodes"] == 1:
+        return ""
+    rest = "" if job["on_node_loss"] == "wait" else f" (on_node_loss: {job['on_node_loss']})"
+    return f"{job['training_nodes']} of {job['num_nodes']} train{rest}"
 
 
 def _print_tail(job: dict[str, Any]) -> None:
@@ -198,7 +207,7 @@ def _node_row(node: dict[str, Any]) -> list[Cell | str]:
         Cell(state, PHASE_STYLES.get(state, "dim" if state == "gone" else "")),
         str(node["step"]),
         money(node["price_usd_per_h"]),
-        age(node["requested_at"]),
+        age(node["moved_at"] or node["requested_at"]),
         node["leave_text"] or node["leave_reason"] or node["effect_error"] or "-",
     ]
 

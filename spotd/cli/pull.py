@@ -14,7 +14,7 @@ from spotd.act.checkpoints import DamagedError, parse_manifest, verify_shard
 from spotd.cli.client import Client
 from spotd.cli.incoming import fetch_into, refused
 from spotd.errors import UserError
-from spotd.wire import Head, HeadRef, Manifest, Shard, head_key
+from spotd.wire import Head, HeadRef, Manifest, Shard, head_key, sha256
 
 Told = Callable[[int, int], None]  # bytes that are there, of how many
 
@@ -54,7 +54,7 @@ def _there(item: dict[str, Any], root: Path, told: Told) -> int:
     except (OSError, DamagedError, StoreConfigError):
         return 0
     store, count = LocalStore(root), 0
-    for shard in manifest.shards:
+    for shard in manifest.gathered().shards:
         try:
             verify_shard(store, shard)
         except (DamagedError, StoreError):
@@ -113,6 +113,10 @@ class _Copy:
         manifest, ref = self._manifest, self._ref
         assert manifest is not None  # noqa: S101 - it came first
         assert ref is not None  # noqa: S101 - with it
+        if manifest.stores:  # all of it is here now
+            data = manifest.gathered().to_bytes()
+            self._store.put(_own(self._job_id, ref.manifest), data)
+            ref = replace(ref, digest=sha256(data))
         head = Head(self._job_id, ref.generation, 1, "pulled", "", ref, released=True)
         data = replace(head, final=manifest.final).to_bytes()
         self._store.put(head_key(self._job_id), data)

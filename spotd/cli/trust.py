@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from spotd.errors import ExitCode, UserError, suggest
+
+if TYPE_CHECKING:
+    from providers.policy import PolicyFacts
+    from providers.setup import SetupFacts
 
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _AUDIENCE = re.compile(r"[^\s,\"'`$\\]+")
@@ -43,6 +49,35 @@ def read_trusts(
             raise _wrong(f"{cloud} is there twice", "once for each cloud")
         found[cloud] = told
     return found
+
+
+def block_of(cloud: str, facts: SetupFacts) -> dict[str, Any]:
+    """What [stores.NAME.federate] will say, nothing where nobody is trusted. Raises UserError where
+    no store of this cloud is known, for then those who are trusted would get a right to nothing,
+    and for what one block cannot say."""
+    from providers.federated import SCHEMES, store_of
+
+    if not facts.trusts:
+        return {}
+    if not store_of(facts.policy, cloud):
+        scheme = SCHEMES[cloud]
+        text = f"no store of checkpoints is a {scheme}:// one, so nobody would get a right to any"
+        raise _wrong(text, f"[stores.NAME] with such a url, or --checkpoints {scheme}://BUCKET")
+    try:
+        told: dict[str, Any] = import_module(f"providers.{cloud}.setup").federate(facts)
+    except ValueError as error:
+        raise _wrong(str(error), "the same AUDIENCE for both: for gcp any word does") from None
+    return told
+
+
+def commands_of(facts: PolicyFacts, told: Mapping[str, Any]) -> list[str]:
+    """Of a script whose steps have found what names stand for: it says what the file is to say."""
+    from providers.federated import lines
+    from providers.script import quoted
+    from providers.setup import names_in
+
+    known = {name: f"${name}" for value in told.values() for name in names_in(str(value))}
+    return ["# for config.toml", *(f"echo {quoted(line)}" for line in lines(facts, told, known))]
 
 
 def _wrong(text: str, fix: str) -> UserError:

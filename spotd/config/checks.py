@@ -65,6 +65,11 @@ def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[F
             except ValueError as error:
                 text, _, fix = str(error).partition("; ")
                 yield ("alerts", "routes", name), text, fix
+    told = file.alerts.market.route
+    if told and told not in file.alerts.routes:
+        known = ", ".join(file.alerts.routes) or "there is none yet"
+        fix = f"name one of [alerts.routes]: {known}"
+        yield ("alerts", "market", "route"), f"there is no route {told!r}", fix
     for name, budget in file.budgets.items():
         for percent, told in budget.routes.items():
             if told not in file.alerts.routes:
@@ -89,6 +94,10 @@ def _check_kind(name: str, entry: StoreSection) -> Iterator[Finding]:
     if entry.shared and not entry.url.startswith("file://"):
         fix = "leave it out: a bucket is everywhere by itself"
         yield ("stores", name, "shared"), f"is of folders, and {entry.url} is none", fix
+    if entry.shards and not all(entry.place):
+        text = f"is for machines beside the store, and where {entry.url} is nobody has said"
+        fix = 'add region = "...", as its cloud calls it, and cloud = "aws", "gcp" or "azure" where'
+        yield ("stores", name, "shards"), text, f"{fix} the URL does not say that"
     if entry.url.startswith("az://") and not entry.options.get("account"):
         text = f"do not say which storage account has {entry.url}"
         yield ("stores", name, "options"), text, 'add account = "NAME" to them'

@@ -14,10 +14,12 @@ from spotd.config.clouds import LocalProvider
 from spotd.config.file import ConfigFile, SlackRoute
 from spotd.config.jumps import jump_hosts
 from spotd.config.stores import StoreSection
-from spotd.decide.carriage import Place, place_of
+from spotd.decide.carriage import Place
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
-from spotd.model import Timing
+from spotd.history.episodes import Terms
+from spotd.model import Limits, Timing
+from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.spec import CheckpointDefaults, Known
 from spotd.spec.load import FALLBACK_S
@@ -79,6 +81,31 @@ class Config:
         ]
 
     @property
+    def limits(self) -> Limits:
+        """Of all jobs, and of each project that has one."""
+        projects = {
+            name: one.max_nodes for name, one in self.file.projects.items() if one.max_nodes
+        }
+        return replace(self.file.limits.to_model(), projects=projects)
+
+    @property
+    def approval(self) -> Approval:
+        """Which projects may have jobs."""
+        policies = self.file.policies
+        names = {*self.file.projects, *policies.approved_projects}
+        return Approval(policies.unapproved_projects, frozenset(names))
+
+    @property
+    def market_alerts(self) -> Terms:
+        """Which news of prices and capacity are told."""
+        return self.file.alerts.market.to_terms()
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether outliers are told of alone."""
+        return self.file.policies.dry_run
+
+    @property
     def timing(self) -> Timing:
         """How patient the daemon is, and how long machines go on without it."""
         unattended_s = self.file.limits.unattended_h * 3600
@@ -106,8 +133,12 @@ class Config:
     @property
     def store_places(self) -> dict[str, Place]:
         """Where the configured stores are, by URL."""
-        stores = self.file.stores.values()
-        return {entry.url: place_of(entry.url, entry.options) for entry in stores}
+        return {entry.url: entry.place for entry in self.file.stores.values()}
+
+    @property
+    def shard_stores(self) -> tuple[str, ...]:
+        """The URLs of those that take shards of machines of their region."""
+        return tuple(entry.url for entry in self.file.stores.values() if entry.shards)
 
     def jump_hosts(self) -> dict[str, JumpHost]:
         """Of the providers that have one. Raises ConfigError when a key cannot be read any more."""

@@ -10,7 +10,9 @@ from pydantic import BeforeValidator, Field
 from spotd.config.clouds import Provider
 from spotd.config.section import Section, formed
 from spotd.config.stores import StoreSection
+from spotd.history.episodes import Terms
 from spotd.model import Limits, Severity, Timing
+from spotd.past import DAYS
 from spotd.safemode import SafeModeSettings
 from spotd.spec.every import Every, EveryField
 from spotd.spec.quantities import StoreUrl, Usd
@@ -78,11 +80,36 @@ class AccessSection(Section):
     viewers: str = Field(default="", description="May look; empty: whoever can open the socket")
 
 
+class MarketAlertsSection(Section):
+    """Which news of prices and capacity are told, each once when it begins and once when it is
+    over."""
+
+    prices: bool = True
+    capacity: bool = True
+    price_rise_pct: float = Field(
+        default=30.0, gt=0, le=1000, description="Above an offer's own median before it is told"
+    )
+    median_days: float = Field(default=7.0, ge=1, le=90, description="What the median is of")
+    none_available_s: Annotated[float, Field(gt=0, le=7 * 86_400)] = 1800.0
+    route: str = Field(default="", description="Of [alerts.routes]; else default")
+
+    def to_terms(self) -> Terms:
+        return Terms(
+            self.price_rise_pct / 100,
+            self.median_days * 86_400,
+            self.none_available_s,
+            self.prices,
+            self.capacity,
+            self.route,
+        )
+
+
 class AlertsSection(Section):
     """What belongs to no job (a cloud, the box, the database) goes to the route "default"; without
     one of that name, to the daemon's own log."""
 
     routes: dict[str, Route] = Field(default={})
+    market: MarketAlertsSection = MarketAlertsSection()
 
 
 def _no_switch(value: Any) -> Any:
@@ -141,6 +168,17 @@ class TimingSection(Section):
         )
 
 
+class PlacementSection(Section):
+    """What placement goes by, beside what the clouds say and what a job wants."""
+
+    history_days: float = Field(
+        default=DAYS, gt=0, le=366, description="How much of this fleet's own past counts"
+    )
+    on_demand_within_s: Seconds = Field(
+        default=Timing.granted_s, description="On-demand is granted so soon: deadlines rely on it"
+    )
+
+
 class SafeModeSection(Section):
     """When a daemon that crashes again and again only observes and ends machines."""
 
@@ -171,6 +209,27 @@ class BudgetSection(Section):
     )
 
 
+class ProjectSection(Section):
+    """What the jobs that name this project may have. Being here, it is approved."""
+
+    max_nodes: Annotated[int, BeforeValidator(_no_switch), Field(ge=1)] | None = Field(
+        default=None, description="Machines at once; a job in the way of that waits in line"
+    )
+
+
+class PoliciesSection(Section):
+    """What is told of, or refused, beyond limits and budgets. docs/queueing.md"""
+
+    dry_run: bool = Field(
+        default=True, description="Outliers are told of alone; false: they save and are paused"
+    )
+    approved_projects: list[str] = Field(default=[], description="Besides those of [projects]")
+    unapproved_projects: Literal["allow", "warn", "refuse"] = Field(
+        default="warn",
+        description="Jobs of other projects, or of none; warn says what refuse would do",
+    )
+
+
 class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "human", "json"] = "auto"
@@ -190,7 +249,10 @@ class ConfigFile(Section):
     providers: dict[str, Provider] = Field(default={})
     alerts: AlertsSection = AlertsSection()
     timing: TimingSection = TimingSection()
+    placement: PlacementSection = PlacementSection()
     safe_mode: SafeModeSection = SafeModeSection()
     money: MoneySection = MoneySection()
     budgets: dict[str, BudgetSection] = Field(default={})
+    projects: dict[str, ProjectSection] = Field(default={})
+    policies: PoliciesSection = PoliciesSection()
     log: LogSection = LogSection()

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from providers.stores.base import SECRET_OPTIONS
 from spotd.config.section import Section, formed
+from spotd.decide.carriage import Place, place_of
 from spotd.spec.quantities import Duration, StoreUrl
 
 
@@ -126,6 +127,19 @@ class StoreSection(Section):
         default=False,
         description="Of a folder: every machine that is rented has it mounted, at the same path",
     )
+    cloud: str = Field(
+        default="", description="Whose machines are beside it; default: by the URL, where that says"
+    )
+    region: str = Field(default="", description="Default: the option of that name")
+    shards: bool = Field(
+        default=False,
+        description="Takes the shards of checkpoints of machines of its cloud and region",
+    )
     options: Annotated[dict[str, str], BeforeValidator(parse_options)] = Field(default={})
     lend: Lend | None = None
     federate: Annotated[Federate | None, BeforeValidator(_aws_if_unsaid)] = None
+
+    @property
+    def place(self) -> Place:
+        """Where it is, by what is said of it."""
+        return place_of(self.url, self.options, self.cloud, self.region)

@@ -11,9 +11,7 @@ from typing import cast
 
 from spotd import states
 from spotd.changed import changed
-from spotd.model import (
-    View,
-)
+from spotd.model import LeaveReason, Node, View
 from spotd.plan import (
     JOB_DECISIONS,
     NODE_DECISIONS,
@@ -21,6 +19,7 @@ from spotd.plan import (
     Change,
     ChangeJob,
     ChangeNode,
+    MoveNode,
     OpenAttempt,
 )
 from spotd.states import NodeState
@@ -43,14 +42,41 @@ def apply(view: View, change: Change) -> View:
             return changed(view, nodes=(*view.nodes, node))
         case ChangeNode(node_id, fields):
             _own(fields, NODE_DECISIONS)
-            old = next((node for node in view.nodes if node.id == node_id), None)
-            if old is None:
-                raise ValueError(f"no node {node_id} in this view")
+            old = _found(view, node_id)
             if "state" in fields and fields["state"] is not old.state:
                 states.check(old.state, cast("NodeState", fields["state"]))
             new = changed(old, **fields)
             nodes = tuple(new if node.id == node_id else node for node in view.nodes)
             return changed(view, nodes=nodes)
+        case MoveNode(node_id, node):
+            over = moved(_found(view, node_id), node)
+            nodes = tuple(over if other.id == node_id else other for other in view.nodes)
+            return changed(view, nodes=(*nodes, node))
+
+
+def moved(old: Node, new: Node) -> Node:
+    """The row of before of a machine that goes on as `new`. A token names one machine and one row:
+    the old one keeps a name of its own, which no cloud ever hears.
+
+    Raises:
+        states.IllegalTransitionError: it is over already.
+    """
+    states.check(old.state, NodeState.GONE)
+    return changed(
+        old,
+        state=NodeState.GONE,
+        token=f"{old.token}/g{old.generation}",
+        leave_reason=LeaveReason.DONE,
+        leave_text=f"goes on in attempt {new.generation}",
+        left_at_us=new.moved_at_us,
+    )
+
+
+def _found(view: View, node_id: str) -> Node:
+    found = next((node for node in view.nodes if node.id == node_id), None)
+    if found is None:
+        raise ValueError(f"no node {node_id} in this view")
+    return found
 
 
 def apply_all(view: View, changes: Iterable[Change]) -> View:

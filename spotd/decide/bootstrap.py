@@ -10,6 +10,7 @@ from spotd.container import container_of, pinned
 from spotd.decide.baking import needs_setup
 from spotd.decide.cadence import Terms
 from spotd.decide.expiry import expires_us, life_limit_s
+from spotd.decide.gangs import shrinks, size_of
 from spotd.model import Job, Node, S
 from spotd.plan import (
     Effect,
@@ -34,6 +35,7 @@ def agent_config(
         wipe=not job.spec.bake,
         keep_s=job.spec.keep_on_failure_s,
         prepared_file=provider.prepared_file,
+        regroups=shrinks(job.spec),
         ends_s=max(1.0, (node.offer.ends_at_us - now_us) / S) if node.offer.ends_at_us else 0.0,
     )
 
@@ -66,7 +68,7 @@ def start_document(
         raise TypeError("a START effect carries node_ips and claim_deadline_s")
     return StartDocument(
         job_name=job.name,
-        num_nodes=spec.num_nodes,
+        num_nodes=size_of(effect.node, spec),
         node_ips=ips,
         accelerators_per_node=effect.node.offer.accelerator_count,
         setup=spec.setup if needs_setup(spec, effect.node) else "",
@@ -92,5 +94,6 @@ def start_document(
         head_generation=job.head.generation if job.head else 0,
         image=pinned(image, image_digest) if (image := container_of(spec.image_id)) else "",
         bake=bool(spec.bake),
+        hold=bool(data.get("hold")),
         **({} if terms is None else {"auto": True, **asdict(terms)}),
     )

@@ -1,9 +1,12 @@
-"""What it costs to bring checkpoints from a machine to their store."""
+"""Where a machine's checkpoints go, and what it costs to bring them there.
+
+HEAD and manifests lie in the job's one authority store. Shards lie in a store of the machine's own
+region, where the job may use one there, so that bytes cross a cloud only when the job moves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from providers.base import Offer
@@ -26,14 +29,15 @@ class Place(NamedTuple):
     region: str = ""
 
 
-def place_of(url: str, options: Mapping[str, str]) -> Place:
-    """Of a store's URL and its options (`endpoint`, `region`)."""
+def place_of(url: str, options: Mapping[str, str], cloud: str = "", region: str = "") -> Place:
+    """Of a store's URL and its options (`endpoint`, `region`); what somebody has said, `cloud` and
+    `region`, counts more."""
     scheme = url.partition(":")[0]
-    if scheme == "file":
+    if scheme == "file" and not cloud:
         return Place(HERE)
-    if options.get("endpoint"):
-        return Place("")
-    return Place(_CLOUDS.get(scheme, ""), options.get("region", ""))
+    if options.get("endpoint") and not cloud:
+        return Place("", region)
+    return Place(cloud or _CLOUDS.get(scheme, ""), region or options.get("region", ""))
 
 
 def gb_microusd(offer: Offer, store: Place, leaving: Mapping[str, int]) -> int | None:
@@ -47,22 +51,33 @@ def gb_microusd(offer: Offer, store: Place, leaving: Mapping[str, int]) -> int |
 
 
 def egress_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int | None:
-    """What the job's saves cost an hour there for bytes that leave; None where that is not known:
-    the price, the size of a save, or how often there is one."""
+    """What the job's checkpoints cost an hour there for bytes that leave; None where that is not
+    known: the price, the size of a save, or how often there is one. Of a job that has stores for
+    shards, the way back is in it: with each expected preemption one checkpoint leaves the store,
+    as if the next machine were always in another cloud."""
     saves = spec.checkpoint
     if saves.engine == "none":
         return None
-    gb = gb_microusd(offer, store_of(spec, market), market.leaving)
+    place = goes_to(offer, spec, market)
+    gb = gb_microusd(offer, place, market.leaving)
+    if gb is None:
+        return None
+    back = 0.0
+    if may_have_shards(spec, market.shards) and not offer.local and place.cloud != HERE:
+        if place.cloud not in market.leaving or not saves.size_bytes:
+            return None
+        lives_h = mtbf_s(offer, (), spec.num_nodes) / 3600
+        back = saves.size_bytes / 1e9 * market.leaving[place.cloud] / lives_h
     if not gb:
-        return gb
+        return round(back)
     each_h = saves_per_h(offer, spec, market)
-    return round(saves.size_bytes / 1e9 * gb * each_h) if each_h else None
+    return round(saves.size_bytes / 1e9 * gb * each_h + back) if each_h else None
 
 
 def saves_per_h(offer: Offer, spec: JobSpec, market: Market) -> float:
     """How often the job saves there; 0 where that is not known, or not how large a save is."""
     size_gb = spec.checkpoint.size_bytes / 1e9
-    gb = gb_microusd(offer, store_of(spec, market), market.leaving) or 0
+    gb = gb_microusd(offer, goes_to(offer, spec, market), market.leaving) or 0
     pause_s = _pause_s(offer, spec, size_gb * gb)
     return 3600 / pause_s if size_gb and pause_s else 0.0
 
@@ -74,16 +89,54 @@ def longest_pause_s(offer: Offer, spec: JobSpec, market: Market) -> float:
     saves = spec.checkpoint
     if not saves.auto:
         return saves.every_s or MOST_S
-    if gb_microusd(offer, store_of(spec, market), market.leaving) != 0:
+    if gb_microusd(offer, goes_to(offer, spec, market), market.leaving) != 0:
         return MOST_S
     return min(max(saves.every_s, SLACK * _pause_s(offer, spec, 0.0)), MOST_S)
 
 
 def store_of(spec: JobSpec, market: Market) -> Place:
-    """Where the job saves, by the closest of the stores that are configured."""
-    url = spec.checkpoint.store
-    under = [base for base in market.places if url == base or url.startswith(f"{base}/")]
-    return Place(*market.places[max(under, key=len)]) if under else place_of(url, {})
+    """Where the job's authority store is."""
+    return place_among(spec.checkpoint.store, market.places)
+
+
+def goes_to(offer: Offer, spec: JobSpec, market: Market) -> Place:
+    """Where the shards of the offer's machine go."""
+    return near_store(offer, spec, market.places, market.shards)[1]
+
+
+def place_among(url: str, places: Mapping[str, tuple[str, str]]) -> Place:
+    """Of a store, by the closest of those that are configured."""
+    under = [base for base in places if url == base or url.startswith(f"{base}/")]
+    return Place(*places[max(under, key=len)]) if under else place_of(url, {})
+
+
+def may_have_shards(spec: JobSpec, shards: Sequence[str]) -> tuple[str, ...]:
+    """The stores beside the job's own that its shards may be in; `shards` are those of the
+    configuration. What the job names counts alone for what it saves, and the others may have what
+    was saved before: a manifest that names any other store is not to be believed."""
+    saves = spec.checkpoint
+    urls = dict.fromkeys((*saves.shards, *shards))
+    return tuple(url for url in urls if url != saves.store)
+
+
+def saves_shards(spec: JobSpec) -> bool:
+    """Whether we carry what the job saves."""
+    return spec.checkpoint.engine != "none" or bool(spec.checkpoint.directory)
+
+
+def near_store(
+    offer: Offer, spec: JobSpec, places: Mapping[str, tuple[str, str]], shards: Sequence[str]
+) -> tuple[str, Place]:
+    """The store that shards of the offer's machine go to, and where that is: one in its own region,
+    and where there is none the job's own, whose URL is "" here."""
+    saves = spec.checkpoint
+    own = place_among(saves.store, places)
+    here = (offer.cloud or offer.provider, offer.region)
+    if own != here and saves_shards(spec):
+        for url in saves.shards or shards:
+            if url != saves.store and (place := place_among(url, places)) == here:
+                return url, place
+    return "", own
 
 
 def _pause_s(offer: Offer, spec: JobSpec, save_microusd: float) -> float:

@@ -20,6 +20,7 @@ from spotd.plan import (
     Change,
     ChangeJob,
     ChangeNode,
+    MoveNode,
     OpenAttempt,
     Plan,
 )
@@ -84,6 +85,10 @@ class Draft:
     def add_node(self, node: Node) -> None:
         """The intent to launch."""
         self._change(AddNode(node))
+
+    def move_node(self, old: Node, new: Node) -> None:
+        """A machine goes on in another attempt."""
+        self._change(MoveNode(old.id, new))
 
     def leave(self, node: Node, reason: LeaveReason, text: str, *, keep: bool = False) -> None:
         """Give a node back: terminating, unless it is already on its way. `keep` drops nothing of

@@ -5,13 +5,13 @@ from __future__ import annotations
 from spotd.decide.baking import setup_done
 from spotd.decide.booked import BOOKED
 from spotd.decide.draft import LEAVING, Draft, place
+from spotd.decide.gangs import mate_released, remaining, taken_on_us
 from spotd.decide.needs import (
     CALL_DEADLINE_S,
     alive_at_us,
     cut_off,
     hearing_since_us,
     lost_at_us,
-    mate_released,
     suspect,
     unanswered,
 )
@@ -20,6 +20,7 @@ from spotd.states import NodeState
 
 LATE_TRIES = 12  # at one whose time to come up ran out while nobody was there, to start its agent
 RELEASE_TRIES = 8  # about a minute of refusals
+MOVE_S = 3 * CALL_DEADLINE_S[EffectKind.BOOT]  # for a machine that is up, and serves us already
 START_S = 2 * CALL_DEADLINE_S[EffectKind.START]  # for a chosen machine to take its start
 
 
@@ -53,7 +54,8 @@ def _end_drain(d: Draft, node: Node) -> None:
     if not end_us:
         return
     if d.now_us >= end_us:
-        d.leave(node, LeaveReason.CANCELLED, text, keep=True)
+        if not any(other.id == node.id for other in remaining(d.view, d.now_us)):
+            d.leave(node, LeaveReason.CANCELLED, text, keep=True)
     else:
         d.wake(end_us)
 
@@ -70,7 +72,7 @@ def _drain_end(d: Draft, node: Node) -> tuple[int, str]:
     if noticed:
         return min(noticed) + margin_us, "its notice has run out"
     if node.told_release_at_us:
-        return _release_end_us(d, node), "it did not release within its grace"
+        return release_end_us(d, node), "it did not release within its grace"
     return 0, ""
 
 
@@ -220,8 +222,9 @@ def _boot_end(d: Draft, node: Node) -> tuple[int, str]:
     database that was restored, one that trains may be on record as coming."""
     spec = d.job.spec
     if not node.hello_at_us:
-        end_us = node.requested_at_us + int(spec.boot_timeout_s * S)
-        text = f"not up within {spec.boot_timeout_s:.0f} s"
+        limit_s = min(spec.boot_timeout_s, MOVE_S) if node.moved_at_us else spec.boot_timeout_s
+        end_us = taken_on_us(node) + int(limit_s * S)
+        text = f"not up within {limit_s:.0f} s"
     elif node.started_at_us and not node.ready_at_us:
         end_us = node.started_at_us + int(spec.setup_timeout_s * S)
         text = f"setup not done within {spec.setup_timeout_s:.0f} s"
@@ -247,28 +250,30 @@ def _was_cut_off(d: Draft, node: Node) -> bool:
     """The way to it was broken since it was asked for, and not just while we were away."""
     reached_us = d.market.reached_since_us.get(node.offer.provider, 0)
     ours_us = d.market.listening_since_us + int(d.market.timing.suspect_after_s * S)
-    return reached_us > max(node.requested_at_us, ours_us)
+    return reached_us > max(taken_on_us(node), ours_us)
 
 
-def _may_save(d: Draft, node: Node) -> bool:
+def may_save(d: Draft, node: Node) -> bool:
     """A mate has released and left; this one is told to do the same, and has its grace for it."""
     ended = node.exit_code is not None or node.released_at_us
     if node.state is not NodeState.DRAINING or ended or not mate_released(node, d.view):
         return False
     if not node.told_release_at_us:
         return node.effect is not EffectKind.RELEASE or node.effect_failures < RELEASE_TRIES
-    return d.now_us < _release_end_us(d, node)
+    return d.now_us < release_end_us(d, node)
 
 
-def _release_end_us(d: Draft, node: Node) -> int:
+def release_end_us(d: Draft, node: Node) -> int:
     margin_s = d.job.spec.stop_grace_s + d.market.timing.drain_margin_s
     return node.told_release_at_us + int(margin_s * S)
 
 
 def keep_gang(d: Draft) -> None:
-    """A gang comes and leaves together: no rank is paid for while another is missing."""
+    """A gang comes and leaves together: no rank is paid for while another is missing, unless it is
+    to go on without that one."""
     if d.job.spec.num_nodes == 1:
         return
+    stay = {node.id for node in remaining(d.view, d.now_us)}
     gangs = {(node.generation, node.candidate) for node in d.nodes}
     for generation, candidate in sorted(gangs):
         gang = [n for n in d.nodes if (n.generation, n.candidate) == (generation, candidate)]
@@ -277,7 +282,9 @@ def keep_gang(d: Draft) -> None:
         for node in gang:
             if node.kept_until_us > d.now_us:
                 continue  # for its user, who looks at this one: its agent keeps it as long alone
-            if first is not None and not _may_save(d, node):
+            if first is not None and not may_save(d, node):
+                if node.id in stay:
+                    continue  # see regrouping.py
                 why = first.leave_reason or LeaveReason.LOST
                 d.leave(node, why, f"rank {first.rank} left", keep=True)
             elif draining is not None and node.state is NodeState.RUNNING:

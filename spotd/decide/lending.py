@@ -52,7 +52,8 @@ class StoreAccess:
 @dataclass(frozen=True)
 class Reach:
     """Machines of a provider, and a store. `lasts_s` is how long what they are lent lasts, tried
-    just now, `error` why nothing can be lent; `cloud` and `store_cloud` are the makes of cloud."""
+    just now, `error` why nothing can be lent; `cloud` and `store_cloud` are the makes of cloud;
+    `roled` says that its machines have a role of that cloud, whatever they are lent."""
 
     provider: str
     cloud: str
@@ -62,6 +63,7 @@ class Reach:
     limit_s: float
     lasts_s: float = 0.0
     error: str = ""
+    roled: bool = False
 
 
 def way_to(store: StoreAccess, cloud: str) -> Way:

@@ -1,8 +1,6 @@
 """What has to be done to a node next, derived from what is committed about it; never remembered.
-
-`need` names the call; `due` says whether it may be made now, or is in flight, or has to wait after
-it failed. The rules arm a due call in the same commit that makes it due, so that no other pass
-repeats it while it is in flight.
+`need` names the call; `due` says when it may be made. The rules arm a due call in the same commit
+that makes it due, so that no other pass repeats it while it is in flight.
 """
 
 from __future__ import annotations
@@ -12,7 +10,15 @@ from collections.abc import Iterable
 from providers.base import InstanceState
 from spotd.decide.backoff import effect_backoff_s
 from spotd.decide.baking import need_baked, setup_done
-from spotd.model import TRAINS_ON, EffectKind, Job, Market, Node, NoticeSeen, S, View
+from spotd.decide.gangs import (
+    gang_finished_us,
+    joining,
+    mate_released,
+    newcomers,
+    remaining,
+    scripts_gang,
+)
+from spotd.model import TRAINS_ON, EffectKind, Market, Node, NoticeSeen, S, View
 from spotd.states import NodeState
 from spotd.wire import CLAIM_AFTER_RELEASE, CLAIM_NOW, EXIT_FINISHED, EXIT_RELEASED
 
@@ -114,14 +120,6 @@ def replacement_ready(node: Node, view: View) -> bool:
     newer = [n for n in view.nodes if n.generation > node.generation and n.chosen]
     ready = [n for n in newer if n.state is NodeState.BOOTING and n.ready_at_us]
     return len(ready) >= view.job.spec.num_nodes
-
-
-def mate_released(node: Node, view: View) -> bool:
-    """A rank of the same gang has saved and left: without it there is no training on."""
-    key = (node.generation, node.candidate)
-    gang = [n for n in view.nodes if (n.generation, n.candidate) == key]
-    gone = len(gang) < view.job.spec.num_nodes  # a view has no old nodes that are gone
-    return gone or any(n.exit_code == EXIT_RELEASED for n in gang if n.id != node.id)
 
 
 def need(node: Node, view: View, market: Market, now_us: int) -> EffectKind | None:
@@ -281,9 +279,13 @@ def look_at_us(node: Node, market: Market) -> int:
 
 
 def _start_wanted(node: Node, view: View, now_us: int) -> bool:
-    """The program is to be started, or a successor told that it may claim HEAD earlier."""
-    if not node.chosen or not node.hello_at_us or node.claimed_at_us:
+    """The program is to be started, or a successor told that it may claim HEAD earlier. One that
+    is to join a gang is started without a rank: it prepares, and waits."""
+    if not node.hello_at_us or node.claimed_at_us:
         return False
+    if not node.chosen:
+        joins = node in newcomers(view) and bool(remaining(view, now_us))
+        return joins and not node.started_at_us
     claim, _ = claim_for(node, view, now_us)
     advanced = claim == CLAIM_NOW and node.started_claim == CLAIM_AFTER_RELEASE
     return not node.started_at_us or (advanced and not _released_itself(node, view))
@@ -301,6 +303,9 @@ def _need_running(node: Node, view: View, market: Market, now_us: int) -> Effect
     contact = _need_contact(node, view, market, now_us)
     if node.rank and view.job.spec.checkpoint.engine != "none":
         return contact  # the ranks of our engine save together: rank 0 is told
+    head, yields_us = view.job.head, view.job.yields_since_us
+    if contact is None and yields_us and head and max(yields_us, head.read_at_us) < head.seen_at_us:
+        return EffectKind.READ_HEAD  # saved for who gets its machines: by its own word as yet
     wanted_us = view.job.save_wanted_at_us
     if contact is None and wanted_us > max(node.told_save_at_us, node.first_step_at_us):
         return EffectKind.SAVE
@@ -315,6 +320,7 @@ def _need_draining(node: Node, view: View, market: Market, now_us: int) -> Effec
         if node.leave_reason not in TRAINS_ON and not node.told_drain_at_us:
             return EffectKind.DRAIN
         ready = replacement_ready(node, view) or mate_released(node, view)
+        ready = ready or (node.chosen and bool(joining(view, now_us)))
         if not node.told_release_at_us and ready:
             return EffectKind.RELEASE
     return contact
@@ -338,19 +344,6 @@ def _need_finished(node: Node, view: View, market: Market, now_us: int) -> Effec
     news_us = max(node.told_save_at_us, head.seen_at_us if head else 0)
     late = now_us - read_at_us >= market.timing.resurvey_s * S
     return EffectKind.READ_HEAD if read_at_us < news_us or late else None
-
-
-def scripts_gang(job: Job) -> bool:
-    """Several nodes whose programs do not use our engine: only we know when all have finished."""
-    return job.spec.num_nodes > 1 and job.spec.checkpoint.engine == "none"
-
-
-def gang_finished_us(node: Node, view: View) -> int:
-    """When the last rank of the node's gang exited 0; 0 while one has not."""
-    key = (node.generation, node.candidate)
-    gang = [n for n in view.nodes if (n.generation, n.candidate) == key]
-    done = [n.exited_at_us for n in gang if n.exit_code == EXIT_FINISHED]
-    return max(done) if len(done) >= view.job.spec.num_nodes else 0
 
 
 def _need_terminating(node: Node, market: Market, now_us: int) -> EffectKind | None:

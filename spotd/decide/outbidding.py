@@ -10,6 +10,7 @@ slip in its catalogue, or a catalogue that is away, moves nobody.
 from __future__ import annotations
 
 from spotd.decide.draft import Draft, place
+from spotd.decide.gangs import taken_on_us
 from spotd.decide.needs import may_write
 from spotd.decide.placement import rank
 from spotd.decide.prices import ASSUMED, DOUBTED
@@ -66,6 +67,6 @@ def _pays_after_us(node: Node, there_microusd_per_h: int, stop_grace_s: float) -
     """How long it has to train for a move to have paid: its own way from the request to the first
     step, at the new price, and the time to save at the old one, over what an hour saves."""
     here = node.offer.price_microusd_per_h
-    restart_us = node.first_step_at_us - node.requested_at_us
+    restart_us = node.first_step_at_us - taken_on_us(node)
     cost = there_microusd_per_h * restart_us + here * int(stop_grace_s * 1e6)
     return cost // (here - there_microusd_per_h)

@@ -10,7 +10,7 @@ from spotd.decide.carriage import longest_pause_s
 from spotd.decide.cooldowns import NOT_LENT, OWN_IMAGE
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.needs import hearing_since_us, suspect
-from spotd.decide.placement import DISABLED, TOO_DEAR, Ranked
+from spotd.decide.placement import DISABLED, RESIDENCE, TOO_DEAR, Ranked
 from spotd.decide.prices import DOUBTED
 from spotd.model import Node, S, Severity
 from spotd.phase import keeps
@@ -26,6 +26,7 @@ UNSAVED_AGAIN_S = 3600.0  # where each one is late: its steps, or its saves, tak
 _ADVICE = {
     DISABLED: "put its credentials or its jump host right (`spotctl doctor`)",
     TOO_DEAR: "raise max_hourly_cost",
+    RESIDENCE: "allow other places (spotd.residency, not_operated_from), or regions that are there",
     "CapacityError": "allow more zones, regions or kinds of machines (resources.any_of), or "
     "on-demand ones (use_spot: false)",
     "QuotaError": "ask that cloud for more quota there, or allow other regions",

@@ -11,6 +11,7 @@ from spotd.decide.carriage import egress_microusd_per_h
 from spotd.decide.cooldowns import Spoiled, cooldown_until_us, spoiled_places
 from spotd.decide.preemptions import shunned
 from spotd.decide.prices import DOUBTED
+from spotd.decide.residence import out_of_place
 from spotd.model import JobSpec, Market
 
 # Why an offer is not to be had, beside the codes of cooldowns.
@@ -18,6 +19,7 @@ DISABLED = "Disabled"
 TOO_DEAR = "TooDear"
 TAKEN = "Taken"
 SLOW = "SlowNetwork"
+RESIDENCE = "Residence"
 _SLOWLY = "spotd.slow_network: true takes it"
 ENDS = "EndsSoon"
 NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
@@ -108,9 +110,9 @@ def lacks_network(spec: JobSpec, offer: Offer) -> bool:
 def _excluded(
     offer: Offer, spec: JobSpec, market: Market, now_us: int, barred: set[str], spoiled: Spoiled
 ) -> tuple[str, int, str]:
-    if lacks_network(spec, offer):
-        needs = f" without {offer.joins_with}" if offer.joins_with else ""
-        return f"no interconnect between its machines{needs}; {_SLOWLY}", 0, SLOW
+    unfit = _unfit(offer, spec, market)
+    if unfit is not None:
+        return unfit
     if offer.provider in market.disabled:
         return f"{offer.provider} is out of use: {market.disabled[offer.provider]}", 0, DISABLED
     if offer.price_source == DOUBTED:
@@ -127,3 +129,14 @@ def _excluded(
         wait_s = (until_us - now_us) / 1e6
         return f"cooling for {wait_s:.0f} s more after {code}", until_us, code
     return "", 0, ""
+
+
+def _unfit(offer: Offer, spec: JobSpec, market: Market) -> tuple[str, int, str] | None:
+    """Why the job can never run there."""
+    elsewhere = out_of_place(spec, offer, market)
+    if elsewhere:
+        return elsewhere, 0, RESIDENCE
+    if lacks_network(spec, offer):
+        needs = f" without {offer.joins_with}" if offer.joins_with else ""
+        return f"no interconnect between its machines{needs}; {_SLOWLY}", 0, SLOW
+    return None

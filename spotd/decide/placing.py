@@ -8,12 +8,14 @@ from spotd.decide.baking import chosen_image, image_told
 from spotd.decide.cooldowns import refusal_of
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.expiry import first_expiry_us
+from spotd.decide.gangs import remaining, size_of
 from spotd.decide.leaving import taking_away
 from spotd.decide.naming import launch_token, node_id
 from spotd.decide.needs import end_unread
 from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.preemptions import MANY, preemptions_lately, takers
+from spotd.decide.queueing import giving, leave_line, stand_in_line
 from spotd.decide.safety import SAFE_LOOK_US, safe
 from spotd.decide.wayout import by_reason, way_out
 from spotd.model import Attempt, Desired, LeaveReason, Market, Node
@@ -45,7 +47,9 @@ def _manned(d: Draft) -> bool:
     for node in d.nodes:
         if node.chosen and node.state in states:
             by_generation[node.generation] = by_generation.get(node.generation, 0) + 1
-    return any(count >= d.job.spec.num_nodes for count in by_generation.values())
+            if by_generation[node.generation] >= size_of(node, d.job.spec):
+                return True
+    return False
 
 
 def choose(d: Draft) -> None:
@@ -68,9 +72,11 @@ def place_job(d: Draft) -> None:
     """Ask for machines until the job has a gang that boots or trains."""
     if not _wanted(d) or served(d):
         end_wait(d)
+    if not _wanted(d) or _manned(d):
+        leave_line(d)
     if not _wanted(d):
         return
-    if _manned(d):
+    if _manned(d) or remaining(d.view, d.now_us):  # who are left go on: see regrouping.py
         _report_manned(d)
         return
     ended = next((node for node in d.current if end_unread(node, d.view)), None)
@@ -78,42 +84,54 @@ def place_job(d: Draft) -> None:
         error = f" ({ended.effect_error})" if ended.effect_error else ""
         d.say(f"{place(ended)} has ended: waiting for HEAD to be read{error} before another starts")
         return
+    if giving(d):
+        return
     coming = len(_candidates(d)) if _attempt_open(d) else 0
     wanted = d.job.spec.candidates if d.market.hedging else 1
     if coming >= wanted:
         d.say("waiting for a machine to come up")
         return
-    if d.job.place_after_us > d.now_us:
-        wait_s = (d.job.place_after_us - d.now_us) / 1e6
-        d.say(f"trying again in {wait_s:.0f} s after the crash")
-        d.wake(d.job.place_after_us)
-        return
-    if safe(d.market, d.now_us):
-        d.say("spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`")
-        d.wake(d.now_us + SAFE_LOOK_US)
-        return
-    if d.market.blocked:
-        d.say(f"waiting: {d.market.blocked}")
-        d.wake(d.now_us + 15_000_000)
-        wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
+    if _held_up(d):
         return
     for _ in range(wanted - coming):
         if not _ask(d):
             return
 
 
-def _taken(d: Draft) -> set[str]:
+def _held_up(d: Draft) -> bool:
+    """A machine would be asked for, and may not be now."""
+    if d.job.place_after_us > d.now_us:
+        wait_s = (d.job.place_after_us - d.now_us) / 1e6
+        leave_line(d)
+        d.say(f"trying again in {wait_s:.0f} s after the crash")
+        d.wake(d.job.place_after_us)
+        return True
+    if safe(d.market, d.now_us):
+        d.say("spotd is in safe mode: nothing is launched; see `spotctl safe-mode status`")
+        d.wake(d.now_us + SAFE_LOOK_US)
+        return True
+    if d.market.blocked:
+        d.say(f"waiting: {d.market.blocked}")
+        free = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)[:1]
+        stand_in_line(d, free[0].score_microusd_per_h if free else 0)
+        d.wake(d.now_us + 15_000_000)
+        wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
+        return True
+    return False
+
+
+def taken(d: Draft) -> set[str]:
     """Offers not to ask for: ours that are coming or being taken away. What was lost is out for
     its cooldown alone: where nothing else is to be had, it is asked for again."""
-    taken = set()
+    out = set()
     for node in d.nodes:
         coming = node.state in (NodeState.LAUNCHING, NodeState.BOOTING)
         if coming or (node.state is not NodeState.GONE and taking_away(node)):
-            taken.add(node.offer.key)
-    return taken
+            out.add(node.offer.key)
+    return out
 
 
-def _market(d: Draft) -> Market:
+def market_of(d: Draft) -> Market:
     """The market with what our own machines' ends say about their offers. Those that are decided
     in this very pass are on record only after it."""
     ours = [said for node in d.nodes if (said := refusal_of(node)) is not None]
@@ -126,12 +144,13 @@ def _market(d: Draft) -> Market:
 
 def _ask(d: Draft) -> bool:
     """Commit to one more candidate; False when nothing is to be had now."""
-    market = _market(d)
+    market = market_of(d)
     weary = _weary(d)
     shy = takers(d.job.id, market, d.now_us) if weary else frozenset()
     asked = _asked(d, market)
-    ranked = rank(d.job.spec, market, d.now_us, _taken(d), shy, d.job.id, asked)
+    ranked = rank(d.job.spec, market, d.now_us, taken(d), shy, d.job.id, asked)
     free = [row for row in ranked if not row.excluded]
+    leave_line(d, placed=bool(free))
     if not free:
         _wait_for_market(d, ranked)
         return False
@@ -143,7 +162,7 @@ def _ask(d: Draft) -> bool:
         d.open_attempt(Attempt(d.job.id, generation, d.now_us, _cause(d)))
     candidate = max((node.candidate for node in d.current), default=-1) + 1
     for number in range(d.job.spec.num_nodes):
-        d.add_node(_new_node(d, best, candidate, number))
+        d.add_node(new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
     fresh = sum(row.offer.key not in asked for row in free)
     best_of = f"the cheapest of {len(free)} offers"
@@ -179,7 +198,7 @@ def _weary(d: Draft) -> int:
     return count if count >= MANY else 0
 
 
-def _new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:
+def new_node(d: Draft, best: Ranked, candidate: int, number: int) -> Node:
     ident = node_id(d.job.id, d.job.generation, number, candidate)
     image = chosen_image(d.job.spec, best.offer, d.market.images)
     return Node(

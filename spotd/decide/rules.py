@@ -14,10 +14,13 @@ from spotd.decide.booked import next_end_us, with_ends
 from spotd.decide.draft import Draft
 from spotd.decide.ending import clean_up, finish, obey_limits, stop_lost, stop_wanted
 from spotd.decide.filling import move_when_full
+from spotd.decide.growing import ask_others
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
 from spotd.decide.outbidding import move_outbid
 from spotd.decide.overdue import tell_unsaved
 from spotd.decide.placing import choose, place_job
+from spotd.decide.queueing import give_way
+from spotd.decide.regrouping import regroup, send_home, take_in
 from spotd.decide.saving import move_when_slow, save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed, settle_trained
 from spotd.model import (
@@ -42,9 +45,14 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     give_up_lost,  # silent, and the cloud or time says dead
     give_up_boot,  # never said hello
     move_outbid,  # its price rose above the job's cap
+    give_way,  # a job of higher priority waits for its room
+    take_in,  # a gang that misses some: those that are ready
     keep_gang,  # one rank leaves: all do
+    regroup,  # or those that are left go on, in a new attempt
     choose,  # the first whole gang that said hello
     settle_trained,  # which may train already, of a record that was restored
+    send_home,  # nobody waits for them any more
+    ask_others,  # what a gang that goes on misses
     place_job,  # a wanted job without an active node
     save_when_slow,  # health asks for a checkpoint
     tell_unsaved,  # the newest checkpoint is old

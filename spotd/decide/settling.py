@@ -6,12 +6,18 @@ from providers.base import NoticeKind
 from spotd.decide.backoff import backoff_s
 from spotd.decide.baking import bake
 from spotd.decide.draft import LEAVING, Draft, place
+from spotd.decide.gangs import (
+    gang_finished_us,
+    newcomers,
+    remaining,
+    scripts_gang,
+    size_of,
+    taken_on_us,
+)
 from spotd.decide.leaving import gang_of, taking_away
 from spotd.decide.needs import (
-    gang_finished_us,
     hearing_since_us,
     may_have_finished,
-    scripts_gang,
     suspect,
 )
 from spotd.decide.stepping import may_step_back, resumed_in_vain, step_back
@@ -68,10 +74,9 @@ def _running(d: Draft, node: Node) -> None:
     if node.generation == 1:
         d.event("training", f"training on {place(node)}", node)
         return
-    took = (node.first_step_at_us - node.requested_at_us) / S
-    text = (
-        f"training again on {place(node)} at step {node.last_step}, {took:.1f} s after the request"
-    )
+    took = (node.first_step_at_us - taken_on_us(node)) / S
+    what = "its gang was made anew" if node.moved_at_us else "the request"
+    text = f"training again on {place(node)} at step {node.last_step}, {took:.1f} s after {what}"
     d.event("recovered", text, node, alert=True, seconds=took, step=node.last_step)
 
 
@@ -140,6 +145,8 @@ def settle_exits(d: Draft) -> None:
             if node.setup_failed and node.state not in LEAVING:
                 _setup_failed(d, node)
             continue
+        if node.exit_code == EXIT_RELEASED and node.state is NodeState.DRAINING and _stays(d, node):
+            continue  # see regrouping.py
         match node.exit_code:
             case code if code == EXIT_FINISHED:
                 _finished(d, node)
@@ -153,6 +160,11 @@ def settle_exits(d: Draft) -> None:
                 _diverged(d, node)
             case _:
                 _crashed(d, node)
+
+
+def _stays(d: Draft, node: Node) -> bool:
+    """Its machine goes on in the next attempt, with whoever else is left."""
+    return any(other.id == node.id for other in remaining(d.view, d.now_us))
 
 
 def _stopped(d: Draft, node: Node) -> str:
@@ -238,6 +250,10 @@ def _diverged(d: Draft, node: Node) -> None:
 
 
 def _setup_failed(d: Draft, node: Node) -> None:
+    if any(other.id == node.id for other in newcomers(d.view)):
+        # Others are set up, and train: it is this machine, or this hour.
+        d.leave(node, LeaveReason.BOOT_TIMEOUT, "setup failed; its gang trains on without it")
+        return
     said = node.exit_tail.strip().rpartition("\n")[2][:200]
     why = f" ({said})" if said else ""
     d.set_job(stop_text=d.job.stop_text or f"setup failed{why}; see `spotctl logs`")
@@ -266,7 +282,9 @@ def _broken_by_a_machine(d: Draft, node: Node) -> bool:
         return False
     gang = gang_of(d, node)
     left = next((mate for mate in gang if mate.state in LEAVING or taking_away(mate)), None)
-    if left is not None or len(gang) < spec.num_nodes:  # a view has no old nodes that are gone
+    if left is not None or len(gang) < size_of(node, spec):  # a view has no old that are gone
+        if _stays(d, node):
+            return True
         reason = left.leave_reason if left is not None else LeaveReason.LOST
         rank = f"rank {left.rank}" if left is not None else "another rank"
         text = f"exited with code {node.exit_code} when {rank} left"
@@ -281,6 +299,9 @@ def _broken_by_a_machine(d: Draft, node: Node) -> bool:
     silent = next((mate for mate in gang if suspect(mate, d.market, d.now_us)), None)
     if silent is None:
         return False
+    if _stays(d, node):
+        d.say(f"{place(node)} waits to know what became of rank {silent.rank}")
+        return True
     text = f"exited with code {node.exit_code} when rank {silent.rank} fell silent"
     d.leave(node, LeaveReason.LOST, text, keep=True)
     return True
@@ -292,6 +313,8 @@ def charge(d: Draft, node: Node, text: str, *, at_once: bool = False) -> None:
     Exit codes that the user listed are retried without a charge. A program that crashed before the
     first step of the whole job is not tried again: the next machine would see the same. The second
     one in the first steps after the same checkpoint steps back from it, or the first, `at_once`.
+    With a mistake in it all programs of a gang end before that; one that fails alone may have
+    missed another that stood still meanwhile.
     """
     job, spec = d.job, d.job.spec
     if _blamed(d, node):
@@ -300,7 +323,8 @@ def charge(d: Draft, node: Node, text: str, *, at_once: bool = False) -> None:
     free = node.exit_code in spec.recover_on_exit_codes
     failures = job.failures + (0 if free else 1)
     d.set_job(failures=failures)
-    if not free and not job.first_step_at_us:
+    alone = any(mate.exit_code is None for mate in gang_of(d, node))
+    if not free and not job.first_step_at_us and not alone:
         d.set_job(stop_text=f"{text} before its first step")
         what_next = ""
     elif failures > spec.max_restarts_on_errors and not free:

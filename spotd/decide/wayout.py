@@ -12,6 +12,7 @@ from spotd.decide.cooldowns import NOT_LENT, OWN_IMAGE
 from spotd.decide.placement import (
     DISABLED,
     ENDS,
+    RESIDENCE,
     SLOW,
     TAKEN,
     TOO_DEAR,
@@ -39,6 +40,7 @@ _WORDS = {
     DISABLED: "of a cloud that is out of use",
     DOUBTED: "at a price that is not believed",
     ENDS: "whose booked time is about to end",
+    RESIDENCE: "where the job may not run",
     SLOW: "without an interconnect",
     TAKEN: "asked for already, or being taken away",
 }

@@ -141,6 +141,12 @@ def crossings(
             yield Crossing(budget, kind, percent, key, text)
 
 
+def reached(spent_microusd: int, most_microusd: int) -> int:
+    """The highest threshold, in percent, that a job's spend has reached of its `max_cost_usd`; 0
+    for none."""
+    return max((p for p in THRESHOLDS if 100 * spent_microusd >= p * most_microusd), default=0)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a job may cost yet, as far as its file bounds it: by `max_cost_usd` (what is left of it)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 from spotd.clock import Clock
 from spotd.model import Desired, Event, Severity
-from spotd.money.budget import ACTUAL, Budget, Standing, crossings, standing
+from spotd.money.budget import ACTUAL, DAY_US, Budget, Standing, crossings, reached, standing
 from spotd.money.focus import iso, month_of
+from spotd.money.outliers import outliers
+from spotd.money.units import US_PER_H
 from spotd.store.base import Store
 from spotd.store.spending import OVERRIDE, override_key, spendings
 
@@ -15,15 +17,27 @@ EVERY_S = 60.0
 
 
 class Budgets:
-    """`budgets()` are those of the configuration in force."""
+    """`budgets()` are those of the configuration in force; while `dry_run()`, outliers are told of
+    alone."""
 
-    def __init__(self, budgets: Callable[[], Sequence[Budget]], clock: Clock) -> None:
+    def __init__(
+        self,
+        budgets: Callable[[], Sequence[Budget]],
+        clock: Clock,
+        dry_run: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._budgets = budgets
+        self._dry_run = dry_run
+        self._judged_us = 0  # outliers, by this daemon: it reads all of the ledger
         self._clock = clock
 
     def keep(self, store: Store) -> None:
         """One look: nothing is remembered but in the record of events."""
         budgets, now_us = self._budgets(), self._clock.now_us()
+        _tell_of_jobs(store, now_us)
+        if now_us - self._judged_us >= US_PER_H:
+            judge_outliers(store, now_us, dry_run=self._dry_run())
+            self._judged_us = now_us
         if not budgets:
             return
         month = month_of(now_us)
@@ -39,6 +53,60 @@ class Budgets:
                 store.add_event("", event, now_us)
             if found.spent_microusd >= budget.microusd:
                 _stop(store, found, now_us)
+
+
+def _tell_of_jobs(store: Store, now_us: int) -> None:
+    """Of its own `max_cost_usd`, to the job's routes, each threshold once. What a job will cost by
+    its end is not known here: at which rate it is used up, and when, is."""
+    capped = [job for job in store.jobs(finished=False) if job.spec.max_cost_microusd]
+    for view in store.load_views([job.id for job in capped], now_us).values():
+        job, spent = view.job, view.spent_microusd
+        most = job.spec.max_cost_microusd
+        percent = reached(spent, most)
+        last = store.last_event(job.id, "cost_reached") if percent else None
+        if not percent or (last is not None and percent <= _percent_of(last.event)):
+            continue
+        rate = sum(node.offer.price_microusd_per_h for node in view.nodes if node.active)
+        text = (
+            f"{job.name} has spent {percent} % of its max_cost_usd: ${spent / 1e6:,.2f} of "
+            f"${most / 1e6:,.2f}, ${rate / 1e6:,.2f}/h now"
+        )
+        if rate and spent < most:
+            text += f", used up on {iso(now_us + (most - spent) * US_PER_H // rate)[:16]}Z"
+        severity = Severity.INFO if percent < 100 else Severity.WARNING
+        key = f"cost_reached:{job.id}:{percent}"
+        event = Event(
+            "cost_reached", text, "", severity, alert=True, key=key, data={"percent": percent}
+        )
+        store.add_event(job.id, event, now_us)
+
+
+def _percent_of(event: Event) -> int:
+    said = event.data.get("percent", 0)
+    return said if isinstance(said, int) else 0
+
+
+def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
+    """Jobs that spent far more in a day than their project's do: told once a day, and with
+    `dry_run` false paused as by a person, so that training saves first."""
+    told = store.event_keys("outlier", now_us - DAY_US)
+    for one in outliers(spendings(store, now_us), now_us):
+        job, key = store.find_job(one.job_id), f"outlier:{one.job_id}"
+        if job is None or job.outcome is not None or job.desired is not Desired.RUN or key in told:
+            continue
+        whose = f"of the project {one.project}" if one.project else "without a project"
+        text = (
+            f"{job.name} of {one.user or 'nobody'} spent ${one.microusd / 1e6:,.2f} in 24 h, and "
+            f"jobs {whose} ${one.usual.median_microusd / 1e6:,.2f} a day (median of "
+            f"{one.usual.days} days; beyond ${one.usual.bound_microusd / 1e6:,.2f} is told): "
+        )
+        if dry_run:
+            text += "with dry_run = false in [policies] it would save and be paused"
+        else:
+            store.set_desired(job.id, Desired.PAUSE, "spotd", now_us)
+            text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
+        event = Event("outlier", text, severity=Severity.WARNING, alert=True, key=key)
+        store.add_event(job.id, event, now_us)
 
 
 def _stop(store: Store, found: Standing, now_us: int) -> None:

@@ -189,7 +189,8 @@ def _egress(
     market: Market,
     window: Window,
 ) -> tuple[list[Item], list[str]]:
-    """Every byte of a checkpoint leaves its machine once, by the first tier's price."""
+    """Every byte of a checkpoint that does not stay in its machine's region leaves it once, by the
+    first tier's price."""
     place = store_of(job.spec, market)
     leaving = market.leaving or first_prices()
     first = {node.generation: node for node in nodes if node.rank == 0 and node.claimed_at_us}
@@ -197,7 +198,11 @@ def _egress(
     unknown: list[str] = []
     for row in rows:
         node = first.get(row.generation)
-        if node is None or not window.since_us <= row.committed_at_us < window.until_us:
+        if (
+            node is None
+            or row.near_bytes >= row.bytes
+            or not window.since_us <= row.committed_at_us < window.until_us
+        ):
             continue
         price = gb_microusd(node.offer, place, leaving)
         where = f"{node.offer.provider}/{node.offer.region}"
@@ -206,7 +211,7 @@ def _egress(
             unknown.append(NO_EGRESS.format(name=job.name, place=where, store=url))
         elif price:
             gb, cost = found.get((where, node.offer.cloud), (0.0, 0))
-            size_gb = row.bytes / 1e9
+            size_gb = (row.bytes - row.near_bytes) / 1e9
             found[where, node.offer.cloud] = gb + size_gb, cost + round(size_gb * price)
     items = [
         Item(

@@ -42,6 +42,7 @@ from spotd.serve import (
     reporting,
     restraints,
     sizing,
+    stats,
     users,
 )
 from spotd.serve.authority import Authority
@@ -105,6 +106,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("POST", "/v1/costs/reconcile", reconciling.reconcile_bill),
     ("GET", "/v1/offers", offers.list_offers),
     ("GET", "/v1/prices", offers.price_history),
+    ("GET", "/v1/stats", stats.stats),
     ("GET", "/v1/jobs/{job}", jobs.show_job),
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
     ("GET", "/v1/jobs/{job}/why", explain.why),

@@ -76,6 +76,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("POST", "/v1/costs/reconcile"): _change("cost reconcile", "cloud", "segments"),
     ("GET", "/v1/offers"): _READ,
     ("GET", "/v1/prices"): _READ,
+    ("GET", "/v1/stats"): _READ,
     ("GET", "/v1/events"): _READ,
     ("GET", "/v1/jobs/{job}"): _READ,
     ("GET", "/v1/jobs/{job}/file"): _READ,

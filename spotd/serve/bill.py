@@ -11,12 +11,14 @@ Two counterfactuals, both an upper bound of honesty rather than of praise:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from providers.base import PREPAID
 from spotd.money.units import cost_microusd
 from spotd.store.base import ProgressRow, SegmentRow
+
+_WHOLE: Mapping[int, int] = {}  # each attempt had all the machines that the job asks for
 
 
 def duration_us(segment: SegmentRow, now_us: int) -> int:
@@ -81,17 +83,21 @@ def all_reports(progress: Sequence[ProgressRow], first_step_at_us: int) -> Seque
     return progress
 
 
-def useful_us(progress: Sequence[ProgressRow]) -> int:
-    """Wall time of training whose steps survive: what a newer run trained again does not count.
+def useful_us(
+    progress: Sequence[ProgressRow], num_nodes: int = 1, gangs: Mapping[int, int] = _WHOLE
+) -> int:
+    """Machine time of training whose steps survive: what a newer run trained again does not count.
     Each stretch lies within one node's clock, so that it does not matter whether that is right, nor
-    when we heard of it."""
+    when we heard of it. `gangs` has the attempts with another number of machines than `num_nodes`.
+    """
     total, floor = 0, None
     for rows in reversed(_runs(progress)):
         first, last = rows[0].from_step, max(row.to_step for row in rows)
         span = max(row.last_at_us for row in rows) - min(row.first_at_us for row in rows)
         kept_to = last if floor is None else min(last, floor - 1)
         kept = max(0, kept_to - first + 1)
-        total += span * kept // max(1, last - first + 1)
+        machines = gangs.get(rows[0].generation, num_nodes)
+        total += machines * span * kept // max(1, last - first + 1)
         floor = first if floor is None else min(floor, first)
     return total
 
@@ -120,12 +126,17 @@ class OnDemand:
 
 
 def on_demand(
-    total: Bill, segments: Sequence[SegmentRow], progress: Sequence[ProgressRow], num_nodes: int
+    total: Bill,
+    segments: Sequence[SegmentRow],
+    progress: Sequence[ProgressRow],
+    num_nodes: int,
+    gangs: Mapping[int, int] = _WHOLE,
 ) -> OnDemand | None:
-    """The counterfactual of the bill `total`; None when it is not known."""
+    """The counterfactual of the bill `total`; None when it is not known. `gangs` as above."""
     if not progress or total.prepaid_us >= total.paid_us:
         return None
-    needed_us = (useful_us(progress) + _startup_us(segments, progress)) * num_nodes
+    startup_us = _startup_us(segments, progress) * num_nodes
+    needed_us = useful_us(progress, num_nodes, gangs) + startup_us
     counted_us = min(needed_us, total.paid_us)
     return OnDemand(
         list_microusd=total.list_microusd * counted_us // total.paid_us,

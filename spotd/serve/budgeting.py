@@ -6,6 +6,7 @@ from typing import Any
 
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, Job, JobSpec, S, Severity
+from spotd.money.approval import REFUSE
 from spotd.money.budget import Budget, Plan, Spending, Standing, refusal, standing
 from spotd.money.focus import month_of
 from spotd.serve.call import ApiError, Call
@@ -60,6 +61,16 @@ def check_budgets(call: Call, user: str, spec: JobSpec, resumed: Job | None = No
         fix = "wait for next month, raise it in config.toml, or --override-budget"
         raise ApiError(409, "refused", text, fix)
     return text
+
+
+def check_project(call: Call, spec: JobSpec) -> list[str]:
+    """Refuse a job whose project is not approved, or warn of it, as the policy says."""
+    approval = call.backing.approval()
+    text = approval.lacks(spec.project)
+    if text and approval.policy == REFUSE:
+        raise ApiError(409, "refused", text, approval.fix(spec.project))
+    what = 'with unapproved_projects = "refuse" in [policies] the job would be refused'
+    return [f"{text}: {what}; {approval.fix(spec.project)}"] if text else []
 
 
 def record_override(call: Call, job: Job, text: str) -> None:

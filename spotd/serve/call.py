@@ -20,6 +20,7 @@ from spotd.clock import Clock, Ids
 from spotd.decide.lending import Reach
 from spotd.decide.sweeping import Held, HeldLeftover
 from spotd.model import Job, Market, Node
+from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.reports import Shown
 from spotd.spec import CheckpointDefaults, Known
@@ -80,7 +81,7 @@ class Backing:
     the way, or "", whether it is out of use); `makers()` are the providers that make images of
     machines, with their make of cloud, and `configured_images()` says of an image's id where the
     configuration names it; `box_microusd_per_h()` is what the control box costs (0: nobody said),
-    and `budgets()` those of the configuration.
+    `budgets()` and `approval()` are those of the configuration.
     """
 
     store: Store
@@ -124,6 +125,7 @@ class Backing:
     reach_routes: Callable[[], Mapping[str, tuple[str, bool]]] = dict
     box_microusd_per_h: Callable[[], int] = int
     budgets: Callable[[], Sequence[Budget]] = tuple
+    approval: Callable[[], Approval] = Approval
 
 
 @dataclass(frozen=True)

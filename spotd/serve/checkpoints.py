@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from providers.stores.base import ObjectStore
+from providers.stores.several import SeveralStores
 from spotd import wire
 from spotd.act.checkpoints import (
     DamagedError,
@@ -19,6 +21,7 @@ from spotd.act.checkpoints import (
     shard_bytes,
     verify_shard,
 )
+from spotd.decide.carriage import may_have_shards
 from spotd.model import Job
 from spotd.serve.call import Call, bad_input, conflict, not_found
 from spotd.serve.views import iso
@@ -50,6 +53,7 @@ def _item(call: Call, kept: Kept, saved: Saved) -> dict[str, Any]:
         "age_s": round((call.now_us - found.created_at_us) / 1e6, 1) if found else None,
         "bytes": sum(shard.size for shard in found.shards) if found else 0,
         "shards": len(found.shards) if found else 0,
+        "stores": list(found.stores) if found else [],
         "newest": saved == kept.newest,
         "pins": list(saved.pins),
         "manifest": saved.ref.manifest,
@@ -177,7 +181,7 @@ def remove_checkpoint(call: Call) -> dict[str, Any]:
 def _found(call: Call, name: str) -> tuple[ObjectStore, Job, Saved]:
     """A job's checkpoint by its step or a pin; "" is the newest. Raises ApiError (not found)."""
     job = call.job()
-    objects = call.backing.open_store(job.spec.checkpoint.store)
+    objects = _stores(call, job)
     kept = _kept(call, job)
     saved = kept.find(name)
     if saved is None:
@@ -187,9 +191,17 @@ def _found(call: Call, name: str) -> tuple[ObjectStore, Job, Saved]:
     return objects, job, saved
 
 
+def _stores(call: Call, job: Job) -> ObjectStore:
+    """The job's own, with those beside it that may have its shards."""
+    backing = call.backing
+    others = may_have_shards(job.spec, backing.market(call.now_us).shards)
+    own = backing.open_store(job.spec.checkpoint.store)
+    return SeveralStores(own, {url: partial(backing.open_store, url) for url in others})
+
+
 def _kept(call: Call, job: Job) -> Kept:
     try:
-        return read_kept(call.backing.open_store(job.spec.checkpoint.store), job.id)
+        return read_kept(_stores(call, job), job.id)
     except wire.WireError as error:
         text = f"the checkpoints of job {job.name} in {job.spec.checkpoint.store}: {error}"
         raise conflict(text, "restore that object from a copy of the bucket") from None

@@ -36,21 +36,24 @@ def _job_cost(call: Call, job: Job) -> dict[str, Any]:
     segments = store.segments(job.id)
     progress = all_reports(store.progress(job.id), job.first_step_at_us)
     total = bill(segments, now_us)
-    instead = on_demand(total, segments, progress, job.spec.num_nodes)
+    nodes, whole = store.job_nodes(job.id), job.spec.num_nodes
+    gangs = {node.generation: node.gang_size for node in nodes if node.gang_size}
+    instead = on_demand(total, segments, progress, whole, gangs)
+    useful = useful_us(progress, whole, gangs)
     listed = instead.list_microusd if instead else 0
     saving = 1 - total.spend_microusd / listed if listed else None
     return {
         "job_id": job.id,
         "job": job.name,
         **_bill_data(total),
-        "useful_hours": _hours(useful_us(progress) * job.spec.num_nodes) if progress else None,
+        "useful_hours": _hours(useful) if progress else None,
         "on_demand_usd": None if instead is None else usd(instead.list_microusd),
         "on_demand_best_usd": None if instead is None else usd(instead.best_microusd),
         "saving": None if saving is None else round(saving, 4),
         "max_cost_usd": usd(job.spec.max_cost_microusd) or None,
         "nodes": [
             _node_cost(node, [s for s in segments if s.node_id == node.id], now_us)
-            for node in store.job_nodes(job.id)
+            for node in nodes
         ],
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from spotd.decide.gangs import shrinks
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.rules import decide
 from spotd.model import JobSpec, Market, S, View
@@ -18,6 +19,7 @@ from spotd.serve.jobs import parse_job
 from spotd.serve.keeping import requests_usd_per_h, storage_data
 from spotd.serve.sizing import with_sizes
 from spotd.serve.views import iso, offer_data, usd
+from spotd.serve.worth import with_worth
 from spotd.spec import SpecError
 from spotd.spec.document import parse
 from spotd.states import NodeState
@@ -35,7 +37,8 @@ def why(call: Call) -> dict[str, Any]:
     if view is None:
         raise ApiError(404, "not_found", f"job {job.name} is gone", "spotctl ps --all")
     market = call.backing.market(now_us)
-    plan = _decide(view, market, now_us)
+    user = call.backing.store.job_users([job.id]).get(job.id, "")
+    plan = _decide(view, market, user, now_us)
     return {
         "kind": "Why",
         "job": job.name,
@@ -60,17 +63,19 @@ def _console(call: Call, view: View) -> list[str]:
     return [row.event.text.partition(" ended with")[0] + " said last:", *said]
 
 
-def _decide(view: View, market: Market, now_us: int) -> Plan:
+def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
     """As a pass does: one that a limit is in the way of asks for one machine where it would ask for
     several, and else for none. What is in use is as the market was read, not as at a commit."""
-    use = Use(market.limits, market.nodes, market.microusd_per_h)
+    use = Use(market.limits, market.nodes, market.microusd_per_h, market.line)
     markets = [market]
     if view.job.spec.candidates > 1:
         markets.append(replace(market, hedging=False))
     obstacle = ""
     for tried in markets:
         plan = decide(view, tried, now_us)
-        obstacle = Room(lambda: use, lambda _: view.spent_microusd).take(view.job, launches(plan))
+        room = Room(lambda: use, lambda _: view.spent_microusd)
+        added = launches(plan)
+        obstacle = room.take(view.job, user, added) if added else ""
         if not obstacle:
             return plan
     return decide(view, replace(market, blocked=obstacle), now_us)
@@ -107,6 +112,7 @@ def plan(call: Call) -> dict[str, Any]:
         "kind": "Plan",
         "job": parsed.spec.name,
         "num_nodes": parsed.spec.num_nodes,
+        "min_nodes": parsed.spec.elastic.min_nodes if shrinks(parsed.spec) else None,
         "checkpoint_gb": spec.checkpoint.size_bytes / 1e9 or None,
         "offers": [
             {**offer_row(row), "baked": baked.get(row.offer.key, "")} for row in ranked[:limit]
@@ -126,7 +132,8 @@ def plan(call: Call) -> dict[str, Any]:
         },
         "warnings": told,
     }
-    return with_sizes(call, call.text("yaml"), data)
+    sized = with_sizes(call, call.text("yaml"), data)
+    return with_worth(call, spec, market, sized)
 
 
 def _sized(call: Call, spec: JobSpec) -> JobSpec:

@@ -9,11 +9,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from providers.stores.base import StoreConfigError, StoreDeniedError
+from spotd.decide.carriage import place_among
 from spotd.decide.placement import rank
-from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Mount
+from spotd.model import Desired, Event, HeadSeen, Job, JobSpec
 from spotd.serve.baked import check_baked
 from spotd.serve.buckets import leaving
-from spotd.serve.budgeting import check_budgets, record_override
+from spotd.serve.budgeting import check_budgets, check_project, record_override
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.gangs import refuse_slow
@@ -23,6 +24,7 @@ from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
 from spotd.spec import Parsed, SpecError, load
 from spotd.store.base import DuplicateIdError, DuplicateNameError, ShutOutError, Submission
 from spotd.vault import JobKeys, seal_job_keys, seal_secrets
+from spotd.wire import Mount
 
 _PAGE = 100
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a job file
@@ -109,12 +111,14 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
         _check_imported(parsed, lost)
         _check_store(call, parsed.spec.checkpoint.store)
         _check_folder(call, parsed.spec)
+        _check_shards(call, parsed.spec)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
     refuse_slow(spec, backing.market(call.now_us))
+    unapproved = check_project(call, spec)
     beyond = check_budgets(call, call.actor, spec)
-    warnings = [*parsed.warnings, *check_baked(call, spec), *_outlook(call, spec)]
+    warnings = [*parsed.warnings, *unapproved, *check_baked(call, spec), *_outlook(call, spec)]
     request_id = call.text("request_id") or backing.ids.token()
 
     def submit() -> Job:
@@ -172,15 +176,31 @@ def _check_imported(parsed: Parsed, lost: str) -> None:
         raise bad_input(text, "submit with spotctl run, which imports it first")
 
 
-def _check_store(call: Call, url: str) -> None:
+def _check_store(call: Call, url: str, key: str = "checkpoint.store") -> None:
     """The daemon reads HEAD there: a job whose store it cannot open would never be seen to end.
     Raises ApiError (bad input)."""
     try:
         call.backing.open_store(url)
     except (StoreConfigError, StoreDeniedError) as error:
-        text = f"the daemon cannot open checkpoint.store {url}: {error}"
+        text = f"the daemon cannot open {key} {url}: {error}"
         advice = "mend that where spotd runs ([stores] in its config.toml), or name another store"
         raise bad_input(text, advice) from None
+
+
+def _check_shards(call: Call, spec: JobSpec) -> None:
+    """A store that is nobody knows where would be beside no machine. Raises ApiError."""
+    places = call.backing.market(call.now_us).places
+    for url in spec.checkpoint.shards:
+        if url == spec.checkpoint.store:
+            continue
+        _check_store(call, url, "checkpoint.shards")
+        if not all(place_among(url, places)):
+            raise bad_input(
+                f"checkpoint.shards: in which region {url} is, nobody has said, so that no machine "
+                "would save there",
+                "add a [stores.NAME] section with its url and region (and cloud, where the URL "
+                "does not say that) to config.toml",
+            )
 
 
 def _check_folder(call: Call, spec: JobSpec) -> None:

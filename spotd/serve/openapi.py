@@ -62,6 +62,11 @@ QUERY: dict[str, dict[str, Schema]] = {
         "limit": _NUMBER,
     },
     "GET /v1/prices": {**_OFFERS, "since_s": _NUMBER},
+    "GET /v1/stats": {
+        "since_s": _NUMBER,
+        "by": {"enum": ["cloud", "region", "zone", "pool", "hour", "weekday"]},
+        "capacity": _OFFERS["capacity"],
+    },
     "GET /v1/events": {
         "job": _TEXT,
         "after": _NUMBER,

@@ -27,9 +27,22 @@ def _check(reach: Reach) -> Check:
     alone_s = unattended_s(reach.way, reach.lasts_s, reach.limit_s)
     lent = f" for {_hours(reach.lasts_s)}" if reach.way is Way.LENT else ""
     text = f"{reach.url}: saves for {_hours(alone_s)} without spotd ({reach.way.value}{lent})"
+    text += _width(reach)
     if alone_s < reach.limit_s:
         text += f"; limits.unattended_h is {reach.limit_s / 3600:.3g}"
     return Check(name, True, text)
+
+
+def _width(reach: Reach) -> str:
+    """Whose folders a machine can write to: what matters once it is in somebody else's hands."""
+    if reach.way is Way.FOLDER:
+        return ""
+    if reach.way is not Way.LENT:
+        return "; each of them reaches the folders of all jobs"
+    if reach.roled:
+        key = _ROLE_KEYS[reach.cloud]
+        return f"; by {key} each of them reaches the folders of all jobs all the same"
+    return ""
 
 
 def _fix(reach: Reach) -> str:

@@ -59,6 +59,12 @@ def recoveries(nodes: Sequence[Node]) -> int:
     return sum(old in taken for old in sorted({node.generation for node in trained})[:-1])
 
 
+def training(job: Job, nodes: Sequence[Node]) -> int:
+    """How many of the job's machines train."""
+    mine = [node for node in nodes if node.generation == job.generation and node.chosen]
+    return sum(node.state in (NodeState.RUNNING, NodeState.DRAINING) for node in mine)
+
+
 def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
     """The summary of a job, for lists."""
     job, nodes = facts.job, facts.nodes
@@ -76,6 +82,7 @@ def job_data(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "recoveries": recoveries(nodes),
         "failures": job.failures,
         "num_nodes": job.spec.num_nodes,
+        "training_nodes": training(job, nodes),
         "where": [where_data(node) for node in nodes if node.state in _HOLDING],
         "created_at": iso(job.created_at_us),
         "first_step_at": iso(job.first_step_at_us),
@@ -106,6 +113,7 @@ def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "max_duration_s": spec.max_duration_s or None,
         "max_restarts_on_errors": spec.max_restarts_on_errors,
         "secrets": sorted(spec.secrets),
+        "on_node_loss": spec.elastic.on_loss.value if spec.num_nodes > 1 else None,
         "nodes": [node_data(node) for node in facts.nodes],
     }
 
@@ -148,6 +156,8 @@ def node_data(node: Node) -> dict[str, Any]:
         "id": node.id,
         "job_id": node.job_id,
         "chosen": node.chosen,
+        "gang_size": node.gang_size or None,
+        "moved_at": iso(node.moved_at_us),
         "price_usd_per_h": usd(node.offer.price_microusd_per_h),
         "list_usd_per_h": usd(node.offer.list_microusd_per_h),
         "instance_id": node.instance_id,

@@ -24,10 +24,12 @@ from spotd.spec.quantities import (
     DiskGib,
     Duration,
     Memory,
+    Priority,
     StoreUrl,
     Usd,
     check_store_url,
 )
+from spotd.spec.work import WorkField
 
 ExitCodeNumber = Annotated[int, Field(ge=1, le=255)]
 ExitCodes = Annotated[
@@ -43,6 +45,13 @@ Capacities = Annotated[
     BeforeValidator(
         lambda value: [value] if isinstance(value, str) else value,
         json_schema_input_type=CapacityName | list[CapacityName],
+    ),
+]
+Names = Annotated[
+    list[str],
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value,
+        json_schema_input_type=str | list[str],
     ),
 ]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -126,8 +135,8 @@ class Resources(Block):
     ports: Annotated[Any, Ignored("spotd opens no ports to training machines")] = None
     labels: Annotated[Any, Ignored("machines carry spotd's own tags only")] = None
     autostop: Annotated[Any, Ignored("spotd ends every machine when its job ends")] = None
-    priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
-    priority_class: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None  # 0: spotd.priority 500
+    priority_class: Annotated[Any, Ignored("write spotd.priority")] = None
     accelerator_args: Annotated[Any, Ignored("TPU settings are not supported")] = None
     volumes: Annotated[Any, Refused("read the data in setup or run, from its store")] = None
 
@@ -186,6 +195,11 @@ class Checkpoint(Block):
 
     store: StoreUrl | None = Field(
         default=None, description="file:///folder, or s3://, gs:// or az://bucket/prefix"
+    )
+    shards: list[StoreUrl] | None = Field(
+        default=None,
+        description="Buckets beside the store, each for the shards of machines of its region; "
+        "default: those of the configuration; []: none",
     )
     engine: Literal["spotd", "none"] = Field(
         default="none", description="spotd: the program saves by spotd_hook; none: any script"
@@ -265,7 +279,22 @@ class SpotdBlock(Block):
     )
     deadline: str | None = Field(
         default=None,
-        description="ISO time with zone, or a duration from now; does not steer placement yet",
+        description="ISO time with zone, or a duration from now; with `work`, kept by on-demand "
+        "where spot would be late",
+    )
+    work: WorkField | None = Field(
+        default=None,
+        description="All there is to do: training on the first machine named, like 40h, or "
+        "100000 steps",
+    )
+    objective: Literal["cost", "speed"] = Field(
+        default="cost", description="Of what can be had: the cheapest to finish, or the fastest"
+    )
+    residency: Names | None = Field(
+        default=None, description="Where machines may stand: EU, EEA, adequate, or like DE, CH"
+    )
+    not_operated_from: Names | None = Field(
+        default=None, description="Where the clouds' companies may not be at home, like US"
     )
     max_duration: Duration | None = None
     max_restarts_on_errors: Count | None = None
@@ -278,6 +307,17 @@ class SpotdBlock(Block):
         description="spot, on_demand, reserved or block; a list is in order of preference",
     )
     candidates: int = Field(default=1, ge=1, le=8, description="Machines asked for side by side")
+    on_node_loss: Literal["wait", "shrink", "wait-then-shrink"] = Field(
+        default="wait",
+        description="With num_nodes and engine spotd: go on with the machines that are left; "
+        "docs/elastic.md",
+    )
+    min_nodes: int | None = Field(
+        default=None, ge=1, description="The fewest machines that train after a loss; 1"
+    )
+    shrink_after: Duration | None = Field(
+        default=None, description="How long the others wait, of wait-then-shrink; 5m"
+    )
     slow_network: bool = Field(
         default=False,
         description="With num_nodes: machines without EFA, GPUDirect or InfiniBand will do",
@@ -292,6 +332,7 @@ class SpotdBlock(Block):
     health: Health = Health()
     alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")
     project: str | None = Field(default=None, pattern=_NAME, description="As budgets know it")
+    priority: Priority | None = Field(default=None, description="Or 0 to 1000; docs/queueing.md")
 
 
 def _parse_scalar(value: Any) -> Any:
@@ -347,7 +388,7 @@ class JobFile(Block):
     config: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
     api_server_access: Annotated[Any, Ignored("machines have no access to spotd")] = None
     experimental: Annotated[Any, Ignored("settings of SkyPilot itself")] = None
-    priority: Annotated[Any, Ignored("jobs do not queue behind each other")] = None
+    priority: Annotated[Any, Ignored("write spotd.priority")] = None
     managed_secrets: Annotated[
         Any, Refused("name them under secrets; `spotctl secret set NAME` keeps them")
     ] = None

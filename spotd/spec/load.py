@@ -18,11 +18,14 @@ from spotd.spec.document import SpecError, parse
 from spotd.spec.every import RISKS, Every
 from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
+from spotd.spec.gangs import read_elastic
 from spotd.spec.model import check_model
 from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
 from spotd.spec.sources import Origin, read_buckets, read_caches, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
+from spotd.spec.wishes import wished
+from spotd.turns import NORMAL
 from spotd.validation import validate_partly
 from spotd.verdicts import HealthSpec
 
@@ -108,7 +111,7 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
     check_login(environment, {*hidden, *kept}, found)
     _note_marked(file, found)
     place = wanted(file.resources, known.clouds, found, ("resources",))
-    place = with_capacity(place, file, found)
+    place = wished(with_capacity(place, file, found), file, found)
     spec = _spec(file, place, None if bake else defaults, now_us, found)
     _check_run(file, place, found, bake=bake)
     spec = replace(
@@ -210,8 +213,11 @@ def _spec(
         deadline_us=_deadline_us(block, now_us, found),
         recover_on_exit_codes=(place.exit_codes or ()) if codes is None else tuple(codes),
         candidates=block.candidates,
+        wishes=place.wishes,
         project=block.project or "",
+        priority=_priority(file),
         fast_network=file.num_nodes > 1 and not block.slow_network,
+        elastic=read_elastic(file, found),
         health=health,
         checkpoint=_checkpoint(block.checkpoint, defaults, found),
         buckets=read_buckets(file),
@@ -220,10 +226,19 @@ def _spec(
     return replace(spec, **{name: value for name, value in chosen.items() if value is not None})
 
 
+def _priority(file: JobFile) -> int:
+    """0 to 1000. SkyPilot's runs from -1000 to 1000, and 0 is what one gets without it."""
+    if file.spotd.priority is not None:
+        return file.spotd.priority
+    top = file.resources
+    kinds = (top, *(top.any_of or ()), *(top.ordered or ()))
+    named = next((kind.priority for kind in kinds if kind.priority is not None), None)
+    return NORMAL if named is None else (named + 1000) // 2
+
+
 def _deadline_us(block: SpotdBlock, now_us: int, found: Findings) -> int:
     if not block.deadline:
         return 0
-    found.warn(("spotd", "deadline"), "is shown with the job, and does not steer placement yet")
     try:
         return parse_moment_us(block.deadline, now_us)
     except ValueError as error:
@@ -255,6 +270,7 @@ def _checkpoint(
         size_bytes=block.size or 0,
         keep_every_steps=_keep_every(block, found),
         directory=_directory(block, found),
+        shards=tuple(dict.fromkeys(block.shards or [store])) if block.shards is not None else (),
     )
 
 

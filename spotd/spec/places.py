@@ -12,6 +12,7 @@ from spotd.spec.file import AllResources, JobFile, Resources
 from spotd.spec.findings import Findings
 from spotd.spec.quantities import AtLeast
 from spotd.validation import Path
+from spotd.wishes import NO_WISHES, Wishes
 
 # As the clouds' catalogues spell them; other names are passed on with a warning.
 ACCELERATORS = (
@@ -59,6 +60,7 @@ class Wanted:
     restarts: int | None  # of job_recovery
     exit_codes: tuple[int, ...] | None
     capacity_ordered: bool = False
+    wishes: Wishes = NO_WISHES
 
 
 def wanted(

@@ -34,6 +34,18 @@ def parse_duration_s(value: Any) -> float:
     return seconds
 
 
+PRIORITIES = {"low": 250, "normal": 500, "high": 750, "critical": 1000}
+
+
+def parse_priority(value: Any) -> int:
+    """0 to 1000, or a name of one. Raises ValueError."""
+    number = PRIORITIES.get(value) if isinstance(value, str) else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 1000:
+        names = ", ".join(PRIORITIES)
+        raise ValueError(f"{value!r} is no priority; write {names}, or a number from 0 to 1000")
+    return number
+
+
 def parse_moment_us(value: str, now_us: int) -> int:
     """Microseconds since the epoch of an ISO time with its zone, or of a duration from now.
 
@@ -185,6 +197,18 @@ Usd = Annotated[
     int,
     BeforeValidator(parse_usd),
     WithJsonSchema({"type": ["number", "string"], "exclusiveMinimum": 0, "examples": [25]}),
+]
+Priority = Annotated[
+    int,
+    BeforeValidator(parse_priority),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(PRIORITIES)},
+                {"type": "integer", "minimum": 0, "maximum": 1000},
+            ]
+        }
+    ),
 ]
 Marginal = Annotated[int, BeforeValidator(parse_marginal)]
 DiskGib = Annotated[

@@ -10,7 +10,7 @@ from spotd.changed import changed
 from spotd.decide.apply import apply_all
 from spotd.decide.cooldowns import refusal_of
 from spotd.model import Attempt, Event, Node, Refusal, Severity, View
-from spotd.plan import AddNode, OpenAttempt, Plan
+from spotd.plan import AddNode, MoveNode, OpenAttempt, Plan
 from spotd.states import NodeState
 
 _HOLDS_ITS_RANK = frozenset({NodeState.BOOTING, NodeState.RUNNING})
@@ -36,6 +36,13 @@ class Change:
         old = {node.id: node for node in self.before.nodes}
         pairs = [(old[node.id], node) for node in self.after.nodes if node.id in old]
         return [(was, now) for was, now in pairs if was is not now and was != now]
+
+    @property
+    def moved(self) -> list[tuple[Node, Node]]:
+        """(the row that is over, the new one) of every machine that goes on in another attempt."""
+        now = {node.id: node for node in self.after.nodes}
+        moves = [c for c in self.plan.changes if isinstance(c, MoveNode)]
+        return [(now[move.node_id], now[move.node.id]) for move in moves]
 
     @property
     def attempts(self) -> list[Attempt]:

@@ -31,6 +31,7 @@ from spotd.store.access import AccessRecords
 from spotd.store.image_records import ImageRecords
 from spotd.store.invoice_records import InvoiceRecords
 from spotd.store.leaks import LeakRecords
+from spotd.store.life_records import LifeRecords
 from spotd.store.quotes import MarketRecords, PricePoint
 from spotd.store.shapes import (
     AlertRow,
@@ -121,7 +122,9 @@ class DuplicateIdError(StoreError):
     """A job of that id is on record."""
 
 
-class Store(LeakRecords, ImageRecords, InvoiceRecords, AccessRecords, MarketRecords, Protocol):
+class Store(
+    LeakRecords, ImageRecords, InvoiceRecords, AccessRecords, MarketRecords, LifeRecords, Protocol
+):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 
     # --- the loop

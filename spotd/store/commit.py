@@ -7,7 +7,7 @@ accepted whole or leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from providers.base import Offer
 from spotd.model import Node, View
 from spotd.plan import JOB_DECISIONS, NODE_DECISIONS, Plan
-from spotd.store import ledger, limits, market, schema
+from spotd.store import ledger, limits, market, notices, schema
 from spotd.store.accepted import (
     Change,
     applied,
@@ -28,13 +28,13 @@ from spotd.store.accepted import (
     seen,
 )
 from spotd.store.base import CommitResult, CommitStatus
-from spotd.store.rows import node_birth, node_decisions
+from spotd.store.rows import node_birth, node_decisions, node_moved
 from spotd.store.transaction import Transaction
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _DECIDED = tuple(sorted(JOB_DECISIONS))
 _LOCK = (
-    select(_jobs.id, _jobs.version, _jobs.notes, _jobs.last_reason)
+    select(_jobs.id, _jobs.version, _jobs.notes, _jobs.last_reason, _jobs.user_name)
     .where(_jobs.id.in_(bindparam("jobs", expanding=True)))
     .order_by(_jobs.id)
     .with_for_update()
@@ -67,10 +67,10 @@ class LostRaceError(Exception):
 def commit_many(
     tx: Transaction,
     plans: Sequence[tuple[View, Plan]],
-    on_sale: Callable[[Connection], Sequence[Offer]],
+    markets: market.Markets,
     now_us: int,
 ) -> list[CommitResult]:
-    """See Store.commit_many. `on_sale` reads the offers. Raises what `apply` raises for a plan that
+    """See Store.commit_many. `markets` reads the offers. Raises what `apply` raises for a plan that
     is no plan, and IntegrityError when one breaks an invariant of the schema: nothing is written
     then."""
     ids = sorted({view.job.id for view, _ in plans})
@@ -78,9 +78,9 @@ def commit_many(
     offers: Sequence[Offer] = ()
     if any(launches(plan) for _, plan in plans):
         market.hold_offers(tx)  # a price that moves now finds these nodes, or we its news
-        offers = on_sale(tx.conn)
+        offers = markets.offers(tx.conn)
     room = limits.Room(
-        lambda: market.held_use(tx.conn),
+        lambda: markets.held_use(tx.conn, now_us),
         lambda job_id: ledger.spent_microusd(tx.conn, [job_id], now_us).get(job_id, 0),
     )
     accepted: list[Change] = []
@@ -92,7 +92,7 @@ def commit_many(
             results.append(CommitResult(CommitStatus.STALE))
             continue
         added = launches(plan)
-        obstacle = room.take(view.job, added) if added else ""
+        obstacle = room.take(view.job, row.user_name, added) if added else ""
         if obstacle:
             results.append(CommitResult(CommitStatus.OVER_LIMIT, text=obstacle))
             continue
@@ -119,12 +119,16 @@ def _write(
     added = [node for change in accepted for node in change.added]
     if added:
         conn.execute(schema.nodes.insert(), [node_birth(node) for node in added])
+    moved = [pair for change in accepted for pair in change.moved]
+    _move_nodes(conn, moved)
     jobs = [_job_row(change, now_us) for change in accepted]
     if conn.execute(_UPDATE_JOB, jobs).rowcount != len(jobs):
         raise LostRaceError
     if any(0 < row["due"] <= now_us for row in jobs):
         tx.due = True
     ledger.begin(tx, added, offers)
+    for over, now in moved:
+        ledger.hand_over(tx, over.id, now)
     for was, now in changed:
         if ends(was, now):
             ledger.end(conn, now.id, now.gone_at_us or now_us)
@@ -139,6 +143,17 @@ def _update_nodes(conn: Connection, nodes: Sequence[Node]) -> None:
         return
     ordered = sorted(nodes, key=holds_its_rank)
     conn.execute(_DECIDE, [{"node": node.id, **node_decisions(node)} for node in ordered])
+
+
+def _move_nodes(conn: Connection, moved: Sequence[tuple[Node, Node]]) -> None:
+    """The rows that are over have given up their ranks by now. A price may have moved since."""
+    for over, now in moved:
+        old = _nodes.id == over.id
+        conn.execute(update(schema.nodes).where(old).values(token=over.token))
+        rate = conn.execute(select(_nodes.rate_microusd_per_h).where(old)).scalar_one()
+        row = {**node_moved(now), "rate_microusd_per_h": rate}
+        conn.execute(schema.nodes.insert().values(**row))
+        notices.carry(conn, over.id, now.id)
 
 
 def _job_row(change: Change, now_us: int) -> dict[str, Any]:

@@ -136,6 +136,13 @@ def backdated(first: Stretch, launched_at_us: int) -> Columns | None:
     return {"start_us": launched_at_us, "cost_microusd": cost}
 
 
+def handed_over(last: Stretch, node: Node) -> Columns:
+    """What follows the `last` segment of a machine's row when it goes on as `node`: at the same
+    price, from the moment of its move on, so that no hour is counted twice and none is left out."""
+    price = {name: getattr(last, name) for name in _PRICE}
+    return _birth(node.id, node.job_id, node.moved_at_us, OPEN, price)
+
+
 class Prices:
     """What machines cost at the `offers` of today."""
 
@@ -218,6 +225,13 @@ def end(conn: Connection, node_id: str, at_us: int) -> None:
     for row in _of_node(conn, node_id):
         if row.end_us == 0:
             _set(conn, row.id, ended(row, at_us))
+
+
+def hand_over(tx: Transaction, old_id: str, node: Node) -> None:
+    """The machine goes on in another attempt, and the ledger with it."""
+    last = _of_node(tx.conn, old_id)[-1]
+    end(tx.conn, old_id, node.moved_at_us)
+    _insert(tx, [handed_over(last, node)])
 
 
 def count_strays(

@@ -305,7 +305,9 @@ def record_cloud_notices(
     """See Store.record_cloud_notices. Notices about machines that are not ours are passed over."""
     ids = {notice.instance_id for notice in warnings if notice.instance_id}
     ours = (_nodes.provider == provider) & _nodes.instance_id.in_(sorted(ids))
-    rows = {row.instance_id: row for row in tx.conn.execute(select(schema.nodes).where(ours))}
+    # Of a machine that has served several attempts, the newest row is the one that is not over.
+    query = select(schema.nodes).where(ours).order_by(_nodes.generation)
+    rows = {row.instance_id: row for row in tx.conn.execute(query)}
     known = [(rows[n.instance_id], n) for n in warnings if n.instance_id in rows]
     tx.touch({row.job_id: at_us for row, _ in known})
     notices.record(tx, [notices.from_cloud(row, notice, at_us) for row, notice in known])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from sqlalchemy import Connection, Label, Row, bindparam, delete, exists, func, 
 
 from providers.base import Offer, Scope
 from spotd.model import Desired, Limits, Market, Refusal, S
-from spotd.store import images, ledger, limits, schema
+from spotd.store import images, ledger, limits, line, schema
 from spotd.store.base import PricePoint
 from spotd.store.codec import decode_offer, encode
 from spotd.store.rows import NOT_GONE
@@ -61,12 +62,10 @@ def committed_use(conn: Connection) -> Row[Any, Any, Any, Any]:
     return conn.execute(_USE).one()
 
 
-def held_use(conn: Connection) -> limits.Use:
-    """What the limits are held against; nobody else gets to know until this transaction ends."""
-    row = conn.execute(schema.deployment.select().with_for_update()).one()
-    use = committed_use(conn)
-    allowed = Limits(row.max_nodes, row.max_microusd_per_h)
-    return limits.Use(allowed, use.nodes, int(use.rate))
+def _limits_of(row: Row[Any]) -> Limits:
+    """`row` is the deployment's."""
+    projects = json.loads(row.projects) if row.projects else {}
+    return Limits(row.max_nodes, row.max_microusd_per_h, projects)
 
 
 class Markets:
@@ -77,6 +76,7 @@ class Markets:
         self._lock = threading.Lock()
         self._offers: tuple[int, tuple[Offer, ...]] = (-1, ())
         self._rest: tuple[int, Market] = (-1, Market(()))
+        self._used: tuple[int, line.Used] = (-1, {})
 
     def offers(self, conn: Connection) -> tuple[Offer, ...]:
         """Everything on sale; the same object until something changes."""
@@ -90,6 +90,25 @@ class Markets:
             with self._lock:
                 self._offers = (version, offers)
         return offers
+
+    def used(self, conn: Connection, now_us: int) -> line.Used:
+        """What projects and users used of late, as of this minute."""
+        at_us = now_us - now_us % line.SHARES_US
+        with self._lock:
+            known, used = self._used
+        if known != at_us:
+            used = line.used_of_late(conn, at_us)
+            with self._lock:
+                self._used = (at_us, used)
+        return used
+
+    def held_use(self, conn: Connection, now_us: int) -> limits.Use:
+        """What the limits are held against; nobody else gets to know until this transaction
+        ends."""
+        allowed = _limits_of(conn.execute(schema.deployment.select().with_for_update()).one())
+        use = committed_use(conn)
+        there = line.load(conn, allowed, now_us, lambda: self.used(conn, now_us))
+        return limits.Use(allowed, use.nodes, int(use.rate), there)
 
     def load(self, conn: Connection, now_us: int) -> Market:
         """The market now."""
@@ -105,6 +124,7 @@ class Markets:
             offers=self._offers_at(conn, use.offers),
             nodes=use.nodes,
             microusd_per_h=int(use.rate),
+            line=line.load(conn, rest.limits, now_us, lambda: self.used(conn, now_us)),
         )
 
 
@@ -125,7 +145,7 @@ def _read(conn: Connection, now_us: int) -> Market:
     return Market(
         offers=(),
         refusals=tuple(reversed(refused)),
-        limits=Limits(deployment.max_nodes, deployment.max_microusd_per_h),
+        limits=_limits_of(deployment),
         disabled={row.name: row.disabled for row in conn.execute(out)},
         deployment=deployment.name,
         images=images.baked(conn),
@@ -242,8 +262,10 @@ def refuse(
 def set_limits(tx: Transaction, allowed: Limits) -> None:
     """See Store.set_limits."""
     row = tx.conn.execute(schema.deployment.select().with_for_update()).one()
-    if Limits(row.max_nodes, row.max_microusd_per_h) != allowed:
-        tx.conn.execute(update(schema.deployment).values(vars(allowed)))
+    if _limits_of(row) != allowed:
+        projects = encode(allowed.projects) if allowed.projects else ""
+        values = {**vars(allowed), "projects": projects}
+        tx.conn.execute(update(schema.deployment).values(values))
         tx.market_moved()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, and_, select, update
+from sqlalchemy import Connection, and_, literal, select, update
 
 from providers.base import Notice, NoticeKind
 from spotd.model import Event, NoticeSeen
@@ -84,6 +84,14 @@ def withdraw(tx: Transaction, node_id: str, notice_id: str) -> None:
     """The notice is no longer in force."""
     where = and_(_notices.node_id == node_id, _notices.notice_id == notice_id)
     tx.conn.execute(update(schema.notices).where(where).values(withdrawn=True))
+
+
+def carry(conn: Connection, old_id: str, new_id: str) -> None:
+    """What was said of a machine is said of its new row, too."""
+    columns = [column for column in schema.notices.columns if column.name != "node_id"]
+    told = select(literal(new_id), *columns).where(_notices.node_id == old_id)
+    names = ["node_id", *(column.name for column in columns)]
+    conn.execute(schema.notices.insert().from_select(names, told))
 
 
 def _known(conn: Connection, heard: Sequence[Heard]) -> dict[Key, NoticeSeen]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from providers.base import Offer
+from spotd.past import Past
 
 
 class PricePoint(NamedTuple):
@@ -39,4 +40,9 @@ class MarketRecords(Protocol):
     def lift_refusals(self, code: str, offer_keys: Collection[str], at_us: int) -> int:
         """Somebody mended what these offers were refused for with `code`: forget it. The number of
         refusals; waiting jobs are due where there were any."""
+        ...
+
+    def past(self, since_us: int, now_us: int) -> Past:
+        """What became of the machines asked for since, and of those that live: MOST_STAYS of
+        store/stays.py at most, the newest."""
         ...

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, insert, select, update
+from sqlalchemy import Connection, case, delete, exists, func, insert, select, update
 
 from spotd.decide.cadence import Life
 from spotd.model import Event, LeaveReason, Severity
@@ -43,8 +43,10 @@ def last_event(conn: Connection, job_id: str, kind: str) -> EventRow | None:
     return _event_row(row) if row is not None else None
 
 
-def events_of(conn: Connection, job_id: str, kinds: Sequence[str], since_us: int) -> list[EventRow]:
-    """See Store.events_of."""
+def events_of(
+    conn: Connection, job_id: str | None, kinds: Sequence[str], since_us: int
+) -> list[EventRow]:
+    """See Store.events_of, and LifeRecords.own_events for None."""
     mine = (_events.job_id == job_id, _events.kind.in_(kinds), _events.at_us >= since_us)
     query = select(schema.events).where(*mine).order_by(_events.id)
     return [_event_row(row) for row in conn.execute(query)]
@@ -160,6 +162,13 @@ def prune_some(conn: Connection, before_us: int) -> int:
     for table, key, condition in old:
         some = select(key).where(condition).limit(PRUNE_ROWS)
         deleted += conn.execute(delete(table).where(key.in_(some))).rowcount
-    for table in (history, refusals):
-        deleted += conn.execute(delete(table).where(table.c.at_us < before_us)).rowcount
-    return deleted
+    deleted += conn.execute(delete(refusals).where(refusals.c.at_us < before_us)).rowcount
+    # The price that was in force then is no old one: it may be in force still.
+    newer = history.alias()
+    replaced = exists().where(
+        newer.c.offer_key == history.c.offer_key,
+        newer.c.at_us > history.c.at_us,
+        newer.c.at_us <= before_us,
+    )
+    old_prices = delete(history).where(history.c.at_us < before_us, replaced)
+    return deleted + conn.execute(old_prices).rowcount

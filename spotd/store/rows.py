@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select
 
 from providers.base import NoticeKind, Offer
+from spotd.decide.regrouping import KNOWN_OF_MACHINES
 from spotd.model import (
     Desired,
     EffectKind,
@@ -38,7 +39,8 @@ JOB_COLUMNS = [
 _PLAIN_JOB = (
     *("id", "name", "version", "created_at_us", "generation", "outcome_text", "finished_at_us"),
     *("failures", "place_after_us", "save_wanted_at_us", "waiting_since_us", "waiting_told_us"),
-    "unsaved_told_us",
+    *("unsaved_told_us", "room_since_us", "room_asked_us", "room_microusd_per_h"),
+    *("yields_to", "yields_since_us", "yielded_at_us"),
     *("stop_text", "wake_at_us", "notes", "notes_seen", "first_step_at_us"),
 )
 _ODD_NODE = frozenset(
@@ -48,8 +50,10 @@ _ODD_NODE = frozenset(
 _PLAIN_NODE = tuple(item.name for item in fields(Node) if item.name not in _ODD_NODE)
 NODE_BIRTH = (
     *("id", "job_id", "generation", "rank", "candidate", "token", "requested_at_us"),
-    *("expires_at_us", "image_id", "image_setup"),
+    *("expires_at_us", "image_id", "image_setup", "moved_at_us", "gang_size"),
 )
+# What is known of a machine that goes on in another attempt; of any other, nothing is at its birth.
+MACHINE = (*KNOWN_OF_MACHINES, "launched_at_us")
 _DECIDED = tuple(sorted(NODE_DECISIONS))
 
 # Spelled out as in the indexes that are made for them. With a parameter in its place, SQLite
@@ -129,6 +133,11 @@ def node_birth(node: Node) -> dict[str, Any]:
         "rate_microusd_per_h": node.offer.price_microusd_per_h,
         **node_decisions(node),
     }
+
+
+def node_moved(node: Node) -> dict[str, Any]:
+    """All columns of a machine's row in another attempt."""
+    return {**node_birth(node), **{name: getattr(node, name) for name in MACHINE}}
 
 
 def node_decisions(node: Node) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 18))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 23))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -48,6 +48,7 @@ deployment = Table(
     big("created_at_us"),
     big("max_nodes"),
     big("max_microusd_per_h"),
+    words("projects"),
     Column("key_check", LargeBinary),
     big("key_epoch"),
     words("quarantine"),
@@ -83,6 +84,8 @@ jobs = Table(
     big("place_after_us"),
     big("save_wanted_at_us"),
     *(big("waiting_since_us"), big("waiting_told_us"), big("unsaved_told_us")),
+    *(big("room_since_us"), big("room_asked_us"), big("room_microusd_per_h")),
+    *(words("yields_to"), big("yields_since_us"), big("yielded_at_us")),
     words("stop_text"),
     big("wake_at_us"),
     big("notes_seen"),
@@ -118,6 +121,7 @@ Index(
     jobs.c.claim_until_us,
     **where("due_at_us > 0"),
 )
+Index("ix_jobs_room", jobs.c.room_asked_us, **where("room_asked_us > 0"))
 
 secrets = Table(
     "secrets",
@@ -151,6 +155,7 @@ nodes = Table(
     key("offer_key"),
     key("provider"),
     *(big("requested_at_us"), big("expires_at_us"), words("image_id"), words("image_setup")),
+    *(big("moved_at_us"), count("gang_size")),
     # --- decisions
     key("state"),
     flag("chosen"),
@@ -226,6 +231,7 @@ Index(
     nodes.c.job_id,
     **where("state <> 'gone'"),
 )
+Index("ix_nodes_requested", nodes.c.requested_at_us)
 Index("ix_nodes_instance", nodes.c.provider, nodes.c.instance_id)
 Index("ix_nodes_down", nodes.c.id, **where("link_down_at_us > 0"))
 
@@ -258,6 +264,7 @@ checkpoints = Table(
     big("committed_at_us"),
     real("stage_s"),
     real("write_s"),
+    big("near_bytes"),
     PrimaryKeyConstraint("job_id", "manifest"),
 )
 

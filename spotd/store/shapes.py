@@ -140,6 +140,7 @@ class CheckpointRow:
     committed_at_us: int
     stage_s: float
     write_s: float
+    near_bytes: int = 0  # of `bytes`, what is in stores of its machines' own regions
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from spotd.store.base import (
 from spotd.store.commit import LostRaceError, commit_many
 from spotd.store.engine import BrokenRuleError, Database
 from spotd.store.leaks import Owned, Past
-from spotd.store.sql_invoices import SqlInvoices
+from spotd.store.sql_lives import SqlLives
 from spotd.store.transaction import Transaction
 from spotd.store.version import prepare, upgrade
 
@@ -82,7 +82,7 @@ def open_store(
     return SqlStore(database, deployment, notify)
 
 
-class SqlStore(SqlInvoices):
+class SqlStore(SqlLives):
     """See `spotd.store.base.Store`; made by `open_store`. Safe to share between threads."""
 
     def __init__(
@@ -142,8 +142,8 @@ class SqlStore(SqlInvoices):
 
     def commit_many(self, plans: Sequence[tuple[View, Plan]], now_us: int) -> list[CommitResult]:
         try:
-            offers = self._markets.offers
-            return self._write(lambda tx: commit_many(tx, plans, offers, now_us), ahead=True)
+            markets = self._markets
+            return self._write(lambda tx: commit_many(tx, plans, markets, now_us), ahead=True)
         except (BrokenRuleError, LostRaceError, ValueError) as error:
             # One bad plan must not stop the others: each by itself then.
             if len(plans) > 1:

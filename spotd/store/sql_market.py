@@ -8,7 +8,8 @@ from typing import Protocol
 
 from providers.base import Offer
 from spotd.decide.cadence import Life
-from spotd.store import alerts, market, record
+from spotd.past import Past
+from spotd.store import alerts, market, record, stays
 from spotd.store.base import PricePoint, RouteRow
 from spotd.store.sql_access import SqlAccess
 
@@ -33,3 +34,6 @@ class SqlMarket(SqlAccess, Protocol):
 
     def lives(self, since_us: int) -> list[Life]:
         return self._database.read(lambda c: record.lives(c, since_us))
+
+    def past(self, since_us: int, now_us: int) -> Past:
+        return self._database.read(lambda c: stays.past(c, since_us, now_us))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, or_, select
+from sqlalchemy import BindParameter, Connection, bindparam, func, or_, select
 
 from spotd.model import Attempt, Job, Node, View
 from spotd.states import NodeState
@@ -24,6 +24,7 @@ from spotd.verdicts import (
     Setbacks,
     Verdict,
 )
+from spotd.wishes import Saved
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)
@@ -56,6 +57,18 @@ _SETBACKS = (
     .order_by(_events.id.desc())
     .limit(SETBACK_EVENTS)
 )
+_saves = schema.checkpoints.c
+_SAVED = (
+    select(
+        *(_saves.job_id, _saves.generation),
+        *(func.min(_saves.step), func.max(_saves.step)),
+        *(func.min(_saves.committed_at_us), func.max(_saves.committed_at_us)),
+        func.max(_saves.bytes),
+    )
+    .where(_saves.job_id.in_(_IDS))
+    .group_by(_saves.job_id, _saves.generation)
+    .order_by(_saves.job_id, _saves.generation)
+)
 
 
 def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
@@ -73,6 +86,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
     trains = {job: current_of(nodes[job], now_us) for job in jobs}
     verdicts = _verdicts(conn, [job for job in jobs if _trains(nodes[job])])
     spent = ledger.spent_microusd(conn, list(jobs), now_us)
+    saved = _saved(conn, [job.id for job in jobs.values() if job.spec.wishes.measurable])
     return {
         job_id: View(
             job=job,
@@ -85,10 +99,19 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             typical_tokens_per_s=throughput.typical(conn, node)
             if (node := trains[job_id])
             else 0.0,
+            saved=tuple(saved.get(job_id, ())),
             setbacks=_setbacks(conn, job_id) if job.failures else Setbacks(),
         )
         for job_id, job in jobs.items()
     }
+
+
+def _saved(conn: Connection, job_ids: Sequence[str]) -> dict[str, list[Saved]]:
+    found: dict[str, list[Saved]] = {}
+    if job_ids:
+        for job_id, *told in conn.execute(_SAVED, {"jobs": list(job_ids)}):
+            found.setdefault(job_id, []).append(Saved(*told))
+    return found
 
 
 def _trains(nodes: Sequence[Node]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from spotd.wire.fields import (
@@ -18,6 +18,7 @@ from spotd.wire.fields import (
 )
 
 VERSION = 2  # of these documents; 1 had a digest for each shard, and no blocks
+ELSEWHERE = 3  # of a manifest with shards in other stores than its own, which 2 does not know
 
 
 def head_key(job_id: str) -> str:
@@ -93,13 +94,15 @@ def parse_head(data: bytes) -> Head:
 @dataclass(frozen=True)
 class Shard:
     """One object of raw bytes: the next `size` of its stream. Each of `digests` covers `chunk` of
-    them, the last one what is left; `kind` is "xxh3" (xxh3-128, hex) or "sha256"."""
+    them, the last one what is left; `kind` is "xxh3" (xxh3-128, hex) or "sha256". `store` is the
+    URL of the store that it lies in, "" for the one that has the manifest."""
 
     key: str
     size: int
     chunk: int
     digests: tuple[str, ...]
     kind: str = "xxh3"
+    store: str = ""
 
 
 @dataclass(frozen=True)
@@ -164,8 +167,32 @@ class Manifest:
         """Of all streams."""
         return tuple(shard for stream in self.streams for shard in stream.shards)
 
+    @property
+    def near_size(self) -> int:
+        """Bytes that have crossed nothing: in stores of their machines' own regions."""
+        return sum(shard.size for shard in self.shards if shard.store)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The URLs of the stores beside the manifest's own that have shards of it."""
+        return tuple(dict.fromkeys(shard.store for shard in self.shards if shard.store))
+
+    def gathered(self) -> Manifest:
+        """The same with all shards in the manifest's own store, where somebody has brought them."""
+        return replace(
+            self,
+            streams=tuple(
+                Stream(tuple(replace(shard, store="") for shard in stream.shards))
+                for stream in self.streams
+            ),
+        )
+
     def to_bytes(self) -> bytes:
-        return encode({"manifest": asdict(self), "version": VERSION})
+        body = asdict(self)
+        for shard in (shard for stream in body["streams"] for shard in stream["shards"]):
+            if not shard["store"]:
+                del shard["store"]
+        return encode({"manifest": body, "version": ELSEWHERE if self.stores else VERSION})
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -213,6 +240,7 @@ def _read_shard(item: Any) -> Shard:
         chunk=read_count(item, "chunk"),
         digests=tuple(read_list(item, "digests", str)),
         kind=read_field(item, "kind", str),
+        store=read_field(item, "store", str) if "store" in item else "",
     )
     if not shard.chunk or -(-shard.size // shard.chunk) != len(shard.digests):
         raise WireError(f"{shown(shard.key)} has {len(shard.digests)} digests for its bytes")

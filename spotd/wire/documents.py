@@ -19,7 +19,8 @@ class AgentConfig:
     `life_s` when the cloud ends it in any case (0: never), `ends_s` when the time that was booked
     for it ends (0: never), and `power_off` the command that
     switches it off (empty: there is none). `wipe`: the disks are wiped at the end. `keep_s` is how
-    long it stays for its user after its program failed. `prepared_file` is what the preparation of
+    long it stays for its user after its program failed. `regroups`: one that released may be needed
+    by the next generation, on this machine, as it is. `prepared_file` is what the preparation of
     the machine leaves when it is over ("ok", or what is wrong; empty: there is none).
     """
 
@@ -39,6 +40,7 @@ class AgentConfig:
     keep_s: float = 0.0
     prepared_file: str = ""
     ends_s: float = 0.0
+    regroups: bool = False
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,6 +59,7 @@ def parse_agent_config(data: Mapping[str, Any]) -> AgentConfig:
         heartbeat_s=read_number(data, "heartbeat_s"),
         prepared_file=read_field(data, "prepared_file", str) if "prepared_file" in data else "",
         ends_s=read_number(data, "ends_s") if "ends_s" in data else 0.0,
+        regroups=read_field(data, "regroups", bool) if "regroups" in data else False,
         **_parse_end(data),
     )
 
@@ -98,6 +101,22 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Mount:
+    """A content-addressed package and where it is unpacked ("" is the workdir)."""
+
+    digest: str
+    target: str
+
+
+@dataclass(frozen=True)
+class ShardStore:
+    """A store beside the job's own that may have shards of it; `options` as of a Bucket."""
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
 class StartDocument:
     """Everything a node needs to train one generation; `data` of the `start` command.
 
@@ -115,6 +134,10 @@ class StartDocument:
     `directory`, of a script alone: the folder that it saves to, below its workdir unless it is
     absolute, which the agent keeps in the store; "" for none. `caches`, folders below the workdir,
     absolute or of `~`: up to `cache_bytes` of each are kept in the store and restored from it.
+    `shard_stores` are all that may have shards, and `shards_url` is the one of them, in the
+    machine's own region, that its shards and caches go to; "" for the job's store itself.
+    `tools` is the digest of a package of wheels for the saver's environment; "" for none. With
+    `hold` the machine prepares, says READY and waits: it has no rank yet, and runs nothing.
     """
 
     job_name: str
@@ -149,6 +172,21 @@ class StartDocument:
     caches: tuple[str, ...] = ()
     cache_bytes: int = 0
     buckets: tuple[Bucket, ...] = ()
+    hold: bool = False
+    shards_url: str = ""
+    shard_stores: tuple[ShardStore, ...] = ()
+    tools: str = ""
+
+    @property
+    def near_store(self) -> ShardStore:
+        """That of the machine's own region, if the job has one there; else the job's."""
+        near = [one for one in self.shard_stores if one.url == self.shards_url]
+        return near[0] if near else ShardStore(self.store_url, self.store_options)
+
+    @property
+    def other_stores(self) -> dict[str, dict[str, str]]:
+        """The options of each store that may have shards beside the job's own, by URL."""
+        return {one.url: dict(one.options) for one in self.shard_stores}
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -171,6 +209,17 @@ def _parse_buckets(data: Mapping[str, Any]) -> tuple[Bucket, ...]:
         )
         for item in (read_list(data, "buckets", dict) if "buckets" in data else ())
     )
+
+
+def _parse_shards(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest fields: of a box that does not know them all shards are in the job's store."""
+    if "shard_stores" not in data:
+        return {}
+    stores = tuple(
+        ShardStore(read_field(item, "url", str), read_texts(item, "options"))
+        for item in read_list(data, "shard_stores", dict)
+    )
+    return {"shards_url": read_field(data, "shards_url", str), "shard_stores": stores}
 
 
 def parse_start(data: Mapping[str, Any]) -> StartDocument:
@@ -209,5 +258,8 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         caches=tuple(read_list(data, "caches", str)) if "caches" in data else (),
         cache_bytes=read_count(data, "cache_bytes") if "cache_bytes" in data else 0,
         buckets=_parse_buckets(data),
+        hold=read_field(data, "hold", bool) if "hold" in data else False,
         **_parse_cadence(data),
+        **_parse_shards(data),
+        tools=read_field(data, "tools", str) if "tools" in data else "",
     )

@@ -46,7 +46,7 @@ PROGRESS = (
     # save_s, ranks_s[], ranks_per_node as measured; usage, the sums of a window, once in a while
 )
 CHECKPOINT = (
-    "checkpoint"  # step, manifest, digest, bytes, stage_s, write_s, trigger, released, final
+    "checkpoint"  # step, manifest, digest, bytes, near_bytes, stage_s, write_s, trigger, ...
 )
 CHECKPOINT_FAILED = "checkpoint_failed"  # step, error
 CHECKPOINT_SKIPPED = (

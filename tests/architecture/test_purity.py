@@ -11,9 +11,12 @@ import spotd
 
 ROOT = Path(spotd.__file__).parent
 ALONE = ("changed.py", "model.py", "phase.py", "plan.py", "states.py", "verdicts.py")
-FOLDERS = ("decide", "money")
+FOLDERS = ("decide", "history", "money")
 PURE = sorted(
-    [*(f for name in FOLDERS for f in (ROOT / name).glob("*.py")), *(ROOT / name for name in ALONE)]
+    [
+        *(f for name in FOLDERS for f in (ROOT / name).rglob("*.py")),
+        *(ROOT / name for name in ALONE),
+    ]
 )
 FORBIDDEN_MODULES = {
     "asyncio", "boto3", "google", "azure", "httpx", "io", "logging", "os", "paramiko", "pathlib",

@@ -12,6 +12,10 @@ from spotd import wire
 from spotd.demo.box import BoxError, wait_for
 from tests.e2e.rig import POLL_S, UP_TIMEOUT_S, Run
 
+# Clouds warn for half a minute at least. Of AWS's notices whole seconds are told (one may be lost),
+# and they are asked for once a second: step and save are to fit in what is left.
+NOTICE_S = (3.5, 5.0)
+
 
 def daemon_killed(run: Run) -> None:
     """kill -9 of the daemon: while the first machine comes up, right after a notice, and while the
@@ -19,7 +23,7 @@ def daemon_killed(run: Run) -> None:
     run.pause(0.1, 3.0)
     run.bounce_daemon()
     node = run.training(step=run.random.randint(1, 20))
-    run.preempt(node["instance_id"], notice_s=run.random.uniform(2.5, 4.0))
+    run.preempt(node["instance_id"], notice_s=run.random.uniform(*NOTICE_S))
     for _ in range(3):
         run.pause(0.0, 3.0)
         if run.ended():
@@ -74,7 +78,7 @@ def box_dead(run: Run) -> None:
     machine = node["instance_id"]
     run.kill_daemon()
     run.pause(0.0, 1.0)
-    run.preempt(machine, notice_s=run.random.uniform(3.5, 5.0))
+    run.preempt(machine, notice_s=run.random.uniform(*NOTICE_S))
     trained, released = _watch_release(run, machine)
     run.note(f"it trained to step {trained} and released step {released}")
     if released != trained:

@@ -1,4 +1,4 @@
-"""Bills of clouds, and line items that somebody wrote down."""
+"""Bills of clouds, line items that somebody wrote down, and histories of other schedulers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 from spotd.cli.casefile import read_case
 from spotd.cli.costreconcile import read_bill
+from spotd.cli.shadow import read_history
 from spotd.errors import UserError
+from spotd.history.foreign import FORMS
+from spotd.history.shadow import Habits, shadow
 from spotd.money.billing import EXPORTS
 from spotd.money.document import report_data
 from spotd.money.reconcile import reconcile
@@ -42,3 +45,13 @@ def read_items(data: bytes) -> None:
         account, claim = read_case(file)
         found = report_data(report_of(account), claim)
         assert round(sum(one["cost_usd"] for one in found["items"]) - found["total_usd"], 3) == 0
+
+
+def read_any_history(data: bytes) -> None:
+    """A history, taken for each form: ranges whose ends are in order, or a refusal."""
+    with _written(data) as file:
+        for form in ("auto", *FORMS):
+            with contextlib.suppress(UserError):
+                found = shadow(read_history(file, form, 2.0).stays, Habits(checkpoint_gb=1.0))
+                for part in (found.minutes, found.steps, found.usd):
+                    assert part.low is None or part.high is None or part.low <= part.high

@@ -329,5 +329,6 @@ TARGETS: dict[str, Target] = {
     "scenario": node.read_scenario,
     "worker": node.hear_worker,
     "bill": money.read_any_bill,
+    "history": money.read_any_history,
     "items": money.read_items,
 }

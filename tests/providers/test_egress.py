@@ -13,14 +13,16 @@ GOOD = 'dated = 2026-11-21\nsource = "somebody"\n'
 
 def test_the_file_that_comes_with_us() -> None:
     found = egress_prices()
-    assert set(found) == {"aws", "azure", "gcp"}
+    assert set(found) == {"aws", "azure", "gcp", "lyceum", "runpod"}
     for one in found.values():
-        assert date.fromisoformat(one.dated) <= date(2026, 11, 22)
+        assert date.fromisoformat(one.dated) <= date(2026, 11, 24)
         assert one.source
     assert {cloud: one.first_microusd_per_gb for cloud, one in found.items()} == {
         "aws": 90_000,
         "azure": 87_500,
         "gcp": 120_000,
+        "lyceum": 0,
+        "runpod": 0,
     }
     assert found["aws"].between_zones_microusd_per_gb == 10_000
     assert found["gcp"].between_zones_microusd_per_gb is None

@@ -133,6 +133,8 @@ def _submit(c: Chance) -> Call:
         health=c.random.choice((HealthSpec(), FINE_S)),
         max_cost_microusd=c.random.choice((0, 0, 90_000_000)),
         candidates=c.random.choice((1, 2)),
+        priority=c.random.choice((100, 500, 500)),
+        project=c.random.choice(("", "llm")),
         checkpoint=replace(spec().checkpoint, engine=c.random.choice(("spotd", "none"))),
     )
     request = c.random.choice(("", "", f"r{c.submitted - 1}", f"r{c.submitted}"))
@@ -191,6 +193,10 @@ def _change_node(c: Chance, view: View) -> list[Change]:
 
 
 def _change_job(c: Chance, view: View) -> list[Change]:
+    if c.random.random() < 0.5:
+        asked_us = c.random.choice((0, c.now_us, c.now_us - 90 * S))
+        waits = {"room_since_us": asked_us, "room_asked_us": asked_us, "room_microusd_per_h": 9}
+        return [ChangeJob({**waits, "yields_to": c.job(), "yielded_at_us": c.moment()})]
     outcome = c.random.choice([None, None, None, Outcome.FAILED])
     return [ChangeJob({"outcome": outcome, "outcome_text": c.text(), "failures": 1})]
 
@@ -356,6 +362,11 @@ def _shut_out(c: Chance) -> DisabledUser:
     return DisabledUser(user or "carol", 1000, c.moment(), "root", successor)
 
 
+def _limits(c: Chance) -> Limits:
+    projects = c.random.choice(({}, {}, {"llm": 2}))
+    return Limits(c.random.randint(0, 9), c.random.choice((0, 50_000_000)), projects)
+
+
 MAKERS: dict[Callable[[Chance], Call], int] = {
     _submit: 6,
     _commit_decided: 12,
@@ -380,7 +391,7 @@ MAKERS: dict[Callable[[Chance], Call], int] = {
     lambda c: ("record_offers", c.random.choice(("aws", "gcp")), c.offers(), c.moment()): 5,
     lambda c: ("record_provider", "aws", c.random.choice(("", "", c.text())), c.moment()): 2,
     lambda c: ("set_desired", c.job(), c.random.choice(list(Desired)), "alice", c.moment()): 2,
-    lambda c: ("set_limits", Limits(c.random.randint(0, 9), c.random.choice((0, 50_000_000)))): 2,
+    lambda c: ("set_limits", _limits(c)): 2,
     lambda c: ("add_event", c.job(), _event(c), c.moment()): 3,
     lambda c: ("note_jobs", [c.job(), c.job()]): 2,
     lambda c: ("note_silent", c.now_us - 30 * S): 2,

@@ -31,18 +31,24 @@ from providers.base import (
 from providers.images import Image
 from spotd.act.alerts import Delivery, Route
 from spotd.act.effects import World
+from spotd.act.ways import Ways
 from spotd.clock import Listening, SystemClock
 from spotd.duties import Duties, Schedule
 from spotd.loop import Loop, run_effect
 from spotd.model import Timing, View
+from spotd.money.budget import Budget
+from spotd.observe.budgets import EVERY_S as BUDGETS_EVERY_S
+from spotd.observe.budgets import Budgets
 from spotd.observe.clouds import Survey
 from spotd.observe.nodes import Follower
 from spotd.plan import Plan
 from spotd.pool import Pool
+from spotd.remembering import PastReader
 from spotd.store.base import CommitResult, CommitStatus, Store, StoreUnavailableError
 from spotd.vault import JobKeys, KeyPair
 from tests.sim.cloud import SimCloud
 from tests.sim.faults import Faults
+from tests.sim.jump import SimJumpHost, log_in_by
 from tests.sim.kernel import Kernel, Process, Task
 from tests.sim.link import SimLink, SimWaiting
 from tests.sim.machine import SimMachine
@@ -74,7 +80,7 @@ _READS = frozenset(
     {"load_view", "load_views", "load_market", "next_wake_us", "booted_nodes", "find_nodes"}
     | {"active_nodes", "log_offsets", "due_alerts", "recent_throughput", "job_key", "secrets"}
     | {"jobs", "find_job", "deployment", "newest_us", "asked_for", "orphans_released_us"}
-    | {"quarantine", "images"}
+    | {"quarantine", "images", "past", "segments", "job_users", "event_keys", "job_owners"}
 )
 
 
@@ -299,6 +305,9 @@ class Outside(Protocol):
     def machines(self) -> Mapping[str, SimMachine]: ...
 
     @property
+    def jumps(self) -> Mapping[str, SimJumpHost]: ...
+
+    @property
     def people(self) -> Route: ...
 
     @property
@@ -306,6 +315,9 @@ class Outside(Protocol):
 
     @property
     def timing(self) -> Timing: ...
+
+    @property
+    def months(self) -> Sequence[Budget]: ...
 
     def boundary(self, daemon: SimDaemon, what: str) -> None:
         """`daemon` stands there: it may die, or somebody may look."""
@@ -401,8 +413,9 @@ class SimDaemon:
         store: Any = StoreClient(out, boundary)
         providers: Any = {name: CloudClient(cloud, net) for name, cloud in out.clouds.items()}
         objects = BucketClient(out.bucket, net, lambda: True)
-        link: Any = SimLink(out.kernel, net, out.machines.get)
         clock = SimClock(out.kernel, lambda: self.ahead_us)
+        ways = Ways({name: jump.host for name, jump in out.jumps.items()}, clock)
+        link: Any = SimLink(out.kernel, net, out.machines.get, ways.dial)
         clock.not_before(self._newest_us() + 1)
         if len(out.daemons) == 1:
             out.store.free_duties()  # as on SQLite: nobody else has the file open
@@ -424,6 +437,9 @@ class SimDaemon:
             started_at_us=clock.now_us(),
             listening_since=listening.since_us,
             answering_since=survey.answering_since,
+            past=PastReader(store).at,
+            reached_since=ways.reached_since,
+            unreached=ways.unreached,
         )
         pool = Pool(providers, partial(run_effect, world))
         loop = Loop(world, out.timing, owner, pool.submit, lambda: None)
@@ -435,8 +451,11 @@ class SimDaemon:
         duties = Duties(
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
+        if out.months:
+            duties.add(BUDGETS_EVERY_S, "budgets", Budgets(lambda: out.months, clock).keep)
         self._pokes = [loop.poke, follower.poke]
         self._loop = out.kernel.spawn(self.process, loop.run)
+        ways.start()
         duties.start()
         follower.start()
 
@@ -499,15 +518,18 @@ class _Scheduler:
 _THREADED = (
     *("spotd.loop", "spotd.pool", "spotd.duties", "spotd.act.alerts", "spotd.observe.clouds"),
     *("spotd.observe.nodes", "spotd.observe.opening", "spotd.observe.output", "trainer.fence"),
-    "spotd.observe.sweep",
+    *("spotd.observe.sweep", "spotd.act.jump"),
 )
 
 
 @contextmanager
-def on_kernel(kernel: Kernel, quiet: Callable[[], bool]) -> Iterator[None]:
+def on_kernel(
+    kernel: Kernel, quiet: Callable[[], bool], jumps: Mapping[str, SimJumpHost]
+) -> Iterator[None]:
     """While it lasts, the daemon's modules have threads, queues and pools of `kernel`. `quiet` says
-    that nothing is left to do."""
+    that nothing is left to do; `jumps` are the jump hosts that there are."""
     threading = Threading(kernel)
+    by_name = {jump.host.address.host: jump for jump in jumps.values()}
     queues = SimpleNamespace(SimpleQueue=lambda: Queue(kernel), Queue=lambda: Queue(kernel))
 
     def executor(workers: int = 1, thread_name_prefix: str = "") -> ThreadPoolExecutor:
@@ -526,6 +548,9 @@ def on_kernel(kernel: Kernel, quiet: Callable[[], bool]) -> Iterator[None]:
         put("spotd.duties", "ThreadPoolExecutor", lambda _workers: None)
         put("spotd.duties", "BackgroundScheduler", lambda **_settings: _Scheduler(kernel, quiet))
         put("spotd.duties", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
+        put("spotd.act.jump", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
+        put("spotd.act.jump", "log_in", log_in_by(by_name.__getitem__))
+        put("spotd.act.jump", "Tunnel", lambda _channel, carrier: carrier)
         put("spotd.reaper.round", "ThreadPoolExecutor", OneByOne)
         put("spotd.reaper.round", "time", SimpleNamespace(monotonic=lambda: kernel.now_us / 1e6))
         put("spotd.observe.nodes", "TURN_S", 10.0)

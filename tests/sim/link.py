@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from providers.stores.base import ObjectStore
 from spotd.act.effects import LinkError
-from spotd.act.ssh import SshUnreachableError
+from spotd.act.ssh import Address, Dial, SshError, SshUnreachableError
 from spotd.model import Node
 from spotd.vault import JobKeys
 from spotd.wire import AgentConfig, Command, Reply, parse_command
@@ -161,16 +161,27 @@ class SimLink:
     bundle = Bundle()
 
     def __init__(
-        self, kernel: Kernel, net: Net, machine_at: Callable[[str], SimMachine | None]
+        self,
+        kernel: Kernel,
+        net: Net,
+        machine_at: Callable[[str], SimMachine | None],
+        way: Callable[[str], Dial | None] = lambda _provider: None,
     ) -> None:
         self._kernel = kernel
         self._net = net
         self._machine_at = machine_at
+        self._way = way
         self._channels = 0
 
     def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None:
         machine = self._machine(node)
-        self._call(f"boot {node.id}", machine, lambda: machine.boot(config), deadline_s)
+
+        def boot() -> None:
+            why_not = machine.boot(config)
+            if why_not:
+                raise LinkError(why_not)
+
+        self._call(f"boot {node.id}", machine, boot, deadline_s)
 
     def put_package(
         self, node: Node, keys: JobKeys, digest: str, source: ObjectStore, deadline_s: float
@@ -192,12 +203,19 @@ class SimLink:
 
     def connect(self, node: Node, keys: JobKeys) -> SimConnection:
         """Raises SshError."""
+        self._dial(node, CONNECT_S)
         machine = self._machine_at(node.host)
         if machine is None or not machine.reachable or machine.cleaned:
             self._kernel.sleep(CONNECT_S if machine is not None and machine.cut_off else 0.1)
             raise SshUnreachableError(f"{node.host} does not answer")
         self._kernel.sleep(0.2)
         return SimConnection(self, machine)
+
+    def _dial(self, node: Node, limit_s: float) -> None:
+        """Through the jump host, where there is one on the way. Raises SshError."""
+        dial = self._way(node.offer.provider)
+        if dial is not None:
+            dial(Address(node.host, 22, "spotd", ""), limit_s)
 
     def ship(self, connection: SimConnection) -> None: ...
 
@@ -212,6 +230,10 @@ class SimLink:
         return channel
 
     def _machine(self, node: Node) -> SimMachine:
+        try:
+            self._dial(node, CONNECT_S)
+        except SshError as error:
+            raise LinkError(str(error)) from None
         machine = self._machine_at(node.host)
         if machine is None:
             raise LinkError(f"{node.host} does not answer")

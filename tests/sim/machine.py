@@ -25,11 +25,14 @@ from spotd.wire import (
     parse_start,
 )
 from tests.sim.faults import Faults
+from tests.sim.gangs import LOOK_S, MEET_S, VAIN_S, Gang, Gangs
 from tests.sim.guard import Guard
+from tests.sim.jump import SimJumpHost
 from tests.sim.kernel import Kernel, Process
 from tests.sim.objects import BucketClient
 from tests.sim.threads import Event
 from trainer.agent.dangers import Dangers
+from trainer.agent.disk import STAYS_S
 from trainer.agent.drain import Policy, policy_of
 from trainer.fence import Fence, FencedError, HeadLostError
 
@@ -71,19 +74,26 @@ class SimMachine:
         open_store: Callable[[str, SimMachine], BucketClient],
         steps_of: Callable[[str], int],
         watch: Watch,
+        gangs: Gangs,
     ) -> None:
         self.kernel = kernel
+        self.gangs = gangs
         self.faults = faults
         self.name = name
         self.random = faults.stream(f"machine/{name}")
         self.process = Process(name, alive=False)
         self.cut = False  # off the network, in both directions
         self.cut_from_us = False  # ... to and from us alone: it still reaches its bucket
+        self.way: SimJumpHost | None = None  # what packets between it and us pass through
         self.metadata_up = True
+        self.disk_us = 0  # since when its disk is as it is
+        self.disk_is_full = False
+        self.disk_told_us = 0  # when its agent said that it stays full; 0: there is room
         self.stirred = Event(kernel)  # the metadata service says something else than before
         self.was_warned = False  # of its end, ever
         self.was_alone = False  # for so long that its dead-man ended what ran
         self.mute_us = 0  # when it last could not be heard, as far as anybody looked
+        self.ill_us = 0  # ... for a reason of its own
         self.agent: SimAgent | None = None
         self.cleaned = False  # it lets nobody in any more
         self.switch_off: Callable[[], None] = lambda: None  # what its dead-man does
@@ -96,7 +106,17 @@ class SimMachine:
     @property
     def reachable(self) -> bool:
         """Whether packets get to us and back."""
+        return self.answers and self.way_up
+
+    @property
+    def answers(self) -> bool:
+        """Whether it would be reachable by a jump host that is well, if it is behind one."""
         return self.online and not self.cut_from_us
+
+    @property
+    def way_up(self) -> bool:
+        """Whether nothing between it and us is down."""
+        return self.way is None or self.way.up
 
     @property
     def online(self) -> bool:
@@ -107,12 +127,17 @@ class SimMachine:
     @property
     def cut_off(self) -> bool:
         """Whether packets to it get lost, instead of being refused."""
-        return self.cut or self.cut_from_us
+        return self.cut or self.cut_from_us or not self.way_up
 
     @property
     def speaks(self) -> bool:
         """Whether who listens can hear it."""
         return self.reachable and self.agent is not None and self.agent.running
+
+    @property
+    def is_well(self) -> bool:
+        """Whether who listens could hear it, if the way to it were whole."""
+        return self.answers and self.agent is not None and self.agent.running
 
     @property
     def stays(self) -> bool:
@@ -151,23 +176,37 @@ class SimMachine:
         self.metadata_up = up
         self._stir()
 
+    def fill_disk(self, *, full: bool) -> None:
+        """Whether there is room on its disk, from now on."""
+        if full is not self.disk_is_full:
+            self.disk_is_full, self.disk_us = full, self.kernel.now_us
+
     def _stir(self) -> None:
         """An agent that polls every POLL_S sees it within that time. (Ours does not poll for what
         has not changed: most of a run's time would go there.)"""
         self.kernel.after(self.random.uniform(0.0, POLL_S), self.stirred.set)
 
-    def boot(self, config: AgentConfig) -> None:
-        """Start the agent; harmless when it runs."""
+    def boot(self, config: AgentConfig) -> str:
+        """Start the agent; harmless when it runs. What an earlier generation left here ends first.
+        Why not, or ""."""
+        if self.agent is not None and config.generation < self.agent.config.generation:
+            return "a newer generation was started on this machine"
         if self.agent is None:
             self.agent = SimAgent(self, config)
+        elif config.generation > self.agent.config.generation:
+            self.agent.retire()
+            self.agent = SimAgent(self, config, prepared=self.agent.prepared)
         self.agent.begin(config)
+        return ""
 
 
 class SimAgent:
     """The agent of one node, with its journal, which survives the agent's own death."""
 
-    def __init__(self, machine: SimMachine, config: AgentConfig) -> None:
+    def __init__(self, machine: SimMachine, config: AgentConfig, *, prepared: bool = False) -> None:
         self.config = config
+        self.prepared = prepared  # its setup is done, by whichever generation
+        self._held = False
         self.journal: list[JournalEntry] = []
         self.step = 0
         self.running = False
@@ -200,6 +239,12 @@ class SimAgent:
         """The agent's process ends; training goes on without it."""
         self.running = False
         self.fall_silent()
+
+    def retire(self) -> None:
+        """Another generation takes the machine over: nothing of this one goes on."""
+        self.die()
+        if self._trainer is not None:
+            self._trainer.killed = True
 
     def fall_silent(self) -> None:
         listeners, self._listeners = self._listeners, []
@@ -283,6 +328,11 @@ class SimAgent:
             self._over = True
             self._kernel.spawn(self._machine.process, self._set_up)
             return
+        if start.hold:
+            if not self._held:
+                self._held = True
+                self._kernel.spawn(self._machine.process, self._prepare)
+            return
         left_us = self._kernel.now_us + int(start.claim_deadline_s * 1e6)
         if self._trainer is None:
             self._trainer = Trainer(self._machine, self, start)
@@ -290,6 +340,12 @@ class SimAgent:
             self._kernel.spawn(self._machine.process, self._trainer.run)
         else:
             self._trainer.claim_by(start.claim, left_us)
+
+    def _prepare(self) -> None:
+        """All that one does which has no rank yet."""
+        self._kernel.sleep(self._machine.random.uniform(*SETUP_S))
+        self.prepared = True
+        self.say(wire.READY, {})
 
     def _set_up(self) -> None:
         """All that a bake does."""
@@ -320,10 +376,20 @@ class SimAgent:
                 self.say(wire.METADATA, {"up": up, "error": "" if up else "no answer"})
             if up:
                 self._compare()
+            self._look_at_disk()
             self._consider()
             # What it has met has a latest moment, to be seen in time.
             self._machine.stirred.wait(POLL_S if self._met else HEARTBEAT_S)
             self._machine.stirred.clear()
+
+    def _look_at_disk(self) -> None:
+        """It has been otherwise than was said for so long that it counts."""
+        machine = self._machine
+        if machine.disk_is_full is bool(machine.disk_told_us):
+            return
+        if self._kernel.now_us - machine.disk_us >= STAYS_S * 1e6:
+            machine.disk_told_us = self._kernel.now_us if machine.disk_is_full else 0
+            self.say(wire.DISK, {"full": machine.disk_is_full, "text": "of a fault"})
 
     def _compare(self) -> None:
         """What is said now against what was said before: a notice that is missing is withdrawn."""
@@ -372,6 +438,14 @@ class SimAgent:
         return self._kernel.now_us
 
 
+class _KilledError(Exception):
+    """SIGKILL: not a word more."""
+
+
+class _LostRankError(Exception):
+    """A collective failed."""
+
+
 class Trainer:
     """The training program: claims, trains, saves, releases."""
 
@@ -381,6 +455,12 @@ class Trainer:
         self.stop_wanted = False
         self.ended = False
         self.erred = False  # it ended by its own mistake, with what it had not saved
+        self.killed = False  # by the next generation on its machine
+        self.code = 0
+        size = start.num_nodes
+        self._gang: Gang | None = None
+        if size > 1:
+            self._gang = machine.gangs.of(agent.config.job_id, agent.config.generation)
         self._machine = machine
         self._kernel = machine.kernel
         self._agent = agent
@@ -415,10 +495,21 @@ class Trainer:
     def policy(self) -> Policy:
         return self._policy
 
+    @property
+    def there(self) -> bool:
+        """Whether the other ranks of its gang can reach it."""
+        return self._machine.online and not (self.ended or self.killed)
+
     def run(self) -> None:
         """To the end of the program; its last words are its exit code."""
         try:
             code = self._live()
+        except _KilledError:
+            self.ended, self.code = True, DIED
+            return
+        except _LostRankError as error:
+            self._agent.say(wire.WARNING, {"text": str(error)})
+            code = DIED
         except FencedError:
             config = self._agent.config
             self._machine.watch.fenced(config.job_id, config.generation, config.token)
@@ -426,11 +517,19 @@ class Trainer:
         except HeadLostError as error:
             self._agent.say(wire.WARNING, {"text": str(error)})
             code = DIED
-        self.ended = True
-        self._agent.exited(code)
+        self.ended, self.code = True, code
+        if not self.killed:
+            self._agent.exited(code)
+
+    def _sleep(self, seconds: float) -> None:
+        self._kernel.sleep(seconds)
+        if self.killed:
+            raise _KilledError
 
     def _live(self) -> int:
-        self._kernel.sleep(self._random.uniform(*SETUP_S))
+        if not self._agent.prepared:
+            self._sleep(self._random.uniform(*SETUP_S))
+        self._agent.prepared = True
         self._agent.say(wire.STARTED, {"pids": [1]})
         config = self._agent.config
         store = self._machine.open_store(self._start.store_url, self._machine)
@@ -441,9 +540,13 @@ class Trainer:
             config.token,
             known_generation=self._start.head_generation,
             make_nonce=lambda: f"{self._random.getrandbits(64):016x}",
-            sleep=self._kernel.sleep,
+            sleep=self._sleep,
         )
         self._agent.say(wire.READY, {})
+        if self._gang is not None and not self._meet(self._gang):
+            return wire.EXIT_RELEASED
+        if self._gang is not None and config.rank:
+            return self._follow(self._gang)
         fence.wait_claimable(self._claim_of, POLL_S, self._nap, lambda: self._kernel.now_us / 1e6)
         if self.stop_wanted:
             return wire.EXIT_RELEASED
@@ -456,6 +559,32 @@ class Trainer:
             return wire.EXIT_FINISHED
         return self._train(fence)
 
+    def _meet(self, gang: Gang) -> bool:
+        """Until all ranks are there; False when one is told to stop before."""
+        gang.members[self._agent.config.rank] = self
+        give_up_us = self._kernel.now_us + int(MEET_S * 1e6)
+        while not gang.is_whole(self._start.num_nodes):
+            if self.stop_wanted:
+                return False
+            if self._kernel.now_us >= give_up_us:
+                raise _LostRankError("not all ranks came")
+            self._nap(LOOK_S)
+        return True
+
+    def _follow(self, gang: Gang) -> int:
+        """A rank that computes its part, until rank 0 has ended; or another one is gone."""
+        while (code := gang.verdict()) is None:
+            self._nap(LOOK_S)
+            self._miss_nobody(gang)
+        return code
+
+    def _miss_nobody(self, gang: Gang) -> None:
+        """Raises _LostRankError, after a collective has hung for a while."""
+        if gang.verdict() is None and not gang.is_whole(self._start.num_nodes):
+            self._sleep(self._random.uniform(*VAIN_S))
+            if gang.verdict() is None:
+                raise _LostRankError("another rank is gone")
+
     def _claim_of(self) -> tuple[str, float]:
         if self.stop_wanted:
             return wire.CLAIM_NOW, 0.0
@@ -464,6 +593,8 @@ class Trainer:
     def _nap(self, seconds: float) -> None:
         self.poke.wait(seconds)
         self.poke.clear()
+        if self.killed:
+            raise _KilledError
 
     def _insist(self, act: Callable[[], Any]) -> Any:
         """Until the store answers: a fence's call may always be made again."""
@@ -473,7 +604,7 @@ class Trainer:
             except (FencedError, HeadLostError):
                 raise
             except StoreError:
-                self._kernel.sleep(RETRY_S)
+                self._sleep(RETRY_S)
 
     def _train(self, fence: Fence) -> int:
         last = self._machine.steps_of(self._agent.config.job_id)
@@ -504,11 +635,18 @@ class Trainer:
 
     def _train_until(self, at_us: int, last: int) -> None:
         """Whole steps; whoever pokes is heard at the end of the step under way."""
-        began_us = self._kernel.now_us
+        began_us, gang = self._kernel.now_us, self._gang
         while self._kernel.now_us < at_us and not (self.stop_wanted or self.save_wanted):
-            self._nap((at_us - self._kernel.now_us) / 1e6)
+            left_s = (at_us - self._kernel.now_us) / 1e6
+            self._nap(left_s if gang is None else min(left_s, STEP_S))
+            if gang is not None:
+                self._miss_nobody(gang)
+                self.stop_wanted |= gang.stops()
+                self.save_wanted |= gang.saves()
+        for other in gang.others(0) if gang is not None else ():
+            other.save_wanted = False
         steps = -((began_us - self._kernel.now_us) // int(STEP_S * 1e6))
-        self._kernel.sleep(max(0.0, steps * STEP_S - (self._kernel.now_us - began_us) / 1e6))
+        self._sleep(max(0.0, steps * STEP_S - (self._kernel.now_us - began_us) / 1e6))
         self._step = self._agent.step = min(self._step + steps, last)
         self._machine.watch.trained(self, self._step)
 
@@ -525,7 +663,7 @@ class Trainer:
     def _save(self, fence: Fence, trigger: str, *, final: bool, released: bool) -> None:
         config = self._agent.config
         began_us = self._kernel.now_us
-        self._kernel.sleep(self._random.uniform(*SAVE_S))
+        self._sleep(self._random.uniform(*SAVE_S))
         manifest = Manifest(config.job_id, config.generation, self._step, began_us, 1, final=final)
         head = self._insist(lambda: fence.commit(manifest, released=released or final))
         took_s = (self._kernel.now_us - began_us) / 1e6

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
-from providers.base import Instance, Notice, Offer, Scope
-from spotd.decide.cadence import Life
+from providers.base import Instance, Notice, Scope
 from spotd.model import (
     Desired,
     EffectKind,
@@ -33,7 +32,6 @@ from spotd.store.base import (
     CommitStatus,
     EventRow,
     JournalBatch,
-    PricePoint,
     ProgressRow,
     RouteRow,
     SegmentRow,
@@ -61,7 +59,7 @@ from tests.sim.memory import (
     views,
 )
 from tests.sim.memory import ledger as segment_rows
-from tests.sim.memory.kept_invoices import MemoryInvoices
+from tests.sim.memory.kept_lives import MemoryLives
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -69,7 +67,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class MemoryStore(MemoryInvoices):
+class MemoryStore(MemoryLives):
     """See `spotd.store.base.Store`. `notify` is called after every transaction that made a job due.
 
     While `away` is true every method but `close` raises StoreUnavailableError.
@@ -205,18 +203,6 @@ class MemoryStore(MemoryInvoices):
     def record_link(self, node_id: str, down_at_us: int) -> None:
         self._write(nodes.record_link, node_id, down_at_us)
 
-    def record_offers(self, provider: str, offers: Sequence[Offer], at_us: int) -> None:
-        self._write(market.record_offers, provider, offers, at_us)
-
-    def record_provider(self, provider: str, disabled: str, at_us: int) -> None:
-        self._write(market.record_provider, provider, disabled, at_us)
-
-    def price_history(self, offer_keys: Collection[str], since_us: int) -> list[PricePoint]:
-        return market.price_history(self._here(), offer_keys, since_us)
-
-    def lift_refusals(self, code: str, offer_keys: Collection[str], at_us: int) -> int:
-        return self._write(market.lift_refusals, code, offer_keys, at_us)
-
     def record_cloud_notices(self, provider: str, notices: Sequence[Notice], at_us: int) -> None:
         self._write(listing.record_cloud_notices, provider, notices, at_us)
 
@@ -276,9 +262,6 @@ class MemoryStore(MemoryInvoices):
 
     def image_digest(self, job_id: str) -> str:
         return record.image_digest(self._here(), job_id)
-
-    def lives(self, since_us: int) -> list[Life]:
-        return record.lives(self._here(), since_us)
 
     def segments(self, job_id: str | None = None) -> list[SegmentRow]:
         return segment_rows.segments(self._here(), job_id)

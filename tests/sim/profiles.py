@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spotd.model import Limits
+from spotd.money.budget import Budget
 from tests.sim.faults import Fault, draw
 
 NO_LIMITS = Limits()
@@ -29,7 +30,12 @@ class Profile:
     regret_s: float = 0.0  # each job is cancelled within that time; 0: a few are, some time
     litters: bool = False  # machines leave disks and addresses behind
     unattended_h: float = 24.0  # limits.unattended_h
+    jumps: tuple[str, ...] = ()  # clouds whose machines are behind a jump host
     limits: Limits = NO_LIMITS  # of the whole deployment
+    priorities: tuple[int, ...] = ()  # one of them for each job
+    projects: tuple[str, ...] = ()
+    months: tuple[Budget, ...] = ()  # budgets by the month
+    nodes: int = 1  # machines of a job; some of those jobs go on with fewer
 
     def draw(self, seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
         """The strengths of one seed."""
@@ -79,6 +85,23 @@ PROFILES = {
         share=(0.05, 0.2),
         limits=Limits(max_nodes=2, max_microusd_per_h=60_000_000),
     ),
+    "queue": Profile(
+        "more jobs than may run side by side, of unlike priorities and of projects with limits",
+        daemons=2,
+        jobs=7,
+        share=(0.1, 0.3),
+        budgets_microusd=(0,),
+        limits=Limits(max_nodes=2, projects={"llm": 1}),
+        priorities=(100, 500, 500, 900),
+        projects=("llm", "vision"),
+    ),
+    "monthly": Profile(
+        "budgets by the month that are used up",
+        jobs=4,
+        budgets_microusd=(0,),
+        projects=("llm", "vision"),
+        months=(Budget("all", 120_000_000), Budget("llm", 40_000_000, project="llm")),
+    ),
     "restored": Profile(
         "an older copy takes the place of the database",
         jobs=4,
@@ -122,6 +145,35 @@ PROFILES = {
         share=(0.3, 0.6),
         budgets_microusd=(0,),
         forced={"list_empty": 1.0},
+    ),
+    "gangs": Profile(
+        "jobs of two machines, which go on with one, or wait",
+        nodes=2,
+        share=(0.2, 0.5),
+        budgets_microusd=(0,),
+        forced={"preempt": 3.0, "sudden_death": 1.0},
+    ),
+    "lone": Profile(
+        "jobs of three machines that lose one after the other, and nothing else fails",
+        only=True,
+        jobs=2,
+        nodes=3,
+        share=(0.3, 0.6),
+        budgets_microusd=(0,),
+        forced={"preempt": 6.0, "sudden_death": 2.0},
+    ),
+    "jumped": Profile(
+        "machines behind jump hosts that die, are slow, and come back",
+        jumps=("gcp", "azure"),
+        share=(0.3, 0.6),
+        forced={"jump_dies": 2.0, "jump_slow": 2.0},
+    ),
+    "full": Profile(
+        "machines whose disks fill up",
+        only=True,
+        share=(0.3, 0.6),
+        budgets_microusd=(0,),
+        forced={"disk_fills": 2.0, "preempt": 0.5},
     ),
     "poison": Profile("a job that nothing can be decided about", poison=True),
 }

@@ -80,11 +80,16 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
     kernel = Kernel()
     faults = Faults(case.seed, strengths)
     result = Result(case, enabled=frozenset(strengths))
-    world = SimWorld(kernel, faults, profile.daemons)
-    with closing(kernel), on_kernel(kernel, lambda: world.quiet), ExitStack() as stack:
+    world = SimWorld(kernel, faults, profile.daemons, profile.jumps)
+    with (
+        closing(kernel),
+        on_kernel(kernel, lambda: world.quiet, world.jumps),
+        ExitStack() as stack,
+    ):
         world.hear = hear
         world.store = store = open_store(lambda: kernel.now_us, world.notify)
         world.timing = Timing(unattended_s=profile.unattended_h * 3600)
+        world.months = profile.months
         if profile.limits != Limits():
             store.set_limits(profile.limits)
             world.limits = profile.limits
@@ -111,6 +116,7 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
         result.fired, result.expected, result.trace = faults.fired, faults.expected, world.trace()
         result.counts = world.counts()
         result.counts["steps_lost"] = oracles.bucket.steps_lost.total()
+        result.counts["yields"] = oracles.queue.yields
         result.counts["orphan_s"] = int(oracles.waste.orphan_s)
     result.took_s = time.process_time() - began_s
     return result

@@ -28,7 +28,9 @@ from tests.sim.run import Case, Result
 
 # Of a hundred seeds in a row: profile, tier, how many.
 MIX = (
-    ("swarm", "memory", 38),
+    ("swarm", "memory", 33),
+    ("gangs", "memory", 4),
+    ("lone", "memory", 1),
     ("forgotten", "memory", 1),
     ("two", "memory", 20),
     ("zombies", "memory", 5),

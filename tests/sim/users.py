@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from providers.base import OfferRequest
+from spotd.elastic import Elastic, OnLoss
 from spotd.model import CheckpointSpec, Desired
 from spotd.verdicts import HealthSpec
 from tests.sim.profiles import Profile
@@ -42,6 +43,8 @@ class Users:
             health=HealthSpec(check_every_s=300.0),
             max_hourly_microusd=random.choice((0, 0, 16_500_000)),
             max_cost_microusd=random.choice(self._profile.budgets_microusd),
+            **self._gang(),
+            **self._standing(),
         )
         if self._profile.poison and number == 0:
             world.poisoned.add(job_id)
@@ -52,6 +55,26 @@ class Users:
         elif random.random() < 0.15:
             self._later(job_id, Desired.PAUSE, left_s * 0.3)
             self._later(job_id, Desired.RUN, left_s * 0.3, left_s * 0.35)
+
+    def _standing(self) -> dict[str, object]:
+        """Whose it is, and how urgent."""
+        profile, random = self._profile, self._random
+        found: dict[str, object] = {}
+        if profile.priorities:
+            found["priority"] = random.choice(profile.priorities)
+        if profile.projects:
+            found["project"] = random.choice(profile.projects)
+        return found
+
+    def _gang(self) -> dict[str, object]:
+        """Most go on with fewer machines, or do when nobody comes in time."""
+        if self._profile.nodes == 1:
+            return {}
+        chosen = self._random.choice(
+            (OnLoss.WAIT, OnLoss.SHRINK, OnLoss.SHRINK, OnLoss.WAIT_THEN_SHRINK)
+        )
+        waits_s = 300.0 if chosen is OnLoss.WAIT_THEN_SHRINK else 0.0
+        return {"num_nodes": self._profile.nodes, "elastic": Elastic(chosen, 1, waits_s)}
 
     def _later(self, job_id: str, desired: Desired, most_s: float, least_s: float = 0.0) -> None:
         after_s = least_s + self._random.uniform(1.0, most_s)

@@ -47,6 +47,8 @@ class Weather:
         for machine in world.machines.values():
             machine.cut = machine.cut_from_us = False
             machine.turn_metadata(up=True)
+        for jump in world.jumps.values():
+            jump.mend()
         for daemon in world.daemons:
             if not daemon.process.alive:
                 daemon.start()
@@ -216,6 +218,34 @@ def _forget(world: SimWorld, random: Random) -> bool:
     return True
 
 
+def _disk_fills(world: SimWorld, random: Random) -> bool:
+    """Something takes all its room: some time it is removed, or the machine is left."""
+    rented = _any(random, [r for r in _alive(world) if not world.machines[r.id].disk_is_full])
+    if rented is None:
+        return False
+    machine = world.machines[rented.id]
+    machine.fill_disk(full=True)
+    if random.random() < 0.3:
+        after_s = random.uniform(10, 3600)
+        world.kernel.after(after_s, lambda: machine.fill_disk(full=False))
+    return True
+
+
+def _jump_dies(world: SimWorld, random: Random) -> bool:
+    """A jump host is gone, and comes back as a new one: what went through it is broken."""
+    jump = random.choice([*world.jumps.values()])
+    if jump.up:
+        jump.die(random.choice((random.uniform(1, 60), random.uniform(60, 3600))))
+    return not jump.up
+
+
+def _jump_slow(world: SimWorld, random: Random) -> bool:
+    jump = random.choice([*world.jumps.values()])
+    jump.slow = True
+    world.kernel.after(random.uniform(60, 1800), lambda: setattr(jump, "slow", False))
+    return True
+
+
 def _agent_dies(world: SimWorld, random: Random) -> bool:
     rented = _any(random, _alive(world))
     agent = world.machines[rented.id].agent if rented is not None else None
@@ -302,6 +332,9 @@ _HAPPENS: dict[str, Callable[[SimWorld, Random], bool]] = {
     "machine_freezes": _freeze,
     "machine_cut": _cut,
     "metadata_down": _metadata_down,
+    "disk_fills": _disk_fills,
+    "jump_dies": _jump_dies,
+    "jump_slow": _jump_slow,
     "agent_dies": _agent_dies,
     "list_stale": _stale,
     "list_empty": _forget,
@@ -330,6 +363,16 @@ def _catalogue() -> dict[str, Fault]:
         Fault(
             "list_empty", 0.0, (29,), "a cloud lists nothing, and is off our network", added=True
         ),
+        Fault(
+            "disk_fills",
+            0.5,
+            (59,),
+            "a machine's disk is full, for a while or for good",
+            added=True,
+        ),
+        # Of a profile that has jump hosts alone.
+        Fault("jump_dies", 0.0, (46, 50), "a jump host is gone for a while", added=True),
+        Fault("jump_slow", 0.0, (49,), "a jump host takes its time for a while", added=True),
         Fault("agent_dies", 2.0, (58,), "the agent's process ends"),
         Fault("cloud_outage", 0.5, (38,), "a cloud answers nothing for a while"),
         Fault("credentials", 0.5, (39,), "a cloud refuses our credentials for a while"),

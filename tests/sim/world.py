@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 
 from spotd.model import Desired, JobSpec, Limits, Node, Timing, View
+from spotd.money.budget import Budget
 from spotd.plan import Plan
 from spotd.store.base import Store, Submission
 from tests.sim.cloud import Rented, SimCloud, Zone
 from tests.sim.daemon import Duty, SimDaemon
 from tests.sim.faults import Faults
+from tests.sim.gangs import Gangs
+from tests.sim.jump import SimJumpHost
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.machine import SimMachine, Watch
 from tests.sim.net import Net
@@ -38,14 +41,22 @@ BUCKET = "s3://bucket/ckpt"
 class SimWorld:
     """Everything of one run but its faults over time and its oracles."""
 
-    def __init__(self, kernel: Kernel, faults: Faults, daemons: int = 1) -> None:
+    def __init__(
+        self, kernel: Kernel, faults: Faults, daemons: int = 1, jumps: Sequence[str] = ()
+    ) -> None:
         self.kernel = kernel
         self.faults = faults
         self.store: Store
         self.bucket = Bucket(BUCKET)
         self.people = People(kernel, faults)
+        # By cloud: what its machines are behind.
+        self.jumps = {
+            name: SimJumpHost(kernel, f"jump-{name}", faults.stream(f"jump/{name}"))
+            for name in jumps
+        }
         self.timing = Timing()
         self.limits = Limits()
+        self.months: tuple[Budget, ...] = ()  # budgets of the configuration
         self.store_away = False
         self.quiet = False  # nothing is left to do: clouds are asked more seldom
         self.poisoned: set[str] = set()  # jobs that nothing can be decided about
@@ -62,6 +73,7 @@ class SimWorld:
         self.steps: dict[str, int] = {}  # job id -> its last step
         self.specs: dict[str, JobSpec] = {}
         self.machines: dict[str, SimMachine] = {}
+        self.gangs = Gangs()
         self.crashes = 0  # of daemons
         self.decisions = 0  # that may have been written
         self.boundaries = 0  # that a daemon came past
@@ -225,7 +237,9 @@ class SimWorld:
             self._open_store,
             self.steps.__getitem__,
             self.watch,
+            self.gangs,
         )
+        machine.way = self.jumps.get(rented.provider)
         machine.switch_off = partial(self._switch_off, rented)
         machine.left_alone = lambda: self.left_alone(rented)
         self.machines[rented.id] = machine

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from providers.stores.base import StoreError as ObjectStoreError
+from providers.stores.local import LocalStore
 from spotd import beginning
-from spotd.beginning import MOVED, check_deployment, settle
+from spotd.beginning import MOVED, check_deployment, open_claim_store, settle
 from spotd.config import load_config
 from spotd.errors import UserError
 from spotd.store.backup import back_up, restore
@@ -86,3 +88,47 @@ def test_a_database_keeps_the_deployment_that_it_was_made_for(tmp_path: Path) ->
         check_deployment(store, load_config(file, environ))
     assert "take deployment.id out" in caught.value.try_
     store.close()
+
+
+BUCKET = '[checkpoint]\nstore = "s3://runs/jobs"\n'
+SHARED = (
+    '[checkpoint]\nstore = "file:///mnt/all"\n'
+    '[stores.all]\nurl = "file:///mnt/all"\nshared = true\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ("", ""),
+        ('[checkpoint]\nstore = "file:///mnt/mine"\n', ""),
+        (SHARED, "/mnt/all"),
+        (BUCKET, "s3://runs/jobs"),
+        (f'{BUCKET}[deployment]\nstore = "s3://ours/spotd"\n', ""),
+        (f"{BUCKET}# broken\n", ""),
+    ],
+)
+def test_what_a_copy_shares_with_its_original_is_where_it_is_claimed(
+    tmp_path: Path, settings: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deployment's own store, or a bucket, or a folder that is everywhere; one that cannot be
+    opened stops nobody."""
+    opened: list[str] = []
+    broken = "broken" in settings
+
+    def open_it(url: str, _options: object = None) -> LocalStore:
+        opened.append(url)
+        if broken:
+            raise ObjectStoreError("boto3 is not installed")
+        return LocalStore(tmp_path / "other")
+
+    monkeypatch.setattr(beginning, "open_store", open_it)
+    file = tmp_path / "config.toml"
+    local = '[providers.here]\nkind = "local"\nurl = "http://127.0.0.1:1"\npersonality = "aws"\n'
+    file.write_text(f"{local}{settings}")
+    config = load_config(file, {"HOME": str(tmp_path)})
+    own = LocalStore(tmp_path / "own")
+    found = open_claim_store(config, own)
+    assert (found is own) is (where == "")
+    assert broken or [url.removeprefix("file://") for url in opened] == ([where] if where else [])
+    assert opened or not broken

@@ -59,18 +59,40 @@ def moves(objects: LocalStore, times: int) -> None:
     wait_for("the claim to move", moved, LIMIT_S)
 
 
+# Where both find the claim: in the deployment's store, or, where that is a folder of each box, in
+# the one of checkpoints (a bucket in a cloud; here a folder that all have mounted).
+SHARED = {
+    "deployment": '[deployment]\nstore = "{url}"\n',
+    "checkpoints": '[stores.all]\nurl = "{url}"\nshared = true\n',
+}
+
+
+class SharingBox(ForkedBox):
+    """Its jobs save in `shared`, where that is said."""
+
+    shared = ""
+
+    @property
+    def checkpoints_url(self) -> str:
+        return self.shared or super().checkpoints_url
+
+
 @pytest.mark.xdist_group("daemon")
-def test_a_copy_beside_the_original_touches_nothing_until_that_is_gone() -> None:
+@pytest.mark.parametrize("which", SHARED)
+def test_a_copy_beside_the_original_touches_nothing_until_that_is_gone(which: str) -> None:
     with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as name:
         bucket = Path(name) / "bucket"
+        bucket.mkdir()
         settings = (
-            f'[deployment]\nstore = "{bucket.as_uri()}"\n'
-            "[timing]\nclaim_every_s = 1.0\noffers_every_s = 0.5\nsurvey_every_s = 1.0"
+            SHARED[which].format(url=bucket.as_uri())
+            + "[timing]\nclaim_every_s = 1.0\noffers_every_s = 0.5\nsurvey_every_s = 1.0"
         )
         with (
-            ForkedBox(Path(name) / "one", settings=settings) as one,
-            ForkedBox(Path(name) / "copy", settings=settings) as copy,
+            SharingBox(Path(name) / "one", settings=settings) as one,
+            SharingBox(Path(name) / "copy", settings=settings) as copy,
         ):
+            if which == "checkpoints":
+                one.shared = copy.shared = bucket.as_uri()
             one.start()
             copy.cloud_url, copy.token_file = one.cloud_url, one.token_file
             _tell_story(one, copy, LocalStore(bucket))

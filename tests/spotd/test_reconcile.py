@@ -134,6 +134,21 @@ def armed(stage: Stage, job_id: str = "j1") -> list[Effect]:
     return found
 
 
+def test_no_call_goes_out_before_its_intent_is_on_record(stage: Stage) -> None:
+    """A pool may make it at once, and the daemon die before anything else is written."""
+    stage.submit()
+    found: list[Effect] = []
+
+    def dispatch(effect: Effect) -> None:
+        (node,) = (node for node in stage.nodes("j1") if node.id == effect.node.id)
+        assert (node.effect, node.token) == (effect.kind, effect.node.token)
+        found.append(effect)
+
+    claim_due(stage.world, "me", 16)
+    drain(one_pass(stage.world, stage.timing, "j1", dispatch))
+    assert [effect.kind for effect in found] == [EffectKind.LAUNCH]
+
+
 def reasons(stage: Stage) -> list[str]:
     return [row.event.text for row in stage.store.events("j1") if row.event.kind == "pass"]
 

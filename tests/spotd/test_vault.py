@@ -195,6 +195,14 @@ def test_job_keys_survive_sealing_and_stay_out_of_repr(box: Vault) -> None:
     assert repr(keys.host_seed) not in repr(keys)
 
 
+def test_no_two_jobs_have_a_key_in_common() -> None:
+    """Or a machine of one would be open to who has the other's."""
+    made = [JobKeys.create(random_bytes) for _ in range(2)]
+    for part in ("private", "public"):
+        assert len({getattr(keys.user, part) for keys in made}) == 2
+    assert len({keys.host_seed for keys in made}) == 2
+
+
 def test_secrets_are_sealed_one_by_one(box: Vault) -> None:
     sealed = vault.seal_secrets(box, "j1", {"A": "älpha", "B": ""})
     assert vault.open_secrets(box, "j1", sealed) == {"A": "älpha", "B": ""}

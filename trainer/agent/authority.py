@@ -12,13 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from providers.stores import open_store
 from providers.stores.base import StoreError, StoreUnavailableError
+from providers.stores.several import SeveralStores
 from spotd.wire import AgentConfig, Head, Manifest, StartDocument, WireError
 from trainer.agent.drain import ENGINE_NONE
+from trainer.agent.pythons import adopt
 from trainer.agent.site import Site
 from trainer.directory.sync import Directory
 from trainer.fence import Fence, FencedError, read_head
@@ -71,6 +74,7 @@ class Authority:
     folder: Path | None = None  # that the program saves to, where it is to be kept
     tell: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _data: None
     monotonic: Callable[[], float] = time.monotonic
+    home: Path | None = None  # the agent's
 
     def __post_init__(self) -> None:
         self._opened: Fence | None = None
@@ -95,9 +99,18 @@ class Authority:
         """Raises StoreError."""
         with self._opening:
             if self._opened is None:
+                if self.home is not None:
+                    adopt(self.home)
                 config, start = self.config, self.start
                 self._opened = Fence(
-                    open_store(start.store_url, start.store_options),
+                    SeveralStores(
+                        open_store(start.store_url, start.store_options),
+                        {
+                            url: partial(open_store, url, options)
+                            for url, options in start.other_stores.items()
+                        },
+                        start.shards_url,
+                    ),
                     config.job_id,
                     config.generation,
                     config.token,
@@ -236,4 +249,5 @@ def authority_of(
         site.now_us,
         folder=None if site.config.rank else folder,
         tell=tell,
+        home=site.places.home,
     )

@@ -17,26 +17,29 @@ from trainer.agent.places import Places, write_private
 PROFILE = "spotd-store"  # in the file that AWS_CONFIG_FILE can name
 
 
-def borrow(places: Places, lent: Lent) -> bool:
-    """Keep `lent`; False where what is there lasts as long or longer, so that one who was slow
-    takes nothing away. Raises OSError."""
-    until = places.lent.with_suffix(".until")
-    with places.lent.with_suffix(".lock").open("w") as lock:
+def borrow(places: Places, lent: Lent, store: str = "") -> bool:
+    """Keep `lent`, of the job's store or of another one, by its URL; False where what is there
+    lasts as long or longer, so that one who was slow takes nothing away. Raises OSError."""
+    path = places.lent_of(store)
+    until = path.with_suffix(".until")
+    with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with suppress(OSError, ValueError):
-            if places.lent.exists() and int(until.read_text()) >= lent.expires_at_us:
+            if path.exists() and int(until.read_text()) >= lent.expires_at_us:
                 return False
-        if lent.kind == "aws":
+        if lent.kind == "aws" and not store:
             write_private(places.aws_config, aws_config(places).encode())
-        write_private(places.lent, lent.text.encode())
+        write_private(path, lent.text.encode())
         write_private(until, str(lent.expires_at_us).encode())
     return True
 
 
 def give_back(places: Places) -> None:
     """Nothing of it stays."""
-    for path in (places.lent, places.lent.with_suffix(".until"), places.aws_config):
+    for path in places.all_lent:
         path.unlink(missing_ok=True)
+        path.with_suffix(".until").unlink(missing_ok=True)
+    places.aws_config.unlink(missing_ok=True)
 
 
 def aws_config(places: Places) -> str:

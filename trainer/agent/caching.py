@@ -83,7 +83,8 @@ def _begin(site: Site, start: StartDocument, what: str) -> _Work | None:
     """None where there is nothing to do, or nothing to do it with."""
     if not start.caches or start.bake:
         return None
-    python = find_python(site.places.home, start.store_url)
+    near = start.near_store
+    python = find_python(site.places.home, near.url)
     if not python:
         if what == "restore":
             text = "are not kept: no Python here has obstore and xxhash"
@@ -91,8 +92,8 @@ def _begin(site: Site, start: StartDocument, what: str) -> _Work | None:
             site.journal.append(wire.CACHE, said)
         return None
     order = {
-        "store_url": start.store_url,
-        "store_options": dict(start.store_options),
+        "store_url": near.url,
+        "store_options": dict(near.options),
         "job_id": site.config.job_id,
         "caches": [(path, str(_folder(site, path))) for path in start.caches],
         "most": start.cache_bytes,

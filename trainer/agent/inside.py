@@ -50,8 +50,9 @@ def shared_folders(places: Places, start: StartDocument, home: Path) -> list[str
     if _DATA.is_dir():
         wanted.append(_DATA)
     wanted += [places.workdir / Path(one.target).expanduser() for one in start.packages]
-    store = urlsplit(start.store_url)
-    if store.scheme == "file":
+    for store in map(urlsplit, (start.store_url, *start.other_stores)):
+        if store.scheme != "file":
+            continue
         folder = Path(unquote(store.path))
         folder.mkdir(parents=True, exist_ok=True)
         wanted.append(folder)

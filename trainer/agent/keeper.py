@@ -153,7 +153,7 @@ class _Output:
     def __init__(self, pipe: int, order: Order) -> None:
         self._pipe = pipe
         self._mask = Mask(order.secrets)
-        self._lent, self._lent_at_ns = order.lent, 0
+        self._lent, self._lent_at_ns = order.lent, dict[Path, int]()
         self._log = LogWriter(Path(order.log), order.log_limit_bytes)
         self._tail = b""
         self.open = True
@@ -174,11 +174,13 @@ class _Output:
         """What the machine was lent since. What it was lent before may still be shown."""
         if not self._lent:
             return
-        with contextlib.suppress(OSError, ValueError):  # nothing is lent, or no longer
-            at_ns = Path(self._lent).stat().st_mtime_ns
-            if at_ns != self._lent_at_ns:
-                self._mask.add(secrets_in(Path(self._lent).read_text()))
-                self._lent_at_ns = at_ns
+        own = Path(self._lent)  # of the job's store; and of those beside it
+        for path in (own, *own.parent.glob(f"{own.name}-{'[0-9a-f]' * 16}")):
+            with contextlib.suppress(OSError, ValueError):  # nothing is lent, or no longer
+                at_ns = path.stat().st_mtime_ns
+                if at_ns != self._lent_at_ns.get(path):
+                    self._mask.add(secrets_in(path.read_text()))
+                    self._lent_at_ns[path] = at_ns
 
     def tail(self) -> str:
         self._show(self._mask.flush())

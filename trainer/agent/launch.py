@@ -34,6 +34,7 @@ from trainer.agent.preparation import LIMIT_S, Preparation
 from trainer.agent.recall import read_boot_id, recall
 from trainer.agent.site import Site
 from trainer.agent.streams import LIMIT_BYTES
+from trainer.agent.succession import succeed
 from trainer.agent.wipe import wipe
 
 START_TIMEOUT_S = 20.0
@@ -171,6 +172,7 @@ def serve(
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
+    succeed(places, config.job_id)
     journal = Journal(places.journal, places.overflow, config.generation, now_us=_now_us)
     past = recall(journal.entries, read_boot_id())
     journal.entries.clear()

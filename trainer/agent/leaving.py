@@ -32,7 +32,8 @@ def let_go(
     def run() -> None:
         try:
             give_back(site.places)
-            if site.config.wipe and code in _WIPED_AFTER:
+            stays = site.config.regroups and code == wire.EXIT_RELEASED and not notices
+            if site.config.wipe and code in _WIPED_AFTER and not stays:
                 await_removal(site.places)
                 site.journal.append(wire.WIPED, wipe(site.places))
         finally:

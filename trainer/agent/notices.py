@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -82,13 +83,16 @@ class NoticeBook:
 
 
 def watch(watcher: NoticeWatcher, book: NoticeBook, ended: threading.Event) -> None:
-    """Poll until `ended`; the body of the watching thread."""
+    """Poll until `ended`; the body of the watching thread. A poll that took long is followed by the
+    next one at once: pauses count from beginning to beginning."""
     while not ended.is_set():
-        ended.wait(_round(watcher, book))
+        began_s = time.monotonic()
+        pause_s = _round(watcher, book)
+        ended.wait(max(began_s + pause_s - time.monotonic(), 0.0))
 
 
 def _round(watcher: NoticeWatcher, book: NoticeBook) -> float:
-    """One poll; returns the seconds until the next."""
+    """One poll; returns the seconds from its beginning to the next."""
     try:
         notices = watcher.poll()
     except MetadataError as error:

@@ -24,7 +24,8 @@ class PackageError(NodeError):
     """An archive cannot be stored or unpacked."""
 
 
-def _archive(home: Path, digest: str) -> Path:
+def archive_of(home: Path, digest: str) -> Path:
+    """Where it is kept. Raises PackageError."""
     if not _DIGEST.fullmatch(digest):
         raise PackageError(f"{digest!r} is not a sha256 in lower-case hex")
     return home / "packages" / f"{digest}.tar.gz"
@@ -32,12 +33,12 @@ def _archive(home: Path, digest: str) -> Path:
 
 def has_package(home: Path, digest: str) -> bool:
     """Whether the archive is in the cache; it was verified when it was put there."""
-    return _archive(home, digest).exists()
+    return archive_of(home, digest).exists()
 
 
 def put_package(home: Path, digest: str, source: BinaryIO) -> None:
     """Take the archive from `source` to its end. Raises PackageError when its digest differs."""
-    path = _archive(home, digest)
+    path = archive_of(home, digest)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     found = hashlib.sha256()
@@ -66,7 +67,7 @@ def unpack_packages(home: Path, workdir: Path, packages: Sequence[Package]) -> N
     for package in packages:
         target = workdir / Path(package.target).expanduser() if package.target else workdir
         try:
-            _unpack(_archive(home, package.digest), target / f".{package.digest}.new", target)
+            _unpack(archive_of(home, package.digest), target / f".{package.digest}.new", target)
         except FileNotFoundError as error:
             raise PackageError(f"package {package.digest} is not here: put it first") from error
         except PackageError:

@@ -62,6 +62,14 @@ class Places:
     def workdir(self) -> Path:
         return self.folder / "workdir"
 
+    @property
+    def inherits(self) -> bool:
+        """Whether the workdir is that of an earlier generation: set up, and under its old name."""
+        if not self.workdir.is_symlink():
+            return False
+        there = Path(os.path.realpath(self.workdir))
+        return there.parents[1] == Path(os.path.realpath(self.folder.parent))
+
     def below_workdir(self, named: str) -> Path:
         """A folder as the job names it: below its workdir, unless it is absolute."""
         return self.workdir / named
@@ -88,6 +96,16 @@ class Places:
         """Credentials of the checkpoint store."""
         return self.memory / "store-credentials"
 
+    def lent_of(self, store: str) -> Path:
+        """Those of another store, by its URL; "" is the job's own."""
+        name = hashlib.sha256(store.encode()).hexdigest()[:16]
+        return self.memory / f"{self.lent.name}-{name}" if store else self.lent
+
+    @property
+    def all_lent(self) -> list[Path]:
+        """Of all stores, whatever is there."""
+        return [self.lent, *self.memory.glob(f"{self.lent.name}-{'[0-9a-f]' * 16}")]
+
     @property
     def aws_config(self) -> Path:
         return self.memory / "store-aws-config"
@@ -107,7 +125,15 @@ def find_places(environ: Mapping[str, str], job_id: str, generation: int) -> Pla
     """The paths of a generation; nothing is created. Raises PlaceError for an unusable job id."""
     if not SAFE_NAME.fullmatch(job_id) or generation < 0:
         raise PlaceError(f"job id {job_id!r} or generation {generation} cannot name a folder")
-    home = find_home(environ)
+    return _places(find_home(environ), job_id, generation)
+
+
+def same_job(places: Places, job_id: str, generation: int) -> Places:
+    """Those of another generation of the job."""
+    return _places(places.home, job_id, generation)
+
+
+def _places(home: Path, job_id: str, generation: int) -> Places:
     folder = home / job_id / f"g{generation}"
     short = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     return Places(home, folder, _memory_root() / f"spotd-{os.getuid()}" / short)

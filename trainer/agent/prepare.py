@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from spotd import wire
 from spotd.wire import AgentConfig, Package, StartDocument
 from trainer.agent.buckets import copy_buckets
 from trainer.agent.caching import restore_caches
@@ -16,6 +17,7 @@ from trainer.agent.keeper import Order
 from trainer.agent.packages import PackageError, unpack_packages
 from trainer.agent.places import Places, write_private
 from trainer.agent.site import Site
+from trainer.agent.tools import make_tools
 from trainer.directory.units import newest_in
 
 # Set by the way that the agent itself was started, and wrong for anybody else.
@@ -59,6 +61,8 @@ def build_env(
         "SPOTD_HEAD_GENERATION": str(start.head_generation),
         "SPOTD_STORE_URL": start.store_url,
         "SPOTD_STORE_OPTIONS": json.dumps(dict(start.store_options), sort_keys=True),
+        "SPOTD_SHARDS_URL": start.shards_url,
+        "SPOTD_SHARD_STORES": json.dumps(start.other_stores, sort_keys=True),
         "SPOTD_EVERY_STEPS": str(start.every_steps),
         "SPOTD_EVERY_S": f"{start.every_s:g}",
         "SPOTD_EVERY": "auto" if start.auto else "",
@@ -121,6 +125,8 @@ def hidden_of(start: StartDocument) -> list[str]:
     options = [*start.store_options.items()]
     for bucket in start.buckets:
         options += bucket.options.items()
+    for store in start.shard_stores:
+        options += store.options.items()
     keys = [value for name, value in options if name not in _PLAIN_OPTIONS]
     return [*start.secrets.values(), *keys]
 
@@ -164,7 +170,13 @@ def start_unpacking(
     Nothing of one that is `given_up`."""
 
     def unpack() -> None:
-        if site.preparation.wait(given_up):
+        if site.places.inherits:  # all is in place since an earlier generation, and set up
+            link_workdir(site.places.workdir, Path.home())
+            site.post(lambda: done(""))
+        elif site.preparation.wait(given_up):
+            trouble = make_tools(site.places.home, start.tools)
+            if trouble:
+                site.journal.append(wire.WARNING, {"text": trouble})
             error = unpack_all(site.places, start.packages)
             error = error or copy_buckets(site.places, start, given_up)
             if not error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from spotd.wire import StartDocument
 from trainer.agent.container import Container
 from trainer.agent.drain import FINAL_S, Policy, Stopping
-from trainer.agent.pythons import find_python
+from trainer.agent.pythons import find_python, own_python
 from trainer.agent.script import Script, ScriptState
 from trainer.agent.site import Site
 
@@ -51,21 +51,22 @@ class Saver:
         there = start.head_generation and start.engine == _ENGINE
         if not there or start.image or start.bake or self._site.config.rank:
             return
-        python = find_python(self._site.places.home, start.store_url)
+        python = find_python(self._site.places.home, start.store_url, *start.other_stores)
         if python:
-            ours = f"PYTHONPATH={Path(__file__).parents[2]}"
             with suppress(OSError):
-                self.want(["env", ours, python, "-m", "trainer.saver", "--stay"], start, until)
+                self.want(_with(python), start, until)
 
     def want(self, argv: Sequence[str], start: StartDocument, until: float) -> None:
-        """Have one, in the program's own environment. Raises OSError; then it may be asked again,
+        """Have one, in the environment of its own, and where there is none, as in a container, in
+        the program's: `argv`. Raises OSError; then it may be asked again,
         as by one whose saver has died."""
         if self._script.state is ScriptState.ENDED:
             self._script.forget()
         if self._script.state is not ScriptState.ABSENT:
             return
         self._told = False
-        text = f"exec {shlex.join(argv)}\n"
+        own = "" if start.image else own_python(self._site.places.home)
+        text = f"exec {shlex.join(_with(own) if own else argv)}\n"
         order = self.container.order(NAME, NAME, text, start, until)
         log = str(self._site.places.folder / f"{NAME}.log")  # none of the job's own
         self._script.order(replace(order, log=log))
@@ -93,3 +94,9 @@ class Saver:
     def kill(self) -> int:
         """Now, and what is under way is lost; how many processes it was."""
         return self._script.kill()
+
+
+def _with(python: str) -> list[str]:
+    """A saver of ours, run by that Python."""
+    ours = f"PYTHONPATH={Path(__file__).parents[2]}"
+    return ["env", ours, python, "-m", "trainer.saver", "--stay"]

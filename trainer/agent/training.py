@@ -101,7 +101,7 @@ class Training:
     def _poll_setup(self) -> None:
         if self._start.image and not self._in_container():
             return
-        if not self._start.setup.strip():
+        if self._site.places.inherits or not self._start.setup.strip():
             self._setup_done()
             return
         self._say_once(wire.SETUP, wire.SETUP, {"status": "begin"})
@@ -135,7 +135,9 @@ class Training:
         self._end()
 
     def _setup_done(self) -> None:
-        if self._start.bake:
+        if self._start.hold:
+            self._say_once(wire.READY, wire.READY, {})  # the next generation has a rank for us
+        elif self._start.bake:
             self._exited(wire.EXIT_FINISHED, Exit(0, "setup is done", 0.0))
         elif self._authority is None:
             self._enter_running()
@@ -349,8 +351,7 @@ class Training:
         self._said.add(kind)
 
     def stop_idle(self) -> None:
-        """Asked to stop while no program runs that could save anything. One whose end is on its way
-        to HEAD has ended."""
+        """Asked to stop while no program runs that could save. One that settles has ended."""
         if self.phase is Phase.SETTLING:
             return
         self.kill()
@@ -362,9 +363,8 @@ class Training:
             self._exited(wire.EXIT_RELEASED, Exit(wire.EXIT_RELEASED, text, 0.0))
 
     def hold_shells(self, *, end: bool) -> None:
-        """While a stop is under way: the script begins no other line, and with `end` its shells end
-        after what they run. After the last step of all they go on: what comes then is part of the
-        job."""
+        """In a stop: the script begins no other line, and with `end` its shells end after what they
+        run. After the last step of all they go on: what comes then is part of the job."""
         if self.final:
             self._run.resume_shells()
         else:

@@ -23,7 +23,9 @@ def wipe(places: Places) -> dict[str, Any]:
     and the rest goes."""
     mounts = mounts_seen()
     failed = 0
-    doomed = [places.workdir, places.home / "packages"]
+    # That of an earlier generation, where this one goes on in it.
+    workdir = _real(places.workdir) if places.inherits else places.workdir
+    doomed = [workdir, places.home / "packages"]
     kept = sorted(str(m) for m in mounts if any(m.is_relative_to(_real(d)) for d in doomed))
     for folder in doomed:
         failed += _remove(folder, mounts)

@@ -45,8 +45,8 @@ def digest(folder: Path, unit: Unit) -> tuple[Stream, ...]:
     return tuple(_digest_file(folder / file.path, file.size) for file in unit.files)
 
 
-def place(found: tuple[Stream, ...], folder: str) -> tuple[Stream, ...]:
-    """These streams where they are to lie, below `folder` of the store."""
+def place(found: tuple[Stream, ...], folder: str, store: str = "") -> tuple[Stream, ...]:
+    """These streams where they are to lie, below `folder` of the store of that URL."""
     return tuple(
         Stream(
             tuple(
@@ -56,6 +56,7 @@ def place(found: tuple[Stream, ...], folder: str) -> tuple[Stream, ...]:
                     shard.chunk,
                     shard.digests,
                     KIND,
+                    store,
                 )
                 for part, shard in enumerate(stream.shards)
             )
@@ -65,7 +66,8 @@ def place(found: tuple[Stream, ...], folder: str) -> tuple[Stream, ...]:
 
 
 def put(store: ObjectStore, folder: Path, unit: Unit, placed: tuple[Stream, ...]) -> None:
-    """Read it again, and write it to the store. Raises ChangedError, OSError, StoreError."""
+    """Read it again, and write it to the store that it is placed in. Raises ChangedError, OSError,
+    StoreError."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="put") as pool:
         jobs = []
         for file, stream in zip(unit.files, placed, strict=True):

@@ -13,10 +13,11 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from providers.stores.base import NotFoundError, StoreUnavailableError
+from providers.stores.base import NotFoundError, ObjectStore, StoreUnavailableError
 from spotd.wire import (
     CHECKPOINT,
     CHECKPOINT_FAILED,
@@ -45,6 +46,7 @@ from trainer.directory.units import (
 from trainer.fence import Fence, FencedError
 from trainer.saver.reading import CorruptError, read_manifest
 from trainer.saver.retention import remove_old
+from trainer.saver.target import Target
 
 LOOK_S = 1.0
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 30.0
@@ -74,6 +76,7 @@ class Directory:
         self._keep, self._keep_every_steps = keep, keep_every_steps
         self._report, self._pause, self._monotonic = report, pause, monotonic
         self._now_us = now_us
+        self._target = Target(lambda: fence_of().store, self._say_failed, monotonic)
         self._lock = threading.Lock()
         self._closed = self._known = False
         self._ending = threading.Event()
@@ -242,7 +245,14 @@ class Directory:
                 self._done[unit.name] = unit
                 return False
             manifest, key = self._manifest(fence, unit, number, found)
-            packing.put(fence.store, self._folder, unit, manifest.streams)
+
+            def put(store: ObjectStore, url: str) -> None:
+                nonlocal manifest
+                placed = packing.place(found, key.rpartition("/")[0], url)
+                packing.put(store, self._folder, unit, placed)
+                manifest = replace(manifest, streams=placed)
+
+            self._target.put(manifest.step, put, last=self._ending.is_set())
             if unit not in find_units(self._folder):
                 raise ChangedError(f"{unit.name} was changed")
         except ChangedError as error:
@@ -253,7 +263,7 @@ class Directory:
         head = fence.commit(manifest, key=key, keep=self._keep)
         self._done[unit.name] = unit
         self._remember(packing.read_saved(manifest), manifest.streams)
-        self._report(CHECKPOINT, _said(head, manifest.size, self._monotonic() - began_s))
+        self._report(CHECKPOINT, _said(head, manifest, self._monotonic() - began_s))
         return True
 
     def _goes_back(self, unit: Unit, number: int | None) -> bool:
@@ -266,7 +276,7 @@ class Directory:
             f"{unit.name} is not saved, for {last} is the newest already: the program has not gone "
             "on from what was restored (SPOTD_RESUME names it)"
         )
-        self._report(CHECKPOINT_FAILED, {"step": number, "error": text})
+        self._say_failed(number, text)
         return True
 
     def _manifest(
@@ -282,7 +292,7 @@ class Directory:
             step=step,
             created_at_us=self._now_us(),
             world_size=1,
-            streams=packing.place(found, key.rpartition("/")[0]),
+            streams=found,
             state=packing.state_of(unit, number),
         )
         return manifest, key
@@ -301,22 +311,25 @@ class Directory:
             LAST_RETRY_S, FIRST_RETRY_S * 2**self._failures
         )
         self._failures += 1
-        step = max(self._numbers.values(), default=0)
-        self._report(CHECKPOINT_FAILED, {"step": step, "error": f"{self._folder.name}: {text}"})
+        self._say_failed(max(self._numbers.values(), default=0), f"{self._folder.name}: {text}")
+
+    def _say_failed(self, step: int, text: str) -> None:
+        self._report(CHECKPOINT_FAILED, {"step": step, "error": text})
 
 
 def _digests(found: tuple[Stream, ...]) -> tuple[str, ...]:
     return tuple(one for stream in found for shard in stream.shards for one in shard.digests)
 
 
-def _said(head: Head, size: int, seconds: float) -> Mapping[str, Any]:
+def _said(head: Head, manifest: Manifest, seconds: float) -> Mapping[str, Any]:
     ref = head.current
     assert ref is not None  # noqa: S101 - it was just committed
     return {
         "step": ref.step,
         "manifest": ref.manifest,
         "digest": ref.digest,
-        "bytes": size,
+        "bytes": manifest.size,
+        "near_bytes": manifest.near_size,
         "stage_s": 0.0,
         "write_s": round(seconds, 6),
         "trigger": "directory",

@@ -84,6 +84,8 @@ def config_from_env() -> SaverConfig:
         keep_every_steps=job.keep_every_steps,
         suspect=job.suspect,
         local=env.get("SPOTD_SAVER_LOCAL", ""),
+        shards=job.shards_url,
+        others=job.shard_stores,
     )
 
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from providers.stores import open_store
 from providers.stores.base import ObjectStore
+from providers.stores.several import SeveralStores
 from spotd.wire import Head, HeadRef, Manifest
 from trainer.fence import Fence
 from trainer.saver.disk import LocalTier
@@ -30,7 +32,9 @@ SETTLE_S = 30.0  # for what a process before this one has staged, before its wor
 @dataclass(frozen=True)
 class SaverConfig:
     """What a saver is started with. `local` is a folder on this machine's disk (empty: no local
-    tier). `suspect` names a manifest that is not to be resumed from, where there is another one."""
+    tier). `suspect` names a manifest that is not to be resumed from, where there is another one.
+    `shards` is the URL of the store that shards go to ("": the job's one), `others` the options of
+    each store beside that one, by URL, which may have shards."""
 
     socket: str
     job_id: str
@@ -43,6 +47,8 @@ class SaverConfig:
     keep_every_steps: int = 0
     suspect: str = ""
     local: str = ""
+    shards: str = ""
+    others: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -86,9 +92,15 @@ class Office:
 
     @property
     def store(self) -> ObjectStore:
-        """Raises StoreError: what ails it for a while ends nothing."""
+        """The job's, with those beside it that have shards. Raises StoreError: what ails it for a
+        while ends nothing."""
         if self._store is None:
-            self._store = self._open_store(self.config.store_url, self.config.store_options)
+            config = self.config
+            self._store = SeveralStores(
+                self._open_store(config.store_url, config.store_options),
+                {url: partial(self._open_store, url, has) for url, has in config.others.items()},
+                config.shards,
+            )
         return self._store
 
     @property

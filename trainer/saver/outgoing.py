@@ -31,6 +31,11 @@ class Label:
     final: bool = False
     state: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def last(self) -> bool:
+        """Nothing comes after it from this machine."""
+        return self.released or self.final
+
 
 class Outgoing:
     """`put` and then `part`; `put` may be called again after a failure and does what is left.
@@ -58,15 +63,19 @@ class Outgoing:
         self._moved_s = time.monotonic()  # when the disk last took a chunk
         self._digests = Digests(size)
         self._put: set[int] = set()
+        self._store = ""
         self._threads = [threading.Thread(target=self._digest, name="digest", daemon=True)]
         if local is not None:
             self._threads.append(threading.Thread(target=self._keep, name="disk", daemon=True))
         for thread in self._threads:
             thread.start()
 
-    def put(self, store: ObjectStore, pool: Executor, at_once: int) -> None:
-        """Every shard that the bucket does not have yet, so many at once. Raises StoreError,
-        AbandonedError."""
+    def put(self, store: ObjectStore, pool: Executor, at_once: int, url: str = "") -> None:
+        """Every shard that the bucket does not have yet, so many at once; it is the one that the
+        manifest names as `url`, and where that is another one than before, all begins anew. Raises
+        StoreError, AbandonedError."""
+        if url != self._store:
+            self._store, self._put = url, set()
         running: set[Future[None]] = set()
         try:
             for number, (start, end) in enumerate(cuts_of(self.size)):
@@ -136,7 +145,7 @@ class Outgoing:
         self._digests.make(self._filling, time.sleep)
 
     def _stream(self) -> Stream:
-        return describe(self.label.folder, self.rank, self.size, self._digests)
+        return describe(self.label.folder, self.rank, self.size, self._digests, self._store)
 
     def _filled(self) -> int:
         self._moved_s = time.monotonic()  # it is asked before each chunk

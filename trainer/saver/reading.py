@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from providers.stores.base import ObjectStore, StoreConfigError
+from providers.stores.several import store_at
 from spotd.wire import HeadRef, Manifest, Shard, WireError, parse_manifest, sha256
 
 MOST_BYTES = 1 << 30  # of a chunk that is wanted in part
@@ -145,9 +146,10 @@ class Reader:
 
 
 def read_chunk(store: ObjectStore, chunk: Chunk) -> bytes:
-    """One chunk from the bucket, verified. Raises CorruptError, NotFoundError and store errors."""
+    """One chunk from the bucket that has it, `store` or another, verified. Raises CorruptError,
+    NotFoundError and store errors, StoreDeniedError where it is in one that is not ours to read."""
     with _named():
-        data = store.get_range(chunk.shard.key, chunk.at, chunk.size)
+        data = store_at(store, chunk.shard.store).get_range(chunk.shard.key, chunk.at, chunk.size)
     if len(data) != chunk.size:
         has, key = chunk.at + len(data), chunk.shard.key
         raise CorruptError(f"{key} has {has} bytes instead of {chunk.shard.size}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from providers.stores.base import NotFoundError, ObjectStore
+from providers.stores.base import NotFoundError, ObjectStore, StoreError
+from providers.stores.several import others_of, store_at
 from spotd.wire import Head, HeadRef, Pin, WireError, parse_pin, pin_folder, pin_key
 from trainer.fence import Fence, FencedError, read_head
 from trainer.saver.reading import read_manifest, verify
@@ -25,24 +26,29 @@ def remove_old(
     Also goes what never was committed, of older generations and, of ours, of steps before HEAD's:
     what is at that step or beyond another machine of ours may be writing. Nothing is deleted
     before the newest checkpoint has been read back and verified, and unless HEAD is still ours;
-    `go_on` is asked in between and ends the work early. Raises CorruptError when the newest one is
-    not what was written, FencedError, WireError for a pin, and store errors.
+    `go_on` is asked in between and ends the work early. Shards go from each store that has some:
+    one that cannot be listed now is told of by its error, when the others are done. Raises
+    CorruptError when the newest one is not what was written, FencedError, WireError for a pin, and
+    store errors.
     """
     head, store, job_id = fence.head, fence.store, fence.job_id
     if head is None or head.current is None:
         return 0
     chain = _chain(head)
     kept = {ref.manifest.rpartition("/")[0] for ref in chain[: max(1, keep)]}
-    doomed = []
-    for info in store.list(f"jobs/{job_id}/g"):
-        match = _FOLDER.fullmatch(info.key)
-        if match is None or match["folder"] in kept:
-            continue
-        if (int(match["generation"]), int(match["step"])) < (head.generation, head.current.step):
-            doomed.append(info.key)
+    before = (head.generation, head.current.step)
+    doomed = [("", key) for key in _doomed(store, job_id, before, kept)]
+    troubles: list[StoreError] = []
+    for url in others_of(store):
+        try:
+            there = _doomed(store_at(store, url), job_id, before, kept)
+        except StoreError as error:  # noqa: PERF203 - what is away, or refuses, keeps its own and no other's
+            troubles.append(error)
+        else:
+            doomed += [(url, key) for key in there]
     due = milestones(chain, _pins(store, job_id), keep_every_steps) if keep_every_steps else []
     if not (doomed or due):
-        return 0
+        return _done(0, troubles)
     if not verify(store, read_manifest(store, head.current), go_on):
         return 0
     entry = read_head(store, job_id)
@@ -52,8 +58,36 @@ def remove_old(
         made = Pin(f"{MILESTONE}{ref.step}", ref, time.time_ns() // 1000, "keep_every")
         store.put(pin_key(job_id, made.name), made.to_bytes())
     # Last: of what is pinned until now, nothing goes.
-    pinned = {f"{pin.folder}/" for pin in _pins(store, job_id)}
-    return _delete(store, (key for key in doomed if not key.startswith(tuple(pinned))), go_on)
+    pinned = tuple({f"{pin.folder}/" for pin in _pins(store, job_id)})
+    gone = 0
+    for url, key in doomed:
+        if not go_on():
+            return gone
+        if not key.startswith(pinned):
+            store_at(store, url).delete(key)
+            gone += 1
+    return _done(gone, troubles)
+
+
+def _doomed(
+    store: ObjectStore, job_id: str, before: tuple[int, int], kept: Collection[str]
+) -> list[str]:
+    """What is of older generations, or of earlier steps of this one, and not in a folder that is
+    kept."""
+    found = []
+    for info in store.list(f"jobs/{job_id}/g"):
+        match = _FOLDER.fullmatch(info.key)
+        if match is None or match["folder"] in kept:
+            continue
+        if (int(match["generation"]), int(match["step"])) < before:
+            found.append(info.key)
+    return found
+
+
+def _done(count: int, troubles: list[StoreError]) -> int:
+    if troubles:
+        raise troubles[0]
+    return count
 
 
 def keep_suspect(store: ObjectStore, head: Head, manifest: str) -> None:
@@ -79,16 +113,6 @@ def milestones(chain: Iterable[HeadRef], pins: Iterable[Pin], every_steps: int) 
 
 def _chain(head: Head) -> list[HeadRef]:
     return [ref for ref in (head.current, *head.previous) if ref]
-
-
-def _delete(store: ObjectStore, keys: Iterable[str], go_on: Callable[[], bool]) -> int:
-    gone = 0
-    for key in keys:
-        if not go_on():
-            break
-        store.delete(key)
-        gone += 1
-    return gone
 
 
 def _pins(store: ObjectStore, job_id: str) -> list[Pin]:

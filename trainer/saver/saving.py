@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from providers.stores.base import NotFoundError, StoreUnavailableError
@@ -21,6 +22,7 @@ from trainer.saver.parts import Part, manifest_of, parse_part, part_key
 from trainer.saver.retention import remove_old
 from trainer.saver.snapshot import Duties, Rank, Snapshot, said_of
 from trainer.saver.streams import AbandonedError, Filling
+from trainer.saver.target import Target
 
 _LOG = logging.getLogger(__name__)
 FIRST_RETRY_S = 0.5
@@ -54,6 +56,8 @@ class Saving:
         self.world_size = duties.world_size
         self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="upload")
         self._lanes = Lanes()
+        self._untidy_said = ""
+        self._target = Target(lambda: duties.store, self._say_failed, monotonic)
         self._thread = threading.Thread(target=self._run, name="saving", daemon=True)
         self._thread.start()
 
@@ -170,7 +174,7 @@ class Saving:
 
     def _free_slots(self, rank: int) -> list[int]:
         member = self._ranks[rank]
-        self._stuck = [snapshot for snapshot in self._stuck if not _ended(snapshot)]
+        self._stuck = [snapshot for snapshot in self._stuck if not snapshot.ended]
         busy = [s for s in (self._writing, self._waiting, *self._stuck) if s is not None]
         taken = {snapshot.slots.get(rank) for snapshot in busy}
         return [slot for slot in range(member.arena.slots) if slot not in taken]
@@ -262,8 +266,7 @@ class Saving:
                 raise AbandonedError from None
             if isinstance(error, StoreUnavailableError):
                 self._lanes.narrow()
-            text = f"{type(error).__name__}: {error}"
-            self._report(CHECKPOINT_FAILED, {"step": snapshot.label.step, "error": text})
+            self._say_failed(snapshot.label.step, f"{type(error).__name__}: {error}")
             self._rest(snapshot, min(LAST_RETRY_S, FIRST_RETRY_S * 2**snapshot.failures))
             snapshot.failures += 1
             return False
@@ -287,8 +290,8 @@ class Saving:
             self._tell(since_us=round(began_s * 1e6))
         if not snapshot.outgoing:
             snapshot.outgoing = {rank: self._start(snapshot, rank) for rank in duties.ranks}
-        for outgoing in snapshot.outgoing.values():
-            outgoing.put(duties.store, self._pool, self._lanes.count)
+        put = partial(snapshot.put, self._pool, self._lanes.count)
+        self._target.put(snapshot.label.step, put, last=snapshot.label.last)
         self._note_held(snapshot)
         if not snapshot.failures:
             self._lanes.note_saved()
@@ -314,7 +317,7 @@ class Saving:
             with self._changed:
                 self._tell(saves=count, stage_us=stage_us, write_us=write_us, puts=puts)
         stage_s, write_s = stage_us / 1e6, write_us / 1e6
-        self._report(CHECKPOINT, said_of(snapshot, head, manifest.size, stage_s, write_s))
+        self._report(CHECKPOINT, said_of(snapshot, head, manifest, stage_s, write_s))
 
     def _note_held(self, snapshot: Snapshot) -> None:
         with self._changed:
@@ -346,8 +349,10 @@ class Saving:
         )
 
     def _say_local(self, snapshot: Snapshot, trouble: str) -> None:
-        text = f"local disk: {trouble}"
-        self._report(CHECKPOINT_FAILED, {"step": snapshot.label.step, "error": text})
+        self._say_failed(snapshot.label.step, f"local disk: {trouble}")
+
+    def _say_failed(self, step: int, text: str) -> None:
+        self._report(CHECKPOINT_FAILED, {"step": step, "error": text})
 
     def _note_put(self, snapshot: Snapshot) -> None:
         all_of_it = snapshot.outgoing.values()
@@ -388,8 +393,8 @@ class Saving:
             return  # the next commit says so; nothing was removed
         except Exception as error:  # noqa: BLE001 - housekeeping may not end training either
             text = f"read-back: {type(error).__name__}: {error}"
-            self._report(CHECKPOINT_FAILED, {"step": max(self.committed_step, 0), "error": text})
-
-
-def _ended(snapshot: Snapshot) -> bool:
-    return all(outgoing.ended() for outgoing in snapshot.outgoing.values())
+            if text != self._untidy_said:  # a store that the job has left may be away for long
+                self._say_failed(max(self.committed_step, 0), text)
+            self._untidy_said = text
+        else:
+            self._untidy_said = ""

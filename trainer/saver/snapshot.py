@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
 from providers.stores.base import ObjectStore
-from spotd.wire import Head
+from spotd.wire import Head, Manifest
 from trainer.fence import Fence
 from trainer.hook.spotd_hook.arena import Arena
 from trainer.saver.disk import LocalTier
@@ -36,6 +37,16 @@ class Snapshot:
     failures: int = 0
     local_s: float = 0.0
 
+    @property
+    def ended(self) -> bool:
+        """Whether nobody reads its memory any more."""
+        return all(outgoing.ended() for outgoing in self.outgoing.values())
+
+    def put(self, pool: Executor, at_once: int, store: ObjectStore, url: str) -> None:
+        """What this machine has of it; see Outgoing.put."""
+        for outgoing in self.outgoing.values():
+            outgoing.put(store, pool, at_once, url)
+
 
 @dataclass(frozen=True)
 class Duties:
@@ -54,7 +65,7 @@ class Duties:
 
 
 def said_of(
-    snapshot: Snapshot, head: Head, size: int, stage_s: float, write_s: float
+    snapshot: Snapshot, head: Head, manifest: Manifest, stage_s: float, write_s: float
 ) -> Mapping[str, Any]:
     """What the journal has of a commit."""
     label, ref = snapshot.label, head.current
@@ -63,7 +74,8 @@ def said_of(
         "step": label.step,
         "manifest": ref.manifest,
         "digest": ref.digest,
-        "bytes": size,
+        "bytes": manifest.size,
+        "near_bytes": manifest.near_size,
         "stage_s": round(stage_s, 6),
         "write_s": round(write_s, 6),
         "local_s": round(snapshot.local_s, 6),

@@ -87,8 +87,9 @@ def shard_key(folder: str, rank: int, number: int) -> str:
     return f"{folder}/r{rank:05d}-{number:05d}"
 
 
-def describe(folder: str, rank: int, size: int, digests: Digests) -> Stream:
-    """The stream of a rank below `folder`. Waits for its digests; raises AbandonedError."""
+def describe(folder: str, rank: int, size: int, digests: Digests, store: str = "") -> Stream:
+    """The stream of a rank below `folder` of `store`. Waits for its digests; raises
+    AbandonedError."""
     return Stream(
         tuple(
             Shard(
@@ -96,6 +97,7 @@ def describe(folder: str, rank: int, size: int, digests: Digests) -> Stream:
                 end - start,
                 CHUNK_BYTES,
                 digests.of(start, end),
+                store=store,
             )
             for number, (start, end) in enumerate(cuts_of(size))
         )

@@ -63,7 +63,7 @@ class Account:
             told["provisioningState"] = "Updating"
             self.wrong += [f"{one} is not there" for one in self._missing(told)]
         elif kind == "identity":
-            told["principalId"] = str(uuid4())
+            told |= {key: str(uuid4()) for key in ("principalId", "clientId", "tenantId")}
         elif kind == "trust":
             assert set(told) == {"issuer", "subject", "audiences"}
             if path.rpartition("/federatedIdentityCredentials/")[0].lower() not in self.made:

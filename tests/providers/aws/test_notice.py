@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -17,6 +18,11 @@ DEADLINE_US = 1_779_974_382_000_000  # 2026-05-28T13:19:42Z
 
 def answers(**documents: object) -> object:
     """A service with a token and these documents by the last part of their path."""
+    return answers_of(documents)
+
+
+def answers_of(documents: Mapping[str, object]) -> Callable[[Ask], Reply]:
+    """The same of documents that may change."""
 
     def reply(ask: Ask) -> Reply:
         if ask.method == "PUT":
@@ -151,6 +157,34 @@ def test_a_broken_advisory_does_not_hide_a_preemption() -> None:
         assert notice.kind is NoticeKind.PREEMPT
     with serve_script(answers(rebalance=broken)) as (url, _), pytest.raises(MetadataError):
         Watcher(url).poll()
+
+
+ACTION = {"action": "terminate", "time": "2026-05-28T13:19:42Z"}
+
+
+def test_where_a_preemption_is_nothing_else_is_asked_for() -> None:
+    with serve_script(answers(instance_action=ACTION)) as (url, script):
+        (notice,) = Watcher(url).poll()
+    assert notice.kind is NoticeKind.PREEMPT
+    assert [ask.path.rpartition("/")[2] for ask in script.asked] == ["token", "instance-action"]
+
+
+@pytest.mark.parametrize("slow", ["rebalance", "scheduled"])
+@pytest.mark.parametrize("timeout_s", [2.0, 0.3])
+def test_a_slow_advisory_does_not_hide_a_preemption(slow: str, timeout_s: float) -> None:
+    """One that comes while it is waited for is heard in the same poll, and not a poll later."""
+    documents: dict[str, object] = {}
+    known = answers_of(documents)
+
+    def reply(ask: Ask) -> Reply:
+        if ask.path.endswith(slow):
+            documents["instance_action"] = ACTION
+            time.sleep(0.6)
+        return known(ask)
+
+    with serve_script(reply) as (url, _):
+        (notice,) = Watcher(url, timeout_s=timeout_s).poll()
+    assert notice.kind is NoticeKind.PREEMPT
 
 
 def test_an_unreachable_service_is_an_outage_within_the_timeout() -> None:

@@ -6,14 +6,11 @@ The service is a stand-in: it takes a token of the account alone, and keeps what
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import datetime
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 import pytest
 
@@ -22,87 +19,19 @@ from providers.gcp.lending import GcpLender, boundary
 from providers.policy import Place
 from providers.stores import open_store
 from providers.stores.base import StoreUnavailableError
-from tests.clouds.gcp.identity import Identity
 from tests.providers.evaluate import gcp_allows
 from tests.providers.lent import keeps_to_its_folder
 from tests.rigs.gcs import BUCKET, Gcs
+from tests.rigs.lent_gcs import ACCOUNT, Service, serving
 
-ACCOUNT = "spotd-node-d0@lab.iam.gserviceaccount.com"
 PLACE = Place("bucket", "runs/jobs/j1/")
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
-class Service(ThreadingHTTPServer):
-    """IAM credentials and the token service; `longest_s` is what the organisation allows."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.identity = Identity()
-        self.longest_s = 43_200
-        self.down = 0
-        self.expires_in = 0  # what the token service says of what it made, where it says so
-        self.lifetimes: list[int] = []
-        self.exchanged: list[dict[str, str]] = []
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Service
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-    def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        status, answer = self.server.down or 200, {}
-        if not self.server.down and self.path.endswith(":generateAccessToken"):
-            status, answer = self._account(json.loads(raw))
-        elif not self.server.down:
-            status, answer = self._limited({k: v[0] for k, v in parse_qs(raw).items()})
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _account(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        server = self.server
-        if not server.identity.knows(self.headers.get("Authorization", "")):
-            return 403, {"error": {"code": 403, "message": "IAM_PERMISSION_DENIED"}}
-        assert self.path == f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"
-        assert asked["scope"] == ["https://www.googleapis.com/auth/devstorage.read_write"]
-        seconds = int(asked["lifetime"].rstrip("s"))
-        server.lifetimes.append(seconds)
-        if seconds > server.longest_s:
-            text = "The access token lifetime cannot exceed 3600 seconds."
-            return 400, {"error": {"code": 400, "message": text, "status": "INVALID_ARGUMENT"}}
-        until = datetime.now(UTC) + timedelta(seconds=seconds)
-        moment = until.strftime("%Y-%m-%dT%H:%M:%SZ")
-        return 200, {"accessToken": f"whole-{seconds}", "expireTime": moment}
-
-    def _limited(self, asked: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        self.server.exchanged.append(asked)
-        if not asked["subject_token"].startswith("whole-"):
-            return 400, {"error": "invalid_grant"}
-        kind = "urn:ietf:params:oauth:token-type:access_token"
-        told = {"expires_in": self.server.expires_in} if self.server.expires_in else {}
-        told |= {"issued_token_type": kind, "token_type": "Bearer"}
-        return 200, {"access_token": "limited-1", **told}
-
-
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    server = Service()
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving() as running:
+        yield running
 
 
 @pytest.fixture

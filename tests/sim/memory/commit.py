@@ -14,9 +14,10 @@ from spotd.store.accepted import Change
 from spotd.store.base import CommitResult, CommitStatus
 from spotd.store.columns import clean
 from spotd.store.engine import BrokenRuleError
-from spotd.store.limits import Room, Use
-from spotd.store.rows import NODE_BIRTH
+from spotd.store.limits import Room
+from spotd.store.rows import MACHINE, NODE_BIRTH
 from tests.sim.memory import ledger, market
+from tests.sim.memory.line import held_use
 from tests.sim.memory.transaction import Transaction
 
 _JOB = tuple(sorted(JOB_DECISIONS))
@@ -32,7 +33,7 @@ def commit_many(
     launching = any(accepted.launches(plan) for _, plan in plans)
     offers = market.on_sale(tables) if launching else ()
     room = Room(
-        lambda: Use(tables.limits, *market.committed_use(tables)),
+        lambda: held_use(tables, *market.committed_use(tables), now_us),
         lambda job_id: ledger.spent_microusd(tables, job_id, now_us),
     )
     changes: dict[str, Change] = {}
@@ -44,7 +45,7 @@ def commit_many(
             results.append(CommitResult(CommitStatus.STALE))
             continue
         added = accepted.launches(plan)
-        obstacle = room.take(view.job, added) if added else ""
+        obstacle = room.take(view.job, tables.submissions[job.id].user, added) if added else ""
         if obstacle:
             results.append(CommitResult(CommitStatus.OVER_LIMIT, text=obstacle))
             continue
@@ -69,9 +70,14 @@ def _write(
     added = [node for change in changes for node in change.added]
     for node in added:
         _add(tx, node)
+    moved = [pair for change in changes for pair in change.moved]
+    for over, now in moved:
+        _move(tx, over, now)
     for change in changes:
         _write_job(tx, change, now_us)
     ledger.begin(tx, added, offers)
+    for over, now in moved:
+        ledger.hand_over(tx, over.id, now)
     for was, now in pairs:
         if accepted.ends(was, now):
             ledger.end(tx, now.id, now.gone_at_us or now_us)
@@ -113,6 +119,17 @@ def _add(tx: Transaction, node: Node) -> None:
     all_of_job = tables.by_age((*tables.nodes_of.get(node.job_id, ()), node.id))
     tx.put(tables.nodes_of, node.job_id, tuple(other.id for other in all_of_job))
     _place(tx, None, now)
+
+
+def _move(tx: Transaction, over: Node, node: Node) -> None:
+    """A machine's row in another attempt, with what is known of the machine."""
+    tx.drop(tx.tables.tokens, node.token)
+    tx.put(tx.tables.tokens, over.token, over.id)
+    tx.decide_node(tx.tables.nodes[over.id], token=over.token)
+    _add(tx, node)
+    old = tx.tables.nodes[over.id]
+    known = {name: getattr(node, name) for name in MACHINE}
+    tx.change_node(tx.tables.nodes[node.id], **known, offer=old.offer, notices=old.notices)
 
 
 def _place(tx: Transaction, was: Node | None, now: Node) -> None:

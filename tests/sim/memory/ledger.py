@@ -96,6 +96,13 @@ def void(tx: Transaction, node_id: str, at_us: int) -> None:
             _set(tx, row, ledger.voided(row, at_us))
 
 
+def hand_over(tx: Transaction, old_id: str, node: Node) -> None:
+    """The machine goes on in another attempt, and the ledger with it."""
+    last = _of_node(tx.tables, old_id)[-1]
+    end(tx, old_id, node.moved_at_us)
+    _insert(tx, [ledger.handed_over(last, node)])
+
+
 def count_strays(
     tx: Transaction, provider: str, instances: Iterable[Instance], asked_at_us: int, at_us: int
 ) -> None:

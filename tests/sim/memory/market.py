@@ -14,7 +14,7 @@ from spotd.store.columns import clean
 from spotd.store.market import MOST_REFUSALS, REMEMBERED_S, moved
 from spotd.store.market import on_sale as by_key
 from spotd.store.standing import judge
-from tests.sim.memory import images, ledger, views
+from tests.sim.memory import images, ledger, line, views
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -39,7 +39,8 @@ def load_market(tables: Tables, now_us: int) -> Market:
     if tables.market is None:
         tables.market = _read(tables, now_us)
     nodes, rate = committed_use(tables)
-    return changed(tables.market, offers=on_sale(tables), nodes=nodes, microusd_per_h=rate)
+    use = {"nodes": nodes, "microusd_per_h": rate, "line": line.load(tables, now_us)}
+    return changed(tables.market, offers=on_sale(tables), **use)
 
 
 def _read(tables: Tables, now_us: int) -> Market:

@@ -111,7 +111,11 @@ def prune(tx: Transaction, before_us: int) -> int:
     messages = [number for number, row in tables.delivered.items() if row.sent_at_us < before_us]
     for number in messages:
         tx.drop(tables.delivered, number)
-    prices = [key for key in tables.price_history if key[1] < before_us]
+    in_force: dict[str, int] = {}
+    for offer_key, at_us in tables.price_history:
+        if at_us <= before_us:
+            in_force[offer_key] = max(at_us, in_force.get(offer_key, 0))
+    prices = [key for key in tables.price_history if key[1] < in_force.get(key[0], 0)]
     for price in prices:
         tx.drop(tables.price_history, price)
     refusals = [key for key, row in tables.refusals.items() if row.at_us < before_us]

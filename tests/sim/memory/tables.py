@@ -6,7 +6,7 @@ and lists around them change. What is listed under "found again" follows from th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -130,6 +130,7 @@ class Tables:
     chosen: dict[str, int] = field(default_factory=dict)  # newest generation that chose a machine
     on_sale: tuple[Offer, ...] | None = None
     market: Market | None = None  # without offers and use
+    used: tuple[int, Mapping[tuple[str, str], int]] | None = None  # of late, and as of when
 
     def copy(self) -> Tables:
         """The same values in dictionaries and lists of their own."""
@@ -146,7 +147,7 @@ class Tables:
         return sorted(found, key=lambda node: (node.requested_at_us, node.id))
 
 
-_KEPT = frozenset({"shown", "chosen", "on_sale", "market"})
+_KEPT = frozenset({"shown", "chosen", "on_sale", "market", "used"})
 
 
 def _copy(value: object) -> object:

@@ -9,9 +9,11 @@ from spotd.decide.health import baseline_tokens_per_s
 from spotd.model import Node, S, Throughput, View
 from spotd.states import NodeState
 from spotd.store.accepted import shown
+from spotd.store.base import CheckpointRow
 from spotd.store.throughput import Window, current_of, may_be_slow, since_us, stretch_before
 from spotd.store.views import VERDICT_EVENTS, setbacks_of, verdicts_of
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
+from spotd.wishes import Saved
 from tests.sim.memory import ledger
 from tests.sim.memory.tables import Tables
 
@@ -30,10 +32,25 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             loaded_at_us=now_us,
             verdicts=_verdicts(tables, job.id),
             typical_tokens_per_s=_typical(tables, job.id, now_us),
+            saved=_saved(tables, job.id) if job.spec.wishes.measurable else (),
             setbacks=_setbacks(tables, job.id) if job.failures else Setbacks(),
         )
         for job in jobs
     }
+
+
+def _saved(tables: Tables, job_id: str) -> tuple[Saved, ...]:
+    rows: dict[int, list[CheckpointRow]] = {}
+    for row in tables.checkpoints.values():
+        if row.job_id == job_id:
+            rows.setdefault(row.generation, []).append(row)
+    found = []
+    for generation, told in sorted(rows.items()):
+        steps, times = [row.step for row in told], [row.committed_at_us for row in told]
+        most = max(row.bytes for row in told)
+        ends = (min(steps), max(steps), min(times), max(times))
+        found.append(Saved(generation, *ends, most))
+    return tuple(found)
 
 
 def shown_nodes(tables: Tables, job_id: str) -> tuple[Node, ...]:

@@ -19,13 +19,16 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
 * S3, nobody touches what is another deployment's: clouds.
 * F1, F2, fencing: bucket. C1, what HEAD names is there, and it never goes back: bucket, record.
 * D1, no false kill: clouds (lost, preempted, boot timeout), record (taken for gone), desertion (by
-  the reaper or the dead-man). D2, one chosen node for a rank: record, at every choice.
+  the reaper or the dead-man), queue (for a job of no higher priority). D2, one chosen node for a
+  rank: record, at every choice.
 * G1, nobody's machine is ended unless the record says so: clouds; a record that does not know it
   says nothing: restored; no crowd at once: blast.
-* B1, budgets: money; of all jobs together: limits. B2, prices above the cap: clouds, record.
-* R1, steps lost: bucket; what is ended for want of a box was saved before: desertion.
+* B1, budgets, of a job and by the month: money; of all jobs together: limits; of a project, and
+  that room goes by priority: queue. B2, prices above the cap: clouds, record.
+* R1, steps lost: bucket; what is ended for want of a box was saved before: desertion;
+  and so was what makes room for another job: queue.
 * P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record; who is due
-  is decided about within a tick: turns.
+  is decided about within a tick: turns; who has a full disk goes on elsewhere: filling.
 * A1, told at least once, and not without end: record; of a box that is lost, by the reaper:
   desertion.
 * X1, an intent before each create: clouds. Q1, nothing is left to decide: rest.
@@ -44,6 +47,7 @@ from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.clouds import CloudOracle
 from tests.sim.oracles.desertion import DesertionOracle
 from tests.sim.oracles.duties import DutyOracle
+from tests.sim.oracles.filling import FillingOracle
 from tests.sim.oracles.leftovers import LeftoverOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.record import RecordOracle
@@ -66,13 +70,13 @@ ORACLES = {
     "F1": ("bucket",),
     "F2": ("bucket",),
     "C1": ("bucket", "record"),
-    "D1": ("clouds", "record", "desertion"),
+    "D1": ("clouds", "record", "desertion", "queue"),
     "D2": ("record",),
     "G1": ("clouds", "restored", "blast"),
-    "B1": ("money", "limits"),
+    "B1": ("money", "limits", "queue"),
     "B2": ("clouds", "record"),
-    "R1": ("bucket", "desertion"),
-    "P1": ("record", "turns"),
+    "R1": ("bucket", "desertion", "queue"),
+    "P1": ("record", "turns", "filling"),
     "P2": ("record", "turns"),
     "P3": ("record",),
     "A1": ("record", "desertion"),
@@ -93,6 +97,7 @@ class Oracles:
         self.money = MoneyOracle(world)
         self.record = RecordOracle(world, self.bucket, self.money)
         self.limits, self.rest = self.record.limits, self.record.rest
+        self.queue = self.record.queue
         self.waste = WasteOracle(world)
         self.duties = DutyOracle(world)
         self.desertion = DesertionOracle(world, self.bucket)
@@ -100,6 +105,7 @@ class Oracles:
         self.turns = TurnOracle(world)
         self.blast = BlastOracle(world)
         self.leftovers = LeftoverOracle(world)
+        self.filling = FillingOracle(world)
         self._nodes: list[Node] = []
         self._ended: frozenset[str] = frozenset()  # jobs
         self._undone = True  # some job has not ended
@@ -114,6 +120,7 @@ class Oracles:
             self.clouds.look(self._nodes, LOOK_S)
             self.waste.look(self._nodes, self._ended, LOOK_S)
             self.leftovers.look(LOOK_S)
+            self.filling.look(self._nodes, LOOK_S)
         living = any(cloud.alive() for cloud in self._world.clouds.values())
         self._world.quiet = not self._undone and not living
         self.money.look(LOOK_S)

@@ -21,6 +21,7 @@ class BucketOracle(Oracle):
     def __init__(self, world: SimWorld) -> None:
         super().__init__(world)
         self.heads: dict[str, Head] = {}
+        self.moved_us: dict[str, int] = {}  # job -> when its newest checkpoint was committed
         self.reached: Counter[str] = Counter()  # job -> the furthest step that was computed
         self.steps_lost: Counter[str] = Counter()
         world.bucket.moved = self._moved
@@ -36,6 +37,9 @@ class BucketOracle(Oracle):
             self._judge_move(parse_head(before), new)
         if new.current is not None:
             self._judge_checkpoint(new)
+            known = self.heads.get(new.job)
+            if known is None or known.current != new.current:
+                self.moved_us[new.job] = self.world.kernel.now_us
         self.heads[new.job] = new
 
     def _judge_move(self, old: Head, new: Head) -> None:

@@ -9,11 +9,14 @@ from providers.base import CapacityType
 from spotd.model import LeaveReason, Node
 from spotd.states import NodeState
 from tests.sim.cloud import Rented
+from tests.sim.machine import SimMachine
 from tests.sim.oracles.base import Oracle, S
 from tests.sim.world import SimWorld
 
 WITHDRAWN_S = 60  # until a withdrawal is heard and followed
 SPEAKS_S = 120.0  # until who comes back from wherever has heard it again
+TAKEN = ("preempted", "died")
+PASSES_S = 100.0  # that a jump host lets through again, until it is known who is behind it
 BOOTS_S = 300.0  # ... and has told it to start, which it had done long ago
 
 
@@ -72,11 +75,19 @@ class CloudOracle(Oracle):
                 self._obeyed_s.pop(node.id, None)  # each withdrawal has its own time
             if machine is None or node.state is not NodeState.DRAINING or node.job_id in manned:
                 continue
-            noticed = node.leave_reason is LeaveReason.PREEMPTED and machine.stays
+            noticed = node.leave_reason is LeaveReason.PREEMPTED and self._all_stay(node, nodes)
             if noticed and followed and self.everybody_up(self.world.rented(node.instance_id)):
                 self._obeyed_s[node.id] += int(passed_s)
             if self._obeyed_s[node.id] > WITHDRAWN_S:
                 self.fail("D1", f"{node.id} goes on draining, and its notice was withdrawn")
+
+    def _all_stay(self, node: Node, nodes: Iterable[Node]) -> bool:
+        """Of a gang, all: each drains for the notice of another, too."""
+        key = (node.job_id, node.generation)
+        mates = [n for n in nodes if n.chosen and (n.job_id, n.generation) == key]
+        machines = [self.world.machines.get(n.instance_id) for n in mates]
+        whole = len(mates) >= (node.gang_size or self.world.spec(node.job_id).num_nodes)
+        return whole and all(machine is not None and machine.stays for machine in machines)
 
     def _note_mute(self) -> None:
         for cloud in self.world.clouds.values():
@@ -84,6 +95,8 @@ class CloudOracle(Oracle):
                 machine = self.world.machines[rented.id]
                 if not machine.speaks:
                     machine.mute_us = self.world.kernel.now_us
+                if not machine.is_well:
+                    machine.ill_us = self.world.kernel.now_us
 
     def _told_to_end(self, rented: Rented) -> None:
         """Somebody ends a machine: that has to be what the record says, and with reason."""
@@ -93,6 +106,20 @@ class CloudOracle(Oracle):
         if node.state not in (NodeState.TERMINATING, NodeState.GONE):
             self.fail("G1", f"{node.id} is {node.state.value} and was ended")
         self._judge_reason(rented, node)
+
+    def _with_another(self, rented: Rented, node: Node) -> bool:
+        """It is given back because another of its gang is, and such a one did go."""
+        clouds = self.world.clouds.values()
+        others = [one for cloud in clouds for one in cloud.rented.values() if one is not rented]
+        gone = any(one.job_id == rented.job_id and one.ended_by in TAKEN for one in others)
+        return gone and node.leave_text.startswith("rank ")
+
+    def _mates(self, rented: Rented) -> list[SimMachine]:
+        """The machine, and those that a gang's job has or had beside it."""
+        if self.world.spec(rented.job_id).num_nodes == 1:
+            return [self.world.machines[rented.id]]
+        found = [one for cloud in self.world.clouds.values() for one in cloud.rented.values()]
+        return [self.world.machines[one.id] for one in found if one.job_id == rented.job_id]
 
     def _judge_reason(self, rented: Rented, node: Node) -> None:
         """A machine that trains and can be heard is ended for what its user, its cloud or its own
@@ -105,11 +132,17 @@ class CloudOracle(Oracle):
         )
         spoke_s = (given_up_us - machine.mute_us) / S
         lost = node.leave_reason is LeaveReason.LOST and node.exit_code is None
+        lost = lost and not self._with_another(rented, node)
         if lost and machine.speaks and spoke_s > SPEAKS_S:
             self.fail("D1", f"{node.id} is ended as lost, and had spoken for {spoke_s:.0f} s")
+        way, well_s = machine.way, (given_up_us - machine.ill_us) / S
+        if lost and way is not None and machine.is_well and well_s > SPEAKS_S:
+            through_s = (given_up_us - way.up_since_us) / S if way.up else 0.0
+            if through_s < PASSES_S:
+                self.fail("D1", f"{node.id} is ended as lost, and the way to it was broken")
         late = node.leave_reason is LeaveReason.BOOT_TIMEOUT
         if late and machine.stays and spoke_s > BOOTS_S:
             self.fail("D1", f"{node.id} is ended as not up, and trains for {spoke_s:.0f} s")
-        reasons = machine.was_warned or machine.was_alone
+        reasons = any(m.was_warned or m.was_alone for m in self._mates(rented))
         if node.leave_reason is LeaveReason.PREEMPTED and not reasons:
             self.fail("D1", f"{node.id} was ended as preempted, and had no notice")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from spotd.model import JobSpec
+from spotd.money.budget import Budget
 from tests.sim.cloud import Rented
 from tests.sim.daemon import SCHEDULE
 from tests.sim.oracles.base import Oracle
@@ -40,6 +42,7 @@ class MoneyOracle(Oracle):
         return self.spent_microusd(job_id, until_us) - self._untold[job_id]
 
     def look(self, passed_s: float) -> None:
+        self._look_at_months(passed_s)
         for cloud in self.world.clouds.values():
             for rented in cloud.alive():
                 self._count_untold(rented, cloud.unquoted, passed_s)
@@ -47,6 +50,20 @@ class MoneyOracle(Oracle):
                 now_us = self.world.kernel.now_us
                 if limit and self.known_microusd(rented.job_id, now_us) > limit:
                     self._count(rented, passed_s)
+
+    def _look_at_months(self, passed_s: float) -> None:
+        """By the clouds' books: what is covered by a budget that is used up has a while to save and
+        to end. (No run comes to the end of a month.)"""
+        world = self.world
+        now_us = world.kernel.now_us
+        for budget in world.months:
+            covered = [job_id for job_id, spec in world.specs.items() if _covers(budget, spec)]
+            if sum(self.known_microusd(one, now_us) for one in covered) <= budget.microusd:
+                continue
+            for cloud in world.clouds.values():
+                for rented in cloud.alive():
+                    if rented.job_id in covered:
+                        self._count(rented, passed_s, f"the month of {budget.name}")
 
     def _count_untold(self, rented: Rented, unquoted: bool, passed_s: float) -> None:
         price = rented.prices[-1][1]
@@ -56,13 +73,13 @@ class MoneyOracle(Oracle):
         risen = max(0, price - self._quoted.setdefault(rented.id, price))
         self._untold[rented.job_id] += int(risen * passed_s / HOUR_S)
 
-    def _count(self, rented: Rented, passed_s: float) -> None:
+    def _count(self, rented: Rented, passed_s: float, what: str = "its job's max_cost_usd") -> None:
         machine = self.world.machines[rented.id]
         if not self.everybody_up(rented) or not (machine.reachable or rented.ending_us):
             return
         self._over_s[rented.id] += passed_s  # type: ignore[assignment]
         if self._over_s[rented.id] > OVER_S + rented.ignored * IGNORED_S:
-            self.fail("B1", f"{rented.id} runs on, and its job's max_cost_usd is spent")
+            self.fail("B1", f"{rented.id} runs on, and {what} is spent")
 
     def _created(self, rented: Rented) -> None:
         node = self.world.node_of(rented.token)
@@ -71,3 +88,7 @@ class MoneyOracle(Oracle):
             return
         if self.known_microusd(rented.job_id, node.requested_at_us) >= limit * (1 + LATE_SHARE):
             self.fail("B1", f"{node.id} was asked for when all its job may cost was spent")
+
+
+def _covers(budget: Budget, spec: JobSpec) -> bool:
+    return budget.covers("alice", spec.project)  # who submits everything

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from spotd.clock import STEP_S
 from spotd.model import Desired, Node, Outcome, View
-from spotd.plan import AddNode, ChangeNode, Plan
+from spotd.plan import AddNode, ChangeNode, MoveNode, Plan
 from spotd.states import NodeState
 from spotd.store.listing import ABSENT_S
 from tests.sim.cloud import Rented
@@ -15,6 +15,7 @@ from tests.sim.oracles.base import Oracle, S
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.limits import LimitOracle
 from tests.sim.oracles.money import MoneyOracle
+from tests.sim.oracles.queue import QueueOracle
 from tests.sim.oracles.rest import RestOracle
 from tests.sim.world import SimWorld
 
@@ -31,6 +32,7 @@ class RecordOracle(Oracle):
         self._bucket = bucket
         self._money = money
         self.limits = LimitOracle(world)
+        self.queue = QueueOracle(world, bucket)
         self.rest = RestOracle(world)
         self._created: dict[tuple[str, int], list[Rented]] = {}  # by job and hour
         world.on_committed = self._committed
@@ -47,6 +49,7 @@ class RecordOracle(Oracle):
         self._judge_time(job.id, now_us)
         self._judge_nodes(view, plan)
         self.limits.committed(view, plan)
+        self.queue.committed(view, plan, now_us)
         self.rest.committed(view, now_us)
         cap = job.spec.max_hourly_microusd
         for change in plan.changes:
@@ -64,6 +67,8 @@ class RecordOracle(Oracle):
 
     def _judge_nodes(self, view: View, plan: Plan) -> None:
         nodes = {node.id: node for node in view.nodes}
+        if any(isinstance(change, MoveNode) for change in plan.changes):
+            self._judge_chosen(self.world.store.job_nodes(view.job.id))
         for change in plan.changes:
             if not isinstance(change, ChangeNode):
                 continue

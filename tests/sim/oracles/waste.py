@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from spotd.elastic import OnLoss
 from spotd.model import Node
 from spotd.states import NodeState
 from tests.sim.cloud import Rented
@@ -42,7 +43,11 @@ class WasteOracle(Oracle):
             return
         training = {n.job_id for n in nodes if n.chosen and n.state is NodeState.RUNNING}
         idle = (NodeState.LAUNCHING, NodeState.BOOTING)
-        beside = {n.token for n in nodes if n.state in idle and n.job_id in training}
+        beside = {
+            n.token
+            for n in nodes
+            if n.state in idle and n.job_id in training and not self._comes(n)
+        }
         owned = {node.token for node in nodes}
         for cloud in self.world.clouds.values():
             for rented in cloud.alive():
@@ -57,6 +62,12 @@ class WasteOracle(Oracle):
                     self._count(self._beside, "L1c", BESIDE_S, rented, passed_s)
                 if rented.job_id in ended:
                     self._count(self._after_end, "L3", ENDED_S, rented, passed_s)
+
+    def _comes(self, node: Node) -> bool:
+        """It is on its way to a gang that trains meanwhile: until it is ready, for as long as one
+        of any job may be on its way."""
+        shrinks = self.world.spec(node.job_id).elastic.on_loss is not OnLoss.WAIT
+        return shrinks and not node.chosen and not node.ready_at_us
 
     def _held(self, rented: Rented) -> bool:
         """What a restored database does not know of, and in a quarantine all that it does not

@@ -14,7 +14,9 @@ import spotd.reconcile
 import spotd.store.listing
 from providers.base import NoticeKind
 from spotd import wire
+from spotd.act.ways import Ways
 from spotd.clock import Listening, SystemClock
+from spotd.decide.filling import move_when_full
 from spotd.decide.settling import settle_observed
 from spotd.model import EffectKind, LeaveReason, Node, NoticeSeen
 from spotd.plan import ChangeJob, ChangeNode, Plan
@@ -110,6 +112,15 @@ def _own_sleep_is_their_silence(stack: ExitStack) -> None:
     put(stack, spotd.observe.nodes, "STALL_S", 1e9)
 
 
+def _full_disk_unheeded(stack: ExitStack) -> None:
+    rules = (rule for rule in spotd.decide.rules.RULES if rule is not move_when_full)
+    put(stack, spotd.decide.rules, "RULES", tuple(rules))
+
+
+def _jump_host_unasked(stack: ExitStack) -> None:
+    put(stack, Ways, "reached_since", lambda _self: {})
+
+
 def _clock_believed(stack: ExitStack) -> None:
     def at_its_word(self: SystemClock) -> int:
         self._now_us = max(self._now_us, self._wall_ns() // 1000)
@@ -180,6 +191,20 @@ LEAVING = (
         "a daemon that was away takes its absence for the nodes' silence",
         _seen("D1"),
         _own_sleep_is_their_silence,
+    ),
+    Bug(
+        "full disk unheeded",
+        "a machine whose disk stays full is not left",
+        _seen("P1"),
+        _full_disk_unheeded,
+        "full",
+    ),
+    Bug(
+        "jump host unasked",
+        "a jump host that is away is taken for the silence of whom it leads to",
+        _seen("D1"),
+        _jump_host_unasked,
+        "jumped",
     ),
     Bug(
         "clock believed",

@@ -39,7 +39,6 @@ from spotd.model import (
     Event,
     HeadSeen,
     LeaveReason,
-    Mount,
     Node,
     Outcome,
     S,
@@ -49,7 +48,7 @@ from spotd.states import NodeState
 from spotd.store.base import AuditRow, StoreUnavailableError
 from spotd.vault import JobKeys, VaultError
 from spotd.verdicts import Setbacks
-from spotd.wire import Command, Reply
+from spotd.wire import Command, Mount, Reply
 from tests.spotd.act.test_lending import Listening
 from tests.spotd.decide import build as decided
 from tests.spotd.stage import Stage, job_keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,9 @@ from providers.stores.base import StoreUnavailableError
 from spotd import wire
 from spotd.act.effects import LinkError
 from spotd.act.lending import TRUST_S, Loans
+from spotd.act.lent import Shards
+from spotd.clock import Clock
+from spotd.decide.carriage import Place as Spot
 from spotd.decide.lending import StoreAccess
 from spotd.model import CheckpointSpec, Node, S
 from spotd.states import NodeState
@@ -356,3 +360,122 @@ def test_a_bucket_of_data_is_opened_by_keys_for_machines_or_by_what_they_are(
     [found] = loans.buckets(one, node(offer=offer(cloud="local")))
     assert (found.target, found.url, dict(found.options)) == ("/d", URL, dict(wanted))
     assert "s3cret" not in repr(found)
+
+
+# --- stores beside the job's own, for shards
+
+EAST, WEST = "s3://east", "s3://west"
+
+
+@dataclass
+class Files:
+    """Machines' files by store, and stores of which nothing can be lent."""
+
+    clock: Clock
+    files: dict[str, Lent] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
+    short: set[str] = field(default_factory=set)
+
+    def lend(self, *told: Any) -> str:
+        url = told[4] if len(told) > 4 else URL
+        self.files[url] = told[2]
+        return f"/dev/shm/{url[5:]}"
+
+    def lender(self, url: str) -> Lender:
+        class Makes:
+            def lend(_self, place: Place, name: str) -> Lent:  # noqa: N805
+                if url in self.away:
+                    raise AuthError("AccessDenied")
+                lasts_s = HOUR_S / 4 if url in self.short else HOUR_S
+                return Lent("aws", f"secret of {url}", self.clock.now_us() + int(lasts_s * S))
+
+        return Makes()
+
+
+def shard_loans(files: Files, node: Node, lends: str = "all") -> Loans:
+    """EAST is beside the machine."""
+    here = Spot(node.offer.cloud or node.offer.provider, node.offer.region)
+    places = {URL: Spot("gcp", "r0"), EAST: here, WEST: Spot("aws", "r2")}
+    return Loans(
+        lambda url: StoreAccess(url, "aws", lends=lends, keys=not lends),
+        files.lender,
+        lambda _url: OPTIONS,
+        files,  # type: ignore[arg-type]
+        lambda _job: job_keys(),
+        files.clock,
+        lambda: (places, (EAST, WEST)),
+    )
+
+
+def test_a_machine_is_given_each_store_that_may_have_shards(lending: Lending) -> None:
+    files = Files(lending.stage.clock, short={WEST})
+    job = lending.stage.store.find_job("j1")
+    assert job is not None
+    given = shard_loans(files, lending.node).shards(lending.stage.store, job, lending.node, 10.0)
+    assert given.url == EAST
+    assert [one.url for one in given.stores] == [EAST, WEST]
+    assert given.stores[0].options == {"region": "r", "credentials_file": "/dev/shm/east"}
+    assert {url: lent.text for url, lent in files.files.items()} == {
+        EAST: f"secret of {EAST}",
+        WEST: f"secret of {WEST}",
+    }
+    assert given.until_us == files.files[WEST].expires_at_us, "renewed when the first one ends"
+    keys = shard_loans(files, lending.node, lends="").shards(
+        lending.stage.store, job, lending.node, 10.0
+    )
+    assert (keys.until_us, keys.stores[0].options) == (0, OPTIONS)
+
+
+def test_all_that_was_lent_is_renewed(lending: Lending) -> None:
+    files = Files(lending.stage.clock)
+    loans = shard_loans(files, lending.node)
+    lending.stage.clock.sleep(HOUR_S / 2)
+    loans.renew(lending.stage.store)
+    assert set(files.files) == {URL, EAST, WEST}
+    assert lending.node.lent_until_us == files.files[WEST].expires_at_us
+
+
+def test_a_store_that_cannot_be_lent_is_done_without_unless_work_lies_there(
+    lending: Lending,
+) -> None:
+    stage, files = lending.stage, Files(lending.stage.clock, away={EAST})
+    job = stage.store.find_job("j1")
+    assert job is not None
+    given = shard_loans(files, lending.node).shards(stage.store, job, lending.node, 10.0)
+    assert given.url == ""
+    assert [one.url for one in given.stores] == [WEST]
+    said = [row.event for row in stage.store.events("j1") if row.event.kind == "shards_away"]
+    assert EAST in said[0].text
+    heir = replace(lending.node, generation=lending.node.generation + 1)
+    with pytest.raises(StoreUnavailableError, match="AccessDenied"):
+        shard_loans(files, lending.node).shards(stage.store, job, heir, 10.0)
+
+
+def test_a_job_that_saves_nothing_by_us_is_given_no_store_more(lending: Lending) -> None:
+    job = lending.stage.store.find_job("j1")
+    assert job is not None
+    script = replace(job, spec=replace(job.spec, checkpoint=CheckpointSpec(store=URL)))
+    files = Files(lending.stage.clock)
+    assert (
+        shard_loans(files, lending.node).shards(lending.stage.store, script, lending.node, 10.0)
+        == Shards()
+    )
+    assert files.files == {}
+
+
+def test_a_rented_machine_is_sent_what_its_saver_needs(stage: Stage) -> None:
+    """Asked first, for it may need nothing; and told which package it is."""
+    lending, sent = Lending(stage, start=False), []
+
+    class Sending(Listening):
+        def put_package(self, *told: object, unless_able: bool = False) -> None:
+            sent.append((told[2], unless_able))
+
+    stage.world = replace(
+        stage.world,
+        tools=lambda: "d1gest",
+        link=Sending(stage.link, lending.starts),  # type: ignore[arg-type]
+    )
+    lending.start()
+    assert sent == [("d1gest", True)]
+    assert lending.starts[0]["tools"] == "d1gest"

@@ -6,6 +6,7 @@ import pytest
 
 from spotd.cli.client import Client
 from spotd.model import Desired
+from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
@@ -46,6 +47,9 @@ def test_a_paused_job_is_not_resumed_beyond_it(rig: Rig, spotctl: Spotctl) -> No
     assert spotctl(rig, "resume", "gpt") == 4
     assert spotctl(rig, "resume", "gpt", "--override-budget") == 0
     assert rig.store.events_of(job_id, ["budget_override"])
+    refused, done = (row for row in rig.store.audit(0) if "the budget lab" in row.text)
+    assert (refused.action, done.action) == ("resume", "resume")
+    assert [refused.outcome.value, done.outcome.value] == ["refused", "done"]
 
 
 def test_how_budgets_stand(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +63,45 @@ def test_how_budgets_stand(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFix
     assert one["forecast_low_usd"] <= one["forecast_usd"] <= one["forecast_high_usd"]
     assert spotctl(rig, "cost", "budget") == 0
     assert "lab     ada  $10,000" in capsys.readouterr().out
+
+
+APPROVED = frozenset({"llm-research", "production-model-training", "approved-experiment"})
+
+
+@pytest.mark.req("CST-14")
+@pytest.mark.parametrize(
+    ("policy", "project", "code", "told"),
+    [
+        ("warn", "llm-research", 0, ""),
+        ("warn", "mine", 0, "the project 'mine' is not approved (approved: approved-experiment, "),
+        (
+            "warn",
+            "",
+            0,
+            'with unapproved_projects = "refuse" in [policies] the job would be refused',
+        ),
+        ("allow", "mine", 0, ""),
+        ("refuse", "mine", 4, "or add [projects.mine] to config.toml"),
+        ("refuse", "", 4, "it names no project"),
+        ("refuse", "approved-experiment", 0, ""),
+    ],
+)
+def test_a_job_of_a_project_that_is_not_approved(
+    rig: Rig,
+    spotctl: Spotctl,
+    capsys: pytest.CaptureFixture[str],
+    policy: str,
+    project: str,
+    code: int,
+    told: str,
+) -> None:
+    rig.approval = Approval(policy, APPROVED)
+    named = JOB_FILE + f"  project: {project}\n" if project else JOB_FILE
+    (rig.folder / "job.yaml").write_text(named)
+    assert spotctl(rig, "run", str(rig.folder / "job.yaml"), "-d") == code
+    assert told in capsys.readouterr().err
+    assert len(rig.store.jobs()) == (code == 0)
+
+
+def test_without_a_list_every_project_is_approved() -> None:
+    assert Approval("refuse").lacks("mine") == ""

@@ -282,3 +282,70 @@ def test_an_older_one_is_not_removed_while_the_newest_is_damaged(saves: Saves) -
     _, err = saves.run("rm", "gpt", "10", code=1)
     assert "needs older ones" in err
     assert saves.file(first.manifest).exists()
+
+
+@pytest.fixture
+def spread(saves: Saves, rig: Rig, tmp_path: Path) -> tuple[Saves, str]:
+    """Its newest checkpoint has its shards in a store of the machine's region; that store's URL."""
+    url = (tmp_path / "east").as_uri()
+    rig.shards = (url,)
+    saves.save(10)
+    saves.save(20)
+    head = saves.fence.head
+    assert head is not None
+    assert head.current is not None
+    near, old = open_store(url), read_manifest(saves.store, head.current)
+    streams = []
+    for stream in old.streams:
+        shards = []
+        for shard in stream.shards:
+            key = shard.key.replace("s000000000020", "s000000000030")
+            near.put(key, saves.store.get(shard.key)[0])
+            shards.append(replace(shard, key=key, store=url))
+        streams.append(replace(stream, shards=tuple(shards)))
+    key = head.current.manifest.replace("s000000000020", "s000000000030")
+    saves.fence.commit(replace(old, step=30, streams=tuple(streams)), key=key)
+    return saves, url
+
+
+def test_shards_in_another_store_are_listed_verified_pinned_and_removed(
+    spread: tuple[Saves, str], tmp_path: Path
+) -> None:
+    saves, url = spread
+    item = saves.data("ls", "gpt")["items"][0]
+    assert (item["step"], item["stores"], item["problem"]) == (30, [url], "")
+    assert "shards in file:///" in saves.run("ls", "gpt")[0]
+    assert saves.data("verify", "gpt")["damage"] == []
+    saves.run("pin", "gpt", "best", "--step", "30")
+    [shard, *_] = sorted((tmp_path / "east").rglob("r00000-0000?"))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1] + b"!")
+    assert "another digest" in saves.run("verify", "gpt", code=1)[1]
+    shard.write_bytes(whole)
+    saves.save(40)
+    saves.run("unpin", "gpt", "best")
+    saves.run("rm", "gpt", "30")
+    assert not list(open_store(url).list("jobs/"))
+    assert saves.steps() == [40, 20, 10]
+
+
+def test_what_is_pulled_is_whole_by_itself(spread: tuple[Saves, str], tmp_path: Path) -> None:
+    saves, _ = spread
+    saves.run("pull", "gpt", "--into", str(tmp_path / "copy"))
+    copy = open_store((tmp_path / "copy").as_uri())
+    head = wire.parse_head(copy.get(wire.head_key(saves.id))[0])
+    assert head.current is not None
+    manifest = read_manifest(copy, head.current)
+    assert manifest.stores == ()
+    assert read_stream(copy, manifest, 0) == bytes_of(20)
+
+
+def test_a_store_that_is_not_the_job_s_is_not_opened_and_the_line_says_how_to_mend_it(
+    spread: tuple[Saves, str], rig: Rig
+) -> None:
+    """A machine writes manifests; the box has rights to other buckets."""
+    saves, url = spread
+    rig.shards = ()
+    item = saves.data("ls", "gpt")["items"][0]
+    assert re.search(rf"{url}, which is not among .* shards = true", item["problem"])
+    assert "shards = true" in saves.run("verify", "gpt", code=1)[1]

@@ -64,6 +64,8 @@ def told() -> Iterator[Rig]:
         ("image", "image ls", 140),
         ("offers", "offers", 110),
         ("offers_gpu", "offers --gpus H100:8 --sort gpu --limit 2", 110),
+        ("stats", "stats", 140),
+        ("stats_zone", "stats --by zone --since 7d", 140),
         ("prices", "price history --capacity spot --since 24h", 130),
     ],
 )

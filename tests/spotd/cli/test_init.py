@@ -16,6 +16,8 @@ from providers.policy import PolicyFacts
 from providers.setup import SetupFacts
 from spotd.cli.init import _for_the_configuration
 from spotd.config.clouds import Provider
+from spotd.config.config import Config
+from spotd.config.load import load_config
 from spotd.errors import ExitCode
 from tests.clouds.aws.serving import PROFILE, StandIn, serving
 from tests.spotd.cli.conftest import Spotctl
@@ -230,6 +232,7 @@ def test_what_private_machines_do_not_reach_is_said(
 
 
 UUID = "00000000-0000-0000-0000-00000000000b"
+POOL = "projects/1234/locations/global/workloadIdentityPools/spotd-0123456789ab"
 
 
 @pytest.mark.parametrize(
@@ -270,3 +273,123 @@ def test_who_is_trusted_is_told_in_its_form(
     words = [word for one in trust for word in ("--trust", one)]
     assert spotctl(None, "init", "gcp", *BOX, *ALONE_GCP, *words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cloud", "alone", "trust", "answers"),
+    [
+        ("aws", ALONE, "gcp=1234567,spotd", {"aws": "123456789012"}),
+        ("gcp", ALONE_GCP, "aws=123456789012,r", {"gcloud": POOL}),
+        ("gcp", ALONE_GCP, f"azure={UUID},{UUID},api://spotd", {"gcloud": POOL}),
+        ("azure", ALONE_AZURE, "gcp=1234567", {"az": UUID}),
+    ],
+)
+def test_the_script_says_what_a_configuration_says_of_the_trusted(
+    spotctl: Spotctl,
+    capsys: Captured,
+    tmp_path: Path,
+    cloud: str,
+    alone: tuple[str, ...],
+    trust: str,
+    answers: dict[str, str],
+) -> None:
+    """With a command line that has everything already, and a daemon's own reading of the file."""
+    line = ("init", cloud, *BOX, *alone, "--trust", trust)
+    assert spotctl(None, *line) == 0
+    text = capsys.readouterr().out
+    for name, answer in answers.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {answer}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PAUSE": "0"}
+    done = subprocess.run(
+        ["bash", "-c", text], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    _, found, rest = done.stdout.partition("# Where config.toml")
+    store = _loaded(tmp_path, found + rest).file.stores["checkpoints"]
+    assert store.federate is not None
+    assert (store.url, store.federate.kind) == (alone[5], cloud)
+    assert store.federate.clouds == [trust.partition("=")[0]]
+    assert {"$", "None"}.isdisjoint(store.federate.model_dump_json())
+
+
+def _loaded(folder: Path, text: str) -> Config:
+    (folder / "config.toml").write_text(
+        f'[providers.here]\nkind = "local"\npersonality = "gcp"\nurl = "http://127.0.0.1:1"\n{text}'
+    )
+    return load_config(folder / "config.toml", {"HOME": str(folder)})
+
+
+def test_applied_it_says_so_of_what_is_there(
+    aws: StandIn, spotctl: Spotctl, capsys: Captured, tmp_path: Path
+) -> None:
+    line = ("init", "aws", *BOX, *ALONE, "--trust", "gcp=1234567,spotd", "--profile", PROFILE)
+    for _ in range(2):  # made, and found
+        assert spotctl(None, *line, "--apply", "--yes") == 0
+        _, found, rest = capsys.readouterr().out.partition("# Where config.toml")
+        store = _loaded(tmp_path, found + rest).file.stores["checkpoints"]
+        assert store.federate is not None
+        assert store.federate.model_dump() == {
+            "kind": "aws",
+            "clouds": ["gcp"],
+            "role": "arn:aws:iam::123456789012:role/spotd-web-0123456789ab",
+            "audience": "spotd",
+        }
+
+
+@pytest.mark.parametrize(
+    ("cloud", "alone", "trust", "expression"),
+    [
+        ("aws", ALONE, "gcp=1,x", "iam::${data.aws_caller_identity.here.account_id}:role/spotd"),
+        ("gcp", ALONE_GCP, "aws=123456789012,r", "${google_iam_workload_identity_pool.spotd.name}"),
+        ("azure", ALONE_AZURE, "gcp=1", "${azurerm_user_assigned_identity.node.client_id}"),
+    ],
+)
+def test_a_module_has_it_as_an_output(
+    spotctl: Spotctl,
+    capsys: Captured,
+    cloud: str,
+    alone: tuple[str, ...],
+    trust: str,
+    expression: str,
+) -> None:
+    trust = trust.replace("gcp=1", "gcp=1234567")
+    assert spotctl(None, "init", cloud, *BOX, *alone, "--trust", trust, "-o", "terraform") == 0
+    module = capsys.readouterr().out
+    assert expression in module[module.index('output "federate"') :]
+    assert spotctl(None, "init", cloud, *BOX, *alone, "--trust", trust, "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["federate"]["kind"] == cloud
+    assert spotctl(None, "init", cloud, *BOX, *alone, "-o", "terraform") == 0
+    assert "federate" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("alone", "trusts", "text", "fix"),
+    [
+        (
+            (*ALONE[:-1], "gs://ours"),
+            ["gcp=1234567,spotd"],
+            "no store of checkpoints is a s3:// one",
+            "--checkpoints s3://BUCKET",
+        ),
+        (
+            ALONE,
+            ["gcp=1234567,spotd", f"azure={UUID},{UUID},api://spotd"],
+            "a store has one AUDIENCE, and gcp's is 'spotd' and azure's is 'api://spotd'",
+            "the same AUDIENCE for both",
+        ),
+    ],
+)
+def test_a_trust_that_no_configuration_could_say_is_one_clear_error(
+    spotctl: Spotctl,
+    capsys: Captured,
+    alone: tuple[str, ...],
+    trusts: list[str],
+    text: str,
+    fix: str,
+) -> None:
+    words = [word for one in trusts for word in ("--trust", one)]
+    assert spotctl(None, "init", "aws", *BOX, *alone, *words) == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert (said.out, text in said.err) == ("", True)
+    assert fix in said.err

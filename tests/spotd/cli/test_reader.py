@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from providers.stores import open_store
@@ -14,6 +15,7 @@ from spotd.wire import Pin, pin_key
 from tests.spotd.cli.saves import Saver
 from tests.spotd.cli.sharded import bytes_of, saved
 from tests.spotd.serve.rig import Rig
+from trainer.saver.reading import read_manifest
 
 READER = Path("docs/read_checkpoint.py").absolute()
 LINES = """
@@ -85,3 +87,32 @@ def test_it_reads_what_was_saved_and_refuses_damage(rig: Rig, tmp_path: Path) ->
     for name, tensor in whole.items():
         assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape), name
         assert bytes_of(read[name]) == bytes_of(tensor), name
+
+
+def test_it_reads_shards_that_lie_elsewhere(rig: Rig, tmp_path: Path) -> None:
+    """As a job leaves them that saved beside its machine."""
+    saver = Saver(rig, rig.submit())
+    saved(saver, 10)
+    head = saver.fence.head
+    assert head is not None
+    assert head.current is not None
+    east = open_store((tmp_path / "east").as_uri())
+    manifest = read_manifest(saver.store, head.current)
+    streams = []
+    for stream in manifest.streams:
+        for shard in stream.shards:
+            east.put(shard.key, saver.store.get(shard.key)[0])
+            saver.store.delete(shard.key)
+        elsewhere = tuple(replace(shard, store=east.url) for shard in stream.shards)
+        streams.append(replace(stream, shards=elsewhere))
+    saver.fence.commit(replace(manifest, step=11, streams=tuple(streams)))
+    found = subprocess.run(
+        [sys.executable, str(READER), rig.checkpoint_store, saver.id],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "step 11, saved by 2 ranks" in found.stdout, found.stderr
+    assert "model.rows.weight  torch.bfloat16  [40, 30]" in found.stdout, found.stderr

@@ -150,7 +150,9 @@ def test_a_plan_shows_the_verdict_beside_each_offer(
     (rig.folder / "job.yaml").write_text(job_file("mixed"))
     assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
     shown = capsys.readouterr()
-    title, first, *_ = shown.out.splitlines()
+    lines = shown.out.splitlines()
+    assert "guides to spot say, by size and length: search and training on spot" in lines[4]
+    title, first, *_ = lines[5:]
     assert title.split()[-3:] == ["MEMORY", "TIME", "COST"]
     assert "does not fit: 150 GiB/GPU of 79.2" in first
     assert "qwen2.5-72b fits none of these" in shown.err

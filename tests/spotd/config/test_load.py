@@ -12,6 +12,7 @@ from spotd.config import Config, ConfigError, load_config
 from spotd.decide.lending import StoreAccess
 from spotd.errors import ExitCode
 from spotd.model import Limits, Severity, Timing
+from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.registry import Lenders
 from spotd.spec.every import Every
@@ -128,6 +129,32 @@ def test_the_example_s_comments_show_the_defaults(tmp_path: Path) -> None:
     assert count > 15
     default, told = load(tmp_path / "a", text, environ), load(tmp_path / "b", said, environ)
     assert facts(told) == facts(default)
+
+
+def test_projects(file: Path) -> None:
+    text = (
+        LOCAL
+        + """
+[projects.llm]
+max_nodes = 4
+
+[projects.vision]
+
+[policies]
+approved_projects = ["lab"]
+unapproved_projects = "refuse"
+dry_run = false
+"""
+    )
+    config = load(file, text)
+    assert config.limits.projects == {"llm": 4}
+    assert config.approval == Approval("refuse", frozenset({"llm", "vision", "lab"}))
+    assert not config.dry_run
+    assert load(file, LOCAL).dry_run
+    assert load(file, LOCAL).approval == Approval("warn", frozenset())
+    assert "projects.llm.max_nodes" in str(refused(file, text.replace("= 4", "= 0")))
+    said = str(refused(file, text.replace('"refuse"', '"stop"')))
+    assert "policies.unapproved_projects" in said
 
 
 def test_budgets(file: Path) -> None:
@@ -460,6 +487,44 @@ def test_a_store_gets_the_options_of_the_closest_entry(file: Path) -> None:
     assert config.store_options("s3://bucket-2/x") == {}
     assert config.store_options("file:///x") == {}
     assert log.redactor.clean("key s3cr3t-canary") == "key [hidden]"
+
+
+SHARDS = """
+        [stores.east]
+        url = "s3://east"
+        shards = true
+        options = {region = "us-east-1"}
+        [stores.central]
+        url = "gs://central/runs"
+        shards = true
+        region = "us-central1"
+        [stores.minio]
+        url = "s3://minio"
+        shards = true
+        cloud = "aws"
+        region = "r1"
+        options = {endpoint = "https://minio.example", region = "us-east-1"}
+        [stores.runs]
+        url = "s3://runs"
+"""
+
+
+def test_stores_take_shards_where_they_are(file: Path) -> None:
+    config = load(file, LOCAL + SHARDS)
+    assert config.shard_stores == ("s3://east", "gs://central/runs", "s3://minio")
+    assert config.store_places == {
+        "s3://east": ("aws", "us-east-1"),
+        "gs://central/runs": ("gcp", "us-central1"),
+        "s3://minio": ("aws", "r1"),
+        "s3://runs": ("aws", ""),
+    }
+
+
+def test_a_store_takes_no_shards_where_nobody_knows(file: Path) -> None:
+    store = '[stores.main]\nurl = "gs://b"\nshards = true\n'
+    [problem] = refused(file, LOCAL + store)
+    assert problem.startswith("stores.main.shards: ")
+    assert 'add region = "..."' in problem
 
 
 WITH_ROLE = """

@@ -26,7 +26,6 @@ from spotd.model import (
     Desired,
     EffectKind,
     LeaveReason,
-    Mount,
     Node,
     NoticeSeen,
     Outcome,
@@ -36,7 +35,7 @@ from spotd.model import (
 )
 from spotd.plan import Plan
 from spotd.states import NodeState
-from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
+from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, Mount
 from tests.spotd.decide.build import NOW, OFFERS, hello, job, market, offer, settle, spec, view
 
 BAKE = spec(bake="torch", setup="pip install torch", run="")

@@ -10,9 +10,9 @@ import pytest
 from spotd.decide.baking import setup_digest
 from spotd.decide.bootstrap import addresses_of, agent_config, start_document
 from spotd.decide.cadence import Terms
-from spotd.model import EffectKind, Mount, Node, S
+from spotd.model import EffectKind, Node, S
 from spotd.plan import Effect
-from spotd.wire import AgentConfig, Package, StartDocument, parse_agent_config, parse_start
+from spotd.wire import AgentConfig, Mount, Package, StartDocument, parse_agent_config, parse_start
 from tests.spotd.decide.build import NOW, head, job, node, offer, spec
 
 SPEC = spec(
@@ -100,7 +100,7 @@ def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
     assert started() == expected
     packages = [vars(package) for package in expected.packages]
     sent = expected.to_data() | {"packages": packages, "node_ips": ["10.0.0.1", "10.0.0.2"]}
-    sent |= {"caches": ["~/c"], "buckets": []}
+    sent |= {"caches": ["~/c"], "buckets": [], "shard_stores": []}
     assert parse_start(sent) == expected
 
 

@@ -16,6 +16,8 @@ from spotd.decide.carriage import (
     egress_microusd_per_h,
     gb_microusd,
     longest_pause_s,
+    may_have_shards,
+    near_store,
     place_of,
     saves_per_h,
 )
@@ -172,3 +174,72 @@ def test_a_gang_s_pauses_are_those_of_its_machines_together(num_nodes: int, pric
     gang = replace(saving(auto=True, size_bytes=10**9), num_nodes=num_nodes)
     found = egress_microusd_per_h(there, gang, OFFERS)
     assert found == pytest.approx(120_000 * 3600 / pause_s, abs=1)
+
+
+# --- shards in the machine's own region
+
+EAST, CENTRAL = "s3://east", "gs://central/runs"
+NEAR = {
+    **STORE,
+    EAST: Place("aws", "us-east-1"),
+    CENTRAL: Place("gcp", "us-central1"),
+    "s3://nowhere": Place("aws"),
+}
+SHARDS = ("s3://nowhere", EAST, CENTRAL)
+
+
+@pytest.mark.parametrize(
+    ("there", "job", "url"),
+    [
+        (GCP, saving(), CENTRAL),
+        (replace(AWS, region="us-east-1"), saving(), EAST),
+        (AWS, saving(), ""),  # the job's own store is there
+        (replace(AWS, region="eu-west-1"), saving(), ""),  # nobody is
+        (replace(GCP, region="us-east-1"), saving(), ""),  # of another cloud
+        (GCP, saving(shards=(CENTRAL,)), CENTRAL),
+        (GCP, saving(shards=(EAST,)), ""),  # what the job names counts
+        (GCP, saving(shards=("s3://b/x",)), ""),  # its own alone
+        (GCP, saving(store=CENTRAL), ""),
+        (GCP, saving(engine="none"), ""),  # nothing of it is carried by us
+        (GCP, saving(engine="none", directory="out"), CENTRAL),
+    ],
+)
+def test_shards_go_to_a_store_beside_the_machine(there: Offer, job: JobSpec, url: str) -> None:
+    found, place = near_store(there, job, NEAR, SHARDS)
+    assert found == url
+    assert place == NEAR[url or ("s3://b" if job.checkpoint.store != CENTRAL else CENTRAL)]
+
+
+def test_what_a_job_named_and_what_is_configured_may_have_shards() -> None:
+    assert may_have_shards(saving(), SHARDS) == SHARDS
+    assert may_have_shards(saving(shards=("gs://mine", EAST)), SHARDS) == (
+        *("gs://mine", EAST),
+        *("s3://nowhere", CENTRAL),
+    )
+    assert may_have_shards(saving(store=EAST), SHARDS) == ("s3://nowhere", CENTRAL)
+
+
+def test_beside_its_store_a_machine_pays_for_the_way_back_alone() -> None:
+    """100 GB at $0.12 a GB, once in the life of a machine, where it was twelve times an hour."""
+    near = replace(OFFERS, places=NEAR, shards=SHARDS)
+    lives_h, aws_h = mtbf_s(GCP, (), 1) / 3600, mtbf_s(AWS, (), 1) / 3600
+    found = egress_microusd_per_h(GCP, saving(), near)
+    assert found == pytest.approx(100 * 120_000 / lives_h, abs=1)
+    assert egress_microusd_per_h(AWS, saving(), near) == pytest.approx(100 * 90_000 / aws_h, abs=1)
+    without = egress_microusd_per_h(GCP, saving(), OFFERS)
+    assert found is not None
+    assert without is not None
+    assert found < without / 12
+    assert saves_per_h(GCP, saving(auto=True), near) > saves_per_h(GCP, saving(auto=True), OFFERS)
+    elsewhere = replace(GCP, region="europe-west4")
+    far = egress_microusd_per_h(elsewhere, saving(), near)
+    assert far == pytest.approx(144_000_000 + 100 * 90_000 / lives_h, abs=1)
+    assert egress_microusd_per_h(GCP, saving(size_bytes=0), near) is None
+    assert egress_microusd_per_h(replace(GCP, local=True), saving(), near) == 0
+
+
+def test_with_its_way_back_an_offer_may_be_above_the_cap() -> None:
+    near = replace(OFFERS, places=NEAR, shards=SHARDS)
+    capped = replace(saving(), max_hourly_microusd=GCP.price_microusd_per_h + 1_000_000)
+    row = next(row for row in rank(capped, near, NOW) if row.offer == GCP)
+    assert row.code == TOO_DEAR

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from providers.base import NoticeKind, Scope
+from spotd.elastic import Elastic, OnLoss
 from spotd.model import Desired, LeaveReason, Market, Node, NoticeSeen, Outcome, Refusal, S, View
 from spotd.states import NodeState
 from tests.rigs.examples import examples
@@ -104,7 +105,11 @@ def views(draw: st.DrawFn) -> View:
                     member = replace(member, chosen=True, hello_at_us=hello, host="h")  # noqa: PLW2901
                 found.append(member)
     job: dict[str, object] = {
-        "spec": spec(num_nodes=size, candidates=draw(st.integers(1, 2))),
+        "spec": spec(
+            num_nodes=size,
+            candidates=draw(st.integers(1, 2)),
+            elastic=Elastic(draw(st.sampled_from(OnLoss)), draw(st.integers(1, 2)), 60.0),
+        ),
         "desired": draw(st.sampled_from(Desired)),
         "outcome": draw(st.sampled_from([None, None, None, Outcome.SUCCEEDED])),
         "outcome_text": "done",
@@ -133,12 +138,19 @@ def markets(draw: st.DrawFn) -> Market:
 def test_safety(before: View, market_: Market) -> None:
     after, plan = settle(before, market_)  # an illegal transition would raise in apply
     old = {n.id: n for n in before.nodes}
-    new = [n for n in after.nodes if n.id not in old]
+    new = [n for n in after.nodes if n.id not in old and not n.moved_at_us]
+    moved = [n for n in after.nodes if n.id not in old and n.moved_at_us]
+    for n in moved:
+        was = [o for o in after.nodes if o.id in old and o.token == f"{n.token}/g{o.generation}"]
+        assert [o.state for o in was] == [NodeState.GONE], "a machine has one row that is not over"
+        assert not any(x.takes_away for x in n.notices), "one that is taken away goes on nowhere"
     for rank in range(after.job.spec.num_nodes):
         training = [n for n in after.nodes if n.chosen and n.rank == rank and n.state in ALIVE]
         assert len(training) <= 1, "two chosen nodes train one rank"
     if after.job.outcome is not None or after.job.desired is not Desired.RUN or market_.blocked:
         assert not new, "nothing is launched for a job that is not wanted, or over a limit"
+    if after.job.outcome is not None or after.job.desired is not Desired.RUN:
+        assert not moved, "nor does one go on for it"
     noticed = {
         n.offer.key for n in after.nodes
         if n.id in old and n.state is not NodeState.GONE and any(x.takes_away for x in n.notices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotd.money import formulas as f
+from spotd.money.units import US_PER_H, cost_microusd
 
 
 def test_the_second_phase_of_the_case_study() -> None:
@@ -65,6 +66,7 @@ def test_spot_pays_until_its_overhead_eats_the_discount() -> None:
     assert not f.spot_pays(0.01, 16.0, 1.0)
 
 
+@pytest.mark.req("CST-15")
 def test_an_outlay_is_earned_back() -> None:
     """$10,000 to $20,000 against $2,000 to $5,000 a month; 7 to 11 days at $200 an hour."""
     assert f.payback_months(10_000, 5_000) == 2
@@ -82,3 +84,18 @@ def test_estimate_at_completion() -> None:
     assert spread.low < spread.middle < spread.high
     assert spread.low == pytest.approx(10.5)
     assert spread.high == pytest.approx(23.0)
+
+
+@pytest.mark.req("CST-18")
+@pytest.mark.parametrize(
+    ("nodes", "hours", "usd_per_node_h", "usd"),
+    [(0.5, 48, 98.32, 2_360), (1, 288, 96.0, 27_648), (8, 2_304, 96.0, 1_769_472)],
+    ids=["7B on half a node", "70B on one", "500B on eight"],
+)
+def test_a_rate_of_a_node_is_not_one_of_a_gpu(
+    nodes: float, hours: int, usd_per_node_h: float, usd: int
+) -> None:
+    """A source has $18,816 for the first, a node's rate times GPUs, and $221,184 for the last, one
+    node of eight."""
+    rate = round(nodes * usd_per_node_h * 1_000_000)
+    assert round(cost_microusd(rate, 0, hours * US_PER_H) / 1e6) == usd

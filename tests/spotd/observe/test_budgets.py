@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.model import Desired, Event
+from spotd.model import Desired, Event, LeaveReason
 from spotd.money.budget import Budget
 from spotd.observe.budgets import Budgets
+from spotd.plan import ChangeNode
+from spotd.states import NodeState
 from spotd.store.spending import OVERRIDE, override_key
-from tests.spotd.serve.rig import SPOT, Rig
+from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
 from tests.spotd.store.build import submission
 
 
@@ -91,3 +93,69 @@ def test_below_the_limit_nobody_is_stopped(mid_month: Rig) -> None:
     look(rig, replace(budget, microusd=10**12))
     assert desired(rig, "gpt") is Desired.RUN
     assert rig.store.event_keys("budget", 0) == set()
+
+
+@pytest.mark.req("BUD-02")
+def test_of_a_jobs_own_limit_each_threshold_is_told_once_to_its_routes(mid_month: Rig) -> None:
+    """At $19.93 an hour, of $16: half an hour is 62 %, 39 minutes are 80 %, and 49 all of it."""
+    rig = mid_month
+    job_id = rig.submit(ago_s=2000, text=JOB_FILE + "  budget: {max_cost_usd: 16}\n")
+    rig.launch(job_id, SPOT, ago_s=1800)
+    began_us = rig.clock.now_us()
+    told = []
+    for minute in range(25):
+        Budgets(lambda: (), At(began_us + minute * 60_000_000)).keep(rig.store)
+        rows = rig.store.events_of(job_id, ["cost_reached"])
+        told += [(minute, row.event.data["percent"]) for row in rows[len(told) :]]
+    assert told == [(0, 50), (9, 80), (19, 100)]
+    first, *_, last = (row.event for row in rig.store.events_of(job_id, ["cost_reached"]))
+    assert first.text.startswith(
+        "gpt has spent 50 % of its max_cost_usd: $9.96 of $16.00, $19.93/h"
+    )
+    assert "used up on 2026-11-" in first.text
+    assert "used up" not in last.text
+    assert first.alert
+
+
+def test_a_job_without_a_limit_of_its_own_has_no_thresholds(mid_month: Rig) -> None:
+    rig = mid_month
+    rig.launch(rig.submit(ago_s=2000), SPOT, ago_s=1800)
+    look(rig)
+    assert rig.store.events_of(rig.store.jobs()[0].id, ["cost_reached"]) == []
+
+
+@pytest.mark.req("BUD-06")
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_outlier_is_told_of_once_a_day_and_paused_where_the_policy_says_so(
+    mid_month: Rig, dry_run: bool
+) -> None:
+    """Twelve jobs had a machine for an hour, each on another day, and this one for a day."""
+    rig = mid_month
+    text = JOB_FILE + "  project: llm\n"
+    for day in range(12):
+        old = rig.submit(f"old{day}", ago_s=(day + 3) * 86_400, text=text)
+        rig.launch(old, SPOT, ago_s=(day + 2) * 86_400)
+        node = rig.store.job_nodes(old)[0]
+        gone_us = rig.ago((day + 2) * 86_400 - 3600)
+        left = {"state": NodeState.GONE, "leave_reason": LeaveReason.DONE}
+        rig.commit(old, gone_us, ChangeNode(node.id, left))
+    job_id = rig.submit("greedy", ago_s=90_000, text=text)
+    rig.launch(job_id, SPOT, ago_s=86_400)
+    for _ in range(2):
+        Budgets(lambda: (), rig.clock, lambda: dry_run).keep(rig.store)
+    (told,) = (row.event for row in rig.store.events_of(job_id, ["outlier"]))
+    assert told.alert
+    assert "greedy of ada spent $" in told.text
+    assert "of the project llm $19.93 a day (median of 12 days" in told.text
+    assert ("would save and be paused" in told.text) is dry_run
+    assert desired(rig, "greedy") is (Desired.RUN if dry_run else Desired.PAUSE)
+
+
+class At:
+    """A clock that stands."""
+
+    def __init__(self, now_us: int) -> None:
+        self._now_us = now_us
+
+    def now_us(self) -> int:
+        return self._now_us

@@ -34,6 +34,7 @@ from spotd.model import (
     Outcome,
     S,
 )
+from spotd.money.approval import Approval
 from spotd.money.budget import Budget
 from spotd.plan import (
     AddNode,
@@ -160,6 +161,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.places: dict[str, tuple[str, str]] = {}  # of stores, by what URLs begin with
+        self.shards: tuple[str, ...] = ()
         # A socket path must be short, and pytest's folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir=MEMORY or "/tmp"))
         self.socket = self.folder / "spotd.sock"
@@ -192,6 +194,7 @@ class Rig:
         self.configured_images: dict[str, str] = {}
         self.box_microusd_per_h = 0
         self.budgets: list[Budget] = []
+        self.approval = Approval()
         self.authority = Authority()
         self.hosts = Hosts()
         self.visitors = Visitors(self.hosts, lambda _job: JobKeys.create(bytes), self.clock)
@@ -199,7 +202,13 @@ class Rig:
         group = {"subscription_id": "s1", "resource_group": "g1"}
         self.facts = {
             "aws": PolicyFacts("d0", ("us-east-1",), *stores),
-            "gcp": PolicyFacts("d0", ("us-central1",), *stores, account={"project": "lab"}),
+            "gcp": PolicyFacts(
+                "d0",
+                ("us-central1",),
+                *stores,
+                account={"project": "lab"},
+                job_stores=("gs://ours/runs",),
+            ),
             "azure": PolicyFacts("d0", ("eastus",), *stores, account=group),
         }
         self.offer_them()
@@ -243,11 +252,12 @@ class Rig:
             configured_images=lambda: self.configured_images,
             box_microusd_per_h=lambda: self.box_microusd_per_h,
             budgets=lambda: self.budgets,
+            approval=lambda: self.approval,
         )
 
     def _market(self, now_us: int) -> Market:
         found = self.store.load_market(now_us)
-        return replace(found, places=self.places, leaving=first_prices())
+        return replace(found, places=self.places, shards=self.shards, leaving=first_prices())
 
     def _examine(self, needs: Mapping[str, Sequence[Need]]) -> Mapping[str, list[Finding]]:
         self.needs = needs

@@ -82,6 +82,23 @@ def test_neither_are_those_of_a_program_that_was_begun_again_on_its_machine() ->
     assert useful_us(rows) == int(1.75 * H)
 
 
+def test_a_gang_that_trains_with_fewer_is_no_saving_of_those_that_it_lacks() -> None:
+    """Two machines for an hour, one of them for two, both again for one: six machine hours, four of
+    them of the same work as in three hours of two."""
+    rows = [
+        *(progress(1, (1, 100), (0, 1)), progress(2, (101, 200), (1, 3))),
+        progress(3, (201, 300), (3, 4)),
+    ]
+    assert useful_us(rows, 2, {2: 1}) == 6 * H
+    assert useful_us(rows, 2) == 8 * H
+    paid = [segment(0, 4), segment(0, 1, node_id="m"), segment(3, 4, node_id="o")]
+    assert bill(paid, 4 * H).paid_us == 6 * H
+    lazy = [segment(0, 8), *paid]
+    listed = on_demand(bill(lazy, 9 * H), lazy, rows, 2, {2: 1})
+    assert listed is not None
+    assert listed.list_microusd == 6 * 5_000_000
+
+
 def test_on_demand_would_not_have_paid_for_recoveries() -> None:
     segments = [segment(0, 1.5), segment(1.25, 3)]  # overlap at the hand-over
     rows = [progress(1, (1, 100), (0.25, 1.25)), progress(2, (101, 200), (1.75, 2.75))]

@@ -12,9 +12,10 @@ import pytest
 
 from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
-from spotd.model import Desired, Event, Limits, Mount, Outcome, S
+from spotd.model import Desired, Event, Limits, Outcome, S
 from spotd.store.codec import decode_spec
 from spotd.vault import open_job_keys, open_secrets
+from spotd.wire import Mount
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig, story
 
 
@@ -57,6 +58,10 @@ def test_a_job_is_stored_with_all_it_needs_later(rig: Rig, client: Client) -> No
     assert open_secrets(rig.vault, job["id"], sealed) == {"HF_TOKEN": "hf_very_secret"}
     keys = open_job_keys(rig.vault, job["id"], rig.store.job_key(job["id"]))
     assert keys.user.public.startswith("ssh-ed25519 ")
+    other = client.post("/v1/jobs", submission(name="third", request_id="another"))
+    theirs = open_job_keys(rig.vault, other["id"], rig.store.job_key(other["id"]))
+    assert theirs.user.public != keys.user.public
+    assert theirs.host_seed != keys.host_seed
 
 
 def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> None:

@@ -32,9 +32,21 @@ def test_what_lasts_for_ever_is_bound_by_the_limit_alone() -> None:
     for way in (Way.ROLE, Way.KEYS, Way.PROOF):
         check = checked(replace(LENT, way=way, lasts_s=0.0))
         assert check.ok
-        assert check.text == f"s3://b: saves for 24 h without spotd ({way.value})"
+        assert check.text == (
+            f"s3://b: saves for 24 h without spotd ({way.value}); each of them reaches the folders "
+            "of all jobs"
+        )
     week = checked(replace(LENT, lasts_s=7 * DAY_S))
     assert week.text.endswith("saves for 24 h without spotd (" + Way.LENT.value + " for 168 h)")
+
+
+def test_a_role_that_opens_more_than_what_is_lent_is_told() -> None:
+    """Of its own cloud, lent to all: without a role it has its job's folder alone."""
+    own = replace(LENT, cloud="aws")
+    assert "all jobs" not in checked(own).text
+    assert "by node_role each of them reaches the folders of all jobs all the same" in (
+        checked(replace(own, roled=True)).text
+    )
 
 
 def test_what_cannot_be_lent_is_a_problem() -> None:

@@ -497,13 +497,6 @@ def test_local_paths_must_exist_where_the_command_is_run(tmp_path: Path) -> None
     ]
 
 
-def test_a_deadline_that_steers_nothing_says_so() -> None:
-    warnings = read("run: x\nresources: {cpus: 2}\nspotd: {deadline: 36h}").warnings
-    assert warnings == (
-        "line 3: spotd.deadline is shown with the job, and does not steer placement yet",
-    )
-
-
 def test_a_deadline_may_be_a_time_with_its_zone() -> None:
     utc = read("run: x\nspotd: {deadline: 2027-01-01T12:00:00Z}").spec.deadline_us
     east = read("run: x\nspotd: {deadline: '2027-01-01 14:00:00+02:00'}").spec.deadline_us

@@ -205,7 +205,7 @@ resources:
   disk_tier: best
   network_tier: best
   autostop: 10
-  priority: 5
+  priority_class: gold
   accelerator_args: {runtime_version: tpu-vm-base}
 inputs: {s3://x: 10}
 outputs: {s3://y: 10}
@@ -222,7 +222,7 @@ run: python train.py
         "line 7: resources.disk_tier",
         "line 8: resources.network_tier",
         "line 9: resources.autostop",
-        "line 10: resources.priority",
+        "line 10: resources.priority_class",
         "line 11: resources.accelerator_args",
         "line 12: inputs",
         "line 13: outputs",
@@ -311,3 +311,32 @@ def test_secrets_by_reference_are_names_that_must_be_given() -> None:
     assert parsed.spec.secrets == ("HF_TOKEN", "WANDB")
     with pytest.raises(SpecError, match="pass --secret WANDB"):
         load(text, now_us=0, defaults=DEFAULTS, fallback_name="x", known=Known(secrets=()))
+
+
+@pytest.mark.parametrize(
+    ("block", "priority"),
+    [
+        ("", 500),
+        ("spotd: {priority: low}", 250),
+        ("spotd: {priority: high}", 750),
+        ("spotd: {priority: 0}", 0),
+        ("spotd: {priority: 1000}", 1000),
+        ("resources: {priority: 0}", 500),
+        ("resources: {priority: -1000}", 0),
+        ("resources: {priority: 1000}", 1000),
+        ("resources: {any_of: [{cloud: aws}, {cloud: gcp, priority: 500}]}", 750),
+        ("resources: {priority: 1000}\nspotd: {priority: 7}", 7),
+    ],
+)
+def test_priority_is_our_own_or_skypilots(block: str, priority: int) -> None:
+    parsed = read(f"name: one\nrun: x\n{block}\n")
+    assert parsed.spec.priority == priority
+    assert not [warning for warning in parsed.warnings if "priority" in warning]
+
+
+@pytest.mark.parametrize(
+    "value", ["urgent", "-1", "1001", "true", "1.5"], ids=["name", "low", "high", "flag", "part"]
+)
+def test_a_priority_that_is_none_is_an_error_that_says_what_to_write(value: str) -> None:
+    with pytest.raises(SpecError, match=r"write low, normal, high, critical, or a number from 0"):
+        read(f"name: one\nrun: x\nspotd: {{priority: {value}}}\n")

@@ -13,7 +13,6 @@ from spotd.model import (
     Desired,
     HeadSeen,
     JobSpec,
-    Mount,
     Outcome,
     S,
 )
@@ -23,6 +22,7 @@ from spotd.plan import (
 from spotd.store.base import DuplicateIdError, DuplicateNameError, Store, StoreError
 from spotd.store.codec import CodecError, decode, encode
 from spotd.verdicts import HealthSpec
+from spotd.wire import Mount
 from tests.spotd.store.build import NOW, Bell, commit, offer, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
 

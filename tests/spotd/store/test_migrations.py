@@ -23,7 +23,7 @@ from spotd.store.engine import Database
 from spotd.store.image_records import ImageRow
 from spotd.store.version import HEAD, downgrade, upgrade
 from tests.rigs import postgres
-from tests.spotd.store.build import NOW, new_node, offer, placed, said, submission, view
+from tests.spotd.store.build import NOW, instance, new_node, offer, placed, said, submission, view
 from tests.spotd.store.conftest import make
 from tests.spotd.store.test_version import _objects
 
@@ -55,6 +55,8 @@ def full_url(url: str) -> str:
     store.record_provider("aws", "refused", NOW)
     placed(store, "j1", new_node(number=0))
     store.record_launched("j1-g1-0", "i-1", NOW)
+    listed = instance(view(store).nodes[0], "i-1", private_host="10.0.0.1")
+    store.record_listing("aws", [listed], NOW, NOW)
     store.record_invoiced({store.segments()[0].id: 5}, NOW)
     store.record_journal([said(*LIFE)])
     store.record_log_offset("j1-g1-0", "rank0", 7)
@@ -112,6 +114,8 @@ def test_each_step_back_and_forth_keeps_all_that_both_schemas_know(
 ) -> None:
     at_head, rows = database.read(_objects), database.read(_rows)
     assert [table for table, kept in rows.items() if not kept] == [], "nothing to lose there"
+    for table, column in (("nodes", "private_host"), ("segments", "invoiced_microusd")):
+        assert any(row[column] for row in rows[table]), f"nothing to lose in {table}.{column}"
     for older in reversed(schema.REVISIONS[:-1]):
         downgrade(full_url, older)
         columns = database.read(_columns)

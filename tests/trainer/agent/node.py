@@ -64,6 +64,7 @@ class Node:
     wipe: bool = False
     keep_s: float = 0.0
     prepared_file: str = ""
+    regroups: bool = False
     environ: dict[str, str] = field(default_factory=dict)
     token: str = "token-1"
     followers: list[Following] = field(default_factory=list)
@@ -135,6 +136,7 @@ class Node:
             wipe=self.wipe,
             keep_s=self.keep_s,
             prepared_file=self.prepared_file,
+            regroups=self.regroups,
         )
         done = self.call("run", stdin=wire.encode(config.to_data()))
         assert done.returncode == 0, done.stderr.decode()

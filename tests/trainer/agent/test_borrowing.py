@@ -9,14 +9,18 @@ from subprocess import CompletedProcess
 
 from providers.lending import aws_text, secrets_in
 from spotd import wire
+from spotd.wire import ShardStore
 from tests.trainer.agent.node import Node, wait_until
 from tests.trainer.agent.test_secrets import KEY, holders
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def lend(node: Node, text: str, until: object, kind: str = "aws") -> CompletedProcess[bytes]:
-    line = json.dumps({"kind": kind, "text": text, "expires_at_us": until}).encode() + b"\n"
+def lend(
+    node: Node, text: str, until: object, kind: str = "aws", **more: str
+) -> CompletedProcess[bytes]:
+    asked = {"kind": kind, "text": text, "expires_at_us": until, **more}
+    line = json.dumps(asked).encode() + b"\n"
     return node.call("lend", "--job", "job-1", "--generation", "1", stdin=line)
 
 
@@ -105,3 +109,27 @@ def test_what_is_no_loan_is_refused_without_the_secret(node: Node) -> None:
         assert done.stderr.startswith(b"spot-node lend: ")
         assert KEY.encode() not in done.stderr + done.stdout
         assert not node.places.lent.exists()
+
+
+def test_of_each_store_there_is_a_file_of_its_own_and_none_of_them_is_shown(node: Node) -> None:
+    node.run()
+    own = json.loads(lend(node, f"own {KEY}", "1000").stdout)["file"]
+    east = json.loads(lend(node, f"east {KEY}", "500", store="s3://east").stdout)["file"]
+    assert own != east == str(node.places.lent_of("s3://east"))
+    assert node.places.lent.read_text() == f"own {KEY}"
+    text = f"east2 {KEY}"
+    assert json.loads(lend(node, text, "600", store="s3://east").stdout)["kept"] is True
+    node.start(
+        run=f'cat {east}; echo; echo "$SPOTD_SHARDS_URL"; until [ -e go ]; do sleep 0.02; done',
+        store_url="s3://bucket/prefix",
+        engine="spotd",
+        shards_url="s3://east",
+        shard_stores=(ShardStore("s3://east", {"credentials_file": east}),),
+    )
+    node.wait_for_log("s3://east")
+    assert "***" in node.log()
+    assert KEY not in node.log()
+    (node.places.workdir / "go").touch()
+    node.wait_for(wire.EXITED)
+    wait_until("all of it is given back", lambda: not node.places.lent_of("s3://east").exists())
+    assert holders(node.places.memory) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from providers.base import MetadataError, Notice, NoticeKind
 from spotd import wire
 from tests.rigs.metadata import serve_metadata
 from tests.trainer.agent.node import Node, wait_until
-from trainer.agent.notices import FAILURES_OF_AN_OUTAGE, NoticeBook
+from trainer.agent.notices import FAILURES_OF_AN_OUTAGE, NoticeBook, watch
 
 WORKER = f"{shlex.quote(sys.executable)} {Path(__file__).with_name('worker.py')}"
 
@@ -43,6 +45,38 @@ class Heard:
 
 
 PREEMPT = Notice("p", NoticeKind.PREEMPT, 5)
+
+
+class Slow:
+    """A metadata service whose first answer takes longer than the time between two polls."""
+
+    interval_s = 2.0
+
+    def __init__(self, ended: threading.Event, *, fails: bool) -> None:
+        self.began: list[float] = []
+        self._ended = ended
+        self._fails = fails
+
+    def poll(self) -> Sequence[Notice]:
+        self.began.append(time.monotonic())
+        if len(self.began) > 1:
+            self._ended.set()
+            return []
+        time.sleep(2.0)
+        if self._fails:
+            raise MetadataError("no answer")
+        return []
+
+    def acknowledge(self, notice: Notice) -> None: ...
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_after_a_poll_that_took_long_there_is_no_pause(fails: bool) -> None:
+    """A notice of half a minute would else be heard later by as long as that."""
+    ended = threading.Event()
+    slow = Slow(ended, fails=fails)
+    watch(slow, NoticeBook(Heard()), ended)
+    assert slow.began[1] - slow.began[0] < 2.0 + 0.8
 
 
 @pytest.mark.req("PRE-11")

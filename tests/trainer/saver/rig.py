@@ -32,6 +32,13 @@ PIECES = [
     }
 ]
 CONFIG = {"width": 8, "data": "xxh3:0"}
+
+
+def pieces_of(size: int) -> list[dict[str, Any]]:
+    """One tensor, as large as fits."""
+    return [{**PIECES[0], "shape": [size // 4], "block": [size // 4]}]
+
+
 _NAMES = itertools.count()
 
 
@@ -85,6 +92,8 @@ class Rig:
         join: bool = True,
         keep_every_steps: int = 0,
         suspect: str = "",
+        shards: str = "",
+        others: Mapping[str, ObjectStore] | None = None,
     ) -> None:
         self._changed = threading.Condition()
         self.path, self.size = path, size
@@ -99,8 +108,11 @@ class Rig:
             keep_every_steps=keep_every_steps,
             suspect=suspect,
             local=local,
+            shards=shards,
+            others={url: {} for url in others or {}},
         )
-        self.office = Office(config, self.note, open_store=lambda *_: store)
+        known = {config.store_url: store, **(others or {})}
+        self.office = Office(config, self.note, open_store=lambda url, _: known[url])
         self.door = Door(path, lambda: Desk(self.office))
         if not join:
             return
@@ -119,7 +131,7 @@ class Rig:
             ranks=[0],
             world_size=1,
         )
-        engine.open(pieces or PIECES, self.size)
+        engine.open(pieces or pieces_of(self.size), self.size)
         return engine
 
     def close(self) -> None:

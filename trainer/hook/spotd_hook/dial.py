@@ -102,6 +102,8 @@ class Dial:
             "SPOTD_HEAD_GENERATION": str(job.head_generation),
             "SPOTD_STORE_URL": job.store_url,
             "SPOTD_STORE_OPTIONS": json.dumps(dict(job.store_options)),
+            "SPOTD_SHARDS_URL": job.shards_url,
+            "SPOTD_SHARD_STORES": json.dumps(job.shard_stores),
             "SPOTD_KEEP": str(job.keep),
             "SPOTD_KEEP_EVERY": str(job.keep_every_steps),
             "SPOTD_SUSPECT": job.suspect,

@@ -26,6 +26,8 @@ class Job:
     keep_every_steps: int  # beside these: one for each so many steps; 0: none
     suspect: str  # a manifest that is not to be resumed from, where there is another
     progress_every_s: float
+    shards_url: str = ""  # of the store that shards go to; "": the job's own
+    shard_stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # options, by URL
     auto: bool = False  # `every_s` is for programs that cannot measure
     terms: Terms = field(default_factory=Terms)
 
@@ -45,6 +47,8 @@ class Job:
             keep_every_steps=int(env.get("SPOTD_KEEP_EVERY") or 0),
             suspect=env.get("SPOTD_SUSPECT", ""),
             progress_every_s=float(env.get("SPOTD_PROGRESS_EVERY_S", "1")),
+            shards_url=env.get("SPOTD_SHARDS_URL", ""),
+            shard_stores=json.loads(env.get("SPOTD_SHARD_STORES") or "{}"),
             auto=env.get("SPOTD_EVERY") == "auto",
             terms=read_terms(env),
         )

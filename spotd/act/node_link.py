@@ -1,0 +1,31 @@
+"""What the loop asks of the line to a node."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from providers.stores.base import ObjectStore
+from spotd.act.baking import Cleaner
+from spotd.model import Node
+from spotd.vault import JobKeys
+from spotd.wire import AgentConfig, Command, Reply
+
+
+class NodeLink(Cleaner, Protocol):
+    """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`, also when all that
+    it does, the connection included, takes longer than `deadline_s`."""
+
+    def boot(self, node: Node, keys: JobKeys, config: AgentConfig, deadline_s: float) -> None: ...
+
+    def put_package(
+        self,
+        node: Node,
+        keys: JobKeys,
+        digest: str,
+        source: ObjectStore,
+        deadline_s: float,
+        *,
+        unless_able: bool = False,
+    ) -> None: ...
+
+    def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply: ...

@@ -1,0 +1,332 @@
+"""Whose turn it is when the limits have no room for all: by priority, then fair share, then age.
+
+The commit asks `no_room` under its lock (store/limits.py), so that of two daemons only one gives
+the last room; a job that is refused stands in line, and its turn is kept as long as it asks again.
+Who is behind does not take the room that one ahead gathers, however little that is: nobody starves,
+and room that nobody uses costs nothing.
+
+Fair share is the use of late: of a project, and of a user within it,
+
+    U(t) = sum over machines of  rate * integral of 2^(-(t - x) / H) dx  over the time they ran
+
+in micro-USD, H = 24 h, nothing older than 7 d. Jobs that name no project are one project.
+
+A job of higher priority takes the machines of a lower one where only that makes the room: `taken`
+says from whom. Those are asked to save, and drain when spotd itself has read in HEAD that they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import exp2, log
+
+from spotd.decide.draft import Draft, place
+from spotd.decide.gangs import size_of
+from spotd.decide.needs import may_write
+from spotd.model import Desired, LeaveReason, Limits, Market, Node, S, Severity
+from spotd.money.units import US_PER_H
+from spotd.states import NodeState
+from spotd.turns import Holder, Line, Turn
+
+HALF_LIFE_US = 24 * US_PER_H
+USE_US = 7 * 24 * US_PER_H  # how far back use counts
+KEPT_US = 120 * S  # so long after its job last asked is a turn kept; it asks each 15 s
+PATIENCE_US = 60 * S  # in line, before machines of others are taken
+TRAINS_US = 600 * S  # so long has a job trained before its machines are taken: it gets somewhere
+COOLDOWN_US = 3600 * S  # and so long is it left alone after it gave them: two do not take turns
+SAVE_US = 600 * S  # for a job to save before it is left alone
+
+
+def use_of_late(rate_microusd_per_h: int, start_us: int, end_us: int, now_us: int) -> int:
+    """What a machine at that rate from `start_us` to `end_us` adds to U(now), micro-USD."""
+    start_us, end_us = max(start_us, now_us - USE_US), min(end_us, now_us)
+    if end_us <= start_us:
+        return 0
+    last, first = (exp2((at_us - now_us) / HALF_LIFE_US) for at_us in (end_us, start_us))
+    return round(rate_microusd_per_h * HALF_LIFE_US / US_PER_H / log(2) * (last - first))
+
+
+# --- who gets the room
+
+
+def in_order(turns: Iterable[Turn]) -> tuple[Turn, ...]:
+    """The first is the one whose turn it is."""
+    return tuple(sorted(turns, key=lambda turn: turn.before))
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Machines, micro-USD an hour, and machines of one project: in use, or lacking."""
+
+    nodes: int = 0
+    microusd_per_h: int = 0
+    of_project: int = 0
+
+    @property
+    def some(self) -> bool:
+        return self.nodes > 0 or self.microusd_per_h > 0 or self.of_project > 0
+
+    def plus(self, one: Turn | Holder, project: str, sign: int = 1) -> Amount:
+        mine = one.nodes if one.project == project else 0
+        return Amount(
+            self.nodes + sign * one.nodes,
+            self.microusd_per_h + sign * one.microusd_per_h,
+            self.of_project + sign * mine,
+        )
+
+
+def _short(limits: Limits, use: Amount, turn: Turn) -> Amount:
+    """What `turn` lacks beside so much use; nothing where there is no limit."""
+    wanted, most = use.plus(turn, turn.project), limits.projects.get(turn.project, 0)
+    return Amount(
+        wanted.nodes - limits.max_nodes if limits.max_nodes else 0,
+        wanted.microusd_per_h - limits.max_microusd_per_h if limits.max_microusd_per_h else 0,
+        wanted.of_project - most if most else 0,
+    )
+
+
+def no_room(limits: Limits, nodes: int, microusd_per_h: int, line: Line, turn: Turn) -> str:
+    """Why `turn` may not launch beside what is in use, `nodes` and `microusd_per_h`: a limit, or
+    others whose turn is earlier. "" where it may."""
+    ahead = _ahead(limits, line, turn)
+    use = Amount(nodes, microusd_per_h, line.nodes_of(turn.project))
+    short = _short(limits, use, turn)
+    if short.some:
+        return _limit_text(limits, use, turn, short) + _others(ahead)
+    kept = use
+    for one in ahead:
+        kept = kept.plus(one, turn.project)
+    if not _short(limits, kept, turn).some:
+        return ""
+    return (
+        f"the room is kept for {_named(ahead[0])}, ahead by {_why(ahead[0], turn)}: wait until it "
+        "has its machines, or raise the limits"
+    )
+
+
+def _ahead(limits: Limits, line: Line, turn: Turn) -> list[Turn]:
+    """Those before `turn` for whom room is kept: not who could have none if all were free, or whose
+    own project is what is in the way."""
+    found: list[Turn] = []
+    for one in line.waiting:
+        if one.job_id == turn.job_id or one.before > turn.before:
+            continue
+        in_project = line.nodes_of(one.project)
+        in_project += sum(other.nodes for other in found if other.project == one.project)
+        if not _short(limits, Amount(), one).some:
+            full = _short(limits, Amount(of_project=in_project), one).of_project > 0
+            found += [] if full else [one]
+    return found
+
+
+def _limit_text(limits: Limits, use: Amount, turn: Turn, short: Amount) -> str:
+    if short.nodes > 0:
+        return (
+            f"limits.max_nodes is {limits.max_nodes} and {use.nodes} are in use: wait until one is "
+            "gone, or raise the limit"
+        )
+    if short.microusd_per_h > 0:
+        rate = use.microusd_per_h + turn.microusd_per_h
+        return (
+            f"limits.max_usd_per_hour is {limits.max_microusd_per_h / 1e6:.2f}, and this would "
+            f"make it {rate / 1e6:.2f}: wait until a machine is gone, or raise the limit"
+        )
+    return (
+        f"projects.{turn.project}.max_nodes is {limits.projects[turn.project]} and "
+        f"{use.of_project} are in use: wait until one is gone, or raise the limit"
+    )
+
+
+def _others(ahead: Sequence[Turn]) -> str:
+    more = f" and {len(ahead) - 1} more" if len(ahead) > 1 else ""
+    return f"; ahead of it: {_named(ahead[0])}{more}" if ahead else ""
+
+
+def _named(turn: Turn) -> str:
+    return f"{turn.name} (priority {turn.priority})"
+
+
+def _why(first: Turn, turn: Turn) -> str:
+    if first.priority != turn.priority:
+        return f"priority (this one has {turn.priority})"
+    if first.used_microusd != turn.used_microusd:
+        used, mine = (one.used_microusd for one in (first, turn))
+        which = int(used[0] == mine[0])
+        whose = ("project", "user")[which]
+        return (
+            f"fair share: its {whose} used ${used[which] / 1e6:,.2f} of late, this one's "
+            f"${mine[which] / 1e6:,.2f}"
+        )
+    return "age"
+
+
+# --- who gives it
+
+
+def taken(
+    limits: Limits, nodes: int, microusd_per_h: int, line: Line, now_us: int
+) -> tuple[Turn, tuple[Holder, ...]] | None:
+    """The first in line that nothing but machines of jobs of lower priority makes room for, and
+    whose: as few as do, the lowest priority first, and of equals who began last. None where room
+    is there, or comes by itself, or where even all of them would not do."""
+    for turn in line.waiting:
+        if _short(limits, Amount(), turn).some:
+            continue  # not to be had if nobody had any
+        use = Amount(nodes, microusd_per_h, line.nodes_of(turn.project))
+        for one in line.holding:
+            going = replace(one, nodes=one.leaving_nodes, microusd_per_h=one.leaving_microusd_per_h)
+            use = use.plus(going, turn.project, -1)
+        short = _short(limits, use, turn)
+        if not short.some or now_us - turn.since_us < PATIENCE_US:
+            return None
+        found = _enough(limits, use, turn, line, now_us)
+        if found:
+            return turn, found
+        if short.of_project <= 0:
+            return None  # who is behind does not take what this one waits for
+    return None
+
+
+def _enough(limits: Limits, use: Amount, turn: Turn, line: Line, now_us: int) -> tuple[Holder, ...]:
+    """The holders that are to give their machines, or none."""
+
+    def do(givers: Sequence[Holder]) -> bool:
+        left = use
+        for one in givers:
+            left = left.plus(one, turn.project, -1)
+        return not _short(limits, left, turn).some
+
+    able = [one for one in line.holding if _may_give(one, turn, now_us)]
+    able.sort(
+        key=lambda one: (
+            *(one.yields_to != turn.job_id, one.priority, -one.trains_since_us, one.job_id),
+        )
+    )
+    found: list[Holder] = []
+    for one in able:
+        if not do(found):
+            found.append(one)
+    if not do(found):
+        return ()
+    for one in found[::-1]:
+        rest = [other for other in found if other is not one]
+        found = rest if do(rest) else found
+    return tuple(found)
+
+
+def _may_give(one: Holder, turn: Turn, now_us: int) -> bool:
+    lower = one.priority < turn.priority and not one.leaving_nodes
+    settled = bool(one.trains_since_us) and now_us - one.trains_since_us >= TRAINS_US
+    rested = not one.yielded_at_us or now_us - one.yielded_at_us >= COOLDOWN_US
+    return lower and settled and rested
+
+
+def givers(market: Market, now_us: int) -> list[str]:
+    """The jobs that are to give their machines now: a duty makes them due."""
+    found = taken(market.limits, market.nodes, market.microusd_per_h, market.line, now_us)
+    return [one.job_id for one in found[1]] if found else []
+
+
+# --- in a pass
+
+
+def stand_in_line(d: Draft, microusd_per_h: int) -> None:
+    """The limits have no room for the job now."""
+    if d.job.yields_to:
+        d.say(f"its machines went to {d.market.line.name_of(d.job.yields_to)}")
+    d.set_job(
+        room_since_us=d.job.room_since_us or d.now_us,
+        room_asked_us=d.now_us,
+        room_microusd_per_h=microusd_per_h,
+    )
+    use = d.market.nodes, d.market.microusd_per_h
+    found = taken(d.market.limits, *use, d.market.line, d.now_us)
+    if found and found[0].job_id == d.job.id:
+        names = ", ".join(f"{one.name} (priority {one.priority})" for one in found[1])
+        d.say(f"{names} saves first and gives its machines then")
+
+
+def leave_line(d: Draft, *, placed: bool = False) -> None:
+    """The job waits for no room; with `placed` it has what it waited for."""
+    d.set_job(room_since_us=0, room_asked_us=0, room_microusd_per_h=0)
+    if placed:
+        d.set_job(yields_to="")
+
+
+def giving(d: Draft) -> bool:
+    """Its machines drain for another: it asks for none before they have."""
+    since_us = d.job.yielded_at_us
+    drains = any(n.state is NodeState.DRAINING and n.drained_at_us == since_us for n in d.nodes)
+    if since_us and drains:
+        d.say(f"its machines go to {d.market.line.name_of(d.job.yields_to)}")
+    return bool(since_us) and drains
+
+
+def give_way(d: Draft) -> None:
+    """A job of higher priority waits for the room of this one: save, then drain."""
+    market, since_us = d.market, d.job.yields_since_us
+    running = [node for node in d.nodes if node.state is NodeState.RUNNING]
+    found = taken(market.limits, market.nodes, market.microusd_per_h, market.line, d.now_us)
+    mine = found is not None and any(one.job_id == d.job.id for one in found[1])
+    wanted = not d.ended and d.job.desired is Desired.RUN and not d.job.stop_text
+    if found is None or not mine or not wanted or not _whole(d, running):
+        if since_us:
+            d.set_job(yields_to="", yields_since_us=0)
+        return
+    turn = found[0]
+    if not since_us or d.job.yields_to != turn.job_id:
+        d.set_job(yields_to=turn.job_id, yields_since_us=d.now_us, save_wanted_at_us=d.now_us)
+        d.event("yield_asked", f"saving: {_named(turn)} waits for its machines", running[0])
+    elif _saved(d, since_us):
+        _drain(d, running, turn)
+        return
+    elif d.now_us - since_us >= SAVE_US:
+        d.set_job(yields_to="", yields_since_us=0, yielded_at_us=d.now_us)
+        text = f"{d.job.name} saved nothing in {SAVE_US // S} s: {turn.name} waits on"
+        d.event("yield_in_vain", text, running[0], severity=Severity.WARNING, alert=True)
+        return
+    d.say(f"saving before its machines go to {_named(turn)}")
+    d.wake(min(d.job.yields_since_us + SAVE_US, d.now_us + 15 * S))
+
+
+def _whole(d: Draft, running: Sequence[Node]) -> bool:
+    size = size_of(running[0], d.job.spec) if running else d.job.spec.num_nodes
+    whole = len(running) >= size and all(may_write(node) for node in running)
+    return whole and len([node for node in d.nodes if node.active]) == len(running)
+
+
+def _saved(d: Draft, since_us: int) -> bool:
+    """HEAD moved since, and spotd read that itself."""
+    head = d.job.head
+    ours = head is not None and head.generation == d.job.generation
+    return ours and head is not None and since_us < head.seen_at_us <= head.read_at_us
+
+
+def _drain(d: Draft, running: Sequence[Node], turn: Turn) -> None:
+    text = f"its room goes to {_named(turn)}"
+    for node in running:
+        d.set_node(
+            node,
+            state=NodeState.DRAINING,
+            leave_reason=LeaveReason.CANCELLED,
+            leave_text=text,
+            left_at_us=d.now_us,
+            drained_at_us=d.now_us,
+        )
+    d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
+    step = d.job.head.step if d.job.head else 0
+    told = (
+        f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
+        f"{_named(turn)}: step {step} is saved, and it goes on from its last save when there is "
+        "room"
+    )
+    d.event(
+        "yielded",
+        told,
+        running[0],
+        severity=Severity.WARNING,
+        alert=True,
+        to=turn.job_id,
+        step=step,
+    )

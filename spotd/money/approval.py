@@ -1,0 +1,27 @@
+"""Which projects may have jobs: a job of another one, or of none, is told of or refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALLOW, WARN, REFUSE = "allow", "warn", "refuse"
+
+
+@dataclass(frozen=True)
+class Approval:
+    """The `[policies]` of the configuration about projects. Without names every project is good."""
+
+    policy: str = WARN
+    names: frozenset[str] = frozenset()
+
+    def lacks(self, project: str) -> str:
+        """Why a job of `project` is not approved; "" where it is, or nobody asks."""
+        if not self.names or self.policy == ALLOW or project in self.names:
+            return ""
+        whose = f"the project {project!r} is not approved" if project else "it names no project"
+        return f"{whose} (approved: {', '.join(sorted(self.names))})"
+
+    def fix(self, project: str) -> str:
+        """What to try."""
+        named = f", or add [projects.{project}] to config.toml" if project else ""
+        return f"write one of them as spotd.project{named}"

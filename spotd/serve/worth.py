@@ -1,0 +1,145 @@
+"""Spot or not today, for a plan: both sides at the best offers that fit, by this fleet's record."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from providers.base import CapacityType, Offer
+from spotd.decide.cadence import WITHIN_S
+from spotd.decide.carriage import LEAST_S, MOST_S, STALL_S
+from spotd.decide.placement import Ranked, rank
+from spotd.decide.wayout import ANY
+from spotd.history.worth import (
+    RESTART_S,
+    STARTS,
+    Habits,
+    Hazard,
+    Side,
+    Worth,
+    compare,
+    hazard_of,
+    mode_of,
+    mode_saving,
+)
+from spotd.model import JobSpec, Market, S
+from spotd.money.formulas import best_pause_h
+from spotd.phase import keeps
+from spotd.serve.call import Call
+from spotd.serve.views import offer_data
+
+
+def with_worth(
+    call: Call, spec: JobSpec, market: Market, data: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A plan, with `worth`: null where spot or on-demand is not to be had for the job now, or where
+    it keeps nothing and does not say how much there is to do."""
+    wider = replace(
+        spec,
+        alternatives=tuple(replace(want, capacity_types=ANY) for want in spec.alternatives),
+        max_hourly_microusd=0,
+    )
+    ranked = [row for row in rank(wider, market, call.now_us) if not row.excluded]
+    spot = _cheapest(ranked, CapacityType.SPOT)
+    other = _cheapest(ranked, CapacityType.ON_DEMAND)
+    hours = spec.wishes.work_s / 3600
+    if spot is None or other is None or not (keeps(spec.checkpoint) or hours):
+        return {**data, "worth": None}
+    lives = call.backing.store.lives(call.now_us - int(WITHIN_S * S))
+    hazard = hazard_of(spot.offer, lives)
+    restart_s, starts = _restart(spot.offer, market)
+    habits = Habits(
+        spec.num_nodes, restart_s / 3600, _again_h(spec, hazard), _stall(call, spec), hours
+    )
+    lasting = hazard_of(other.offer, lives).middle
+    found = compare(_rates(spot, spec), _rates(other, spec), hazard, lasting, habits)
+    return {**data, "worth": _data(found, spot.offer, other.offer, starts, data)}
+
+
+def _cheapest(ranked: list[Ranked], capacity: CapacityType) -> Ranked | None:
+    rows = [row for row in ranked if row.offer.capacity_type is capacity]
+    return min(rows, key=lambda row: row.score_microusd_per_h, default=None)
+
+
+def _rates(row: Ranked, spec: JobSpec) -> tuple[float, float]:
+    """Dollars an hour of all machines, and of what leaves the cloud."""
+    price = row.offer.price_microusd_per_h * spec.num_nodes / 1e6
+    return price, (row.egress_microusd_per_h or 0) / 1e6
+
+
+def _restart(offer: Offer, market: Market) -> tuple[float, int]:
+    """Seconds from the request for such a machine to its first step: the median of what is on
+    record, and of how many; RESTART_S and 0 where that are too few."""
+    took = [
+        (stay.trained_at_us - stay.asked_at_us) / S
+        for stay in market.past.stays
+        if stay.trained_at_us and stay.offer_key.split("/")[3:4] == [offer.instance_type]
+    ]
+    return (statistics.median(took), len(took)) if len(took) >= STARTS else (RESTART_S, 0)
+
+
+def _again_h(spec: JobSpec, hazard: Hazard) -> float | None:
+    """Hours of work that an interruption has done again, as if no notice came in time: half of what
+    lies between two saves, and all of it where nothing is kept. By steps alone, half an hour."""
+    if not keeps(spec.checkpoint):
+        return None
+    pause_s = spec.checkpoint.every_s or MOST_S
+    if spec.checkpoint.auto:
+        young_s = 3600 * best_pause_h(hazard.middle * spec.num_nodes, STALL_S / 3600)
+        pause_s = min(max(young_s, LEAST_S), MOST_S)
+    return pause_s / 3600 / 2
+
+
+def _stall(call: Call, spec: JobSpec) -> float:
+    """The share of time in which training stood for saves, in the last job of that name; 0.0 where
+    nothing was measured."""
+    before = call.backing.store.find_job(spec.name)
+    rows = call.backing.store.checkpoints(before.id) if before else []
+    measured = [row for row in rows if row.stage_s > 0]
+    if len(measured) < STARTS:
+        return 0.0
+    between_s = (measured[-1].committed_at_us - measured[0].committed_at_us) / S
+    stood_s = sum(row.stage_s for row in measured[1:])
+    return min(stood_s / between_s, 0.5) if between_s > 0 else 0.0
+
+
+def _data(
+    found: Worth, spot: Offer, other: Offer, starts: int, plan: Mapping[str, Any]
+) -> dict[str, Any]:
+    habits, hazard = found.habits, found.hazard
+    model = plan.get("model") or {}
+    parameters = float(model.get("parameters") or 0)
+    rule = None
+    if parameters or habits.hours:
+        mode = mode_of(parameters, habits.hours)
+        low, high = mode_saving(mode, found)
+        rule = {"mode": mode.name, "text": mode.text, "saving_low": _known(low)}
+        rule |= {"saving_high": _known(high), "parameters": parameters or None}
+    return {
+        "verdict": found.verdict.value,
+        "spot": {**_side(found.spot), "low_usd": _known(found.low_usd)}
+        | {"high_usd": _known(found.high_usd), "offer": offer_data(spot)},
+        "on_demand": {**_side(found.on_demand), "offer": offer_data(other)},
+        "hazard": asdict(hazard),
+        "break_even_hazard": found.break_even,
+        "discount": found.discount,
+        "saving": _known(found.saving),
+        "hours": habits.hours or None,
+        "restart_s": habits.restart_h * 3600,
+        "starts_on_record": starts,
+        "again_s": None if habits.again_h is None else habits.again_h * 3600,
+        "stall": habits.stall or None,
+        "guides": rule,
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    """Of a useful hour; null for a job that would never end."""
+    return {name: _known(value) for name, value in vars(side).items()}
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,47 @@
+"""How much there is to do, as people write it: a time on one machine, or a number of steps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from spotd.spec.quantities import DURATION_PATTERN, parse_duration_s
+
+MOST_STEPS = 1_000_000_000_000
+_STEPS = r"(\d+)\s*steps?"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """One of the two is 0."""
+
+    seconds: float = 0.0
+    steps: int = 0
+
+
+def parse_amount(value: Any) -> Amount:
+    """ "40h", or "100000 steps". Raises ValueError."""
+    text = value.strip().lower().replace("_", "") if isinstance(value, str) else ""
+    if found := re.fullmatch(_STEPS, text):
+        if not 0 < int(found[1]) <= MOST_STEPS:
+            raise ValueError(f"{value!r} is no number of steps; write one like 100000 steps")
+        return Amount(steps=int(found[1]))
+    try:
+        seconds = parse_duration_s(text)
+    except ValueError:
+        raise ValueError(
+            f"{value!r} is no amount of work; write hours of training like 40h, or 100000 steps"
+        ) from None
+    if seconds < 1:
+        raise ValueError("no work at all; write hours of training like 40h, or 100000 steps")
+    return Amount(seconds=seconds)
+
+
+WorkField = Annotated[
+    Amount,
+    BeforeValidator(parse_amount),
+    WithJsonSchema({"type": "string", "pattern": rf"^({DURATION_PATTERN}|[0-9_]+ ?steps?)$"}),
+]

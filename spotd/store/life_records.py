@@ -1,0 +1,21 @@
+"""The part of the store's contract about what became of machines, and of prices and capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from spotd.history.lives import MachineLife
+from spotd.store.shapes import EventRow
+
+
+class LifeRecords(Protocol):
+    """A part of `spotd.store.base.Store`."""
+
+    def machine_lives(self, since_us: int) -> list[MachineLife]:
+        """Every machine that was asked for since, or lived after that: oldest request first."""
+        ...
+
+    def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:
+        """Those of these kinds that belong to no job, oldest first."""
+        ...

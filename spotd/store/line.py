@@ -1,0 +1,197 @@
+"""Who stands in line for room under the limits, and who has machines, as decisions see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Connection, bindparam, select
+
+from spotd.changed import changed
+from spotd.decide.queueing import KEPT_US, USE_US, in_order, use_of_late
+from spotd.model import TRAINS_ON, Desired, Job, JobSpec, LeaveReason, Limits, Node, S
+from spotd.states import NodeState
+from spotd.store import schema
+from spotd.store.codec import decode_spec
+from spotd.store.rows import NOT_GONE, ZERO
+from spotd.turns import Holder, Line, Turn
+
+SHARES_US = 60 * S  # how exact "of late" is: two daemons may know as much in a different minute
+
+Used = Mapping[tuple[str, str], int]  # by project and user
+
+_jobs, _nodes, _segments = schema.jobs.c, schema.nodes.c, schema.segments.c
+_WAITING = select(
+    *(_jobs.id, _jobs.name, _jobs.spec, _jobs.user_name, _jobs.created_at_us),
+    *(_jobs.room_since_us, _jobs.room_microusd_per_h),
+).where(
+    _jobs.room_asked_us > ZERO,  # as in the index
+    _jobs.room_asked_us > bindparam("since", type_=BigInteger),
+    _jobs.outcome.is_(None),
+    _jobs.desired == Desired.RUN.value,
+)
+_HOLDING = (
+    select(
+        *(_jobs.id, _jobs.name, _jobs.spec, _jobs.yielded_at_us, _jobs.yields_to),
+        *(_nodes.state, _nodes.chosen, _nodes.rate_microusd_per_h, _nodes.first_step_at_us),
+        *(_nodes.leave_reason, _nodes.released_at_us, _nodes.exit_code),
+    )
+    .join_from(schema.nodes, schema.jobs, _jobs.id == _nodes.job_id)
+    .where(NOT_GONE)
+    .order_by(_jobs.id)
+)
+_USED = (
+    select(
+        *(_jobs.spec, _jobs.user_name),
+        *(_segments.rate_microusd_per_h, _segments.start_us, _segments.end_us),
+    )
+    .join_from(schema.segments, schema.jobs, _jobs.id == _segments.job_id)
+    .where(
+        _segments.state != "void",
+        (_segments.end_us == ZERO) | (_segments.end_us > bindparam("since", type_=BigInteger)),
+    )
+)
+
+
+class Machine(NamedTuple):
+    """What the line is to know of a node that is not gone."""
+
+    state: NodeState
+    trains: bool  # chosen, and may write
+    first_step_at_us: int
+    microusd_per_h: int
+    going: bool  # it leaves, and nothing of its job waits for that
+
+
+class Stretch(NamedTuple):
+    """A machine's time at one price; `end_us` 0 while it runs."""
+
+    project: str
+    user: str
+    rate_microusd_per_h: int
+    start_us: int
+    end_us: int
+
+
+def load(conn: Connection, limits: Limits, now_us: int, used: Callable[[], Used]) -> Line:
+    """The line now; it is empty where nobody waits and no project has a limit. `used()` is asked
+    for only where somebody waits."""
+    waiting = [
+        turn_of(row.id, row.name, decode_spec(row.spec), row.user_name, row)
+        for row in conn.execute(_WAITING, {"since": now_us - KEPT_US})
+    ]
+    if not waiting and not limits.projects:
+        return Line()
+    holding = []
+    for _, rows in groupby(conn.execute(_HOLDING), key=lambda row: row.id):
+        mine = list(rows)
+        machines = [
+            machine_of(
+                *(NodeState(row.state), row.chosen, row.first_step_at_us),
+                *(row.rate_microusd_per_h, row.leave_reason),
+                ended=bool(row.released_at_us) or row.exit_code is not None,
+            )
+            for row in mine
+        ]
+        holding.append(holder_of(mine[0], decode_spec(mine[0].spec), machines))
+    return line_of(waiting, holding, used() if waiting else {})
+
+
+def used_of_late(conn: Connection, now_us: int) -> Used:
+    """By project and user; see decide/queueing.py."""
+    rows = conn.execute(_USED, {"since": now_us - USE_US})
+    return add_up(
+        (
+            Stretch(
+                *(decode_spec(row.spec).project, row.user_name),
+                *(row.rate_microusd_per_h, row.start_us, row.end_us),
+            )
+            for row in rows
+        ),
+        now_us,
+    )
+
+
+# --- without a database
+
+
+def add_up(stretches: Iterable[Stretch], now_us: int) -> Used:
+    """Recent use by project and user."""
+    found: dict[tuple[str, str], int] = {}
+    for one in stretches:
+        end_us = one.end_us or now_us
+        more = use_of_late(one.rate_microusd_per_h, one.start_us, end_us, now_us)
+        found[one.project, one.user] = found.get((one.project, one.user), 0) + more
+    return found
+
+
+def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> Turn:
+    """`row` has what was decided about a job in line: its own row, or the Job."""
+    return Turn(
+        *(job_id, name, spec.num_nodes, row.room_microusd_per_h),
+        *(spec.priority, spec.project, user, row.created_at_us),
+        since_us=row.room_since_us,
+    )
+
+
+def machine_of(
+    state: NodeState,
+    chosen: bool,
+    first_step_at_us: int,
+    microusd_per_h: int,
+    leave_reason: LeaveReason | str | None,
+    *,
+    ended: bool,
+) -> Machine:
+    """Of a node's facts."""
+    trains = state is NodeState.RUNNING and chosen and not ended
+    draining = state is NodeState.DRAINING and leave_reason not in TRAINS_ON
+    going = draining or state is NodeState.TERMINATING
+    return Machine(state, trains, first_step_at_us, microusd_per_h, going)
+
+
+def holder_of(row: Any, spec: JobSpec, machines: Sequence[Machine]) -> Holder:
+    """Of a job's machines that are not gone; `row` is its own, or the Job."""
+    going = [one for one in machines if one.going]
+    first_us = max(one.first_step_at_us for one in machines)
+    # What saves by our engine alone can be told to save, and be believed.
+    whole = spec.checkpoint.engine == "spotd" and not spec.bake
+    whole = whole and len(machines) == spec.num_nodes and all(one.trains for one in machines)
+    return Holder(
+        row.id,
+        row.name,
+        nodes=len(machines),
+        microusd_per_h=sum(one.microusd_per_h for one in machines),
+        leaving_nodes=len(going),
+        leaving_microusd_per_h=sum(one.microusd_per_h for one in going),
+        priority=spec.priority,
+        project=spec.project,
+        trains_since_us=first_us if whole else 0,
+        yielded_at_us=row.yielded_at_us,
+        yields_to=row.yields_to,
+    )
+
+
+def line_of(waiting: Iterable[Turn], holding: Sequence[Holder], used: Used) -> Line:
+    """The line, in order."""
+    line = Line((), tuple(holding), used)
+    turns = [changed(turn, used_microusd=line.share(turn.project, turn.user)) for turn in waiting]
+    return changed(line, waiting=in_order(turns))
+
+
+def asking(line: Line, job: Job, user: str, added: Sequence[Node]) -> Turn:
+    """The turn of a job that is to launch `added`."""
+    spec = job.spec
+    return Turn(
+        *(job.id, job.name, len(added), sum(node.offer.price_microusd_per_h for node in added)),
+        *(spec.priority, spec.project, user, job.created_at_us),
+        used_microusd=line.share(spec.project, user),
+    )
+
+
+def placed(line: Line, turn: Turn) -> Line:
+    """The line once `turn` has what it asked for."""
+    waiting = tuple(one for one in line.waiting if one.job_id != turn.job_id)
+    has = Holder(turn.job_id, turn.name, turn.nodes, turn.microusd_per_h, project=turn.project)
+    return changed(line, waiting=waiting, holding=(*line.holding, has))

@@ -1,0 +1,63 @@
+"""Every machine that was asked for of late, in one query; see `spotd.history.lives`."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, and_, case, func, or_, select
+
+from providers.base import NoticeKind
+from spotd.history.lives import MachineLife
+from spotd.model import LeaveReason
+from spotd.store import schema
+from spotd.store.codec import decode_offer
+
+_nodes, _notices = schema.nodes.c, schema.notices.c
+
+# Of each machine the notices in force that take it away: when the first was heard, and the earliest
+# deadline. A rebalance recommendation takes nothing away.
+_TOLD = (
+    select(
+        _notices.node_id,
+        func.min(_notices.heard_at_us).label("heard"),
+        func.min(_notices.deadline_us).label("deadline"),
+    )
+    .where(~_notices.withdrawn, _notices.kind != NoticeKind.REBALANCE.value)
+    .group_by(_notices.node_id)
+    .subquery()
+)
+
+
+def machine_lives(conn: Connection, since_us: int) -> list[MachineLife]:
+    """See LifeRecords.machine_lives."""
+    seen = case(
+        (_nodes.heard_at_us > _nodes.seen_at_us, _nodes.heard_at_us), else_=_nodes.seen_at_us
+    )
+    ended = case((_nodes.left_at_us > 0, _nodes.left_at_us), else_=seen).label("ended_us")
+    query = (
+        select(
+            *(_nodes.offer, _nodes.requested_at_us, _nodes.launched_at_us, _nodes.hello_at_us),
+            *(ended, _nodes.leave_reason, _nodes.launch_error_code),
+            *(_TOLD.c.heard, _TOLD.c.deadline, _nodes.heard_at_us),
+            or_(_nodes.released_at_us > 0, _nodes.exited_at_us > 0).label("returned"),
+        )
+        .join(_TOLD, _TOLD.c.node_id == _nodes.id, isouter=True)
+        .where(
+            or_(
+                _nodes.requested_at_us >= since_us,
+                and_(_nodes.launched_at_us > 0, ended > since_us),
+            )
+        )
+        .order_by(_nodes.requested_at_us, _nodes.id)
+    )
+    found = []
+    for row in conn.execute(query):
+        offer = decode_offer(row.offer)
+        found.append(
+            MachineLife(
+                *(offer.key, offer.cloud, row.requested_at_us, row.launched_at_us, row.hello_at_us),
+                row.ended_us if row.launched_at_us else 0,
+                LeaveReason(row.leave_reason) if row.leave_reason else None,
+                *(row.launch_error_code, row.heard or 0, row.deadline, row.heard_at_us),
+                bool(row.returned),
+            )
+        )
+    return found

@@ -1,0 +1,21 @@
+"""The part of SqlStore about what became of machines; see `spotd.store.life_records`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from spotd.history.lives import MachineLife
+from spotd.store import lives, record
+from spotd.store.shapes import EventRow
+from spotd.store.sql_invoices import SqlInvoices
+
+
+class SqlLives(SqlInvoices, Protocol):
+    """A part of `spotd.store.sql.SqlStore`, which has what it works on."""
+
+    def machine_lives(self, since_us: int) -> list[MachineLife]:
+        return self._database.read(lambda c: lives.machine_lives(c, since_us))
+
+    def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:
+        return self._database.read(lambda c: record.events_of(c, None, kinds, since_us))

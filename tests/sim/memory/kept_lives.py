@@ -1,0 +1,20 @@
+"""The part of MemoryStore about what became of machines; see `spotd.store.life_records`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotd.history.lives import MachineLife
+from spotd.store.base import EventRow
+from tests.sim.memory import lives, record
+from tests.sim.memory.sold import MemoryMarket
+
+
+class MemoryLives(MemoryMarket):
+    """A part of `tests.sim.memory_store.MemoryStore`, which has what it works on."""
+
+    def machine_lives(self, since_us: int) -> list[MachineLife]:
+        return lives.machine_lives(self._here(), since_us)
+
+    def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:
+        return record.events_of(self._here(), "", kinds, since_us)

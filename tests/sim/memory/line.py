@@ -1,0 +1,75 @@
+"""Who stands in line for room under the limits, and who has machines."""
+
+from __future__ import annotations
+
+from spotd.decide.queueing import KEPT_US, USE_US
+from spotd.model import Desired
+from spotd.store.ledger import VOID
+from spotd.store.limits import Use
+from spotd.store.line import (
+    SHARES_US,
+    Stretch,
+    Used,
+    add_up,
+    holder_of,
+    line_of,
+    machine_of,
+    turn_of,
+)
+from spotd.turns import Line
+from tests.sim.memory.tables import Tables
+
+
+def load(tables: Tables, now_us: int) -> Line:
+    """See spotd.store.line.load."""
+    jobs = (tables.jobs[job_id] for job_id in tables.unfinished.values())
+    waiting = [
+        turn_of(job.id, job.name, job.spec, tables.submissions[job.id].user, job)
+        for job in jobs
+        if job.room_asked_us > max(now_us - KEPT_US, 0) and job.desired is Desired.RUN
+    ]
+    if not waiting and not tables.limits.projects:
+        return Line()
+    holding: dict[str, list[str]] = {}
+    for node_id in tables.active:
+        holding.setdefault(tables.nodes[node_id].job_id, []).append(node_id)
+    found = []
+    for job_id in sorted(holding):
+        job = tables.jobs[job_id]
+        nodes = [tables.nodes[node_id] for node_id in holding[job_id]]
+        machines = [
+            machine_of(
+                *(node.state, node.chosen, node.first_step_at_us),
+                *(node.offer.price_microusd_per_h, node.leave_reason),
+                ended=bool(node.released_at_us) or node.exit_code is not None,
+            )
+            for node in nodes
+        ]
+        found.append(holder_of(job, job.spec, machines))
+    return line_of(waiting, found, used(tables, now_us) if waiting else {})
+
+
+def used(tables: Tables, now_us: int) -> Used:
+    """What projects and users used of late, as of this minute."""
+    at_us = now_us - now_us % SHARES_US
+    if tables.used is None or tables.used[0] != at_us:
+        rows = [
+            row
+            for row in tables.segments.values()
+            if row.state != VOID and (not row.end_us or row.end_us > at_us - USE_US)
+        ]
+        stretches = (
+            Stretch(
+                tables.jobs[row.job_id].spec.project,
+                tables.submissions[row.job_id].user,
+                *(row.rate_microusd_per_h, row.start_us, row.end_us),
+            )
+            for row in rows
+        )
+        tables.used = at_us, add_up(stretches, at_us)
+    return tables.used[1]
+
+
+def held_use(tables: Tables, nodes: int, microusd_per_h: int, now_us: int) -> Use:
+    """What the limits are held against."""
+    return Use(tables.limits, nodes, microusd_per_h, load(tables, now_us))

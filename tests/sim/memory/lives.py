@@ -1,0 +1,32 @@
+"""What became of machines; see `spotd.store.life_records`."""
+
+from __future__ import annotations
+
+from spotd.history.lives import MachineLife
+from spotd.model import Node
+from tests.sim.memory.tables import Tables
+
+
+def machine_lives(tables: Tables, since_us: int) -> list[MachineLife]:
+    """See LifeRecords.machine_lives."""
+    found = []
+    for node in tables.by_age(tables.nodes):
+        life = _life(node)
+        if node.requested_at_us >= since_us or life.ended_us > since_us:
+            found.append(life)
+    return found
+
+
+def _life(node: Node) -> MachineLife:
+    told = [notice for notice in node.notices if notice.takes_away]
+    ended_us = node.left_at_us or max(node.heard_at_us, node.seen_at_us)
+    deadlines = [one.deadline_us for one in told if one.deadline_us is not None]
+    return MachineLife(
+        *(node.offer.key, node.offer.cloud, node.requested_at_us, node.launched_at_us),
+        *(node.hello_at_us, ended_us if node.launched_at_us else 0, node.leave_reason),
+        node.launch_error_code,
+        min((notice.heard_at_us for notice in told), default=0),
+        min(deadlines, default=None),
+        node.heard_at_us,
+        bool(node.released_at_us or node.exited_at_us),
+    )

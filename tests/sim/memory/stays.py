@@ -1,0 +1,36 @@
+"""What became of the machines that were asked for."""
+
+from __future__ import annotations
+
+from spotd.model import Node
+from spotd.past import Past, Stay
+from spotd.states import NodeState
+from spotd.store.stays import MOST_STAYS
+from tests.sim.memory.tables import Tables
+
+
+def past(tables: Tables, since_us: int, now_us: int) -> Past:
+    """See Store.past."""
+    found = [node for node in tables.nodes.values() if _counts(node, since_us)]
+    found.sort(key=lambda node: (node.requested_at_us, node.id))
+    return Past(tuple(_stay(node) for node in found[-MOST_STAYS:]), since_us, now_us)
+
+
+def _counts(node: Node, since_us: int) -> bool:
+    lives = node.state is not NodeState.GONE and node.launched_at_us
+    return node.requested_at_us > since_us or bool(lives)
+
+
+def _stay(node: Node) -> Stay:
+    return Stay(
+        node_id=node.id,
+        offer_key=node.offer.key,
+        asked_at_us=node.moved_at_us or node.requested_at_us,
+        refused="" if node.instance_id else node.launch_error_code,
+        began_at_us=node.launched_at_us,
+        up_at_us=0 if node.moved_at_us else node.hello_at_us,
+        trained_at_us=0 if node.moved_at_us else node.first_step_at_us,
+        until_us=node.left_at_us or max(node.heard_at_us, node.seen_at_us),
+        warned_at_us=min((n.heard_at_us for n in node.notices if n.takes_away), default=0),
+        left=node.leave_reason,
+    )

@@ -1,0 +1,82 @@
+"""Bugs of whose turn it is, and of budgets by the month."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import spotd.decide.queueing
+import spotd.observe.budgets
+import spotd.store.limits
+from spotd.model import Limits
+from tests.sim.zoo.bug import Bug, put
+
+
+def _turns_unread(stack: ExitStack) -> None:
+    put(stack, spotd.decide.queueing, "_ahead", lambda *_: [])
+
+
+def _project_limit_unread(stack: ExitStack) -> None:
+    no_room = spotd.decide.queueing.no_room
+
+    def blind(limits: Limits, *more: Any) -> str:
+        return no_room(replace(limits, projects={}), *more)
+
+    put(stack, spotd.store.limits, "no_room", blind)
+
+
+def _taken_unsaved(stack: ExitStack) -> None:
+    put(stack, spotd.decide.queueing, "_saved", lambda *_: True)
+
+
+def _taken_from_equals(stack: ExitStack) -> None:
+    may_give = spotd.decide.queueing._may_give
+
+    def greedy(one: Any, turn: Any, now_us: int) -> bool:
+        return may_give(replace(one, priority=-1), turn, now_us)
+
+    put(stack, spotd.decide.queueing, "_may_give", greedy)
+
+
+def _month_unread(stack: ExitStack) -> None:
+    put(stack, spotd.observe.budgets, "_stop", lambda *_: None)
+
+
+QUEUEING = (
+    Bug(
+        "turns unread",
+        "whoever asks first has the last room, whatever the priorities",
+        frozenset({"B1"}),
+        _turns_unread,
+        "queue",
+    ),
+    Bug(
+        "a project's limit unread",
+        "each job of a project asks for what it needs",
+        frozenset({"B1"}),
+        _project_limit_unread,
+        "queue",
+    ),
+    Bug(
+        "taken before it saved",
+        "a job of lower priority drains as soon as its room is wanted",
+        frozenset({"R1"}),
+        _taken_unsaved,
+        "queue",
+    ),
+    Bug(
+        "taken from equals",
+        "a job's machines go to whoever waits",
+        frozenset({"D1"}),
+        _taken_from_equals,
+        "queue",
+    ),
+    Bug(
+        "month unread",
+        "a budget by the month is told of, and stops nobody",
+        frozenset({"B1"}),
+        _month_unread,
+        "monthly",
+    ),
+)

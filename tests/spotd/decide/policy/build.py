@@ -1,0 +1,29 @@
+"""Small situations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from providers.base import CapacityType
+from spotd.decide.policy import Pool, Running, Situation, Work
+
+H = 3600.0
+SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
+
+
+def pool(key: str = "a", **changes: Any) -> Pool:
+    """Spot at $1 an hour, on-demand at $3."""
+    told: dict[str, Any] = {
+        "region": "r", "spot_usd_per_h": 1.0, "on_demand_usd_per_h": 3.0, **changes
+    }  # fmt: skip
+    return Pool(key, **told)
+
+
+def situation(*pools: Pool, running: Running | None = None, **changes: Any) -> Situation:
+    """At 0: 40 hours of work until hour 60, 12 min a restart, a look each 10 min."""
+    told: dict[str, Any] = {
+        "left_s": 40 * H, "deadline_s": 60 * H, "restart_s": 720.0, "look_s": 600.0, **changes
+    }  # fmt: skip
+    now_s, signalled = told.pop("now_s", 0.0), told.pop("signalled", False)
+    probe_s = told.pop("probe_s", None)
+    return Situation(now_s, Work(**told), pools or (pool(),), running, signalled, probe_s)

@@ -1,0 +1,88 @@
+"""What a job file says of a gang that loses a machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotd.elastic import Elastic, OnLoss
+from spotd.store.codec import decode_spec, encode
+from tests.spotd.spec.test_load import read, refused
+
+ENGINE = "checkpoint: {engine: spotd}"
+TRAIN = "torchrun --nproc-per-node 8 train.py"
+
+
+def job(block: str, num_nodes: int = 4, run: str = TRAIN, engine: str = ENGINE) -> str:
+    return f"name: j\nnum_nodes: {num_nodes}\nrun: {run}\nspotd: {{{block}, {engine}}}"
+
+
+@pytest.mark.parametrize(
+    ("block", "elastic"),
+    [
+        ("on_node_loss: wait", Elastic()),
+        ("on_node_loss: shrink", Elastic(OnLoss.SHRINK)),
+        ("on_node_loss: shrink, min_nodes: 3", Elastic(OnLoss.SHRINK, 3)),
+        ("on_node_loss: wait-then-shrink", Elastic(OnLoss.WAIT_THEN_SHRINK, 1, 300.0)),
+        (
+            "on_node_loss: wait-then-shrink, shrink_after: 90s, min_nodes: 2",
+            Elastic(OnLoss.WAIT_THEN_SHRINK, 2, 90.0),
+        ),
+    ],
+)
+def test_a_gang_may_go_on_with_fewer(block: str, elastic: Elastic) -> None:
+    spec = read(job(block)).spec
+    assert spec.elastic == elastic
+    assert decode_spec(encode(spec)) == spec
+
+
+def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
+    spec = read(f"name: j\nnum_nodes: 2\nrun: {TRAIN}").spec
+    assert spec.elastic == Elastic()
+    assert "elastic" not in encode(spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "words"),
+    [
+        (job("on_node_loss: shrink", 1), "spotd.on_node_loss", "num_nodes is 1"),
+        (
+            job("on_node_loss: shrink", engine="checkpoint: {engine: none}"),
+            "spotd.on_node_loss",
+            "shrink needs a program whose checkpoints another number of ranks can read",
+        ),
+        (job("on_node_loss: shrink, min_nodes: 5"), "spotd.min_nodes", "more than num_nodes"),
+        (job("on_node_loss: wait, min_nodes: 2"), "spotd.min_nodes", "this one waits"),
+        (job("on_node_loss: shrink, shrink_after: 1m"), "spotd.shrink_after", "wait-then-shrink"),
+        (job("on_node_loss: maybe"), "spotd.on_node_loss", "wait"),
+        (
+            job("on_node_loss: shrink", run="torchrun --nnodes=4 train.py"),
+            "run",
+            "says '--nnodes=4' for every attempt",
+        ),
+        (
+            job("on_node_loss: shrink", run="torchrun --node_rank 0 train.py"),
+            "run",
+            "for every attempt",
+        ),
+        (
+            job("on_node_loss: shrink", run="torchrun -m trainer.train --shard"),
+            "run",
+            "add --virtual-ranks N or --shares N",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(text: str, where: str, words: str) -> None:
+    found = [one for one in refused(text) if one.startswith((f"{where}:", "line"))]
+    assert any(where in one and words in one for one in found), refused(text)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "torchrun --nnodes $SKYPILOT_NUM_NODES --node-rank $SKYPILOT_NODE_RANK train.py",
+        "torchrun -m trainer.train --shard --virtual-ranks 4",
+        "torchrun -m trainer.train --shares=4",
+    ],
+)
+def test_what_is_told_anew_in_each_attempt_is_fine(run: str) -> None:
+    assert read(job("on_node_loss: shrink", run=run)).spec.elastic.on_loss is OnLoss.SHRINK
