@@ -30,6 +30,7 @@ def loans_of(
         keys,
         clock,
         lambda: (config().store_places, config().shard_stores),
+        lambda: config().datasets,
     )
 
 

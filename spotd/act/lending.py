@@ -17,8 +17,15 @@ from providers.stores.base import SECRET_OPTIONS, StoreUnavailableError
 from spotd.act.effects import LinkError, NotLentError
 from spotd.act.lent import Loan, Shards, first_to_end
 from spotd.clock import Clock
+from spotd.decide.carriage import (
+    DataSet,
+    may_have_shards,
+    near_store,
+    place_among,
+    saves_shards,
+    way_of,
+)
 from spotd.decide.carriage import Place as Spot
-from spotd.decide.carriage import may_have_shards, near_store, place_among, saves_shards
 from spotd.decide.lending import StoreAccess, Way, left_h, lent_late, renew_us, way_to
 from spotd.errors import UserError
 from spotd.model import Event, Job, Node, S, Severity
@@ -44,7 +51,8 @@ class LendingLink(Protocol):
 class Loans:
     """`access_of(url)` is what the configuration says of a store, `lender_of(url)` who makes
     credentials of it, `options_of(url)` what the box itself opens it with; `known()` where the
-    configured stores are, and which of them take shards."""
+    configured stores are, and which of them take shards; `datasets()` are those that jobs may
+    mount, by name."""
 
     def __init__(
         self,
@@ -55,7 +63,9 @@ class Loans:
         keys: Callable[[str], JobKeys],
         clock: Clock,
         known: Callable[[], tuple[Mapping[str, Spot], Sequence[str]]] = lambda: ({}, ()),
+        datasets: Callable[[], Mapping[str, DataSet]] = dict,
     ) -> None:
+        self._datasets = datasets
         self._known = known
         self._access_of = access_of
         self._lender_of = lender_of
@@ -142,9 +152,23 @@ class Loans:
     def buckets(self, job: Job, node: Node) -> tuple[Bucket, ...]:
         """Of the job's file mounts, with what the node opens each with: keys where [stores] has
         some for machines, else who it is. Nothing is lent, for what is lent can be written to."""
+        return tuple(self._bucket(one, node) for one in job.spec.buckets)
+
+    def _bucket(self, one: Bucket, node: Node) -> Bucket:
         cloud = node.offer.cloud or node.offer.provider
-        return tuple(
-            replace(one, options=self._bucket_options(one.url, cloud)) for one in job.spec.buckets
+        scheme, _, name = one.url.partition("://")
+        if scheme != "dataset":
+            return replace(one, options=self._bucket_options(one.url, cloud))
+        data = self._datasets().get(name)
+        if data is None:
+            text = f"data set {name} is not configured any more: put [datasets.{name}] back"
+            raise StoreUnavailableError(text)
+        found = way_of(data, node.offer, self._known()[0])
+        return replace(
+            found,
+            target=one.target,
+            options=self._bucket_options(found.url, cloud),
+            near_options=self._bucket_options(found.near, cloud) if found.near else {},
         )
 
     def _bucket_options(self, url: str, cloud: str) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from spotd.config.clouds import MAKES, LocalProvider, identity
 from spotd.config.file import MINIMAL, ConfigFile, SlackRoute
 from spotd.config.secret_refs import FORMS, read_secret
 from spotd.config.stores import GcpFederate, StoreSection
+from spotd.decide.carriage import place_among
 from spotd.validation import Path as Keys
 from spotd.webhook import SLACK_HOSTS, is_webhook
 
@@ -88,6 +89,18 @@ def check_references(file: ConfigFile, environ: Mapping[str, str]) -> Iterator[F
         except ValueError as error:
             text, _, fix = str(error).partition("; ")
             yield ("stores", name, "options"), text, fix
+
+
+def check_datasets(file: ConfigFile) -> Iterator[Finding]:
+    places = {entry.url: entry.place for entry in file.stores.values()}
+    for name, data in file.datasets.items():
+        if not _NAME.fullmatch(name):
+            yield ("datasets", name), "is no possible name", "use up to 31 of a-z, 0-9 and -"
+        for index, url in enumerate(data.copies):
+            if not all(place_among(url, places)):
+                text = f"in which region {url} is, nobody has said: no machine would copy there"
+                fix = "add a [stores.NAME] section with its url and region"
+                yield ("datasets", name, "copies", index), text, fix
 
 
 def _check_kind(name: str, entry: StoreSection) -> Iterator[Finding]:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from providers.egress import first_prices
 from providers.stores.base import SECRET_OPTIONS
 from spotd.config.checks import IDENTITY_KEYS, read_options, read_route
 from spotd.config.clouds import LocalProvider
 from spotd.config.file import ConfigFile, SlackRoute
 from spotd.config.jumps import jump_hosts
 from spotd.config.stores import StoreSection
-from spotd.decide.carriage import Place
+from spotd.decide.carriage import DataSet, Place
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
 from spotd.history.episodes import Terms
@@ -114,7 +115,11 @@ class Config:
     @property
     def known(self) -> Known:
         """The names that job files may use."""
-        return Known(clouds=_clouds(self.file), routes=tuple(self.file.alerts.routes))
+        return Known(
+            clouds=_clouds(self.file),
+            routes=tuple(self.file.alerts.routes),
+            datasets=tuple(self.file.datasets),
+        )
 
     def store_options(self, url: str) -> dict[str, str]:
         """Options, secrets included, of the [stores] entry that `url` lies under, the closest one.
@@ -139,6 +144,20 @@ class Config:
     def shard_stores(self) -> tuple[str, ...]:
         """The URLs of those that take shards of machines of their region."""
         return tuple(entry.url for entry in self.file.stores.values() if entry.shards)
+
+    @property
+    def datasets(self) -> dict[str, DataSet]:
+        """Those that jobs may mount, by name."""
+        return {
+            name: DataSet(
+                one.url,
+                one.copies,
+                one.max_usd,
+                first_prices(),
+                None if one.usd_per_gb is None else round(one.usd_per_gb * 1e6),
+            )
+            for name, one in self.file.datasets.items()
+        }
 
     def jump_hosts(self) -> dict[str, JumpHost]:
         """Of the providers that have one. Raises ConfigError when a key cannot be read any more."""

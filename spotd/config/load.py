@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from spotd import paths
-from spotd.config.checks import check_limits, check_names, check_references
+from spotd.config.checks import check_datasets, check_limits, check_names, check_references
 from spotd.config.config import Config, ConfigError, config_error
 from spotd.config.file import MINIMAL, ConfigFile
 from spotd.config.jumps import check_jumps
@@ -57,6 +57,7 @@ def load_config(
         check_limits(file, kinds),
         check_names(file, kinds),
         check_references(file, environ),
+        check_datasets(file),
         check_jumps(file, environ),
         check_start(config, kinds) if to_start else (),
     ):

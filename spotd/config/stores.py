@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from providers.stores.base import SECRET_OPTIONS
 from spotd.config.section import Section, formed
 from spotd.decide.carriage import Place, place_of
-from spotd.spec.quantities import Duration, StoreUrl
+from spotd.spec.quantities import Duration, StoreUrl, Usd
 
 
 def parse_options(value: Any) -> Any:
@@ -117,6 +117,21 @@ def _aws_if_unsaid(value: Any) -> Any:
 
 
 Federate = Annotated[AwsFederate | GcpFederate | AzureFederate, Field(discriminator="kind")]
+
+
+class DatasetSection(Section):
+    """Data that jobs mount by name, as dataset://NAME, and that is brought to each region once."""
+
+    url: StoreUrl = Field(description="Where it is whole")
+    copies: list[StoreUrl] = Field(
+        default=[],
+        description="Where it may be brought to, each for machines of its region: below [stores] "
+        "that say where they are",
+    )
+    max_usd: Usd = Field(description="For one way to a region; micro-USD once read")
+    usd_per_gb: Annotated[float, Field(ge=0, le=1000)] | None = Field(
+        default=None, description="That leaves `url`; default: the list price of its cloud"
+    )
 
 
 class StoreSection(Section):

@@ -1,17 +1,21 @@
 """Where a machine's checkpoints go, and what it costs to bring them there.
 
 HEAD and manifests lie in the job's one authority store. Shards lie in a store of the machine's own
-region, where the job may use one there, so that bytes cross a cloud only when the job moves."""
+region, where the job may use one there, so that bytes cross a cloud only when the job moves. And
+where the data of jobs comes from: from beside the machine, by its region's own copy, or from afar.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from providers.base import Offer
 from spotd.decide.cadence import mtbf_s
 from spotd.model import JobSpec, Market
+from spotd.wire import Bucket
 
 _CLOUDS = {"s3": "aws", "gs": "gcp", "az": "azure"}
 HERE = "here"  # a folder: whatever carries bytes there, no cloud counts them
@@ -147,3 +151,33 @@ def _pause_s(offer: Offer, spec: JobSpec, save_microusd: float) -> float:
     costs_s = save_microusd / second_microusd if second_microusd else 0.0
     young_s = math.sqrt(2 * (STALL_S + costs_s) * mtbf_s(offer, (), spec.num_nodes))
     return min(max(young_s, LEAST_S), MOST_S)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Declared once. `copies` are stores that it may be brought to, for no more than `max_microusd`
+    each; `microusd_per_gb` is what somebody has said that a GB costs which leaves `url`."""
+
+    url: str
+    copies: Sequence[str]
+    max_microusd: int
+    leaving: Mapping[str, int]
+    microusd_per_gb: int | None = None
+
+
+def way_of(data: DataSet, offer: Offer, places: Mapping[str, tuple[str, str]]) -> Bucket:
+    """What the offer's machine copies, and of what it may make a copy in its region first."""
+    here = (offer.cloud or offer.provider, offer.region)
+    at = place_among(data.url, places)
+    if at == here or at.cloud == HERE or offer.local:
+        return Bucket("", data.url)
+    near = next((url for url in data.copies if place_among(url, places) == here), "")
+    price = data.microusd_per_gb
+    if price is None:
+        price = _price_to(at, here[0], data.leaving)
+    return Bucket("", data.url, {}, near, {}, price, data.max_microusd)
+
+
+def _price_to(at: Place, cloud: str, leaving: Mapping[str, int]) -> int | None:
+    """Of a GB to a machine of `cloud` elsewhere; between regions of one cloud none is on file."""
+    return None if at.cloud == cloud else leaving.get(at.cloud)

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from providers.stores.base import StoreConfigError, StoreDeniedError
-from spotd.decide.carriage import place_among
+from spotd.decide.carriage import near_store, place_among
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, HeadSeen, Job, JobSpec
 from spotd.serve.baked import check_baked
@@ -237,7 +237,13 @@ def _outlook(call: Call, spec: JobSpec) -> list[str]:
         return [f"none of the {len(ranked)} offers that fit is to be had now ({why}): it waits"]
     kept = spec.checkpoint
     cloud = call.backing.store_cloud(kept.store)
-    return leaving(kept, (row.offer for row in ranked), cloud)
+    # Where a store for shards is beside the machine, its saves leave nothing.
+    far = (
+        row.offer
+        for row in ranked
+        if not near_store(row.offer, spec, market.places, market.shards)[0]
+    )
+    return leaving(kept, far, cloud)
 
 
 def _packages(call: Call, parsed: Parsed) -> tuple[Mount, ...]:

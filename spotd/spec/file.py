@@ -171,6 +171,10 @@ def parse_mount(value: Any) -> Any:
     if isinstance(source, list):
         raise ValueError("several sources in one mount are not supported; write a mount for each")
     if isinstance(source, str) and "://" in source:
+        if source.startswith("dataset://"):
+            if mode != "COPY":
+                raise ValueError("a data set is copied to the machine; write mode: COPY")
+            return block
         if check_store_url(source).startswith("file:"):
             raise ValueError("file:// is no bucket; write the path alone")
         if mode != "COPY":
@@ -198,8 +202,7 @@ class Checkpoint(Block):
     )
     shards: list[StoreUrl] | None = Field(
         default=None,
-        description="Buckets beside the store, each for the shards of machines of its region; "
-        "default: those of the configuration; []: none",
+        description="Buckets for shards, each of a region; [] none; see docs/stores.md",
     )
     engine: Literal["spotd", "none"] = Field(
         default="none", description="spotd: the program saves by spotd_hook; none: any script"

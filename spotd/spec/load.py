@@ -22,7 +22,7 @@ from spotd.spec.gangs import read_elastic
 from spotd.spec.model import check_model
 from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
-from spotd.spec.sources import Origin, read_buckets, read_caches, read_sources
+from spotd.spec.sources import Origin, read_folders, read_sources
 from spotd.spec.variables import check_login, fill, read_environment, read_secrets
 from spotd.spec.wishes import wished
 from spotd.turns import NORMAL
@@ -54,6 +54,7 @@ class Known:
     clouds: Collection[str] | None = None  # names and makes of the configured providers
     routes: Collection[str] | None = None  # of alerts
     secrets: Collection[str] | None = None  # that the deployment keeps
+    datasets: Collection[str] | None = None  # that it has declared
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
         envs=environment,
         secrets=tuple(sorted({*hidden, *kept})),
         alerts=_routes(file.spotd, known.routes, found),
-        **read_caches(file.spotd, container_of(place.image_id), found),
+        **read_folders(file, container_of(place.image_id), known.datasets, found),
     )
     _check_directory(file, place, found)
     workdir, mounts, origin = read_sources(file, base_dir, found)
@@ -220,7 +221,6 @@ def _spec(
         elastic=read_elastic(file, found),
         health=health,
         checkpoint=_checkpoint(block.checkpoint, defaults, found),
-        buckets=read_buckets(file),
     )
     chosen: dict[str, Any] = {**times, "max_restarts_on_errors": restarts}
     return replace(spec, **{name: value for name, value in chosen.items() if value is not None})

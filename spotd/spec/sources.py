@@ -4,6 +4,7 @@ begins with, and caches."""
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from pathlib import PurePosixPath
@@ -58,14 +59,30 @@ def _origin(block: Checkpoint, base_dir: FilePath | None, found: Findings) -> Or
     return Origin(job=job[1], which=job[2] or "")
 
 
-def read_buckets(file: JobFile) -> tuple[Bucket, ...]:
+def read_buckets(
+    file: JobFile, datasets: Collection[str] | None, found: Findings
+) -> tuple[Bucket, ...]:
     """The file mounts that are copied on the node; `read_sources` checks where to."""
-    sources = ((target, storage.source or "") for target, storage in file.file_mounts.items())
+    sources = [(target, storage.source or "") for target, storage in file.file_mounts.items()]
+    for target, source in sources:
+        scheme, _, name = source.rstrip("/").partition("://")
+        if scheme == "dataset" and datasets is not None and name not in datasets:
+            known = ", ".join(sorted(datasets)) or "there is none"
+            text = f"there is no data set {name!r}"
+            found.refuse(("file_mounts", target), text, f"name one of [datasets]: {known}")
     return tuple(
         Bucket(target.rstrip("/"), source.rstrip("/"))
         for target, source in sources
         if "://" in source
     )
+
+
+def read_folders(
+    file: JobFile, container: str, datasets: Collection[str] | None, found: Findings
+) -> dict[str, Any]:
+    """What a JobSpec says of buckets and of caches."""
+    buckets = {"buckets": read_buckets(file, datasets, found)}
+    return {**buckets, **read_caches(file.spotd, container, found)}
 
 
 def read_caches(block: SpotdBlock, container: str, found: Findings) -> dict[str, Any]:

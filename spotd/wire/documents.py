@@ -93,11 +93,19 @@ class Package:
 @dataclass(frozen=True)
 class Bucket:
     """What lies below `url` of a bucket is copied to `target`; `options` are what a node opens it
-    with, which travel as `secrets` do."""
+    with, which travel as `secrets` do. `near` is a store in the node's own region where a data set
+    is kept, and brought to first if it is not there: for no more than `max_microusd`, at
+    `microusd_per_gb` (None: not known)."""
 
     target: str
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    near: str = field(default="", metadata={"sparse": True})
+    near_options: Mapping[str, str] = field(
+        default_factory=dict, repr=False, metadata={"sparse": True}
+    )
+    microusd_per_gb: int | None = field(default=None, metadata={"sparse": True})
+    max_microusd: int = field(default=0, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)
@@ -200,12 +208,25 @@ def _parse_cadence(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"auto": read_field(data, "auto", bool)} | {n: read_number(data, n) for n in numbers}
 
 
+def _parse_near(item: Mapping[str, Any]) -> dict[str, Any]:
+    if not item.get("near"):
+        return {}
+    price = item.get("microusd_per_gb")
+    return {
+        "near": read_field(item, "near", str),
+        "near_options": read_texts(item, "near_options"),
+        "microusd_per_gb": None if price is None else read_count(item, "microusd_per_gb"),
+        "max_microusd": read_count(item, "max_microusd"),
+    }
+
+
 def _parse_buckets(data: Mapping[str, Any]) -> tuple[Bucket, ...]:
     return tuple(
         Bucket(
             read_field(item, "target", str),
             read_field(item, "url", str),
             read_texts(item, "options"),
+            **_parse_near(item),
         )
         for item in (read_list(data, "buckets", dict) if "buckets" in data else ())
     )

@@ -8,6 +8,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from spotd.wire import Bucket, StartDocument
@@ -22,9 +23,10 @@ def copy_buckets(places: Places, start: StartDocument, given_up: Callable[[], bo
     """Why they are not all here; or nothing. Waits."""
     if not start.buckets:
         return ""
-    python = find_python(places.home, start.buckets[0].url)
+    urls = [url for one in start.buckets for url in (one.url, one.near) if url]
+    python = find_python(places.home, *urls)
     if not python:
-        text = "no Python of 3.11 or newer here has obstore and xxhash: take an image that has"
+        text = "no Python of 3.11 or newer here has obstore and xxhash: see the warning before"
         return f"file_mounts.{start.buckets[0].target}: {text}"
     try:
         process = start_beside(python, "trainer.mounts", [_told(places, b) for b in start.buckets])
@@ -49,5 +51,5 @@ def _told(places: Places, bucket: Bucket) -> dict[str, object]:
     folder = places.below_workdir(str(Path(bucket.target).expanduser()))
     name = hashlib.sha256(f"{folder} {bucket.url}".encode()).hexdigest()[:32]
     note = places.home / "mounts" / f"{name}.json"
-    mount = {"target": bucket.target, "url": bucket.url, "options": dict(bucket.options)}
+    mount = {**asdict(bucket), "options": dict(bucket.options)}
     return {**mount, "folder": str(folder), "note": str(note)}

@@ -9,12 +9,14 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from providers.stores import open_store
-from providers.stores.base import StoreConfigError, StoreDeniedError, StoreError
-from trainer.mounts.copying import Copy, MountError
+from providers.stores.base import ObjectStore, StoreConfigError, StoreDeniedError, StoreError
+from trainer.mounts.copying import Copy, MountError, is_file
+from trainer.mounts.staging import Fare, Staging
 
 
 def main() -> int:
@@ -33,12 +35,31 @@ def _copy(mount: Mapping[str, Any]) -> str:
     """Why not; or nothing."""
     try:
         store = open_store(mount["url"], mount["options"])
-        Copy(store, Path(mount["folder"]), Path(mount["note"])).run()
+        folder, note = Path(mount["folder"]), Path(mount["note"])
+        if mount.get("near"):
+            near = open_store(mount["near"], mount["near_options"])
+            fare = Fare(mount["microusd_per_gb"], mount["max_microusd"])
+            copy_of = lambda one: Copy(one, folder, _note_of(note, one))  # noqa: E731
+            Staging(store, near, fare, copy_of, folder, _say).run()
+        else:
+            if mount.get("max_microusd"):
+                fare = Fare(mount["microusd_per_gb"], mount["max_microusd"])
+                fare.check(store.url, sum(one.size for one in store.list("") if is_file(one)))
+            Copy(store, folder, note).run()
     except (StoreDeniedError, StoreConfigError) as error:
         return f"{error}; a [stores.NAME] of that url can give the job's machines a right"
     except (StoreError, MountError, OSError) as error:
         return str(error)
     return ""
+
+
+def _note_of(note: Path, store: ObjectStore) -> Path:
+    """Version tags are of the store that has them."""
+    return note.with_name(f"{note.stem}-{sha256(store.url.encode()).hexdigest()[:8]}.json")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"mounts: {text}\n")
 
 
 def _end_with_stdin() -> None:

@@ -17,12 +17,13 @@ from spotd.act.effects import LinkError
 from spotd.act.lending import TRUST_S, Loans
 from spotd.act.lent import Shards
 from spotd.clock import Clock
+from spotd.decide.carriage import DataSet
 from spotd.decide.carriage import Place as Spot
 from spotd.decide.lending import StoreAccess
 from spotd.model import CheckpointSpec, Node, S
 from spotd.states import NodeState
 from spotd.vault import JobKeys
-from spotd.wire import Command, Reply
+from spotd.wire import Bucket, Command, Reply
 from tests.spotd.decide.build import job, node, offer, spec
 from tests.spotd.stage import NOW, Stage, job_keys
 
@@ -479,3 +480,31 @@ def test_a_rented_machine_is_sent_what_its_saver_needs(stage: Stage) -> None:
     lending.start()
     assert sent == [("d1gest", True)]
     assert lending.starts[0]["tools"] == "d1gest"
+
+
+def test_a_data_set_is_mounted_by_its_name(lending: Lending) -> None:
+    """With what a machine opens both of its stores; one that is no more keeps the start waiting."""
+    here = Spot(lending.node.offer.cloud or lending.node.offer.provider, lending.node.offer.region)
+    places = {"s3://src": Spot("afar", "r9"), "s3://east": here}
+    sets = {"corpus": DataSet("s3://src/c", ("s3://east/c",), 5_000_000, {"afar": 90_000})}
+    loans = Loans(
+        lambda url: StoreAccess(url, "aws", keys=url.startswith("s3://src")),
+        lambda _url: None,
+        lambda url: {**OPTIONS, "of": url},
+        Link(lending.bank),
+        lambda _job: job_keys(),
+        lending.stage.clock,
+        lambda: (places, ()),
+        lambda: sets,
+    )
+    job = lending.stage.store.find_job("j1")
+    assert job is not None
+    wants = replace(job, spec=replace(job.spec, buckets=(Bucket("/d", "dataset://corpus"),)))
+    [found] = loans.buckets(wants, lending.node)
+    assert (found.target, found.url, found.near) == ("/d", "s3://src/c", "s3://east/c")
+    assert (found.microusd_per_gb, found.max_microusd) == (90_000, 5_000_000)
+    assert found.options == {**OPTIONS, "of": "s3://src/c"}
+    assert found.near_options == {"region": "r", "of": "s3://east/c"}, "no key of ours"
+    sets.clear()
+    with pytest.raises(StoreUnavailableError, match=r"put \[datasets.corpus\] back"):
+        loans.buckets(wants, lending.node)

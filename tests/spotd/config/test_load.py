@@ -527,6 +527,25 @@ def test_a_store_takes_no_shards_where_nobody_knows(file: Path) -> None:
     assert 'add region = "..."' in problem
 
 
+def test_data_sets_are_declared_with_a_cap_and_copies_somewhere(file: Path) -> None:
+    data = """
+        [datasets.corpus]
+        url = "s3://runs/corpus"
+        copies = ["gs://central/runs/corpus"]
+        max_usd = 25
+        usd_per_gb = 0.02
+    """
+    config = load(file, LOCAL + SHARDS + data)
+    corpus = config.datasets["corpus"]
+    assert (corpus.url, corpus.copies) == ("s3://runs/corpus", ["gs://central/runs/corpus"])
+    assert (corpus.max_microusd, corpus.microusd_per_gb) == (25_000_000, 20_000)
+    assert config.known.datasets == ("corpus",)
+    [problem] = refused(file, LOCAL + data)
+    assert problem.startswith("datasets.corpus.copies[0]: in which region gs://central/runs/corpus")
+    [problem] = refused(file, LOCAL + SHARDS + data.replace("max_usd = 25", ""))
+    assert problem.startswith("datasets.corpus.max_usd")
+
+
 WITH_ROLE = """
     [limits]
     max_nodes = 2

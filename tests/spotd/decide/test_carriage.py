@@ -12,6 +12,7 @@ from spotd.decide.carriage import (
     LEAST_S,
     MOST_S,
     STALL_S,
+    DataSet,
     Place,
     egress_microusd_per_h,
     gb_microusd,
@@ -20,9 +21,11 @@ from spotd.decide.carriage import (
     near_store,
     place_of,
     saves_per_h,
+    way_of,
 )
 from spotd.decide.placement import TOO_DEAR, rank
 from spotd.model import CheckpointSpec, JobSpec
+from spotd.wire import Bucket
 from tests.spotd.decide.build import NOW, market, offer, spec
 from trainer.hook.spotd_hook import cadence
 
@@ -243,3 +246,41 @@ def test_with_its_way_back_an_offer_may_be_above_the_cap() -> None:
     capped = replace(saving(), max_hourly_microusd=GCP.price_microusd_per_h + 1_000_000)
     row = next(row for row in rank(capped, near, NOW) if row.offer == GCP)
     assert row.code == TOO_DEAR
+
+
+# --- data sets
+
+DATA_URL, COPY = "s3://src/corpus", "gs://central/corpus"
+DATA_PLACES = {
+    "s3://src": Place("aws", "us-east-1"),
+    "gs://central": Place("gcp", "us-central1"),
+    "s3://near": Place("aws", "us-west-2"),
+    "s3://own": Place("", "r"),
+}
+DATA = DataSet(DATA_URL, (COPY, "s3://near/c"), 5_000_000, {"aws": 90_000, "gcp": 120_000})
+IN_GCP = replace(offer("c-1a"), cloud="gcp", region="us-central1")
+IN_AWS = replace(offer("e-1a"), cloud="aws", region="us-east-1")
+
+
+def test_beside_the_data_nothing_is_staged_and_nothing_paid() -> None:
+    assert way_of(DATA, IN_AWS, DATA_PLACES) == Bucket("", DATA_URL)
+    assert way_of(DATA, replace(IN_GCP, local=True), DATA_PLACES) == Bucket("", DATA_URL)
+    assert way_of(replace(DATA, url="file:///x"), IN_GCP, DATA_PLACES) == Bucket("", "file:///x")
+
+
+def test_a_machine_in_a_region_with_a_copy_goes_by_that_one() -> None:
+    assert way_of(DATA, IN_GCP, DATA_PLACES) == Bucket(
+        "", DATA_URL, {}, COPY, {}, 90_000, 5_000_000
+    )
+    west = replace(IN_AWS, region="us-west-2")
+    found = way_of(DATA, west, DATA_PLACES)
+    assert (found.near, found.microusd_per_gb) == ("s3://near/c", None), "no list has it"
+    said = way_of(replace(DATA, microusd_per_gb=20_000), west, DATA_PLACES)
+    assert said.microusd_per_gb == 20_000
+
+
+def test_elsewhere_it_comes_from_afar_for_no_more_than_the_cap() -> None:
+    far = way_of(DATA, replace(IN_GCP, region="europe-west4"), DATA_PLACES)
+    assert (far.near, far.microusd_per_gb, far.max_microusd) == ("", 90_000, 5_000_000)
+    own = way_of(replace(DATA, url="s3://own/x"), IN_GCP, DATA_PLACES)
+    assert own.microusd_per_gb is None

@@ -11,7 +11,7 @@ from providers.storage import storage_of
 from providers.stores.settings import BucketSettings
 from spotd.model import CheckpointSpec
 from spotd.serve.buckets import Saving, check_bucket, leaving
-from tests.spotd.serve.rig import OFFERS, Rig
+from tests.spotd.serve.rig import OFFERS, SPOT, Rig
 
 WEEK = BucketSettings("us-central1", kept_s=7 * 86_400.0)
 SAVING = Saving("gpt", 10**9, 300.0, 3)
@@ -60,6 +60,22 @@ def test_saving_into_another_cloud_is_told_by_the_month() -> None:
     assert leaving(kept, rented, "aws") == []
     assert leaving(kept, rented, "") == [], "whose server it is nobody knows"
     assert leaving(kept, [replace(offer, local=True) for offer in rented], "gcp") == []
+
+
+def test_machines_beside_a_store_for_shards_are_not_warned_of(rig: Rig) -> None:
+    """What they save leaves nothing."""
+    from spotd.serve.call import Call
+    from spotd.serve.jobs import _outlook
+
+    rig.places = {"s3://east": ("aws", SPOT.region), "gs://b": ("gcp", "us-central1")}
+    call = Call(replace(rig.backing(), store_cloud=lambda _url: "gcp"))
+    job = rig.store.find_job(rig.submit())
+    assert job is not None
+    kept = replace(job.spec.checkpoint, store="gs://b/runs", engine="spotd")
+    spec = replace(job.spec, checkpoint=kept)
+    assert "machines of aws would save into gs://b/runs" in " ".join(_outlook(call, spec))
+    rig.shards = ("s3://east",)
+    assert "would save" not in " ".join(_outlook(call, spec))
 
 
 @pytest.mark.parametrize("seen", [WEEK, "AccessDenied"])

@@ -53,6 +53,18 @@ def test_a_folder_of_checkpoints_may_be_kept() -> None:
     assert "spotd.checkpoint.mode: is for one machine" in text
 
 
+def test_a_mount_may_be_a_data_set_that_is_declared() -> None:
+    text = "name: any\nrun: x\nfile_mounts: {/d/: dataset://corpus/}"
+    known = Known(datasets=("corpus", "web"))
+    assert read(text, known=known).spec.buckets == (Bucket("/d", "dataset://corpus"),)
+    assert read(text).spec.buckets == (Bucket("/d", "dataset://corpus"),), "nobody knows"
+    [problem] = refused(text, known=Known(datasets=("web",)))
+    assert "there is no data set 'corpus'" in problem
+    assert "name one of [datasets]: web" in problem
+    [problem] = refused(text.replace("dataset://corpus/", "{source: dataset://corpus}"))
+    assert "mode: COPY" in problem
+
+
 def test_a_mount_may_be_what_a_bucket_has() -> None:
     found = read(
         "envs: {D: data}\nfile_mounts: {/d/: s3://b/$D/, rel: {source: gs://b, mode: COPY}}\nrun: x"

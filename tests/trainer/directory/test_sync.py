@@ -10,6 +10,7 @@ import pytest
 
 from providers.stores.base import StoreUnavailableError
 from providers.stores.local import LocalStore
+from providers.stores.several import SeveralStores
 from spotd.wire import CHECKPOINT, CHECKPOINT_FAILED, CHECKPOINT_SKIPPED, parse_manifest
 from tests.trainer.directory.rig import Keeper, torch_file, write_hf
 from tests.trainer.saver.rig import Gate
@@ -17,6 +18,7 @@ from trainer.directory import packing
 from trainer.directory.units import STATE
 from trainer.fence import FencedError, read_head
 from trainer.saver.reading import CorruptError
+from trainer.saver.target import TRIES
 
 
 @pytest.fixture
@@ -346,3 +348,27 @@ def test_a_half_written_state_is_waited_for(tmp_path: Path, store: Gate) -> None
     (path / STATE).write_text("{}")
     keeper.settle(2.0)
     assert keeper.kinds() == [CHECKPOINT]
+
+
+def test_files_go_to_the_store_beside_the_machine(tmp_path: Path, store: Gate) -> None:
+    """And to the job's own while that one is away; a manifest says where each is."""
+    east = Gate(LocalStore(tmp_path / "east"))
+    both = SeveralStores(store, {east.url: lambda: east}, east.url)
+    first = Keeper(tmp_path, both).start()
+    path = write_hf(first.folder, 50)
+    first.settle()
+    told = first.told[0][1]
+    assert told["near_bytes"] == told["bytes"] == sum(map(len, contents(path).values()))
+    assert shards(tmp_path) == []
+    second = Keeper(tmp_path, SeveralStores(store, {east.url: lambda: east}), 2).start()
+    assert contents(second.folder / "checkpoint-50") == contents(path)
+    write_hf(second.folder, 60)
+    second.settle()
+    assert second.told[0][1]["near_bytes"] == 0, "it has no store beside it"
+    third = Keeper(tmp_path, both, 3).start()
+    east.refusing = 10**6
+    write_hf(third.folder, 70)
+    for _ in range(TRIES):
+        third.settle(60.0)
+    assert any(f"they go to {store.url}" in error for error in third.errors())
+    assert third.told[-1][1]["near_bytes"] == 0
