@@ -11,6 +11,7 @@ from spotd.cli.client import JOB, connect, job_path
 from spotd.cli.diagnosis import print_use, print_verdict
 from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
+from spotd.cli.placement import print_left_out, print_placement
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
 from spotd.cli.worth import print_worth
@@ -61,6 +62,7 @@ def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
     if data["wake_at"]:
         left = -(seconds_since(data["wake_at"]) or 0.0)
         print(f"  looked at again in {span(left)}, or when something happens")
+    print_placement(data.get("placement", {}))
     for verdict in data.get("verdicts", []):
         print_verdict(verdict, whole=stacks)
     print_use(data.get("use"))
@@ -75,8 +77,12 @@ def plan(
 ) -> None:
     """Rank where a job file would run now. Starts nothing and costs nothing.
 
+    Of a job that says how much there is to do (spotd.work), each place is shown with what the job
+    is expected to cost there until it is done, term by term, and when its deadline needs machines
+    on demand.
+
     Exit codes: 0 something fits, 2 nothing does or its clouds do not answer, 4 a limit of the
-    deployment is in the way.
+    deployment is in the way, or no machine stands where the job may run.
 
     \b
     Example:
@@ -98,7 +104,9 @@ def plan(
 
 def _judge(data: dict[str, Any]) -> None:
     if not data["fitting"]:
-        raise UserError(*_why_nothing(data), ExitCode.USAGE)
+        raise UserError(
+            *_why_nothing(data), ExitCode.REFUSED if _misplaced(data) else ExitCode.USAGE
+        )
     if not data["answering"]:
         raise UserError(
             f"no cloud with an offer that fits {data['job']} answers",
@@ -120,8 +128,20 @@ def _judge(data: dict[str, Any]) -> None:
         )
 
 
+def _misplaced(data: dict[str, Any]) -> bool:
+    """All that fits is out because of where it stands, or who runs it."""
+    out = sum(row["count"] for row in data.get("left_out", []))
+    return bool(out) and out >= data["fits"]
+
+
 def _why_nothing(data: dict[str, Any]) -> tuple[str, str]:
     """What is in the way of every offer, and what to try."""
+    if _misplaced(data):
+        out = data["left_out"]
+        return (
+            f"nothing that fits {data['job']} stands where it may run: {out[0]['why']}",
+            "regions that are there, or more places (spotd.residency, not_operated_from)",
+        )
     cap, cheapest = data["max_hourly_cost_usd"], data["cheapest"]
     if cap and cheapest and cheapest["price_usd_per_h"] > cap:
         price = money(cheapest["price_usd_per_h"])
@@ -154,6 +174,8 @@ def _print_plan(data: dict[str, Any]) -> None:
         print_table(columns, rows)
         if "model" in data:
             offer_notes(data)
+    print_placement(data.get("placement", {}))
+    print_left_out(data.get("left_out", []))
     if kept := data.get("storage"):
         say(_about_storage(kept, gb))
     if data["num_nodes"] > 1:

@@ -39,6 +39,7 @@ def run(
         "", "--continue", metavar="JOB_ID", help="Go on from this job, of a lost database."
     ),
     override: bool = OVERRIDE,
+    late: bool = typer.Option(False, "--late", help="Even if its deadline cannot be promised."),
     output: Output = output_option(),
 ) -> None:
     """Submit a job file and follow it until it trains.
@@ -46,8 +47,7 @@ def run(
     The workdir and local file_mounts go along; relative paths start from where you are, and
     .skyignore, or else git, says what stays behind. Interrupting stops the following, not the job.
 
-    With checkpoint.from in the file, what that names is imported first; run it again to go on with
-    that after a break.
+    With checkpoint.from in the file, what that names is imported first; again after a break.
 
     With --continue, a job whose spotd was lost with its database goes on from its checkpoints,
     under its old id. Machines that still train it can save no more: that spotd must be gone.
@@ -75,6 +75,7 @@ def run(
         "secrets": dict(parsed.secrets),
         "request_id": request_id or random.token_hex(16),
         "override_budget": override,
+        "late": late,
     }
     with connect(ctx) as client:
         body["packages"] = upload_all(client, parsed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from providers.base import Offer
@@ -24,6 +24,9 @@ _SLOWLY = "spotd.slow_network: true takes it"
 ENDS = "EndsSoon"
 NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
 NEUTRAL = 5  # the score, of 1 to 10, that an offer without one counts as
+NOTHING: Mapping[str, float] = {}
+# Excluded, of a taker, refused before, preference, worth and price, risk, key.
+_Order = tuple[bool, bool, bool, tuple[int, int], tuple[float, int], tuple[int, int], str]
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ def rank(
     takers: frozenset[str] = frozenset(),
     job_id: str = "",
     asked: frozenset[str] = frozenset(),
+    worth: Mapping[str, float] = NOTHING,
 ) -> list[Ranked]:
     """Every offer that fits, the best first, those not to be had now last.
 
@@ -59,12 +63,13 @@ def rank(
     comes after all others. `asked` are offer keys that refused the attempt that asks: whatever has
     not comes before them, for a job without a machine loses more by waiting than by a price.
     `job_id` is the job's, once it has one. With `spec.ordered` an earlier alternative beats a
-    cheaper one, and so does an earlier capacity type with `spec.capacity_ordered`. Of equal prices
+    cheaper one, and so does an earlier capacity type with `spec.capacity_ordered`. `worth` is by an
+    offer's key what counts before its price (decide/worth.py), of all or of none. Of equal prices
     the vendor's higher placement score comes first, and of equal scores the lower share of machines
     that it took back.
     """
     barred, spoiled = set(taken), spoiled_places(market.refusals, job_id)
-    rows: list[tuple[bool, bool, bool, tuple[int, int], int, tuple[int, int], str, Ranked]] = []
+    rows: list[tuple[_Order, Ranked]] = []
     for offer in market.offers:
         choices = [i for i, want in enumerate(spec.alternatives) if want.admits(offer)]
         if not choices:
@@ -82,9 +87,11 @@ def rank(
         last = shunned(offer, takers)
         again = offer.key in asked
         risk = (-(offer.score or NEUTRAL), offer.evicted_pct or NEUTRAL_PCT)
-        rows.append((bool(excluded), last, again, preference, score, risk, offer.key, ranked))
-    rows.sort(key=lambda row: row[:7])
-    return [row[7] for row in rows]
+        value = (worth.get(offer.key, 0.0), score)
+        order = (bool(excluded), last, again, preference, value, risk, offer.key)
+        rows.append((order, ranked))
+    rows.sort(key=lambda row: row[0])
+    return [row[1] for row in rows]
 
 
 def _above_cap(spec: JobSpec, offer: Offer, carried_microusd_per_h: int) -> bool:

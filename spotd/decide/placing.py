@@ -14,11 +14,15 @@ from spotd.decide.naming import launch_token, node_id
 from spotd.decide.needs import end_unread
 from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import Ranked, rank
+from spotd.decide.policy import Action
 from spotd.decide.preemptions import MANY, preemptions_lately, takers
 from spotd.decide.queueing import giving, leave_line, stand_in_line
 from spotd.decide.safety import SAFE_LOOK_US, safe
+from spotd.decide.situating import steered
+from spotd.decide.steering import Intent, gang_now, intend
 from spotd.decide.wayout import by_reason, way_out
-from spotd.model import Attempt, Desired, LeaveReason, Market, Node
+from spotd.decide.worth import worths
+from spotd.model import Attempt, Desired, LeaveReason, Market, Node, S
 from spotd.states import NodeState
 
 
@@ -144,17 +148,50 @@ def market_of(d: Draft) -> Market:
 
 def _ask(d: Draft) -> bool:
     """Commit to one more candidate; False when nothing is to be had now."""
-    market = market_of(d)
+    spec, market, out = d.job.spec, market_of(d), taken(d)
+    if steered(spec):
+        rows = rank(spec, market, d.now_us, out, job_id=d.job.id)
+        intent = intend(d, market, rows, gang_now(d))
+        if intent is not None:
+            return _ask_as_told(d, intent, rows)
     weary = _weary(d)
     shy = takers(d.job.id, market, d.now_us) if weary else frozenset()
     asked = _asked(d, market)
-    ranked = rank(d.job.spec, market, d.now_us, taken(d), shy, d.job.id, asked)
+    ranked = rank(spec, market, d.now_us, out, shy, d.job.id, asked)
+    if worth := worths(d.view, market, d.now_us, ranked):
+        ranked = rank(spec, market, d.now_us, out, shy, d.job.id, asked, worth)
     free = [row for row in ranked if not row.excluded]
     leave_line(d, placed=bool(free))
     if not free:
         _wait_for_market(d, ranked)
         return False
     best = next((row for row in free if _has_room(d, row)), free[0])
+    fresh = sum(row.offer.key not in asked for row in free)
+    best_of = f"the cheapest of {len(free)} offers"
+    if 0 < fresh < len(free):
+        best_of = f"the cheapest of {fresh} offers that have not refused yet"
+    if shy:
+        best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
+    _request(d, best, best_of, told=bool(shy))
+    return True
+
+
+def _ask_as_told(d: Draft, intent: Intent, rows: list[Ranked]) -> bool:
+    """As the policy says; False where it says to ask for nothing now."""
+    choice = intent.choice
+    if intent.ask is None:
+        if choice.action is Action.WAIT:
+            d.say("waiting for spot: on-demand is asked for when its deadline needs it")
+            d.wake(choice.until_s * S)
+        elif not any(not row.excluded for row in rows):
+            _wait_for_market(d, rows)
+        return False
+    _request(d, intent.ask, choice.why, told=True)
+    return True
+
+
+def _request(d: Draft, best: Ranked, best_of: str, *, told: bool) -> None:
+    """Commit to one more gang there; an event tells why where `told`."""
     if not _attempt_open(d):
         generation = d.job.generation + 1
         head_generation = d.job.head.generation if d.job.head else 0
@@ -164,16 +201,9 @@ def _ask(d: Draft) -> bool:
     for number in range(d.job.spec.num_nodes):
         d.add_node(new_node(d, best, candidate, number))
     price = best.offer.price_microusd_per_h / 1e6
-    fresh = sum(row.offer.key not in asked for row in free)
-    best_of = f"the cheapest of {len(free)} offers"
-    if 0 < fresh < len(free):
-        best_of = f"the cheapest of {fresh} offers that have not refused yet"
-    if shy:
-        best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
     d.say(f"asking for {best.offer.key} at ${price:.2f}/h, {best_of}")
-    told = (f" ({best_of})" if shy else "") + image_told(d.job.spec, d.current[-1])
-    d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{told}", d.current[-1])
-    return True
+    more = (f" ({best_of})" if told else "") + image_told(d.job.spec, d.current[-1])
+    d.event("requested", f"asked for {best.offer.key} at ${price:.2f}/h{more}", d.current[-1])
 
 
 def _asked(d: Draft, market: Market) -> frozenset[str]:

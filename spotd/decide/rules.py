@@ -23,6 +23,7 @@ from spotd.decide.queueing import give_way
 from spotd.decide.regrouping import regroup, send_home, take_in
 from spotd.decide.saving import move_when_slow, save_when_slow
 from spotd.decide.settling import settle_exits, settle_observed, settle_trained
+from spotd.decide.steering import steer
 from spotd.model import (
     Market,
     View,
@@ -51,6 +52,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     regroup,  # or those that are left go on, in a new attempt
     choose,  # the first whole gang that said hello
     settle_trained,  # which may train already, of a record that was restored
+    steer,  # another place does better by now, or the deadline needs one
     send_home,  # nobody waits for them any more
     ask_others,  # what a gang that goes on misses
     place_job,  # a wanted job without an active node

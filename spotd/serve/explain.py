@@ -9,7 +9,8 @@ from typing import Any
 from spotd.decide.gangs import shrinks
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.rules import decide
-from spotd.model import JobSpec, Market, S, View
+from spotd.decide.steering import compared, of_spec
+from spotd.model import Desired, JobSpec, Market, S, View
 from spotd.plan import Plan
 from spotd.serve.baked import check_baked, image_of_offer
 from spotd.serve.call import ApiError, Call
@@ -17,6 +18,7 @@ from spotd.serve.diagnosis import use_lately, verdicts
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.jobs import parse_job
 from spotd.serve.keeping import requests_usd_per_h, storage_data
+from spotd.serve.placing import left_out, placement_data
 from spotd.serve.sizing import with_sizes
 from spotd.serve.views import iso, offer_data, usd
 from spotd.serve.worth import with_worth
@@ -47,9 +49,17 @@ def why(call: Call) -> dict[str, Any]:
         "wake_at": iso(plan.wake_at_us),
         "next": [event.text for event in plan.events],
         "console": _console(call, view),
+        "placement": _placement(view, market, now_us),
         "verdicts": verdicts(call.backing.store, job, now_us),
         "use": use_lately(call.backing.store, job, now_us),
     }
+
+
+def _placement(view: View, market: Market, now_us: int) -> dict[str, Any]:
+    """Of a job that is wanted: where it would go now, and what that would cost."""
+    if view.job.outcome is not None or view.job.desired is not Desired.RUN:
+        return {}
+    return placement_data(compared(view, market, now_us), view.job.spec)
 
 
 def _console(call: Call, view: View) -> list[str]:
@@ -101,7 +111,8 @@ def plan(call: Call) -> dict[str, Any]:
     refuse_slow(parsed.spec, market)
     told = [*parsed.warnings, *check_baked(call, parsed.spec)]
     baked = image_of_offer(parsed.spec, market)
-    ranked = rank(spec, market, now_us)
+    found = compared(of_spec(spec, now_us), market, now_us)
+    ranked = found.rows
     limit = call.number("limit", 20, 1, 1000)
     silent = call.backing.silent()
 
@@ -118,7 +129,10 @@ def plan(call: Call) -> dict[str, Any]:
             {**offer_row(row), "baked": baked.get(row.offer.key, "")} for row in ranked[:limit]
         ],
         "storage": storage_data(spec, market),
+        "left_out": left_out(ranked),
+        "placement": placement_data(found, spec, limit),
         "cheapest": offer_row(min(ranked, key=_score)) if ranked else None,
+        "fits": len(ranked),
         "fitting": sum(not row.excluded for row in ranked),
         "answering": sum(not row.excluded and row.offer.provider not in silent for row in ranked),
         "max_hourly_cost_usd": usd(parsed.spec.max_hourly_microusd) or None,

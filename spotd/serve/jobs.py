@@ -20,6 +20,7 @@ from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
+from spotd.serve.placing import check_deadline, refuse_misplaced
 from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
 from spotd.spec import Parsed, SpecError, load
 from spotd.store.base import DuplicateIdError, DuplicateNameError, ShutOutError, Submission
@@ -115,10 +116,12 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
     spec = replace(parsed.spec, packages=_packages(call, parsed))
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
-    refuse_slow(spec, backing.market(call.now_us))
-    unapproved = check_project(call, spec)
+    market = backing.market(call.now_us)
+    refuse_slow(spec, market)
+    refuse_misplaced(rank(spec, market, call.now_us))
+    said = [*check_deadline(call, spec, market), *check_project(call, spec)]
     beyond = check_budgets(call, call.actor, spec)
-    warnings = [*parsed.warnings, *unapproved, *check_baked(call, spec), *_outlook(call, spec)]
+    warnings = [*parsed.warnings, *said, *check_baked(call, spec), *_outlook(call, spec)]
     request_id = call.text("request_id") or backing.ids.token()
 
     def submit() -> Job:

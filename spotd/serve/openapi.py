@@ -99,6 +99,7 @@ BODY: dict[str, dict[str, Schema]] = {
         "packages": {"type": "array", "items": _PACKAGE},
         "request_id": {**_TEXT, "description": "The same again is the same job"},
         "override_budget": _OVERRIDE,
+        "late": {"type": "boolean", "description": "Though its deadline cannot be promised"},
         "continue": {**_TEXT, "description": "The id of a lost database's job: its HEAD goes on"},
     },
     "POST /v1/images": {

@@ -30,6 +30,7 @@ class Profile:
     regret_s: float = 0.0  # each job is cancelled within that time; 0: a few are, some time
     litters: bool = False  # machines leave disks and addresses behind
     unattended_h: float = 24.0  # limits.unattended_h
+    hurry: tuple[float, ...] = ()  # times its work until its deadline, of each job; (): has none
     jumps: tuple[str, ...] = ()  # clouds whose machines are behind a jump host
     limits: Limits = NO_LIMITS  # of the whole deployment
     priorities: tuple[int, ...] = ()  # one of them for each job
@@ -45,6 +46,14 @@ class Profile:
 PROFILES = {
     "swarm": Profile("about half of all faults, each at a random strength"),
     "calm": Profile("nothing fails but the market", only=True),
+    "hurried": Profile(
+        "jobs with deadlines, on spot that is taken away again and again",
+        only=True,
+        budgets_microusd=(0,),
+        share=(0.2, 0.35),
+        hurry=(1.4, 2.0, 3.0),
+        forced={"preempt": 20.0, "storm": 4.0},
+    ),
     "two": Profile("two daemons on one database", daemons=2, forced={"daemon_freezes": 4.0}),
     "late": Profile(
         "two daemons that renew their leases at the last moment, and much to tell",

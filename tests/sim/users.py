@@ -8,6 +8,7 @@ from providers.base import OfferRequest
 from spotd.elastic import Elastic, OnLoss
 from spotd.model import CheckpointSpec, Desired
 from spotd.verdicts import HealthSpec
+from spotd.wishes import Wishes
 from tests.sim.profiles import Profile
 from tests.sim.world import BUCKET, SimWorld
 
@@ -29,7 +30,7 @@ class Users:
 
     def _submit(self, number: int, left_s: float) -> None:
         """A job that could be done in the time left, if little went wrong."""
-        random, world = self._random, self._world
+        random, world, profile = self._random, self._world, self._profile
         steps = int(left_s * random.uniform(*self._profile.share) / 10.0)
         job_id = world.submit(
             f"job{number}",
@@ -41,13 +42,16 @@ class Users:
             ),
             progress_every_s=120.0,
             health=HealthSpec(check_every_s=300.0),
-            max_hourly_microusd=random.choice((0, 0, 16_500_000)),
+            max_hourly_microusd=0 if profile.hurry else random.choice((0, 0, 16_500_000)),
             max_cost_microusd=random.choice(self._profile.budgets_microusd),
             **self._gang(),
+            **self._deadline(steps),
             **self._standing(),
         )
         if self._profile.poison and number == 0:
             world.poisoned.add(job_id)
+        if self._profile.hurry:
+            return  # a pause would be its user's own delay
         if self._profile.regret_s:
             self._later(job_id, Desired.CANCEL, self._profile.regret_s)
         elif random.random() < 0.15:
@@ -75,6 +79,15 @@ class Users:
         )
         waits_s = 300.0 if chosen is OnLoss.WAIT_THEN_SHRINK else 0.0
         return {"num_nodes": self._profile.nodes, "elastic": Elastic(chosen, 1, waits_s)}
+
+    def _deadline(self, steps: int) -> dict[str, object]:
+        """Of a job whose profile has some: its work, and when that has to be done."""
+        if not self._profile.hurry:
+            return {}
+        work_s = steps * 10.0
+        us = int(work_s * self._random.choice(self._profile.hurry) * 1e6)
+        due_us = self._world.kernel.now_us + us
+        return {"wishes": Wishes(work_s=work_s), "deadline_us": due_us}
 
     def _later(self, job_id: str, desired: Desired, most_s: float, least_s: float = 0.0) -> None:
         after_s = least_s + self._random.uniform(1.0, most_s)

@@ -31,6 +31,7 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
   is decided about within a tick: turns; who has a full disk goes on elsewhere: filling.
 * A1, told at least once, and not without end: record; of a box that is lost, by the reaper:
   desertion.
+* K1, deadlines are kept as long as nothing fails but the market: deadlines.
 * X1, an intent before each create: clouds. Q1, nothing is left to decide: rest.
 * T1, the same seed is the same run: no oracle, but `tests/sim/test_runs.py`, over stores, processes
   and hash seeds.
@@ -45,6 +46,7 @@ from tests.sim.oracles.base import Violation, ViolationError
 from tests.sim.oracles.blast import BlastOracle
 from tests.sim.oracles.bucket import BucketOracle
 from tests.sim.oracles.clouds import CloudOracle
+from tests.sim.oracles.deadlines import DeadlineOracle
 from tests.sim.oracles.desertion import DesertionOracle
 from tests.sim.oracles.duties import DutyOracle
 from tests.sim.oracles.filling import FillingOracle
@@ -82,6 +84,7 @@ ORACLES = {
     "A1": ("record", "desertion"),
     "X1": ("clouds",),
     "Q1": ("rest",),
+    "K1": ("deadlines",),
 }
 LOOK_S = 10.0  # between looks at who is whose
 READ_S = 60.0  # between readings of a record that nobody has decided anything about
@@ -106,6 +109,7 @@ class Oracles:
         self.blast = BlastOracle(world)
         self.leftovers = LeftoverOracle(world)
         self.filling = FillingOracle(world)
+        self.deadlines = DeadlineOracle(world)
         self._nodes: list[Node] = []
         self._ended: frozenset[str] = frozenset()  # jobs
         self._undone = True  # some job has not ended
@@ -147,3 +151,4 @@ class Oracles:
             return
         self.waste.judge_end()
         self.record.judge_end()
+        self.deadlines.judge_end()

@@ -19,6 +19,7 @@ from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.images import bake_one
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, Rig, crash, story
 
+DEADLINE = "  deadline: 60h\n  work: 40h\n"
 FOLDER = Path(__file__).parent / "golden"
 
 
@@ -33,6 +34,8 @@ def told() -> Iterator[Rig]:
     rig.hold_disk("vol-0b2", 7_230, "job jold is not on record: the database was restored")
     bake_one(rig)
     (rig.folder / "job.yaml").write_text(JOB_FILE)
+    for name, more in (("deadline", DEADLINE), ("residency", "  residency: [EU, CH]\n")):
+        (rig.folder / f"{name}.yaml").write_text(JOB_FILE + more)
     yield rig.start()
     rig.close()
 
@@ -58,6 +61,8 @@ def told() -> Iterator[Rig]:
         ("logs_tail", "logs gpt --tail 2", 80),
         ("logs_setup", "logs gpt --stream setup", 80),
         ("plan", "plan FOLDER/job.yaml", 100),
+        ("plan_deadline", "plan FOLDER/deadline.yaml", 110),
+        ("plan_residency", "plan FOLDER/residency.yaml", 100),
         ("doctor", "doctor", 100),
         ("alerts", "alerts test", 80),
         ("orphans", "orphans", 100),
@@ -87,6 +92,7 @@ def test_golden(
     # The checks of this machine differ from one to the next.
     kept = [text for text in shown.splitlines() if not re.match(r"ok +(python|ssh) ", text)]
     shown = "\n".join(kept).replace(str(told.folder), "/tmp/FOLDER") + "\n"
+    shown = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", shown)
     shown = re.sub(r"\b\ds$", "0s", shown, flags=re.MULTILINE)  # since this test began
     file = FOLDER / f"{name}.txt"
     if os.environ.get("SPOTD_WRITE_GOLDEN"):

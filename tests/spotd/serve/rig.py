@@ -18,6 +18,7 @@ from typing import Any
 from providers.base import CapacityType, Instance, InstanceState, Leftover, LeftoverKind, Offer
 from providers.egress import first_prices
 from providers.examining import Finding, Need
+from providers.places import places
 from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
@@ -257,7 +258,9 @@ class Rig:
 
     def _market(self, now_us: int) -> Market:
         found = self.store.load_market(now_us)
-        return replace(found, places=self.places, shards=self.shards, leaving=first_prices())
+        known = {"countries": places().countries, "operators": places().operators}
+        stores = {"places": self.places, "shards": self.shards}
+        return replace(found, leaving=first_prices(), **stores, **known)
 
     def _examine(self, needs: Mapping[str, Sequence[Need]]) -> Mapping[str, list[Finding]]:
         self.needs = needs

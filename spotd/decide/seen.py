@@ -1,0 +1,61 @@
+"""What this fleet's past says of each pool: the policy's record of launches that were granted,
+launches that were refused, machines that were held and machines that were taken away.
+
+A pool is one place of one type of machine (provider/region/zone/type), however it is sold there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from providers.base import CapacityType, Offer
+from spotd.decide.policy import Record, Sighting, recorded
+from spotd.model import S
+from spotd.past import Past, Stay
+
+HELD_S = 1800.0  # while a machine is held its pool is seen so often
+NO_ROOM = "CapacityError"  # of all refusals the one that says that nothing is to be had
+_SOLD_TOGETHER = (CapacityType.SPOT.value, CapacityType.ON_DEMAND.value)
+
+
+def pool_of(offer: Offer) -> str:
+    """Spot and on-demand of one type in one zone are one pool; what is reserved is one by
+    itself."""
+    return pool_key(offer.key)
+
+
+def pool_key(offer_key: str) -> str:
+    """The pool of an offer, by its key."""
+    place, _, sold_as = offer_key.rpartition("/")
+    return place if sold_as in _SOLD_TOGETHER else offer_key
+
+
+def records(past: Past) -> Mapping[str, Record]:
+    """Of every pool of which spot was asked for. Reckoned once for each reading of the past."""
+    found = past.kept.get("records")
+    if found is None:
+        found = past.kept["records"] = _records(past)
+    return found  # type: ignore[return-value]
+
+
+def _records(past: Past) -> dict[str, Record]:
+    told: dict[str, list[Sighting]] = {}
+    for stay in past.stays:
+        if stay.offer_key.endswith("/spot"):
+            told.setdefault(pool_key(stay.offer_key), []).extend(_sightings(stay))
+    return {
+        pool: recorded(sorted(seen, key=lambda one: (one.at_s, not one.up)))
+        for pool, seen in told.items()
+    }
+
+
+def _sightings(stay: Stay) -> Iterator[Sighting]:
+    if stay.refused == NO_ROOM:
+        yield Sighting(stay.asked_at_us / S, up=False)
+    if not stay.began_at_us:
+        return
+    at_s, until_s = stay.began_at_us / S, stay.until_us / S
+    while at_s < until_s:
+        yield Sighting(at_s, up=True)
+        at_s += HELD_S
+    yield Sighting(max(until_s, stay.began_at_us / S), up=not stay.lost)

@@ -1,0 +1,186 @@
+"""A job and the market as the policy is told of them (decide/policy): what is left of the job, what
+runs, and each pool with its prices, its way for the checkpoint, and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from providers.base import CapacityType, Offer
+from spotd.decide.carriage import HERE, Place, goes_to, store_of
+from spotd.decide.gangs import shrinks
+from spotd.decide.placement import Ranked
+from spotd.decide.policy import UNSEEN, Pool, Running, Situation, Work
+from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
+from spotd.decide.seen import pool_of, records
+from spotd.model import JobSpec, Market, Node, S, View
+from spotd.phase import keeps
+from spotd.wishes import Objective
+
+LOOK_S = 60.0  # between two looks at a job; what happens in between makes it due by itself
+# For what says not how much there is to do: places are compared by what a day there costs.
+ASSUMED_S = 86_400.0
+CARRY_B_PER_S = 1.25e9  # of a checkpoint between clouds or regions: 10 Gb/s, as SkyPilot reckons
+
+
+@dataclass(frozen=True)
+class Situated:
+    """`by_pool` are the offers that a choice of (pool, spot or not) means: the one to ask for."""
+
+    situation: Situation
+    spot: dict[str, Ranked]
+    lasting: dict[str, Ranked]
+    hopeful: bool  # spot is permitted and sold, though perhaps not to be had now
+    num_nodes: int = 1
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """By key."""
+        return {pool.key: pool for pool in self.situation.pools}
+
+
+def steered(spec: JobSpec) -> bool:
+    """Whether the policy says by itself when to ask, where, and when to move: it is told how much
+    there is to do. (Else it ranks what is to be had: an order that a file names comes before any
+    reckoning, and a gang that shrinks and grows has no one pace.)"""
+    named = spec.ordered or spec.capacity_ordered or shrinks(spec)
+    return spec.wishes.measurable and not named and spec.wishes.objective is Objective.COST
+
+
+def situate(
+    view: View, market: Market, now_us: int, rows: Iterable[Ranked], running: Node | None
+) -> Situated | None:
+    """None where nothing can be compared: no offer, or nobody knows how much is left.
+
+    `rows` are the offers that fit, `running` a machine of the gang that trains or comes, which
+    nobody takes away. What is excluded has no price, but where the gang is."""
+    spec = view.job.spec
+    here = running.offer if running is not None else None
+    left = left_s(view, speed_of(spec, _measured_on(view)))
+    assumed = False
+    if left is None:
+        if steered(spec):
+            return None
+        left, assumed = ASSUMED_S, True
+    spot: dict[str, Ranked] = {}
+    lasting: dict[str, Ranked] = {}
+    offers: dict[str, Offer] = {}
+    hopeful = False
+    for row in rows:
+        pool, is_spot = pool_of(row.offer), row.offer.capacity_type is CapacityType.SPOT
+        hopeful = hopeful or (is_spot and (not row.excluded or bool(row.until_us)))
+        offers.setdefault(pool, row.offer)
+        if not row.excluded or (here is not None and row.offer.key == here.key):
+            (spot if is_spot else lasting).setdefault(pool, row)
+    if here is not None:
+        offers.setdefault(pool_of(here), here)
+    known, size_b, lies = records(market.past), _bytes(view), _lies(view, market)
+    if spec.deadline_us and not keeps(spec.checkpoint) and lasting:
+        spot, hopeful = (
+            {},
+            False,
+        )  # each end of a machine would begin it anew: no date can be kept like that
+    pools = tuple(
+        _pool(key, offer, spec, market, (size_b, lies), spot.get(key), lasting.get(key), known)
+        for key, offer in offers.items()
+        if key in spot or key in lasting or (here is not None and key == pool_of(here))
+    )
+    if not pools:
+        return None
+    work = _work(view, market, now_us, left, running)
+    if assumed:
+        work = replace(work, deadline_s=None)
+    gang = _running(running, work.restart_s, now_us) if running is not None else None
+    return Situated(
+        Situation(now_us / S, work, pools, gang), spot, lasting, hopeful, spec.num_nodes
+    )
+
+
+def speed_of(spec: JobSpec, offer: Offer | None) -> float:
+    """Of a job on such a machine, in times of its first alternative; 1.0 where nobody knows."""
+    for speed in spec.wishes.speeds:
+        same = offer is not None and speed.accelerator.lower() == offer.accelerator.lower()
+        if same and offer is not None and speed.count <= offer.accelerator_count:
+            return speed.times
+    return 1.0
+
+
+def _measured_on(view: View) -> Offer | None:
+    chosen = [node for node in view.nodes if node.chosen]
+    return chosen[-1].offer if chosen else None
+
+
+def _lies(view: View, market: Market) -> Place:
+    """Where the checkpoint is: by the machine that made it, for shards lie close to that."""
+    before, spec = _measured_on(view), view.job.spec
+    return store_of(spec, market) if before is None else goes_to(before, spec, market)
+
+
+def _bytes(view: View) -> int:
+    return max((one.bytes for one in view.saved), default=0) or view.job.spec.checkpoint.size_bytes
+
+
+def _work(view: View, market: Market, now_us: int, left: float, running: Node | None) -> Work:
+    spec = view.job.spec
+    offer = running.offer if running is not None else None
+    unsaved = unsaved_s(running, view, now_us) if running is not None else 0.0
+    pause = lost_s(offer, spec, market) if offer is not None else spec.checkpoint.every_s
+    return Work(
+        left_s=left,
+        deadline_s=spec.deadline_us / S if spec.deadline_us else None,
+        restart_s=start_s(market.past, view.job.id),
+        unsaved_s=unsaved,
+        lost_s=pause if keeps(spec.checkpoint) else 0.0,
+        granted_s=market.timing.granted_s,
+        look_s=LOOK_S,
+    )
+
+
+def _running(node: Node, restart_s: float, now_us: int) -> Running:
+    since_us = node.launched_at_us or node.requested_at_us
+    waited_s = (now_us - node.requested_at_us) / S
+    starting_s = 0.0 if node.first_step_at_us else max(restart_s - waited_s, 0.0)
+    sold_as = node.offer.capacity_type
+    capacity = sold_as if sold_as is CapacityType.SPOT else CapacityType.ON_DEMAND
+    return Running(pool_of(node.offer), capacity, since_us / S, starting_s)
+
+
+def _pool(
+    key: str,
+    offer: Offer,
+    spec: JobSpec,
+    market: Market,
+    state: tuple[int, Place],
+    spot: Ranked | None,
+    lasting: Ranked | None,
+    known: object,
+) -> Pool:
+    egress_usd, transfer_s = _way(offer, market, *state)
+    record = known.get(key, UNSEEN) if isinstance(known, dict) else UNSEEN
+    return Pool(
+        key=key,
+        region=f"{offer.provider}/{offer.region}",
+        spot_usd_per_h=_usd(spot),
+        on_demand_usd_per_h=_usd(lasting),
+        egress_usd=egress_usd,
+        transfer_s=transfer_s,
+        speed=speed_of(spec, offer),
+        record=record,
+    )
+
+
+def _usd(row: Ranked | None) -> float | None:
+    """Of the whole gang, with what its saves cost for bytes that leave."""
+    return None if row is None else row.score_microusd_per_h / 1e6
+
+
+def _way(offer: Offer, market: Market, size_b: int, store: Place) -> tuple[float, float]:
+    """Dollars and seconds for the checkpoint to come there from its store. Between two regions of
+    a cloud no price is known."""
+    if offer.local or store.cloud == HERE or not size_b:
+        return 0.0, 0.0
+    same = store.cloud == offer.cloud
+    if same and store.region in ("", offer.region):
+        return 0.0, 0.0
+    each = 0 if same else market.leaving.get(store.cloud, 0)
+    return size_b / 1e9 * each / 1e6, size_b / CARRY_B_PER_S

@@ -1,0 +1,98 @@
+"""What each place would cost a job until it is done, term by term; in that order offers are asked
+for by a job that is not steered, and all jobs are explained.
+
+By the cost to finish and not by the price: a place where machines are taken away soon, where the
+work takes longer or to which the checkpoint has to be carried costs more than it says. Each
+interruption costs a start and, on average, half of what lies between two saves, at the machine's
+price: E[loss] = hazard * (start + pause / 2). Where nobody said how much there is to do, a day's
+work is compared. `objective: speed` compares the hours instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+
+from spotd.decide.cadence import Life, mtbf_s
+from spotd.decide.placement import Ranked
+from spotd.decide.seen import pool_of
+from spotd.decide.situating import Situated, situate
+from spotd.model import Market, Node, View
+from spotd.past import Past
+from spotd.wishes import Objective
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is expected, in dollars of the whole gang; `hours` is how long it takes. `egress_usd` is
+    the way of the checkpoint there and, as likely as the job is taken away from there, back."""
+
+    row: Ranked
+    train_usd: float
+    start_usd: float
+    lost_usd: float
+    egress_usd: float
+    hours: float
+
+    @property
+    def total_usd(self) -> float:
+        return self.train_usd + self.start_usd + self.lost_usd + self.egress_usd
+
+
+def costs(
+    view: View, market: Market, now_us: int, rows: Sequence[Ranked], running: Node | None = None
+) -> list[Cost]:
+    """Of every offer that is to be had, in the order of `rows`; where the gang is it has started
+    already. Empty where nobody knows how much is left to do."""
+    situated = situate(view, market, now_us, rows, running)
+    if situated is None:
+        return []
+    lives, here = lives_of(market.past), running.offer.key if running else ""
+    return [
+        _cost(situated, row, lives, started=row.offer.key == here)
+        for row in rows
+        if not row.excluded
+    ]
+
+
+def worths(view: View, market: Market, now_us: int, rows: Sequence[Ranked]) -> Mapping[str, float]:
+    """By the offer's key, lower is better: dollars, or hours for `objective: speed`. Empty where
+    there is nothing to compare."""
+    if sum(not row.excluded for row in rows) < 2:
+        return {}
+    fast = view.job.spec.wishes.objective is Objective.SPEED
+    found = costs(view, market, now_us, rows)
+    return {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
+
+
+def lives_of(past: Past) -> Sequence[Life]:
+    """The time that this fleet has had machines of each offer, and how many were taken away.
+    Reckoned once for each reading of the past."""
+    found = past.kept.get("lives")
+    if found is None:
+        found = past.kept["lives"] = tuple(_lives(past))
+    return found  # type: ignore[return-value]
+
+
+def _lives(past: Past) -> Iterable[Life]:
+    sums: dict[str, tuple[int, int]] = {}
+    for stay in past.stays:
+        if 0 < stay.began_at_us < stay.until_us:
+            time_us, losses = sums.get(stay.offer_key, (0, 0))
+            lived_us = stay.until_us - stay.began_at_us
+            sums[stay.offer_key] = (time_us + lived_us, losses + stay.lost)
+    return (Life(key, *both) for key, both in sums.items())
+
+
+def _cost(situated: Situated, row: Ranked, lives: Sequence[Life], *, started: bool) -> Cost:
+    work, pool = situated.situation.work, situated.pools[pool_of(row.offer)]
+    usd_per_h = row.score_microusd_per_h / 1e6
+    hours = work.left_s / 3600 / pool.speed
+    start_h = (work.restart_s + pool.transfer_s) / 3600
+    ends = hours * 3600 / mtbf_s(row.offer, lives, situated.num_nodes)
+    lost_h = ends * (work.restart_s + work.lost_s / 2) / 3600
+    first_h = 0.0 if started else start_h
+    way = pool.egress_usd * ((0.0 if started else 1.0) + 1 - exp(-ends))
+    spent = (usd_per_h * hours, usd_per_h * first_h, usd_per_h * lost_h, way)
+    return Cost(row, *spent, hours + first_h + lost_h)

@@ -1,0 +1,291 @@
+"""A job that says how much there is to do: when it asks, waits, moves, and stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from providers.base import CapacityType, Offer, OfferRequest, Scope
+from spotd.decide.draft import Draft
+from spotd.decide.situating import steered
+from spotd.decide.steering import steer
+from spotd.model import CheckpointSpec, JobSpec, LeaveReason, Market, Node, Refusal, S, View
+from spotd.past import Past, Stay
+from spotd.states import NodeState
+from spotd.wishes import Saved, Wishes
+from tests.spotd.decide.build import (
+    JOB,
+    NOW,
+    by_id,
+    head,
+    hello,
+    job,
+    kinds,
+    market,
+    node,
+    notice,
+    offer,
+    settle,
+    spec,
+    view,
+)
+
+SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
+HOUR = 3600 * S
+CHEAP = offer("aws-1a", 10.0, list_microusd_per_h=40_000_000)
+FULL = offer("aws-1a", 40.0, capacity_type=ON_DEMAND, list_microusd_per_h=40_000_000)
+OTHER = offer("gcp-1a", 50.0, capacity_type=ON_DEMAND, list_microusd_per_h=50_000_000)
+# Starts that took two minutes: else ten are reckoned with.
+STARTS = tuple(
+    Stay(f"x-g{n}-0", FULL.key, NOW - HOUR, "", NOW - HOUR, trained_at_us=NOW - HOUR + 120 * S)
+    for n in range(8)
+)
+
+
+def wanted(hours_left: float = 60.0, work_h: float = 40.0, **fields: Any) -> JobSpec:
+    """A job that has to be done within `hours_left`."""
+    base = {
+        "wishes": Wishes(work_s=work_h * 3600),
+        "deadline_us": NOW + int(hours_left * HOUR) if hours_left else 0,
+        "checkpoint": CheckpointSpec("file:///ckpt", "spotd", every_s=300.0),
+    }
+    return spec(**(base | fields))
+
+
+def sold(*offers: Offer, **fields: Any) -> Market:
+    return market(offers or (CHEAP, FULL, OTHER), past=Past(STARTS), **fields)
+
+
+def refused(of: Offer, code: str = "CapacityError", ago_s: float = 1.0) -> Refusal:
+    return Refusal(of.key, Scope.OFFER, code, NOW - int(ago_s * S), f"{JOB}-g1-x")
+
+
+def asked(before: View, market_: Market) -> list[str]:
+    """The offers that are newly asked for."""
+    after, _ = settle(before, market_)
+    old = {n.id for n in before.nodes}
+    return [n.offer.key for n in after.nodes if n.id not in old]
+
+
+def trains(of: Offer, **fields: Any) -> Node:
+    state = fields.pop(
+        "state", NodeState.DRAINING if "leave_reason" in fields else NodeState.RUNNING
+    )
+    seen = node(NodeState.RUNNING, offer=of)
+    return replace(seen, **({"state": state} | fields))
+
+
+def a_view(*nodes: Node, of: JobSpec | None = None, **fields: Any) -> View:
+    """Half an hour of work is saved, and the last checkpoint was a second ago."""
+    said = {"head": head()} if nodes else {}
+    kept = (Saved(1, 10, 100, NOW - 1800 * S, NOW - S),) if nodes else ()
+    return view(*nodes, job={"spec": of or wanted(), **said}, saved=kept, **fields)
+
+
+def test_who_is_steered() -> None:
+    assert steered(wanted())
+    assert steered(wanted(0))
+    assert not steered(spec(deadline_us=NOW + HOUR))
+    assert not steered(wanted(ordered=True))
+    assert not steered(wanted(capacity_ordered=True))
+
+
+def test_with_time_to_spare_it_asks_for_spot() -> None:
+    assert asked(a_view(), sold()) == [CHEAP.key]
+
+
+@pytest.mark.req("PLC-07")
+def test_without_time_to_spare_it_asks_for_on_demand_at_once() -> None:
+    assert asked(a_view(of=wanted(40.2)), sold()) == [FULL.key]
+
+
+def test_a_deadline_that_cannot_be_kept_any_more_is_still_run_for() -> None:
+    assert asked(a_view(of=wanted(2.0)), sold()) == [FULL.key]
+
+
+def test_with_time_to_spare_it_waits_for_spot_that_is_out() -> None:
+    before = a_view(of=wanted(200.0, 10.0))
+    after, plan = settle(before, sold(refusals=(refused(CHEAP),)))
+    assert after.nodes == ()
+    assert plan.reason.startswith("waiting for spot")
+    assert NOW < plan.wake_at_us <= NOW + 61 * S
+    assert after.job.waiting_since_us == 0  # nobody is alarmed: it does as it should
+
+
+def test_without_a_deadline_nothing_is_waited_for() -> None:
+    assert asked(a_view(of=wanted(0)), sold(refusals=(refused(CHEAP),))) == [FULL.key]
+
+
+def test_spot_alone_waits_past_its_deadline() -> None:
+    """Nothing else is permitted: the guard has nothing to ask for."""
+    only = replace(wanted(1.0), alternatives=(OfferRequest("H100", 8, capacity_types=(SPOT,)),))
+    after, _ = settle(a_view(of=only), sold(refusals=(refused(CHEAP),)))
+    assert after.nodes == ()
+    assert asked(a_view(of=only), sold()) == [CHEAP.key]
+
+
+@pytest.mark.parametrize("hours", [39.7, 39.0])
+def test_spot_that_runs_is_left_when_the_time_gets_short(hours: float) -> None:
+    here = trains(CHEAP)
+    after, plan = settle(a_view(here, of=wanted(hours)), sold())
+    moved = by_id(after, here)
+    assert (moved.state, moved.leave_reason) == (NodeState.DRAINING, LeaveReason.MOVED)
+    assert "moves" in kinds(plan)
+    (fresh,) = [n for n in after.nodes if n.generation == 2]
+    assert fresh.offer == FULL  # in the same pass
+
+
+def test_spot_that_runs_is_looked_at_before_there_is_no_time_left() -> None:
+    """By then its newest checkpoint is another one: what is unsaved is the same."""
+    here = trains(CHEAP)
+    before = a_view(here)
+    draft = Draft(before, sold(), NOW)
+    steer(draft)
+    plan = draft.plan()
+    assert plan.changes == ()
+    assert NOW + 19 * HOUR < plan.wake_at_us < NOW + 21 * HOUR
+
+    def at(now_us: int) -> NodeState:
+        saved = replace(before.job, head=head(seen_at_us=now_us - S))
+        later = Draft(replace(before, job=saved), sold(), now_us)
+        steer(later)
+        return by_id(later.view, here).state
+
+    assert at(plan.wake_at_us) is NodeState.RUNNING
+    assert at(plan.wake_at_us + 120 * S) is NodeState.DRAINING
+
+
+def test_on_demand_returns_to_spot_when_there_is_time() -> None:
+    here = trains(FULL)
+    after, _ = settle(a_view(here, of=wanted(200.0)), sold())
+    assert by_id(after, here).leave_reason is LeaveReason.MOVED
+    assert [n.offer for n in after.nodes if n.generation == 2] == [CHEAP]
+
+
+def test_nobody_moves_for_money_who_has_not_shown_that_it_saves() -> None:
+    here = trains(FULL)
+    unseen = view(here, job={"spec": wanted(200.0)})
+    assert asked(unseen, sold()) == []
+    script = wanted(200.0, checkpoint=CheckpointSpec("file:///ckpt", "none", directory="out"))
+    assert asked(a_view(here, of=script), sold()) == []
+
+
+def test_on_demand_stays_when_spot_is_out_and_looks_again() -> None:
+    here = trains(FULL)
+    after, plan = settle(a_view(here, of=wanted(200.0)), sold(refusals=(refused(CHEAP),)))
+    assert by_id(after, here).state is NodeState.RUNNING
+    assert NOW < plan.wake_at_us <= NOW + 300 * S
+
+
+def a_move(refusals: tuple[Refusal, ...] = (), **fields: Any) -> tuple[View, Market]:
+    """It was to move to spot, and no replacement is coming any more."""
+    here = trains(
+        FULL,
+        **{
+            "state": NodeState.DRAINING,
+            "leave_reason": LeaveReason.MOVED,
+            "left_at_us": NOW - 9 * S,
+            "drained_at_us": NOW - 9 * S,
+        }
+        | fields,
+    )
+    return a_view(here, of=wanted(200.0)), sold(refusals=refusals)
+
+
+def test_whose_replacement_is_refused_stays() -> None:
+    before, market_ = a_move((refused(CHEAP),))
+    after, plan = settle(before, market_)
+    (here,) = after.nodes
+    assert (here.state, here.leave_reason, here.left_at_us) == (NodeState.RUNNING, None, 0)
+    assert "stays" in kinds(plan)
+
+
+@pytest.mark.parametrize("said", ["told_release_at_us", "released_at_us"])
+def test_who_has_released_does_not_go_on(said: str) -> None:
+    before, market_ = a_move((refused(CHEAP),), **{said: NOW - S})
+    after, _ = settle(before, market_)
+    assert after.nodes[0].state is NodeState.DRAINING
+
+
+def test_a_replacement_that_comes_is_waited_for() -> None:
+    before, market_ = a_move((refused(CHEAP),))
+    coming = hello(generation=2, offer=offer("gcp-1a", 9.0))
+    both = a_view(*before.nodes, coming, of=wanted(200.0))
+    after, plan = settle(both, market_)
+    assert by_id(after, before.nodes[0]).state is NodeState.DRAINING
+    assert "stays" not in kinds(plan)
+
+
+def test_what_was_left_by_a_move_may_be_asked_for_again() -> None:
+    """The guard may need it at any time."""
+    gone = trains(
+        FULL, state=NodeState.TERMINATING, leave_reason=LeaveReason.MOVED, left_at_us=NOW - S
+    )
+    before = a_view(gone, of=wanted(39.7))
+    assert asked(before, sold()) == [FULL.key]
+
+
+def test_spot_that_comes_too_late_is_given_back_for_on_demand() -> None:
+    coming = node(NodeState.BOOTING, offer=CHEAP)
+    before = view(coming, job={"spec": wanted(40.2), "first_step_at_us": 0})
+    after, _ = settle(before, sold())
+    assert by_id(after, coming).state is NodeState.TERMINATING
+    assert [n.offer for n in after.nodes if n.id != coming.id] == [FULL]
+
+
+def test_a_notice_is_no_place_to_stay() -> None:
+    here = trains(CHEAP, notices=(notice(),))
+    spare = offer("gcp-1b", 12.0, list_microusd_per_h=50_000_000)
+    after, _ = settle(a_view(here), sold(CHEAP, FULL, spare))
+    assert by_id(after, here).leave_reason is LeaveReason.PREEMPTED
+    assert [n.offer for n in after.nodes if n.generation == 2] == [spare]
+
+
+def test_when_on_demand_is_refused_the_next_one_is_asked_for() -> None:
+    tight = wanted(40.2)
+    assert asked(a_view(of=tight), sold(refusals=(refused(FULL),))) == [OTHER.key]
+
+
+def test_a_program_that_keeps_nothing_is_not_put_on_spot_with_a_deadline() -> None:
+    nothing = wanted(200.0, checkpoint=CheckpointSpec("file:///ckpt", "none"))
+    assert asked(a_view(of=nothing), sold()) == [FULL.key]
+
+
+def test_a_gang_is_asked_for_and_moves_whole() -> None:
+    gang = wanted(39.7, num_nodes=2)
+    assert asked(a_view(of=gang), sold()) == [FULL.key] * 2
+    ranks = [trains(CHEAP, rank=rank) for rank in (0, 1)]
+    after, _ = settle(a_view(*ranks, of=gang), sold())
+    assert {by_id(after, n).leave_reason for n in ranks} == {LeaveReason.MOVED}
+    assert [n.offer.key for n in after.nodes if n.generation == 2] == [FULL.key] * 2
+
+
+def test_while_nothing_may_be_launched_nobody_moves() -> None:
+    here = trains(FULL)
+    after, _ = settle(a_view(here, of=wanted(200.0)), sold(blocked="2 nodes of at most 2"))
+    assert by_id(after, here).state is NodeState.RUNNING
+
+
+@pytest.mark.parametrize("hours", [0.0, 20.0, 39.7, 45.0, 60.0, 200.0])
+@pytest.mark.parametrize("here", [None, CHEAP, FULL])
+@pytest.mark.parametrize("out", [(), (CHEAP,), (FULL, OTHER), (CHEAP, FULL, OTHER)])
+def test_deciding_again_changes_nothing(
+    hours: float, here: Offer | None, out: tuple[Offer, ...]
+) -> None:
+    nodes = (trains(here),) if here else ()
+    market_ = sold(refusals=tuple(refused(one) for one in out))
+    after, _ = settle(a_view(*nodes, of=wanted(hours)), market_)
+    again, _ = settle(after, market_)
+    assert [(n.id, n.state, n.leave_reason) for n in again.nodes] == [
+        (n.id, n.state, n.leave_reason) for n in after.nodes
+    ]
+
+
+def test_a_job_that_waits_is_never_forgotten() -> None:
+    lone = job(spec=wanted(100.0))
+    for out in ((CHEAP,), (CHEAP, FULL, OTHER)):
+        market_ = sold(refusals=tuple(refused(one) for one in out))
+        _, plan = settle(View(lone, (), (), loaded_at_us=NOW), market_)
+        assert plan.wake_at_us > NOW
