@@ -8,9 +8,10 @@ machine does meets all of them, and medians over the rounds. `stall` is how long
 `lost` that and how much slower a loop of small operations is until the save is over, `durable` how
 long until it is on the local disk, fsync and all. Floors: the copy into warm memory, and a write
 past the page cache. `upload` is what the saver's own path takes in CPU to send it over plain HTTP
-and over TLS to a process that throws it away, whose CPU is not counted, and `bare put` the client
-alone. Every sample is in the JSON. It is a comparison inside one run; the seconds are the
-machine's.
+and over TLS to a process that throws it away, whose CPU is not counted, `bare put` the client
+alone, `bare send` the system's own `send` of the same bytes, and `digests` what of it they take.
+Ours uploads to that process (over HTTP, or as `--upload` says) while it saves; the peers do not.
+Every sample is in the JSON. It is a comparison inside one run; the seconds are the machine's.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from bench.checkpoint_ways import (
     make_state,
     views_of,
 )
-from bench.uploads import BARE, PLAIN, TLS, UPLOAD, Uploads, sinks
+from bench.uploads import BARE, DIGESTS, PLAIN, SEND, TLS, UPLOAD, Uploads, bucket_env, sinks
 from trainer.hook.spotd_hook.arena import Arena, make_memory
 from trainer.saver.disk import LocalTier
 from trainer.saver.streams import Filling
@@ -149,16 +150,16 @@ def measure(args: argparse.Namespace, told: Callable[[str], None]) -> dict[str, 
     with ExitStack() as stack:
         disk = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.folder)))
         check_direct(disk)
-        bucket = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.bucket)))
+        urls = stack.enter_context(sinks(disk))
         state = make_state(int(args.state_gb * 1e9))
-        ours = Ours(state, disk, bucket)
+        ours = Ours(state, disk, bucket_env(urls[args.upload]))
         stack.callback(ours.close)
         pieces, size = lay_out(state)
         fd = make_memory(size, 1)
         warm = Arena(fd, size, 1)
         os.close(fd)
         warm.fault_in()
-        uploads = Uploads(warm.slot(0), size, stack.enter_context(sinks(bucket)))
+        uploads = Uploads(warm.slot(0), size, urls)
         stack.callback(uploads.close)
         ways = all_of(state, ours)
         for number in range(-1, args.rounds):  # the first is to warm up, and is not counted
@@ -203,7 +204,11 @@ def report(samples: Samples, size: int) -> dict[str, Any]:
             "lost_vs_best_dcp": ratio(mine["lost"], samples[best]["lost"]),
             "beside_lost_vs_best_dcp": ratio(beside["lost"], samples[best]["lost"]),
             "durable_vs_direct": ratio(mine["durable"], samples[FLOOR_WRITE]["seconds"]),
-            "upload_cpu_s_per_gb": {**cpu_s_per_gb(UPLOAD), "floor": cpu_s_per_gb(BARE)},
+            "upload_cpu_s_per_gb": {
+                **cpu_s_per_gb(UPLOAD),
+                "floor": cpu_s_per_gb(BARE),
+                **{name: round(medians[name]["cpu_s_per_gb"], 3) for name in (SEND, DIGESTS)},
+            },
             "verify_share": round(ratio(loads["disk, verified"], loads["disk"]) - 1.0, 3),
         },
         "samples": samples,
@@ -219,7 +224,7 @@ def main() -> int:
     parser.add_argument("--state-gb", type=float, default=1.6, help="of the state (default: 1.6)")
     parser.add_argument("--rounds", type=int, default=5, help="counted (default: 5)")
     parser.add_argument("--folder", help="on the disk to be measured (default: $TMPDIR)")
-    parser.add_argument("--bucket", default="/dev/shm", help="for our bucket's copy")
+    parser.add_argument("--upload", choices=(PLAIN, TLS), default=PLAIN, help="of ours meanwhile")
     parser.add_argument("--json", type=Path, help="write everything to this file")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")

@@ -85,14 +85,14 @@ def views_of(memory: memoryview, state: State, pieces: list[dict[str, Any]]) -> 
 
 
 class Ours:
-    """The engine, with a saver of its own: local tier on disk, bucket in memory."""
+    """The engine, with a saver of its own: local tier on disk, and a bucket, `env` says which."""
 
-    def __init__(self, state: State, disk: Path, bucket: Path) -> None:
+    def __init__(self, state: State, disk: Path, env: Mapping[str, str]) -> None:
         self._state = state
         self._pieces, self.size = lay_out(state)
-        env = {"SPOTD_STORE_URL": bucket.as_uri(), "SPOTD_KEEP": "1", "SPOTD_JOB_ID": "bench"}
         self._local = disk / "local"
-        self._own = Spawned({**env, "SPOTD_SAVER_LOCAL": str(self._local)})
+        said = {"SPOTD_KEEP": "1", "SPOTD_JOB_ID": "bench", "SPOTD_SAVER_LOCAL": str(self._local)}
+        self._own = Spawned({**env, **said})
         self._own.wait_ready()
         self.engine = Engine(
             Line(self._own.socket),

@@ -5,7 +5,9 @@ who takes them is another process (`bench.sink`), whose are not."""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import obstore
+import xxhash
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -31,6 +34,8 @@ from trainer.saver.streams import Filling
 
 PLAIN, TLS = "http", "https"
 UPLOAD, BARE = "upload", "bare put"
+SEND = "bare send"  # of the same bytes by this system, over plain TCP: what no client goes below
+DIGESTS = "digests"  # which "upload" has in it
 _KEYS = {"access_key_id": "bench", "secret_access_key": "bench", "region": "us-east-1"}
 Measured = dict[str, dict[str, float]]  # name -> what -> seconds, of CPU and of the clock, per GB
 
@@ -69,6 +74,7 @@ class Uploads:
         self._pool = ThreadPoolExecutor(MOST)
         self._stores = {scheme: _store(url) for scheme, url in urls.items()}
         self._bare = {scheme: _bare(url) for scheme, url in urls.items()}
+        self._port = int(urls[PLAIN].rpartition(":")[2])
         self._number = 0
 
     def measure(self) -> Measured:
@@ -78,6 +84,8 @@ class Uploads:
             found[f"{UPLOAD}, {scheme}"] = self._count(lambda store=store: self._ours(store))
             bare = self._bare[scheme]
             found[f"{BARE}, {scheme}"] = self._count(lambda bare=bare: self._plain(bare))
+        found[SEND] = self._count(self._send)
+        found[DIGESTS] = self._count(self._digest)
         return found
 
     def close(self) -> None:
@@ -101,13 +109,32 @@ class Uploads:
         going.publish(store)  # its digests are there
         going.join(60.0)
 
+    def _send(self) -> None:
+        """As many connections as the saver has, each with nothing but `send`."""
+
+        def one(views: list[memoryview]) -> None:
+            with socket.create_connection(("127.0.0.1", self._port)) as line:
+                for view in views:
+                    line.sendall(b"PUT /sent HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(view))
+                    line.sendall(view)
+                    line.recv(65536)
+
+        views = self._parts()
+        list(self._pool.map(one, [views[number::MOST] for number in range(MOST)]))
+
+    def _digest(self) -> None:
+        for view in self._parts():
+            xxhash.xxh3_128_hexdigest(view)
+
+    def _parts(self) -> list[memoryview]:
+        ends = range(0, self._size, PART_BYTES)
+        return [self._memory[at : min(at + PART_BYTES, self._size)] for at in ends]
+
     def _plain(self, store: Any) -> None:
         """What the client takes at least: single requests of the size of a part, unsigned."""
-        ends = range(0, self._size, PART_BYTES)
-        views = [self._memory[at : min(at + PART_BYTES, self._size)] for at in ends]
         for done in [
             self._pool.submit(obstore.put, store, f"bare/{number}", view, use_multipart=False)
-            for number, view in enumerate(views)
+            for number, view in enumerate(self._parts())
         ]:
             done.result()
 
@@ -119,6 +146,12 @@ def sinks(folder: Path) -> Iterator[dict[str, str]]:
     os.environ["SSL_CERT_FILE"] = str(certificate)
     with sink.serving() as plain, sink.serving(certificate, key) as secure:
         yield {PLAIN: f"http://127.0.0.1:{plain}", TLS: f"https://127.0.0.1:{secure}"}
+
+
+def bucket_env(url: str) -> dict[str, str]:
+    """What tells a saver to upload there."""
+    options = {**_KEYS, "endpoint": url, "allow_http": "true"}
+    return {"SPOTD_STORE_URL": "s3://bench", "SPOTD_STORE_OPTIONS": json.dumps(options)}
 
 
 def _store(url: str) -> ObjectStore:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import checkpoint, checkpoint_ways
-from bench.uploads import BARE, PLAIN, TLS, UPLOAD
+from bench.uploads import BARE, DIGESTS, PLAIN, SEND, TLS, UPLOAD
 
 
 def test_a_folder_without_o_direct_is_refused(tmp_path: Path) -> None:
@@ -29,6 +29,8 @@ def test_ratios_are_of_the_same_round_and_against_the_best_of_dcp() -> None:
         checkpoint_ways.OURS: {"stall": [1.0, 4.0], "lost": [5.0, 5.0], "durable": [3.0, 3.0]},
         checkpoint_ways.BESIDE: {"stall": [0.5, 2.0], "lost": [2.5, 2.5], "durable": [3.0, 3.0]},
         "load": {"disk": [1.0, 2.0], "disk, verified": [1.25, 2.5]},
+        SEND: {"cpu_s_per_gb": [0.1, 0.2]},
+        DIGESTS: {"cpu_s_per_gb": [0.05, 0.05]},
         **{
             f"{name}, {scheme}": {"cpu_s_per_gb": [0.5, 0.7]}
             for name in (UPLOAD, BARE)
@@ -43,6 +45,12 @@ def test_ratios_are_of_the_same_round_and_against_the_best_of_dcp() -> None:
         "lost_vs_best_dcp": 0.5,
         "beside_lost_vs_best_dcp": 0.25,
         "durable_vs_direct": 1.5,
-        "upload_cpu_s_per_gb": {PLAIN: 0.6, TLS: 0.6, "floor": {PLAIN: 0.6, TLS: 0.6}},
+        "upload_cpu_s_per_gb": {
+            PLAIN: 0.6,
+            TLS: 0.6,
+            "floor": {PLAIN: 0.6, TLS: 0.6},
+            SEND: 0.15,
+            DIGESTS: 0.05,
+        },
         "verify_share": 0.25,
     }

@@ -23,7 +23,7 @@ from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.spawned import Spawned
-from trainer.saver.__main__ import config_from_env
+from trainer.saver.__main__ import NICE, config_from_env
 
 KILLS = int(os.environ.get("SPOTD_KILLS", "100"))
 STAGINGS = KILLS // 10
@@ -92,6 +92,19 @@ def program(tmp_path: Path) -> Iterator[Program]:
     made = Program(tmp_path)
     yield made
     made.end()
+
+
+def test_a_saver_is_nicer_than_training_in_whatever_session(tmp_path: Path) -> None:
+    env = {"SPOTD_JOB_ID": "job", "SPOTD_STORE_URL": (tmp_path / "store").as_uri()}
+    saver = Spawned(env)
+    try:
+        saver.wait_ready()
+        assert os.getpriority(os.PRIO_PROCESS, saver.pid) >= NICE
+        group = Path(f"/proc/{saver.pid}/autogroup")
+        if group.exists() and group.read_text():  # else nothing goes by sessions here
+            assert group.read_text().endswith(f" nice {NICE}\n")
+    finally:
+        saver.close(10.0)
 
 
 @pytest.mark.req("CKP-16")
