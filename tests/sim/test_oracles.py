@@ -38,7 +38,7 @@ from trainer.agent.drain import Policy
 # training engine (see `tests.sim.oracles`).
 NAMED = frozenset(
     ("L1", "L1c", "L2", "L3", "S1", "S2", "S3", "F1", "F2", "C1", "D1", "D2", "G1", "B1", "B2")
-    + ("R1", "P1", "P2", "P3", "A1", "X1", "Q1")
+    + ("R1", "P1", "P2", "P3", "A1", "X1", "Q1", "K1")
 )
 
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import spotd.decide.ending
 import spotd.decide.placement
 import spotd.decide.placing
+import spotd.decide.policy.guard
 import spotd.decide.rules
 import tests.sim.memory.commit
 from providers.base import CapacityError, Launched, LaunchRequest, Offer, UnknownOutcome
@@ -55,6 +56,10 @@ def _create_then_record(stack: ExitStack) -> None:
         return commit(self, plans, now_us)
 
     put(stack, StoreClient, "commit_many", eager)
+
+
+def _deadline_unguarded(stack: ExitStack) -> None:
+    put(stack, spotd.decide.policy.guard, "spare_looks", lambda _situation: float("inf"))
 
 
 def no_sweep(stack: ExitStack) -> None:
@@ -237,6 +242,13 @@ LAUNCHING = (
         frozenset({"B1"}),
         _limits_unread,
         "limited",
+    ),
+    Bug(
+        "deadline unguarded",
+        "spot is trusted for as long as it is there, whatever time is left",
+        frozenset({"K1"}),
+        _deadline_unguarded,
+        "hurried",
     ),
     Bug(
         "price cap ignored",
