@@ -70,7 +70,7 @@ def test_each_pair_is_tried(lending: Lending, tmp_path: Path) -> None:
         ("here", "s3://runs/x", Way.LENT),
     ]
     own, gcp = found[2], found[3]
-    assert own == Reach("aws", "aws", "s3://runs/x", "aws", Way.ROLE, six_s)
+    assert own == Reach("aws", "aws", "s3://runs/x", "aws", Way.ROLE, six_s, roled=True)
     assert (gcp.cloud, gcp.store_cloud, gcp.limit_s, gcp.error) == ("gcp", "aws", six_s, "")
     assert gcp.lasts_s == pytest.approx(3600, abs=10), "what was found, not what was hoped for"
     assert '"arn:aws:s3:::runs/x/jobs/doctor/*"' in lending.rules.asked[-1]["Policy"]

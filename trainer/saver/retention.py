@@ -50,7 +50,7 @@ def remove_old(
     if not (doomed or due):
         return _done(0, troubles)
     if not verify(store, read_manifest(store, head.current), go_on):
-        return 0
+        return _done(0, troubles)
     entry = read_head(store, job_id)
     if entry is None or entry[0].nonce != head.nonce:
         raise FencedError(entry[0].generation if entry else 0, head.generation, head.owner)
@@ -62,7 +62,7 @@ def remove_old(
     gone = 0
     for url, key in doomed:
         if not go_on():
-            return gone
+            return _done(gone, troubles)
         if not key.startswith(pinned):
             store_at(store, url).delete(key)
             gone += 1

@@ -143,7 +143,7 @@ def test_a_job_names_it_and_is_told_where_it_is_not(
     assert spotctl(rig, "plan", str(file)) == 0
     shown = capsys.readouterr()
     assert "image torch is in aws/us-east-1; machines elsewhere start without it" in shown.err
-    lines = shown.out.splitlines()[1:]
+    lines = shown.out[shown.out.index("WHERE") :].splitlines()[1:]
     assert [line.endswith("baked image") for line in lines] == [True, False, True]
     assert "toy-gcp" in lines[1]
     assert spotctl(rig, "run", str(file), "-d") == 0
