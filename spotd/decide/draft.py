@@ -106,6 +106,17 @@ class Draft:
         )
         self.event("node_leaving", f"{place(node)} is given back: {text}", node)
 
+    def drain(self, node: Node, reason: LeaveReason | None, text: str) -> None:
+        """From now on it is to save and release; it trains on until it is told to."""
+        self.set_node(
+            node,
+            state=NodeState.DRAINING,
+            leave_reason=reason,
+            leave_text=text,
+            left_at_us=self.now_us,
+            drained_at_us=self.now_us,
+        )
+
     def event(
         self,
         kind: str,

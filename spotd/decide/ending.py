@@ -98,14 +98,7 @@ def stop_wanted(d: Draft) -> None:
             if node.kept_until_us <= d.now_us:
                 d.leave(node, LeaveReason.CANCELLED, why)
         elif node.state is NodeState.RUNNING and node.kept_until_us <= d.now_us:
-            d.set_node(
-                node,
-                state=NodeState.DRAINING,
-                leave_reason=LeaveReason.CANCELLED,
-                leave_text=why,
-                left_at_us=d.now_us,
-                drained_at_us=d.now_us,
-            )
+            d.drain(node, LeaveReason.CANCELLED, why)
             d.event("draining", f"saving and stopping: {why}", node)
         elif node.state is NodeState.DRAINING:
             _stop_drained(d, node, why)

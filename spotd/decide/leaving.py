@@ -83,14 +83,7 @@ def _drain(d: Draft, node: Node, notice: NoticeSeen) -> None:
     booked = notice.notice_id == BOOKED
     what = "its booked time ends" if booked else f"{notice.kind.value} notice"
     told = f"the booked time of {place(node)} ends" if booked else f"{what} for {place(node)}"
-    d.set_node(
-        node,
-        state=NodeState.DRAINING,
-        leave_reason=LeaveReason.PREEMPTED,
-        leave_text=what,
-        left_at_us=d.now_us,
-        drained_at_us=d.now_us,
-    )
+    d.drain(node, LeaveReason.PREEMPTED, what)
     d.say(f"{place(node)} is being taken away{left}")
     d.event(
         "notice",
@@ -288,11 +281,4 @@ def keep_gang(d: Draft) -> None:
                 why = first.leave_reason or LeaveReason.LOST
                 d.leave(node, why, f"rank {first.rank} left", keep=True)
             elif draining is not None and node.state is NodeState.RUNNING:
-                d.set_node(
-                    node,
-                    state=NodeState.DRAINING,
-                    leave_reason=draining.leave_reason,
-                    leave_text=f"rank {draining.rank} is being taken away",
-                    left_at_us=d.now_us,
-                    drained_at_us=d.now_us,
-                )
+                d.drain(node, draining.leave_reason, f"rank {draining.rank} is being taken away")

@@ -46,14 +46,7 @@ def move_outbid(d: Draft) -> None:
         d.wake(pays_us)
         return
     text = f"${usd:.2f}/h is above max_hourly_cost, and {free[0].key} costs ${there / 1e6:.2f}/h"
-    d.set_node(
-        node,
-        state=NodeState.DRAINING,
-        leave_reason=LeaveReason.OUTBID,
-        leave_text=text,
-        left_at_us=d.now_us,
-        drained_at_us=d.now_us,
-    )
+    d.drain(node, LeaveReason.OUTBID, text)
     words = f"{place(node)} moves: {text}; it trains on until its replacement is ready"
     d.event("outbid", words, node, severity=Severity.WARNING, alert=True)
 

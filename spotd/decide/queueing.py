@@ -306,14 +306,7 @@ def _saved(d: Draft, since_us: int) -> bool:
 def _drain(d: Draft, running: Sequence[Node], turn: Turn) -> None:
     text = f"its room goes to {_named(turn)}"
     for node in running:
-        d.set_node(
-            node,
-            state=NodeState.DRAINING,
-            leave_reason=LeaveReason.CANCELLED,
-            leave_text=text,
-            left_at_us=d.now_us,
-            drained_at_us=d.now_us,
-        )
+        d.drain(node, LeaveReason.CANCELLED, text)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
     step = d.job.head.step if d.job.head else 0
     told = (

@@ -44,14 +44,7 @@ def take_in(d: Draft) -> None:
     total = len(left) + len(ready)
     text = f"{_count(ready)} joins it"
     for node in left:
-        d.set_node(
-            node,
-            state=NodeState.DRAINING,
-            leave_reason=LeaveReason.MOVED,
-            leave_text=text,
-            left_at_us=d.now_us,
-            drained_at_us=d.now_us,
-        )
+        d.drain(node, LeaveReason.MOVED, text)
     whole = d.job.spec.num_nodes
     d.event("joining", f"{_count(ready)} is ready: the gang saves, and goes on with {total}")
     d.say(f"saving, to go on with {total} of {whole} machines")

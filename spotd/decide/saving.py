@@ -90,14 +90,7 @@ def elsewhere(d: Draft) -> bool:
 
 def move(d: Draft, node: Node, text: str) -> None:
     """It drains, and trains on until its replacement is ready."""
-    d.set_node(
-        node,
-        state=NodeState.DRAINING,
-        leave_reason=LeaveReason.OUTBID,
-        leave_text=text,
-        left_at_us=d.now_us,
-        drained_at_us=d.now_us,
-    )
+    d.drain(node, LeaveReason.OUTBID, text)
 
 
 def save_when_slow(d: Draft) -> None:

@@ -132,14 +132,7 @@ def _move(d: Draft, running: Node, intent: Intent) -> None:
     price = f"${there.price_microusd_per_h / 1e6:.2f}/h"
     text = f"{why}: {there.key} at {price}"
     for node in gang_of(d, running):
-        d.set_node(
-            node,
-            state=NodeState.DRAINING,
-            leave_reason=LeaveReason.MOVED,
-            leave_text=text,
-            left_at_us=d.now_us,
-            drained_at_us=d.now_us,
-        )
+        d.drain(node, LeaveReason.MOVED, text)
     words = f"{place(running)} moves ({text}); it trains on until its replacement is ready"
     d.event("moves", words, running)
 
