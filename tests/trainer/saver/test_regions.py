@@ -212,6 +212,23 @@ def test_retention_goes_on_where_one_store_is_away(start: Start, store: Gate, ea
     assert kept_steps(east) == [1], "nobody could take it away"
 
 
+def test_retention_that_is_interrupted_tells_of_a_store_that_is_away_all_the_same(
+    start: Start, store: Gate, east: Gate
+) -> None:
+    """Else the same trouble was told anew after each interruption."""
+    start(1, shards=EAST, others={EAST: east}).save_and_wait(1)
+    heir = start(2, keep=9, others={EAST: Away()})
+    for step in (2, 3, 4):
+        heir.save_and_wait(step)
+    fence = heir.office.fence
+    with pytest.raises(StoreUnavailableError, match="away"):
+        remove_old(fence, 1, lambda: False)
+    before = len(list(store.list("")))
+    with pytest.raises(StoreUnavailableError, match="away"):
+        remove_old(fence, 1, lambda: len(list(store.list(""))) == before)
+    assert len(list(store.list(""))) == before - 1
+
+
 def test_a_store_that_this_machine_may_not_read_ends_the_resume_and_says_how_to_mend_it(
     start: Start, store: Gate, east: Gate
 ) -> None:
