@@ -179,6 +179,7 @@ def _ask(d: Draft) -> bool:
 def _ask_as_told(d: Draft, intent: Intent, rows: list[Ranked]) -> bool:
     """As the policy says; False where it says to ask for nothing now."""
     choice = intent.choice
+    leave_line(d, placed=intent.ask is not None)
     if intent.ask is None:
         if choice.action is Action.WAIT:
             d.say("waiting for spot: on-demand is asked for when its deadline needs it")

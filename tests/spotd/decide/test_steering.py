@@ -114,6 +114,26 @@ def test_with_time_to_spare_it_waits_for_spot_that_is_out() -> None:
     assert after.job.waiting_since_us == 0  # nobody is alarmed: it does as it should
 
 
+STOOD = {"room_since_us": NOW - 90 * S, "room_asked_us": NOW - 15 * S, "yields_to": "hi"}
+
+
+def test_who_waits_for_spot_stands_in_nobodys_way() -> None:
+    """Its turn at the limits was for the machine that it does not want any more."""
+    before = a_view(of=wanted(200.0, 10.0))
+    before = replace(before, job=replace(before.job, **STOOD))
+    after, _ = settle(before, sold(refusals=(refused(CHEAP),)))
+    assert (after.job.room_since_us, after.job.room_asked_us) == (0, 0)
+    assert after.job.yields_to == "hi", "it has not got back what it gave"
+
+
+def test_who_is_placed_again_has_nobody_before_it() -> None:
+    before = a_view()
+    before = replace(before, job=replace(before.job, **STOOD))
+    after, _ = settle(before, sold())
+    assert [n.offer.key for n in after.nodes] == [CHEAP.key]
+    assert (after.job.room_since_us, after.job.yields_to) == (0, "")
+
+
 def test_without_a_deadline_nothing_is_waited_for() -> None:
     assert asked(a_view(of=wanted(0)), sold(refusals=(refused(CHEAP),))) == [FULL.key]
 
