@@ -44,8 +44,9 @@ def test_names_that_mislead(region: str, country: str) -> None:
 
 def test_every_region_that_amazon_names_is_known() -> None:
     """By the place that its name for people says; isolated partitions are nobody's to rent."""
-    botocore = pytest.importorskip("botocore.session")
-    known = botocore.get_session().get_component("data_loader").load_data("endpoints")
+    from botocore.session import get_session
+
+    known = get_session().get_component("data_loader").load_data("endpoints")
     for part in known["partitions"]:
         if "iso" not in part["partition"]:
             for region in part["regions"]:
