@@ -37,22 +37,26 @@ def _guarded(situation: Situation, until_s: float) -> Choice:
 
 
 def _on_demand(situation: Situation) -> Pool:
-    """The cheapest on-demand, the move there counted."""
-    hours = situation.work.left_s / 3600
+    """The cheapest on-demand until the job is done, the move there counted."""
 
     def costs(pool: Pool) -> tuple[float, str]:
+        hours = _hours(situation, pool)
         return (pool.on_demand_usd_per_h or 0.0) * hours + pool.egress_usd, pool.key
 
     return min((p for p in situation.pools if p.on_demand_usd_per_h is not None), key=costs)
 
 
+def _hours(situation: Situation, pool: Pool) -> float:
+    """Of training there until the job is done."""
+    return situation.work.left_s / 3600 / pool.speed
+
+
 def _spot_options(situation: Situation) -> list[Option]:
-    hours = situation.work.left_s / 3600
     return [
         Option(
             Action.SPOT,
             pool.key,
-            here_usd=pool.spot_usd_per_h * hours,
+            here_usd=pool.spot_usd_per_h * _hours(situation, pool),
             start_usd=pool.spot_usd_per_h * situation.work.restart_s / 3600,
             egress_usd=pool.egress_usd,
         )
