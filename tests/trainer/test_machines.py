@@ -56,6 +56,11 @@ class Machines:
             self.lose(number)
 
 
+def slowed(trainer: Trainer) -> Trainer:
+    """Far from done whenever we get to see how far it is."""
+    return replace(trainer, arguments=(*trainer.arguments, "--step-time-ms", "1000"))
+
+
 def kill(process: Process) -> None:
     """With what it has started, which has sessions of its own."""
     theirs = below(process.pid) if process.poll() is None else []
@@ -77,12 +82,15 @@ def test_each_saves_its_own_and_the_one_that_is_left_goes_on(
     machines: Machines, tmp_path: Path
 ) -> None:
     alone, wanted = straight(tmp_path / "alone", 1, "--virtual-ranks", "2")
+    usual = machines.trainer
+    machines.trainer = slowed(usual)
     with AgentEnd() as agent:
         machines.start(2, 1, agent)
         agent.wait(CHECKPOINT, lambda said: said["step"] >= 4)
         machines.lose(1)
         assert machines.running[0][1].wait(60) == 1, "its rank cannot go on without the other"
         machines.end()
+    machines.trainer = usual
     head = head_of(machines.trainer)
     left, lost_at = head["current"]["step"], max(agent.losses())
     assert 4 <= left <= lost_at

@@ -244,6 +244,7 @@ def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: 
         agent.wait("checkpoint", lambda _: len(agent.of("checkpoint")) >= 3)
         process.kill()
         process.wait(30)
+        agent.wait_left()  # its saver may commit one more
         losses = agent.losses()
     head = head_of(trainer)
     assert head.current is not None
