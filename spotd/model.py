@@ -105,6 +105,7 @@ class JobSpec:
     keep_on_failure_s: float = 0.0
     boot_timeout_s: float = 900.0
     setup_timeout_s: float = 3600.0
+    peer_timeout_s: float = field(default=3600.0, metadata=SPARSE)  # that ranks wait for others
     stop_grace_s: float = 30.0
     progress_every_s: float = 5.0
     candidates: int = 1  # machines asked for side by side
@@ -367,8 +368,7 @@ class Market:
     images: tuple[BakedImage, ...] = ()
     past: Past = UNKNOWN  # what became of this fleet's machines, a minute ago at most
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
-    # Cloud and region of stores, by what their URLs begin with; see decide/carriage.py
-    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # see decide/carriage.py
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
     line: Line = field(default_factory=Line)

@@ -82,7 +82,7 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link, dial: 
     model = make_model(shape, args.seed).to(world.device)
     state = make_state(args, model, world)
     config = {**asdict(shape), **asdict(schedule), **asdict(order), "data": corpus.digest}
-    ranks = Ranks.join() if args.shard else None
+    ranks = Ranks.join(timeout_s=job.peer_timeout_s) if args.shard else None
     checkpointer = None
     if world.rank == 0 or ranks is not None:
         seat, line = (Seat(), dial.line) if ranks is None else take_seat(job, ranks, link, dial)
@@ -323,7 +323,8 @@ def main() -> int:
         dial = Dial(job, link, os.environ, alone=not (args.shard and os.environ.get("SPOTD_SAVER")))
         if rank == 0:
             dial.start()
-        world = World.join(os.environ, args.device, group=args.shard)
+        timeout_s = job.peer_timeout_s
+        world = World.join(os.environ, args.device, group=args.shard, timeout_s=timeout_s)
         run = prepare(args, job, world, link, dial)
         if world.rank == 0:
             ready_s = time.perf_counter() - _BEGAN_S

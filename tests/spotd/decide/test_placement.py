@@ -110,6 +110,7 @@ def test_the_score_is_of_the_whole_gang() -> None:
     assert ranked[0].score_microusd_per_h == 4 * ranked[0].offer.price_microusd_per_h
 
 
+@pytest.mark.req("ELA-08")
 @pytest.mark.parametrize(
     ("asked", "sold", "out"),
     [
