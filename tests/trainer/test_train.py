@@ -212,6 +212,7 @@ def test_a_signal_during_the_imports_is_heard(trainer: Trainer) -> None:
     deadline = time.monotonic() + 20
     caught = False
     while not caught and time.monotonic() < deadline:  # until our handler is in place
+        time.sleep(0.005)  # torch takes a second
         status = Path(f"/proc/{process.pid}/status").read_text()
         mask = int(status.partition("SigCgt:")[2].split()[0], 16)
         caught = bool(mask >> (signal.SIGTERM - 1) & 1)
