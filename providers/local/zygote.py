@@ -74,7 +74,7 @@ def _end_all(scratch: list[str]) -> None:
         tree.kill_below(me)
     for folder in scratch:
         with contextlib.suppress(OSError):  # most were deleted with their machines
-            disks.discard(folder)
+            disks.discard(Path(folder))
 
 
 def _fork(own: tuple[int, ...], config: dict[str, Any], fds: list[int]) -> int:

@@ -95,7 +95,7 @@ def test_an_old_rclone_and_a_kernel_without_fuse_are_told(machine: Machine) -> N
     machine.version = "rclone v1.50.2"
     with pytest.raises(FuseError, match=r"rclone v1\.50 is too old: .* v1\.53"):
         machine.find()
-    with pytest.raises(FuseError, match=r"has no .*/none: .* modprobe fuse"):
+    with pytest.raises(FuseError, match=r"has no .*/none: .*modprobe fuse"):
         find_programs(
             machine.environ, container=False, run=machine.run, device=machine.folder / "none"
         )

@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
+from providers.aws.policy import policies
+from providers.policy import PolicyFacts
 from providers.stores import open_store
 from spotd.wire import MountMode
 from tests.rigs import lending
@@ -95,6 +97,9 @@ def test_a_machine_that_shows_who_it_is_lists_a_bucket_by_credentials_made_for_i
     """The real rclone asks our program for them, as AWS's SDK in it does."""
     issuer = Issuer()
     with lending.serving(tmp_path) as server, serve_script(issuer.reply) as (url, _):
+        server.rules.distrust = issuer.distrust
+        facts = PolicyFacts("d0", ["us-east-1"], "s3://ours", server.bucket.url)
+        server.rules.role_policy = policies(facts)["spotd-node-d0"]
         open_store(server.bucket.url, server.bucket.options).put("jobs/j1/a", b"words")
         options = {
             "region": "us-east-1",
