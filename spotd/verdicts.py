@@ -113,9 +113,9 @@ ADVICE: Mapping[str, Advice] = {
         "the disk",
     ),
     MOUNT_FAILING: Advice(
-        "a mounted bucket does not answer",
-        "nothing by itself: rclone tries again, and then the program's read fails, which is not "
-        "charged to it",
+        "a mounted bucket cannot be read",
+        "nothing by itself: rclone tries again, and then the program's read fails; a program that "
+        "ends of it is charged to max_restarts_on_errors, as for any data that is not there",
         "whether the bucket answers (`spotctl doctor`), and the keys in its [stores]; MOUNT_CACHED "
         "or COPY read less over the line",
     ),

@@ -182,10 +182,21 @@ class Mounts:
         """Whether a program may begin: what it wants to read is there."""
         return bool(self.gone) or not (self._working or self._fallen())
 
-    def _fallen(self) -> list[Mount]:
+    def errors(self, now: float) -> Iterator[Remark]:
+        """What rclone says that it could not read. A program that fails of that is charged for it,
+        as for any data that is not there: another machine would come to the same end."""
+        for mount in self._mounts():
+            error = self._last_error(mount)
+            if error and now >= self._told_at.get(mount.name, now - TELL_EVERY_S) + TELL_EVERY_S:
+                self._told_at[mount.name] = now
+                yield Remark(FAILING, f"{mount.text} cannot be read: {error}")
+
+    def _mounts(self) -> list[Mount]:
         start = self._demands.start
-        mounts = mounts_of(self._site.places, start) if start is not None else []
-        return [mount for mount in mounts if not _serves(script_of(self._site, mount))]
+        return mounts_of(self._site.places, start) if start is not None else []
+
+    def _fallen(self) -> list[Mount]:
+        return [one for one in self._mounts() if not _serves(script_of(self._site, one))]
 
     def _note(self, text: str, now: float) -> None:
         self._trouble = (text, now)
@@ -196,7 +207,7 @@ class Mounts:
         if start is None or self._over or now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
-        mounts = mounts_of(self._site.places, start)
+        mounts = self._mounts()
         if phase is Phase.ENDED:
             self._over = True
             self._take_away(mounts)
@@ -206,11 +217,7 @@ class Mounts:
 
     def _look_at_one(self, mount: Mount, start: StartDocument, now: float) -> Iterator[Remark]:
         if script_of(self._site, mount).state is ScriptState.RUNNING:
-            error = self._last_error(mount)
-            if error and now >= self._told_at.get(mount.name, 0.0) + TELL_EVERY_S:
-                self._told_at[mount.name] = now
-                self._note(f"{mount.text} does not answer: {error}", now)
-                yield Remark(FAILING, self._trouble[0])
+            yield from self.errors(now)
             return
         if self.gone:
             return

@@ -172,7 +172,9 @@ class Ward:
             self._steps.forget()
 
     def _blame(self, code: int) -> None:
-        """The program has ended by itself: of a bucket that it could not read any more, perhaps."""
+        """The program has ended by itself: of a mount that was lost, perhaps."""
+        for remark in self._mounts.errors(self._site.monotonic()):
+            self._remark(remark)
         text = self._mounts.trouble(self._site.monotonic())
         if text and code not in (EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED):
             text = f"{text}, and the program failed"

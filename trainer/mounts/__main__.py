@@ -26,7 +26,7 @@ def main() -> int:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     for mount in mounts:
         if text := _copy(mount):
-            verb = "copied" if mount["mode"] == "COPY" else "read"
+            verb = "copied" if mount.get("mode", "COPY") == "COPY" else "read"
             error = f"file_mounts.{mount['target']}: {mount['url']} cannot be {verb}: {text}"
             sys.stdout.write(json.dumps({"error": error}) + "\n")
             return 1
@@ -37,7 +37,7 @@ def _copy(mount: Mapping[str, Any]) -> str:
     """Why not; or nothing."""
     try:
         store = open_store(mount["url"], mount["options"])
-        if mount["mode"] != "COPY":
+        if mount.get("mode", "COPY") != "COPY":
             if not any(is_file(one) for one in store.list("")):
                 raise MountError("there is nothing below it: look at the address")
             return ""

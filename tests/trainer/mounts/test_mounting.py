@@ -222,7 +222,9 @@ def test_a_bucket_that_does_not_answer_is_told_and_the_read_fails(
     (node.places.workdir / "gone").touch()
     told = node.wait_for(wire.WARNING).data
     assert told["verdict"] == "mount_failing"
-    assert "does not answer" in told["text"]
+    assert f"{bucket.url} at ~/data cannot be read: " in told["text"]
+    assert node.wait_for(wire.EXITED).data["code"] == 1, "charged to the program"
+    assert not node.entries(wire.UNWELL)
 
 
 def test_a_place_with_something_in_it_is_refused(node: Node, bucket: Bucket) -> None:
