@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from trainer.hook.spotd_hook.beside import Beside
+from trainer.hook.spotd_hook.copying import STANDING, Copying, Moving
 from trainer.hook.spotd_hook.engine import Engine
-from trainer.hook.spotd_hook.layout import copier
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.spawned import Spawned
 
@@ -111,13 +111,13 @@ class Ours:
     def save(self, _: Path) -> Callable[[], bool]:
         """The loop stands for the copy."""
         memory = self._begin()
-        self.engine.stage(memory, partial(self._fill, torch.Tensor.copy_))
+        self.engine.stage(memory, partial(self._fill, STANDING))
         return self._is_durable
 
     def save_beside(self, _: Path) -> Callable[[], bool]:
         """The loop goes on; what would change the state calls `fence` first."""
         memory = self._begin()
-        fill = partial(self._fill, copier(torch.device("cpu")))
+        fill = partial(self._fill, Moving())
         self._beside.begin(lambda: self.engine.stage(memory, fill))
         return self._is_durable
 
@@ -131,16 +131,12 @@ class Ours:
             raise RuntimeError("there was no memory for the snapshot")
         return memory
 
-    def _fill(
-        self,
-        copy: Callable[[torch.Tensor, torch.Tensor], object],
-        memory: memoryview,
-        filled: Callable[[int], None],
-    ) -> None:
+    def _fill(self, copying: Copying, memory: memoryview, filled: Callable[[int], None]) -> None:
         targets = views_of(memory, self._state, self._pieces)
-        for tensor, target, piece in zip(self._state.values(), targets, self._pieces, strict=True):
-            copy(target, tensor)
-            filled(piece["offset"] + tensor.nbytes)
+        ends = (
+            piece["offset"] + one.nbytes for one, piece in zip(targets, self._pieces, strict=True)
+        )
+        copying.run(zip(targets, self._state.values(), ends, strict=True), filled)
 
     def _is_durable(self) -> bool:
         folder = f"g00000001-s{self._step:012d}-"
