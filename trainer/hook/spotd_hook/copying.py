@@ -133,7 +133,7 @@ def pin(memory: memoryview, say: Callable[[str], None]) -> Callable[[], None]:
     """Where CUDA is in use, have it pin `memory`, so that a GPU copies into it by itself and at the
     full rate; what this gives takes that back, to be called while the memory is there. Where that
     cannot be, it says so: saves are slower then, and right."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return lambda: None
     address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     trouble = _call("cudaHostRegister", address, len(memory), _PORTABLE)
