@@ -16,6 +16,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+from bench.least import Least
 from trainer.hook.spotd_hook.beside import Beside
 from trainer.hook.spotd_hook.copying import STANDING, Copying, Moving
 from trainer.hook.spotd_hook.engine import Engine
@@ -24,6 +25,7 @@ from trainer.hook.spotd_hook.spawned import Spawned
 
 CHUNK = 16 << 20
 OURS, BESIDE = "spotd", "spotd, beside training"
+LEAST = "copy and write beside"  # what no engine goes below: see bench.least
 TORCH, SAFE = "torch.save + fsync", "safetensors + fsync"
 THREAD, PROCESS = AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS
 # name -> who saves, whether a stager is kept from one save to the next, whether in shared memory
@@ -142,6 +144,10 @@ class Ours:
         folder = f"g00000001-s{self._step:012d}-"
         return any(name.startswith(folder) and name[-1] != "w" for name in self._names())
 
+    def is_committed(self) -> bool:
+        """The bucket has it, too."""
+        return not self.engine.told.pending
+
     def settle(self) -> None:
         """All of it, the bucket's copy too, before the next method's turn."""
         if not self.engine.drain(600.0):
@@ -233,9 +239,9 @@ def dcp_save(state: State, kind: AsyncCheckpointerType, *, cached: bool, shared:
     return save
 
 
-def all_of(state: State, ours: Ours) -> dict[str, Save]:
+def all_of(state: State, ours: Ours, least: Least) -> dict[str, Save]:
     """Every way, by its name."""
     ways = {TORCH: torch_save(state), SAFE: safetensors_save(state)}
     for name, (kind, cached, shared) in DCP.items():
         ways[name] = dcp_save(state, kind, cached=cached, shared=shared)
-    return {**ways, OURS: ours.save, BESIDE: ours.save_beside}
+    return {**ways, LEAST: least.save, OURS: ours.save, BESIDE: ours.save_beside}
