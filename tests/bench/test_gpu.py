@@ -31,8 +31,10 @@ def test_it_runs_whole_without_a_gpu(tmp_path: Path) -> None:
     assert found["resume"] == found["resume"] | {
         "bit_equal": True,
         "steps_done_again": 2,
-        "bytes_from": {"bucket": found["bytes"]},
     }
+    # Of a saver that knew nothing: from the bucket, or fetched from there into memory ahead.
+    [(source, count)] = found["resume"]["bytes_from"].items()
+    assert (source in {"bucket", "memory"}, count) == (True, found["bytes"])
     assert found["warnings"] == []
     assert {name: len(one["step_s"]) for name, one in found["samples"].items()} == {
         NONE: 2,
