@@ -39,13 +39,13 @@ Samples = dict[str, dict[str, list[float]]]
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """What the JSON holds. Raises OSError, RuntimeError."""
-    torch.set_float32_matmul_precision("high")
-    torch.use_deterministic_algorithms(mode=True)
-    device = torch.device("cuda", torch.cuda.current_device()) if args.device == "cuda" else None
+    device = torch.device("cpu")
+    if args.device == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+        torch.set_float32_matmul_precision("high")
+        torch.use_deterministic_algorithms(mode=True)  # loads much: on a CPU these kernels are
     told: list[str] = []
-    with Training(
-        SHAPES[args.params], args.batch, device or torch.device("cpu"), folder, told.append
-    ) as training:
+    with Training(SHAPES[args.params], args.batch, device, folder, told.append) as training:
         rates = ceilings(training.device, training.size, args.rounds)
         training.warm_up()
         samples: Samples = {NONE: {}, BESIDE: {}, STANDING: {}}
