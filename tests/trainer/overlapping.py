@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 import trainer.run
+from tests.trainer.held import hold
 from trainer import train
 from trainer.hook.spotd_hook.copying import Moving, Part
 
@@ -30,4 +31,5 @@ if __name__ == "__main__":
     train.STOP.install()
     trainer.run.LEAST_BYTES = 0  # type: ignore[attr-defined]
     trainer.run.copying_beside = slowly  # type: ignore[attr-defined]
+    hold()
     sys.exit(train.main())
