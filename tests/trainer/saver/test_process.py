@@ -174,7 +174,7 @@ def test_what_a_program_had_staged_when_it_was_killed_is_kept_and_nothing_half(
     assert [int(words[1]) for words in said if words[0] == "from"] == expected
     assert len(expected) == STAGINGS + TEARS
     store = open_store((program.folder / "store").as_uri())
-    assert newest_of(store).current.step == STAGINGS  # type: ignore[union-attr]
+    until(lambda: newest_of(store).current.step == STAGINGS)  # type: ignore[union-attr]
 
 
 def test_what_the_box_says_of_a_suspect_and_of_milestones_reaches_the_saver(
