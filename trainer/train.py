@@ -83,7 +83,7 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link, dial: 
     model = make_model(shape, args.seed).to(world.device)
     state = make_state(args, model, world)
     config = {**asdict(shape), **asdict(schedule), **asdict(order), "data": corpus.digest}
-    ranks = Ranks.join(timeout_s=job.peer_timeout_s) if args.shard else None
+    ranks = Ranks.join() if args.shard else None
     checkpointer = None
     if world.rank == 0 or ranks is not None:
         seat, line = (Seat(), dial.line) if ranks is None else take_seat(job, ranks, link, dial)

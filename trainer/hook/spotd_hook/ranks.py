@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from .job import PEER_TIMEOUT_S
+from .job import Job
 from .layout import lay_out, read, stage
 
 
@@ -32,15 +32,15 @@ class Ranks:
     _under_way: tuple[Any, Tensor] | None = field(default=None, init=False)
 
     @classmethod
-    def join(cls, env: Mapping[str, str] = os.environ, timeout_s: float = PEER_TIMEOUT_S) -> Ranks:
-        """The ranks that torch.distributed has been set up for, each of which waits for another for
-        `timeout_s`. Raises RuntimeError where torchrun started several and it has not."""
+    def join(cls, env: Mapping[str, str] = os.environ) -> Ranks:
+        """The ranks that torch.distributed has been set up for, each of which waits for another as
+        long as the job says. Raises RuntimeError where torchrun started several and it has not."""
         local_rank = int(env.get("LOCAL_RANK", "0"))
         if distributed.is_available() and distributed.is_initialized():
             size = distributed.get_world_size()
             group = None
             if size > 1:
-                patience = timedelta(seconds=timeout_s)
+                patience = timedelta(seconds=Job.from_env(env).peer_timeout_s)
                 group = distributed.new_group(backend="gloo", timeout=patience)
             return cls(distributed.get_rank(), local_rank, size, group)
         if int(env.get("WORLD_SIZE", "1")) > 1:

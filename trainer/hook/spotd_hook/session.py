@@ -93,8 +93,7 @@ class Session:
         self._collect, self._config = collect, dict(config or {})
         self._any_ranks = any_ranks
         self.managed = bool(env.get("SPOTD_SOCKET") or env.get("SPOTD_STORE_URL"))
-        self.job = Job.from_env(env)
-        self.ranks = Ranks.join(env, self.job.peer_timeout_s)
+        self.job, self.ranks = Job.from_env(env), Ranks.join(env)
         self.stop = Stop()
         if threading.current_thread() is threading.main_thread():
             self.stop.install()
