@@ -101,6 +101,11 @@ def _places(offer_key: str) -> tuple[str, ...]:
     return tuple(_beginning(offer_key, parts) for parts in _PARTS.values())
 
 
+def spoiled_at(offer: Offer, spoiled: Spoiled) -> list[Refusal]:
+    """The refusals that spoil it, or did."""
+    return [refusal for place in _places(offer.key) for refusal in spoiled.get(place, ())]
+
+
 def cooldown_until_us(offer: Offer, spoiled: Spoiled, boot_timeout_s: float) -> tuple[int, str]:
     """When `offer` may be tried again and why not before; (0, "") when it was never refused.
 
@@ -110,9 +115,8 @@ def cooldown_until_us(offer: Offer, spoiled: Spoiled, boot_timeout_s: float) -> 
     """
     until_us, why = 0, ""
     by_code: dict[str, list[int]] = {}
-    for place in _places(offer.key):
-        for refusal in spoiled.get(place, ()):
-            by_code.setdefault(refusal.code, []).append(refusal.at_us)
+    for refusal in spoiled_at(offer, spoiled):
+        by_code.setdefault(refusal.code, []).append(refusal.at_us)
     for code, times in sorted(by_code.items()):
         last_us = max(times)
         base_s = BASE_S.get(code, 60.0)

@@ -11,9 +11,10 @@ from providers.base import CapacityType, Offer, OfferRequest, Scope
 from spotd.decide.draft import Draft
 from spotd.decide.situating import steered
 from spotd.decide.steering import steer
-from spotd.model import CheckpointSpec, JobSpec, LeaveReason, Market, Node, Refusal, S, View
+from spotd.model import Asker, CheckpointSpec, JobSpec, LeaveReason, Market, Node, Refusal, S, View
 from spotd.past import Past, Stay
 from spotd.states import NodeState
+from spotd.turns import Turn
 from spotd.wishes import Saved, Wishes
 from tests.spotd.decide.build import (
     JOB,
@@ -132,6 +133,42 @@ def test_who_is_placed_again_has_nobody_before_it() -> None:
     after, _ = settle(before, sold())
     assert [n.offer.key for n in after.nodes] == [CHEAP.key]
     assert (after.job.room_since_us, after.job.yields_to) == (0, "")
+
+
+def ahead_at(of: Offer, **fields: Any) -> Market:
+    """What was out is back, and a job of higher priority is to ask for it first."""
+    high = Asker(Turn("hi", "hi", 1, priority=900), spec(priority=900), NOW - S)
+    return sold(refusals=(refused(of, ago_s=61.0),), askers=(high,), **fields)
+
+
+def test_who_waits_for_spot_is_in_line_for_it() -> None:
+    """And looks when it is back, not only when the policy would."""
+    before = a_view(of=wanted(200.0, 10.0))
+    after, plan = settle(before, sold(refusals=(refused(CHEAP),)))
+    assert after.job.offers_at_us == NOW + 59 * S
+    assert plan.wake_at_us <= NOW + 59 * S
+
+
+def test_spot_that_another_asks_for_first_is_waited_for() -> None:
+    """Whether it has time or none, seconds matter less than the price; not where its deadline
+    leaves none."""
+    for of in (wanted(200.0, 10.0), wanted(0)):
+        after, plan = settle(a_view(of=of), ahead_at(CHEAP))
+        assert (after.nodes, after.job.offers_at_us) == ((), NOW)
+        assert plan.wake_at_us <= NOW + 2 * S
+        assert any("hi (priority 900) asks first" in reason for reason in plan.reasons)
+    assert asked(a_view(of=wanted(11.6, 11.5)), ahead_at(CHEAP)) == [FULL.key]
+
+
+def test_nobody_moves_to_what_another_asks_for_first() -> None:
+    there = offer("gcp-1a", 2.0, list_microusd_per_h=40_000_000)
+    before = a_view(trains(FULL))
+    now = {"offers": (FULL, there)}
+    free = settle(before, sold(*now["offers"]))[0]
+    assert free.nodes[0].leave_reason is LeaveReason.MOVED
+    high = Asker(Turn("hi", "hi", 1, priority=900), spec(priority=900), NOW - S)
+    kept = sold(*now["offers"], refusals=(refused(there, ago_s=61.0),), askers=(high,))
+    assert settle(before, kept)[0].nodes[0].leave_reason is None
 
 
 def test_without_a_deadline_nothing_is_waited_for() -> None:
