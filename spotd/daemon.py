@@ -50,7 +50,7 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.observe import budgets, markets
+from spotd.observe import budgets, idling, markets
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -301,14 +301,14 @@ class Daemon:
 
     def _duties(self) -> Duties:
         duties = Duties(
-            self.store,
-            self.providers,
+            *(self.store, self.providers),
             *(self.survey, self.delivery.deliver, self.clock, self.owner),
             *(self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         kept = budgets.Budgets(lambda: self.config.budgets, self.clock, lambda: self.config.dry_run)
         duties.add(budgets.EVERY_S, "budgets", kept.keep)
+        duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: self.config.idle, self.clock).look)
         news = markets.Markets(lambda: self.config.market_alerts, self.clock)
         duties.add(markets.EVERY_S, "market", news.look)
         return duties

@@ -127,9 +127,15 @@ def _held_up(d: Draft) -> bool:
         d.wake(d.now_us + SAFE_LOOK_US)
         return True
     if d.market.blocked:
+        rows = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)
+        best = next(iter(rows), None)
+        if steered(d.job.spec):
+            told = intend(d, market_of(d), rows, gang_now(d))
+            best = told.ask if told is not None else best
+            if best is None:
+                return False  # it waits for spot: no room is in its way
         d.say(f"waiting: {d.market.blocked}")
-        free = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)[:1]
-        stand_in_line(d, free[0].score_microusd_per_h if free else 0)
+        stand_in_line(d, best.score_microusd_per_h if best else 0)
         d.wake(d.now_us + 15_000_000)
         wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
         return True

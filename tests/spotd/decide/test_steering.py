@@ -127,6 +127,23 @@ def test_who_waits_for_spot_stands_in_nobodys_way() -> None:
     assert after.job.yields_to == "hi", "it has not got back what it gave"
 
 
+def test_at_the_limit_who_waits_for_spot_stands_in_no_line_for_room() -> None:
+    """It asks for nothing: a limit is not what it waits for."""
+    full = sold(refusals=(refused(CHEAP),), blocked="limits.max_nodes is 1")
+    after, plan = settle(a_view(of=wanted(200.0, 10.0)), full)
+    assert (after.job.room_since_us, after.job.offers_at_us) == (0, NOW + 59 * S)
+    assert plan.reason.startswith("waiting for spot")
+
+
+def test_at_the_limit_who_asks_stands_in_line_with_what_it_asks_for() -> None:
+    """And not with the cheapest there is, which its deadline does not leave it."""
+    full = sold(blocked="limits.max_nodes is 1")
+    after, plan = settle(a_view(of=wanted(11.6, 11.5)), full)
+    assert after.job.room_since_us == NOW
+    assert after.job.room_microusd_per_h == FULL.price_microusd_per_h
+    assert plan.reason == "waiting: limits.max_nodes is 1"
+
+
 def test_who_is_placed_again_has_nobody_before_it() -> None:
     before = a_view()
     before = replace(before, job=replace(before.job, **STOOD))
