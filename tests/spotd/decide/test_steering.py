@@ -363,3 +363,50 @@ def test_a_job_that_waits_is_never_forgotten() -> None:
         market_ = sold(refusals=tuple(refused(one) for one in out))
         _, plan = settle(View(lone, (), (), loaded_at_us=NOW), market_)
         assert plan.wake_at_us > NOW
+
+
+# --- what is said, and what is left as it was
+
+
+THERE = offer("gcp-1a", 2.0, list_microusd_per_h=40_000_000)
+
+
+def test_a_move_says_where_to_and_at_which_price() -> None:
+    after, plan = settle(a_view(trains(FULL)), sold(FULL, THERE))
+    [left] = [node for node in after.nodes if node.leave_reason is LeaveReason.MOVED]
+    assert left.leave_text.endswith(f": {THERE.key} at $2.00/h")
+    [event] = [one for one in plan.events if one.kind == "moves"]
+    assert event.text == (
+        f"node g1 in aws/aws-1a moves ({left.leave_text}); it trains on until its replacement is "
+        "ready"
+    )
+    assert event.node_id == left.id
+
+
+def leaves(**fields: Any) -> Node:
+    """A machine on demand that was to move, a minute ago."""
+    said = {"leave_reason": LeaveReason.MOVED, "leave_text": "for spot", "left_at_us": NOW - 60 * S}
+    return trains(FULL, **(said | {"drained_at_us": NOW - 60 * S} | fields))
+
+
+def test_who_stays_leaves_nothing_of_the_move_behind() -> None:
+    """What it was to move to is not to be had any more."""
+    after, plan = settle(a_view(leaves()), sold(FULL))
+    [stays] = after.nodes
+    left = (stays.leave_reason, stays.leave_text, stays.left_at_us, stays.drained_at_us)
+    assert (stays.state, left) == (NodeState.RUNNING, (None, "", 0, 0))
+    [event] = [one for one in plan.events if one.kind == "stays"]
+    assert event.text == "node g1 in aws/aws-1a stays: nothing better is to be had now"
+    assert event.node_id == stays.id
+
+
+def test_who_has_its_replacement_on_the_way_does_not_stay() -> None:
+    coming = hello(generation=2, offer=THERE)
+    after, plan = settle(a_view(leaves(), coming), sold(FULL))
+    assert after.nodes[0].state is NodeState.DRAINING
+    assert "stays" not in kinds(plan)
+
+
+def test_on_demand_is_looked_at_again_for_spot_each_five_minutes() -> None:
+    _, plan = settle(a_view(trains(FULL)), sold(FULL))
+    assert plan.wake_at_us == NOW + 300 * S
