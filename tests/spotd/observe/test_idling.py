@@ -41,7 +41,7 @@ def judged(rig: Rig, job_id: str, does: str, *, dry_run: bool = False) -> tuple[
     return [row.event.text for row in rows], job.desired
 
 
-@pytest.mark.req("BUD-05", "MON-06")
+@pytest.mark.req("BUD-05")
 @pytest.mark.parametrize(
     ("does", "dry_run", "desired", "ends"),
     [
