@@ -141,10 +141,8 @@ class Daemon:
         self.duties.add(LEND_EVERY_S, "lend", self.loans.renew)
         self.duties.add(every_s, "claim", self.claim.keep)
         self.duties.stand_still(self.claim.why)
-        self.outage = Outage(
-            *(socket.gethostname(), self.clock, LEASES * config.file.timing.lease_s),
-            self.delivery.page,
-        )
+        late_s = LEASES * config.file.timing.lease_s
+        self.outage = Outage(socket.gethostname(), self.clock, late_s, self.delivery.page)
         self.duties.tell_renewals(self.outage.note)
         self._hints = [self.loop.poke, self.follower.poke]
 
@@ -301,7 +299,8 @@ class Daemon:
 
     def _duties(self) -> Duties:
         duties = Duties(
-            *(self.store, self.providers),
+            self.store,
+            self.providers,
             *(self.survey, self.delivery.deliver, self.clock, self.owner),
             *(self.timing, schedule_of(self.config)),
         )

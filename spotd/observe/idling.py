@@ -64,11 +64,11 @@ def _windows(store: Store, job: Job, since_us: int) -> list[Window]:
         return []
     found = []
     for row in store.events_of(job.id, (USAGE,), since_us):
-        seconds, gpu = row.event.data.get("window_s"), row.event.data.get("gpu")
-        measured = isinstance(seconds, int | float) and isinstance(gpu, int | float)
-        if measured and row.event.node_id in rates:
-            rate = rates[row.event.node_id]
-            found.append(Window(row.event.node_id, float(seconds), min(float(gpu), 1.0), rate))
+        said, rate = row.event.data, rates.get(row.event.node_id)
+        seconds, gpu = said.get("window_s"), said.get("gpu")
+        if rate is None or not isinstance(seconds, int | float) or not isinstance(gpu, int | float):
+            continue
+        found.append(Window(row.event.node_id, float(seconds), min(float(gpu), 1.0), rate))
     return found
 
 

@@ -124,7 +124,7 @@ def askers(conn: Connection, now_us: int, used: Callable[[], Used]) -> tuple[Ask
     again = conn.execute(_ASK_AGAIN).all()
     asked = conn.execute(_ASKED, {"since": now_us - ANSWERS_US}).all()
     line = Line(used=used() if again or asked else {})
-    found = [(row, row.offers_at_us, "") for row in again]
+    found: list[tuple[Any, int, str]] = [(row, row.offers_at_us, "") for row in again]
     found += [(row, row.requested_at_us, row.offer_key) for row in asked]
     return tuple(
         asker_of(line, row, decode_spec(row.spec), row.user_name, at_us, key)
