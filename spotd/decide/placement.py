@@ -30,6 +30,7 @@ SLOW = "SlowNetwork"
 RESIDENCE = "Residence"
 _SLOWLY = "spotd.slow_network: true takes it"
 ENDS = "EndsSoon"
+TURN = "AnothersTurn"
 NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
 NEUTRAL = 5  # the score, of 1 to 10, that an offer without one counts as
 NOTHING: Mapping[str, float] = {}
@@ -108,6 +109,15 @@ def rank(
         rows.append((order, ranked))
     rows.sort(key=lambda row: row[0])
     return [row[1] for row in rows]
+
+
+def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
+    """Whether the job would have it, had nobody been refused there."""
+    if not any(want.admits(offer) for want in spec.alternatives):
+        return False
+    carried = egress_microusd_per_h(offer, spec, market)
+    out, _, _ = _excluded(offer, spec, market, now_us, set(), {})
+    return not out and not (carried and _above_cap(spec, offer, carried))
 
 
 def _above_cap(spec: JobSpec, offer: Offer, carried_microusd_per_h: int) -> bool:
