@@ -42,10 +42,11 @@ class Ours:
         self.since_s = 0.0
         self.now_s = 0.0
         self.regions = [region(zone) for zone in view.zones]
-        self.last: tuple[int, int] | None = None  # zone and tick of spot that was running
+        self.last: int | None = None  # where spot was running
+        self.found, self.looked = 0, 0  # other spot at once when some was taken away
 
     def step(self, view: Any) -> None:
-        self.now_s = view.tick * view.gap
+        self.now_s, self.tried = view.tick * view.gap, False
         if view.preempted and self.last is not None:
             self._see(self.last, False)
         if view.mode == SPOT:
@@ -58,8 +59,11 @@ class Ours:
             choice = choose(situation)
             for zone in map(int, choice.probes):
                 self._see(zone, view.probe(zone))
-            if self._done(view, choice):
+            if not choice.probes and self._done(view, choice):
                 break
+        if view.preempted and (view.mode == SPOT or self.tried):
+            self.looked += 1
+            self.found += view.mode == SPOT
         self.last = view.zone if view.mode == SPOT else None
 
     def _see(self, zone: int, up: bool) -> None:
@@ -78,6 +82,7 @@ class Ours:
         granted = view.try_launch(zone, mode)
         if mode == SPOT:
             self._see(zone, granted)
+            self.tried = True
         if granted:
             self.since_s = self.now_s
         return granted
@@ -109,7 +114,8 @@ class Ours:
         if view.mode != IDLE:
             where = str(view.zone)
             running = Running(where, CAPACITY[view.mode], self.since_s, view.rem_overhead)
-        return Situation(self.now_s, work, pools, running, signalled(view), PROBE_S)
+        elsewhere = (float(self.found), float(self.looked))
+        return Situation(self.now_s, work, pools, running, signalled(view), PROBE_S, elsewhere)
 
 
 def signalled(view: Any) -> bool:

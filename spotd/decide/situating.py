@@ -133,6 +133,7 @@ def _work(view: View, market: Market, now_us: int, left: float, running: Node | 
         lost_s=pause if keeps(spec.checkpoint) else 0.0,
         granted_s=market.timing.granted_s,
         look_s=LOOK_S,
+        late_s=LOOK_S,
     )
 
 
