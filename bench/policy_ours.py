@@ -33,10 +33,12 @@ class Ours:
     """`lost_s` is the pause between saves, 0 where a preemption loses no work."""
 
     name = "spotd"
+    free_moves = False  # whether it is told that moves cost nothing
     signals = True  # it hears what the simulator tells for free
 
     def __init__(self, lost_s: float = 0.0, name: str = "spotd") -> None:
         self.lost_s, self.name = lost_s, name
+        self.asked = self.refused = 0  # on-demand machines
 
     def reset(self, view: Any) -> None:
         self.records: list[Record] = [UNSEEN] * view.nz
@@ -80,7 +82,9 @@ class Ours:
             return True
         zone = int(choice.pool)
         mode = SPOT if choice.action is Action.SPOT else ON_DEMAND
-        granted = view.try_launch(zone, mode)
+        granted = bool(view.try_launch(zone, mode))
+        if mode == ON_DEMAND:
+            self.asked, self.refused = self.asked + 1, self.refused + (not granted)
         if mode == SPOT:
             self._see(zone, granted)
             self.tried = True
@@ -98,7 +102,7 @@ class Ours:
             lost_s=self.lost_s,
             look_s=view.gap,
         )
-        home = view.last_zone
+        home = None if self.free_moves else view.last_zone
         pools = tuple(
             Pool(
                 key=str(zone),

@@ -12,10 +12,11 @@ from spotd.decide.cooldowns import NO_ROOM
 from spotd.decide.placement import TAKEN, Ranked, steered
 from spotd.decide.policy import UNSEEN, Pool, Record, Running, Sighting, Situation, Work
 from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
-from spotd.decide.seen import pool_of, records
+from spotd.decide.seen import found_elsewhere, pool_of, records
 from spotd.model import JobSpec, Market, Node, S, View
 from spotd.phase import keeps
 
+LATE_S = 60.0  # how late a look may come, where others take the daemon's time
 LOOK_S = 60.0  # between two looks at a job; what happens in between makes it due by itself
 # For what says not how much there is to do: places are compared by what a day there costs.
 ASSUMED_S = 86_400.0
@@ -71,7 +72,8 @@ def situate(
     if assumed:
         work = replace(work, deadline_s=None)
     gang = _running(running, work.restart_s, now_us) if running is not None else None
-    situation = Situation(now_us / S, work, pools, gang)
+    found = found_elsewhere(market.past)
+    situation = Situation(now_us / S, work, pools, gang, elsewhere=found)
     return Situated(situation, sold.spot, sold.lasting, sold.hopeful, spec.num_nodes)
 
 
@@ -164,7 +166,7 @@ def _work(view: View, market: Market, now_us: int, left: float, running: Node | 
         lost_s=pause if keeps(spec.checkpoint) else 0.0,
         granted_s=market.timing.granted_s,
         look_s=LOOK_S,
-        late_s=LOOK_S,
+        late_s=LATE_S,
     )
 
 

@@ -31,6 +31,8 @@ def choose(situation: Situation) -> Choice:
         return _undated(situation, until_s)
     outlook, running = Outlook(situation), situation.running
     if running is not None and running.capacity is CapacityType.SPOT:
+        if running.pool not in outlook.places:  # nobody says what it costs
+            return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
         return _on_spot(outlook, running, until_s)
     return _off_spot(outlook, until_s)
 

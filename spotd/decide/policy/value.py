@@ -28,7 +28,7 @@ AGES_H = (0.0, 0.5, 2.0, 6.0, 24.0, 72.0)  # edges of the classes; the last is o
 # How old spot is that is found at once elsewhere, by class.
 FOUND = (0.3, 0.3, 0.2, 0.15, 0.05)
 WORK_STEPS, TIME_STEPS = 96, 192
-_KEPT = 400  # tables of 1.3 MB
+_KEPT = 96  # tables of 1.3 MB
 
 
 @dataclass(frozen=True)
