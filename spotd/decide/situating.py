@@ -3,13 +3,14 @@ runs, and each pool with its prices, its way for the checkpoint, and its record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from providers.base import CapacityType, Offer
 from spotd.decide.carriage import HERE, Place, goes_to, store_of
 from spotd.decide.cooldowns import NO_ROOM
-from spotd.decide.placement import TAKEN, Ranked, steered
+from spotd.decide.placement import TAKEN, Ranked, shared, steered
 from spotd.decide.policy import UNSEEN, Pool, Record, Running, Sighting, Situation, Work
 from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
 from spotd.decide.seen import pool_of, records
@@ -32,14 +33,14 @@ class Situated:
     hopeful: bool  # spot is permitted and sold, though perhaps not to be had now
     num_nodes: int = 1
 
-    @property
+    @cached_property
     def pools(self) -> dict[str, Pool]:
         """By key."""
         return {pool.key: pool for pool in self.situation.pools}
 
 
 def situate(
-    view: View, market: Market, now_us: int, rows: Iterable[Ranked], running: Node | None
+    view: View, market: Market, now_us: int, rows: Sequence[Ranked], running: Node | None
 ) -> Situated | None:
     """None where nothing can be compared: no offer, or nobody knows how much is left.
 
@@ -55,16 +56,7 @@ def situate(
         if steered(spec):
             return None
         left, assumed = ASSUMED_S, True
-    sold = _sold(view, rows, here)
-    known, size_b, lies = records(market.past), _bytes(view), _lies(view, market)
-    if spec.deadline_us and not keeps(spec.checkpoint) and sold.lasting:
-        # Each end of a machine would begin it anew: no date can be kept like that.
-        sold = replace(sold, spot={}, down={}, hopeful=False)
-    pools = tuple(
-        _pool(offer, spec, market, (size_b, lies), sold, _record(known, key, sold, now_us))
-        for key, offer in sold.offers.items()
-        if sold.has(key) or (here is not None and key == pool_of(here))
-    )
+    sold, pools = _pools(view, market, now_us, rows, here)
     if not pools:
         return None
     work = _work(view, market, now_us, left, running)
@@ -90,7 +82,49 @@ class _Sold:
         return pool in self.spot or pool in self.lasting or pool in self.down
 
 
-def _sold(view: View, rows: Iterable[Ranked], here: Offer | None) -> _Sold:
+def _pools(
+    view: View, market: Market, now_us: int, rows: Sequence[Ranked], here: Offer | None
+) -> tuple[_Sold, tuple[Pool, ...]]:
+    """What is sold, and as pools: reckoned once for all jobs that ask for the same and whose
+    checkpoint lies in the same place."""
+    spec, size_b, lies = view.job.spec, _bytes(view), _lies(view, market)
+    sold = _sold(view, market, rows, here)
+    fresh = bool(spec.deadline_us) and not keeps(spec.checkpoint)
+    if fresh and sold.lasting:
+        # Each end of a machine would begin it anew: no date can be kept like that.
+        sold = replace(sold, spot={}, down={}, hopeful=False)
+    asks = ("pools", id(sold), size_b, lies, spec.wishes.speeds)
+    found = market.kept.get(asks)
+    if found is not None:
+        return sold, found  # type: ignore[return-value]
+    known = records(market.past)
+    pools = tuple(
+        _pool(offer, spec, market, (size_b, lies), sold, _record(known, key, sold, now_us))
+        for key, offer in sold.offers.items()
+        if sold.has(key) or (here is not None and key == pool_of(here))
+    )
+    if market.kept.get(("sold", id(rows))) is sold:
+        market.kept[asks] = pools
+    return sold, pools
+
+
+def _sold(view: View, market: Market, rows: Sequence[Ranked], here: Offer | None) -> _Sold:
+    """The same for all jobs that ask for the same, unless the gang is where nobody else may go."""
+    if not shared(market, rows):
+        return _sorted(view, rows, here)
+    asks = ("sold", id(rows))
+    found = market.kept.get(asks)
+    if not isinstance(found, _Sold):
+        found = market.kept[asks] = _sorted(view, rows, None)
+    free = (found.spot, found.lasting)
+    if here is None or any(
+        pool_of(here) in of and of[pool_of(here)].offer.key == here.key for of in free
+    ):
+        return found
+    return _sorted(view, rows, here)
+
+
+def _sorted(view: View, rows: Iterable[Ranked], here: Offer | None) -> _Sold:
     found = _Sold({}, {}, {}, {}, hopeful=False)
     hopeful = False
     for row in rows:
