@@ -107,6 +107,15 @@ def rank(
     return [row for _, row in rows]
 
 
+class Shared(list[Ranked]):
+    """What `rank` says to every job that asks for the same of a market. `kept` is what follows from
+    it for all of them, by whoever reckons."""
+
+    def __init__(self, rows: Iterable[Ranked]) -> None:
+        super().__init__(rows)
+        self.kept: dict[object, object] = {}
+
+
 @dataclass(frozen=True)
 class _Placed:
     """One offer as it is for every job that asks for the same."""
@@ -128,17 +137,16 @@ class _Board:
     """The offers that fit such jobs, in the order of one that nothing else is known about."""
 
     places: tuple[_Placed, ...]
-    rows: list[Ranked]
+    rows: Shared
     keys: frozenset[str]
-    by_worth: dict[int, tuple[Mapping[str, float], list[Ranked]]] = field(default_factory=dict)
+    by_worth: list[tuple[Mapping[str, float], list[Ranked]]] = field(default_factory=list)
 
     def ordered(self, worth: Mapping[str, float]) -> list[Ranked]:
         """By what each is worth to a job, or to all jobs that it is worth as much to."""
-        known = self.by_worth.get(id(worth))
-        if known is None or known[0] is not worth:
+        if not self.by_worth or self.by_worth[0][0] is not worth:
             placed = sorted(self.places, key=lambda place: place.order(place.row, worth))
-            known = self.by_worth[id(worth)] = worth, [place.row for place in placed]
-        return known[1]
+            self.by_worth[:] = [(worth, [place.row for place in placed])]
+        return self.by_worth[0][1]
 
 
 def _board(spec: JobSpec, market: Market, now_us: int) -> _Board:
@@ -147,14 +155,7 @@ def _board(spec: JobSpec, market: Market, now_us: int) -> _Board:
     found = market.kept.get(asks)
     if not isinstance(found, _Board):
         found = market.kept[asks] = _made(spec, market, now_us)
-        market.kept["rows", id(found.rows)] = found.rows
     return found
-
-
-def shared(market: Market, rows: object) -> bool:
-    """Whether that is what `rank` says to every job that asks for the same: what follows from it
-    for one follows for all."""
-    return market.kept.get(("rows", id(rows))) is rows
 
 
 def _asks(spec: JobSpec) -> tuple[object, ...]:
@@ -186,7 +187,7 @@ def _made(spec: JobSpec, market: Market, now_us: int) -> _Board:
         else:
             places.append(place)
     placed = (*places, *out)
-    rows = [place.row for place in placed]
+    rows = Shared(place.row for place in placed)
     return _Board(placed, rows, frozenset(row.offer.key for row in rows))
 
 
@@ -199,13 +200,16 @@ class _Same:
         self.market = changed(market, refusals=(), disabled={}, past=UNKNOWN)
         self._same = market.offers, market.leaving, market.countries, market.operators
         known = (tuple(market.places.items()), market.shards)
-        self._key = (*_asks(spec), *known, *map(id, self._same))
+        self._key = (*_asks(spec), *known)
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return len(self.market.offers)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._key == other._key
+        if not isinstance(other, _Same):
+            return False
+        same = all(one is two for one, two in zip(self._same, other._same, strict=True))
+        return same and self._key == other._key
 
 
 @lru_cache(maxsize=64)  # kinds of jobs; each holds its offers, so that an id is not another's

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import exp
 
 from spotd.decide.cadence import Life, mtbf_s, pool_beyond_zones
-from spotd.decide.placement import Ranked, shared
+from spotd.decide.placement import Ranked
 from spotd.decide.seen import pool_of
 from spotd.decide.situating import Situated, situate
 from spotd.model import Market, Node, View
@@ -66,14 +66,14 @@ def worths(view: View, market: Market, now_us: int, rows: Sequence[Ranked]) -> M
         return {}
     fast = view.job.spec.wishes.objective is Objective.SPEED
     # The same work in the same places is worth the same to each job.
-    asks = ("worths", id(situated.situation.pools), situated.situation.work, fast)
-    if shared(market, rows) and (known := market.kept.get(asks)) is not None:
+    asks = ("worths", situated.situation.work, fast, situated.num_nodes)
+    if situated.kept is not None and (known := situated.kept.get(asks)) is not None:
         return known  # type: ignore[return-value]
     lives = _by_pool(market.past)
     found = [_cost(situated, row, lives, started=False) for row in rows if not row.excluded]
     worth = {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
-    if shared(market, rows):
-        market.kept[asks] = worth
+    if situated.kept is not None:
+        situated.kept[asks] = worth
     return worth
 
 

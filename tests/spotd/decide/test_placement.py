@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
 from spotd.changed import changed
-from spotd.decide.placement import SLOW, Ranked, rank, shared
+from spotd.decide.placement import SLOW, Ranked, Shared, rank
 from spotd.decide.prices import DOUBTED
 from spotd.model import Market, Refusal, S
 from spotd.wishes import Wishes
@@ -309,7 +309,7 @@ def test_jobs_that_ask_for_the_same_of_a_market_share_one_answer() -> None:
     sold = market()
     first = rank(spec(name="a"), sold, NOW, job_id="j1")
     assert rank(spec(name="b", envs={"X": "1"}), sold, NOW, job_id="j2") is first
-    assert shared(sold, first)
+    assert isinstance(first, Shared)
     for other in (spec(max_hourly_microusd=1), spec(num_nodes=2), spec(boot_timeout_s=1.0)):
         assert rank(other, sold, NOW) is not first
     assert rank(spec(), sold, NOW + S) is not first
@@ -317,7 +317,7 @@ def test_jobs_that_ask_for_the_same_of_a_market_share_one_answer() -> None:
     by_worth = rank(spec(), sold, NOW, worth=worth)
     assert by_worth[0] is first[-1]
     assert rank(spec(), sold, NOW, worth=worth) is by_worth
-    assert not shared(sold, by_worth)
+    assert not isinstance(by_worth, Shared)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_what_is_known_of_one_job_is_in_its_own_answer_alone(fields: dict[str, A
     everybody = rank(spec(), sold, NOW)
     told = list(everybody)
     own = rank(spec(), sold, NOW, **fields)
-    assert not shared(sold, own)
+    assert not isinstance(own, Shared)
     assert [row.offer.key for row in own] != [row.offer.key for row in told]
     assert rank(spec(), sold, NOW) is everybody
     assert everybody == told
