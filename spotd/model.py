@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
@@ -376,12 +375,6 @@ class Market:
     countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands
     operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> where its company is
     timing: Timing = Timing()
-
-    @cached_property
-    def kept(self) -> dict[object, object]:
-        """What follows from it, as reckoned before by whoever reckons: one that differs in a field
-        begins with nothing."""
-        return {}
 
 
 class Severity(str, Enum):

@@ -149,13 +149,30 @@ class _Board:
         return self.by_worth[0][1]
 
 
+class _Asked:
+    """The same wants of the very same market at the same moment."""
+
+    def __init__(self, spec: JobSpec, market: Market, now_us: int) -> None:
+        self.spec, self.market, self.now_us = spec, market, now_us
+        self._asks = _asks(spec)
+
+    def __hash__(self) -> int:
+        return self.now_us
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Asked) or self.market is not other.market:
+            return False
+        return (self.now_us, self._asks) == (other.now_us, other._asks)
+
+
+@lru_cache(maxsize=32)  # kinds of jobs in one pass
+def _board_of(asked: _Asked) -> _Board:
+    return _made(asked.spec, asked.market, asked.now_us)
+
+
 def _board(spec: JobSpec, market: Market, now_us: int) -> _Board:
     """Reckoned once for all jobs that ask for the same of the same market."""
-    asks = ("board", _asks(spec), now_us)
-    found = market.kept.get(asks)
-    if not isinstance(found, _Board):
-        found = market.kept[asks] = _made(spec, market, now_us)
-    return found
+    return _board_of(_Asked(spec, market, now_us))
 
 
 def _asks(spec: JobSpec) -> tuple[object, ...]:
@@ -231,11 +248,8 @@ def _fits(asked: _Same) -> tuple[_Placed, ...]:
 
 def _own(market: Market, job_id: str) -> bool:
     """Whether something was refused that says something to this job alone."""
-    found = market.kept.get("of one job")
-    if not isinstance(found, frozenset):
-        whose = (refusal.node_id for refusal in market.refusals if refusal.code in OF_ONE_JOB)
-        found = market.kept["of one job"] = frozenset(node.rpartition("-g")[0] for node in whose)
-    return job_id in found
+    ours = [refusal for refusal in market.refusals if refusal.code in OF_ONE_JOB]
+    return any(refusal.node_id.startswith(f"{job_id}-g") for refusal in ours)
 
 
 def _ranked(
