@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from providers.base import CapacityType, Offer
 from spotd.decide.policy import Record, Sighting, recorded
@@ -64,14 +65,17 @@ def _found_elsewhere(past: Past) -> tuple[float, float]:
 
 
 def _records(past: Past) -> dict[str, Record]:
-    told: dict[str, list[Sighting]] = {}
+    stays: dict[str, list[Stay]] = {}
     for stay in past.stays:
         if stay.offer_key.endswith("/spot"):
-            told.setdefault(pool_key(stay.offer_key), []).extend(_sightings(stay))
-    return {
-        pool: recorded(sorted(seen, key=lambda one: (one.at_s, not one.up)))
-        for pool, seen in told.items()
-    }
+            stays.setdefault(pool_key(stay.offer_key), []).append(stay)
+    return {pool: _record(tuple(all_of_it)) for pool, all_of_it in stays.items()}
+
+
+@lru_cache(maxsize=4096)  # from one reading of the past to the next most pools stay as they were
+def _record(stays: tuple[Stay, ...]) -> Record:
+    seen = [sighting for stay in stays for sighting in _sightings(stay)]
+    return recorded(sorted(seen, key=lambda one: (one.at_s, not one.up)))
 
 
 def _sightings(stay: Stay) -> Iterator[Sighting]:

@@ -175,7 +175,7 @@ def _stay(d: Draft, running: Node, intent: Intent) -> None:
 
 
 def _wake(d: Draft, running: Node, intent: Intent) -> None:
-    """When it is to be looked at again: in a while, or when the deadline may need something else."""
+    """When to look again: in a while, or when the deadline may need something else."""
     if running.offer.capacity_type is not CapacityType.SPOT:
         if any(CapacityType.SPOT in want.capacity_types for want in d.job.spec.alternatives):
             d.wake(d.now_us + int(AGAIN_S * S))
