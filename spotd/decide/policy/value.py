@@ -53,7 +53,7 @@ class Table:
 
     def __init__(self, habits: Habits) -> None:
         self.habits, self.step_h = habits, habits.step_h
-        self.on, self.lasting, self.there, self.gone, self.found = _solved(habits)
+        self.on, self.lasting, self.there, self.gone, self.found = _Solver(habits).solve()
 
     def at(self, kind: Values, time_h: float, work_h: float, age_h: float | None = None) -> float:
         """Of that much time and work left, between the steps linearly; beyond the table, its edge.
@@ -83,67 +83,87 @@ def table(habits: Habits) -> Table:
     return Table(habits)
 
 
-def _solved(h: Habits) -> tuple[Values, Values, Values, Values, Values]:
-    """on, lasting, there, gone by age class, and found of none."""
-    import numpy as np  # noqa: PLC0415  not loaded by a daemon without deadlines
+class _Solver:
+    """The induction; one array for each state, filled from no time left upwards."""
 
-    spans = list(pairwise(AGES_H))
-    law = np.array([expected(a, b - a) / (b - a) for a, b in spans])
-    width = np.array([b - a for a, b in spans])
-    older = 1 - np.exp(-h.step_h / width)
-    older[-1] = 0.0
-    ends = (1 - np.exp(-law * h.ends * h.step_h))[:, None]
-    returns = (1 - np.exp(-law * h.returns * h.step_h))[:, None]
-    fails = (1 - np.exp(-law * h.ends * h.restart_h))[:, None]  # gone before it trains
-    work = np.arange(WORK_STEPS + 1) * h.step_h
-    forced = h.on_demand * (work + h.restart_h)
-    shape = (TIME_STEPS + 1, len(spans), WORK_STEPS + 1)
-    on, lasting, tempted, there, gone = (np.empty(shape, np.float32) for _ in range(5))
-    found = np.empty((TIME_STEPS + 1, WORK_STEPS + 1), np.float32)
-    for one in (on, there, gone, found):
-        one[0] = forced
-    for one in (lasting, tempted):
-        one[0] = h.on_demand * work
-    behind = np.minimum(np.arange(WORK_STEPS + 1) + h.loss_h / 2 / h.step_h, WORK_STEPS)
-    mixed = np.array(FOUND)[:, None]
+    def __init__(self, habits: Habits) -> None:
+        import numpy as np  # noqa: PLC0415  not loaded by a daemon without deadlines
 
-    def aged(values: Values) -> Any:
+        self.np, self.habits = np, habits
+        spans = list(pairwise(AGES_H))
+        law = np.array([expected(a, b - a) / (b - a) for a, b in spans])
+        step_h = habits.step_h
+
+        def chance(rates: Any, hours: Any) -> Any:
+            return (1 - np.exp(-rates * hours))[:, None]
+
+        self.ends = chance(law * habits.ends, step_h)
+        self.returns = chance(law * habits.returns, step_h)
+        self.fails = chance(law * habits.ends, habits.restart_h)  # gone before it trains
+        width = np.array([b - a for a, b in spans])
+        self.older = chance(1 / width, step_h)[:-1]
+        self.steps = np.arange(WORK_STEPS + 1)
+        self.work = self.steps * step_h
+        self.behind = np.minimum(self.steps + habits.loss_h / 2 / step_h, WORK_STEPS)
+        self.forced = habits.on_demand * (self.work + habits.restart_h)
+        self.mixed = np.array(FOUND)[:, None]
+        self.whole, self.part = divmod(habits.restart_h / step_h, 1.0)
+        shape = (TIME_STEPS + 1, len(spans), WORK_STEPS + 1)
+        self.on, self.lasting, self.tempted, self.there, self.gone = (
+            np.empty(shape, np.float32) for _ in range(5)
+        )
+        self.found = np.empty((TIME_STEPS + 1, WORK_STEPS + 1), np.float32)
+        for one in (self.on, self.there, self.gone, self.found):
+            one[0] = self.forced
+        for one in (self.lasting, self.tempted):
+            one[0] = habits.on_demand * self.work
+
+    def solve(self) -> tuple[Values, Values, Values, Values, Values]:
+        """on, lasting, there, gone by age class, and found of none."""
+        for t in range(1, TIME_STEPS + 1):
+            self._step(t)
+            for one in (self.on, self.lasting, self.tempted, self.there, self.gone):
+                one[t, :, 0] = 0.0
+            self.found[t] = (self.mixed * self.there[t]).sum(0)
+        return self.on, self.lasting, self.there, self.gone, self.found
+
+    def _step(self, t: int) -> None:
+        np, h = self.np, self.habits
+        on, lasting, tempted = self.on, self.lasting, self.tempted
+        there, gone = self.there, self.gone
+        enough = t * h.step_h - self.work >= h.restart_h + h.step_h - 1e-9
+        lost = h.elsewhere * self.found[t - 1] + (1 - h.elsewhere) * gone[t - 1, 0]
+        after = np.interp(self.behind, self.steps, lost) if h.loss_h else lost
+        trains = self._worked(1.0, on[t - 1], after[None], self.ends)
+        on[t] = np.where(enough, trains, self.forced)
+        lasting[t] = self._worked(h.on_demand, lasting[t - 1], tempted[t - 1, :1], self.returns)
+        stays = self._worked(h.on_demand, tempted[t - 1], lasting[t - 1, :1], self.ends)
+        starts = (1 - self.fails) * self._started(on, t) + self.fails * lost[None]
+        to_spot = h.restart_h + h.egress + starts
+        tempted[t] = np.where(enough, np.minimum(stays, to_spot), stays)
+        paid = h.restart_h * h.on_demand
+        waits = (1 - self.ends) * self._aged(there[t - 1]) + self.ends * gone[t - 1, :1]
+        best = np.minimum(np.minimum(waits, to_spot), paid + self._started(tempted, t))
+        there[t] = np.where(enough, best, self.forced)
+        waits = (1 - self.returns) * self._aged(gone[t - 1]) + self.returns * there[t - 1, :1]
+        best = np.minimum(waits, paid + self._started(lasting, t))
+        gone[t] = np.where(enough, best, self.forced)
+
+    def _aged(self, values: Values) -> Any:
         told = values.copy()
-        told[:-1] += (values[1:] - values[:-1]) * older[:-1, None]
+        told[:-1] += (values[1:] - values[:-1]) * self.older
         return told
 
-    def worked(price: float, goes_on: Any, else_: Any, share: Any) -> Any:
+    def _worked(self, price: float, goes_on: Values, else_: Any, share: Any) -> Any:
         """A step of training: paid, one step of work less."""
-        told = np.zeros(shape[1:])
-        told[:, 1:] = price * h.step_h + ((1 - share) * goes_on + share * else_)[:, :-1]
+        told = self.np.zeros(goes_on.shape)
+        after = (1 - share) * self._aged(goes_on) + share * else_
+        told[:, 1:] = price * self.habits.step_h + after[:, :-1]
         return told
 
-    whole, part = divmod(h.restart_h / h.step_h, 1.0)
-
-    def started(values: Values, t: int) -> Any:
+    def _started(self, values: Values, t: int) -> Any:
         """What a start that is begun now leads to."""
-        early = t - int(whole)
+        early = t - int(self.whole)
         if early < 1:
             return values[max(early, 0)]
-        return (1 - part) * values[early] + part * values[early - 1]
-
-    for t in range(1, TIME_STEPS + 1):
-        enough = t * h.step_h - work >= h.restart_h + h.step_h - 1e-9
-        lost = h.elsewhere * found[t - 1] + (1 - h.elsewhere) * gone[t - 1, 0]
-        after = np.interp(behind, np.arange(WORK_STEPS + 1), lost) if h.loss_h else lost
-        on[t] = np.where(enough, worked(1.0, aged(on[t - 1]), after[None], ends), forced)
-        lasting[t] = worked(h.on_demand, aged(lasting[t - 1]), tempted[t - 1, :1], returns)
-        stays = worked(h.on_demand, aged(tempted[t - 1]), lasting[t - 1, :1], ends)
-        to_spot = h.restart_h + h.egress + (1 - fails) * started(on, t) + fails * lost[None]
-        tempted[t] = np.where(enough, np.minimum(stays, to_spot), stays)
-        to_last = h.restart_h * h.on_demand
-        waits = (1 - ends) * aged(there[t - 1]) + ends * gone[t - 1, :1]
-        best = np.minimum(np.minimum(waits, to_spot), to_last + started(tempted, t))
-        there[t] = np.where(enough, best, forced)
-        waits = (1 - returns) * aged(gone[t - 1]) + returns * there[t - 1, :1]
-        gone[t] = np.where(enough, np.minimum(waits, to_last + started(lasting, t)), forced)
-        found[t] = (mixed * there[t]).sum(0)
-        for one in (on, lasting, tempted, there, gone):
-            one[t, :, 0] = 0.0
-        found[t, 0] = 0.0
-    return on, lasting, there, gone, found
+        return (1 - self.part) * values[early] + self.part * values[early - 1]
