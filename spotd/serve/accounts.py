@@ -6,32 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from providers.egress import first_prices
-from providers.storage import GB, storage_of
-from spotd.decide.carriage import gb_microusd, place_of, store_of
+from spotd.decide.carriage import gb_microusd, store_of
 from spotd.model import Job, LeaveReason, Market, Node, S
 from spotd.money.report import Account, Item, Kind
 from spotd.money.split import Machine, Save, Steps
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.serve.bill import all_reports
+from spotd.serve.keep_costs import Window, restores, storage
 from spotd.store.base import CheckpointRow, ProgressRow, SegmentRow, Store
 from spotd.store.stretches import stretch_of
 
-MONTH_H = 730  # that storage is prorated by
 NO_STEPS = (
     "of {name} no steps are on record (none reported, or no longer kept): what its hours "
     "went into is untold, and savings are for the same hours"
 )
-NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
 NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_hour is not set"
 NO_EGRESS = "what {name}'s checkpoints cost on their way from {place} to {store} is not known"
-
-
-@dataclass(frozen=True)
-class Window:
-    """The time that a report is about, by our clock."""
-
-    since_us: int
-    until_us: int
 
 
 @dataclass(frozen=True)
@@ -156,30 +146,11 @@ def _extras(
     sized = sorted((row for row in rows if row.bytes), key=lambda row: row.committed_at_us)
     if not sized:
         return [], []
-    items, unknown = _storage(job, sized, window, now_us)
+    first = {node.generation: node for node in nodes if node.rank == 0 and node.claimed_at_us}
+    items, unknown = storage(job, first, sized, window, now_us)
     more, missing = _egress(job, nodes, sized, market, window)
-    return items + more, unknown + missing
-
-
-def _storage(
-    job: Job, rows: Sequence[CheckpointRow], window: Window, now_us: int
-) -> tuple[list[Item], list[str]]:
-    """Each checkpoint lies there from its commit until `keep` newer ones are committed."""
-    url = job.spec.checkpoint.store
-    price = storage_of(url)
-    if price is None:
-        local = url.startswith("file:")
-        return [], [] if local else [NO_STORE_PRICE.format(name=job.name, store=url)]
-    keep, gb_us = job.spec.checkpoint.keep, 0.0
-    for number, row in enumerate(rows):
-        newer = rows[number + keep].committed_at_us if number + keep < len(rows) else now_us
-        from_us, to_us = max(row.committed_at_us, window.since_us), min(newer, window.until_us)
-        gb_us += row.bytes / GB * max(0, to_us - from_us)
-    months = gb_us / (MONTH_H * US_PER_H)
-    cost = price.microusd_per_month(round(months * GB))
-    what = f"checkpoints, {price.storage_class}, {price.region}, list price of {price.dated}"
-    cloud = place_of(url, {}).cloud
-    return [Item(Kind.STORAGE, "storage", what, months, "GB-Months", cost, cloud=cloud)], []
+    back, untold = restores(job, first, sized, market, window)
+    return items + more + back, unknown + missing + untold
 
 
 def _egress(

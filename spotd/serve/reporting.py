@@ -9,8 +9,9 @@ from spotd.model import Job
 from spotd.money.document import report_data, usd
 from spotd.money.focus import COLUMNS, Row, metadata, months, rows_of
 from spotd.money.report import Report, report_of, together
-from spotd.serve.accounts import Box, Window, account_of, box_of
+from spotd.serve.accounts import Box, account_of, box_of
 from spotd.serve.call import Call
+from spotd.serve.keep_costs import Window
 from spotd.serve.views import iso
 
 
