@@ -16,9 +16,9 @@ from spotd.wire import WARNING
 from trainer.data import Corpus, Order
 from trainer.hook.spotd_hook.beside import LEAST_BYTES
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.copying import copying_beside
 from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.layout import copier
 from trainer.hook.spotd_hook.link import Link
 from trainer.hook.spotd_hook.planning import Planning
 from trainer.hook.spotd_hook.tenure import Tenure
@@ -188,7 +188,9 @@ class Run:
         beside = not (released or final) and self.state.size >= LEAST_BYTES
         stage = self.state.stage
         if beside:  # weights and moments change in `update` alone, which waits for it
-            stage = partial(stage, copy=copier(self.world.device))
+            copying = copying_beside(self.world.device)
+            copying.begin()
+            stage = partial(stage, copying=copying)
         self.checkpointer.save(
             step,
             stage,
