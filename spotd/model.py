@@ -15,7 +15,9 @@ from spotd.elastic import Elastic
 from spotd.past import UNKNOWN, Past
 from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
-from spotd.turns import NORMAL, Line
+from spotd.states import Outcome as Outcome
+from spotd.turns import NORMAL, Line, Turn
+from spotd.turns import Limits as Limits
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from spotd.wire import Bucket, Mount
 from spotd.wishes import NO_WISHES, Saved, Wishes
@@ -29,14 +31,6 @@ class Desired(str, Enum):
     RUN = "run"
     PAUSE = "pause"
     CANCEL = "cancel"
-
-
-class Outcome(str, Enum):
-    """How a job ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
 
 
 # Why a draining machine trains on until its replacement is ready.
@@ -156,6 +150,7 @@ class Job:
     room_since_us: int = 0  # the limits have no room for it since then; 0: not so
     room_asked_us: int = 0  # when it was last refused for that: its turn is kept for a while
     room_microusd_per_h: int = 0  # what it asked to spend
+    offers_at_us: int = 0  # no offer is to be had for it until then; 0: it waits for none
     yields_to: str = ""  # the job that it is to save for, or gave its machines to
     yields_since_us: int = 0  # since when it is to save for that; 0: not so
     yielded_at_us: int = 0  # when it last gave its machines to another job
@@ -324,12 +319,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The deployment's caps; 0 means none (allowed for local providers only)."""
+class Asker:
+    """A job for which no offer was to be had: it asks again at `at_us`; or it asked for `keys` then
+    and has no answer yet."""
 
-    max_nodes: int = 0
-    max_microusd_per_h: int = 0
-    projects: Mapping[str, int] = field(default_factory=dict)  # max_nodes of each that has one
+    turn: Turn
+    spec: JobSpec
+    at_us: int
+    keys: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -353,7 +350,7 @@ class Market:
 
     offers: tuple[Offer, ...]
     refusals: tuple[Refusal, ...] = ()
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     nodes: int = 0
     microusd_per_h: int = 0
     disabled: Mapping[str, str] = field(default_factory=dict)  # provider -> why it is out of use
@@ -372,6 +369,7 @@ class Market:
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
     line: Line = field(default_factory=Line)
+    askers: tuple[Asker, ...] = ()  # for what was refused of late; see decide/scarcity.py
     countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands
     operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> where its company is
     timing: Timing = Timing()

@@ -111,6 +111,11 @@ def touches(offer: Offer, spoiled: Spoiled) -> bool:
     return any(place in spoiled for place in _places(offer.key))
 
 
+def spoiled_at(offer: Offer, spoiled: Spoiled) -> list[Refusal]:
+    """The refusals that spoil it, or did."""
+    return [refusal for place in _places(offer.key) for refusal in spoiled.get(place, ())]
+
+
 def cooldown_until_us(
     offer: Offer, spoiled: Spoiled, boot_timeout_s: float, no_room_cap_s: float = CAP_S
 ) -> tuple[int, str]:
@@ -123,9 +128,8 @@ def cooldown_until_us(
     """
     until_us, why = 0, ""
     by_code: dict[str, list[int]] = {}
-    for place in _places(offer.key):
-        for refusal in spoiled.get(place, ()):
-            by_code.setdefault(refusal.code, []).append(refusal.at_us)
+    for refusal in spoiled_at(offer, spoiled):
+        by_code.setdefault(refusal.code, []).append(refusal.at_us)
     for code, times in sorted(by_code.items()):
         last_us = max(times)
         base_s = BASE_S.get(code, 60.0)

@@ -35,6 +35,7 @@ SLOW = "SlowNetwork"
 RESIDENCE = "Residence"
 _SLOWLY = "spotd.slow_network: true takes it"
 ENDS = "EndsSoon"
+TURN = "AnothersTurn"
 NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
 NEUTRAL = 5  # the score, of 1 to 10, that an offer without one counts as
 NOTHING: Mapping[str, float] = {}
@@ -267,6 +268,15 @@ def _ranked(
         text = f"with ${carried / 1e6:.2f}/h of egress above max_hourly_cost"
         excluded, code = text, TOO_DEAR
     return Ranked(offer, score, excluded, until_us, code, carried)
+
+
+def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
+    """Whether the job would have it, had nobody been refused there."""
+    if not any(want.admits(offer) for want in spec.alternatives):
+        return False
+    carried = egress_microusd_per_h(offer, spec, market)
+    out, _, _ = _excluded(offer, spec, market, now_us, set(), {})
+    return not out and not (carried and _above_cap(spec, offer, carried))
 
 
 def _above_cap(spec: JobSpec, offer: Offer, carried_microusd_per_h: int) -> bool:

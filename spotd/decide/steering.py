@@ -19,6 +19,7 @@ from spotd.decide.placement import Ranked, rank, steered
 from spotd.decide.policy import Action, Choice, choose
 from spotd.decide.policy.guard import spare_looks
 from spotd.decide.safety import safe
+from spotd.decide.scarcity import in_turn
 from spotd.decide.situating import LOOK_S, Situated, situate
 from spotd.decide.worth import Cost, costs, worths
 from spotd.model import Desired, Job, JobSpec, LeaveReason, Market, Node, S, View
@@ -106,6 +107,7 @@ def steer(d: Draft) -> None:
         return
     barred = {node.offer.key for node in d.nodes if node.active and taking_away(node)}
     rows = rank(spec, d.market, d.now_us, barred, job_id=d.job.id)
+    rows = in_turn(d.job, d.market, d.now_us, rows)
     intent = intend(d, d.market, rows, running)
     if intent is None:
         return
@@ -193,6 +195,7 @@ def compared(view: View, market: Market, now_us: int) -> Compared:
     rows = rank(spec, market, now_us, job_id=view.job.id)
     if worth := worths(view, market, now_us, rows):
         rows = rank(spec, market, now_us, job_id=view.job.id, worth=worth)
+    rows = in_turn(view.job, market, now_us, rows)
     intent = intend(d, market, rows, running) if steered(spec) else None
     return Compared(rows, costs(view, market, now_us, rows, running), intent)
 
