@@ -19,7 +19,7 @@ OUTBID = "Outbid"  # left for a better one
 NOT_LENT = "NotLentError"  # its machines could not save: nobody lends credentials of the store
 OWN_IMAGE = "OwnImage"  # an UnpreparedError of a job that names a machine's image itself
 # What says nothing to other jobs, which have caps, paces, stores and images of their own.
-_OF_ONE_JOB = frozenset({OUTBID, NOT_LENT, OWN_IMAGE})
+OF_ONE_JOB = frozenset({OUTBID, NOT_LENT, OWN_IMAGE})
 
 # First cooldown by what was said, in seconds; doubled for each repeat, up to the cap. Karpenter
 # blocks a refused pool for 3 minutes; quota comes back when our own dying machine is counted out.
@@ -89,7 +89,7 @@ def spoiled_places(refusals: Iterable[Refusal], job_id: str) -> Spoiled:
     """
     found: dict[str, list[Refusal]] = {}
     for refusal in refusals:
-        if refusal.code in _OF_ONE_JOB and not refusal.node_id.startswith(f"{job_id}-g"):
+        if refusal.code in OF_ONE_JOB and not refusal.node_id.startswith(f"{job_id}-g"):
             continue
         place = _beginning(refusal.offer_key, _PARTS[refusal.scope])
         found.setdefault(place, []).append(refusal)
@@ -104,6 +104,11 @@ def _beginning(offer_key: str, parts: int) -> str:
 def _places(offer_key: str) -> tuple[str, ...]:
     """What a refusal may have spoiled that the offer is part of."""
     return tuple(_beginning(offer_key, parts) for parts in _PARTS.values())
+
+
+def touches(offer: Offer, spoiled: Spoiled) -> bool:
+    """Whether anything was refused there."""
+    return any(place in spoiled for place in _places(offer.key))
 
 
 def spoiled_at(offer: Offer, spoiled: Spoiled) -> list[Refusal]:

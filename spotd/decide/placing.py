@@ -184,7 +184,7 @@ def _ask(d: Draft) -> bool:
         _wait_for_market(d, ranked)
         return False
     best = next((row for row in free if _has_room(d, row)), free[0])
-    fresh = sum(row.offer.key not in asked for row in free)
+    fresh = sum(row.offer.key not in asked for row in free) if asked else len(free)
     best_of = f"the cheapest of {len(free)} offers"
     if 0 < fresh < len(free):
         best_of = f"the cheapest of {fresh} offers that have not refused yet"

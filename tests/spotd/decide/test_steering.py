@@ -215,20 +215,21 @@ def test_spot_that_runs_is_looked_at_before_there_is_no_time_left() -> None:
     """By then its newest checkpoint is another one: what is unsaved is the same."""
     here = trains(CHEAP)
     before = a_view(here)
-    draft = Draft(before, sold(), NOW)
-    steer(draft)
-    plan = draft.plan()
-    assert plan.changes == ()
-    assert NOW + 19 * HOUR < plan.wake_at_us < NOW + 21 * HOUR
 
-    def at(now_us: int) -> NodeState:
+    def at(now_us: int) -> tuple[NodeState, int]:
         saved = replace(before.job, head=head(seen_at_us=now_us - S))
         later = Draft(replace(before, job=saved), sold(), now_us)
         steer(later)
-        return by_id(later.view, here).state
+        return by_id(later.view, here).state, later.plan().wake_at_us
 
-    assert at(plan.wake_at_us) is NodeState.RUNNING
-    assert at(plan.wake_at_us + 120 * S) is NodeState.DRAINING
+    state, wake_at_us = at(NOW)
+    assert (state, wake_at_us) == (NodeState.RUNNING, NOW + 300 * S)
+    now_us = NOW + 19 * HOUR
+    while state is NodeState.RUNNING:
+        last_us, (state, now_us) = now_us, at(now_us)
+        assert now_us <= last_us + 300 * S
+    assert NOW + 19 * HOUR < last_us < NOW + 21 * HOUR
+    assert at(last_us - 180 * S)[0] is NodeState.RUNNING
 
 
 def test_on_demand_returns_to_spot_when_there_is_time() -> None:
@@ -248,9 +249,36 @@ def test_nobody_moves_for_money_who_has_not_shown_that_it_saves() -> None:
 
 def test_on_demand_stays_when_spot_is_out_and_looks_again() -> None:
     here = trains(FULL)
-    after, plan = settle(a_view(here, of=wanted(200.0)), sold(refusals=(refused(CHEAP),)))
+    after, plan = settle(a_view(here, of=wanted(42.0)), sold(refusals=(refused(CHEAP),)))
     assert by_id(after, here).state is NodeState.RUNNING
     assert NOW < plan.wake_at_us <= NOW + 300 * S
+
+
+def test_on_demand_is_given_back_when_it_has_saved_where_waiting_for_spot_costs_less() -> None:
+    here = trains(FULL)
+    out = sold(refusals=(refused(CHEAP),))
+    after, plan = settle(a_view(here, of=wanted(200.0)), out)
+    left = by_id(after, here)
+    assert (left.state, left.leave_reason) == (NodeState.DRAINING, LeaveReason.CANCELLED)
+    assert "waits for spot" in left.leave_text
+    assert "pauses" in kinds(plan)
+    assert asked(after, out) == []
+
+
+def test_who_has_not_shown_that_it_saves_is_not_paused() -> None:
+    here = trains(FULL)
+    saved = a_view(here).saved
+    unsaved = view(here, job={"spec": wanted(200.0), "head": None}, saved=saved)
+    after, _ = settle(unsaved, sold(refusals=(refused(CHEAP),)))
+    assert by_id(after, here).state is NodeState.RUNNING
+
+
+def test_spot_moves_to_spot_where_the_rest_costs_less() -> None:
+    here = trains(CHEAP)
+    cheaper = offer("gcp-1b", CHEAP.price_microusd_per_h / 2e6, list_microusd_per_h=50_000_000)
+    after, plan = settle(a_view(here, of=wanted(200.0)), sold(cheaper, CHEAP, FULL))
+    assert by_id(after, here).leave_reason is LeaveReason.MOVED
+    assert plan.wake_at_us <= NOW + 300 * S
 
 
 def a_move(refusals: tuple[Refusal, ...] = (), **fields: Any) -> tuple[View, Market]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Offer
+from spotd.changed import changed
 from spotd.decide.placement import rank
 from spotd.decide.steering import compared, of_spec
 from spotd.decide.worth import Cost, costs, lives_of, worths
@@ -173,3 +174,19 @@ def test_the_places_are_told_in_their_order_with_what_the_policy_says() -> None:
     assert compared(of_spec(a_job(), NOW), market((FULL, SPOT)), NOW).intent is None
     new = of_spec(of, NOW).job
     assert (new.id, new.name, new.created_at_us, new.desired) == ("", of.name, NOW, Desired.RUN)
+
+
+def test_the_same_work_in_the_same_places_is_reckoned_once_and_other_work_anew() -> None:
+    sold = market((SPOT, FULL))
+    plain = a_job()
+    rows = rank(plain, sold, NOW)
+    told = worths(view(job={"spec": plain}), sold, NOW, rows)
+    assert worths(view(job={"spec": plain, "name": "other"}), sold, NOW, rows) is told
+    alone = worths(view(job={"spec": plain}), sold, NOW, list(rows))
+    assert alone == told
+    assert alone is not told, "a list of its own"
+    long = replace(plain, wishes=replace(plain.wishes, work_s=9 * 86_400.0))
+    assert worths(view(job={"spec": long}), sold, NOW, rank(long, sold, NOW)) != told
+    lost = Stay("x-g1-0", SPOT.key, NOW, "", NOW, 0, 0, NOW + 900 * S, 0, LeaveReason.LOST)
+    again = changed(sold, past=Past((lost,)))
+    assert worths(view(job={"spec": plain}), again, NOW, rank(plain, again, NOW)) != told
