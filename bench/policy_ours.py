@@ -101,6 +101,9 @@ class Ours:
             unsaved_s=unsaved_s if view.mode == SPOT else 0.0,
             lost_s=self.lost_s,
             look_s=view.gap,
+            # The simulator's own guard keeps spot that runs at the last moment, which is not safe
+            # where work is lost: the policy's has to come before it.
+            late_s=view.gap if self.lost_s else 0.0,
         )
         home = None if self.free_moves else view.last_zone
         pools = tuple(

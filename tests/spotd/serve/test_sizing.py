@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spotd.cli.client import Client
 from spotd.errors import UserError
+from spotd.serve import capacity
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
 
 MODEL = "  model: {name: qwen2-72b, sequence: 4096, tokens: 1.4B, precision: PRECISION}\n"
@@ -22,7 +24,11 @@ def plan(client: Client, text: str) -> dict[str, Any]:
     return client.post("/v1/plan", {"yaml": text})
 
 
-def test_a_plan_says_of_each_offer_whether_the_model_fits(client: Client) -> None:
+def test_a_plan_says_of_each_offer_whether_the_model_fits(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roomy = SimpleNamespace(free=10**14)
+    monkeypatch.setattr(capacity.shutil, "disk_usage", lambda _folder: roomy)
     rows = plan(client, job_file("mixed"))["offers"]
     assert len(rows) == len(OFFERS)
     assert {row["size"]["text"] for row in rows} == {"does not fit: 150 GiB/GPU of 79.2"}
