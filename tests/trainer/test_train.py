@@ -622,17 +622,18 @@ def test_another_number_of_ranks_comes_to_the_same_bits(tmp_path: Path) -> None:
         assert alone.run(1, agent) == EXIT_FINISHED, alone.output()
         straight = Outcome(alone, agent.losses())
     (tmp_path / "moved").mkdir()
-    moved = Trainer(tmp_path / "moved", steps=STEPS)
+    moved = Trainer(tmp_path / "moved", steps=STEPS, arguments=virtual)
     losses: dict[int, float] = {}
     for generation, ranks in enumerate((4, 2, 4, 3), start=1):
         moved.ranks, last = ranks, generation == 4
-        moved.arguments = virtual if last else (*virtual, "--step-time-ms", "50")
+        held = moved.held(7 * generation + 2)
         with AgentEnd() as agent:
-            process = moved.start(generation, agent)
+            process = (moved if last else held).start(generation, agent)
             if not last:
                 agent.wait("progress", lambda data: data["to_step"] >= 7 * generation)  # noqa: B023
                 worker = next(hello for hello in agent.of("hello") if hello["rank"] == 0)
                 os.kill(worker["pid"], signal.SIGTERM)
+                held.go_on()
             assert (process.wait(60) == EXIT_FINISHED) is last, moved.output()
             if generation > 1:
                 assert agent.of("claimed")[0]["step"] == max(losses)
