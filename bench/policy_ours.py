@@ -93,12 +93,13 @@ class Ours:
         return granted
 
     def situation(self, view: Any) -> Situation:
+        # Work done on demand is in no save either: spot that follows would lose it.
         unsaved_s = view.done % self.lost_s if self.lost_s else 0.0
         work = Work(
             left_s=view.work_left,
             deadline_s=view.deadline,
             restart_s=view.d,
-            unsaved_s=unsaved_s if view.mode == SPOT else 0.0,
+            unsaved_s=unsaved_s,
             lost_s=self.lost_s,
             look_s=view.gap,
             # The simulator's own guard keeps spot that runs at the last moment, which is not safe

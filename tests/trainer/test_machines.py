@@ -56,11 +56,6 @@ class Machines:
             self.lose(number)
 
 
-def slowed(trainer: Trainer) -> Trainer:
-    """Far from done whenever we get to see how far it is."""
-    return replace(trainer, arguments=(*trainer.arguments, "--step-time-ms", "1000"))
-
-
 def kill(process: Process) -> None:
     """With what it has started, which has sessions of its own."""
     theirs = below(process.pid) if process.poll() is None else []
@@ -83,20 +78,21 @@ def test_each_saves_its_own_and_the_one_that_is_left_goes_on(
 ) -> None:
     alone, wanted = straight(tmp_path / "alone", 1, "--virtual-ranks", "2")
     usual = machines.trainer
-    machines.trainer = slowed(usual)
+    machines.trainer = usual.held(6)
     with AgentEnd() as agent:
         machines.start(2, 1, agent)
         agent.wait(CHECKPOINT, lambda said: said["step"] >= 4)
         machines.lose(1)
+        machines.trainer.go_on()
         assert machines.running[0][1].wait(60) == 1, "its rank cannot go on without the other"
         machines.end()
-    machines.trainer = usual
     head = head_of(machines.trainer)
     left, lost_at = head["current"]["step"], max(agent.losses())
     assert 4 <= left <= lost_at
     store = machines.trainer.folder / "store"
     saved = {path.name[:6] for path in (store / head["current"]["manifest"]).parent.glob("r*")}
     assert saved == {"r00000", "r00001"}
+    machines.trainer = usual.held(left + 2)
     with AgentEnd() as agent:
         machines.start(1, 2, agent)
         agent.wait("progress")
@@ -105,6 +101,7 @@ def test_each_saves_its_own_and_the_one_that_is_left_goes_on(
         machines.end()
     assert min(agent.losses()) == left + 1
     assert head_of(machines.trainer)["released"]
+    machines.trainer = usual
     with AgentEnd() as agent:
         machines.start(2, 3, agent)
         assert [pair[1].wait(60) for pair in machines.running] == [0, 0], machines.trainer.output()

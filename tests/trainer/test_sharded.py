@@ -26,14 +26,14 @@ def trainer_of(folder: Path, ranks: int, *arguments: str) -> Trainer:
         steps=STEPS,
         every_steps=100,
         ranks=ranks,
-        arguments=("--shard", "--step-time-ms", "40", *arguments),
+        arguments=("--shard", *arguments),
         modules=("trainer.sharded", "torch._dynamo", "torch.distributed.launcher.api"),
     )
 
 
 def straight(folder: Path, ranks: int, *arguments: str) -> tuple[Trainer, dict[int, float]]:
     """The job left alone, and its losses by step."""
-    trainer = trainer_of(folder, ranks, *arguments, "--step-time-ms", "0")
+    trainer = trainer_of(folder, ranks, *arguments)
     with AgentEnd() as agent:
         assert trainer.run(1, agent) == 0, trainer.output()
         return trainer, agent.losses()
@@ -42,7 +42,7 @@ def straight(folder: Path, ranks: int, *arguments: str) -> tuple[Trainer, dict[i
 def run_for_a_while(trainer: Trainer, generation: int) -> dict[int, float]:
     """Until its machine is to go, which is soon; the losses by step."""
     with AgentEnd() as agent:
-        process = trainer.start(generation, agent)
+        process = trainer.held(4 * generation).start(generation, agent)
         agent.wait("progress")
         agent.tell(stop=True, deadline_s=20.0, reason="preempted")
         assert process.wait(60) == 1, trainer.output()  # torchrun's, whatever its ranks end with

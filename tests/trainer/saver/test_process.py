@@ -289,8 +289,6 @@ def test_a_saver_that_is_stopped_does_not_stop_training(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It accepts and never answers. Each save says so, in bounded time, until it goes on."""
-    monkeypatch.setattr("trainer.hook.spotd_hook.line.ANSWER_S", 0.2)
-    monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 0.2)
     assert program.checkpointer.claim("now", 0.0) is not None
     assert program.restore() is None
     program.save(1)
@@ -299,6 +297,8 @@ def test_a_saver_that_is_stopped_does_not_stop_training(
     monkeypatch.setattr(program.checkpointer, "_dial", lambda: Line(str(program.folder / "0.sock")))
     os.kill(saver.pid, signal.SIGSTOP)
     until(lambda: state_of(saver.pid) == "T")  # a thread on another core may answer until then
+    monkeypatch.setattr("trainer.hook.spotd_hook.line.ANSWER_S", 0.2)
+    monkeypatch.setattr("trainer.hook.spotd_hook.engine.ANSWER_S", 0.2)
     try:
         program.save(2)
         assert not program.checkpointer.drain(0.1)
