@@ -10,11 +10,11 @@ from providers.storage import GB, storage_of
 from spotd.decide.carriage import gb_microusd, place_of, store_of
 from spotd.model import Job, LeaveReason, Market, Node, S
 from spotd.money.report import Account, Item, Kind
-from spotd.money.split import Machine, Save, Steps
+from spotd.money.split import Machine, Save
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.serve.bill import all_reports
-from spotd.store.base import CheckpointRow, ProgressRow, SegmentRow, Store
-from spotd.store.stretches import stretch_of
+from spotd.store.base import CheckpointRow, SegmentRow, Store
+from spotd.store.stretches import steps_of, stretch_of
 
 MONTH_H = 730  # that storage is prorated by
 NO_STEPS = (
@@ -90,7 +90,7 @@ def account_of(
             _machine(node, [row for row in segments if row.node_id == node.id], now_us)
             for node in nodes
         ),
-        steps=tuple(map(_steps, progress)),
+        steps=tuple(map(steps_of, progress)),
         saves=tuple(_save(row) for row in rows),
         extras=tuple(extras),
         unknown=tuple(unknown),
@@ -132,12 +132,6 @@ def _details(node: Node) -> dict[str, str]:
         "instance_id": node.instance_id,
         "interrupted": "true" if taken else "false",
     }
-
-
-def _steps(row: ProgressRow) -> Steps:
-    busy_us = round(row.busy_s * S)
-    times = (row.first_at_us, row.last_at_us, busy_us, row.at_us)
-    return Steps(row.generation, row.from_step, row.to_step, *times)
 
 
 def _save(row: CheckpointRow) -> Save:
