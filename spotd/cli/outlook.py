@@ -21,9 +21,12 @@ def outlook_pairs(item: dict[str, Any]) -> Pairs:
         *pairs,
         ("steps", _steps(found)),
         ("finish", _finish(found)),
-        ("at its end", _final(item, found)),
+        ("try", found["try"]),
+        ("at its end", _final(found)),
+        ("used up", _used_up(item, found)),
+        ("... on top", _on_top(found)),
         ("... on demand", _on_demand(found)),
-        ("by", "; ".join(found["by"])),
+        *(("by" if not n else "", text) for n, text in enumerate(found["by"])),
     ]
 
 
@@ -47,29 +50,33 @@ def _steps(found: dict[str, Any]) -> str:
 
 def _finish(found: dict[str, Any]) -> str:
     if found["unknown"]:
-        advice = f"; try: {found['try']}" if found["try"] else ""
-        return f"not known: {found['unknown']}{advice}"
+        return f"not known: {found['unknown']}"
     hours = {name: span(value * 3600) for name, value in found["hours"].items()}
     when = found["finish"]["middle"][:16].replace("T", " ")
     share = f"{found['coverage'] * 100:.0f} %"
     return f"in {hours['middle']}, {when} UTC; {share}: in {hours['low']} to {hours['high']}"
 
 
-def _final(item: dict[str, Any], found: dict[str, Any]) -> str:
+def _final(found: dict[str, Any]) -> str:
     ends = found["final_usd"]
     if ends is None:
         return ""
-    share = f"{found['coverage'] * 100:.0f} %"
     low, middle, high = (money(ends[name]) for name in ("low", "middle", "high"))
-    text = f"{middle} of machines ({share}: {low} to {high})"
+    return f"{middle} of machines; {found['coverage'] * 100:.0f} %: {low} to {high}"
+
+
+def _used_up(item: dict[str, Any], found: dict[str, Any]) -> str:
+    """Of a limit that it may come to."""
+    ends, cap = found["final_usd"], item["max_cost_usd"]
+    if not (ends and cap and found["used_up_at"]) or ends["high"] <= cap:
+        return ""
+    when = found["used_up_at"][:16].replace("T", " ")
+    return f"its max_cost_usd of {money(cap)} on {when} UTC, at the present rate"
+
+
+def _on_top(found: dict[str, Any]) -> str:
     beside = (found["storage_left_usd"] or 0) + (found["egress_left_usd"] or 0)
-    if beside:
-        text += f", and {money(beside)} of storage and egress until then"
-    cap = item["max_cost_usd"]
-    if cap and ends["high"] > cap and found["used_up_at"]:
-        when = found["used_up_at"][:16].replace("T", " ")
-        text += f"; its max_cost_usd of {money(cap)} is used up on {when} UTC"
-    return text
+    return f"{money(beside)} of storage and egress until then" if beside else ""
 
 
 def _on_demand(found: dict[str, Any]) -> str:
@@ -77,5 +84,5 @@ def _on_demand(found: dict[str, Any]) -> str:
     if other is None:
         return ""
     best = f", {money(other['best_final_usd'])} in the cheapest" if other["best_final_usd"] else ""
-    saved = f"{percent(other['saving'])} saved ({percent(other['discount'])} off the price)"
+    saved = f"{percent(other['saving'])} saved, {percent(other['discount'])} off"
     return f"{money(other['final_usd'])} in the same place{best}: {saved}"

@@ -304,13 +304,10 @@ def _notes(known: Known, own: int) -> tuple[str, ...]:
     """Where the interval comes from, term by term."""
     mean_min = sum(known.losses_s) / len(known.losses_s) / 60
     took = f"{own} of this job, and" if own else "none of this job yet:"
-    often = (
-        f"interruptions: {known.losses} in {known.hours:,.0f} machine-hours of this pool here, and "
-        f"one in {known.prior_h:,.0f} h believed before"
-    )
+    often = f"{known.losses} in {known.hours:,.0f} machine-hours of this pool here"
     notes = [
         f"pace: {len(known.paces)} stretches of its own training",
-        often,
+        f"interruptions: {often}, and one in {known.prior_h:,.0f} h believed",
         f"each {mean_min:.1f} min: {took} {known.losses_s[-1] / 60:.1f} min as planned",
         "prices: as now, or those that it paid in the last 7 days",
     ]

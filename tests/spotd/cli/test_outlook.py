@@ -56,7 +56,9 @@ def test_a_job_that_says_how_much_there_is_to_do(
     assert other["saving"] == pytest.approx(1 - ends["middle"] / other["final_usd"], abs=1e-4)
     assert other["saving"] <= other["discount"]
     assert spotctl(rig, "cost", "gpt") == 0
-    shown = lines(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    shown = lines(out)
     assert shown["now"] == "$25.50/h; $22.61/h, 24 h mean"
     assert shown["per useful hour"] == "$22.97 a machine-hour of steps"
     assert shown["steps"].startswith("1,790 of 10,000 (1,790 saved); 8,210 left; 3.47 s each")
@@ -64,10 +66,11 @@ def test_a_job_that_says_how_much_there_is_to_do(
         r"in \d+h\d*m?, \d{4}-\d\d-\d\d \d\d:\d\d UTC; 90 %: in \d+h\d*m? to \d+h\d*m?",
         shown["finish"],
     )
-    assert re.match(r"\$2\d\d\.\d\d of machines \(90 %: \$1\d\d\.\d\d to ", shown["at its end"])
-    assert "its max_cost_usd of $200.00 is used up on " in shown["at its end"]
-    assert "% off the price)" in shown["... on demand"]
-    assert "1 of this job, and 12.5 min as planned" in shown["by"]
+    assert re.match(r"\$2\d\d\.\d\d of machines; 90 %: \$1\d\d\.\d\d to ", shown["at its end"])
+    assert shown["used up"].startswith("its max_cost_usd of $200.00 on ")
+    assert re.search(r"\d\d\.\d % saved, \d\d\.\d % off$", shown["... on demand"])
+    assert shown["by"] == "pace: 2 stretches of its own training"
+    assert "1 of this job, and 12.5 min as planned" in out
 
 
 @pytest.mark.parametrize(
@@ -100,7 +103,7 @@ def test_what_is_not_known_is_said(
     assert spotctl(rig, "cost", "gpt") == 0
     shown = lines(capsys.readouterr().out)
     assert shown["finish"].startswith(unknown)
-    assert advice in shown["finish"]
+    assert advice in shown["try"]
     assert "at its end" not in shown
 
 
@@ -114,7 +117,7 @@ def test_storage_and_egress_until_its_end(
     hours = data["outlook"]["hours"]["middle"]
     assert data["outlook"]["storage_left_usd"] == pytest.approx(month * hours / 730, abs=1e-6)
     assert spotctl(rig, "cost", "gpt") == 0
-    assert "of storage and egress until then" in lines(capsys.readouterr().out)["at its end"]
+    assert "of storage and egress until then" in lines(capsys.readouterr().out)["... on top"]
 
 
 def test_before_the_first_step_nothing_is_foretold(
