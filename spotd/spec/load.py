@@ -129,15 +129,9 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
     workdir, mounts, origin = read_sources(file, base_dir, found)
     if found.problems:
         raise SpecError(*found.located(document))
-    return Parsed(
-        spec=spec,
-        workdir=workdir,
-        mounts=mounts,
-        warnings=tuple(found.sentences(document)),
-        secrets=hidden,
-        text=document.without_values("secrets"),
-        origin=origin,
-    )
+    warnings = tuple(found.sentences(document))
+    text = document.without_values("secrets")
+    return Parsed(spec, workdir, mounts, warnings, secrets=hidden, text=text, origin=origin)
 
 
 def _note_marked(file: JobFile, found: Findings) -> None:
