@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from providers.egress import first_prices
-from providers.storage import GB, storage_of
+from providers.storage import GB, Storage, storage_of
 from spotd.decide.carriage import gb_microusd, place_of, store_of
 from spotd.model import Job, LeaveReason, Market, Node, S
+from spotd.money.focus import months
 from spotd.money.report import Account, Item, Kind
 from spotd.money.split import Machine, Save
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.serve.bill import all_reports
-from spotd.store.base import CheckpointRow, SegmentRow, Store
+from spotd.store.base import CheckpointRow, ProgressRow, SegmentRow, Store
 from spotd.store.stretches import steps_of, stretch_of
 
 MONTH_H = 730  # that storage is prorated by
@@ -43,13 +44,26 @@ class Box:
     billed_us: Mapping[str, int]
     since_us: int  # of the first machine, or of the window
 
+    def whole(self, window: Window) -> int:
+        """Micro-USD of that time. Those of times that follow one another add up."""
+        ends = (max(self.since_us, at_us) for at_us in (window.since_us, window.until_us))
+        before, until = (cost_microusd(self.microusd_per_h, self.since_us, at) for at in ends)
+        return until - before
+
     def share(self, job_id: str, window: Window) -> int:
-        """Micro-USD of one job; those of all jobs add up to what the box costs in that time."""
+        """Micro-USD of one job, by its part of all machine time; those of all jobs add up to what
+        the box costs in that time."""
         jobs = sorted(self.billed_us)
         if job_id not in self.billed_us:
             return 0
-        whole = cost_microusd(self.microusd_per_h, self.since_us, window.until_us)
-        return share_out(whole, [self.billed_us[one] for one in jobs])[jobs.index(job_id)]
+        parts = share_out(self.whole(window), [self.billed_us[one] for one in jobs])
+        return parts[jobs.index(job_id)]
+
+    def hours(self, job_id: str, window: Window) -> float:
+        """Of the box in that time, the job's part."""
+        part = self.billed_us.get(job_id, 0) / max(1, sum(self.billed_us.values()))
+        passed_us = max(0, window.until_us - max(self.since_us, window.since_us))
+        return passed_us / US_PER_H * part
 
 
 def box_of(rows: Sequence[SegmentRow], microusd_per_h: int, window: Window, now_us: int) -> Box:
@@ -63,18 +77,43 @@ def box_of(rows: Sequence[SegmentRow], microusd_per_h: int, window: Window, now_
     return Box(microusd_per_h, billed, max(first_us, window.since_us))
 
 
-def account_of(
-    store: Store, job: Job, market: Market, box: Box, window: Window, now_us: int
-) -> Account:
+@dataclass(frozen=True)
+class Records:
+    """What is on record of one job."""
+
+    job: Job
+    user: str
+    nodes: Sequence[Node]
+    segments: Sequence[SegmentRow]
+    progress: Sequence[ProgressRow]
+    checkpoints: Sequence[CheckpointRow]
+
+    def spent(self, window: Window, now_us: int) -> int:
+        """Micro-USD of its machines in that time."""
+        rows = (row for row in self.segments if row.state != "void")
+        return sum(stretch_of(row, now_us).spent(window.since_us, window.until_us) for row in rows)
+
+
+def records_of(store: Store, job: Job) -> Records:
+    """As the store has it."""
+    return Records(
+        job,
+        store.job_users([job.id]).get(job.id, ""),
+        store.job_nodes(job.id),
+        store.segments(job.id),
+        all_reports(store.progress(job.id), job.first_step_at_us),
+        store.checkpoints(job.id),
+    )
+
+
+def account_of(records: Records, market: Market, box: Box, window: Window, now_us: int) -> Account:
     """Extras are those of the window; machines are whole."""
-    nodes = store.job_nodes(job.id)
-    segments = store.segments(job.id)
-    progress = all_reports(store.progress(job.id), job.first_step_at_us)
-    rows = store.checkpoints(job.id)
-    extras, unknown = _extras(job, nodes, rows, market, window, now_us)
+    job, nodes, segments = records.job, records.nodes, records.segments
+    progress, rows = records.progress, records.checkpoints
+    extras, unknown = extras_of(records, market, window, now_us)
     share = box.share(job.id, window)
     if share:
-        hours = box.billed_us[job.id] / US_PER_H
+        hours = box.hours(job.id, window)
         what = "control box, shared by machine hours"
         extras.append(Item(Kind.CONTROL, "control", what, hours, "Hours", share))
     if not box.microusd_per_h:
@@ -84,7 +123,7 @@ def account_of(
     return Account(
         job.id,
         job.name,
-        store.job_users([job.id]).get(job.id, ""),
+        records.user,
         job.spec.num_nodes,
         tuple(
             _machine(node, [row for row in segments if row.node_id == node.id], now_us)
@@ -138,42 +177,61 @@ def _save(row: CheckpointRow) -> Save:
     return Save(row.generation, row.step, round(row.stage_s * S), round(row.write_s * S))
 
 
-def _extras(
-    job: Job,
-    nodes: Sequence[Node],
-    rows: Sequence[CheckpointRow],
-    market: Market,
-    window: Window,
-    now_us: int,
+def extras_of(
+    records: Records, market: Market, window: Window, now_us: int
 ) -> tuple[list[Item], list[str]]:
-    """Storage and egress of the job's checkpoints in that time, and what is not known of them."""
+    """Storage and egress of the job's checkpoints in that time, and what is not known of them.
+    Those of times that follow one another add up."""
+    rows = records.checkpoints
     sized = sorted((row for row in rows if row.bytes), key=lambda row: row.committed_at_us)
     if not sized:
         return [], []
-    items, unknown = _storage(job, sized, window, now_us)
-    more, missing = _egress(job, nodes, sized, market, window)
+    items, unknown = _storage(records.job, sized, window, now_us)
+    more, missing = _egress(records.job, records.nodes, sized, market, window)
     return items + more, unknown + missing
 
 
 def _storage(
     job: Job, rows: Sequence[CheckpointRow], window: Window, now_us: int
 ) -> tuple[list[Item], list[str]]:
-    """Each checkpoint lies there from its commit until `keep` newer ones are committed."""
+    """Each checkpoint lies there from its commit until `keep` newer ones are committed. A store
+    counts by the month (UTC), and so does its price list."""
     url = job.spec.checkpoint.store
     price = storage_of(url)
     if price is None:
         local = url.startswith("file:")
         return [], [] if local else [NO_STORE_PRICE.format(name=job.name, store=url)]
-    keep, gb_us = job.spec.checkpoint.keep, 0.0
-    for number, row in enumerate(rows):
-        newer = rows[number + keep].committed_at_us if number + keep < len(rows) else now_us
-        from_us, to_us = max(row.committed_at_us, window.since_us), min(newer, window.until_us)
-        gb_us += row.bytes / GB * max(0, to_us - from_us)
-    months = gb_us / (MONTH_H * US_PER_H)
-    cost = price.microusd_per_month(round(months * GB))
+    lies = _lies(job, rows, now_us)
+    before, until = (
+        _stored(price, lies, min(at_us, now_us)) for at_us in (window.since_us, window.until_us)
+    )
+    quantity, cost = until[0] - before[0], until[1] - before[1]
     what = f"checkpoints, {price.storage_class}, {price.region}, list price of {price.dated}"
     cloud = place_of(url, {}).cloud
-    return [Item(Kind.STORAGE, "storage", what, months, "GB-Months", cost, cloud=cloud)], []
+    return [Item(Kind.STORAGE, "storage", what, quantity, "GB-Months", cost, cloud=cloud)], []
+
+
+def _lies(job: Job, rows: Sequence[CheckpointRow], now_us: int) -> list[tuple[int, int, int]]:
+    """Bytes, from when, until when."""
+    keep = job.spec.checkpoint.keep
+    newer = [
+        rows[n + keep].committed_at_us if n + keep < len(rows) else now_us for n in range(len(rows))
+    ]
+    return [(row.bytes, row.committed_at_us, end) for row, end in zip(rows, newer, strict=True)]
+
+
+def _stored(
+    price: Storage, lies: Sequence[tuple[int, int, int]], until_us: int
+) -> tuple[float, int]:
+    """GB-months and micro-USD, of all until then, month by month."""
+    gb_months, cost = 0.0, 0
+    for month_us, next_us in months(min(start for _, start, _ in lies), until_us):
+        byte_us = sum(
+            size * max(0, min(end, next_us) - max(start, month_us)) for size, start, end in lies
+        )
+        gb_months += byte_us / (GB * MONTH_H * US_PER_H)
+        cost += price.microusd_per_month(byte_us // (MONTH_H * US_PER_H))
+    return gb_months, cost
 
 
 def _egress(
