@@ -243,6 +243,9 @@ def together(reports: Sequence[Report]) -> Report:
     return made
 
 
+SUMS = ("job", "user", "project", "provider", "day")
+
+
 def by_name(reports: Sequence[Report], by: str) -> dict[str, int]:
     """Micro-USD by "user", "project" or "provider". Each sum is of the same line items, so that all
     come to the total."""

@@ -10,7 +10,7 @@ from spotd.money.budget import DAY_US
 from spotd.money.document import headline_of, protected_data, report_data, usd
 from spotd.money.focus import COLUMNS, Row, days, metadata, months, rows_of
 from spotd.money.protected import protected
-from spotd.money.report import Report, by_name, report_of, together
+from spotd.money.report import SUMS, Report, by_name, report_of, together
 from spotd.money.savings import Savings, savings_of, savings_together
 from spotd.serve.accounts import (
     Box,
@@ -30,7 +30,9 @@ MOST_DAYS = 100  # of a report by day
 def report(call: Call) -> dict[str, Any]:
     """What all jobs cost that had machines between `since_us` and `until_us`, and in all. `by=day`:
     by the days (UTC) as well."""
-    window, now_us = window_of(call), call.now_us
+    window, now_us, by_what = window_of(call), call.now_us, call.query.get("by", "")
+    if by_what not in ("", *SUMS):
+        raise bad_input(f"by is one of {', '.join(SUMS)}, not {by_what!r}", "by=day")
     box, market = _box(call, window), call.backing.market(now_us)
     records = _records(call, box)
     found = [_report(one, market, box, window, now_us) for one in records]
@@ -39,7 +41,7 @@ def report(call: Call) -> dict[str, Any]:
     sums: dict[str, list[dict[str, Any]]] = {
         f"{by}s": _rows(by, by_name(found, by)) for by in ("user", "project", "provider")
     }
-    if call.query.get("by") == "day":
+    if by_what == "day":
         sums["days"] = _rows("day", _by_day(records, market, box, window, now_us), ordered=True)
     rows = [_row(one) for one in found]
     return {"kind": "CostReport", **_times(window, now_us), **whole, **sums, "jobs": rows}
