@@ -33,6 +33,7 @@ class Ours:
     """`lost_s` is the pause between saves, 0 where a preemption loses no work."""
 
     name = "spotd"
+    signals = True  # it hears what the simulator tells for free
 
     def __init__(self, lost_s: float = 0.0, name: str = "spotd") -> None:
         self.lost_s, self.name = lost_s, name
@@ -50,7 +51,7 @@ class Ours:
             self._see(self.last, False)
         if view.mode == SPOT:
             self._see(view.zone, True)
-        if signalled(view):
+        if self.signals and signalled(view):
             for zone in range(view.nz):
                 self._see(zone, view.spot_available(zone))
         while True:

@@ -40,6 +40,11 @@ BASE_S = {
     OWN_IMAGE: 900.0,
 }
 CAP_S = 3600.0
+# What says that nothing is to be had there now; the policy has a record of the same.
+NO_ROOM = frozenset({"CapacityError", "Preempted", "Lost"})
+# The cap of those for a job that the policy steers, which reckons itself when to ask where again:
+# as far apart as the looks of the traces by which it is judged.
+STEERED_CAP_S = 600.0
 BOOT_TIMEOUTS = 2.0  # of the job that asks: another offer has its turn before this one is back
 
 # The reasons that say something about an offer, and the code under which it is remembered.
@@ -101,12 +106,15 @@ def _places(offer_key: str) -> tuple[str, ...]:
     return tuple(_beginning(offer_key, parts) for parts in _PARTS.values())
 
 
-def cooldown_until_us(offer: Offer, spoiled: Spoiled, boot_timeout_s: float) -> tuple[int, str]:
+def cooldown_until_us(
+    offer: Offer, spoiled: Spoiled, boot_timeout_s: float, no_room_cap_s: float = CAP_S
+) -> tuple[int, str]:
     """When `offer` may be tried again and why not before; (0, "") when it was never refused.
 
     Repeats within an hour of each other double the time: n waves give base * 2^(n-1), capped.
     What did not boot cools by how long the job that asks would wait for it again,
-    `boot_timeout_s`: until then the others have had their turn.
+    `boot_timeout_s`: until then the others have had their turn. What had no room cools for
+    `no_room_cap_s` at most.
     """
     until_us, why = 0, ""
     by_code: dict[str, list[int]] = {}
@@ -121,7 +129,8 @@ def cooldown_until_us(offer: Offer, spoiled: Spoiled, boot_timeout_s: float) -> 
         # The next refusal can come no earlier than a cooldown, and a boot, after the last one.
         within_s = max(CAP_S, 3 * base_s)
         waves = _waves([at_us for at_us in times if last_us - at_us < within_s * S], base_s)
-        pause_s = min(base_s * 2 ** min(waves - 1, 10), max(CAP_S, base_s))
+        cap_s = no_room_cap_s if code in NO_ROOM else max(CAP_S, base_s)
+        pause_s = min(base_s * 2 ** min(waves - 1, 10), cap_s)
         if last_us + int(pause_s * S) > until_us:
             until_us, why = last_us + int(pause_s * S), code
     return until_us, why

@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from providers.base import Offer
 from spotd.decide.booked import too_short
 from spotd.decide.carriage import egress_microusd_per_h
-from spotd.decide.cooldowns import Spoiled, cooldown_until_us, spoiled_places
+from spotd.decide.cooldowns import (
+    CAP_S,
+    STEERED_CAP_S,
+    Spoiled,
+    cooldown_until_us,
+    spoiled_places,
+)
+from spotd.decide.gangs import shrinks
 from spotd.decide.preemptions import shunned
 from spotd.decide.prices import DOUBTED
 from spotd.decide.residence import out_of_place
 from spotd.model import JobSpec, Market
+from spotd.wishes import Objective
 
 # Why an offer is not to be had, beside the codes of cooldowns.
 DISABLED = "Disabled"
@@ -44,6 +52,14 @@ class Ranked:
     until_us: int = 0
     code: str = ""
     egress_microusd_per_h: int | None = None
+
+
+def steered(spec: JobSpec) -> bool:
+    """Whether the policy says by itself when to ask, where, and when to move: it is told how much
+    there is to do. (Else it ranks what is to be had: an order that a file names comes before any
+    reckoning, and a gang that shrinks and grows has no one pace.)"""
+    named = spec.ordered or spec.capacity_ordered or shrinks(spec)
+    return spec.wishes.measurable and not named and spec.wishes.objective is Objective.COST
 
 
 def rank(
@@ -131,7 +147,8 @@ def _excluded(
         return f"its booked time ends in {left_s / 60:.0f} min", 0, ENDS
     if offer.key in barred:
         return "being taken away, or already asked for", 0, TAKEN
-    until_us, code = cooldown_until_us(offer, spoiled, spec.boot_timeout_s)
+    cap_s = STEERED_CAP_S if steered(spec) else CAP_S
+    until_us, code = cooldown_until_us(offer, spoiled, spec.boot_timeout_s, cap_s)
     if until_us > now_us:
         wait_s = (until_us - now_us) / 1e6
         return f"cooling for {wait_s:.0f} s more after {code}", until_us, code

@@ -13,12 +13,11 @@ from spotd.decide.leaving import taking_away
 from spotd.decide.naming import launch_token, node_id
 from spotd.decide.needs import end_unread
 from spotd.decide.overdue import advise, end_wait, served, wait
-from spotd.decide.placement import Ranked, rank
+from spotd.decide.placement import Ranked, rank, steered
 from spotd.decide.policy import Action
 from spotd.decide.preemptions import MANY, preemptions_lately, takers
 from spotd.decide.queueing import giving, leave_line, stand_in_line
 from spotd.decide.safety import SAFE_LOOK_US, safe
-from spotd.decide.situating import steered
 from spotd.decide.steering import Intent, gang_now, intend
 from spotd.decide.wayout import by_reason, way_out
 from spotd.decide.worth import worths

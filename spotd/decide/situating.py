@@ -3,19 +3,18 @@ runs, and each pool with its prices, its way for the checkpoint, and its record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from providers.base import CapacityType, Offer
 from spotd.decide.carriage import HERE, Place, goes_to, store_of
-from spotd.decide.gangs import shrinks
-from spotd.decide.placement import Ranked
-from spotd.decide.policy import UNSEEN, Pool, Running, Situation, Work
+from spotd.decide.cooldowns import NO_ROOM
+from spotd.decide.placement import TAKEN, Ranked, steered
+from spotd.decide.policy import UNSEEN, Pool, Record, Running, Sighting, Situation, Work
 from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
 from spotd.decide.seen import pool_of, records
 from spotd.model import JobSpec, Market, Node, S, View
 from spotd.phase import keeps
-from spotd.wishes import Objective
 
 LOOK_S = 60.0  # between two looks at a job; what happens in between makes it due by itself
 # For what says not how much there is to do: places are compared by what a day there costs.
@@ -39,21 +38,15 @@ class Situated:
         return {pool.key: pool for pool in self.situation.pools}
 
 
-def steered(spec: JobSpec) -> bool:
-    """Whether the policy says by itself when to ask, where, and when to move: it is told how much
-    there is to do. (Else it ranks what is to be had: an order that a file names comes before any
-    reckoning, and a gang that shrinks and grows has no one pace.)"""
-    named = spec.ordered or spec.capacity_ordered or shrinks(spec)
-    return spec.wishes.measurable and not named and spec.wishes.objective is Objective.COST
-
-
 def situate(
     view: View, market: Market, now_us: int, rows: Iterable[Ranked], running: Node | None
 ) -> Situated | None:
     """None where nothing can be compared: no offer, or nobody knows how much is left.
 
     `rows` are the offers that fit, `running` a machine of the gang that trains or comes, which
-    nobody takes away. What is excluded has no price, but where the gang is."""
+    nobody takes away. What is excluded has no price, but where the gang is; and but spot that was
+    refused or taken away just now: it may come back, and until it is asked for again it counts as
+    seen down."""
     spec = view.job.spec
     here = running.offer if running is not None else None
     left = left_s(view, speed_of(spec, _measured_on(view)))
@@ -62,28 +55,15 @@ def situate(
         if steered(spec):
             return None
         left, assumed = ASSUMED_S, True
-    spot: dict[str, Ranked] = {}
-    lasting: dict[str, Ranked] = {}
-    offers: dict[str, Offer] = {}
-    hopeful = False
-    for row in rows:
-        pool, is_spot = pool_of(row.offer), row.offer.capacity_type is CapacityType.SPOT
-        hopeful = hopeful or (is_spot and (not row.excluded or bool(row.until_us)))
-        offers.setdefault(pool, row.offer)
-        if not row.excluded or (here is not None and row.offer.key == here.key):
-            (spot if is_spot else lasting).setdefault(pool, row)
-    if here is not None:
-        offers.setdefault(pool_of(here), here)
+    sold = _sold(view, rows, here)
     known, size_b, lies = records(market.past), _bytes(view), _lies(view, market)
-    if spec.deadline_us and not keeps(spec.checkpoint) and lasting:
-        spot, hopeful = (
-            {},
-            False,
-        )  # each end of a machine would begin it anew: no date can be kept like that
+    if spec.deadline_us and not keeps(spec.checkpoint) and sold.lasting:
+        # Each end of a machine would begin it anew: no date can be kept like that.
+        sold = replace(sold, spot={}, down={}, hopeful=False)
     pools = tuple(
-        _pool(key, offer, spec, market, (size_b, lies), spot.get(key), lasting.get(key), known)
-        for key, offer in offers.items()
-        if key in spot or key in lasting or (here is not None and key == pool_of(here))
+        _pool(offer, spec, market, (size_b, lies), sold, _record(known, key, sold, now_us))
+        for key, offer in sold.offers.items()
+        if sold.has(key) or (here is not None and key == pool_of(here))
     )
     if not pools:
         return None
@@ -91,9 +71,58 @@ def situate(
     if assumed:
         work = replace(work, deadline_s=None)
     gang = _running(running, work.restart_s, now_us) if running is not None else None
-    return Situated(
-        Situation(now_us / S, work, pools, gang), spot, lasting, hopeful, spec.num_nodes
-    )
+    situation = Situation(now_us / S, work, pools, gang)
+    return Situated(situation, sold.spot, sold.lasting, sold.hopeful, spec.num_nodes)
+
+
+@dataclass(frozen=True)
+class _Sold:
+    """The offers that fit, by pool: what is to be had as spot and otherwise, and spot that is down
+    as far as anybody knows. `hopeful`: see Situated."""
+
+    offers: dict[str, Offer]
+    spot: dict[str, Ranked]
+    lasting: dict[str, Ranked]
+    down: dict[str, Ranked]
+    hopeful: bool
+
+    def has(self, pool: str) -> bool:
+        return pool in self.spot or pool in self.lasting or pool in self.down
+
+
+def _sold(view: View, rows: Iterable[Ranked], here: Offer | None) -> _Sold:
+    found = _Sold({}, {}, {}, {}, hopeful=False)
+    hopeful = False
+    for row in rows:
+        pool, is_spot = pool_of(row.offer), row.offer.capacity_type is CapacityType.SPOT
+        down = is_spot and bool(row.excluded) and _has_no_room(row, view)
+        hopeful = hopeful or (is_spot and (not row.excluded or down or bool(row.until_us)))
+        found.offers.setdefault(pool, row.offer)
+        if not row.excluded or (here is not None and row.offer.key == here.key):
+            (found.spot if is_spot else found.lasting).setdefault(pool, row)
+        elif down:
+            found.down.setdefault(pool, row)
+    if here is not None:
+        found.offers.setdefault(pool_of(here), here)
+    return replace(found, hopeful=hopeful)
+
+
+def _has_no_room(row: Ranked, view: View) -> bool:
+    """It was refused for want of room, or taken away, so lately that nobody asks again; or the
+    machine that is there has its notice."""
+    if row.code == TAKEN:
+        ours = [node for node in view.nodes if node.offer.key == row.offer.key]
+        return any(notice.takes_away for node in ours for notice in node.notices)
+    return row.code in NO_ROOM
+
+
+def _record(known: Mapping[str, Record], pool: str, sold: _Sold, now_us: int) -> Record:
+    """What is down counts as seen so until it is asked for again: the past that was read may not
+    have it yet."""
+    record = known.get(pool, UNSEEN)
+    if pool in sold.down and pool not in sold.spot:
+        return record.after(Sighting(now_us / S, up=False))
+    return record
 
 
 def speed_of(spec: JobSpec, offer: Offer | None) -> float:
@@ -125,8 +154,10 @@ def _work(view: View, market: Market, now_us: int, left: float, running: Node | 
     offer = running.offer if running is not None else None
     unsaved = unsaved_s(running, view, now_us) if running is not None else 0.0
     pause = lost_s(offer, spec, market) if offer is not None else spec.checkpoint.every_s
+    # HEAD counts what is saved alone; what was trained since is done, until it is lost.
+    trained_s = min(unsaved, pause, left)
     return Work(
-        left_s=left,
+        left_s=left - trained_s,
         deadline_s=spec.deadline_us / S if spec.deadline_us else None,
         restart_s=start_s(market.past, view.job.id),
         unsaved_s=unsaved,
@@ -146,22 +177,20 @@ def _running(node: Node, restart_s: float, now_us: int) -> Running:
 
 
 def _pool(
-    key: str,
     offer: Offer,
     spec: JobSpec,
     market: Market,
     state: tuple[int, Place],
-    spot: Ranked | None,
-    lasting: Ranked | None,
-    known: object,
+    sold: _Sold,
+    record: Record,
 ) -> Pool:
+    key = pool_of(offer)
     egress_usd, transfer_s = _way(offer, market, *state)
-    record = known.get(key, UNSEEN) if isinstance(known, dict) else UNSEEN
     return Pool(
         key=key,
         region=f"{offer.provider}/{offer.region}",
-        spot_usd_per_h=_usd(spot),
-        on_demand_usd_per_h=_usd(lasting),
+        spot_usd_per_h=_usd(sold.spot.get(key) or sold.down.get(key)),
+        on_demand_usd_per_h=_usd(sold.lasting.get(key)),
         egress_usd=egress_usd,
         transfer_s=transfer_s,
         speed=speed_of(spec, offer),

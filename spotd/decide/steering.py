@@ -15,11 +15,11 @@ from providers.base import CapacityType
 from spotd.decide.draft import Draft, place
 from spotd.decide.leaving import gang_of, taking_away
 from spotd.decide.needs import may_write
-from spotd.decide.placement import Ranked, rank
+from spotd.decide.placement import Ranked, rank, steered
 from spotd.decide.policy import Action, Choice, choose
 from spotd.decide.policy.guard import spare_looks
 from spotd.decide.safety import safe
-from spotd.decide.situating import LOOK_S, Situated, situate, steered
+from spotd.decide.situating import LOOK_S, Situated, situate
 from spotd.decide.worth import Cost, costs, worths
 from spotd.model import Desired, Job, JobSpec, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from spotd.decide.placement import RESIDENCE, Ranked
+from spotd.decide.placement import RESIDENCE, Ranked, steered
 from spotd.decide.policy import Option
 from spotd.decide.policy.guard import earliest_s, late_s, spare_looks
-from spotd.decide.situating import steered
 from spotd.decide.steering import Compared, Intent, compared, of_spec
 from spotd.decide.worth import Cost
 from spotd.model import JobSpec, Market, S

@@ -120,12 +120,13 @@ class Zone:
     spot_microusd_per_h: int
     room: int  # machines that can still be had
     on_sale: bool = True
+    list_microusd_per_h: int = LIST_PRICE  # on demand
     _sold: dict[tuple[CapacityType, int], Offer] = field(default_factory=dict)
 
     def offers(self) -> Iterator[Offer]:
         if self.on_sale:
             yield self._offer(CapacityType.SPOT, self.spot_microusd_per_h)
-        yield self._offer(CapacityType.ON_DEMAND, LIST_PRICE)
+        yield self._offer(CapacityType.ON_DEMAND, self.list_microusd_per_h)
 
     def _offer(self, kind: CapacityType, price: int) -> Offer:
         """The same object as long as it says the same."""
@@ -137,7 +138,7 @@ class Zone:
                 instance_type=TYPE,
                 capacity_type=kind,
                 price_microusd_per_h=price,
-                list_microusd_per_h=LIST_PRICE,
+                list_microusd_per_h=self.list_microusd_per_h,
                 accelerator="H100",
                 accelerator_count=8,
                 cpus=192.0,
@@ -246,7 +247,7 @@ class SimCloud:
             id=f"i-{self.name}-{len(self.rented):05d}",
             request=request,
             provider=self.name,
-            prices=[(now_us, zone.spot_microusd_per_h if spot else LIST_PRICE)],
+            prices=[(now_us, zone.spot_microusd_per_h if spot else zone.list_microusd_per_h)],
             created_us=now_us,
             visible_us=now_us + int(lag_s * 1e6),
             machine=None,  # type: ignore[arg-type]

@@ -348,6 +348,7 @@ class SimDaemon:
         self.lost = False  # its box is gone for good
         self.process = Process(name, alive=False)
         self.world: World  # what the living one works with
+        self.duties: Duties
         self._loop: Task | None = None  # its thread that decides
         self._loop_held_until_us = 0
         self._deaf_until_us = 0  # what nodes said is not recorded before
@@ -400,6 +401,12 @@ class SimDaemon:
             for poke in self._pokes:
                 poke()
 
+    def _client(self, boundary: Callable[[str], None]) -> StoreClient:
+        return StoreClient(self._outside, boundary)
+
+    def _clock(self) -> SimClock:
+        return SimClock(self._outside.kernel, lambda: self.ahead_us)
+
     def _newest_us(self) -> int:
         """What is on record; a daemon whose database is away is started until it is there."""
         while self._outside.store_away:
@@ -410,10 +417,10 @@ class SimDaemon:
         out = self._outside
         boundary = partial(out.boundary, self)
         net = Net(out.kernel, out.faults, boundary)
-        store: Any = StoreClient(out, boundary)
+        store: Any = self._client(boundary)
         providers: Any = {name: CloudClient(cloud, net) for name, cloud in out.clouds.items()}
         objects = BucketClient(out.bucket, net, lambda: True)
-        clock = SimClock(out.kernel, lambda: self.ahead_us)
+        clock = self._clock()
         ways = Ways({name: jump.host for name, jump in out.jumps.items()}, clock)
         link: Any = SimLink(out.kernel, net, out.machines.get, ways.dial)
         clock.not_before(self._newest_us() + 1)
@@ -448,7 +455,7 @@ class SimDaemon:
             store, link, lambda _job: KEYS, objects, clock, listening.listened, waiting
         )
         delivery = Delivery({"default": out.people}, clock)
-        duties = Duties(
+        duties = self.duties = Duties(
             store, providers, survey, delivery.deliver, clock, owner, out.timing, SCHEDULE
         )
         if out.months:

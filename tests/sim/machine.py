@@ -100,6 +100,7 @@ class SimMachine:
         self.left_alone: Callable[[], None] = lambda: None  # it hears why a program is stopped
         self.notices: dict[str, Notice] = {}
         self.open_store = open_store
+        self.make_trainer: Callable[[SimMachine, SimAgent, wire.StartDocument], Trainer] = Trainer
         self.steps_of = steps_of
         self.watch = watch
 
@@ -335,7 +336,7 @@ class SimAgent:
             return
         left_us = self._kernel.now_us + int(start.claim_deadline_s * 1e6)
         if self._trainer is None:
-            self._trainer = Trainer(self._machine, self, start)
+            self._trainer = self._machine.make_trainer(self._machine, self, start)
             self._trainer.claim_by(start.claim, left_us)
             self._kernel.spawn(self._machine.process, self._trainer.run)
         else:

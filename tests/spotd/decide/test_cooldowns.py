@@ -174,3 +174,14 @@ def test_no_quota_is_looked_at_once_an_hour_and_an_unprepared_region_more_often(
         assert cooling(refusals) == (NOW + cools_s * S, code)
     for_days = [Refusal(place, Scope.REGION, "NoQuotaError", NOW - n * 3600 * S) for n in range(5)]
     assert cooling(for_days) == (NOW + 3600 * S, "NoQuotaError")
+
+
+@pytest.mark.parametrize("code", ["CapacityError", "Preempted", "Lost", "QuotaError"])
+def test_what_had_no_room_cools_for_no_longer_than_whoever_asks_says(code: str) -> None:
+    times = [NOW - minutes * 60 * S for minutes in (0, 10, 20, 30, 40)]
+    said = spoiled_places([Refusal(REFUSED, Scope.OFFER, code, at) for at in times], "j1")
+    until_us, _ = cooldown_until_us(offer(REFUSED), said, 60.0, no_room_cap_s=600.0)
+    longest_s, _ = cooldown_until_us(offer(REFUSED), said, 60.0)
+    capped = code != "QuotaError"
+    assert until_us == (NOW + 600 * S if capped else longest_s)
+    assert longest_s > NOW + 600 * S

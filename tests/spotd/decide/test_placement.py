@@ -13,6 +13,7 @@ from providers.base import CapacityType, Offer, OfferRequest, Scope
 from spotd.decide.placement import SLOW, Ranked, rank
 from spotd.decide.prices import DOUBTED
 from spotd.model import Refusal, S
+from spotd.wishes import Wishes
 from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
@@ -251,6 +252,17 @@ def test_the_hourly_cap_is_of_one_machine_and_includes_its_own_price(
     ranked = rank(spec(max_hourly_microusd=cap * 1_000_000), market(), NOW)
     assert len(free(ranked)) == expected
     assert all("max_hourly_cost" in row.excluded for row in ranked[expected:])
+
+
+def test_a_job_that_is_steered_asks_again_where_there_was_no_room_every_ten_minutes() -> None:
+    times = [NOW - 1 - minutes * 60 * S for minutes in (10, 20, 30, 40, 50)]
+    (one, *_) = OFFERS
+    said = tuple(Refusal(one.key, Scope.OFFER, "CapacityError", at, f"j-{at}") for at in times)
+    sold = market((one,), refusals=said)
+    (row,) = rank(spec(), sold, NOW)
+    assert row.until_us > NOW
+    (row,) = rank(spec(wishes=Wishes(work_s=9.0)), sold, NOW)
+    assert not row.excluded
 
 
 def test_what_is_not_to_be_had_comes_last_however_cheap() -> None:

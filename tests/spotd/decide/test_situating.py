@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Scope
-from spotd.decide.placement import Ranked, rank
-from spotd.decide.policy import Running
-from spotd.decide.situating import Situated, situate, speed_of, steered
+from spotd.decide.placement import Ranked, rank, steered
+from spotd.decide.policy import UNSEEN, Running
+from spotd.decide.situating import Situated, situate, speed_of
 from spotd.elastic import Elastic, OnLoss
 from spotd.model import CheckpointSpec, JobSpec, Market, Node, Refusal, S, View
 from spotd.past import Past, Stay
 from spotd.states import NodeState
 from spotd.wishes import Objective, Saved, Speed, Wishes
-from tests.spotd.decide.build import NOW, head, market, node, offer, spec, view
+from tests.spotd.decide.build import NOW, head, market, node, notice, offer, spec, view
 
 ON_DEMAND, RESERVED = CapacityType.ON_DEMAND, CapacityType.RESERVED
 SPOT = offer("aws-1a", 10.0)
@@ -56,15 +56,50 @@ def test_one_pool_is_all_that_is_sold_in_a_place() -> None:
     assert found.hopeful
 
 
+def refused(code: str) -> Market:
+    said = (Refusal(SPOT.key, Scope.OFFER, code, NOW - S, "j0-g1-x"),)
+    return market((SPOT, FULL), refusals=said)
+
+
 def test_what_is_barred_has_no_price_but_where_the_gang_is() -> None:
-    said = (Refusal(SPOT.key, Scope.OFFER, "CapacityError", NOW - S, "j0-g1-x"),)
-    sold = market((SPOT, FULL), refusals=said)
+    sold = refused("QuotaError")
     (pool,) = told(a_job(), sold).situation.pools
     assert (pool.spot_usd_per_h, pool.on_demand_usd_per_h) == (None, 40.0)
+    assert pool.record == UNSEEN
     assert told(a_job(), sold).hopeful  # it is out for a while alone
     here = node(NodeState.RUNNING, offer=SPOT)
     (pool,) = told(a_job(), sold, here).situation.pools
     assert pool.spot_usd_per_h == 10.0
+
+
+@pytest.mark.parametrize("code", ["CapacityError", "Preempted", "Lost"])
+def test_where_there_was_no_room_just_now_spot_is_down_and_may_come_back(code: str) -> None:
+    found = told(a_job(), refused(code))
+    (pool,) = found.situation.pools
+    assert pool.spot_usd_per_h == 10.0
+    assert (pool.record.up, pool.record.seen_s) == (False, NOW / S)
+    assert found.spot == {}, "nobody asks there now"
+    assert found.hopeful
+    full = told(a_job(), market((FULL,)))
+    assert not full.hopeful
+
+
+def test_a_machine_that_is_being_taken_away_says_that_its_pool_is_down() -> None:
+    """The past that was read knows it as up; there is no other place, and yet there is hope."""
+    stay = Stay("j0-g1-0", SPOT.key, NOW - 9 * S, "", NOW - 9 * S, until_us=NOW)
+    sold = market((SPOT, FULL), past=Past((stay,)))
+    going = node(NodeState.DRAINING, offer=SPOT, notices=(notice(),))
+    before = view(going, job={"spec": a_job()})
+    rows = rank(a_job(), sold, NOW, {SPOT.key}, job_id=before.job.id)
+    found = situate(before, sold, NOW, rows, None)
+    assert found is not None
+    (pool,) = found.situation.pools
+    assert (pool.spot_usd_per_h, pool.record.up, pool.record.since_s) == (10.0, False, NOW / S)
+    assert found.hopeful
+    coming = node(NodeState.LAUNCHING, offer=SPOT)
+    asked = situate(view(coming, job={"spec": a_job()}), sold, NOW, rows, None)
+    assert asked is not None
+    assert asked.situation.pools[0].spot_usd_per_h is None, "already asked for is not down"
 
 
 def test_the_place_of_the_gang_is_told_though_it_is_sold_no_more() -> None:
@@ -95,7 +130,7 @@ def test_the_work_is_what_is_left_saved_and_at_risk() -> None:
     saved = (Saved(1, 0, 100, NOW - 1200 * S, NOW - 200 * S, 5),)
     job = {"spec": of, "head": head(step=100, seen_at_us=NOW - 20 * S)}
     work = told(of, sold, here, job=job, saved=saved).situation.work
-    assert work.left_s == 36_000 - 1000
+    assert work.left_s == 36_000 - 1000 - 20  # and it is counted once
     assert work.deadline_s == NOW / S + 7200
     assert work.restart_s == 90.0
     assert work.unsaved_s == 20.0
@@ -103,6 +138,15 @@ def test_the_work_is_what_is_left_saved_and_at_risk() -> None:
     assert work.granted_s == sold.timing.granted_s == 900.0
     idle = told(a_job(), sold).situation.work
     assert (idle.unsaved_s, idle.lost_s, idle.deadline_s) == (0.0, 300.0, None)
+
+
+def test_what_is_unsaved_for_longer_than_a_pause_counts_as_not_done() -> None:
+    here = node(NodeState.RUNNING, offer=SPOT, first_step_at_us=NOW - 5000 * S)
+    job = {"spec": a_job()}
+    work = told(a_job(), market((SPOT,)), here, job=job).situation.work
+    idle = told(a_job(), market((SPOT,)), job=job).situation.work
+    assert (work.lost_s, work.unsaved_s) == (300.0, 5000.0)
+    assert work.left_s == idle.left_s - 300.0
 
 
 def test_the_gang_that_trains_and_the_one_that_comes() -> None:
@@ -181,7 +225,7 @@ def test_steps_that_were_measured_on_a_slow_machine_are_fewer_hours_on_a_fast_on
     saved = (Saved(1, 0, 100, NOW - 1000 * S, NOW, 5),)
     job = {"spec": of, "head": head(step=100)}
     work = told(of, market((SPOT,)), here, job=job, saved=saved).situation.work
-    assert work.left_s == 36_000 - 500
+    assert work.left_s == 36_000 - 500 - 1
 
 
 def test_without_an_amount_a_day_is_compared_and_no_deadline() -> None:

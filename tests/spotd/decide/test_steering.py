@@ -9,7 +9,7 @@ import pytest
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
 from spotd.decide.draft import Draft
-from spotd.decide.situating import steered
+from spotd.decide.placement import steered
 from spotd.decide.steering import steer
 from spotd.model import CheckpointSpec, JobSpec, LeaveReason, Market, Node, Refusal, S, View
 from spotd.past import Past, Stay
