@@ -28,7 +28,7 @@ CLOUDS = {
     "gcp": ("us-central1", "us-central1-a", "a3-highgpu-8g"),
     "azure": ("eastus", "eastus-1", "ND96isr_H100_v5"),
 }
-MONEY = settings(max_examples=examples(40), deadline=None)
+MONEY = settings(max_examples=examples(25), deadline=None)
 
 times = st.integers(1, 300 * M)  # odd microseconds: nothing comes out even
 prices = st.integers(0, 60_000_000)
