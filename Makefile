@@ -14,7 +14,7 @@ AZURITE := $(VENV)/azurite/.ready
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-clouds test sim lint format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
+.PHONY: help demo demo-clouds test sim lint loaded format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
 
 help: ## what there is to make
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -40,9 +40,9 @@ demo: $(READY) ## the main job on three local clouds, preempted three times, pro
 demo-clouds: $(READY) ## one job over stand-ins of AWS, GCP and Azure with their real SDKs, as root
 	@$(BIN)/python -m tests.e2e.demo_clouds --out demo-clouds
 
-test: $(READY) $(AZURITE) ## lint, every test, hundreds of simulated disasters, every planted bug
+test: $(READY) ## lint, every test, hundreds of simulated disasters, every planted bug
 	@tests/system-packages
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint loaded
 	$(BIN)/pytest -n 4 --dist loadgroup
 	@$(MAKE) --no-print-directory sim
 
@@ -53,6 +53,11 @@ sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug
 	$(BIN)/python -m tests.sim --seeds 10 --tier postgresql --profile two
 	$(BIN)/python -m tests.sim --sweep preempted
 	$(BIN)/python -m tests.sim --zoo
+
+# What is compiled once is not compiled by each of pytest's workers: asserts above all. The type checker
+# takes a minute of one core, and this is for the other one.
+loaded: $(READY) $(AZURITE)
+	@$(BIN)/pytest --collect-only -qq >/dev/null || true  # it says so itself, when it is to run
 
 lint: $(READY) ## format, lint, types, import rules, the agent's Python version
 	$(BIN)/ruff format --check .

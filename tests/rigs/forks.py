@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
-TORCH = ("numpy", "obstore", "torch", "xxhash")
+# What is run in forks, and begins anew in each: loaded beforehand is what it needs.
+PROGRAMS = ("trainer.train", "trainer.saver.__main__", "tests.trainer.saver.doomed")
+TORCH = ("numpy", "obstore", "torch", "xxhash", *PROGRAMS)
 _MAX_BYTES = 100_000  # of one message
 _MAX_FDS = 4
 _FOR_EVER_S = 1e6
@@ -189,6 +191,8 @@ if __name__ == "__main__":
 
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    for name in PROGRAMS:
+        sys.modules.pop(name, None)
     gc.freeze()
     if (wanted := _serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         _become(wanted)

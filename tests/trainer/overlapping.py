@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import trainer.run
+from tests.trainer.held import hold
 from trainer import train
 from trainer.hook.spotd_hook.layout import copier
 
@@ -30,4 +31,5 @@ if __name__ == "__main__":
     train.STOP.install()
     trainer.run.LEAST_BYTES = 0  # type: ignore[attr-defined]
     trainer.run.copier = slowly  # type: ignore[attr-defined]
+    hold()
     sys.exit(train.main())

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,17 @@ class Trainer:
     env: Mapping[str, str] = field(default_factory=dict)
     loaded: Mapping[str, str] = field(default_factory=dict)
     started: list[Process] = field(default_factory=list)
+
+    def held(self, after: int) -> Trainer:
+        """The same, which waits after so many steps for what tests/trainer/held.py says."""
+        module = "tests.trainer.held" if self.module == "trainer.train" else self.module
+        until = self.folder / f"beyond-{after}"
+        env = {**self.env, "HELD_AFTER": str(after), "HELD_UNTIL": str(until)}
+        return replace(self, module=module, env=env)
+
+    def go_on(self) -> None:
+        """Let one that was `held` make its other steps."""
+        Path(self.env["HELD_UNTIL"]).touch()
 
     @property
     def store_url(self) -> str:

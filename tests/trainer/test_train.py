@@ -12,6 +12,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,8 +93,9 @@ def test_kill_9_at_random_moments(reference: Outcome, trainer: Trainer) -> None:
     losses: dict[int, float] = {}
     for generation in range(1, 30):
         with AgentEnd() as agent:
-            process = trainer.start(generation, agent)
-            if generation < 4:
+            dies = generation < 4
+            process = (trainer.held(12 * generation) if dies else trainer).start(generation, agent)
+            if dies:
                 agent.wait("progress")
                 time.sleep(dice.uniform(0, 0.12))
                 process.kill()
@@ -114,7 +116,7 @@ def test_what_is_copied_beside_training_is_of_one_step(
     trainer.module, trainer.every_steps = "tests.trainer.overlapping", 1
     trainer.env = {"COPY_S": "0.05"}
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        process = trainer.held(12).start(1, agent)
         agent.wait("checkpoint", lambda data: data["step"] >= 7)
         process.kill()
         process.wait(30)
@@ -129,9 +131,8 @@ def test_what_is_copied_beside_training_is_of_one_step(
 
 @pytest.mark.req("PRE-05")
 def test_sigterm_saves_releases_and_leaves(reference: Outcome, trainer: Trainer) -> None:
-    trainer.arguments = ("--step-time-ms", "20")
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        process = trainer.held(10).start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 7)
         process.terminate()
         assert process.wait(30) == EXIT_RELEASED
@@ -174,9 +175,12 @@ def test_any_save_starts_the_cadence_anew(trainer: Trainer) -> None:
     trainer.every_steps = 10
     trainer.arguments = ("--step-time-ms", "30")
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        held = trainer.held(3)
+        process = held.start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 2)
         process.send_signal(signal.SIGUSR1)
+        agent.wait("checkpoint")
+        held.go_on()
         assert process.wait(60) == EXIT_FINISHED
         asked, due, *_ = agent.of("checkpoint")
         assert (asked["trigger"], due["trigger"]) == ("asked", "cadence")
@@ -187,15 +191,16 @@ def test_any_save_starts_the_cadence_anew(trainer: Trainer) -> None:
 @pytest.mark.req("HLT-04")
 def test_sigusr1_saves_and_goes_on(reference: Outcome, trainer: Trainer) -> None:
     trainer.every_steps = 0
-    trainer.arguments = ("--step-time-ms", "10")
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        held = trainer.held(4)
+        process = held.start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 3)
         process.send_signal(signal.SIGUSR1)
         asked = agent.wait("checkpoint").data
         assert asked["trigger"] == "asked"
         agent.tell(save=5)
         agent.wait("checkpoint", lambda data: data["step"] > asked["step"])
+        held.go_on()
         assert process.wait(60) == EXIT_FINISHED
         reference.check(trainer, agent.losses())
         assert [save["trigger"] for save in agent.of("checkpoint")] == ["asked", "asked", "final"]
@@ -207,6 +212,7 @@ def test_a_signal_during_the_imports_is_heard(trainer: Trainer) -> None:
     deadline = time.monotonic() + 20
     caught = False
     while not caught and time.monotonic() < deadline:  # until our handler is in place
+        time.sleep(0.005)  # torch takes a second
         status = Path(f"/proc/{process.pid}/status").read_text()
         mask = int(status.partition("SigCgt:")[2].split()[0], 16)
         caught = bool(mask >> (signal.SIGTERM - 1) & 1)
@@ -221,12 +227,14 @@ def test_a_signal_during_the_imports_is_heard(trainer: Trainer) -> None:
 def test_a_zombie_commits_nothing(reference: Outcome, trainer: Trainer) -> None:
     trainer.arguments = ("--step-time-ms", "30")
     with AgentEnd() as old, AgentEnd() as new:
-        zombie = trainer.start(1, old)
+        held = trainer.held(7)
+        zombie = held.start(1, old)
         old.wait("checkpoint")
         os.kill(zombie.pid, signal.SIGSTOP)
         trainer.arguments = ()
         assert trainer.run(2, new) == EXIT_FINISHED
         head = head_of(trainer)
+        held.go_on()
         os.kill(zombie.pid, signal.SIGCONT)
         assert zombie.wait(60) == EXIT_FENCED
         assert head_of(trainer) == head
@@ -238,10 +246,11 @@ def test_a_zombie_commits_nothing(reference: Outcome, trainer: Trainer) -> None:
 
 @pytest.mark.req("CKP-25", "CKP-23")
 def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: Trainer) -> None:
-    trainer.arguments = ("--step-time-ms", "10")
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
-        agent.wait("checkpoint", lambda _: len(agent.of("checkpoint")) >= 3)
+        process = replace(trainer.held(5), every_steps=0).start(1, agent)
+        for number in (1, 2, 3):  # each is durable before the next one
+            agent.tell(save=number)
+            agent.wait("checkpoint", lambda _: len(agent.of("checkpoint")) == number)  # noqa: B023
         process.kill()
         process.wait(30)
         agent.wait_left()  # its saver may commit one more
@@ -255,7 +264,6 @@ def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: 
     shard.write_bytes(data)
     torn = Path(trainer.folder, "store", older.manifest).parent / "r00000-00000"
     torn.write_bytes(torn.read_bytes()[:-100])
-    trainer.arguments = ()
     with AgentEnd() as second:
         assert trainer.run(2, second) == EXIT_FINISHED
         skipped = second.of("checkpoint_skipped")
@@ -268,11 +276,9 @@ def test_a_broken_newest_checkpoint_is_passed_over(reference: Outcome, trainer: 
 
 @pytest.mark.req("RPV-14")
 def test_a_hand_over(reference: Outcome, trainer: Trainer) -> None:
-    trainer.arguments = ("--step-time-ms", "1000")  # it is far from done when the next is ready
     with AgentEnd() as old, AgentEnd(claim="after_release", claim_deadline_s=60.0) as new:
-        first = trainer.start(1, old)
+        first = trainer.held(3).start(1, old)  # it is far from done when the next is ready
         old.wait("progress")
-        trainer.arguments = ()
         second = trainer.start(2, new)
         new.wait("ready")
         assert new.of("claimed") == []
@@ -345,7 +351,7 @@ def dies_after_a_checkpoint(trainer: Trainer, agent: AgentEnd) -> None:
     """Generation 1, killed without a word, and its saver has ended; the next one's steps take 20 ms
     as well."""
     trainer.arguments = ("--step-time-ms", "20")
-    process = trainer.start(1, agent)
+    process = trainer.held(7).start(1, agent)
     agent.wait("checkpoint")
     process.kill()
     process.wait(30)
@@ -392,9 +398,8 @@ def test_stopped_while_the_store_is_away_it_gives_head_back(trainer: Trainer) ->
 
 def test_75_is_not_said_where_head_could_not_be_released(trainer: Trainer) -> None:
     trainer.every_steps = 0
-    trainer.arguments = ("--step-time-ms", "20")
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        process = trainer.held(5).start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 3)
         lock = Path(trainer.folder, "store", ".store", "lock")
         lock.unlink()
@@ -408,9 +413,8 @@ def test_75_is_not_said_where_head_could_not_be_released(trainer: Trainer) -> No
 
 
 def test_when_time_is_short_the_last_durable_checkpoint_is_released(trainer: Trainer) -> None:
-    trainer.arguments = ("--step-time-ms", "30")
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        process = trainer.held(7).start(1, agent)
         saved = agent.wait("checkpoint").data["step"]
         agent.wait("progress", lambda data: data["to_step"] == saved + 2)
         agent.tell(stop=True, deadline_s=0.0, reason="no time")
@@ -425,9 +429,8 @@ def test_when_time_is_short_the_last_durable_checkpoint_is_released(trainer: Tra
 def test_the_first_save_is_tried_in_whatever_time_there_is(trainer: Trainer) -> None:
     """Nothing was measured yet, and the guess is longer than the time: no step goes for a guess."""
     trainer.every_steps = 0
-    trainer.arguments = ("--step-time-ms", "20")
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        process = trainer.held(5).start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 3)
         agent.tell(stop=True, deadline_s=GUESS_S - 1, reason="a notice")
         assert process.wait(30) == EXIT_RELEASED
@@ -506,13 +509,11 @@ def test_a_bucket_as_the_store(reference: Outcome, trainer: Trainer, bucket: Buc
         "SPOTD_STORE_URL": f"s3://{bucket.name}/train",
         "SPOTD_STORE_OPTIONS": json.dumps(bucket.options),
     }
-    trainer.arguments = ("--step-time-ms", "20")
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        process = trainer.held(12).start(1, agent)
         agent.wait("checkpoint", lambda data: data["step"] >= 10)
         process.kill()
         process.wait(30)
-        trainer.arguments = ()
         assert trainer.run(2, agent) == EXIT_FINISHED
         reference.check(trainer, agent.losses())
 
@@ -544,14 +545,12 @@ def test_another_number_of_cores_changes_no_bit(tmp_path: Path) -> None:
         if name != "moved":
             assert trainer.run(1) == EXIT_FINISHED, trainer.output()
     moved = runs["moved"]
-    moved.arguments = (*WIDE, "--step-time-ms", "50")
     with AgentEnd() as agent:
-        process = moved.start(1, agent)
+        process = moved.held(7).start(1, agent)
         agent.wait("checkpoint")
         process.kill()
         process.wait(30)
     moved.loaded = cores(1)
-    moved.arguments = WIDE
     assert moved.run(2) == EXIT_FINISHED, moved.output()
     assert final_state(moved)["threads"] == 2
     two, one, ended = (open_store(runs[name].store_url) for name in ("two", "one", "moved"))
@@ -590,16 +589,18 @@ def test_two_ranks(tmp_path: Path) -> None:
     trainer.arguments = ("--step-time-ms", "20")
     losses: dict[int, float] = {}
     with AgentEnd() as agent:
-        process = trainer.start(1, agent)
+        held = trainer.held(14)
+        process = held.start(1, agent)
         agent.wait("progress", lambda data: data["to_step"] >= 12)
         worker = next(hello for hello in agent.of("hello") if hello["rank"] == 1)
         os.kill(worker["pid"], signal.SIGTERM)  # any rank may be the one that is told
+        held.go_on()
         assert process.wait(60) != EXIT_FINISHED
         assert sorted(entry["code"] for entry in agent.of("exit")) == [EXIT_RELEASED] * 2
         assert len(agent.of("released")) == 1
         losses |= agent.losses()
     with AgentEnd() as agent:
-        process = trainer.start(2, agent)
+        process = trainer.held(25).start(2, agent)
         assert agent.wait("claimed").data["step"] == max(losses)
         agent.wait("checkpoint")
         worker = next(hello for hello in agent.of("hello") if hello["rank"] == 0)

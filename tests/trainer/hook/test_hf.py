@@ -3,6 +3,7 @@ on two sharded ranks. The library is imported once for all of it."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from tests.rigs.forks import TORCH
 from tests.trainer.hook.rig import Program, dear
 from tests.trainer.rig import AgentEnd
 
-pytest.importorskip("transformers", reason="pip install 'spotd[examples]'")
+# Looked for, not loaded: what plays here is loaded once, where it is forked from.
+pytestmark = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="pip install 'spotd[examples]'"
+)
 
 MODULES = (
     *(*TORCH, "peft", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2"),

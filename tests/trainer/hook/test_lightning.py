@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from tests.rigs.forks import TORCH
 from tests.trainer.hook.rig import Program, dear
 from tests.trainer.rig import AgentEnd
 
-pytest.importorskip("lightning", reason="pip install 'spotd[examples]'")
+pytestmark = pytest.mark.skipif(
+    find_spec("lightning") is None, reason="pip install 'spotd[examples]'"
+)
 
 MODULES = (*TORCH, "lightning")
 EXAMPLE = "examples/lightning/train.py"
