@@ -13,6 +13,8 @@ HUNG_HERE = "hung_here"  # seen on a machine without rank 0, and only told
 GPU = "gpu"  # a GPU has failed, and what ran was ended
 GPU_NOTED = "gpu_noted"
 UNFIT = "unfit"  # the machine came up unwell
+MOUNT_LOST = "mount_lost"  # of a bucket: who serves it has died
+MOUNT_FAILING = "mount_failing"
 NAN_AFTER_RESUME = "nan_after_resume"
 LOSS_SPIKE = "loss_spike"
 SLOW = "slow"
@@ -21,7 +23,7 @@ CRASHED = "crashed"  # no verdict either: the program ended by itself, and was c
 STEPPED_BACK = "stepped_back"  # the job's own, not of a machine
 USAGE = "usage"  # no verdict: how well the machine was used in a window
 IDLE_BELOW = 0.7  # of the GPUs' time; HLT-11
-_UNWELL = {"hung": HUNG, "machine": UNFIT}
+_UNWELL = {"hung": HUNG, "machine": UNFIT, "mount": MOUNT_LOST}
 
 
 def of_unwell(what: str) -> str:
@@ -102,6 +104,20 @@ ADVICE: Mapping[str, Advice] = {
     ),
     UNFIT: Advice(
         "the machine came up unwell", _OTHER, "nothing; another image, if it comes on each"
+    ),
+    MOUNT_LOST: Advice(
+        "the mount of a bucket was lost",
+        "it is made anew at once, up to three times on a machine; a program that fails meanwhile "
+        f"has not failed by itself: {_HERE}, or another machine takes over, uncharged",
+        "the end of mount-0.log (`spotctl logs --stream mount-0`); mode: COPY, where the data fits "
+        "the disk",
+    ),
+    MOUNT_FAILING: Advice(
+        "a mounted bucket cannot be read",
+        "nothing by itself: rclone tries again, and then the program's read fails; a program that "
+        "ends of it is charged to max_restarts_on_errors, as for any data that is not there",
+        "whether the bucket answers (`spotctl doctor`), and the keys in its [stores]; MOUNT_CACHED "
+        "or COPY read less over the line",
     ),
     NAN: Advice(
         "the losses are no numbers",
@@ -199,10 +215,10 @@ def use_of(windows: list[Mapping[str, Any]]) -> Use | None:
 
 def follows(kind: str, data: Mapping[str, Any], num_nodes: int) -> str:
     """What spotd did or does about this one, where what was seen says which of several it is."""
-    if kind in (HUNG, GPU) and "again" in data:
+    if kind in (HUNG, GPU, MOUNT_LOST) and "again" in data:
         if data["again"]:
             return _HERE
-        if kind == GPU:
+        if kind != HUNG:
             return _OTHER
         return _GANG if num_nodes > 1 else _CHARGED
     return ADVICE[kind].does

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from providers.local import tree
+from providers.local import disks, tree
 from providers.local.documents import Facts
 from providers.local.zygote import receive_message, send_message
 
@@ -109,7 +108,7 @@ class Body:
             tree.kill_marked("SPOTD_LOCAL_INSTANCE", self.ident)
         for folder in self.scratch:
             if folder.exists():
-                shutil.rmtree(folder)
+                disks.discard(folder)
 
     def _listen(self) -> None:
         while True:
@@ -220,7 +219,7 @@ class Nursery:
         for ident in idents:
             for folder in self._scratch(ident):
                 with contextlib.suppress(FileNotFoundError):
-                    shutil.rmtree(folder)
+                    disks.discard(folder)
 
     def close(self) -> None:
         """End the zygote, and with it every machine that is left."""

@@ -11,9 +11,9 @@ Then the file ALIVE is touched, which says when the machines ended, and LOCK is 
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from providers.local import instance, tree
+from providers.local import disks, instance, tree
 
 _MAX_BYTES = 150_000  # of one message on a sequenced-packet socket
 _FDS = 3
@@ -73,7 +73,8 @@ def _end_all(scratch: list[str]) -> None:
         tree.stop_tree(me, with_root=False)
         tree.kill_below(me)
     for folder in scratch:
-        shutil.rmtree(folder, ignore_errors=True)  # most were deleted with their machines
+        with contextlib.suppress(OSError):  # most were deleted with their machines
+            disks.discard(Path(folder))
 
 
 def _fork(own: tuple[int, ...], config: dict[str, Any], fds: list[int]) -> int:

@@ -44,7 +44,7 @@ def open_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStore
     if file := options.get("credentials_file"):
         credentials["credential_provider"] = partial(read_credentials, Path(file))
     elif options.get("identity"):
-        credentials["credential_provider"] = _by_proof(options, line.allow_http)
+        credentials["credential_provider"] = proof_of(options)
 
     def make(max_retries: int, **more: Any) -> Any:
         said = line.options(max_retries)
@@ -57,8 +57,9 @@ def open_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStore
     return open_bucket(f"s3://{bucket}/{prefix}".rstrip("/"), prefix, make, WORDS, make_bulk=bulk)
 
 
-def _by_proof(options: Mapping[str, str], allow_http: bool) -> Callable[[], dict[str, Any]]:
-    """Who exchanges this machine's own identity for the role."""
+def proof_of(options: Mapping[str, str]) -> Callable[[], dict[str, Any]]:
+    """Who exchanges this machine's own identity for the role. Raises StoreConfigError."""
+    allow_http = read_line("s3", options, _OPTIONS).allow_http
     cloud, doors = read_proof(options, ("gcp", "azure"), ("role", "audience"), allow_http)
     region = options.get("region") or "us-east-1"
     doors = replace(doors, sts=doors.sts or f"https://sts.{region}.amazonaws.com")

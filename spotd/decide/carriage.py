@@ -169,10 +169,10 @@ def way_of(data: DataSet, offer: Offer, places: Mapping[str, tuple[str, str]]) -
     """What the offer's machine copies, and of what it may make a copy in its region first."""
     here = (offer.cloud or offer.provider, offer.region)
     at = place_among(data.url, places)
-    if at == here or at.cloud == HERE or offer.local:
-        return Bucket("", data.url)
     near = next((url for url in data.copies if place_among(url, places) == here), "")
-    price = data.microusd_per_gb
+    if at == here or at.cloud == HERE or (offer.local and not near):
+        return Bucket("", data.url)
+    price = 0 if offer.local else data.microusd_per_gb
     if price is None:
         price = _price_to(at, here[0], data.leaving)
     return Bucket("", data.url, {}, near, {}, price, data.max_microusd)

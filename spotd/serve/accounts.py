@@ -6,33 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from providers.egress import first_prices
-from providers.storage import GB, Storage, storage_of
-from spotd.decide.carriage import gb_microusd, place_of, store_of
+from spotd.decide.carriage import gb_microusd, store_of
 from spotd.model import Job, LeaveReason, Market, Node, S
-from spotd.money.focus import months
 from spotd.money.report import Account, Item, Kind
 from spotd.money.split import Machine, Save
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.serve.bill import all_reports
+from spotd.serve.keep_costs import Window, restores, storage
 from spotd.store.base import CheckpointRow, ProgressRow, SegmentRow, Store
 from spotd.store.stretches import steps_of, stretch_of
 
-MONTH_H = 730  # that storage is prorated by
 NO_STEPS = (
     "of {name} no steps are on record (none reported, or no longer kept): what its hours "
     "went into is untold, and savings are for the same hours"
 )
-NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
 NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_hour is not set"
 NO_EGRESS = "what {name}'s checkpoints cost on their way from {place} to {store} is not known"
-
-
-@dataclass(frozen=True)
-class Window:
-    """The time that a report is about, by our clock."""
-
-    since_us: int
-    until_us: int
 
 
 @dataclass(frozen=True)
@@ -186,52 +175,12 @@ def extras_of(
     sized = sorted((row for row in rows if row.bytes), key=lambda row: row.committed_at_us)
     if not sized:
         return [], []
-    items, unknown = _storage(records.job, sized, window, now_us)
-    more, missing = _egress(records.job, records.nodes, sized, market, window)
-    return items + more, unknown + missing
-
-
-def _storage(
-    job: Job, rows: Sequence[CheckpointRow], window: Window, now_us: int
-) -> tuple[list[Item], list[str]]:
-    """Each checkpoint lies there from its commit until `keep` newer ones are committed. A store
-    counts by the month (UTC), and so does its price list."""
-    url = job.spec.checkpoint.store
-    price = storage_of(url)
-    if price is None:
-        local = url.startswith("file:")
-        return [], [] if local else [NO_STORE_PRICE.format(name=job.name, store=url)]
-    lies = _lies(job, rows, now_us)
-    before, until = (
-        _stored(price, lies, min(at_us, now_us)) for at_us in (window.since_us, window.until_us)
-    )
-    quantity, cost = until[0] - before[0], until[1] - before[1]
-    what = f"checkpoints, {price.storage_class}, {price.region}, list price of {price.dated}"
-    cloud = place_of(url, {}).cloud
-    return [Item(Kind.STORAGE, "storage", what, quantity, "GB-Months", cost, cloud=cloud)], []
-
-
-def _lies(job: Job, rows: Sequence[CheckpointRow], now_us: int) -> list[tuple[int, int, int]]:
-    """Bytes, from when, until when."""
-    keep = job.spec.checkpoint.keep
-    newer = [
-        rows[n + keep].committed_at_us if n + keep < len(rows) else now_us for n in range(len(rows))
-    ]
-    return [(row.bytes, row.committed_at_us, end) for row, end in zip(rows, newer, strict=True)]
-
-
-def _stored(
-    price: Storage, lies: Sequence[tuple[int, int, int]], until_us: int
-) -> tuple[float, int]:
-    """GB-months and micro-USD, of all until then, month by month."""
-    gb_months, cost = 0.0, 0
-    for month_us, next_us in months(min(start for _, start, _ in lies), until_us):
-        byte_us = sum(
-            size * max(0, min(end, next_us) - max(start, month_us)) for size, start, end in lies
-        )
-        gb_months += byte_us / (GB * MONTH_H * US_PER_H)
-        cost += price.microusd_per_month(byte_us // (MONTH_H * US_PER_H))
-    return gb_months, cost
+    job, nodes = records.job, records.nodes
+    first = {node.generation: node for node in nodes if node.rank == 0 and node.claimed_at_us}
+    items, unknown = storage(job, first, sized, window, now_us)
+    more, missing = _egress(job, nodes, sized, market, window)
+    back, untold = restores(job, first, sized, market, window)
+    return items + more + back, unknown + missing + untold
 
 
 def _egress(

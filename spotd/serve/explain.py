@@ -14,6 +14,7 @@ from spotd.model import Desired, JobSpec, Market, S, View
 from spotd.plan import Plan
 from spotd.serve.baked import check_baked, image_of_offer
 from spotd.serve.call import ApiError, Call
+from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.diagnosis import use_lately, verdicts
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.jobs import parse_job
@@ -109,10 +110,13 @@ def plan(call: Call) -> dict[str, Any]:
     now_us, spec = call.now_us, _sized(call, parsed.spec)
     market = call.backing.market(now_us)
     refuse_slow(parsed.spec, market)
+    check_capacity(call.backing, parsed.spec, parsed.text)
     told = [*parsed.warnings, *check_baked(call, parsed.spec)]
     baked = image_of_offer(parsed.spec, market)
     found = compared(of_spec(spec, now_us), market, now_us)
     ranked = found.rows
+    clouds = {row.offer.cloud for row in ranked if not row.offer.local}
+    told += streaming(spec, market, clouds)
     limit = call.number("limit", 20, 1, 1000)
     silent = call.backing.silent()
 

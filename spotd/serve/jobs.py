@@ -16,6 +16,7 @@ from spotd.serve.baked import check_baked
 from spotd.serve.buckets import leaving
 from spotd.serve.budgeting import check_budgets, check_project, record_override
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
+from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.kept import with_present_key
@@ -113,6 +114,7 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
         _check_store(call, parsed.spec.checkpoint.store)
         _check_folder(call, parsed.spec)
         _check_shards(call, parsed.spec)
+        check_capacity(backing, parsed.spec, parsed.text)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
@@ -246,7 +248,8 @@ def _outlook(call: Call, spec: JobSpec) -> list[str]:
         for row in ranked
         if not near_store(row.offer, spec, market.places, market.shards)[0]
     )
-    return leaving(kept, far, cloud)
+    clouds = {row.offer.cloud for row in ranked if not row.offer.local}
+    return [*leaving(kept, far, cloud), *streaming(spec, market, clouds)]
 
 
 def _packages(call: Call, parsed: Parsed) -> tuple[Mount, ...]:

@@ -9,9 +9,9 @@ from spotd.history.completion import COVERAGE, Between
 from spotd.history.outlook import Facts, Outlook, outlook
 from spotd.model import Job
 from spotd.money.units import US_PER_H
-from spotd.serve.accounts import MONTH_H
 from spotd.serve.bill import Bill, OnDemand
 from spotd.serve.call import Call
+from spotd.serve.keep_costs import MONTH_H
 from spotd.serve.views import iso, usd
 from spotd.store.outlooks import facts_of
 

@@ -15,13 +15,13 @@ from spotd.money.savings import Savings, savings_of, savings_together
 from spotd.serve.accounts import (
     Box,
     Records,
-    Window,
     account_of,
     box_of,
     extras_of,
     records_of,
 )
 from spotd.serve.call import Call, bad_input
+from spotd.serve.keep_costs import Window
 from spotd.serve.views import iso
 
 MOST_DAYS = 100  # of a report by day

@@ -46,7 +46,8 @@ class Block(BaseModel):
                     yield (*path, name), mark
             if isinstance(value, Block):
                 yield from value.marked((*path, name))
-            elif isinstance(value, list):
-                for index, item in enumerate(value):
+            elif isinstance(value, list | dict):
+                items = value.items() if isinstance(value, dict) else enumerate(value)
+                for key, item in items:
                     if isinstance(item, Block):
-                        yield from item.marked((*path, name, index))
+                        yield from item.marked((*path, name, key))

@@ -18,6 +18,7 @@ from spotd.spec.block import Block, Ignored, Refused
 from spotd.spec.budget import Budget
 from spotd.spec.every import EveryField
 from spotd.spec.model import ModelBlock
+from spotd.spec.mounts import Storage, parse_mount
 from spotd.spec.quantities import (
     AcceleratorField,
     Bytes,
@@ -28,7 +29,6 @@ from spotd.spec.quantities import (
     Priority,
     StoreUrl,
     Usd,
-    check_store_url,
 )
 from spotd.spec.work import WorkField
 
@@ -147,45 +147,6 @@ class AllResources(Resources):
 
     any_of: list[Resources] | None = Field(default=None, description="Whichever is cheapest")
     ordered: list[Resources] | None = Field(default=None, description="In order of preference")
-
-
-class Storage(Block):
-    """The long form of a file mount."""
-
-    source: str | None = None
-    mode: str = "MOUNT"
-    name: Any = None
-    store: Any = None
-    persistent: Any = None
-    type: Any = None
-    config: Any = None
-    mount_options: Any = None
-
-
-def parse_mount(value: Any) -> Any:
-    """A path is short for a local source that is copied. Raises ValueError for what spotd cannot
-    bring to a node: a job without its data, or whose output is lost, is worse than no job."""
-    block = {"source": value, "mode": "COPY"} if isinstance(value, str) else value
-    if not isinstance(block, dict):
-        raise ValueError("a file mount is a path, or a block with source and mode")
-    source, mode = block.get("source"), str(block.get("mode", "MOUNT")).upper()
-    if isinstance(source, list):
-        raise ValueError("several sources in one mount are not supported; write a mount for each")
-    if isinstance(source, str) and "://" in source:
-        if source.startswith("dataset://"):
-            if mode != "COPY":
-                raise ValueError("a data set is copied to the machine; write mode: COPY")
-            return block
-        if check_store_url(source).startswith("file:"):
-            raise ValueError("file:// is no bucket; write the path alone")
-        if mode != "COPY":
-            raise ValueError("no bucket is mounted, which takes root and FUSE; write mode: COPY")
-    if mode != "COPY" or not source:
-        raise ValueError(
-            "mounting a bucket is not supported; copy a local source with mode: COPY, read data in "
-            "setup, and save to spotd.checkpoint.store"
-        )
-    return block
 
 
 def parse_workdir(value: Any) -> Any:

@@ -62,7 +62,7 @@ def _origin(block: Checkpoint, base_dir: FilePath | None, found: Findings) -> Or
 def read_buckets(
     file: JobFile, datasets: Collection[str] | None, found: Findings
 ) -> tuple[Bucket, ...]:
-    """The file mounts that are copied on the node; `read_sources` checks where to."""
+    """The file mounts that are copied, or mounted, on the node; `read_sources` checks where to."""
     sources = [(target, storage.source or "") for target, storage in file.file_mounts.items()]
     for target, source in sources:
         scheme, _, name = source.rstrip("/").partition("://")
@@ -71,9 +71,14 @@ def read_buckets(
             text = f"there is no data set {name!r}"
             found.refuse(("file_mounts", target), text, f"name one of [datasets]: {known}")
     return tuple(
-        Bucket(target.rstrip("/"), source.rstrip("/"))
-        for target, source in sources
-        if "://" in source
+        Bucket(
+            target.rstrip("/"),
+            (storage.source or "").rstrip("/"),
+            mode=storage.how,
+            cache_bytes=storage.config.mount_cached.vfs_cache_max_size or 0,
+        )
+        for target, storage in file.file_mounts.items()
+        if "://" in (storage.source or "")
     )
 
 

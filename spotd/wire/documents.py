@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any
 
-from spotd.wire.fields import read_count, read_field, read_list, read_number, read_texts
+from spotd.wire.fields import (
+    WireError,
+    read_count,
+    read_field,
+    read_list,
+    read_number,
+    read_texts,
+    shown,
+)
 
 
 @dataclass(frozen=True)
@@ -90,12 +99,21 @@ class Package:
     target: str
 
 
+class MountMode(str, Enum):
+    """How a job has what is in a bucket, by SkyPilot's names; a cache is of the node's own disk."""
+
+    COPY = "COPY"
+    MOUNT = "MOUNT"
+    MOUNT_CACHED = "MOUNT_CACHED"
+
+
 @dataclass(frozen=True)
 class Bucket:
-    """What lies below `url` of a bucket is copied to `target`; `options` are what a node opens it
-    with, which travel as `secrets` do. `near` is a store in the node's own region where a data set
-    is kept, and brought to first if it is not there: for no more than `max_microusd`, at
-    `microusd_per_gb` (None: not known)."""
+    """What lies below `url` of a bucket is at `target`: copied there, or mounted, to read alone;
+    `cache_bytes` is how much of a mount is cached, 0 half of what is free. `options` are what a
+    node opens it with, which travel as `secrets` do. `near` is a store in the node's own region
+    where a data set is kept, and brought to first if it is not there: for no more than
+    `max_microusd`, at `microusd_per_gb` (None: not known)."""
 
     target: str
     url: str
@@ -106,6 +124,8 @@ class Bucket:
     )
     microusd_per_gb: int | None = field(default=None, metadata={"sparse": True})
     max_microusd: int = field(default=0, metadata={"sparse": True})
+    mode: MountMode = field(default=MountMode.COPY, metadata={"sparse": True})
+    cache_bytes: int = field(default=0, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)
@@ -220,6 +240,16 @@ def _parse_near(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _parse_mode(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest fields: a box that does not know them has buckets copied."""
+    if "mode" not in item:
+        return {}
+    mode = read_field(item, "mode", str)
+    if mode not in MountMode.__members__:
+        raise WireError(f"field 'mode' is {shown(mode)}")
+    return {"mode": MountMode(mode), "cache_bytes": read_count(item, "cache_bytes")}
+
+
 def _parse_buckets(data: Mapping[str, Any]) -> tuple[Bucket, ...]:
     return tuple(
         Bucket(
@@ -227,6 +257,7 @@ def _parse_buckets(data: Mapping[str, Any]) -> tuple[Bucket, ...]:
             read_field(item, "url", str),
             read_texts(item, "options"),
             **_parse_near(item),
+            **_parse_mode(item),
         )
         for item in (read_list(data, "buckets", dict) if "buckets" in data else ())
     )

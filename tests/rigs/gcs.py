@@ -1,7 +1,8 @@
 """A bucket of Google Cloud Storage on fake-gcs-server, a real server binary, which its package has.
 
 It keeps objects, their generations and the conditions on them. It speaks the JSON API, and the
-client writes by the XML API: in front of it stands one that says a write in the other words.
+client writes by the XML API: in front of it stands one that says a write in the other words. Who
+reads by the JSON API (rclone) is let through.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from tests.rigs.ports import free_port
 
 BUCKET = "spotd"
+_JSON = (f"/storage/v1/b/{BUCKET}/o", "/download/storage/")
 _LINE = "2f1d8e40-between-the-parts"
 _KEY = {"disable_oauth": True, "client_email": "box", "private_key": "", "private_key_id": ""}
 _numbers = itertools.count()
@@ -145,6 +147,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         parts = urlsplit(self.path)
+        if self.command == "GET" and parts.path.startswith(_JSON):
+            self._read_json()
+            return
         bucket, _, key = parts.path.lstrip("/").partition("/")
         asked = {name: found[0] for name, found in parse_qs(parts.query, True).items()}
         length = self.headers.get("Content-Length")
@@ -168,6 +173,12 @@ class _Request(BaseHTTPRequestHandler):
             onward = f"/{bucket}/{quote(unquote(key))}" if key else f"/{bucket}?{parts.query}"
             part = {"Range": self.headers["Range"]} if "Range" in self.headers else {}
             self._send(*self._through(_call(self.server.port, self.command, onward, **part)))
+
+    def _read_json(self) -> None:
+        kept = {name: self.headers[name] for name in ("Host", "Range") if name in self.headers}
+        status, headers, body = _call(self.server.port, "GET", self.path, **kept)
+        named = ("content-type", "content-range", "x-goog-hash", "x-goog-generation")
+        self._send(status, {name: headers[name] for name in named if name in headers}, body)
 
     def _settings(self) -> None:
         """The server knows nothing of soft delete, which Google has on by default."""

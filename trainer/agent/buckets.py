@@ -1,5 +1,6 @@
-"""What the job has in buckets, copied here before its caches and its `setup`. The work is that of a
-process beside us (`trainer.mounts`)."""
+"""What the job has in buckets, copied here before its caches and its `setup`; at those that
+are to be mounted (`mounting.py`) it looks. The work is that of a process beside us
+(`trainer.mounts`)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def copy_buckets(places: Places, start: StartDocument, given_up: Callable[[], bo
     try:
         process = start_beside(python, "trainer.mounts", [_told(places, b) for b in start.buckets])
     except OSError as error:
-        return f"buckets cannot be copied: {error}"
+        return f"buckets cannot be read: {error}"
     with process:
         while process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
@@ -44,7 +45,7 @@ def copy_buckets(places: Places, start: StartDocument, given_up: Callable[[], bo
         return ""
     with suppress(ValueError, KeyError):
         return str(json.loads(said)["error"])
-    return f"buckets were not copied: code {process.returncode}; see agent.log"
+    return f"buckets were not read: code {process.returncode}; see agent.log"
 
 
 def _told(places: Places, bucket: Bucket) -> dict[str, object]:

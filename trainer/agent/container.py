@@ -25,11 +25,12 @@ from typing import Any
 from spotd import wire
 from spotd.wire import StartDocument
 from trainer.agent.engines import Engine, Wanted, make_logins
+from trainer.agent.hidden import hidden_of
 from trainer.agent.inside import LOGIN, homes, inside_script, login_of, shared_folders
 from trainer.agent.journal import Journal
 from trainer.agent.keeper import Order
 from trainer.agent.places import write_private
-from trainer.agent.prepare import build_env, hidden_of, make_order
+from trainer.agent.prepare import build_env, make_order
 from trainer.agent.pull import REFUSED, read_result
 from trainer.agent.script import Script, ScriptState
 from trainer.agent.site import Site

@@ -49,7 +49,8 @@ def shared_folders(places: Places, start: StartDocument, home: Path) -> list[str
         wanted.append(places.memory)  # else in the shared memory, which every container has
     if _DATA.is_dir():
         wanted.append(_DATA)
-    wanted += [places.workdir / Path(one.target).expanduser() for one in start.packages]
+    taken = [one.target for one in start.packages] + [one.target for one in start.buckets]
+    wanted += [places.workdir / Path(target).expanduser() for target in taken]
     for store in map(urlsplit, (start.store_url, *start.other_stores)):
         if store.scheme != "file":
             continue

@@ -14,6 +14,7 @@ from spotd.wire import AgentConfig, Package, StartDocument
 from trainer.agent.buckets import copy_buckets
 from trainer.agent.caching import restore_caches
 from trainer.agent.keeper import Order
+from trainer.agent.mounting import mount_buckets
 from trainer.agent.packages import PackageError, unpack_packages
 from trainer.agent.places import Places, write_private
 from trainer.agent.site import Site
@@ -26,12 +27,6 @@ _OURS = frozenset(
     | {"SPOTD_PREPARED_S", "SPOTD_CACHE_QUIET_S"}
 )
 _FIRST_PORT, _PORTS = 20_000, 10_000
-# Options of a store that anybody may see; whatever else there is, now or later, may be a secret.
-_PLAIN_OPTIONS = frozenset(
-    {"endpoint", "region", "allow_http", "timeout_s", "credentials_file"}
-    | {"identity", "role", "audience", "session", "account", "client_id"}
-    | {"service_account", "pool", "tenant", "application"}
-)
 
 
 def build_env(
@@ -120,17 +115,6 @@ def hook_path() -> str:
     return str(Path(__file__).parents[1] / "hook")
 
 
-def hidden_of(start: StartDocument) -> list[str]:
-    """What the output of the job's programs must not show."""
-    options = [*start.store_options.items()]
-    for bucket in start.buckets:
-        options += bucket.options.items()
-    for store in start.shard_stores:
-        options += store.options.items()
-    keys = [value for name, value in options if name not in _PLAIN_OPTIONS]
-    return [*start.secrets.values(), *keys]
-
-
 def make_order(
     name: str,
     stream: str,
@@ -172,13 +156,15 @@ def start_unpacking(
     def unpack() -> None:
         if site.places.inherits:  # all is in place since an earlier generation, and set up
             link_workdir(site.places.workdir, Path.home())
-            site.post(lambda: done(""))
+            error = mount_buckets(site, start, given_up)
+            site.post(lambda: done(error))
         elif site.preparation.wait(given_up):
             trouble = make_tools(site.places.home, start.tools)
             if trouble:
                 site.journal.append(wire.WARNING, {"text": trouble})
             error = unpack_all(site.places, start.packages)
             error = error or copy_buckets(site.places, start, given_up)
+            error = error or mount_buckets(site, start, given_up)
             if not error:
                 restore_caches(site, start, given_up)
             site.post(lambda: done(error))

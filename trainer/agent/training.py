@@ -52,6 +52,8 @@ class Training:
         self.claimed = wire.CLAIMED in said
         self._fenced = self._over = False  # over: the script; its last words may be on their way
         self.unwell = past.unwell.pending  # what runs is to be ended for
+        self.blame: Callable[[int], None] = lambda _code: None  # may find it unwell by its exit
+        self.may_run: Callable[[], bool] = lambda: True  # what it reads is there
         self.code: int | None = None  # of EXITED, when this agent has written it
         self.phase = Phase.ENDED if wire.EXITED in said else Phase.WAITING
 
@@ -110,16 +112,14 @@ class Training:
             self._order(self._setup, "setup", "setup", self._start.setup)
         if state is not ScriptState.ENDED:
             return
-        ended = self._setup.ended
-        if ended.code:
+        if (ended := self._setup.ended).code:
             self._setup_failed(ended.code, ended.seconds, ended.tail)
             return
         self._say_once(wire.SETUP + ":ok", wire.SETUP, {"status": "ok", "seconds": ended.seconds})
         self._setup_done()
 
     def _in_container(self) -> bool:
-        """Whether there is one to run in. One that the job can never have is the end of the job;
-        one that cannot be brought here is the end of this machine."""
+        """Whether there is one to run in; where there can be none, the job ends, or the machine."""
         look = self._container.look(self._start, self._site.monotonic())
         if look.stage is Stage.REFUSED:
             self._setup_failed(look.code or _CRASHED, look.seconds, look.text)
@@ -175,11 +175,12 @@ class Training:
             self._authority.start_release()
 
     def _order_run(self) -> None:
+        if not self.may_run():
+            return  # `poll` asks again
         if self.unwell is not None:
             self.unwell = None
             self._said.discard(wire.STARTED)
-        stream = f"rank{self._site.config.rank}"
-        self._order(self._run, stream, "run", self._start.run)
+        self._order(self._run, f"rank{self._site.config.rank}", "run", self._start.run)
 
     def _enter_running(self) -> None:
         self.phase = Phase.RUNNING
@@ -212,6 +213,7 @@ class Training:
         """The program's own last words come before its end: they say what its exit means."""
         now = self._site.monotonic()
         if not self._over:
+            self.blame(self._run.ended.code)
             self._saver.begin_end(now)
             self._run.kill()  # what the script left behind
         self._over = True
@@ -241,12 +243,10 @@ class Training:
             self.phase = Phase.SETTLING
             self._authority.start_final()
         else:
-            code = _CRASHED if ended.code == wire.EXIT_FENCED else ended.code
-            self._exited(code, ended)
+            self._exited(_CRASHED if ended.code == wire.EXIT_FENCED else ended.code, ended)
 
     def _ended_unwell(self, unwell: Unwell, ended: Exit) -> None:
-        """It begins again, or that was its end on this machine. HEAD knows the same owner again,
-        and shuts out whatever the process before it had under way."""
+        """It begins again, or that was its end here. HEAD shuts out what it had under way."""
         if not unwell.again:
             self._exited(unwell.code, ended)
             return

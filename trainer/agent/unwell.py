@@ -12,7 +12,8 @@ from spotd.wire import EXIT_HUNG, EXIT_UNFIT, STARTED, UNWELL, JournalEntry
 HUNG = "hung"
 GPU = "gpu"
 MACHINE = "machine"
-_CODES = {HUNG: EXIT_HUNG, GPU: EXIT_UNFIT, MACHINE: EXIT_UNFIT}
+MOUNT = "mount"  # of a bucket, which the machine has lost
+_CODES = {HUNG: EXIT_HUNG, GPU: EXIT_UNFIT, MACHINE: EXIT_UNFIT, MOUNT: EXIT_UNFIT}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Looks after the program and its machine: one that hangs is ended and begun again, once, a machine
-whose GPU has failed, or that did not come up well, is given up, and a full disk is told of."""
+whose GPU has failed, that did not come up well, or whose mounts of buckets do not stay, is given
+up, and a full disk is told of."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from spotd import wire
+from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED
 from trainer.agent import gpus, kernel, stacks
 from trainer.agent.demands import Demands
 from trainer.agent.disk import STAYS_S, Disk
 from trainer.agent.figures import Figures
 from trainer.agent.hanging import LEAST_S, StepWatch
 from trainer.agent.kernel import Grade, Xid
+from trainer.agent.mounting import Mounts
 from trainer.agent.pace import Pace
 from trainer.agent.phase import Phase
 from trainer.agent.recall import Fact, Recall
@@ -23,7 +26,7 @@ from trainer.agent.site import Site
 from trainer.agent.stacks import Stacks
 from trainer.agent.straggling import CHECK_S, WARM_UP_S, Straggling
 from trainer.agent.training import Training
-from trainer.agent.unwell import GPU, HUNG, MACHINE, Unwell
+from trainer.agent.unwell import GPU, HUNG, MACHINE, MOUNT, Unwell
 from trainer.agent.usage import WINDOW_S, Usage
 
 TOLD_S = 1.0  # between the word that a program hangs and its end: for whoever follows the journal
@@ -60,6 +63,8 @@ class Ward:
         self._gpus = gpus.Watch()
         self._suspected = False  # the last look at the GPUs found what would end training
         self._gpu_ends = 0
+        self._mounts = Mounts(site, demands)
+        training.blame, training.may_run = self._blame, self._mounts.stand
 
     def start(self) -> None:
         """Read what the kernel says, and look at the GPUs."""
@@ -113,6 +118,10 @@ class Ward:
     def look(self, now: float) -> None:
         """Whether something is to be done, or said."""
         self._look_at_program(now)
+        for remark in self._mounts.look(self._training.phase, now):
+            self._remark(remark)
+        if self._mounts.gone:
+            self._end(Unwell(MOUNT, self._mounts.gone, again=False))
         if self._training.phase is not Phase.ENDED:
             self._disk.look(now)
             wrong = self._site.preparation.look(self._site.journal, now)
@@ -161,6 +170,15 @@ class Ward:
             about = {"stacks": [one.to_data() for one in found]}
             self._remark(Remark("hung_here", f"training hangs here: {text}", about))
             self._steps.forget()
+
+    def _blame(self, code: int) -> None:
+        """The program has ended by itself: of a mount that was lost, perhaps."""
+        for remark in self._mounts.errors(self._site.monotonic()):
+            self._remark(remark)
+        text = self._mounts.trouble(self._site.monotonic())
+        if text and code not in (EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED):
+            text = f"{text}, and the program failed"
+            self._end(Unwell(MOUNT, text, again=self._may_restart()))
 
     def _insist(self, unwell: Unwell, now: float) -> None:
         """What cannot be killed waits in the kernel, for ever perhaps."""

@@ -25,7 +25,8 @@ def wipe(places: Places) -> dict[str, Any]:
     failed = 0
     # That of an earlier generation, where this one goes on in it.
     workdir = _real(places.workdir) if places.inherits else places.workdir
-    doomed = [workdir, places.home / "packages"]
+    caches = [places.folder / "mounts"] if (places.folder / "mounts").exists() else []
+    doomed = [workdir, places.home / "packages", *caches]
     kept = sorted(str(m) for m in mounts if any(m.is_relative_to(_real(d)) for d in doomed))
     for folder in doomed:
         failed += _remove(folder, mounts)

@@ -1,6 +1,7 @@
 """`python -m trainer.mounts`: what a job has in buckets, copied to where it wants it, beside the
-agent. What to do comes as a line of JSON on stdin; it ends when stdin does. It says on stdout, in a
-line of JSON, why it could not be done."""
+agent; of one that is to be mounted, whether there is anything to read. What to do comes as a line
+of JSON on stdin; it ends when stdin does. It says on stdout, in a line of JSON, why it could not be
+done."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def main() -> int:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     for mount in mounts:
         if text := _copy(mount):
-            error = f"file_mounts.{mount['target']}: {mount['url']} cannot be copied: {text}"
+            verb = "copied" if mount.get("mode", "COPY") == "COPY" else "read"
+            error = f"file_mounts.{mount['target']}: {mount['url']} cannot be {verb}: {text}"
             sys.stdout.write(json.dumps({"error": error}) + "\n")
             return 1
     return 0
@@ -35,6 +37,10 @@ def _copy(mount: Mapping[str, Any]) -> str:
     """Why not; or nothing."""
     try:
         store = open_store(mount["url"], mount["options"])
+        if mount.get("mode", "COPY") != "COPY":
+            if not any(is_file(one) for one in store.list("")):
+                raise MountError("there is nothing below it: look at the address")
+            return ""
         folder, note = Path(mount["folder"]), Path(mount["note"])
         if mount.get("near"):
             near = open_store(mount["near"], mount["near_options"])

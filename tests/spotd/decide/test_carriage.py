@@ -264,7 +264,9 @@ IN_AWS = replace(offer("e-1a"), cloud="aws", region="us-east-1")
 
 def test_beside_the_data_nothing_is_staged_and_nothing_paid() -> None:
     assert way_of(DATA, IN_AWS, DATA_PLACES) == Bucket("", DATA_URL)
-    assert way_of(DATA, replace(IN_GCP, local=True), DATA_PLACES) == Bucket("", DATA_URL)
+    local = replace(IN_GCP, local=True)
+    assert way_of(replace(DATA, copies=()), local, DATA_PLACES) == Bucket("", DATA_URL)
+    assert way_of(DATA, local, DATA_PLACES) == Bucket("", DATA_URL, {}, COPY, {}, 0, 5_000_000)
     assert way_of(replace(DATA, url="file:///x"), IN_GCP, DATA_PLACES) == Bucket("", "file:///x")
 
 

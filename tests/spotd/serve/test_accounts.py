@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from spotd.model import CheckpointSpec, S
-from spotd.serve.accounts import Window, _egress
+from providers.storage import storage_prices
+from spotd.model import CheckpointSpec, Market, Node, S
+from spotd.serve.accounts import _egress
+from spotd.serve.keep_costs import Window, restores, storage
 from spotd.store.base import CheckpointRow
 from tests.spotd.decide.build import job, market, node, offer, spec
 
@@ -28,3 +31,55 @@ def test_what_is_kept_beside_the_machine_left_nothing() -> None:
     assert unknown == []
     assert (item.quantity, item.cost_microusd) == (160.0, 160 * 120_000)
     assert _egress(saving, [machine], rows[:1], there, Window(0, 9 * S)) == ([], [])
+
+
+AWS = replace(offer("c-1a"), cloud="aws", region="us-east-2")
+GCP = replace(offer("c-1a"), cloud="gcp", region="us-central1")
+HOUR = 3600 * S
+
+
+def moved() -> tuple[Any, dict[int, Node], list[CheckpointRow], Market]:
+    """A job that saved 100 GB on AWS, 60 of them beside the machine, and resumed in Google's."""
+    nodes = {
+        1: node(offer=AWS, claimed_at_us=S, generation=1),
+        2: node(offer=GCP, claimed_at_us=HOUR, generation=2),
+    }
+    saving = job(spec=spec(checkpoint=CheckpointSpec("gs://b/x", "spotd", keep=1)))
+    row = CheckpointRow(
+        *(saving.id, 1, 5, "m5", 100 * GB, "", False, False, 2 * S, 0.1, 0.2, 60 * GB)
+    )
+    there = market(
+        (AWS, GCP), places={"gs://b": ("gcp", "us-central1")}, leaving={"aws": 90_000, "gcp": 1}
+    )
+    return saving, nodes, [row], there
+
+
+def test_a_restore_leaves_the_cloud_that_had_the_shards_and_the_rest_is_there_already() -> None:
+    saving, nodes, rows, there = moved()
+    [item], unknown = restores(saving, nodes, rows, there, Window(0, 9 * HOUR))
+    assert unknown == []
+    assert (item.quantity, item.cost_microusd, item.cloud) == (60.0, 60 * 90_000, "aws")
+    assert restores(saving, nodes, rows, there, Window(2 * HOUR, 9 * HOUR)) == ([], [])
+    beside = {**nodes, 2: replace(nodes[2], offer=AWS)}
+    [item], unknown = restores(saving, beside, rows, there, Window(0, 9 * HOUR))
+    assert (item.quantity, item.cloud) == (40.0, "gcp"), "the shards were beside it"
+    elsewhere = {**nodes, 2: replace(nodes[2], offer=replace(AWS, region="us-west-2"))}
+    _, unknown = restores(saving, elsewhere, rows, there, Window(0, 9 * HOUR))
+    assert [text.split("on their way ")[1] for text in unknown] == [
+        "from aws/us-east-2 to c/us-west-2 is not known"
+    ]
+
+
+def test_shards_beside_the_machines_are_kept_at_their_own_clouds_price() -> None:
+    saving, nodes, rows, _ = moved()
+    items, unknown = storage(saving, nodes, rows, Window(0, 730 * HOUR), 730 * HOUR)
+    assert unknown == []
+    assert [(item.cloud, item.what.split(",")[0]) for item in items] == [
+        ("gcp", "checkpoints"),
+        ("aws", "shards beside the machines"),
+    ]
+    months = [item.quantity * (1 << 30) / GB for item in items]
+    assert [round(size, 2) for size in months] == [40.0, 60.0]
+    assert items[1].cost_microusd == storage_prices()["aws"].microusd_per_month(
+        round(items[1].quantity * (1 << 30))
+    )

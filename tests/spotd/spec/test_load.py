@@ -10,7 +10,7 @@ from spotd.phase import keeps
 from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
 from spotd.spec.sources import Origin
 from spotd.verdicts import HealthSpec
-from spotd.wire import Bucket
+from spotd.wire import Bucket, MountMode
 
 NOW_US = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -51,6 +51,18 @@ def test_a_folder_of_checkpoints_may_be_kept() -> None:
     assert spec.checkpoint.keep_every_steps == 100
     (text,) = refused(f"run: x\nname: any\nnum_nodes: 2\n{block}")
     assert "spotd.checkpoint.mode: is for one machine" in text
+
+
+def test_a_bucket_may_be_mounted_as_skypilot_says_it() -> None:
+    cached = "{source: gs://b/x/, mode: mount_cached, config: {mount_cached: {%s}}}"
+    sized = cached % "vfs_cache_max_size: 50GB, transfers: 4"
+    found = read(f"name: any\nrun: x\nfile_mounts: {{/d: {{source: s3://b}}, /e: {sized}}}")
+    assert found.spec.buckets == (
+        Bucket("/d", "s3://b", mode=MountMode.MOUNT),
+        Bucket("/e", "gs://b/x", mode=MountMode.MOUNT_CACHED, cache_bytes=50 * 10**9),
+    )
+    (warning,) = [text for text in found.warnings if "transfers" in text]
+    assert "rclone's own default is used" in warning
 
 
 def test_a_mount_may_be_a_data_set_that_is_declared() -> None:

@@ -242,12 +242,16 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("file_mounts: {/d: {source: gs://b/x}}", "no bucket is mounted"),
-        ("file_mounts: {/d: {source: s3://b/x, mode: MOUNT_CACHED}}", "no bucket is mounted"),
+        ("file_mounts: {/d: {source: gs://b/x, mode: NFS}}", "write COPY, MOUNT or MOUNT_CACHED"),
+        ("file_mounts: {/d: {source: dataset://x}}", "a data set is copied"),
+        (
+            "file_mounts: {/d: {source: s3://b, config: {mount_cached: {transfers: 4}}}}",
+            "config is of mode: MOUNT_CACHED",
+        ),
         ("file_mounts: {/d: https://x/y}", "is no store"),
         ("file_mounts: {/d: file:///x}", "file:// is no bucket"),
-        ("file_mounts: {/d: {name: bucket, mode: MOUNT}}", "mounting a bucket is not supported"),
-        ("file_mounts: {/d: {name: bucket, source: ~/x}}", "mounting a bucket is not supported"),
+        ("file_mounts: {/d: {name: bucket, mode: MOUNT}}", "a bucket without a source is not made"),
+        ("file_mounts: {/d: {name: bucket, source: ~/x}}", "a local source is copied"),
         ("file_mounts: {/d: {source: [a, b], mode: COPY}}", "several sources in one mount"),
         ("volumes: {/d: vol}", "volumes: is a SkyPilot key that spotd does not support"),
         ("resources: {volumes: [{path: /d}]}", "resources.volumes: is a SkyPilot key"),

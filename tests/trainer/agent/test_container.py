@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from providers.stores import open_store
 from spotd import wire
+from spotd.demo import s3
+from spotd.wire import MountMode
 from tests.rigs import containers
 from tests.rigs.containers import IMAGE, Podman
 from tests.rigs.registry import Registry, serving
 from tests.trainer.agent.node import ROOT, Node, wait_until
+from trainer.agent.fuse import is_mounted
 from trainer.agent.processes import descendants, send_signal
 
 LIMIT_S = 60.0  # for an engine on a busy computer
@@ -222,3 +226,19 @@ def test_a_program_of_our_engine_has_its_saver_in_its_container(
     assert head.current is not None
     assert head.current.step == 3
     wait_until("no container is left", lambda: podman.containers() == [], LIMIT_S)
+
+
+def test_buckets_copied_and_mounted_are_seen_in_the_container(node: Node, tmp_path: Path) -> None:
+    """Where its user says, which no other folder of ours has in it."""
+    with s3.serving() as made:
+        open_store(made.url, made.options).put("a", b"words\n")
+        copied, mounted = tmp_path / "copied", tmp_path / "mounted"
+        buckets = tuple(
+            wire.Bucket(str(folder), made.url, made.options, mode=mode)
+            for folder, mode in ((copied, MountMode.COPY), (mounted, MountMode.MOUNT))
+        )
+        node.run()
+        node.start(image=IMAGE, run=f"cat {copied}/a {mounted}/a", buckets=buckets)
+        assert node.wait_for(wire.EXITED, LIMIT_S).data["code"] == 0, node.log("setup")
+        wait_until("it to be unmounted", lambda: not is_mounted(mounted))
+    assert node.log() == "words\nwords\n"

@@ -15,7 +15,7 @@ from spotd import wire
 from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
 from tests.trainer.agent.node import Node
-from trainer.agent.prepare import hidden_of
+from trainer.agent.hidden import hidden_of
 from trainer.mounts.copying import Copied, Copy, MountError
 
 DATA = {"a": os.urandom(1000), "x/y/b.bin": os.urandom(350), "empty": b""}

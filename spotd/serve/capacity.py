@@ -1,0 +1,99 @@
+"""Whether what a job keeps has room where it is to lie, before anything is spent; and what reading
+its mounts of buckets costs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from providers.egress import egress_prices
+from spotd.decide.carriage import HERE, place_among
+from spotd.model import JobSpec, Market
+from spotd.serve.call import Backing, bad_input
+from spotd.sizing.task import task_of
+from spotd.spec.model import model_words
+from spotd.wire import MountMode
+
+GB = 1e9
+# Of the local tier: the newest two of each rank, and the one that is being written
+# (trainer/saver/disk.py). The system and the job's own files are not counted.
+ON_DISK = 3
+BYTES_A_PARAMETER = 12  # weights and AdamW's two moments in 4 bytes each, as they are saved
+
+
+def size_of(backing: Backing, spec: JobSpec, text: str) -> tuple[int, str]:
+    """What one checkpoint weighs, and by whose word; 0 where nobody knows. As the file says, as
+    jobs of that name saved, or by the parameters of `spotd.model` where all are trained."""
+    saves = spec.checkpoint
+    if saves.engine == "none" and not saves.directory:
+        return 0, ""
+    if saves.size_bytes:
+        return saves.size_bytes, "checkpoint.size"
+    before = backing.store.find_job(spec.name)
+    rows = backing.store.checkpoints(before.id) if before else []
+    measured = [row.bytes for row in rows if row.bytes]
+    if measured:
+        return measured[-1], f"the last one of {spec.name}"
+    words = model_words(text)
+    if not words or saves.engine == "none":
+        return 0, ""
+    task = task_of(words)
+    if task.run.method != "full":
+        return 0, ""
+    return BYTES_A_PARAMETER * task.shape.parameters, "12 bytes a parameter of spotd.model"
+
+
+def check_capacity(backing: Backing, spec: JobSpec, text: str) -> None:
+    """Raises ApiError (bad input) where a folder of this box, or the machines' disk as the job asks
+    for it, is too small. What a bucket holds has no end."""
+    size, whose = size_of(backing, spec, text)
+    if not size:
+        return
+    saves = spec.checkpoint
+    if saves.store.startswith("file:"):
+        folder = _there(Path(unquote(urlsplit(saves.store).path)))
+        free, need = shutil.disk_usage(folder).free, size * (saves.keep + 1)
+        if need > free:
+            fits = max(0, free // size - 1)
+            raise bad_input(
+                f"checkpoint.store {saves.store} has room for {free / GB:,.4g} GB, and the job "
+                f"needs {need / GB:,.4g}: keep {saves.keep} and the next one, of {size / GB:,.4g} "
+                f"GB each ({whose})",
+                f"keep: {fits}, or a bucket" if fits else "free some, or name a bucket there",
+            )
+    need = ON_DISK * size // spec.num_nodes
+    if saves.engine != "none" and spec.disk_gib and need > spec.disk_gib << 30:
+        raise bad_input(
+            f"disk_size is {spec.disk_gib} GiB, and each machine keeps {ON_DISK} snapshots of "
+            f"{size / spec.num_nodes / GB:,.4g} GB ({whose}) on its disk while it saves: "
+            f"{need / GB:,.4g} GB",
+            f"disk_size: {-(-need >> 30) + 50} or more, 50 of it for all else; or leave it out",
+        )
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the closest one above it that there is."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def streaming(spec: JobSpec, market: Market, clouds: Collection[str]) -> list[str]:
+    """What is paid for each read of a mount that lies in another cloud; `clouds` are those that the
+    job may run on."""
+    found = []
+    for one in spec.buckets:
+        if one.mode is MountMode.COPY:
+            continue
+        at = place_among(one.url, market.places).cloud
+        price = egress_prices().get(at)
+        away = sorted(set(clouds) - {at, "", HERE})
+        if price is not None and away:
+            often = "once a machine" if one.mode is MountMode.MOUNT_CACHED else "each time"
+            usd = price.first_microusd_per_gb / 1e6
+            found.append(
+                f"file_mounts.{one.target}: machines of {', '.join(away)} read {one.url} of {at} "
+                f"at ${usd:.3g} a GB, {often} (list price of {price.dated}), which no limit of the "
+                "job counts; a data set is brought to a region once: docs/stores.md"
+            )
+    return found

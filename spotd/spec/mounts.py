@@ -1,0 +1,82 @@
+"""File mounts of a job file: a local path or a bucket to copy, or a bucket to mount."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from spotd.spec.block import Block, Ignored
+from spotd.spec.quantities import Bytes, check_store_url
+from spotd.wire import MountMode
+
+_RCLONE = Ignored("rclone's own default is used")
+
+
+class MountCached(Block):
+    """What SkyPilot lets a cached mount say."""
+
+    vfs_cache_max_size: Bytes | None = None
+    transfers: Annotated[Any, _RCLONE] = None
+    multi_thread_streams: Annotated[Any, _RCLONE] = None
+    buffer_size: Annotated[Any, _RCLONE] = None
+    vfs_cache_max_age: Annotated[Any, _RCLONE] = None
+    vfs_read_ahead: Annotated[Any, _RCLONE] = None
+    vfs_read_chunk_size: Annotated[Any, _RCLONE] = None
+    vfs_read_chunk_streams: Annotated[Any, _RCLONE] = None
+    fast_list: Annotated[Any, _RCLONE] = None
+    vfs_write_back: Annotated[Any, Ignored("spotd mounts to read alone")] = None
+    read_only: Annotated[Any, Ignored("spotd mounts to read alone")] = None
+
+
+class MountConfig(Block):
+    """`config` of a mount."""
+
+    mount_cached: MountCached = MountCached()
+
+
+class Storage(Block):
+    """The long form of a file mount."""
+
+    source: str | None = None
+    mode: str = "MOUNT"
+    config: MountConfig = MountConfig()
+    name: Any = None
+    store: Any = None
+    persistent: Any = None
+    type: Any = None
+    mount_options: Annotated[Any, Ignored("spotd mounts with its own")] = None
+
+    @property
+    def how(self) -> MountMode:
+        """As it was checked by `parse_mount`."""
+        return MountMode(self.mode.upper())
+
+
+def parse_mount(value: Any) -> Any:
+    """A path is short for a source that is copied. Raises ValueError for what spotd cannot bring to
+    a node: a job without its data, or whose output is lost, is worse than no job."""
+    block = {"source": value, "mode": "COPY"} if isinstance(value, str) else value
+    if not isinstance(block, dict):
+        raise ValueError("a file mount is a path, or a block with source and mode")
+    source, mode = block.get("source"), str(block.get("mode", "MOUNT")).upper()
+    if isinstance(source, list):
+        raise ValueError("several sources in one mount are not supported; write a mount for each")
+    if mode not in {one.value for one in MountMode}:
+        raise ValueError(f"mode is {mode}; write COPY, MOUNT or MOUNT_CACHED")
+    if mode != "MOUNT_CACHED" and block.get("config"):
+        raise ValueError("config is of mode: MOUNT_CACHED; leave it out")
+    if isinstance(source, str) and "://" in source:
+        if source.startswith("dataset://"):
+            if mode != "COPY":
+                raise ValueError("a data set is copied to the machine; write mode: COPY")
+            return block
+        if check_store_url(source).startswith("file:"):
+            raise ValueError("file:// is no bucket; write the path alone")
+        return block
+    if not source:
+        raise ValueError(
+            "a bucket without a source is not made: name the bucket as source, to read from; what "
+            "a job writes is kept by spotd.checkpoint"
+        )
+    if mode != "COPY":
+        raise ValueError("a local source is copied; write mode: COPY")
+    return block

@@ -1,0 +1,257 @@
+"""Buckets that a node mounts by the real rclone, from real servers of each kind of store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from providers.stores import open_store
+from spotd import wire
+from spotd.demo.bucket import Bucket
+from spotd.demo.s3 import serving
+from spotd.wire import MountMode
+from tests.rigs import azurite, gcs
+from tests.trainer.agent.node import Node, wait_until
+from trainer.agent.fuse import is_mounted
+from trainer.agent.keeper import read_pids
+from trainer.agent.processes import is_alive
+
+BLOB = os.urandom(3 << 20)
+SMALL = b"words\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Bucket]:
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def bucket(server: Bucket) -> Bucket:
+    return filled(Bucket(server.endpoint))
+
+
+def filled(made: Any) -> Any:
+    store = open_store(made.url, made.options)
+    store.put("x/blob.bin", BLOB)
+    store.put("small", SMALL)
+    return made
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """Whatever a test leaves mounted is taken away."""
+    with Node(tmp_path / "home") as machine:
+        yield machine
+        machine.kill_agent()
+        for number in range(3):
+            pids = read_pids(machine.places.memory / f"mount-{number}")
+            if pids is not None and is_alive(pids.program):
+                os.kill(pids.program.pid, signal.SIGKILL)
+        for folder in (machine.home / "data", machine.home / "more"):
+            if is_mounted(folder):
+                subprocess.run(["fusermount3", "-uz", str(folder)], check=True)
+
+
+def mount(made: Any, mode: MountMode = MountMode.MOUNT, **more: Any) -> wire.Bucket:
+    return wire.Bucket("~/data", made.url, made.options, mode=mode, **more)
+
+
+def rclone_pid(node: Node, number: int = 0) -> int:
+    pids = read_pids(node.places.memory / f"mount-{number}")
+    assert pids is not None
+    return pids.program.pid
+
+
+def test_a_bucket_is_there_to_read_from_setup_to_the_end(node: Node, bucket: Bucket) -> None:
+    node.run()
+    node.start(
+        setup="cmp ~/data/small <(echo words); touch ~/data/new 2>&1 || echo refused",
+        run="sha256sum ~/data/x/blob.bin; touch up; while [ ! -e stop ]; do sleep 0.05; done",
+        buckets=(mount(bucket),),
+    )
+    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    pid = rclone_pid(node)
+    said = [*Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+    assert "--read-only" in said
+    assert not [word for word in said if "secret" in word.lower() or word == "test"]
+    node.kill_agent()  # a restarted agent finds the mount, and takes it away at the end
+    node.run()
+    (node.places.workdir / "stop").touch()
+    assert node.wait_for(wire.EXITED).data["code"] == 0
+    assert "refused" in node.log("setup")
+    wait_until("the mount to be gone", lambda: not is_mounted(node.home / "data"))
+    wait_until("its process to be gone", lambda: not Path(f"/proc/{pid}").exists())
+    assert list((node.home / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("rig", [gcs, azurite])
+def test_googles_and_azures_stores_too(node: Node, rig: Any) -> None:
+    with rig.serving() as made:
+        filled(made)
+        node.run()
+        node.start(
+            run="cmp ~/data/small <(echo words) && wc -c < ~/data/x/blob.bin",
+            buckets=(mount(made),),
+        )
+        ended = node.wait_for(wire.EXITED).data
+    assert ended["code"] == 0, node.log("mount-0")
+    assert node.log().strip() == str(len(BLOB))
+
+
+def test_a_cache_is_read_twice_for_one_time_within_its_bound_and_gone_at_the_end(
+    node: Node, bucket: Bucket
+) -> None:
+    other = filled(Bucket(bucket.endpoint))
+    bounded = replace(mount(other, MountMode.MOUNT_CACHED, cache_bytes=1 << 20), target="~/more")
+    node.run()
+    wait = "while [ ! -e gone ]; do sleep 0.05; done"
+    read = "sha256sum < ~/data/x/blob.bin"
+    node.start(
+        run=f"cat ~/more/x/blob.bin > /dev/null; {read}; touch read; {wait}; {read}",
+        buckets=(mount(bucket, MountMode.MOUNT_CACHED), bounded),
+    )
+    wait_until("it was read", (node.places.workdir / "read").exists)
+    cache = node.places.folder / "mounts"
+    sizes = lambda: sorted(_taken(path) for path in cache.glob("*/vfs/**/blob.bin"))  # noqa: E731
+    wait_until("one to be within its bound", lambda: sum(sizes()) < len(BLOB) + (1 << 20) + 4096)
+    assert sizes()[-1] >= len(BLOB), "of the other all is on the disk"
+    open_store(bucket.url, bucket.options).delete("x/blob.bin")
+    (node.places.workdir / "gone").touch()
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
+    assert len(set(node.log().split())) == 2, "the same sum twice"
+    wait_until("the caches to be gone", lambda: not list(cache.rglob("*.bin")))
+
+
+def _taken(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_a_mount_that_dies_is_told_and_made_anew_and_a_program_goes_on(
+    node: Node, bucket: Bucket
+) -> None:
+    node.run()
+    node.start(run=_PATIENT, buckets=(mount(bucket),))
+    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    os.kill(rclone_pid(node), signal.SIGKILL)
+    told = node.wait_for(wire.WARNING).data
+    assert told["verdict"] == "mount_lost"
+    assert f"{bucket.url} at ~/data was lost" in told["text"]
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
+    assert not node.entries(wire.UNWELL)
+
+
+# Goes on where it can read again, as a loader that tries again does.
+_PATIENT = """
+touch up
+while cat ~/data/small > /dev/null 2>&1; do sleep 0.02; done
+until cat ~/data/small > /dev/null 2>&1; do sleep 0.02; done
+"""
+
+
+def test_a_program_that_fails_of_its_mount_begins_again_and_is_not_charged(
+    node: Node, bucket: Bucket
+) -> None:
+    node.run()
+    node.start(run=_STRICT, buckets=(mount(bucket),))
+    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    os.kill(rclone_pid(node), signal.SIGKILL)
+    unwell = node.wait_for(wire.UNWELL).data
+    assert (unwell["what"], unwell["again"]) == ("mount", True)
+    assert unwell["text"].endswith("and the program failed")
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
+    assert len(node.entries(wire.STARTED)) == 2
+
+
+# The first time it reads until it cannot, and fails of it; the second time it can.
+_STRICT = """
+[ -e up ] && { cat ~/data/small; exit; }
+touch up
+while cat ~/data/small > /dev/null; do sleep 0.02; done
+exit 3
+"""
+
+
+def test_a_mount_that_does_not_stay_is_the_end_of_this_machine(node: Node, bucket: Bucket) -> None:
+    node.environ["PATH"] = f"{_broken(node)}:{os.environ['PATH']}"
+    node.run()
+    node.start(run="touch up; sleep 60", buckets=(mount(bucket),))
+    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    (node.home / "broken").touch()
+    os.kill(rclone_pid(node), signal.SIGKILL)
+    ended = node.wait_for(wire.EXITED).data
+    assert ended["code"] == wire.EXIT_UNFIT
+    text = node.entries(wire.UNWELL)[-1].data["text"]
+    assert "cannot be made anew: no more today" in text
+
+
+def _broken(node: Node) -> Path:
+    """An rclone that works until the file `broken` is there."""
+    folder = node.home / "bin"
+    folder.mkdir()
+    program = folder / "rclone"
+    program.write_text(
+        f"#!/bin/sh\n[ -e {node.home}/broken ] && [ $1 = mount ] && "
+        f'{{ echo "no more today" >&2; exit 1; }}\nexec {shutil.which("rclone")} "$@"\n'
+    )
+    program.chmod(0o700)
+    return folder
+
+
+def test_a_bucket_that_does_not_answer_is_told_and_the_read_fails(
+    node: Node, bucket: Bucket
+) -> None:
+    """The server says 404 of what it has listed: rclone gives the reader an error, and no hang."""
+    node.run()
+    wait = "while [ ! -e gone ]; do sleep 0.05; done"
+    node.start(
+        run=f"ls ~/data/x; touch up; {wait}; cat ~/data/x/blob.bin", buckets=(mount(bucket),)
+    )
+    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    open_store(bucket.url, bucket.options).delete("x/blob.bin")
+    (node.places.workdir / "gone").touch()
+    told = node.wait_for(wire.WARNING).data
+    assert told["verdict"] == "mount_failing"
+    assert f"{bucket.url} at ~/data cannot be read: " in told["text"]
+    assert node.wait_for(wire.EXITED).data["code"] == 1, "charged to the program"
+    assert not node.entries(wire.UNWELL)
+
+
+def test_a_place_with_something_in_it_is_refused(node: Node, bucket: Bucket) -> None:
+    (node.home / "data").mkdir()
+    (node.home / "data" / "mine").touch()
+    node.run()
+    node.start(buckets=(mount(bucket),))
+    assert "is not empty: name another folder" in node.wait_for(wire.SETUP).data["tail"]
+
+
+def test_an_address_with_nothing_below_it_is_refused(bucket: Bucket) -> None:
+    wrong = wire.Bucket("~/data", f"{bucket.url}/none", bucket.options, mode=MountMode.MOUNT)
+    order = json.dumps([asdict(wrong)]).encode() + b"\n"
+    command = [sys.executable, "-m", "trainer.mounts"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(order)
+        process.stdin.flush()
+        said = json.loads(process.stdout.readline())["error"]
+    assert said.startswith(f"file_mounts.~/data: {wrong.url} cannot be read: there is nothing")
+
+
+def test_what_is_mounted_is_in_the_document_as_it_was(node: Node) -> None:
+    given = wire.Bucket("/d", "s3://b", mode=MountMode.MOUNT_CACHED, cache_bytes=5)
+    data = json.loads(json.dumps(node.start_document(buckets=(given,)).to_data()))
+    assert wire.parse_start(data).buckets == (given,)
+    data["buckets"][0]["mode"] = "NFS"
+    with pytest.raises(wire.WireError, match="mode"):
+        wire.parse_start(data)
