@@ -76,6 +76,7 @@ bench: $(READY) ## the figures of docs/measurements.md (takes more than an hour)
 	$(BIN)/python bench/startup.py --json bench/out/startup.json
 	$(BIN)/python -m bench.takeover --json bench/out/takeover.json
 	$(BIN)/python -m bench.imports --json bench/out/imports.json
+	$(BIN)/python -m bench.decision --json bench/out/decision.json
 
 soak: soak-e2e soak-saves soak-sim ## kill everything 20 times each, live long, upgrade under 20 jobs, more examples, thousands of disasters; resumable
 

@@ -7,9 +7,12 @@ One state of AdamW in float32, one process; every method once a round, so that w
 machine does meets all of them, and medians over the rounds. `stall` is how long the loop stands,
 `lost` that and how much slower a loop of small operations is until the save is over, `durable` how
 long until it is on the local disk, fsync and all. Floors: the copy into warm memory, and a write
-past the page cache. `upload` is what the saver's own path takes in CPU to send it over plain HTTP
-and over TLS to a process that throws it away, whose CPU is not counted, `bare put` the client
-alone, `bare send` the system's own `send` of the same bytes, and `digests` what of it they take.
+past the page cache; `copy and write beside` is both of them, beside the loop, with nothing else:
+below what it takes from the loop is nobody. `committed` and `lost_committed` are until ours is in
+the bucket as well, where the peers put nothing. `upload` is what the saver's own path takes in CPU
+to send it over plain HTTP and over TLS to a process that throws it away, whose CPU is not counted,
+`bare put` the client alone, `bare send` the system's own `send` of the same bytes, `bare sendfile`
+that without copying them, and `digests` what of it they take.
 Ours uploads to that process (over HTTP, or as `--upload` says) while it saves; the peers do not.
 Every sample is in the JSON. It is a comparison inside one run; the seconds are the machine's.
 """
@@ -40,6 +43,7 @@ from torch import distributed
 from bench.checkpoint_ways import (
     BESIDE,
     DCP,
+    LEAST,
     OURS,
     Ours,
     Save,
@@ -49,8 +53,20 @@ from bench.checkpoint_ways import (
     make_state,
     views_of,
 )
-from bench.uploads import BARE, DIGESTS, PLAIN, SEND, TLS, UPLOAD, Uploads, bucket_env, sinks
-from trainer.hook.spotd_hook.arena import Arena, make_memory
+from bench.least import Least
+from bench.uploads import (
+    BARE,
+    DIGESTS,
+    PLAIN,
+    SEND,
+    SENDFILE,
+    TLS,
+    UPLOAD,
+    Uploads,
+    bucket_env,
+    sinks,
+)
+from trainer.hook.spotd_hook.arena import PAGE, Arena, make_memory
 from trainer.saver.disk import LocalTier
 from trainer.saver.streams import Filling
 
@@ -95,8 +111,9 @@ def pace() -> float:
     return statistics.median(times)
 
 
-def one_save(save: Save, folder: Path, ours: Ours) -> dict[str, float]:
-    """Seconds: stall, durable, lost. All of it is over, and `folder` gone, when this returns."""
+def one_save(save: Save, folder: Path, ours: Ours, fence: Callable[[], None]) -> dict[str, float]:
+    """Seconds: stall, durable, lost; of ours also until it is committed in the bucket, which the
+    others do not do. All of it is over, and `folder` gone, when this returns."""
     folder.mkdir()
     os.sync()
     gc.collect()
@@ -106,19 +123,32 @@ def one_save(save: Save, folder: Path, ours: Ours) -> dict[str, float]:
     stall_s = time.perf_counter() - began
     update_at = time.perf_counter() + STEP_S  # until then forward and backward: no state changes
     steps = 0
-    while not over():
-        small_operations()
-        steps += 1
-        if time.perf_counter() >= update_at:
-            asked, update_at = time.perf_counter(), math.inf
-            ours.fence()
-            stall_s += time.perf_counter() - asked
-    durable_s = time.perf_counter() - began
-    lost_s = stall_s + max(0.0, durable_s - stall_s - steps * usual_s)
+
+    def train_until(over: Callable[[], bool]) -> tuple[float, float]:
+        """Seconds since the save began, and what of them the loop lost."""
+        nonlocal stall_s, update_at, steps
+        while not over():
+            small_operations()
+            steps += 1
+            if time.perf_counter() >= update_at:
+                asked, update_at = time.perf_counter(), math.inf
+                fence()
+                stall_s += time.perf_counter() - asked
+        took_s = time.perf_counter() - began
+        return took_s, stall_s + max(0.0, took_s - stall_s - steps * usual_s)
+
+    durable_s, lost_s = train_until(over)
+    found = {"stall": stall_s, "durable": durable_s, "lost": lost_s}
     if save in (ours.save, ours.save_beside):
+        found["committed"], found["lost_committed"] = train_until(ours.is_committed)
+        found["stall"] = stall_s
         ours.settle()
     shutil.rmtree(folder)
-    return {"stall": stall_s, "durable": durable_s, "lost": lost_s}
+    return found
+
+
+def no_fence() -> None:
+    """Nothing is copied beside the loop."""
 
 
 def floors(
@@ -156,16 +186,22 @@ def measure(args: argparse.Namespace, told: Callable[[str], None]) -> dict[str, 
         stack.callback(ours.close)
         pieces, size = lay_out(state)
         fd = make_memory(size, 1)
+        stack.callback(os.close, fd)
         warm = Arena(fd, size, 1)
-        os.close(fd)
         warm.fault_in()
-        uploads = Uploads(warm.slot(0), size, urls)
+        uploads = Uploads(warm.slot(0), size, urls, fd, PAGE)
         stack.callback(uploads.close)
-        ways = all_of(state, ours)
+        least = Least(state, pieces, size, disk)
+        stack.callback(least.close)
+        ways = all_of(state, ours, least)
+        fences = {LEAST: least.fence, BESIDE: ours.fence}
         for number in range(-1, args.rounds):  # the first is to warm up, and is not counted
             found = {
                 **floors(state, warm, pieces, disk),
-                **{name: one_save(save, disk / "one", ours) for name, save in ways.items()},
+                **{
+                    name: one_save(save, disk / "one", ours, fences.get(name, no_fence))
+                    for name, save in ways.items()
+                },
                 "load": ours.load(verified_first=bool(number % 2)),
                 **uploads.measure(),
             }
@@ -203,11 +239,21 @@ def report(samples: Samples, size: int) -> dict[str, Any]:
             "beside_stall_vs_memcpy": ratio(beside["stall"], samples[FLOOR_COPY]["seconds"]),
             "lost_vs_best_dcp": ratio(mine["lost"], samples[best]["lost"]),
             "beside_lost_vs_best_dcp": ratio(beside["lost"], samples[best]["lost"]),
+            "beside_lost_committed_vs_best_dcp": ratio(
+                beside["lost_committed"], samples[best]["lost"]
+            ),
+            "least_lost_vs_best_dcp": ratio(samples[LEAST]["lost"], samples[best]["lost"]),
             "durable_vs_direct": ratio(mine["durable"], samples[FLOOR_WRITE]["seconds"]),
+            "least_durable_vs_direct": ratio(
+                samples[LEAST]["durable"], samples[FLOOR_WRITE]["seconds"]
+            ),
             "upload_cpu_s_per_gb": {
                 **cpu_s_per_gb(UPLOAD),
                 "floor": cpu_s_per_gb(BARE),
-                **{name: round(medians[name]["cpu_s_per_gb"], 3) for name in (SEND, DIGESTS)},
+                **{
+                    name: round(medians[name]["cpu_s_per_gb"], 3)
+                    for name in (SEND, SENDFILE, DIGESTS)
+                },
             },
             "verify_share": round(ratio(loads["disk, verified"], loads["disk"]) - 1.0, 3),
         },

@@ -16,14 +16,16 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+from bench.least import Least
 from trainer.hook.spotd_hook.beside import Beside
+from trainer.hook.spotd_hook.copying import STANDING, Copying, Moving
 from trainer.hook.spotd_hook.engine import Engine
-from trainer.hook.spotd_hook.layout import copier
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.spawned import Spawned
 
 CHUNK = 16 << 20
 OURS, BESIDE = "spotd", "spotd, beside training"
+LEAST = "copy and write beside"  # what no engine goes below: see bench.least
 TORCH, SAFE = "torch.save + fsync", "safetensors + fsync"
 THREAD, PROCESS = AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS
 # name -> who saves, whether a stager is kept from one save to the next, whether in shared memory
@@ -111,13 +113,13 @@ class Ours:
     def save(self, _: Path) -> Callable[[], bool]:
         """The loop stands for the copy."""
         memory = self._begin()
-        self.engine.stage(memory, partial(self._fill, torch.Tensor.copy_))
+        self.engine.stage(memory, partial(self._fill, STANDING))
         return self._is_durable
 
     def save_beside(self, _: Path) -> Callable[[], bool]:
         """The loop goes on; what would change the state calls `fence` first."""
         memory = self._begin()
-        fill = partial(self._fill, copier(torch.device("cpu")))
+        fill = partial(self._fill, Moving())
         self._beside.begin(lambda: self.engine.stage(memory, fill))
         return self._is_durable
 
@@ -131,20 +133,20 @@ class Ours:
             raise RuntimeError("there was no memory for the snapshot")
         return memory
 
-    def _fill(
-        self,
-        copy: Callable[[torch.Tensor, torch.Tensor], object],
-        memory: memoryview,
-        filled: Callable[[int], None],
-    ) -> None:
+    def _fill(self, copying: Copying, memory: memoryview, filled: Callable[[int], None]) -> None:
         targets = views_of(memory, self._state, self._pieces)
-        for tensor, target, piece in zip(self._state.values(), targets, self._pieces, strict=True):
-            copy(target, tensor)
-            filled(piece["offset"] + tensor.nbytes)
+        ends = (
+            piece["offset"] + one.nbytes for one, piece in zip(targets, self._pieces, strict=True)
+        )
+        copying.run(zip(targets, self._state.values(), ends, strict=True), filled)
 
     def _is_durable(self) -> bool:
         folder = f"g00000001-s{self._step:012d}-"
         return any(name.startswith(folder) and name[-1] != "w" for name in self._names())
+
+    def is_committed(self) -> bool:
+        """The bucket has it, too."""
+        return not self.engine.told.pending
 
     def settle(self) -> None:
         """All of it, the bucket's copy too, before the next method's turn."""
@@ -237,9 +239,9 @@ def dcp_save(state: State, kind: AsyncCheckpointerType, *, cached: bool, shared:
     return save
 
 
-def all_of(state: State, ours: Ours) -> dict[str, Save]:
+def all_of(state: State, ours: Ours, least: Least) -> dict[str, Save]:
     """Every way, by its name."""
     ways = {TORCH: torch_save(state), SAFE: safetensors_save(state)}
     for name, (kind, cached, shared) in DCP.items():
         ways[name] = dcp_save(state, kind, cached=cached, shared=shared)
-    return {**ways, OURS: ours.save, BESIDE: ours.save_beside}
+    return {**ways, LEAST: least.save, OURS: ours.save, BESIDE: ours.save_beside}

@@ -1,20 +1,27 @@
 """What does a placement policy cost on recorded spot traces, beside the published ones?
 
     python bench/policy.py --traces DIR [--part tune] [--half all|first|second] [--suites S1,M3]
-                           [--policy MODULE:CLASS] [--ckpt-min N] [--every N] [--json FILE]
+                           [--policy MODULE:CLASS] [--ablations] [--ckpt-min N] [--every N]
+                           [--json FILE]
 
 DIR holds `run_bench.py`, its simulator and the traces; nothing of it is part of this repository.
-Each suite's published policies, the costs of others' own code that DIR has, and each --policy are
-scored against on-demand alone, the reference and the optimum (bench/policy_score.py says how). A
-policy is a class without arguments, with `reset(view)` and `step(view)` of DIR's simulator.
+The policy that the daemon has, each suite's published policies, the costs of others' own code that
+DIR has, and each --policy are scored against on-demand alone, the reference and the optimum
+(bench/policy_score.py says how). A policy is a class without arguments, with `reset(view)` and
+`step(view)` of DIR's simulator.
 
 `--half` scores windows that lie wholly in one half of the part's time: a policy fitted on one half
 is to be scored on the other. `--ckpt-min` loses the work since the last multiple of N minutes with
 each preemption; the optimum is that without loss, and others' costs are left out then. `--every`
-takes one case of N, for a quick look. The same arguments give the same output.
+takes one case of N, for a quick look. `--ablations` scores the daemon's policy without each of its
+terms as well. The same arguments give the same output.
 
-Ends with 1 where a --policy misses a deadline. `guarded` are cases in which the simulator's guard
-started on-demand in the policy's stead: a policy that meets deadlines by itself has none.
+Deadlines are kept as long as on-demand is granted in time; the simulator grants it each time, and
+the output says how many times it was asked for and refused.
+
+Ends with 1 where the daemon's policy or a --policy misses a deadline. `guarded` are cases in which
+the simulator's guard started on-demand in the policy's stead; the daemon's own would have done so
+at that same moment.
 """
 
 from __future__ import annotations
@@ -31,6 +38,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from policy_ablations import ablations
+from policy_ours import Ours
 from policy_score import Bounds, Dollars, Score, blocks_of, score, within
 
 SUITES = ("S1", "S2", "M1", "M2", "M3", "M4")
@@ -158,6 +167,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--half", choices=("all", "first", "second"), default="all")
     parser.add_argument("--suites", default=",".join(SUITES))
     parser.add_argument("--policy", action="append", default=[], metavar="MODULE:CLASS")
+    parser.add_argument("--ablations", action="store_true")
     parser.add_argument("--ckpt-min", type=float, default=0.0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -177,7 +187,9 @@ def main(words: Sequence[str] | None = None) -> int:
     args = parsed(sys.argv[1:] if words is None else words)
     found: dict[str, dict[str, Any]] = {}
     try:
-        bench, ours = load(args.traces), policies(args.policy)
+        lost_s = args.ckpt_min * 60
+        bench, ours = load(args.traces), [Ours(lost_s), *policies(args.policy)]
+        ours += ablations(lost_s) if args.ablations else []
         for name in args.suites:
             found[name] = suite(bench, name, args, ours)
             print(table(name, found[name]), flush=True)
@@ -188,6 +200,11 @@ def main(words: Sequence[str] | None = None) -> int:
         mean = mean_closed(found, policy)
         if mean is not None:
             print(f"mean closed over M1 to M4: {policy} {mean:.3f}")
+    shipped = [one for one in ours if isinstance(one, Ours)]
+    asked, refused = sum(one.asked for one in shipped), sum(one.refused for one in shipped)
+    print(
+        f"on-demand was asked for {asked} times by the daemon's policy and refused {refused} times"
+    )
     if args.json:
         told = {
             name: {**one, "scores": [asdict(row) for row in one["scores"]]}

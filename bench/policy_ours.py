@@ -33,20 +33,23 @@ class Ours:
     """`lost_s` is the pause between saves, 0 where a preemption loses no work."""
 
     name = "spotd"
+    free_moves = False  # whether it is told that moves cost nothing
     signals = True  # it hears what the simulator tells for free
 
     def __init__(self, lost_s: float = 0.0, name: str = "spotd") -> None:
         self.lost_s, self.name = lost_s, name
+        self.asked = self.refused = 0  # on-demand machines
 
     def reset(self, view: Any) -> None:
         self.records: list[Record] = [UNSEEN] * view.nz
         self.since_s = 0.0
         self.now_s = 0.0
         self.regions = [region(zone) for zone in view.zones]
-        self.last: tuple[int, int] | None = None  # zone and tick of spot that was running
+        self.last: int | None = None  # where spot was running
+        self.found, self.looked = 0, 0  # other spot at once when some was taken away
 
     def step(self, view: Any) -> None:
-        self.now_s = view.tick * view.gap
+        self.now_s, self.tried = view.tick * view.gap, False
         if view.preempted and self.last is not None:
             self._see(self.last, False)
         if view.mode == SPOT:
@@ -59,8 +62,11 @@ class Ours:
             choice = choose(situation)
             for zone in map(int, choice.probes):
                 self._see(zone, view.probe(zone))
-            if self._done(view, choice):
+            if not choice.probes and self._done(view, choice):
                 break
+        if view.preempted and (view.mode == SPOT or self.tried):
+            self.looked += 1
+            self.found += view.mode == SPOT
         self.last = view.zone if view.mode == SPOT else None
 
     def _see(self, zone: int, up: bool) -> None:
@@ -76,9 +82,12 @@ class Ours:
             return True
         zone = int(choice.pool)
         mode = SPOT if choice.action is Action.SPOT else ON_DEMAND
-        granted = view.try_launch(zone, mode)
+        granted = bool(view.try_launch(zone, mode))
+        if mode == ON_DEMAND:
+            self.asked, self.refused = self.asked + 1, self.refused + (not granted)
         if mode == SPOT:
             self._see(zone, granted)
+            self.tried = True
         if granted:
             self.since_s = self.now_s
         return granted
@@ -93,7 +102,7 @@ class Ours:
             lost_s=self.lost_s,
             look_s=view.gap,
         )
-        home = view.last_zone
+        home = None if self.free_moves else view.last_zone
         pools = tuple(
             Pool(
                 key=str(zone),
@@ -110,7 +119,8 @@ class Ours:
         if view.mode != IDLE:
             where = str(view.zone)
             running = Running(where, CAPACITY[view.mode], self.since_s, view.rem_overhead)
-        return Situation(self.now_s, work, pools, running, signalled(view), PROBE_S)
+        elsewhere = (float(self.found), float(self.looked))
+        return Situation(self.now_s, work, pools, running, signalled(view), PROBE_S, elsewhere)
 
 
 def signalled(view: Any) -> bool:

@@ -40,7 +40,7 @@ from trainer.saver.reading import read_manifest
 READERS = 8  # as the saver has
 PART_BYTES = 16 << 20
 AWAIT_S = 180.0
-SAVED_S = 8.0  # in which it has saved
+SAVED_S = 8.0  # that each machine trains after its first checkpoint
 ENDS: Mapping[str, Mapping[str, Any]] = {
     "death": {"kind": "none", "mode": "reset"},
     "notice": {"kind": "preempt", "mode": "notice", "notice_s": 60},
@@ -83,6 +83,18 @@ def await_training(box: Box, job_id: str, struck: set[str]) -> Mapping[str, Any]
         return next((node for node in running if node["instance_id"] not in struck), None)
 
     return wait_for(f"machine {len(struck) + 1} to train", ask, AWAIT_S, every_s=0.1) or {}
+
+
+def await_saved(box: Box, job_id: str, generation: int) -> None:
+    """Until HEAD has a checkpoint of that attempt."""
+    store = open_store(box.checkpoints_url, box.store_options)
+
+    def saved() -> bool:
+        entry = read_head(store, job_id)
+        current = entry[0].current if entry is not None else None
+        return current is not None and current.generation == generation
+
+    wait_for(f"attempt {generation} to save", saved, AWAIT_S, every_s=0.2)
 
 
 def bandwidth_bytes_per_s(box: Box, job_id: str) -> tuple[float, int]:
@@ -138,6 +150,7 @@ def measure(box: Box, options: argparse.Namespace) -> dict[str, Any]:
     rates, size = [], 0
     node = await_training(box, job_id, struck)
     for name in list(ENDS) * options.samples:
+        await_saved(box, job_id, int(node["generation"]))
         time.sleep(SAVED_S)
         box.preempt(node["instance_id"], **ENDS[name])
         struck.add(node["instance_id"])

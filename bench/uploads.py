@@ -35,6 +35,7 @@ from trainer.saver.streams import Filling
 PLAIN, TLS = "http", "https"
 UPLOAD, BARE = "upload", "bare put"
 SEND = "bare send"  # of the same bytes by this system, over plain TCP: what no client goes below
+SENDFILE = "bare sendfile"  # the same without a copy of the bytes, which no client of buckets does
 DIGESTS = "digests"  # which "upload" has in it
 _KEYS = {"access_key_id": "bench", "secret_access_key": "bench", "region": "us-east-1"}
 Measured = dict[str, dict[str, float]]  # name -> what -> seconds, of CPU and of the clock, per GB
@@ -67,10 +68,14 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 class Uploads:
-    """Of `size_bytes` of `memory`, page-aligned, over plain HTTP and over TLS."""
+    """Of `size_bytes` of `memory`, page-aligned, over plain HTTP and over TLS; they are in the file
+    `fd` from byte `start` on."""
 
-    def __init__(self, memory: memoryview, size_bytes: int, urls: dict[str, str]) -> None:
+    def __init__(
+        self, memory: memoryview, size_bytes: int, urls: dict[str, str], fd: int, start: int
+    ) -> None:
         self._memory, self._size = memory, size_bytes
+        self._fd, self._start = fd, start
         self._pool = ThreadPoolExecutor(MOST)
         self._stores = {scheme: _store(url) for scheme, url in urls.items()}
         self._bare = {scheme: _bare(url) for scheme, url in urls.items()}
@@ -84,7 +89,8 @@ class Uploads:
             found[f"{UPLOAD}, {scheme}"] = self._count(lambda store=store: self._ours(store))
             bare = self._bare[scheme]
             found[f"{BARE}, {scheme}"] = self._count(lambda bare=bare: self._plain(bare))
-        found[SEND] = self._count(self._send)
+        found[SEND] = self._count(lambda: self._send(self._send_view))
+        found[SENDFILE] = self._count(lambda: self._send(self._send_file))
         found[DIGESTS] = self._count(self._digest)
         return found
 
@@ -109,32 +115,40 @@ class Uploads:
         going.publish(store)  # its digests are there
         going.join(60.0)
 
-    def _send(self) -> None:
-        """As many connections as the saver has, each with nothing but `send`."""
+    def _send(self, body: Callable[[socket.socket, int, int], None]) -> None:
+        """As many connections as the saver has, each with nothing but what `body` does."""
 
-        def one(views: list[memoryview]) -> None:
+        def one(parts: list[tuple[int, int]]) -> None:
             with socket.create_connection(("127.0.0.1", self._port)) as line:
-                for view in views:
-                    line.sendall(b"PUT /sent HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(view))
-                    line.sendall(view)
+                for at, end in parts:
+                    line.sendall(b"PUT /sent HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (end - at))
+                    body(line, at, end)
                     line.recv(65536)
 
-        views = self._parts()
-        list(self._pool.map(one, [views[number::MOST] for number in range(MOST)]))
+        parts = self._parts()
+        list(self._pool.map(one, [parts[number::MOST] for number in range(MOST)]))
+
+    def _send_view(self, line: socket.socket, at: int, end: int) -> None:
+        line.sendall(self._memory[at:end])
+
+    def _send_file(self, line: socket.socket, at: int, end: int) -> None:
+        while at < end:
+            at += os.sendfile(line.fileno(), self._fd, self._start + at, end - at)
 
     def _digest(self) -> None:
-        for view in self._parts():
-            xxhash.xxh3_128_hexdigest(view)
+        for at, end in self._parts():
+            xxhash.xxh3_128_hexdigest(self._memory[at:end])
 
-    def _parts(self) -> list[memoryview]:
-        ends = range(0, self._size, PART_BYTES)
-        return [self._memory[at : min(at + PART_BYTES, self._size)] for at in ends]
+    def _parts(self) -> list[tuple[int, int]]:
+        return [(at, min(at + PART_BYTES, self._size)) for at in range(0, self._size, PART_BYTES)]
 
     def _plain(self, store: Any) -> None:
         """What the client takes at least: single requests of the size of a part, unsigned."""
         for done in [
-            self._pool.submit(obstore.put, store, f"bare/{number}", view, use_multipart=False)
-            for number, view in enumerate(self._parts())
+            self._pool.submit(
+                obstore.put, store, f"bare/{at}", self._memory[at:end], use_multipart=False
+            )
+            for at, end in self._parts()
         ]:
             done.result()
 

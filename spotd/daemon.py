@@ -50,7 +50,7 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.observe import budgets, markets
+from spotd.observe import budgets, idling, markets
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -141,10 +141,8 @@ class Daemon:
         self.duties.add(LEND_EVERY_S, "lend", self.loans.renew)
         self.duties.add(every_s, "claim", self.claim.keep)
         self.duties.stand_still(self.claim.why)
-        self.outage = Outage(
-            *(socket.gethostname(), self.clock, LEASES * config.file.timing.lease_s),
-            self.delivery.page,
-        )
+        late_s = LEASES * config.file.timing.lease_s
+        self.outage = Outage(socket.gethostname(), self.clock, late_s, self.delivery.page)
         self.duties.tell_renewals(self.outage.note)
         self._hints = [self.loop.poke, self.follower.poke]
 
@@ -309,6 +307,7 @@ class Daemon:
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
         kept = budgets.Budgets(lambda: self.config.budgets, self.clock, lambda: self.config.dry_run)
         duties.add(budgets.EVERY_S, "budgets", kept.keep)
+        duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: self.config.idle, self.clock).look)
         news = markets.Markets(lambda: self.config.market_alerts, self.clock)
         duties.add(markets.EVERY_S, "market", news.look)
         return duties

@@ -14,7 +14,9 @@ from spotd.elastic import Elastic
 from spotd.past import UNKNOWN, Past
 from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
-from spotd.turns import NORMAL, Line
+from spotd.states import Outcome as Outcome
+from spotd.turns import NORMAL, Line, Turn
+from spotd.turns import Limits as Limits
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from spotd.wire import Bucket, Mount
 from spotd.wishes import NO_CAPS, NO_WISHES, Caps, Saved, Wishes
@@ -28,14 +30,6 @@ class Desired(str, Enum):
     RUN = "run"
     PAUSE = "pause"
     CANCEL = "cancel"
-
-
-class Outcome(str, Enum):
-    """How a job ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
 
 
 # Why a draining machine trains on until its replacement is ready.
@@ -104,6 +98,7 @@ class JobSpec:
     keep_on_failure_s: float = 0.0
     boot_timeout_s: float = 900.0
     setup_timeout_s: float = 3600.0
+    peer_timeout_s: float = field(default=3600.0, metadata=SPARSE)  # that ranks wait for others
     stop_grace_s: float = 30.0
     progress_every_s: float = 5.0
     candidates: int = 1  # machines asked for side by side
@@ -156,6 +151,7 @@ class Job:
     room_since_us: int = 0  # the limits have no room for it since then; 0: not so
     room_asked_us: int = 0  # when it was last refused for that: its turn is kept for a while
     room_microusd_per_h: int = 0  # what it asked to spend
+    offers_at_us: int = 0  # no offer is to be had for it until then; 0: it waits for none
     yields_to: str = ""  # the job that it is to save for, or gave its machines to
     yields_since_us: int = 0  # since when it is to save for that; 0: not so
     yielded_at_us: int = 0  # when it last gave its machines to another job
@@ -324,12 +320,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The deployment's caps; 0 means none (allowed for local providers only)."""
+class Asker:
+    """A job for which no offer was to be had: it asks again at `at_us`; or it asked for `keys` then
+    and has no answer yet."""
 
-    max_nodes: int = 0
-    max_microusd_per_h: int = 0
-    projects: Mapping[str, int] = field(default_factory=dict)  # max_nodes of each that has one
+    turn: Turn
+    spec: JobSpec
+    at_us: int
+    keys: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -353,7 +351,7 @@ class Market:
 
     offers: tuple[Offer, ...]
     refusals: tuple[Refusal, ...] = ()
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     nodes: int = 0
     microusd_per_h: int = 0
     disabled: Mapping[str, str] = field(default_factory=dict)  # provider -> why it is out of use
@@ -367,11 +365,11 @@ class Market:
     images: tuple[BakedImage, ...] = ()
     past: Past = UNKNOWN  # what became of this fleet's machines, a minute ago at most
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
-    # Cloud and region of stores, by what their URLs begin with; see decide/carriage.py
-    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # see decide/carriage.py
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
     line: Line = field(default_factory=Line)
+    askers: tuple[Asker, ...] = ()  # for what was refused of late; see decide/scarcity.py
     countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands
     operators: Mapping[str, str] = field(default_factory=dict)  # cloud -> where its company is
     timing: Timing = Timing()

@@ -16,6 +16,14 @@ class NodeState(str, Enum):
     GONE = "gone"  # the cloud no longer lists it: costs nothing more
 
 
+class Outcome(str, Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 class LeaveReason(str, Enum):
     """Why a node left."""
 

@@ -10,6 +10,15 @@ NORMAL = 500  # spotd.priority where a job file names none
 
 
 @dataclass(frozen=True)
+class Limits:
+    """The deployment's caps; 0 means none (allowed for local providers only)."""
+
+    max_nodes: int = 0
+    max_microusd_per_h: int = 0
+    projects: Mapping[str, int] = field(default_factory=dict)  # max_nodes of each that has one
+
+
+@dataclass(frozen=True)
 class Turn:
     """A job in line, with what it asks for; `used_microusd` is what the jobs of its project, and of
     these its user's, used of late. Sorts by whose turn comes first; see `before`."""

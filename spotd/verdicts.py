@@ -17,6 +17,7 @@ MOUNT_LOST = "mount_lost"  # of a bucket: who serves it has died
 MOUNT_FAILING = "mount_failing"
 NAN_AFTER_RESUME = "nan_after_resume"
 LOSS_SPIKE = "loss_spike"
+PEERS = "peers"  # ranks that wait for others are about to give up
 SLOW = "slow"
 ROLLED_BACK = "rolled_back"  # by the program itself, from lost numbers
 CRASHED = "crashed"  # no verdict either: the program ended by itself, and was charged
@@ -89,6 +90,14 @@ ADVICE: Mapping[str, Advice] = {
         "nothing by itself: the agent of rank 0 ends it, by its own look",
         "the stacks below, beside those of rank 0",
         alert=False,
+    ),
+    PEERS: Advice(
+        "ranks wait for those of other machines, and soon give up",
+        "nothing by itself: when torch gives up, the program ends, which is charged to "
+        "max_restarts_on_errors, and the gang begins anew",
+        "what the machines that are missing do (`spotctl show`, `spotctl logs`): a setup that "
+        "takes long, or a network between them that lets nothing through; a longer "
+        "spotd.peer_timeout, where it is the step that takes so long",
     ),
     GPU: Advice(
         "a GPU has failed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,9 +17,10 @@ from spotd.wire import WARNING
 from trainer.data import Corpus, Order
 from trainer.hook.spotd_hook.beside import LEAST_BYTES
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.copying import copying_beside
 from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.layout import copier
+from trainer.hook.spotd_hook.line import SaverError
 from trainer.hook.spotd_hook.link import Link
 from trainer.hook.spotd_hook.planning import Planning
 from trainer.hook.spotd_hook.tenure import Tenure
@@ -31,6 +33,8 @@ from trainer.world import World
 if TYPE_CHECKING:
     from trainer.loading import Loading
     from trainer.sharded import ShardedState  # slow to load, and few want it
+
+_OTHER_RANKS = re.compile(r"made with world_size = (\d+), this program has \d+")
 
 
 @dataclass
@@ -136,11 +140,18 @@ class Run:
     def restore(self, back: int = 0) -> Found | None:
         """The newest checkpoint that can be used, or one `back` further, on rank 0; without
         `together` it has to be spread. Raises as `Checkpointer.restore`."""
-        if self.together is not None:
-            return self.together.restore(self.config, back)
-        assert self.checkpointer is not None  # noqa: S101 - rank 0
-        assert isinstance(self.state, TrainState)  # noqa: S101 - as `together` says
-        return self.checkpointer.restore(self.config, self.state.load, back)
+        try:
+            if self.together is not None:
+                return self.together.restore(self.config, back)
+            assert self.checkpointer is not None  # noqa: S101 - rank 0
+            assert isinstance(self.state, TrainState)  # noqa: S101 - as `together` says
+            return self.checkpointer.restore(self.config, self.state.load, back)
+        except SaverError as error:
+            ranks = _OTHER_RANKS.search(str(error))
+            if ranks is None:
+                raise
+            advice = f"; or add --shares {ranks[1]}, and any number of ranks up to it will do"
+            raise SaverError(error.kind, f"{error}{advice}") from error
 
     def hear(self, word: int) -> int:
         """On all ranks what rank 0 says when it has restored, or done without. Before that the
@@ -188,7 +199,9 @@ class Run:
         beside = not (released or final) and self.state.size >= LEAST_BYTES
         stage = self.state.stage
         if beside:  # weights and moments change in `update` alone, which waits for it
-            stage = partial(stage, copy=copier(self.world.device))
+            copying = copying_beside(self.world.device)
+            copying.begin()
+            stage = partial(stage, copying=copying)
         self.checkpointer.save(
             step,
             stage,

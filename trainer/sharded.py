@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.copying import STANDING, Copying
 from trainer.hook.spotd_hook.engine import Found
 from trainer.hook.spotd_hook.layout import stage
 from trainer.hook.spotd_hook.shards import lay_out_shards, load_shards
@@ -120,10 +121,10 @@ class ShardedState:
         self,
         arena: memoryview,
         filled: Callable[[int], None] = lambda _: None,
-        copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
+        copying: Copying = STANDING,
     ) -> None:
         """As `TrainState.stage`, what this rank has."""
-        stage(self._shards, self._layout, arena, filled, copy)
+        stage(self._shards, self._layout, arena, filled, copying)
 
     def load(self, checkpointer: Checkpointer, found: Found) -> None:
         """Take what this rank has from a checkpoint, however many ranks have saved it. Raises

@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainer.hook.spotd_hook.copying import STANDING, Copying, parts_of
+
 ALIGN = 16  # elements: tensors begin at multiples of 64 bytes
-CHUNK = 4 << 20  # elements that are copied between two words to the saver, which follows
 
 
 @dataclass(frozen=True)
@@ -115,17 +117,14 @@ class TrainState:
         self,
         arena: memoryview,
         filled: Callable[[int], None] = lambda _: None,
-        copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
+        copying: Copying = STANDING,
     ) -> None:
         """Copy everything into `arena` (`size` bytes of host memory); `filled` hears how many bytes
         of it are final."""
-        done = 0
-        for target, source in zip(self._parts(arena), self._groups.values(), strict=True):
-            for start in range(0, len(source), CHUNK):
-                part = source[start : start + CHUNK]
-                copy(target[start : start + CHUNK], part)
-                done += part.nbytes
-                filled(done)
+        both = zip(self._parts(arena), self._groups.values(), strict=True)
+        starts = range(0, self.size, self.size // len(self._groups))
+        parts = (parts_of(*pair, start) for pair, start in zip(both, starts, strict=True))
+        copying.run(chain.from_iterable(parts), filled)
 
     def load(self, arena: memoryview) -> None:
         """Take everything from `arena`."""

@@ -23,7 +23,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ from spotd.wire import (
 from trainer.arguments import parse_arguments
 from trainer.data import Order, load_corpus
 from trainer.hook.spotd_hook.checkpointer import Checkpointer, Seat
+from trainer.hook.spotd_hook.copying import pin
 from trainer.hook.spotd_hook.dial import Dial
 from trainer.hook.spotd_hook.job import Job
 from trainer.hook.spotd_hook.kinds import EXIT_ERROR
@@ -93,7 +94,7 @@ def prepare(args: argparse.Namespace, job: Job, world: World, link: Link, dial: 
             pieces=state.pieces,
             size=state.size,
             report=link.send,
-            seat=seat,
+            seat=replace(seat, pin=partial(pin, say=complain(link))),
         )
     saver = None if world.rank else checkpointer  # whose times count: it waits for all of them
     planning = Planning(job, saver, STOP, link.send, speaks=world.local_rank == 0)
@@ -323,7 +324,8 @@ def main() -> int:
         dial = Dial(job, link, os.environ, alone=not (args.shard and os.environ.get("SPOTD_SAVER")))
         if rank == 0:
             dial.start()
-        world = World.join(os.environ, args.device, group=args.shard)
+        timeout_s = job.peer_timeout_s
+        world = World.join(os.environ, args.device, group=args.shard, timeout_s=timeout_s)
         run = prepare(args, job, world, link, dial)
         if world.rank == 0:
             ready_s = time.perf_counter() - _BEGAN_S

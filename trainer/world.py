@@ -17,8 +17,7 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed
 
-# A rank may wait this long for another: rank 0 waits for HEAD while the others wait for rank 0.
-PATIENCE = timedelta(hours=1)
+from trainer.hook.spotd_hook.job import PEER_TIMEOUT_S
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,16 @@ class World:
     device: torch.device
 
     @classmethod
-    def join(cls, env: Mapping[str, str], device: str, *, group: bool = False) -> World:
-        """The world that torchrun's variables describe; alone without them, or with `group` the one
-        rank of a group.
+    def join(
+        cls,
+        env: Mapping[str, str],
+        device: str,
+        *,
+        group: bool = False,
+        timeout_s: float = PEER_TIMEOUT_S,
+    ) -> World:
+        """The world that torchrun's variables describe, each rank of which waits for another for
+        `timeout_s`; alone without them, or with `group` the one rank of a group.
 
         `device` is cpu, cuda or auto. Raises ValueError for cuda where there is none.
         """
@@ -48,7 +54,7 @@ class World:
             device = f"cuda:{local_rank}"
         backend = "nccl" if device.startswith("cuda") else "gloo"
         if size > 1:
-            distributed.init_process_group(backend, timeout=PATIENCE)
+            distributed.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
         elif group:
             store = distributed.HashStore()  # type: ignore[attr-defined]
             distributed.init_process_group(backend, store=store, rank=0, world_size=1)

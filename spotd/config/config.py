@@ -22,6 +22,7 @@ from spotd.history.episodes import Terms
 from spotd.model import Limits, Timing
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
+from spotd.money.idle import IdlePolicy
 from spotd.spec import CheckpointDefaults, Known
 from spotd.spec.load import FALLBACK_S
 
@@ -105,6 +106,13 @@ class Config:
     def dry_run(self) -> bool:
         """Whether outliers are told of alone."""
         return self.file.policies.dry_run
+
+    @property
+    def idle(self) -> IdlePolicy:
+        """What happens to jobs whose GPUs do next to nothing."""
+        policies = self.file.policies
+        after_s = policies.idle_after_min * 60
+        return IdlePolicy(policies.idle_gpus, policies.idle_below, after_s, policies.dry_run)
 
     @property
     def timing(self) -> Timing:

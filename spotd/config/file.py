@@ -221,8 +221,16 @@ class PoliciesSection(Section):
     """What is told of, or refused, beyond limits and budgets. docs/queueing.md"""
 
     dry_run: bool = Field(
-        default=True, description="Outliers are told of alone; false: they save and are paused"
+        default=True,
+        description="Outliers and idle jobs are told of alone; false: they save, and are paused",
     )
+    idle_gpus: Literal["allow", "warn", "pause"] = Field(
+        default="warn", description="Of jobs whose GPUs do next to nothing; pause obeys dry_run"
+    )
+    idle_below: float = Field(
+        default=0.1, ge=0, le=1, description="The share of their time that GPUs are busy"
+    )
+    idle_after_min: float = Field(default=60, ge=10, le=1440, description="For so long")
     approved_projects: list[str] = Field(default=[], description="Besides those of [projects]")
     unapproved_projects: Literal["allow", "warn", "refuse"] = Field(
         default="warn",

@@ -91,6 +91,7 @@ def start_document(
         cache_bytes=spec.cache_bytes,
         stop_grace_s=spec.stop_grace_s,
         progress_every_s=spec.progress_every_s,
+        peer_timeout_s=spec.peer_timeout_s,
         head_generation=job.head.generation if job.head else 0,
         image=pinned(image, image_digest) if (image := container_of(spec.image_id)) else "",
         bake=bool(spec.bake),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from providers.base import CapacityType, Offer
 from spotd.model import S
@@ -51,9 +52,9 @@ def mtbf_s(offer: Offer, lives: Iterable[Life], num_nodes: int = 1) -> float:
     region, type and capacity type, whatever its zone) comes on top: the mean of a Gamma posterior.
     """
     losses, time_s = 1, prior_h(offer) * 3600
-    pool = _pool(offer.key)
+    pool = pool_beyond_zones(offer.key)
     for life in lives:
-        if _pool(life.offer_key) == pool:
+        if pool_beyond_zones(life.offer_key) == pool:
             losses += life.losses
             time_s += life.time_us / S
     return time_s / losses / num_nodes
@@ -83,6 +84,8 @@ def terms_of(
     return Terms(found, gb_s, put_s)
 
 
-def _pool(offer_key: str) -> tuple[str, ...]:
+@lru_cache(maxsize=4096)  # every offer is looked at whenever one is chosen
+def pool_beyond_zones(offer_key: str) -> tuple[str, ...]:
+    """What an offer has in common with those of other zones of its region."""
     provider, region, _zone, *rest = offer_key.split("/")
     return (provider, region, *rest)

@@ -19,7 +19,7 @@ OUTBID = "Outbid"  # left for a better one
 NOT_LENT = "NotLentError"  # its machines could not save: nobody lends credentials of the store
 OWN_IMAGE = "OwnImage"  # an UnpreparedError of a job that names a machine's image itself
 # What says nothing to other jobs, which have caps, paces, stores and images of their own.
-_OF_ONE_JOB = frozenset({OUTBID, NOT_LENT, OWN_IMAGE})
+OF_ONE_JOB = frozenset({OUTBID, NOT_LENT, OWN_IMAGE})
 
 # First cooldown by what was said, in seconds; doubled for each repeat, up to the cap. Karpenter
 # blocks a refused pool for 3 minutes; quota comes back when our own dying machine is counted out.
@@ -89,7 +89,7 @@ def spoiled_places(refusals: Iterable[Refusal], job_id: str) -> Spoiled:
     """
     found: dict[str, list[Refusal]] = {}
     for refusal in refusals:
-        if refusal.code in _OF_ONE_JOB and not refusal.node_id.startswith(f"{job_id}-g"):
+        if refusal.code in OF_ONE_JOB and not refusal.node_id.startswith(f"{job_id}-g"):
             continue
         place = _beginning(refusal.offer_key, _PARTS[refusal.scope])
         found.setdefault(place, []).append(refusal)
@@ -106,6 +106,16 @@ def _places(offer_key: str) -> tuple[str, ...]:
     return tuple(_beginning(offer_key, parts) for parts in _PARTS.values())
 
 
+def touches(offer: Offer, spoiled: Spoiled) -> bool:
+    """Whether anything was refused there."""
+    return any(place in spoiled for place in _places(offer.key))
+
+
+def spoiled_at(offer: Offer, spoiled: Spoiled) -> list[Refusal]:
+    """The refusals that spoil it, or did."""
+    return [refusal for place in _places(offer.key) for refusal in spoiled.get(place, ())]
+
+
 def cooldown_until_us(
     offer: Offer, spoiled: Spoiled, boot_timeout_s: float, no_room_cap_s: float = CAP_S
 ) -> tuple[int, str]:
@@ -118,9 +128,8 @@ def cooldown_until_us(
     """
     until_us, why = 0, ""
     by_code: dict[str, list[int]] = {}
-    for place in _places(offer.key):
-        for refusal in spoiled.get(place, ()):
-            by_code.setdefault(refusal.code, []).append(refusal.at_us)
+    for refusal in spoiled_at(offer, spoiled):
+        by_code.setdefault(refusal.code, []).append(refusal.at_us)
     for code, times in sorted(by_code.items()):
         last_us = max(times)
         base_s = BASE_S.get(code, 60.0)

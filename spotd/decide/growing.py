@@ -10,6 +10,7 @@ from spotd.decide.gangs import crew, newcomers, remaining, taken_on_us
 from spotd.decide.placement import rank
 from spotd.decide.placing import market_of, new_node, taken
 from spotd.decide.safety import safe
+from spotd.decide.scarcity import in_turn
 from spotd.model import Node, S
 
 AGAIN_S = 60.0  # between looks at a market that has none
@@ -70,6 +71,7 @@ def _ask(d: Draft, left: list[Node]) -> bool:
     near = tuple(offer for offer in market.offers if _alike(offer, left[0].offer, d))
     spec = replace(d.job.spec, num_nodes=1, fast_network=False)
     rows = rank(spec, replace(market, offers=near), d.now_us, taken(d), job_id=d.job.id)
+    rows = in_turn(d.job, market, d.now_us, rows)
     best = next((row for row in rows if not row.excluded), None)
     if best is None:
         until_us = min((row.until_us for row in rows if row.until_us), default=0)

@@ -14,6 +14,7 @@ from spotd.decide.gangs import taken_on_us
 from spotd.decide.needs import may_write
 from spotd.decide.placement import rank
 from spotd.decide.prices import ASSUMED, DOUBTED
+from spotd.decide.scarcity import in_turn
 from spotd.model import LeaveReason, Node, Severity
 from spotd.states import NodeState
 
@@ -32,7 +33,7 @@ def move_outbid(d: Draft) -> None:
     node = max(dear, key=lambda one: one.offer.price_microusd_per_h)
     here = node.offer.price_microusd_per_h
     usd = here / 1e6
-    rows = rank(spec, d.market, d.now_us, job_id=d.job.id)
+    rows = in_turn(d.job, d.market, d.now_us, rank(spec, d.market, d.now_us, job_id=d.job.id))
     free = [row.offer for row in rows if not row.excluded]  # none of them above the cap
     if not free or d.market.blocked:
         d.say(

@@ -10,7 +10,7 @@ from spotd.decide.carriage import longest_pause_s
 from spotd.decide.cooldowns import NOT_LENT, OWN_IMAGE
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.needs import hearing_since_us, suspect
-from spotd.decide.placement import DISABLED, RESIDENCE, TOO_DEAR, Ranked
+from spotd.decide.placement import DISABLED, RESIDENCE, TOO_DEAR, TURN, Ranked
 from spotd.decide.prices import DOUBTED
 from spotd.model import Node, S, Severity
 from spotd.phase import keeps
@@ -37,6 +37,7 @@ _ADVICE = {
     OWN_IMAGE: "name an image that the region has and we may use (image_id), or none",
     NOT_LENT: "put right who lends credentials of its store (`spotctl doctor` tries it)",
     DOUBTED: "wait for its cloud to tell a price that can be believed, or allow other places",
+    TURN: "raise its priority (spotd.priority), or allow more places (resources.any_of)",
     "BootTimeout": "look at `spotctl events` for why machines do not come up",
 }
 _ADVICE |= dict.fromkeys(("Preempted", "Lost"), _ADVICE["CapacityError"])

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from providers.base import Offer
+from spotd.changed import changed
 from spotd.decide.booked import too_short
 from spotd.decide.carriage import egress_microusd_per_h
 from spotd.decide.cooldowns import (
     CAP_S,
+    OF_ONE_JOB,
     STEERED_CAP_S,
     Spoiled,
     cooldown_until_us,
     spoiled_places,
+    touches,
 )
 from spotd.decide.gangs import shrinks
 from spotd.decide.preemptions import shunned
 from spotd.decide.prices import DOUBTED
 from spotd.decide.residence import out_of_place
 from spotd.model import JobSpec, Market
+from spotd.past import UNKNOWN
 from spotd.wishes import Objective
 
 # Why an offer is not to be had, beside the codes of cooldowns.
@@ -30,9 +35,11 @@ SLOW = "SlowNetwork"
 RESIDENCE = "Residence"
 _SLOWLY = "spotd.slow_network: true takes it"
 ENDS = "EndsSoon"
+TURN = "AnothersTurn"
 NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
 NEUTRAL = 5  # the score, of 1 to 10, that an offer without one counts as
 NOTHING: Mapping[str, float] = {}
+_WHY = ("excluded", "until_us", "code")  # of a Ranked
 # Excluded, of a taker, refused before, preference, worth and price, risk, key.
 _Order = tuple[bool, bool, bool, tuple[int, int], tuple[float, int], tuple[int, int], str]
 
@@ -72,7 +79,8 @@ def rank(
     asked: frozenset[str] = frozenset(),
     worth: Mapping[str, float] = NOTHING,
 ) -> list[Ranked]:
-    """Every offer that fits, the best first, those not to be had now last.
+    """Every offer that fits, the best first, those not to be had now last. Many jobs that ask for
+    the same get the same list, which is not to be changed.
 
     `taken` are offer keys not to be asked for: of a machine being taken away, or one that we are
     already asking for. `takers` are providers that took too many away: what they may take again
@@ -84,30 +92,191 @@ def rank(
     the vendor's higher placement score comes first, and of equal scores the lower share of machines
     that it took back.
     """
-    barred, spoiled = set(taken), spoiled_places(market.refusals, job_id)
+    board = _board(spec, market, now_us)
+    barred, own = board.keys.intersection(taken), _own(market, job_id)
+    if not (barred or takers or asked or own):
+        return board.rows if not worth else board.ordered(worth)
+    spoiled = spoiled_places(market.refusals, job_id)
     rows: list[tuple[_Order, Ranked]] = []
+    for place in board.places:
+        offer, row = place.row.offer, place.row
+        if offer.key in barred or own:
+            row = _ranked(offer, spec, market, now_us, barred, spoiled)
+        last, again = shunned(offer, takers), offer.key in asked
+        rows.append((place.order(row, worth, last=last, again=again), row))
+    rows.sort(key=lambda one: one[0])
+    return [row for _, row in rows]
+
+
+class Shared(list[Ranked]):
+    """What `rank` says to every job that asks for the same of a market. `kept` is what follows from
+    it for all of them, by whoever reckons."""
+
+    def __init__(self, rows: Iterable[Ranked]) -> None:
+        super().__init__(rows)
+        self.kept: dict[object, object] = {}
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """One offer as it is for every job that asks for the same."""
+
+    row: Ranked
+    preference: tuple[int, int]
+    risk: tuple[int, int]
+
+    def order(
+        self, row: Ranked, worth: Mapping[str, float], *, last: bool = False, again: bool = False
+    ) -> _Order:
+        key = row.offer.key
+        value = (worth.get(key, 0.0), row.score_microusd_per_h)
+        return bool(row.excluded), last, again, self.preference, value, self.risk, key
+
+
+@dataclass(frozen=True)
+class _Board:
+    """The offers that fit such jobs, in the order of one that nothing else is known about."""
+
+    places: tuple[_Placed, ...]
+    rows: Shared
+    keys: frozenset[str]
+    by_worth: list[tuple[Mapping[str, float], list[Ranked]]] = field(default_factory=list)
+
+    def ordered(self, worth: Mapping[str, float]) -> list[Ranked]:
+        """By what each is worth to a job, or to all jobs that it is worth as much to."""
+        if not self.by_worth or self.by_worth[0][0] is not worth:
+            placed = sorted(self.places, key=lambda place: place.order(place.row, worth))
+            self.by_worth[:] = [(worth, [place.row for place in placed])]
+        return self.by_worth[0][1]
+
+
+class _Asked:
+    """The same wants of the very same market at the same moment."""
+
+    def __init__(self, spec: JobSpec, market: Market, now_us: int) -> None:
+        self.spec, self.market, self.now_us = spec, market, now_us
+        self._asks = _asks(spec)
+
+    def __hash__(self) -> int:
+        return self.now_us
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Asked) or self.market is not other.market:
+            return False
+        return (self.now_us, self._asks) == (other.now_us, other._asks)
+
+
+@lru_cache(maxsize=32)  # kinds of jobs in one pass
+def _board_of(asked: _Asked) -> _Board:
+    return _made(asked.spec, asked.market, asked.now_us)
+
+
+def _board(spec: JobSpec, market: Market, now_us: int) -> _Board:
+    """Reckoned once for all jobs that ask for the same of the same market."""
+    return _board_of(_Asked(spec, market, now_us))
+
+
+def _asks(spec: JobSpec) -> tuple[object, ...]:
+    """All of a spec that says where the job may run and what a place costs it by the hour."""
+    wishes = spec.wishes
+    return (
+        *(spec.alternatives, spec.ordered, spec.capacity_ordered, spec.num_nodes),
+        *(spec.checkpoint, spec.max_hourly_microusd, spec.boot_timeout_s, spec.fast_network),
+        *(wishes.residency, wishes.not_operated_from, steered(spec)),
+    )
+
+
+def _made(spec: JobSpec, market: Market, now_us: int) -> _Board:
+    """From one pass to the next it is refusals that differ: the rest is reckoned once."""
+    spoiled = spoiled_places(market.refusals, "")
+    fits = _fits(_Same(spec, market))
+    places: list[_Placed] = []
+    out: list[_Placed] = []
+    for place in fits:
+        offer = place.row.offer
+        row, touched = place.row, touches(offer, spoiled)
+        if offer.ends_at_us or offer.provider in market.disabled or (touched and row.excluded):
+            row = _ranked(offer, spec, market, now_us, frozenset(), spoiled)
+        elif touched:
+            cooling = _cooling(offer, spec, now_us, spoiled)
+            row = changed(row, **dict(zip(_WHY, cooling, strict=True))) if cooling[0] else row
+        if row.excluded:
+            out.append(_Placed(row, place.preference, place.risk))
+        else:
+            places.append(place)
+    placed = (*places, *out)
+    rows = Shared(place.row for place in placed)
+    return _Board(placed, rows, frozenset(row.offer.key for row in rows))
+
+
+class _Same:
+    """A job's wants of a market, apart from what was refused there and what the time is: equal for
+    jobs that ask for the same, while the offers are the same objects."""
+
+    def __init__(self, spec: JobSpec, market: Market) -> None:
+        self.spec = spec
+        self.market = changed(market, refusals=(), disabled={}, past=UNKNOWN)
+        self._same = market.offers, market.leaving, market.countries, market.operators
+        known = (tuple(market.places.items()), market.shards)
+        self._key = (*_asks(spec), *known)
+
+    def __hash__(self) -> int:
+        return len(self.market.offers)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same):
+            return False
+        same = all(one is two for one, two in zip(self._same, other._same, strict=True))
+        return same and self._key == other._key
+
+
+@lru_cache(maxsize=64)  # kinds of jobs; each holds its offers, so that an id is not another's
+def _fits(asked: _Same) -> tuple[_Placed, ...]:
+    """The offers that fit where nothing was refused, the best first whether or not they are to be
+    had."""
+    spec, market = asked.spec, asked.market
+    places: list[_Placed] = []
     for offer in market.offers:
-        choices = [i for i, want in enumerate(spec.alternatives) if want.admits(offer)]
-        if not choices:
+        choice = next((i for i, want in enumerate(spec.alternatives) if want.admits(offer)), None)
+        if choice is None:
             continue
-        carried = egress_microusd_per_h(offer, spec, market)
-        score = offer.price_microusd_per_h * spec.num_nodes + (carried or 0)
-        excluded, until_us, code = _excluded(offer, spec, market, now_us, barred, spoiled)
-        if not excluded and carried and _above_cap(spec, offer, carried):
-            excluded, code = (
-                f"with ${carried / 1e6:.2f}/h of egress above max_hourly_cost",
-                TOO_DEAR,
-            )
-        preference = (choices[0] if spec.ordered else 0, _capacity_rank(spec, offer, choices[0]))
-        ranked = Ranked(offer, score, excluded, until_us, code, carried)
-        last = shunned(offer, takers)
-        again = offer.key in asked
+        row = _ranked(offer, spec, market, 0, frozenset(), {})
+        preference = (choice if spec.ordered else 0, _capacity_rank(spec, offer, choice))
         risk = (-(offer.score or NEUTRAL), offer.evicted_pct or NEUTRAL_PCT)
-        value = (worth.get(offer.key, 0.0), score)
-        order = (bool(excluded), last, again, preference, value, risk, offer.key)
-        rows.append((order, ranked))
-    rows.sort(key=lambda row: row[0])
-    return [row[1] for row in rows]
+        places.append(_Placed(row, preference, risk))
+    return tuple(sorted(places, key=lambda place: place.order(place.row, NOTHING)[1:]))
+
+
+def _own(market: Market, job_id: str) -> bool:
+    """Whether something was refused that says something to this job alone."""
+    ours = [refusal for refusal in market.refusals if refusal.code in OF_ONE_JOB]
+    return any(refusal.node_id.startswith(f"{job_id}-g") for refusal in ours)
+
+
+def _ranked(
+    offer: Offer,
+    spec: JobSpec,
+    market: Market,
+    now_us: int,
+    barred: Set[str],
+    spoiled: Spoiled,
+) -> Ranked:
+    carried = egress_microusd_per_h(offer, spec, market)
+    score = offer.price_microusd_per_h * spec.num_nodes + (carried or 0)
+    excluded, until_us, code = _excluded(offer, spec, market, now_us, barred, spoiled)
+    if not excluded and carried and _above_cap(spec, offer, carried):
+        text = f"with ${carried / 1e6:.2f}/h of egress above max_hourly_cost"
+        excluded, code = text, TOO_DEAR
+    return Ranked(offer, score, excluded, until_us, code, carried)
+
+
+def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
+    """Whether the job would have it, had nobody been refused there."""
+    if not any(want.admits(offer) for want in spec.alternatives):
+        return False
+    carried = egress_microusd_per_h(offer, spec, market)
+    out, _, _ = _excluded(offer, spec, market, now_us, set(), {})
+    return not out and not (carried and _above_cap(spec, offer, carried))
 
 
 def _above_cap(spec: JobSpec, offer: Offer, carried_microusd_per_h: int) -> bool:
@@ -131,7 +300,7 @@ def lacks_network(spec: JobSpec, offer: Offer) -> bool:
 
 
 def _excluded(
-    offer: Offer, spec: JobSpec, market: Market, now_us: int, barred: set[str], spoiled: Spoiled
+    offer: Offer, spec: JobSpec, market: Market, now_us: int, barred: Set[str], spoiled: Spoiled
 ) -> tuple[str, int, str]:
     unfit = _unfit(offer, spec, market)
     if unfit is not None:
@@ -147,6 +316,10 @@ def _excluded(
         return f"its booked time ends in {left_s / 60:.0f} min", 0, ENDS
     if offer.key in barred:
         return "being taken away, or already asked for", 0, TAKEN
+    return _cooling(offer, spec, now_us, spoiled)
+
+
+def _cooling(offer: Offer, spec: JobSpec, now_us: int, spoiled: Spoiled) -> tuple[str, int, str]:
     cap_s = STEERED_CAP_S if steered(spec) else CAP_S
     until_us, code = cooldown_until_us(offer, spoiled, spec.boot_timeout_s, cap_s)
     if until_us > now_us:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from providers.base import CapacityType
 from spotd.decide.baking import chosen_image, image_told
 from spotd.decide.cooldowns import refusal_of
 from spotd.decide.draft import LEAVING, Draft, place
@@ -13,11 +14,12 @@ from spotd.decide.leaving import taking_away
 from spotd.decide.naming import launch_token, node_id
 from spotd.decide.needs import end_unread
 from spotd.decide.overdue import advise, end_wait, served, wait
-from spotd.decide.placement import Ranked, rank, steered
+from spotd.decide.placement import TURN, Ranked, rank, steered
 from spotd.decide.policy import Action
 from spotd.decide.preemptions import MANY, preemptions_lately, takers
 from spotd.decide.queueing import giving, leave_line, stand_in_line
 from spotd.decide.safety import SAFE_LOOK_US, safe
+from spotd.decide.scarcity import asks_again_us, in_turn, patient, told_ahead
 from spotd.decide.steering import Intent, gang_now, intend
 from spotd.decide.wayout import by_reason, way_out
 from spotd.decide.worth import worths
@@ -73,32 +75,42 @@ def choose(d: Draft) -> None:
 
 def place_job(d: Draft) -> None:
     """Ask for machines until the job has a gang that boots or trains."""
+    if not _lacks(d) or _held_up(d):
+        d.set_job(offers_at_us=0)
+        return
+    wanted = d.job.spec.candidates if d.market.hedging else 1
+    for _ in range(wanted - _coming(d)):
+        if not _ask(d):
+            return
+
+
+def _lacks(d: Draft) -> bool:
+    """It is to have a machine that is not on its way."""
     if not _wanted(d) or served(d):
         end_wait(d)
     if not _wanted(d) or _manned(d):
         leave_line(d)
     if not _wanted(d):
-        return
+        return False
     if _manned(d) or remaining(d.view, d.now_us):  # who are left go on: see regrouping.py
         _report_manned(d)
-        return
+        return False
     ended = next((node for node in d.current if end_unread(node, d.view)), None)
     if ended is not None:
         error = f" ({ended.effect_error})" if ended.effect_error else ""
         d.say(f"{place(ended)} has ended: waiting for HEAD to be read{error} before another starts")
-        return
+        return False
     if giving(d):
-        return
-    coming = len(_candidates(d)) if _attempt_open(d) else 0
-    wanted = d.job.spec.candidates if d.market.hedging else 1
-    if coming >= wanted:
+        return False
+    if _coming(d) >= (d.job.spec.candidates if d.market.hedging else 1):
         d.say("waiting for a machine to come up")
-        return
-    if _held_up(d):
-        return
-    for _ in range(wanted - coming):
-        if not _ask(d):
-            return
+        return False
+    return True
+
+
+def _coming(d: Draft) -> int:
+    """Candidates that may be chosen."""
+    return len(_candidates(d)) if _attempt_open(d) else 0
 
 
 def _held_up(d: Draft) -> bool:
@@ -114,9 +126,15 @@ def _held_up(d: Draft) -> bool:
         d.wake(d.now_us + SAFE_LOOK_US)
         return True
     if d.market.blocked:
+        rows = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)
+        best = next(iter(rows), None)
+        if steered(d.job.spec):
+            told = intend(d, market_of(d), rows, gang_now(d))
+            best = told.ask if told is not None else best
+            if best is None:
+                return False  # it waits for spot: no room is in its way
         d.say(f"waiting: {d.market.blocked}")
-        free = rank(d.job.spec, market_of(d), d.now_us, taken(d), job_id=d.job.id)[:1]
-        stand_in_line(d, free[0].score_microusd_per_h if free else 0)
+        stand_in_line(d, best.score_microusd_per_h if best else 0)
         d.wake(d.now_us + 15_000_000)
         wait(d, d.market.blocked, lambda: "end other jobs, or raise the limits in config.toml")
         return True
@@ -149,7 +167,7 @@ def _ask(d: Draft) -> bool:
     """Commit to one more candidate; False when nothing is to be had now."""
     spec, market, out = d.job.spec, market_of(d), taken(d)
     if steered(spec):
-        rows = rank(spec, market, d.now_us, out, job_id=d.job.id)
+        rows = in_turn(d.job, market, d.now_us, rank(spec, market, d.now_us, out, job_id=d.job.id))
         intent = intend(d, market, rows, gang_now(d))
         if intent is not None:
             return _ask_as_told(d, intent, rows)
@@ -159,13 +177,14 @@ def _ask(d: Draft) -> bool:
     ranked = rank(spec, market, d.now_us, out, shy, d.job.id, asked)
     if worth := worths(d.view, market, d.now_us, ranked):
         ranked = rank(spec, market, d.now_us, out, shy, d.job.id, asked, worth)
+    ranked = in_turn(d.job, market, d.now_us, ranked)
     free = [row for row in ranked if not row.excluded]
     leave_line(d, placed=bool(free))
-    if not free:
+    if not free or patient(d.job, d.now_us, ranked):
         _wait_for_market(d, ranked)
         return False
     best = next((row for row in free if _has_room(d, row)), free[0])
-    fresh = sum(row.offer.key not in asked for row in free)
+    fresh = sum(row.offer.key not in asked for row in free) if asked else len(free)
     best_of = f"the cheapest of {len(free)} offers"
     if 0 < fresh < len(free):
         best_of = f"the cheapest of {fresh} offers that have not refused yet"
@@ -179,10 +198,18 @@ def _ask_as_told(d: Draft, intent: Intent, rows: list[Ranked]) -> bool:
     """As the policy says; False where it says to ask for nothing now."""
     choice = intent.choice
     leave_line(d, placed=intent.ask is not None)
+    if intent.ask is not None and not choice.guarded and patient(d.job, d.now_us, rows):
+        _wait_for_market(d, rows)
+        return False
     if intent.ask is None:
         if choice.action is Action.WAIT:
             d.say("waiting for spot: on-demand is asked for when its deadline needs it")
             d.wake(choice.until_s * S)
+            spot = [row for row in rows if row.offer.capacity_type is CapacityType.SPOT]
+            for row in spot:
+                if row.code == TURN:
+                    d.say(f"{row.offer.key}: {row.excluded}")
+            _stand_by(d, spot)
         elif not any(not row.excluded for row in rows):
             _wait_for_market(d, rows)
         return False
@@ -197,6 +224,7 @@ def _request(d: Draft, best: Ranked, best_of: str, *, told: bool) -> None:
         head_generation = d.job.head.generation if d.job.head else 0
         generation = max(generation, head_generation + 1)  # a restored database must not reuse one
         d.open_attempt(Attempt(d.job.id, generation, d.now_us, _cause(d)))
+    d.set_job(offers_at_us=0)
     candidate = max((node.candidate for node in d.current), default=-1) + 1
     for number in range(d.job.spec.num_nodes):
         d.add_node(new_node(d, best, candidate, number))
@@ -269,6 +297,17 @@ def _wait_for_market(d: Draft, ranked: list[Ranked]) -> None:
     d.say(obstacle)
     wait(d, obstacle, lambda: _advice(d, ranked))
     d.wake(first.until_us if first else d.now_us + 60_000_000)
+    _stand_by(d, ranked)
+
+
+def _stand_by(d: Draft, rows: list[Ranked]) -> None:
+    """In line for those that come back, unless a machine is on its way."""
+    at_us = 0 if _coming(d) else asks_again_us(d.now_us, rows)
+    d.set_job(offers_at_us=at_us)
+    if at_us:
+        d.wake(min(row.until_us for row in rows if row.until_us))
+    if ahead := told_ahead(d.job, d.market, d.now_us, rows):
+        d.say(ahead)
 
 
 def _advice(d: Draft, ranked: list[Ranked]) -> str:

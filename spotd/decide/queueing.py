@@ -100,8 +100,8 @@ def no_room(limits: Limits, nodes: int, microusd_per_h: int, line: Line, turn: T
     if not _short(limits, kept, turn).some:
         return ""
     return (
-        f"the room is kept for {_named(ahead[0])}, ahead by {_why(ahead[0], turn)}: wait until it "
-        "has its machines, or raise the limits"
+        f"the room is kept for {named(ahead[0])}, ahead by {ahead_by(ahead[0], turn)}: wait until "
+        "it has its machines, or raise the limits"
     )
 
 
@@ -140,14 +140,16 @@ def _limit_text(limits: Limits, use: Amount, turn: Turn, short: Amount) -> str:
 
 def _others(ahead: Sequence[Turn]) -> str:
     more = f" and {len(ahead) - 1} more" if len(ahead) > 1 else ""
-    return f"; ahead of it: {_named(ahead[0])}{more}" if ahead else ""
+    return f"; ahead of it: {named(ahead[0])}{more}" if ahead else ""
 
 
-def _named(turn: Turn) -> str:
+def named(turn: Turn) -> str:
+    """As people know it."""
     return f"{turn.name} (priority {turn.priority})"
 
 
-def _why(first: Turn, turn: Turn) -> str:
+def ahead_by(first: Turn, turn: Turn) -> str:
+    """Why it is `first`'s turn, and not yet that of `turn`."""
     if first.priority != turn.priority:
         return f"priority (this one has {turn.priority})"
     if first.used_microusd != turn.used_microusd:
@@ -277,7 +279,7 @@ def give_way(d: Draft) -> None:
     turn = found[0]
     if not since_us or d.job.yields_to != turn.job_id:
         d.set_job(yields_to=turn.job_id, yields_since_us=d.now_us, save_wanted_at_us=d.now_us)
-        d.event("yield_asked", f"saving: {_named(turn)} waits for its machines", running[0])
+        d.event("yield_asked", f"saving: {named(turn)} waits for its machines", running[0])
     elif _saved(d, since_us):
         _drain(d, running, turn)
         return
@@ -286,7 +288,7 @@ def give_way(d: Draft) -> None:
         text = f"{d.job.name} saved nothing in {SAVE_US // S} s: {turn.name} waits on"
         d.event("yield_in_vain", text, running[0], severity=Severity.WARNING, alert=True)
         return
-    d.say(f"saving before its machines go to {_named(turn)}")
+    d.say(f"saving before its machines go to {named(turn)}")
     d.wake(min(d.job.yields_since_us + SAVE_US, d.now_us + 15 * S))
 
 
@@ -304,14 +306,14 @@ def _saved(d: Draft, since_us: int) -> bool:
 
 
 def _drain(d: Draft, running: Sequence[Node], turn: Turn) -> None:
-    text = f"its room goes to {_named(turn)}"
+    text = f"its room goes to {named(turn)}"
     for node in running:
         d.drain(node, LeaveReason.CANCELLED, text)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
     step = d.job.head.step if d.job.head else 0
     told = (
         f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
-        f"{_named(turn)}: step {step} is saved, and it goes on from its last save when there is "
+        f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is "
         "room"
     )
     d.event(

@@ -3,7 +3,7 @@ what was measured of it, else of this fleet, else by what its file says. Seconds
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from statistics import quantiles
 
 from providers.base import Offer
@@ -66,16 +66,24 @@ def lost_s(offer: Offer, spec: JobSpec, market: Market) -> float:
 def start_s(past: Past, job_id: str) -> float:
     """From the request to the first new step: the ninth of ten of this job's starts, else of the
     fleet's, else START_S."""
-    started = [stay for stay in past.stays if stay.trained_at_us]
-    own = [stay for stay in started if stay.node_id.startswith(f"{job_id}-g")]
-    took = _took(own) or _took(started)
-    if not took:
-        return START_S
-    if len(took) < FEW:
-        return max(took)
-    return quantiles(took, n=10, method="inclusive")[-1]
+    by_job = _starts(past)
+    return by_job.get(job_id) or by_job.get("") or START_S
 
 
-def _took(stays: Iterable[Stay]) -> list[float]:
-    newest = list(stays)[-MANY:]
-    return [(stay.trained_at_us - stay.asked_at_us) / S for stay in newest]
+def _starts(past: Past) -> Mapping[str, float]:
+    """The start of each job that had one; "" is the fleet. Reckoned once for each reading of the
+    past."""
+    found = past.kept.get("starts")
+    if found is None:
+        by_job: dict[str, list[Stay]] = {}
+        for stay in past.stays:
+            if stay.trained_at_us:
+                for whose in ("", stay.node_id.rpartition("-g")[0]):
+                    by_job.setdefault(whose, []).append(stay)
+        found = past.kept["starts"] = {whose: _typical_s(of) for whose, of in by_job.items()}
+    return found  # type: ignore[return-value]
+
+
+def _typical_s(stays: Sequence[Stay]) -> float:
+    took = [(stay.trained_at_us - stay.asked_at_us) / S for stay in stays[-MANY:]]
+    return max(took) if len(took) < FEW else quantiles(took, n=10, method="inclusive")[-1]

@@ -6,7 +6,9 @@ A pool is one place of one type of machine (provider/region/zone/type), however 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from providers.base import CapacityType, Offer
 from spotd.decide.policy import Record, Sighting, recorded
@@ -14,6 +16,7 @@ from spotd.model import S
 from spotd.past import Past, Stay
 
 HELD_S = 1800.0  # while a machine is held its pool is seen so often
+AT_ONCE_S = 300.0  # after a loss; what is asked for later waited for something
 NO_ROOM = "CapacityError"  # of all refusals the one that says that nothing is to be had
 _SOLD_TOGETHER = (CapacityType.SPOT.value, CapacityType.ON_DEMAND.value)
 
@@ -38,15 +41,41 @@ def records(past: Past) -> Mapping[str, Record]:
     return found  # type: ignore[return-value]
 
 
+def found_elsewhere(past: Past) -> tuple[float, float]:
+    """Of the losses of spot after which spot was asked for at once: how many times some was had at
+    once, and how many losses these are. Reckoned once for each reading of the past."""
+    found = past.kept.get("elsewhere")
+    if found is None:
+        found = past.kept["elsewhere"] = _found_elsewhere(past)
+    return found  # type: ignore[return-value]
+
+
+def _found_elsewhere(past: Past) -> tuple[float, float]:
+    spot = [stay for stay in past.stays if stay.offer_key.endswith("/spot")]
+    asked = sorted((stay.asked_at_us, bool(stay.began_at_us)) for stay in spot)
+    hits = looks = 0
+    for stay in spot:
+        if not stay.lost:
+            continue
+        first = bisect_left(asked, (stay.until_us, False))
+        last = bisect_left(asked, (stay.until_us + int(AT_ONCE_S * S), False))
+        looks += last > first
+        hits += any(had for _, had in asked[first:last])
+    return float(hits), float(looks)
+
+
 def _records(past: Past) -> dict[str, Record]:
-    told: dict[str, list[Sighting]] = {}
+    stays: dict[str, list[Stay]] = {}
     for stay in past.stays:
         if stay.offer_key.endswith("/spot"):
-            told.setdefault(pool_key(stay.offer_key), []).extend(_sightings(stay))
-    return {
-        pool: recorded(sorted(seen, key=lambda one: (one.at_s, not one.up)))
-        for pool, seen in told.items()
-    }
+            stays.setdefault(pool_key(stay.offer_key), []).append(stay)
+    return {pool: _record(tuple(all_of_it)) for pool, all_of_it in stays.items()}
+
+
+@lru_cache(maxsize=4096)  # from one reading of the past to the next most pools stay as they were
+def _record(stays: tuple[Stay, ...]) -> Record:
+    seen = [sighting for stay in stays for sighting in _sightings(stay)]
+    return recorded(sorted(seen, key=lambda one: (one.at_s, not one.up)))
 
 
 def _sightings(stay: Stay) -> Iterator[Sighting]:

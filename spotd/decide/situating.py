@@ -3,19 +3,21 @@ runs, and each pool with its prices, its way for the checkpoint, and its record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from providers.base import CapacityType, Offer
 from spotd.decide.carriage import HERE, Place, goes_to, store_of
 from spotd.decide.cooldowns import NO_ROOM
-from spotd.decide.placement import TAKEN, Ranked, steered
+from spotd.decide.placement import TAKEN, Ranked, Shared, steered
 from spotd.decide.policy import UNSEEN, Pool, Record, Running, Sighting, Situation, Work
 from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
-from spotd.decide.seen import pool_of, records
+from spotd.decide.seen import found_elsewhere, pool_of, records
 from spotd.model import JobSpec, Market, Node, S, View
 from spotd.phase import keeps
 
+LATE_S = 60.0  # how late a look may come, where others take the daemon's time
 LOOK_S = 60.0  # between two looks at a job; what happens in between makes it due by itself
 # For what says not how much there is to do: places are compared by what a day there costs.
 ASSUMED_S = 86_400.0
@@ -31,15 +33,16 @@ class Situated:
     lasting: dict[str, Ranked]
     hopeful: bool  # spot is permitted and sold, though perhaps not to be had now
     num_nodes: int = 1
+    kept: dict[object, object] | None = None  # what follows for all jobs that have these pools
 
-    @property
+    @cached_property
     def pools(self) -> dict[str, Pool]:
         """By key."""
         return {pool.key: pool for pool in self.situation.pools}
 
 
 def situate(
-    view: View, market: Market, now_us: int, rows: Iterable[Ranked], running: Node | None
+    view: View, market: Market, now_us: int, rows: Sequence[Ranked], running: Node | None
 ) -> Situated | None:
     """None where nothing can be compared: no offer, or nobody knows how much is left.
 
@@ -55,24 +58,16 @@ def situate(
         if steered(spec):
             return None
         left, assumed = ASSUMED_S, True
-    sold = _sold(view, rows, here)
-    known, size_b, lies = records(market.past), _bytes(view), _lies(view, market)
-    if spec.deadline_us and not keeps(spec.checkpoint) and sold.lasting:
-        # Each end of a machine would begin it anew: no date can be kept like that.
-        sold = replace(sold, spot={}, down={}, hopeful=False)
-    pools = tuple(
-        _pool(offer, spec, market, (size_b, lies), sold, _record(known, key, sold, now_us))
-        for key, offer in sold.offers.items()
-        if sold.has(key) or (here is not None and key == pool_of(here))
-    )
+    sold, pools, kept = _pools(view, market, now_us, rows, here)
     if not pools:
         return None
     work = _work(view, market, now_us, left, running)
     if assumed:
         work = replace(work, deadline_s=None)
     gang = _running(running, work.restart_s, now_us) if running is not None else None
-    situation = Situation(now_us / S, work, pools, gang)
-    return Situated(situation, sold.spot, sold.lasting, sold.hopeful, spec.num_nodes)
+    found = found_elsewhere(market.past)
+    situation = Situation(now_us / S, work, pools, gang, elsewhere=found)
+    return Situated(situation, sold.spot, sold.lasting, sold.hopeful, spec.num_nodes, kept)
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,50 @@ class _Sold:
         return pool in self.spot or pool in self.lasting or pool in self.down
 
 
-def _sold(view: View, rows: Iterable[Ranked], here: Offer | None) -> _Sold:
+def _pools(
+    view: View, market: Market, now_us: int, rows: Sequence[Ranked], here: Offer | None
+) -> tuple[_Sold, tuple[Pool, ...], dict[object, object] | None]:
+    """What is sold, and as pools: reckoned once for all jobs that ask for the same and whose
+    checkpoint lies in the same place."""
+    spec, size_b, lies = view.job.spec, _bytes(view), _lies(view, market)
+    sold = _sold(view, rows, here)
+    fresh = bool(spec.deadline_us) and not keeps(spec.checkpoint)
+    if fresh and sold.lasting:
+        # Each end of a machine would begin it anew: no date can be kept like that.
+        sold = replace(sold, spot={}, down={}, hopeful=False)
+    common = isinstance(rows, Shared) and rows.kept.get("sold") is sold
+    asks = ("pools", size_b, lies, spec.wishes.speeds)
+    if common and isinstance(rows, Shared) and (found := rows.kept.get(asks)) is not None:
+        return found  # type: ignore[return-value]
+    known = records(market.past)
+    pools = tuple(
+        _pool(offer, spec, market, (size_b, lies), sold, _record(known, key, sold, now_us))
+        for key, offer in sold.offers.items()
+        if sold.has(key) or (here is not None and key == pool_of(here))
+    )
+    if common and isinstance(rows, Shared):
+        kept: dict[object, object] = {}
+        rows.kept[asks] = sold, pools, kept
+        return sold, pools, kept
+    return sold, pools, None
+
+
+def _sold(view: View, rows: Sequence[Ranked], here: Offer | None) -> _Sold:
+    """The same for all jobs that ask for the same, unless the gang is where nobody else may go."""
+    if not isinstance(rows, Shared):
+        return _sorted(view, rows, here)
+    found = rows.kept.get("sold")
+    if not isinstance(found, _Sold):
+        found = rows.kept["sold"] = _sorted(view, rows, None)
+    if here is None:
+        return found
+    of_it = (of.get(pool_of(here)) for of in (found.spot, found.lasting))
+    if any(row is not None and row.offer.key == here.key for row in of_it):
+        return found
+    return _sorted(view, rows, here)
+
+
+def _sorted(view: View, rows: Iterable[Ranked], here: Offer | None) -> _Sold:
     found = _Sold({}, {}, {}, {}, hopeful=False)
     hopeful = False
     for row in rows:
@@ -164,6 +202,7 @@ def _work(view: View, market: Market, now_us: int, left: float, running: Node | 
         lost_s=pause if keeps(spec.checkpoint) else 0.0,
         granted_s=market.timing.granted_s,
         look_s=LOOK_S,
+        late_s=LATE_S,
     )
 
 

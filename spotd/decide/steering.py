@@ -19,12 +19,13 @@ from spotd.decide.placement import Ranked, rank, steered
 from spotd.decide.policy import Action, Choice, choose
 from spotd.decide.policy.guard import spare_looks
 from spotd.decide.safety import safe
+from spotd.decide.scarcity import in_turn
 from spotd.decide.situating import LOOK_S, Situated, situate
 from spotd.decide.worth import Cost, costs, worths
 from spotd.model import Desired, Job, JobSpec, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState
 
-AGAIN_S = 300.0  # between looks at a job on demand, for spot that has come back
+AGAIN_S = 300.0  # between looks at a job that runs, for spot that does better
 _COMING = (NodeState.LAUNCHING, NodeState.BOOTING)
 
 
@@ -106,6 +107,7 @@ def steer(d: Draft) -> None:
         return
     barred = {node.offer.key for node in d.nodes if node.active and taking_away(node)}
     rows = rank(spec, d.market, d.now_us, barred, job_id=d.job.id)
+    rows = in_turn(d.job, d.market, d.now_us, rows)
     intent = intend(d, d.market, rows, running)
     if intent is None:
         return
@@ -122,11 +124,14 @@ def steer(d: Draft) -> None:
 
 def _move(d: Draft, running: Node, intent: Intent) -> None:
     spec, guarded = d.job.spec, intent.choice.guarded
-    trains = may_write(running) and running.first_step_at_us
-    if intent.ask is None or not intent.elsewhere or not trains:
+    if not may_write(running) or not running.first_step_at_us:
         return
     if not guarded and (spec.checkpoint.engine == "none" or d.job.head is None):
         return  # it does not save when it is told to, or nobody has seen yet that it can
+    if intent.choice.action is Action.WAIT:
+        _pause(d, running, intent)
+    if intent.ask is None or not intent.elsewhere:
+        return
     why = "its deadline leaves no time for spot" if guarded else intent.choice.why
     there = intent.ask.offer
     price = f"${there.price_microusd_per_h / 1e6:.2f}/h"
@@ -135,6 +140,17 @@ def _move(d: Draft, running: Node, intent: Intent) -> None:
         d.drain(node, LeaveReason.MOVED, text)
     words = f"{place(running)} moves ({text}); it trains on until its replacement is ready"
     d.event("moves", words, running)
+
+
+def _pause(d: Draft, running: Node, intent: Intent) -> None:
+    """On-demand that waiting for spot is cheaper than saves, releases and ends; nothing is asked
+    for until the policy says so."""
+    if running.offer.capacity_type is CapacityType.SPOT or intent.ask is not None:
+        return
+    text = f"it waits for spot: {intent.choice.why}"
+    for node in gang_of(d, running):
+        d.drain(node, LeaveReason.CANCELLED, text)
+    d.event("pauses", f"{place(running)} is given back when it has saved: {text}", running)
 
 
 def _stay(d: Draft, running: Node, intent: Intent) -> None:
@@ -161,14 +177,14 @@ def _stay(d: Draft, running: Node, intent: Intent) -> None:
 
 
 def _wake(d: Draft, running: Node, intent: Intent) -> None:
-    """When it is to be looked at again: on spot, when the deadline may need something else."""
+    """When to look again: in a while, or when the deadline may need something else."""
     if running.offer.capacity_type is not CapacityType.SPOT:
         if any(CapacityType.SPOT in want.capacity_types for want in d.job.spec.alternatives):
             d.wake(d.now_us + int(AGAIN_S * S))
         return
     spare = spare_looks(intent.situated.situation)
     if spare != float("inf"):
-        d.wake(d.now_us + int(max(spare - 2, 1) * LOOK_S * S))
+        d.wake(d.now_us + int(min(max(spare - 2, 1) * LOOK_S, AGAIN_S) * S))
 
 
 def compared(view: View, market: Market, now_us: int) -> Compared:
@@ -179,6 +195,7 @@ def compared(view: View, market: Market, now_us: int) -> Compared:
     rows = rank(spec, market, now_us, job_id=view.job.id)
     if worth := worths(view, market, now_us, rows):
         rows = rank(spec, market, now_us, job_id=view.job.id, worth=worth)
+    rows = in_turn(view.job, market, now_us, rows)
     intent = intend(d, market, rows, running) if steered(spec) else None
     return Compared(rows, costs(view, market, now_us, rows, running), intent)
 

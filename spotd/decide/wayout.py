@@ -16,6 +16,7 @@ from spotd.decide.placement import (
     SLOW,
     TAKEN,
     TOO_DEAR,
+    TURN,
     Ranked,
     lacks_network,
     rank,
@@ -42,6 +43,7 @@ _WORDS = {
     ENDS: "whose booked time is about to end",
     RESIDENCE: "where the job may not run",
     SLOW: "without an interconnect",
+    TURN: "that others ask for first",
     TAKEN: "asked for already, or being taken away",
 }
 ANY = (CapacityType.SPOT, CapacityType.ON_DEMAND)

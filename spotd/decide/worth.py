@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 
-from spotd.decide.cadence import Life, mtbf_s
+from spotd.decide.cadence import Life, mtbf_s, pool_beyond_zones
 from spotd.decide.placement import Ranked
 from spotd.decide.seen import pool_of
 from spotd.decide.situating import Situated, situate
@@ -48,7 +48,7 @@ def costs(
     situated = situate(view, market, now_us, rows, running)
     if situated is None:
         return []
-    lives, here = lives_of(market.past), running.offer.key if running else ""
+    lives, here = _by_pool(market.past), running.offer.key if running else ""
     return [
         _cost(situated, row, lives, started=row.offer.key == here)
         for row in rows
@@ -61,9 +61,20 @@ def worths(view: View, market: Market, now_us: int, rows: Sequence[Ranked]) -> M
     there is nothing to compare."""
     if sum(not row.excluded for row in rows) < 2:
         return {}
+    situated = situate(view, market, now_us, rows, None)
+    if situated is None:
+        return {}
     fast = view.job.spec.wishes.objective is Objective.SPEED
-    found = costs(view, market, now_us, rows)
-    return {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
+    # The same work in the same places is worth the same to each job.
+    asks = ("worths", situated.situation.work, fast, situated.num_nodes)
+    if situated.kept is not None and (known := situated.kept.get(asks)) is not None:
+        return known  # type: ignore[return-value]
+    lives = _by_pool(market.past)
+    found = [_cost(situated, row, lives, started=False) for row in rows if not row.excluded]
+    worth = {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
+    if situated.kept is not None:
+        situated.kept[asks] = worth
+    return worth
 
 
 def lives_of(past: Past) -> Sequence[Life]:
@@ -72,6 +83,17 @@ def lives_of(past: Past) -> Sequence[Life]:
     found = past.kept.get("lives")
     if found is None:
         found = past.kept["lives"] = tuple(_lives(past))
+    return found  # type: ignore[return-value]
+
+
+def _by_pool(past: Past) -> Mapping[tuple[str, ...], Sequence[Life]]:
+    """The lives that say something of an offer: those of its pool, whatever the zone."""
+    found = past.kept.get("lives by pool")
+    if found is None:
+        pools: dict[tuple[str, ...], list[Life]] = {}
+        for life in lives_of(past):
+            pools.setdefault(pool_beyond_zones(life.offer_key), []).append(life)
+        found = past.kept["lives by pool"] = pools
     return found  # type: ignore[return-value]
 
 
@@ -85,12 +107,19 @@ def _lives(past: Past) -> Iterable[Life]:
     return (Life(key, *both) for key, both in sums.items())
 
 
-def _cost(situated: Situated, row: Ranked, lives: Sequence[Life], *, started: bool) -> Cost:
+def _cost(
+    situated: Situated,
+    row: Ranked,
+    lives: Mapping[tuple[str, ...], Sequence[Life]],
+    *,
+    started: bool,
+) -> Cost:
     work, pool = situated.situation.work, situated.pools[pool_of(row.offer)]
     usd_per_h = row.score_microusd_per_h / 1e6
     hours = work.left_s / 3600 / pool.speed
     start_h = (work.restart_s + pool.transfer_s) / 3600
-    ends = hours * 3600 / mtbf_s(row.offer, lives, situated.num_nodes)
+    of_pool = lives.get(pool_beyond_zones(row.offer.key), ())
+    ends = hours * 3600 / mtbf_s(row.offer, of_pool, situated.num_nodes)
     lost_h = ends * (work.restart_s + work.lost_s / 2) / 3600
     first_h = 0.0 if started else start_h
     way = pool.egress_usd * ((0.0 if started else 1.0) + 1 - exp(-ends))

@@ -241,8 +241,7 @@ class SpotdBlock(Block):
     )
     work: WorkField | None = Field(
         default=None,
-        description="All there is to do: training on the first machine named, like 40h, or "
-        "100000 steps",
+        description="All there is to do, on the first machine named: 40h, or 100000 steps",
     )
     objective: Literal["cost", "speed"] = Field(
         default="cost", description="Of what can be had: the cheapest to finish, or the fastest"
@@ -285,6 +284,7 @@ class SpotdBlock(Block):
     )
     boot_timeout: Duration | None = None
     setup_timeout: Duration | None = None
+    peer_timeout: Duration | None = None  # docs/elastic.md
     progress_every: Duration | None = None
     health: Health = Health()
     alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")

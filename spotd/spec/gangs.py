@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from spotd.elastic import Elastic, OnLoss
+from spotd.model import JobSpec
 from spotd.spec.file import JobFile
 from spotd.spec.findings import Findings
 
@@ -45,6 +46,14 @@ def read_elastic(file: JobFile, found: Findings) -> Elastic:
     after_s = SHRINK_AFTER_S if block.shrink_after is None else block.shrink_after
     waits = on_loss is OnLoss.WAIT_THEN_SHRINK
     return Elastic(on_loss, block.min_nodes or 1, after_s if waits else 0.0)
+
+
+def peer_timeout_s(given_s: float | None, setup_timeout_s: float | None) -> float | None:
+    """None: the default. Machines that are set up wait for one whose `setup` takes its time: what
+    that has, they have."""
+    if given_s is not None or setup_timeout_s is None:
+        return given_s
+    return max(setup_timeout_s, JobSpec.peer_timeout_s)
 
 
 def _check_run(run: str, found: Findings) -> None:

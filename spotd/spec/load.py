@@ -19,7 +19,7 @@ from spotd.spec.document import SpecError, parse
 from spotd.spec.every import RISKS, Every
 from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
 from spotd.spec.findings import Findings
-from spotd.spec.gangs import read_elastic
+from spotd.spec.gangs import peer_timeout_s, read_elastic
 from spotd.spec.model import check_model
 from spotd.spec.places import Wanted, wanted, with_capacity
 from spotd.spec.quantities import parse_moment_us
@@ -184,9 +184,10 @@ def _spec(
         ),
         "boot_timeout_s": block.boot_timeout,
         "setup_timeout_s": block.setup_timeout,
+        "peer_timeout_s": peer_timeout_s(block.peer_timeout, block.setup_timeout),
         "progress_every_s": block.progress_every,
     }
-    for name in ("boot_timeout", "setup_timeout", "progress_every"):
+    for name in ("boot_timeout", "setup_timeout", "peer_timeout", "progress_every"):
         if getattr(block, name) == 0:
             found.refuse(("spotd", name), "must be more than 0", "write a duration like 10m")
     if block.slow_network and file.num_nodes == 1:

@@ -10,7 +10,8 @@ from sqlalchemy import BigInteger, Connection, bindparam, select
 
 from spotd.changed import changed
 from spotd.decide.queueing import KEPT_US, USE_US, in_order, use_of_late
-from spotd.model import TRAINS_ON, Desired, Job, JobSpec, LeaveReason, Limits, Node, S
+from spotd.decide.scarcity import ANSWERS_US
+from spotd.model import TRAINS_ON, Asker, Desired, Job, JobSpec, LeaveReason, Limits, Node, S
 from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.codec import decode_spec
@@ -51,6 +52,25 @@ _USED = (
         _segments.state != "void",
         (_segments.end_us == ZERO) | (_segments.end_us > bindparam("since", type_=BigInteger)),
     )
+)
+
+
+_WANT = (_jobs.id, _jobs.name, _jobs.spec, _jobs.user_name, _jobs.created_at_us)
+_ASK_AGAIN = select(*_WANT, _jobs.offers_at_us).where(
+    _jobs.offers_at_us > ZERO,  # as in the index
+    _jobs.outcome.is_(None),
+    _jobs.desired == Desired.RUN.value,
+)
+_ASKED = (
+    select(*_WANT, _nodes.offer_key, _nodes.requested_at_us)
+    .join_from(schema.nodes, schema.jobs, _jobs.id == _nodes.job_id)
+    .where(
+        _nodes.requested_at_us > bindparam("since", type_=BigInteger),
+        _nodes.state == NodeState.LAUNCHING.value,
+        _nodes.instance_id == "",
+        _nodes.launch_error_code == "",
+    )
+    .order_by(_nodes.id)
 )
 
 
@@ -98,6 +118,20 @@ def load(conn: Connection, limits: Limits, now_us: int, used: Callable[[], Used]
     return line_of(waiting, holding, used() if waiting else {})
 
 
+def askers(conn: Connection, now_us: int, used: Callable[[], Used]) -> tuple[Asker, ...]:
+    """Who waits for offers, and who has asked and has no answer. In this order: who asks meanwhile
+    is found twice, and not never."""
+    again = conn.execute(_ASK_AGAIN).all()
+    asked = conn.execute(_ASKED, {"since": now_us - ANSWERS_US}).all()
+    line = Line(used=used() if again or asked else {})
+    found: list[tuple[Any, int, str]] = [(row, row.offers_at_us, "") for row in again]
+    found += [(row, row.requested_at_us, row.offer_key) for row in asked]
+    return tuple(
+        asker_of(line, row, decode_spec(row.spec), row.user_name, at_us, key)
+        for row, at_us, key in found
+    )
+
+
 def used_of_late(conn: Connection, now_us: int) -> Used:
     """By project and user; see decide/queueing.py."""
     rows = conn.execute(_USED, {"since": now_us - USE_US})
@@ -133,6 +167,17 @@ def turn_of(job_id: str, name: str, spec: JobSpec, user: str, row: Any) -> Turn:
         *(spec.priority, spec.project, user, row.created_at_us),
         since_us=row.room_since_us,
     )
+
+
+def asker_of(line: Line, row: Any, spec: JobSpec, user: str, at_us: int, key: str = "") -> Asker:
+    """`row` has what identifies the job, which asks again at `at_us`, or asked for the offer `key`
+    then."""
+    share = line.share(spec.project, user)
+    turn = Turn(
+        *(row.id, row.name, spec.num_nodes, 0, spec.priority, spec.project, user),
+        *(row.created_at_us, 0, share),
+    )
+    return Asker(turn, spec, at_us, frozenset({key} if key else ()))
 
 
 def machine_of(

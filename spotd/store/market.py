@@ -125,6 +125,9 @@ class Markets:
             nodes=use.nodes,
             microusd_per_h=int(use.rate),
             line=line.load(conn, rest.limits, now_us, lambda: self.used(conn, now_us)),
+            askers=(
+                line.askers(conn, now_us, lambda: self.used(conn, now_us)) if rest.refusals else ()
+            ),
         )
 
 

@@ -40,6 +40,7 @@ _PLAIN_JOB = (
     *("id", "name", "version", "created_at_us", "generation", "outcome_text", "finished_at_us"),
     *("failures", "place_after_us", "save_wanted_at_us", "waiting_since_us", "waiting_told_us"),
     *("unsaved_told_us", "room_since_us", "room_asked_us", "room_microusd_per_h"),
+    "offers_at_us",
     *("yields_to", "yields_since_us", "yielded_at_us"),
     *("stop_text", "wake_at_us", "notes", "notes_seen", "first_step_at_us"),
 )

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 23))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 24))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -85,6 +85,7 @@ jobs = Table(
     big("save_wanted_at_us"),
     *(big("waiting_since_us"), big("waiting_told_us"), big("unsaved_told_us")),
     *(big("room_since_us"), big("room_asked_us"), big("room_microusd_per_h")),
+    big("offers_at_us"),
     *(words("yields_to"), big("yields_since_us"), big("yielded_at_us")),
     words("stop_text"),
     big("wake_at_us"),
@@ -122,6 +123,7 @@ Index(
     **where("due_at_us > 0"),
 )
 Index("ix_jobs_room", jobs.c.room_asked_us, **where("room_asked_us > 0"))
+Index("ix_jobs_offers", jobs.c.offers_at_us, **where("offers_at_us > 0"))
 
 secrets = Table(
     "secrets",

@@ -166,6 +166,8 @@ class StartDocument:
     machine's own region, that its shards and caches go to; "" for the job's store itself.
     `tools` is the digest of a package of wheels for the saver's environment; "" for none. With
     `hold` the machine prepares, says READY and waits: it has no rank yet, and runs nothing.
+    `peer_timeout_s` is how long the program's ranks wait for one another, to meet and in a step; 0
+    of a box that does not say: what torch and the program have by themselves.
     """
 
     job_name: str
@@ -204,6 +206,7 @@ class StartDocument:
     shards_url: str = ""
     shard_stores: tuple[ShardStore, ...] = ()
     tools: str = ""
+    peer_timeout_s: float = 0.0
 
     @property
     def near_store(self) -> ShardStore:
@@ -314,4 +317,5 @@ def parse_start(data: Mapping[str, Any]) -> StartDocument:
         **_parse_cadence(data),
         **_parse_shards(data),
         tools=read_field(data, "tools", str) if "tools" in data else "",
+        peer_timeout_s=read_number(data, "peer_timeout_s") if "peer_timeout_s" in data else 0.0,
     )

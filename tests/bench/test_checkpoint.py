@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import checkpoint, checkpoint_ways
-from bench.uploads import BARE, DIGESTS, PLAIN, SEND, TLS, UPLOAD
+from bench.uploads import BARE, DIGESTS, PLAIN, SEND, SENDFILE, TLS, UPLOAD
 
 
 def test_a_folder_without_o_direct_is_refused(tmp_path: Path) -> None:
@@ -27,9 +27,17 @@ def test_ratios_are_of_the_same_round_and_against_the_best_of_dcp() -> None:
         checkpoint.FLOOR_COPY: {"seconds": [1.0, 4.0]},
         checkpoint.FLOOR_WRITE: {"seconds": [2.0, 2.0]},
         checkpoint_ways.OURS: {"stall": [1.0, 4.0], "lost": [5.0, 5.0], "durable": [3.0, 3.0]},
-        checkpoint_ways.BESIDE: {"stall": [0.5, 2.0], "lost": [2.5, 2.5], "durable": [3.0, 3.0]},
+        checkpoint_ways.BESIDE: {
+            "stall": [0.5, 2.0],
+            "lost": [2.5, 2.5],
+            "durable": [3.0, 3.0],
+            "committed": [4.0, 4.0],
+            "lost_committed": [7.5, 7.5],
+        },
+        checkpoint_ways.LEAST: {"stall": [0.0, 0.0], "lost": [2.0, 2.0], "durable": [2.5, 2.5]},
         "load": {"disk": [1.0, 2.0], "disk, verified": [1.25, 2.5]},
         SEND: {"cpu_s_per_gb": [0.1, 0.2]},
+        SENDFILE: {"cpu_s_per_gb": [0.1, 0.1]},
         DIGESTS: {"cpu_s_per_gb": [0.05, 0.05]},
         **{
             f"{name}, {scheme}": {"cpu_s_per_gb": [0.5, 0.7]}
@@ -44,12 +52,16 @@ def test_ratios_are_of_the_same_round_and_against_the_best_of_dcp() -> None:
         "beside_stall_vs_memcpy": 0.5,
         "lost_vs_best_dcp": 0.5,
         "beside_lost_vs_best_dcp": 0.25,
+        "beside_lost_committed_vs_best_dcp": 0.75,
+        "least_lost_vs_best_dcp": 0.2,
         "durable_vs_direct": 1.5,
+        "least_durable_vs_direct": 1.25,
         "upload_cpu_s_per_gb": {
             PLAIN: 0.6,
             TLS: 0.6,
             "floor": {PLAIN: 0.6, TLS: 0.6},
             SEND: 0.15,
+            SENDFILE: 0.1,
             DIGESTS: 0.05,
         },
         "verify_share": 0.25,

@@ -39,9 +39,10 @@ def baselines(name):
 
 def run(policy, cases, ckpt_s):
     def one(start):
-        if start in policy.missed:
+        if start in getattr(policy, "missed", ()):
             return 20.0, 1, None
-        return policy.cost + ckpt_s / 600, 0, {"safety_hits": int(start in policy.guarded)}
+        told = {"safety_hits": int(start in getattr(policy, "guarded", ()))}
+        return getattr(policy, "cost", 7.0) + ckpt_s / 600, 0, told  # 7: the daemon's own
     return [one(case["start"]) for case in cases]
 """
 OURS = """

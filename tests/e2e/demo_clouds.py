@@ -28,7 +28,7 @@ from spotd.demo.box import BoxError
 from spotd.demo.facts import giving_back, lineage, orphan_seconds, recoveries
 from spotd.demo.heads import HeadWatch, zombie_commits
 from spotd.demo.screen import Screen, open_screen
-from spotd.demo.story import FINISH_TIMEOUT_S, RECOVERY_TIMEOUT_S, Story
+from spotd.demo.story import RECOVERY_TIMEOUT_S, STILL_TIMEOUT_S, Story
 from spotd.errors import UserError
 from spotd.phase import FINISHED
 from tests.clouds import machines
@@ -105,7 +105,7 @@ class CloudStory(Story):
             ended = all(row["ended_at_us"] for row in self.box.meter())
             return job["phase"] in FINISHED and ended
 
-        self._until(ask, f"{job_id} to finish", FINISH_TIMEOUT_S)
+        self._until(ask, f"{job_id} to finish", STILL_TIMEOUT_S)
         job = self.box.job(job_id)
         if job["phase"] != "succeeded":
             raise BoxError(f"{job['name']} {job['phase']}: {job['outcome_text']}")

@@ -18,7 +18,7 @@ from spotd.demo import s3
 from spotd.demo.box import Box, running_box
 from spotd.phase import FINISHED
 from tests.e2e.hardships import TIMING
-from tests.e2e.rig import FINISH_TIMEOUT_S, SIZE, Run, open_records
+from tests.e2e.rig import FINISH_TIMEOUT_S, SIZE, UP_TIMEOUT_S, Run, open_records
 from tests.rigs import netns
 from tests.trainer.rig import ROOT
 from trainer.compare import first_difference
@@ -60,6 +60,21 @@ spotd:
 """
 
 
+# What is played, and by what name.
+STORIES = {
+    "two, a death": Story(2, 0.0, 400),
+    "two, a short notice": Story(2, 6.0, 600),
+    "two, a long notice": Story(2, 60.0, 600),
+    "two that wait, a death": Story(2, 0.0, 600, "wait"),
+    "two that wait, a notice": Story(2, 60.0, 600, "wait"),
+    "four, a death": Story(4, 0.0, 900),
+    "four, a short notice": Story(4, 6.0, 900),
+    "namespaces: two, a death": Story(2, 0.0, 600, namespaces=True),
+    "namespaces: four, a death": Story(4, 0.0, 900, namespaces=True),
+    "namespaces: four, a short notice": Story(4, 8.0, 900, namespaces=True),
+}
+
+
 @dataclass(frozen=True)
 class Change:
     """From one attempt to the next: how many steps were made again, how long nobody trained, and
@@ -88,18 +103,21 @@ def _box(folder: Path, python: Path, story: Story) -> Iterator[Box]:
 
 
 @contextmanager
-def played(folder: Path, python: Path, story: Story, until: int = 60) -> Iterator[tuple[Box, str]]:
-    """The box and the job, which has ended well; it had lost one machine at step `until`."""
+def played(
+    folder: Path, python: Path, story: Story, until: int = 60, patience: float = 1.0
+) -> Iterator[tuple[Box, str]]:
+    """The box and the job, which has ended well; it had lost one machine at step `until`. All is
+    waited for `patience` times as long as otherwise."""
     with _box(folder, python, story) as box:
         run = Run(box, box.submit(story.job_file(python), "gang"), Random(1))
-        run.training(until)
+        run.training(until, timeout_s=patience * UP_TIMEOUT_S)
         last = story.machines - 1
         lost = next(node for node in box.job(run.job_id)["nodes"] if node["rank"] == last)
         if story.notice_s:
             run.preempt(lost["instance_id"], story.notice_s)
         else:
             run.die(lost["instance_id"], "reset")
-        ended = box.wait_phase(run.job_id, set(FINISHED), 3 * FINISH_TIMEOUT_S)
+        ended = box.wait_phase(run.job_id, set(FINISHED), 3 * patience * FINISH_TIMEOUT_S)
         assert ended["phase"] == "succeeded", ended["outcome_text"]
         assert ended["failures"] == 0, "a preemption is charged to nobody"
         run.finish()

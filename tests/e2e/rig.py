@@ -148,7 +148,9 @@ class Run:
         job = self.look()
         return job is not None and job["phase"] in FINISHED
 
-    def training(self, step: int, generation: int = 1) -> dict[str, Any]:
+    def training(
+        self, step: int, generation: int = 1, timeout_s: float = UP_TIMEOUT_S
+    ) -> dict[str, Any]:
         """The node that trains, once it is at `step`. Raises BoxError."""
 
         def ask() -> dict[str, Any] | None:
@@ -162,7 +164,7 @@ class Run:
             return next(fit, None)
 
         what = f"generation {generation} at step {step}"
-        return wait_for(what, ask, UP_TIMEOUT_S, every_s=POLL_S) or {}
+        return wait_for(what, ask, timeout_s, every_s=POLL_S) or {}
 
     def finish(self) -> None:
         """Until the job has ended and the daemon has seen every machine of it go."""

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.gangs import Story, changes, difference_from_one_machine, machines_of, played
+from tests.e2e.gangs import (
+    STORIES,
+    Story,
+    changes,
+    difference_from_one_machine,
+    machines_of,
+    played,
+)
 
 LONG = pytest.mark.skipif(not os.environ.get("SPOTD_GANGS"), reason="SPOTD_GANGS is not set")
 
@@ -21,22 +28,8 @@ LONG = pytest.mark.skipif(not os.environ.get("SPOTD_GANGS"), reason="SPOTD_GANGS
 @pytest.mark.parametrize(
     "story",
     [
-        pytest.param(Story(2, 0.0, 400), id="two, a death"),
-        pytest.param(Story(2, 6.0, 600), id="two, a short notice", marks=LONG),
-        pytest.param(Story(2, 60.0, 600), id="two, a long notice", marks=LONG),
-        pytest.param(Story(2, 0.0, 600, "wait"), id="two that wait, a death", marks=LONG),
-        pytest.param(Story(2, 60.0, 600, "wait"), id="two that wait, a notice", marks=LONG),
-        pytest.param(Story(4, 0.0, 900), id="four, a death", marks=LONG),
-        pytest.param(Story(4, 6.0, 900), id="four, a short notice", marks=LONG),
-        pytest.param(
-            Story(2, 0.0, 600, namespaces=True), id="namespaces: two, a death", marks=LONG
-        ),
-        pytest.param(
-            Story(4, 0.0, 900, namespaces=True), id="namespaces: four, a death", marks=LONG
-        ),
-        pytest.param(
-            Story(4, 8.0, 900, namespaces=True), id="namespaces: four, a short notice", marks=LONG
-        ),
+        pytest.param(story, id=name, marks=() if name == "two, a death" else LONG)
+        for name, story in STORIES.items()
     ],
 )
 def test_a_gang_that_loses_a_machine_ends_in_the_same_bits(

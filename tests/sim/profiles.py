@@ -36,6 +36,9 @@ class Profile:
     priorities: tuple[int, ...] = ()  # one of them for each job
     projects: tuple[str, ...] = ()
     months: tuple[Budget, ...] = ()  # budgets by the month
+    cap_microusd_per_h: int = 16_500_000  # max_hourly_cost of a third of the jobs
+    most_room: int = 6  # spot machines that a place has; the calm has more
+    spot: str = ""  # jobs take spot of this cloud alone; "": whatever there is
     nodes: int = 1  # machines of a job; some of those jobs go on with fewer
 
     def draw(self, seed: int, faults: Mapping[str, Fault]) -> dict[str, float]:
@@ -103,6 +106,20 @@ PROFILES = {
         limits=Limits(max_nodes=2, projects={"llm": 1}),
         priorities=(100, 500, 500, 900),
         projects=("llm", "vision"),
+    ),
+    "scarce": Profile(
+        "more jobs than one cloud has spot machines for, of unlike priorities, on two daemons",
+        only=True,
+        daemons=2,
+        jobs=10,
+        share=(0.3, 0.6),
+        budgets_microusd=(0,),
+        priorities=(100, 500, 900),
+        projects=("llm", "vision"),
+        cap_microusd_per_h=30_000_000,
+        most_room=1,
+        spot="aws",
+        forced={"preempt": 6.0},
     ),
     "monthly": Profile(
         "budgets by the month that are used up",

@@ -124,7 +124,10 @@ def run(case: Case, open_store: Open, hear: Callable[[str], None] | None = None)
 
 def _befall(world: SimWorld, profile: Profile, storm_s: float) -> None:
     """What happens once in every run of the profile, at a moment of chance."""
+    world.most_room = profile.most_room
     for cloud in world.clouds.values():
+        for zone in cloud.zones.values():
+            zone.room = min(zone.room, profile.most_room)
         cloud.litters = profile.litters
     if profile.restored or profile.deserted:
         for cloud in world.clouds.values():

@@ -37,7 +37,24 @@ from trainer.agent.drain import Policy
 # Of facts about reliability, but T1, which is a test of whole runs, and C2, which is a rule of the
 # training engine (see `tests.sim.oracles`).
 NAMED = frozenset(
-    ("L1", "L1c", "L2", "L3", "S1", "S2", "S3", "F1", "F2", "C1", "D1", "D2", "G1", "B1", "B2")
+    (
+        "L1",
+        "L1c",
+        "L2",
+        "L3",
+        "S1",
+        "S2",
+        "S3",
+        "F1",
+        "F2",
+        "C1",
+        "D1",
+        "D2",
+        "G1",
+        "B1",
+        "B2",
+        "B3",
+    )
     + ("R1", "P1", "P2", "P3", "A1", "X1", "Q1", "K1")
 )
 

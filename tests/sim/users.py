@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from providers.base import OfferRequest
+from providers.base import CapacityType, OfferRequest
 from spotd.elastic import Elastic, OnLoss
 from spotd.model import CheckpointSpec, Desired
 from spotd.verdicts import HealthSpec
@@ -35,14 +36,16 @@ class Users:
         job_id = world.submit(
             f"job{number}",
             steps,
-            alternatives=(ANYWHERE,),
+            alternatives=(self._wanted(),),
             candidates=random.choice((1, 1, 1, 2)),
             checkpoint=CheckpointSpec(
                 store=BUCKET, engine="spotd", every_s=random.choice((120.0, 600.0, 1800.0))
             ),
             progress_every_s=120.0,
             health=HealthSpec(check_every_s=300.0),
-            max_hourly_microusd=0 if profile.hurry else random.choice((0, 0, 16_500_000)),
+            max_hourly_microusd=0
+            if profile.hurry
+            else random.choice((0, 0, profile.cap_microusd_per_h)),
             max_cost_microusd=random.choice(self._profile.budgets_microusd),
             **self._gang(),
             **self._deadline(steps),
@@ -59,6 +62,11 @@ class Users:
         elif random.random() < 0.15:
             self._later(job_id, Desired.PAUSE, left_s * 0.3)
             self._later(job_id, Desired.RUN, left_s * 0.3, left_s * 0.35)
+
+    def _wanted(self) -> OfferRequest:
+        spot = (CapacityType.SPOT,)
+        only = self._profile.spot
+        return replace(ANYWHERE, cloud=only, capacity_types=spot) if only else ANYWHERE
 
     def _standing(self) -> dict[str, object]:
         """Whose it is, and how urgent."""

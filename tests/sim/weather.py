@@ -77,7 +77,9 @@ class Weather:
             for zone in cloud.zones.values():
                 price = zone.spot_microusd_per_h * random.uniform(0.93, 1.08)
                 cloud.reprice(zone, int(min(max(price, 12_000_000), 60_000_000)))
-                zone.room = min(max(zone.room + random.choice((-1, 0, 0, 1)), 0), 6)
+                zone.room = min(
+                    max(zone.room + random.choice((-1, 0, 0, 1)), 0), self._world.most_room
+                )
         self._kernel.after(PRICE_EVERY_S, self._walk)
 
 

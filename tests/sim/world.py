@@ -58,6 +58,7 @@ class SimWorld:
         self.limits = Limits()
         self.months: tuple[Budget, ...] = ()  # budgets of the configuration
         self.store_away = False
+        self.most_room = 6  # spot machines that a place has
         self.quiet = False  # nothing is left to do: clouds are asked more seldom
         self.poisoned: set[str] = set()  # jobs that nothing can be decided about
         self.watch: Watch

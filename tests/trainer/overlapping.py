@@ -6,30 +6,30 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
 
 import trainer.run
 from tests.trainer.held import hold
 from trainer import train
-from trainer.hook.spotd_hook.layout import copier
+from trainer.hook.spotd_hook.copying import Moving, Part
 
 
-def slowly(device: torch.device) -> Callable[[Tensor, Tensor], object]:
-    move = copier(device)
+class Slow(Moving):
+    def run(self, parts: Iterable[Part], filled: Callable[[int], None]) -> None:
+        for part in parts:
+            time.sleep(float(os.environ["COPY_S"]) / 3)  # the state is in three parts
+            super().run([part], filled)
 
-    def slow(target: Tensor, source: Tensor) -> None:
-        time.sleep(float(os.environ["COPY_S"]) / 3)  # the state is in three parts
-        move(target, source)
 
-    return slow
+def slowly(_: torch.device) -> Slow:
+    return Slow()
 
 
 if __name__ == "__main__":
     train.STOP.install()
     trainer.run.LEAST_BYTES = 0  # type: ignore[attr-defined]
-    trainer.run.copier = slowly  # type: ignore[attr-defined]
+    trainer.run.copying_beside = slowly  # type: ignore[attr-defined]
     hold()
     sys.exit(train.main())

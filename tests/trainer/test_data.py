@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.data import Order, load_corpus, mix, place
+from trainer.virtual import shares_of
 
 
 @settings(max_examples=60, deadline=None)
@@ -52,6 +53,23 @@ def test_no_sample_is_repeated_or_skipped_over_an_interruption(
             seen += (inputs[:, 0] // block).tolist()
     for epoch in range(3):
         assert sorted(seen[epoch * windows : (epoch + 1) * windows]) == list(range(windows))
+
+
+@pytest.mark.req("ELA-04")
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), st.lists(st.integers(1, 4), min_size=1, max_size=30))
+def test_no_sample_is_repeated_or_skipped_by_another_number_of_ranks(
+    seed: int, sizes: list[int]
+) -> None:
+    """Each step by another number of ranks, which share out four parts."""
+    block, batch, parts, windows = 4, 2, 4, 8 * len(sizes)
+    text = torch.arange(windows * block + 1).to(torch.int32)
+    order, seen = Order(seed, block, batch, parts), []
+    for step, size in enumerate(sizes):
+        for rank in range(size):
+            for share in shares_of(rank, size, parts):
+                seen += (order.batch_of(text, step, share)[0][:, 0] // block).tolist()
+    assert sorted(seen) == list(range(windows))
 
 
 def test_batches_are_the_same_for_ever() -> None:

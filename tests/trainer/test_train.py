@@ -25,12 +25,15 @@ from providers.stores.base import ObjectStore
 from spotd.demo.bucket import Bucket
 from spotd.wire import EXIT_FENCED, EXIT_FINISHED, EXIT_RELEASED, Head
 from tests.trainer.rig import AgentEnd, Trainer
+from tests.trainer.saver.rig import until
 from trainer import train
 from trainer.compare import first_difference
 from trainer.fence import read_head
 from trainer.hook.spotd_hook.job import Job
+from trainer.hook.spotd_hook.kinds import EXIT_ERROR
 from trainer.hook.spotd_hook.rates import GUESS_S
-from trainer.saver.reading import read_manifest
+from trainer.saver.reading import read_manifest, read_stream
+from trainer.saver.tensors import assemble
 
 STEPS = 40
 
@@ -626,7 +629,8 @@ def test_another_number_of_ranks_comes_to_the_same_bits(tmp_path: Path) -> None:
     losses: dict[int, float] = {}
     for generation, ranks in enumerate((4, 2, 4, 3), start=1):
         moved.ranks, last = ranks, generation == 4
-        moved.arguments = virtual if last else (*virtual, "--step-time-ms", "50")
+        more = ("--workers", "2") if ranks < 4 else ()
+        moved.arguments = (*virtual, *more) if last else (*virtual, *more, "--step-time-ms", "50")
         with AgentEnd() as agent:
             process = moved.start(generation, agent)
             if not last:
@@ -638,6 +642,84 @@ def test_another_number_of_ranks_comes_to_the_same_bits(tmp_path: Path) -> None:
                 assert agent.of("claimed")[0]["step"] == max(losses)
             losses |= agent.losses()
     straight.check(moved, losses)
+
+
+@pytest.mark.timeout(300)  # of eighteen ranks
+@pytest.mark.req("ELA-02", "ELA-04")
+def test_another_number_of_ranks_is_as_large_a_step_with_shares(tmp_path: Path) -> None:
+    """Four ranks without a word of shares, four again to the same bits, then fewer: the same
+    samples and the same learning rates, to the last bits of a sum."""
+    quick = ("--batch", "2", "--step-time-ms", "0")
+    (tmp_path / "straight").mkdir()
+    alone = Trainer(tmp_path / "straight", steps=STEPS, ranks=4, arguments=quick)
+    with AgentEnd() as agent:
+        assert alone.run(1, agent) == EXIT_FINISHED, alone.output()
+        wanted = agent.losses()
+    (tmp_path / "moved").mkdir()
+    moved = Trainer(tmp_path / "moved", steps=STEPS)
+    for generation, ranks in enumerate((4, 4, 2), start=1):
+        more = ("--shares", "4") if generation > 1 else ()
+        moved.ranks, moved.arguments = ranks, (*quick, "--step-time-ms", "50", *more)
+        losses = until_told(moved, generation, 7 * generation)
+        near = 0.0 if generation <= 2 else 1e-6
+        assert losses == {s: pytest.approx(wanted[s], rel=near, abs=0) for s in losses}
+    moved.ranks, moved.arguments = 1, quick
+    assert moved.run(4) == EXIT_ERROR
+    assert "made with world_size = 4, this program has 1" in moved.output()
+    assert "add --shares 4" in moved.output(), "what to do about it"
+    moved.ranks, moved.arguments = 3, (*quick, "--shares", "4", "--workers", "2")
+    assert moved.run(5) == EXIT_FINISHED, moved.output()
+    ours, theirs = final_weights(moved), final_weights(alone)
+    assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
+
+
+def until_told(trainer: Trainer, generation: int, step: int) -> dict[int, float]:
+    """The losses up to that step and a little more, when its machine is to go."""
+    with AgentEnd() as agent:
+        process = trainer.start(generation, agent)
+        agent.wait("progress", lambda data: data["to_step"] >= step)
+        agent.tell(stop=True, deadline_s=20.0, reason="preempted")
+        assert process.wait(60) != EXIT_FINISHED, trainer.output()
+        assert head_of(trainer).released
+        return agent.losses()
+
+
+def final_weights(trainer: Trainer) -> torch.Tensor:
+    """All in one: a key's bias has a gradient of rounding alone, of which AdamW makes much."""
+    store, head = open_store(trainer.store_url), head_of(trainer)
+    assert head.final
+    assert head.current is not None
+    manifest = read_manifest(store, head.current)
+    stream = read_stream(store, manifest, 0)
+    model = [one for one in manifest.tensors if one.name.startswith("model.")]
+    found = [torch.frombuffer(assemble(one, [stream]), dtype=torch.float32) for one in model]
+    return torch.cat(found)
+
+
+@pytest.mark.req("ELA-06")
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_rank_that_does_not_answer_is_waited_for_as_long_as_the_job_says(
+    tmp_path: Path, *, shard: bool
+) -> None:
+    more = ("--shard",) if shard else ()
+    trainer = Trainer(
+        tmp_path,
+        steps=10_000,
+        ranks=2,
+        arguments=("--step-time-ms", "20", *more),
+        env={"SPOTD_PEER_TIMEOUT_S": "2"},
+    )
+    with AgentEnd() as agent:
+        process = trainer.start(1, agent)
+        agent.wait("progress")
+        first, second = (next(h for h in agent.of("hello") if h["rank"] == r) for r in (0, 1))
+        os.kill(second["pid"], signal.SIGSTOP)
+        try:
+            until(lambda: not Path(f"/proc/{first['pid']}").exists(), 30.0)
+        finally:
+            os.kill(second["pid"], signal.SIGKILL)
+        assert process.wait(60) != EXIT_FINISHED
+        assert "imed out" in trainer.output()
 
 
 def test_more_ranks_than_virtual_ones_are_refused(tmp_path: Path) -> None:

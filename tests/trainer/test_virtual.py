@@ -8,7 +8,10 @@ import torch
 from trainer.virtual import average_in_order, shares_of
 
 
-@pytest.mark.parametrize(("size", "count"), [(1, 1), (1, 4), (2, 4), (3, 4), (4, 4), (3, 8)])
+@pytest.mark.req("ELA-02")
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 1), (1, 4), (2, 4), (3, 4), (4, 4), (3, 8), (32, 32), (24, 32)]
+)
 def test_every_share_is_computed_once(size: int, count: int) -> None:
     shares = [list(shares_of(rank, size, count)) for rank in range(size)]
     assert sorted(share for own in shares for share in own) == list(range(count))

@@ -69,6 +69,7 @@ def build_env(
         "SPOTD_SUSPECT": start.suspect,
         **_directory(start, places),
         "SPOTD_PROGRESS_EVERY_S": f"{start.progress_every_s:g}",
+        "SPOTD_PEER_TIMEOUT_S": f"{start.peer_timeout_s:g}" if start.peer_timeout_s else "",
         # What a SkyPilot task expects to find.
         "SKYPILOT_TASK_ID": f"sky-{config.job_id}",
         "SKYPILOT_NODE_IPS": "\n".join(start.node_ips),
@@ -92,7 +93,11 @@ def _meeting(config: AgentConfig, start: StartDocument) -> dict[str, str]:
     if start.num_nodes < 2 or not start.node_ips:
         return {}
     place = zlib.crc32(f"{config.job_id}/{config.generation}".encode())
+    # By both of its names: the static rendezvous', and that of those that a command may ask for.
+    wait_s = f"{start.peer_timeout_s:.0f}"
+    conf = {"PET_RDZV_CONF": f"timeout={wait_s},join_timeout={wait_s}"}
     return {
+        **(conf if start.peer_timeout_s else {}),
         "PET_NNODES": str(start.num_nodes),
         "PET_NODE_RANK": str(config.rank),
         "PET_MASTER_ADDR": start.node_ips[0],

@@ -19,6 +19,7 @@ from trainer.agent.hanging import LEAST_S, StepWatch
 from trainer.agent.kernel import Grade, Xid
 from trainer.agent.mounting import Mounts
 from trainer.agent.pace import Pace
+from trainer.agent.peers import PeerWatch
 from trainer.agent.phase import Phase
 from trainer.agent.recall import Fact, Recall
 from trainer.agent.remarks import Remark
@@ -53,6 +54,7 @@ class Ward:
             site.places.folder, site.journal, self._kill_at, full=past.disk_full, stays_s=stays_s
         )
         self._steps = StepWatch(pace, site.monotonic(), least_s=least_s, stepping=past.stepping)
+        self._peers = PeerWatch(site.monotonic())
         self._reporting = past.stepping
         self._taking = False  # a thread takes the stacks
         check_s = float(site.environ.get("SPOTD_STRAGGLER_CHECK_S", CHECK_S))
@@ -95,6 +97,7 @@ class Ward:
         """The program has said something."""
         self._pace.note(Recall.of_fact(kind, data))
         self._steps.hear(stepped=kind == wire.PROGRESS)
+        self._peers.hear()
         self._reporting = self._reporting or kind == wire.PROGRESS
         for remark in self._figures.note(kind, data, self._site.monotonic()):
             self._remark(remark)
@@ -103,6 +106,7 @@ class Ward:
         """A rank tells how far it has come. On a machine without rank 0 nobody reports how long a
         step takes, and this shows it."""
         step_s = self._steps.hear_rank(rank, step, self._site.monotonic())
+        self._peers.hear()
         if step_s is not None and not self._reporting:
             self._steps.hear(stepped=True)
             self._pace.note(Fact(step, None, step_s))
@@ -114,11 +118,13 @@ class Ward:
     def excuse(self, for_s: float) -> None:
         """The program is at something that takes long."""
         self._steps.excuse(for_s)
+        self._peers.hear()
 
     def look(self, now: float) -> None:
         """Whether something is to be done, or said."""
         self._look_at_program(now)
-        for remark in self._mounts.look(self._training.phase, now):
+        peers = self._peers.look(now, self._peers_wait_s(), self._pace.step)
+        for remark in [*self._mounts.look(self._training.phase, now), *([peers] if peers else [])]:
             self._remark(remark)
         if self._mounts.gone:
             self._end(Unwell(MOUNT, self._mounts.gone, again=False))
@@ -141,6 +147,15 @@ class Ward:
             threading.Thread(
                 target=self._take_stacks, args=(self._say_hung(),), name="stacks", daemon=True
             ).start()
+
+    def _peers_wait_s(self) -> float:
+        """How long the ranks of the program wait for those of other machines; 0: they do not, or
+        nobody would know."""
+        start, stopping = self._demands.start, self._demands.stopping
+        if start is None or stopping is not None or self._training.phase is not Phase.RUNNING:
+            return 0.0
+        known = start.num_nodes > 1 and start.engine == "spotd"
+        return start.peer_timeout_s if known and self._training.unwell is None else 0.0
 
     def _say_hung(self) -> str:
         steps = self._steps

@@ -3,6 +3,7 @@ the bucket side by side, all from the memory that the rank filled."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,11 @@ from spotd.wire import Stream
 from trainer.saver.disk import LocalTier, name_of
 from trainer.saver.parts import Part, Piece, part_key
 from trainer.saver.streams import AbandonedError, Digests, Filling, cuts_of, describe, shard_key
+
+# Where the two share few cores, an upload that begins at once makes the local disk wait twice as
+# long and is over no sooner (docs/measurements.md). A disk that is slow keeps no bucket waiting.
+FEW_CORES = 3
+DISK_FIRST_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Outgoing:
         self._put: set[int] = set()
         self._store = ""
         self._threads = [threading.Thread(target=self._digest, name="digest", daemon=True)]
+        self._waited_for = local is None or label.last  # the last one has no time for the disk
         if local is not None:
             self._threads.append(threading.Thread(target=self._keep, name="disk", daemon=True))
         for thread in self._threads:
@@ -76,6 +83,9 @@ class Outgoing:
         StoreError, AbandonedError."""
         if url != self._store:
             self._store, self._put = url, set()
+        if not self._waited_for and len(os.sched_getaffinity(0)) <= FEW_CORES:
+            self._threads[-1].join(DISK_FIRST_S)
+        self._waited_for = True
         running: set[Future[None]] = set()
         try:
             for number, (start, end) in enumerate(cuts_of(self.size)):

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from providers.base import CapacityType
 from spotd.decide.policy.choice import Action, Choice, Option
 from spotd.decide.policy.guard import late_s, must_be_on_demand
-from spotd.decide.policy.situation import Pool, Situation
+from spotd.decide.policy.hazard import fleet_scale, found_age_h, scale
+from spotd.decide.policy.outlook import Outlook, cheapest_on_demand, paid_per_done
+from spotd.decide.policy.situation import Pool, Running, Situation
+
+MOVED_FOR = 0.01  # hours of spot that a move has to gain, at the least
+RIPER_FOR = 0.01  # the same of a start that is put off until spot has stood for a while
+AGAIN_S = 3600.0  # a pool that was refused or taken away is not moved to for that long
 
 
 def choose(situation: Situation) -> Choice:
@@ -15,16 +23,18 @@ def choose(situation: Situation) -> Choice:
     until_s = situation.now_s + situation.work.look_s
     if must_be_on_demand(situation):
         return _guarded(situation, until_s)
-    running = situation.running
+    if not any(pool.spot_usd_per_h is not None for pool in situation.pools):
+        return _without_spot(situation, until_s)
+    if situation.work.deadline_s is None or not any(
+        pool.on_demand_usd_per_h is not None for pool in situation.pools
+    ):
+        return _undated(situation, until_s)
+    outlook, running = Outlook(situation), situation.running
     if running is not None and running.capacity is CapacityType.SPOT:
-        return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
-    ranked = sorted(_spot_options(situation), key=lambda option: (option.score_usd, option.pool))
-    if ranked:
-        best = ranked[0]
-        return Choice(Action.SPOT, until_s, best.pool, options=tuple(ranked), why="the cheapest")
-    if running is not None:
-        return Choice(Action.STAY, until_s, why="no spot is to be had")
-    return Choice(Action.WAIT, until_s, why="no spot is to be had, and there is time")
+        if running.pool not in outlook.places:  # nobody says what it costs
+            return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
+        return _on_spot(outlook, running, until_s)
+    return _off_spot(outlook, until_s)
 
 
 def _guarded(situation: Situation, until_s: float) -> Choice:
@@ -32,39 +42,138 @@ def _guarded(situation: Situation, until_s: float) -> Choice:
     why = "the deadline leaves nothing else"
     if running is not None and running.capacity is not CapacityType.SPOT:
         return Choice(Action.STAY, until_s, guarded=True, late_s=late, why=why)
-    pool = _on_demand(situation)
+    pool = cheapest_on_demand(situation)
     return Choice(Action.ON_DEMAND, until_s, pool.key, guarded=True, late_s=late, why=why)
 
 
-def _on_demand(situation: Situation) -> Pool:
-    """The cheapest on-demand until the job is done, the move there counted."""
-
-    def costs(pool: Pool) -> tuple[float, str]:
-        hours = _hours(situation, pool)
-        return (pool.on_demand_usd_per_h or 0.0) * hours + pool.egress_usd, pool.key
-
-    return min((p for p in situation.pools if p.on_demand_usd_per_h is not None), key=costs)
+def _without_spot(situation: Situation, until_s: float) -> Choice:
+    if situation.running is not None:
+        return Choice(Action.STAY, until_s, why="no spot is to be had")
+    return Choice(Action.WAIT, until_s, why="no spot is to be had, and there is time")
 
 
-def _hours(situation: Situation, pool: Pool) -> float:
-    """Of training there until the job is done."""
-    return situation.work.left_s / 3600 / pool.speed
+def _undated(situation: Situation, until_s: float) -> Choice:
+    """Without a date to keep, spot where the work costs least, as soon as some is to be had."""
+    running = situation.running
+    if running is not None and running.capacity is CapacityType.SPOT:
+        return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
+    ranked = _ranked(_undated_option(situation, pool) for pool in _to_be_had(situation))
+    if ranked:
+        return Choice(Action.SPOT, until_s, ranked[0].pool, options=ranked, why="the cheapest")
+    return _without_spot(situation, until_s)
 
 
-def _spot_options(situation: Situation) -> list[Option]:
+def _undated_option(situation: Situation, pool: Pool) -> Option:
+    """What is paid for starts that fail, and for the work that each end loses, comes on top of the
+    price of the work."""
+    work, price = situation.work, pool.spot_usd_per_h or 0.0
+    fleet = fleet_scale(one.record for one in situation.pools)
+    hours, restart_h = work.left_s / 3600 / pool.speed, work.restart_s / 3600
+    again = paid_per_done(scale(pool.record, fleet).ends, restart_h + work.lost_s / 7200) - 1
+    return Option(
+        Action.SPOT,
+        pool.key,
+        here_usd=price * hours,
+        start_usd=price * restart_h,
+        lost_usd=price * hours * min(again, 10.0),
+        egress_usd=pool.egress_usd,
+    )
+
+
+def _on_spot(outlook: Outlook, running: Running, until_s: float) -> Choice:
+    """Stay, or move to where the rest costs less, the move counted."""
+    situation, stay = outlook.situation, outlook.stay(running)
+    most = stay.score_usd - MOVED_FOR * outlook.hourly
+    options = _ranked(outlook.found(key) for key in _candidates(outlook) if key != running.pool)
+    told = _ranked([stay, *options])
+    for option in options:
+        record = outlook.places[option.pool].pool.record
+        if option.score_usd >= most:
+            break
+        if record.up is False and situation.now_s - record.seen_s < AGAIN_S:
+            continue
+        why = f"the rest costs ${stay.score_usd - option.score_usd:.2f} less there"
+        return Choice(Action.SPOT, until_s, option.pool, options=told, why=why)
+    why = "nothing that is to be had costs less than to stay"
+    return Choice(Action.STAY, until_s, options=told, why=why)
+
+
+def _off_spot(outlook: Outlook, until_s: float) -> Choice:
+    """Take spot, take or keep on-demand, or wait."""
+    situation, running = outlook.situation, outlook.situation.running
+    otherwise = [outlook.lasts(running)] if running else [outlook.wait(), outlook.on_demand()]
+    best = min(otherwise, key=lambda option: option.score_usd)
+    options = _ranked(outlook.found(key) for key in _candidates(outlook))
+    told = _ranked([*otherwise, *options])
+    riper: float | None = None
+    for option in options:
+        if option.score_usd >= best.score_usd:
+            break
+        later = _riper(outlook, option, best)
+        if later is None:
+            why = f"${best.score_usd - option.score_usd:.2f} less than to do without spot"
+            return Choice(Action.SPOT, until_s, option.pool, options=told, why=why)
+        if not _seen_now(situation, option.pool):
+            why = "it may have just come back, and go again"
+            action = Action.STAY if running else Action.WAIT
+            return Choice(action, until_s, probes=(option.pool,), options=told, why=why)
+        riper = later if riper is None else min(later, riper)
+    return _without(outlook, otherwise, riper, told, until_s)
+
+
+def _riper(outlook: Outlook, option: Option, best: Option) -> float | None:
+    """What it costs to take that spot when it has stood for a while, where that is less than to
+    take it now and it can be watched meanwhile."""
+    situation = outlook.situation
+    if not situation.signalled and situation.probe_s is None:
+        return None
+    age_h = found_age_h(outlook.places[option.pool].pool.record, situation.now_s)
+    later = outlook.ripen(option.pool, age_h, best)
+    return later if later < option.score_usd - RIPER_FOR * outlook.hourly else None
+
+
+def _without(
+    outlook: Outlook,
+    otherwise: list[Option],
+    riper: float | None,
+    told: tuple[Option, ...],
+    until_s: float,
+) -> Choice:
+    if outlook.situation.running is not None:
+        there = riper is not None
+        if not there and outlook.pause() < otherwise[0].score_usd * 0.999:
+            why = "spot is expected back soon, and there is time"
+            return Choice(Action.WAIT, until_s, options=told, why=why)
+        why = "spot is watched until it has stood for a while" if there else "no spot is worth it"
+        return Choice(Action.STAY, until_s, options=told, why=why)
+    wait, on_demand = otherwise
+    waited_usd = wait.score_usd if riper is None else riper
+    if on_demand.score_usd < waited_usd:
+        why = f"${waited_usd - on_demand.score_usd:.2f} less than to wait for spot"
+        return Choice(Action.ON_DEMAND, until_s, on_demand.pool, options=told, why=why)
+    why = f"${on_demand.score_usd - waited_usd:.2f} less than on-demand now, and there is time"
+    return Choice(Action.WAIT, until_s, options=told, why=why)
+
+
+def _candidates(outlook: Outlook) -> list[str]:
+    had = {pool.key for pool in _to_be_had(outlook.situation)}
+    return [key for key in outlook.places if key in had]
+
+
+def _to_be_had(situation: Situation) -> list[Pool]:
+    """Pools that were not refused just now."""
     return [
-        Option(
-            Action.SPOT,
-            pool.key,
-            here_usd=pool.spot_usd_per_h * _hours(situation, pool),
-            start_usd=pool.spot_usd_per_h * situation.work.restart_s / 3600,
-            egress_usd=pool.egress_usd,
-        )
+        pool
         for pool in situation.pools
-        if pool.spot_usd_per_h is not None and not _refused_now(situation, pool)
+        if pool.spot_usd_per_h is not None
+        and not (pool.record.up is False and _seen_now(situation, pool.key))
     ]
 
 
-def _refused_now(situation: Situation, pool: Pool) -> bool:
-    """Nothing was to be had there just now."""
-    return pool.record.up is False and pool.record.seen_s >= situation.now_s
+def _seen_now(situation: Situation, key: str) -> bool:
+    record = next(pool.record for pool in situation.pools if pool.key == key)
+    return record.up is not None and record.seen_s >= situation.now_s
+
+
+def _ranked(options: Iterable[Option]) -> tuple[Option, ...]:
+    return tuple(sorted(options, key=lambda one: (one.score_usd, one.pool)))

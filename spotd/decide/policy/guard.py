@@ -2,8 +2,8 @@
 
 As long as on-demand is granted within `granted_s`, a job that keeps to this is done in time,
 however spot behaves: what is not on-demand is allowed only where it can still be asked for a look
-later, after a preemption without notice that loses all that is not saved. One look more is kept,
-because a look may come late.
+later, after a preemption without notice that loses all that is not saved, even if that look comes
+as late as one may.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 
 from spotd.decide.policy.situation import Situation, Work
 
-RESERVE_LOOKS = 1
 _EXACT = 1e-9
 
 
@@ -22,13 +21,14 @@ def spare_looks(situation: Situation) -> float:
     work = situation.work
     if work.deadline_s is None or not _sold(situation):
         return math.inf
-    left = math.floor((work.deadline_s - situation.now_s) / work.look_s + _EXACT)
+    left_s = work.deadline_s - situation.now_s - work.late_s
+    left = math.floor(left_s / work.look_s + _EXACT)
     return left - _looks(need_s(situation), work)
 
 
 def must_be_on_demand(situation: Situation) -> bool:
     """Whether nothing but on-demand is allowed for the coming look."""
-    return spare_looks(situation) < 1 + RESERVE_LOOKS
+    return spare_looks(situation) < 1
 
 
 def need_s(situation: Situation) -> float:
@@ -56,8 +56,8 @@ def late_s(situation: Situation) -> float:
 
 def earliest_s(situation: Situation) -> float:
     """The earliest deadline that could be promised now."""
-    spare = (1 + RESERVE_LOOKS) * situation.work.look_s
-    return situation.now_s + need_s(situation) + spare
+    work = situation.work
+    return situation.now_s + need_s(situation) + work.look_s + work.late_s
 
 
 def _looks(seconds: float, work: Work) -> int:

@@ -1,20 +1,35 @@
 """What was seen of a pool's spot capacity, oldest first, and what is kept of it.
 
-A `Record` is a fold over sightings, so that a fleet's months are counted once for all jobs. Hours
-and ends are by the age of the run (of being up, or of being down) in which they were seen.
+A `Record` is a fold over sightings, so that a fleet's months are counted once for all jobs. Beside
+what was counted stands what the law of ages expected of the same hours (hazard.py).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-# Ages at which a class ends, in seconds: facts of spot traces tell runs by <0.5, 0.5-2, 2-6, 6+ h.
-AGES_S = (1800.0, 7200.0, 21600.0)
-CLASSES = len(AGES_S) + 1
-# Between two sightings of the same that lie further apart nothing is known.
-GAP_S = 2 * 3600.0
+# rate(a) = RATE * (a + YOUNG_H)^-SLOPE an hour at the age of a hours; see hazard.py.
+RATE, SLOPE, YOUNG_H = 0.62, 0.66, 0.1
+# What is first seen is some time old already: the offset with which the law fits machines that are
+# launched at a random time of being up.
+UNKNOWN_AGE_H = 0.3
+# Between two sightings that lie further apart, nothing is known of what was in between; further
+# than FORGET_S, it is not even known whether it is the same run.
+GAP_S = 3600.0
+FORGET_S = 6 * 3600.0
+
+
+def rate(age_h: float) -> float:
+    """Ends an hour of what is that old, by the law."""
+    return float(RATE * (age_h + YOUNG_H) ** -SLOPE)
+
+
+def expected(age_h: float, hours: float) -> float:
+    """Ends that the law expects in the next `hours` of what is `age_h` old: the rate's integral."""
+    power = 1 - SLOPE
+    until, since = (age_h + hours + YOUNG_H) ** power, (age_h + YOUNG_H) ** power
+    return float(RATE / power * (until - since))
 
 
 @dataclass(frozen=True)
@@ -29,56 +44,50 @@ class Sighting:
 class Record:
     """The newest run, and what all of them come to.
 
-    `since_s` is when the newest run was first seen, `seen_s` the newest sighting. `fresh`: the
-    sighting before it said otherwise, no longer than GAP_S ago; else it may be older. `up_h` and
-    `ends` are hours up and ends of it by age class, `down_h` and `returns` the same of being down.
+    `since_s` is when the newest run was first seen, `seen_s` the newest sighting. `fresh`: it began
+    then, for the sighting before it said otherwise; else it may be older. `ends` of being up and
+    `returns` from being down were counted, each beside how many the law expects.
     """
 
     up: bool | None = None
     since_s: float = 0.0
     seen_s: float = 0.0
     fresh: bool = False
-    up_h: tuple[float, ...] = (0.0,) * CLASSES
-    ends: tuple[float, ...] = (0.0,) * CLASSES
-    down_h: tuple[float, ...] = (0.0,) * CLASSES
-    returns: tuple[float, ...] = (0.0,) * CLASSES
+    ends: float = 0.0
+    expected_ends: float = 0.0
+    returns: float = 0.0
+    expected_returns: float = 0.0
+
+    def age_h(self, at_s: float) -> float:
+        """Of the newest run; at least that."""
+        return (at_s - self.since_s) / 3600 + (0.0 if self.fresh else UNKNOWN_AGE_H)
 
     def after(self, seen: Sighting) -> Record:
         """With one sighting more; one that is older than the newest changes nothing."""
         if self.up is None:
             return replace(self, up=seen.up, since_s=seen.at_s, seen_s=seen.at_s)
-        if seen.at_s < self.seen_s or (seen.at_s == self.seen_s and seen.up == self.up):
+        same, gap_s = seen.up == self.up, seen.at_s - self.seen_s
+        if gap_s < 0 or (gap_s == 0 and same):
             return self
-        gap_s = seen.at_s - self.seen_s
         if gap_s > GAP_S:
-            same = seen.up == self.up
-            since_s = self.since_s if same else seen.at_s
-            return replace(self, up=seen.up, since_s=since_s, seen_s=seen.at_s, fresh=False)
-        told = replace(self, seen_s=seen.at_s)
+            known = same and gap_s <= FORGET_S
+            since_s = self.since_s if known else seen.at_s
+            fresh = self.fresh and known
+            return replace(self, up=seen.up, since_s=since_s, seen_s=seen.at_s, fresh=fresh)
+        by_law = expected(self.age_h(self.seen_s), gap_s / 3600)
+        told = self._counted(by_law, ended=not same)
+        if same:
+            return replace(told, seen_s=seen.at_s)
+        return replace(told, up=seen.up, since_s=seen.at_s, seen_s=seen.at_s, fresh=True)
+
+    def _counted(self, by_law: float, *, ended: bool) -> Record:
         if self.up:
-            told = replace(told, up_h=self._spread(self.up_h, seen.at_s))
-        else:
-            told = replace(told, down_h=self._spread(self.down_h, seen.at_s))
-        if seen.up == self.up:
-            return told
-        ended = bisect_right(AGES_S, seen.at_s - self.since_s)
-        told = replace(told, up=seen.up, since_s=seen.at_s, fresh=True)
-        if self.up:
-            return replace(told, ends=_counted(self.ends, ended))
-        return replace(told, returns=_counted(self.returns, ended))
-
-    def _spread(self, hours: tuple[float, ...], until_s: float) -> tuple[float, ...]:
-        """`hours` with the time from the newest sighting to `until_s`, by the age it had."""
-        spread, edges = list(hours), (0.0, *AGES_S, float("inf"))
-        young, old = self.seen_s - self.since_s, until_s - self.since_s
-        for number in range(CLASSES):
-            within = min(old, edges[number + 1]) - max(young, edges[number])
-            spread[number] += max(0.0, within) / 3600
-        return tuple(spread)
-
-
-def _counted(counts: tuple[float, ...], number: int) -> tuple[float, ...]:
-    return (*counts[:number], counts[number] + 1, *counts[number + 1 :])
+            return replace(self, ends=self.ends + ended, expected_ends=self.expected_ends + by_law)
+        return replace(
+            self,
+            returns=self.returns + ended,
+            expected_returns=self.expected_returns + by_law,
+        )
 
 
 UNSEEN = Record()

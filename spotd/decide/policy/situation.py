@@ -25,8 +25,8 @@ class Work:
     has to be done, None for whenever. A start takes `restart_s` until the first new step.
     A preemption loses at most `unsaved_s` of what is done now and `lost_s` of what is done from now
     on (the pause between saves; 0 where each preemption is noticed in time to save). On-demand is
-    granted within `granted_s`. Decisions are `look_s` apart: nothing is noticed, begun or ended
-    sooner, and what ends within one is paid for to its end.
+    granted within `granted_s`. Decisions are `look_s` apart, and one may come `late_s` late:
+    nothing is noticed, begun or ended sooner, and what ends within one is paid for to its end.
     """
 
     left_s: float
@@ -36,6 +36,7 @@ class Work:
     lost_s: float = 0.0
     granted_s: float = 0.0
     look_s: float = 15.0
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,12 @@ class Running:
 
 @dataclass(frozen=True)
 class Situation:
-    """All that a choice may look at. `signalled`: whether spot is to be had is told each pool's
-    record for free (and up to now); else whoever asks learns it. `probe_s` of spot are paid for a
-    probe that finds a machine; None: no probes."""
+    """All that a choice may look at.
+
+    `signalled`: whether spot is to be had is told each pool's record for free (and up to now); else
+    whoever asks learns it. `probe_s` of spot are paid for a probe that finds a machine; None: no
+    probes. `elsewhere`: of how many ends of late other spot was found at once, and of how many it
+    was looked for."""
 
     now_s: float
     work: Work
@@ -79,3 +83,4 @@ class Situation:
     running: Running | None = None
     signalled: bool = False
     probe_s: float | None = None
+    elsewhere: tuple[float, float] = (0.0, 0.0)

@@ -20,6 +20,7 @@ def launched(rented: Rented, name: str) -> list[str]:
     return [one.instance_id for one in cloud.list()]
 
 
+@pytest.mark.req("ELA-08")
 def test_ranks_share_one_and_it_goes_after_the_last_of_them(rented: Rented) -> None:
     machines = launched(rented, "pair")
     assert rented.actions("CreatePlacementGroup", "RunInstances") == [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from spotd.decide.queueing import KEPT_US, USE_US
-from spotd.model import Desired
+from spotd.decide.scarcity import ANSWERS_US
+from spotd.model import Asker, Desired
+from spotd.states import NodeState
 from spotd.store.ledger import VOID
 from spotd.store.limits import Use
 from spotd.store.line import (
@@ -11,6 +13,7 @@ from spotd.store.line import (
     Stretch,
     Used,
     add_up,
+    asker_of,
     holder_of,
     line_of,
     machine_of,
@@ -47,6 +50,27 @@ def load(tables: Tables, now_us: int) -> Line:
         ]
         found.append(holder_of(job, job.spec, machines))
     return line_of(waiting, found, used(tables, now_us) if waiting else {})
+
+
+def askers(tables: Tables, now_us: int) -> tuple[Asker, ...]:
+    """See spotd.store.line.askers."""
+    jobs = [tables.jobs[job_id] for job_id in tables.unfinished.values()]
+    again = [job for job in jobs if job.offers_at_us and job.desired is Desired.RUN]
+    nodes = [tables.nodes[node_id] for node_id in sorted(tables.active)]
+    asked = [
+        node
+        for node in nodes
+        if node.state is NodeState.LAUNCHING
+        and not (node.instance_id or node.launch_error_code)
+        and node.requested_at_us > now_us - ANSWERS_US
+    ]
+    line = Line(used=used(tables, now_us) if again or asked else {})
+    found = [(job, job.offers_at_us, "") for job in again]
+    found += [(tables.jobs[n.job_id], n.requested_at_us, n.offer.key) for n in asked]
+    return tuple(
+        asker_of(line, job, job.spec, tables.submissions[job.id].user, at_us, key)
+        for job, at_us, key in found
+    )
 
 
 def used(tables: Tables, now_us: int) -> Used:

@@ -40,6 +40,7 @@ def load_market(tables: Tables, now_us: int) -> Market:
         tables.market = _read(tables, now_us)
     nodes, rate = committed_use(tables)
     use = {"nodes": nodes, "microusd_per_h": rate, "line": line.load(tables, now_us)}
+    use["askers"] = line.askers(tables, now_us) if tables.market.refusals else ()
     return changed(tables.market, offers=on_sale(tables), **use)
 
 

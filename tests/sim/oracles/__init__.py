@@ -25,6 +25,7 @@ Which of them judges what (`ORACLES` says it to the tests); t is time in which s
   says nothing: restored; no crowd at once: blast.
 * B1, budgets, of a job and by the month: money; of all jobs together: limits; of a project, and
   that room goes by priority: queue. B2, prices above the cap: clouds, record.
+* B3, the last machine of a place goes by priority: scarce.
 * R1, steps lost: bucket; what is ended for want of a box was saved before: desertion;
   and so was what makes room for another job: queue.
 * P1, P2, P3, all comes to its end, whatever one job meets, and without a loop: record; who is due
@@ -77,6 +78,7 @@ ORACLES = {
     "G1": ("clouds", "restored", "blast"),
     "B1": ("money", "limits", "queue"),
     "B2": ("clouds", "record"),
+    "B3": ("scarce",),
     "R1": ("bucket", "desertion", "queue"),
     "P1": ("record", "turns", "filling"),
     "P2": ("record", "turns"),
@@ -100,7 +102,7 @@ class Oracles:
         self.money = MoneyOracle(world)
         self.record = RecordOracle(world, self.bucket, self.money)
         self.limits, self.rest = self.record.limits, self.record.rest
-        self.queue = self.record.queue
+        self.queue, self.scarce = self.record.queue, self.record.scarce
         self.waste = WasteOracle(world)
         self.duties = DutyOracle(world)
         self.desertion = DesertionOracle(world, self.bucket)

@@ -17,6 +17,7 @@ from tests.sim.oracles.limits import LimitOracle
 from tests.sim.oracles.money import MoneyOracle
 from tests.sim.oracles.queue import QueueOracle
 from tests.sim.oracles.rest import RestOracle
+from tests.sim.oracles.scarce import ScarceOracle
 from tests.sim.world import SimWorld
 
 # Of one job, beside those in place of machines that a cloud took away: more is a loop.
@@ -33,6 +34,7 @@ class RecordOracle(Oracle):
         self._money = money
         self.limits = LimitOracle(world)
         self.queue = QueueOracle(world, bucket)
+        self.scarce = ScarceOracle(world)
         self.rest = RestOracle(world)
         self._created: dict[tuple[str, int], list[Rented]] = {}  # by job and hour
         world.on_committed = self._committed
@@ -50,6 +52,7 @@ class RecordOracle(Oracle):
         self._judge_nodes(view, plan)
         self.limits.committed(view, plan)
         self.queue.committed(view, plan, now_us)
+        self.scarce.committed(view, plan, now_us)
         self.rest.committed(view, now_us)
         cap = job.spec.max_hourly_microusd
         for change in plan.changes:

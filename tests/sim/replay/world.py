@@ -341,6 +341,7 @@ def bench_time(case: Case) -> Iterator[None]:
     gap_s = float(case.gap_s)
     constants: Sequence[tuple[str, str, object]] = (
         ("spotd.decide.situating", "LOOK_S", gap_s),
+        ("spotd.decide.situating", "LATE_S", 0.0),
         ("spotd.decide.steering", "LOOK_S", gap_s),
         ("spotd.decide.steering", "AGAIN_S", gap_s),
         ("spotd.decide.remaining", "START_S", float(case.restart_s)),

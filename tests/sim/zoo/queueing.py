@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import spotd.decide.ending
+import spotd.decide.placing
 import spotd.decide.queueing
 import spotd.observe.budgets
 import spotd.store.limits
@@ -38,6 +39,10 @@ def _taken_from_equals(stack: ExitStack) -> None:
         return may_give(replace(one, priority=-1), turn, now_us)
 
     put(stack, spotd.decide.queueing, "_may_give", greedy)
+
+
+def _offers_untold(stack: ExitStack) -> None:
+    put(stack, spotd.decide.placing, "in_turn", lambda _job, _market, _now_us, rows: rows)
 
 
 def _month_unread(stack: ExitStack) -> None:
@@ -95,6 +100,13 @@ QUEUEING = (
         frozenset({"D1"}),
         _taken_from_equals,
         "queue",
+    ),
+    Bug(
+        "scarce offers to whoever asks",
+        "who looks first at what was out asks for it, whatever the priorities",
+        frozenset({"B3"}),
+        _offers_untold,
+        "scarce",
     ),
     Bug(
         "month unread",

@@ -23,6 +23,7 @@ SPEC = spec(
     checkpoint=replace(spec().checkpoint, every_steps=7, every_s=8.0, keep=9, keep_every_steps=50),
     stop_grace_s=10.0,
     progress_every_s=11.0,
+    peer_timeout_s=1200.0,
     caches=("~/c",),
     cache_bytes=5,
 )
@@ -93,6 +94,7 @@ def test_a_start_carries_the_job_and_what_was_decided_for_the_node() -> None:
         keep_every_steps=50,
         stop_grace_s=10.0,
         progress_every_s=11.0,
+        peer_timeout_s=1200.0,
         head_generation=2,
         caches=("~/c",),
         cache_bytes=5,

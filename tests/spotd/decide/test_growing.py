@@ -72,6 +72,7 @@ def test_only_machines_like_its_own_in_the_same_network(other: Any) -> None:
     assert asked(view(left(), job=job()), market((other, NEAR)))[0].offer == NEAR
 
 
+@pytest.mark.req("ELA-08")
 def test_a_fast_network_is_of_one_place() -> None:
     fast = {"interconnect": "efa", "region": "aws-1"}
     mine = node(R, offer=offer("aws-1a", 10, **fast), generation=2, gang_size=1)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
-from spotd.decide.placement import SLOW, Ranked, rank
+from spotd.changed import changed
+from spotd.decide.placement import SLOW, Ranked, Shared, rank
 from spotd.decide.prices import DOUBTED
-from spotd.model import Refusal, S
+from spotd.model import Market, Refusal, S
 from spotd.wishes import Wishes
 from tests.spotd.decide.build import NOW, OFFERS, market, offer, spec
 
@@ -111,6 +112,7 @@ def test_the_score_is_of_the_whole_gang() -> None:
     assert ranked[0].score_microusd_per_h == 4 * ranked[0].offer.price_microusd_per_h
 
 
+@pytest.mark.req("ELA-08")
 @pytest.mark.parametrize(
     ("asked", "sold", "out"),
     [
@@ -302,3 +304,57 @@ def test_what_refused_this_attempt_comes_after_all_that_has_not() -> None:
     wants = tuple(OfferRequest(accelerator="H100", zone=one.zone) for one in (first, second, third))
     ordered = spec(alternatives=wants, ordered=True)
     assert keys(rank(ordered, some, NOW, asked=asked)) == [second.key, third.key, first.key]
+
+
+def test_jobs_that_ask_for_the_same_of_a_market_share_one_answer() -> None:
+    sold = market()
+    first = rank(spec(name="a"), sold, NOW, job_id="j1")
+    assert rank(spec(name="b", envs={"X": "1"}), sold, NOW, job_id="j2") is first
+    assert isinstance(first, Shared)
+    for other in (spec(max_hourly_microusd=1), spec(num_nodes=2), spec(boot_timeout_s=1.0)):
+        assert rank(other, sold, NOW) is not first
+    assert rank(spec(), sold, NOW + S) is not first
+    worth = {first[-1].offer.key: -1.0}
+    by_worth = rank(spec(), sold, NOW, worth=worth)
+    assert by_worth[0] is first[-1]
+    assert rank(spec(), sold, NOW, worth=worth) is by_worth
+    assert not isinstance(by_worth, Shared)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"taken": [OFFERS[0].key]},
+        {"takers": frozenset({OFFERS[0].provider})},
+        {"asked": frozenset({OFFERS[0].key})},
+    ],
+)
+def test_what_is_known_of_one_job_is_in_its_own_answer_alone(fields: dict[str, Any]) -> None:
+    sold = market()
+    everybody = rank(spec(), sold, NOW)
+    told = list(everybody)
+    own = rank(spec(), sold, NOW, **fields)
+    assert not isinstance(own, Shared)
+    assert [row.offer.key for row in own] != [row.offer.key for row in told]
+    assert rank(spec(), sold, NOW) is everybody
+    assert everybody == told
+
+
+def test_what_was_refused_since_is_seen_in_the_same_offers() -> None:
+    """Offers are the same objects from pass to pass, and what follows from them alone is kept."""
+
+    def had(where: Market, job_id: str = "") -> list[str]:
+        rows = rank(spec(), where, NOW, job_id=job_id)
+        return [row.offer.key for row in rows if not row.excluded]
+
+    sold = market()
+    best = had(sold)[0]
+    said = (Refusal(best, Scope.OFFER, "CapacityError", NOW, "j9-g1-x"),)
+    assert best not in had(changed(sold, refusals=said))
+    out = changed(sold, disabled={best.partition("/")[0]: "it does not answer"})
+    assert best not in had(out)
+    assert had(sold)[0] == best
+    outbid = (Refusal(best, Scope.OFFER, "Outbid", NOW, "j1-g1-x"),)
+    his = changed(sold, refusals=outbid)
+    assert best not in had(his, "j1")
+    assert best in had(his, "j2")

@@ -167,6 +167,14 @@ def test_two_candidates_are_of_two_offers() -> None:
     assert [n.offer for n in after.nodes] == list(OFFERS[:2]), "there are no more"
 
 
+@pytest.mark.req("ELA-08")
+def test_a_gang_is_of_one_offer_and_so_in_one_zone() -> None:
+    after, _ = settle(view(job={"spec": spec(num_nodes=4, candidates=2)}))
+    ranks = [(n.candidate, n.rank) for n in after.nodes]
+    assert sorted(ranks) == [(candidate, rank) for candidate in (0, 1) for rank in range(4)]
+    assert len({(n.candidate, n.offer.key) for n in after.nodes}) == 2, "one for each candidate"
+
+
 @pytest.mark.parametrize("desired", [R, B])
 def test_nobody_is_chosen_beside_a_gang_that_trains(desired: NodeState) -> None:
     """Two would have the job's generation; the older one has HEAD."""

@@ -11,9 +11,10 @@ from providers.base import CapacityType, Offer, OfferRequest, Scope
 from spotd.decide.draft import Draft
 from spotd.decide.placement import steered
 from spotd.decide.steering import steer
-from spotd.model import CheckpointSpec, JobSpec, LeaveReason, Market, Node, Refusal, S, View
+from spotd.model import Asker, CheckpointSpec, JobSpec, LeaveReason, Market, Node, Refusal, S, View
 from spotd.past import Past, Stay
 from spotd.states import NodeState
+from spotd.turns import Turn
 from spotd.wishes import Saved, Wishes
 from tests.spotd.decide.build import (
     JOB,
@@ -126,12 +127,65 @@ def test_who_waits_for_spot_stands_in_nobodys_way() -> None:
     assert after.job.yields_to == "hi", "it has not got back what it gave"
 
 
+def test_at_the_limit_who_waits_for_spot_stands_in_no_line_for_room() -> None:
+    """It asks for nothing: a limit is not what it waits for."""
+    full = sold(refusals=(refused(CHEAP),), blocked="limits.max_nodes is 1")
+    after, plan = settle(a_view(of=wanted(200.0, 10.0)), full)
+    assert (after.job.room_since_us, after.job.offers_at_us) == (0, NOW + 59 * S)
+    assert plan.reason.startswith("waiting for spot")
+
+
+def test_at_the_limit_who_asks_stands_in_line_with_what_it_asks_for() -> None:
+    """And not with the cheapest there is, which its deadline does not leave it."""
+    full = sold(blocked="limits.max_nodes is 1")
+    after, plan = settle(a_view(of=wanted(11.6, 11.5)), full)
+    assert after.job.room_since_us == NOW
+    assert after.job.room_microusd_per_h == FULL.price_microusd_per_h
+    assert plan.reason == "waiting: limits.max_nodes is 1"
+
+
 def test_who_is_placed_again_has_nobody_before_it() -> None:
     before = a_view()
     before = replace(before, job=replace(before.job, **STOOD))
     after, _ = settle(before, sold())
     assert [n.offer.key for n in after.nodes] == [CHEAP.key]
     assert (after.job.room_since_us, after.job.yields_to) == (0, "")
+
+
+def ahead_at(of: Offer, **fields: Any) -> Market:
+    """What was out is back, and a job of higher priority is to ask for it first."""
+    high = Asker(Turn("hi", "hi", 1, priority=900), spec(priority=900), NOW - S)
+    return sold(refusals=(refused(of, ago_s=61.0),), askers=(high,), **fields)
+
+
+def test_who_waits_for_spot_is_in_line_for_it() -> None:
+    """And looks when it is back, not only when the policy would."""
+    before = a_view(of=wanted(200.0, 10.0))
+    after, plan = settle(before, sold(refusals=(refused(CHEAP),)))
+    assert after.job.offers_at_us == NOW + 59 * S
+    assert plan.wake_at_us <= NOW + 59 * S
+
+
+def test_spot_that_another_asks_for_first_is_waited_for() -> None:
+    """Whether it has time or none, seconds matter less than the price; not where its deadline
+    leaves none."""
+    for of in (wanted(200.0, 10.0), wanted(0)):
+        after, plan = settle(a_view(of=of), ahead_at(CHEAP))
+        assert (after.nodes, after.job.offers_at_us) == ((), NOW)
+        assert plan.wake_at_us <= NOW + 2 * S
+        assert any("hi (priority 900) asks first" in reason for reason in plan.reasons)
+    assert asked(a_view(of=wanted(11.6, 11.5)), ahead_at(CHEAP)) == [FULL.key]
+
+
+def test_nobody_moves_to_what_another_asks_for_first() -> None:
+    there = offer("gcp-1a", 2.0, list_microusd_per_h=40_000_000)
+    before = a_view(trains(FULL))
+    now = {"offers": (FULL, there)}
+    free = settle(before, sold(*now["offers"]))[0]
+    assert free.nodes[0].leave_reason is LeaveReason.MOVED
+    high = Asker(Turn("hi", "hi", 1, priority=900), spec(priority=900), NOW - S)
+    kept = sold(*now["offers"], refusals=(refused(there, ago_s=61.0),), askers=(high,))
+    assert settle(before, kept)[0].nodes[0].leave_reason is None
 
 
 def test_without_a_deadline_nothing_is_waited_for() -> None:
@@ -161,20 +215,21 @@ def test_spot_that_runs_is_looked_at_before_there_is_no_time_left() -> None:
     """By then its newest checkpoint is another one: what is unsaved is the same."""
     here = trains(CHEAP)
     before = a_view(here)
-    draft = Draft(before, sold(), NOW)
-    steer(draft)
-    plan = draft.plan()
-    assert plan.changes == ()
-    assert NOW + 19 * HOUR < plan.wake_at_us < NOW + 21 * HOUR
 
-    def at(now_us: int) -> NodeState:
+    def at(now_us: int) -> tuple[NodeState, int]:
         saved = replace(before.job, head=head(seen_at_us=now_us - S))
         later = Draft(replace(before, job=saved), sold(), now_us)
         steer(later)
-        return by_id(later.view, here).state
+        return by_id(later.view, here).state, later.plan().wake_at_us
 
-    assert at(plan.wake_at_us) is NodeState.RUNNING
-    assert at(plan.wake_at_us + 120 * S) is NodeState.DRAINING
+    state, wake_at_us = at(NOW)
+    assert (state, wake_at_us) == (NodeState.RUNNING, NOW + 300 * S)
+    now_us = NOW + 19 * HOUR
+    while state is NodeState.RUNNING:
+        last_us, (state, now_us) = now_us, at(now_us)
+        assert now_us <= last_us + 300 * S
+    assert NOW + 19 * HOUR < last_us < NOW + 21 * HOUR
+    assert at(last_us - 180 * S)[0] is NodeState.RUNNING
 
 
 def test_on_demand_returns_to_spot_when_there_is_time() -> None:
@@ -194,9 +249,36 @@ def test_nobody_moves_for_money_who_has_not_shown_that_it_saves() -> None:
 
 def test_on_demand_stays_when_spot_is_out_and_looks_again() -> None:
     here = trains(FULL)
-    after, plan = settle(a_view(here, of=wanted(200.0)), sold(refusals=(refused(CHEAP),)))
+    after, plan = settle(a_view(here, of=wanted(42.0)), sold(refusals=(refused(CHEAP),)))
     assert by_id(after, here).state is NodeState.RUNNING
     assert NOW < plan.wake_at_us <= NOW + 300 * S
+
+
+def test_on_demand_is_given_back_when_it_has_saved_where_waiting_for_spot_costs_less() -> None:
+    here = trains(FULL)
+    out = sold(refusals=(refused(CHEAP),))
+    after, plan = settle(a_view(here, of=wanted(200.0)), out)
+    left = by_id(after, here)
+    assert (left.state, left.leave_reason) == (NodeState.DRAINING, LeaveReason.CANCELLED)
+    assert "waits for spot" in left.leave_text
+    assert "pauses" in kinds(plan)
+    assert asked(after, out) == []
+
+
+def test_who_has_not_shown_that_it_saves_is_not_paused() -> None:
+    here = trains(FULL)
+    saved = a_view(here).saved
+    unsaved = view(here, job={"spec": wanted(200.0), "head": None}, saved=saved)
+    after, _ = settle(unsaved, sold(refusals=(refused(CHEAP),)))
+    assert by_id(after, here).state is NodeState.RUNNING
+
+
+def test_spot_moves_to_spot_where_the_rest_costs_less() -> None:
+    here = trains(CHEAP)
+    cheaper = offer("gcp-1b", CHEAP.price_microusd_per_h / 2e6, list_microusd_per_h=50_000_000)
+    after, plan = settle(a_view(here, of=wanted(200.0)), sold(cheaper, CHEAP, FULL))
+    assert by_id(after, here).leave_reason is LeaveReason.MOVED
+    assert plan.wake_at_us <= NOW + 300 * S
 
 
 def a_move(refusals: tuple[Refusal, ...] = (), **fields: Any) -> tuple[View, Market]:
@@ -309,3 +391,50 @@ def test_a_job_that_waits_is_never_forgotten() -> None:
         market_ = sold(refusals=tuple(refused(one) for one in out))
         _, plan = settle(View(lone, (), (), loaded_at_us=NOW), market_)
         assert plan.wake_at_us > NOW
+
+
+# --- what is said, and what is left as it was
+
+
+THERE = offer("gcp-1a", 2.0, list_microusd_per_h=40_000_000)
+
+
+def test_a_move_says_where_to_and_at_which_price() -> None:
+    after, plan = settle(a_view(trains(FULL)), sold(FULL, THERE))
+    [left] = [node for node in after.nodes if node.leave_reason is LeaveReason.MOVED]
+    assert left.leave_text.endswith(f": {THERE.key} at $2.00/h")
+    [event] = [one for one in plan.events if one.kind == "moves"]
+    assert event.text == (
+        f"node g1 in aws/aws-1a moves ({left.leave_text}); it trains on until its replacement is "
+        "ready"
+    )
+    assert event.node_id == left.id
+
+
+def leaves(**fields: Any) -> Node:
+    """A machine on demand that was to move, a minute ago."""
+    said = {"leave_reason": LeaveReason.MOVED, "leave_text": "for spot", "left_at_us": NOW - 60 * S}
+    return trains(FULL, **(said | {"drained_at_us": NOW - 60 * S} | fields))
+
+
+def test_who_stays_leaves_nothing_of_the_move_behind() -> None:
+    """What it was to move to is not to be had any more."""
+    after, plan = settle(a_view(leaves()), sold(FULL))
+    [stays] = after.nodes
+    left = (stays.leave_reason, stays.leave_text, stays.left_at_us, stays.drained_at_us)
+    assert (stays.state, left) == (NodeState.RUNNING, (None, "", 0, 0))
+    [event] = [one for one in plan.events if one.kind == "stays"]
+    assert event.text == "node g1 in aws/aws-1a stays: nothing better is to be had now"
+    assert event.node_id == stays.id
+
+
+def test_who_has_its_replacement_on_the_way_does_not_stay() -> None:
+    coming = hello(generation=2, offer=THERE)
+    after, plan = settle(a_view(leaves(), coming), sold(FULL))
+    assert after.nodes[0].state is NodeState.DRAINING
+    assert "stays" not in kinds(plan)
+
+
+def test_on_demand_is_looked_at_again_for_spot_each_five_minutes() -> None:
+    _, plan = settle(a_view(trains(FULL)), sold(FULL))
+    assert plan.wake_at_us == NOW + 300 * S

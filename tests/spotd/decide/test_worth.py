@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Offer
+from spotd.changed import changed
 from spotd.decide.placement import rank
 from spotd.decide.steering import compared, of_spec
 from spotd.decide.worth import Cost, costs, lives_of, worths
@@ -185,3 +186,19 @@ def test_no_plan_is_without_a_restart() -> None:
         assert min(one.start_usd, one.lost_usd) > 0
         assert one.total_usd > one.train_usd
     assert spot.lost_usd / spot.train_usd > 10 * full.lost_usd / full.train_usd
+
+
+def test_the_same_work_in_the_same_places_is_reckoned_once_and_other_work_anew() -> None:
+    sold = market((SPOT, FULL))
+    plain = a_job()
+    rows = rank(plain, sold, NOW)
+    told = worths(view(job={"spec": plain}), sold, NOW, rows)
+    assert worths(view(job={"spec": plain, "name": "other"}), sold, NOW, rows) is told
+    alone = worths(view(job={"spec": plain}), sold, NOW, list(rows))
+    assert alone == told
+    assert alone is not told, "a list of its own"
+    long = replace(plain, wishes=replace(plain.wishes, work_s=9 * 86_400.0))
+    assert worths(view(job={"spec": long}), sold, NOW, rank(long, sold, NOW)) != told
+    lost = Stay("x-g1-0", SPOT.key, NOW, "", NOW, 0, 0, NOW + 900 * S, 0, LeaveReason.LOST)
+    again = changed(sold, past=Past((lost,)))
+    assert worths(view(job={"spec": plain}), again, NOW, rank(plain, again, NOW)) != told

@@ -35,6 +35,26 @@ def test_a_gang_may_go_on_with_fewer(block: str, elastic: Elastic) -> None:
     assert decode_spec(encode(spec)) == spec
 
 
+@pytest.mark.req("ELA-06")
+@pytest.mark.parametrize(
+    ("block", "expected_s"),
+    [
+        ("alerts: []", 3600.0),
+        ("peer_timeout: 10m", 600.0),
+        ("setup_timeout: 20m", 3600.0),
+        ("setup_timeout: 2h", 7200.0),
+        ("setup_timeout: 2h, peer_timeout: 30m", 1800.0),
+    ],
+)
+def test_ranks_wait_for_one_another_at_least_for_what_their_setup_may_take(
+    block: str, expected_s: float
+) -> None:
+    spec = read(job(block)).spec
+    assert spec.peer_timeout_s == expected_s
+    assert decode_spec(encode(spec)) == spec
+    assert ("peer_timeout_s" in encode(spec)) is (expected_s != 3600), "its row is as before"
+
+
 def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
     spec = read(f"name: j\nnum_nodes: 2\nrun: {TRAIN}").spec
     assert spec.elastic == Elastic()
@@ -53,6 +73,7 @@ def test_it_waits_unless_it_says_otherwise_and_its_row_is_as_before() -> None:
         (job("on_node_loss: shrink, min_nodes: 5"), "spotd.min_nodes", "more than num_nodes"),
         (job("on_node_loss: wait, min_nodes: 2"), "spotd.min_nodes", "this one waits"),
         (job("on_node_loss: shrink, shrink_after: 1m"), "spotd.shrink_after", "wait-then-shrink"),
+        (job("peer_timeout: 0s"), "spotd.peer_timeout", "must be more than 0"),
         (job("on_node_loss: maybe"), "spotd.on_node_loss", "wait"),
         (
             job("on_node_loss: shrink", run="torchrun --nnodes=4 train.py"),

@@ -124,6 +124,7 @@ spotd:
   stop_grace: 45s
   boot_timeout: 10m
   setup_timeout: 20m
+  peer_timeout: 40m
   progress_every: 500ms
   health: {ratio: 0.5, checks: 3, every: 1m}
   alerts: [ops, default, ops]
@@ -141,7 +142,7 @@ spotd:
     assert spec.max_restarts_on_errors == 0
     assert spec.recover_on_exit_codes == (137,)
     assert (spec.keep_on_failure_s, spec.stop_grace_s) == (1800, 45)
-    assert (spec.boot_timeout_s, spec.setup_timeout_s) == (600, 1200)
+    assert (spec.boot_timeout_s, spec.setup_timeout_s, spec.peer_timeout_s) == (600, 1200, 2400)
     assert (spec.progress_every_s, spec.candidates) == (0.5, 2)
     assert spec.health == HealthSpec(0.5, 3, 60.0)
     assert spec.alerts == ("ops", "default")

@@ -78,6 +78,7 @@ def test_stacks_that_are_none_become_a_warning(store: Store, data: dict[str, Any
         ("nan_after_resume", {"manifest": "m-8"}, {"manifest": "m-8"}, True),
         ("loss_spike", {"loss": float("nan"), "before": 1e300}, {}, False),
         ("gpu_noted", {"xid": 13}, {"xid": 13}, False),
+        ("peers", {"silent_s": 80.0}, {"silent_s": 80.0}, True),
         ("hung_here", {"stacks": [STACK]}, {"stacks": [KEPT]}, False),
     ],
 )

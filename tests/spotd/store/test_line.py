@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from providers.base import Scope
 from spotd.decide.queueing import KEPT_US, use_of_late
+from spotd.decide.scarcity import ANSWERS_US
 from spotd.model import Desired, LeaveReason, Limits, Outcome, S, View
 from spotd.plan import ChangeJob, Plan
 from spotd.states import NodeState
@@ -235,3 +237,61 @@ def test_plans_of_one_batch_share_a_projects_room(store: Store) -> None:
     assert statuses == ["done", "over_limit"]
     store.set_limits(Limits())
     assert store.load_market(NOW).limits == Limits()
+
+
+# --- who is to ask for what was refused
+
+
+def refuse_one(store: Store) -> None:
+    """Somebody was refused a machine: there are offers that go by turns."""
+    placed(store, "gone")
+    store.record_launch_refused("gone-g1-0", "CapacityError", "none", Scope.OFFER, NOW)
+
+
+def asking(store: Store, now_us: int = NOW) -> list[tuple[str, int, bool]]:
+    askers = store.load_market(now_us).askers
+    return [(one.turn.job_id, one.at_us, bool(one.keys)) for one in askers]
+
+
+def test_another_daemon_knows_who_is_to_ask_until_that_one_has_its_answer(url: str) -> None:
+    """At no moment it is neither ready nor asking: so it needs no lock that others leave it the
+    offer."""
+    mine, other = make(url), make(url)
+    refuse_one(mine)
+    seen = submit(mine, "hi", priority=900)
+    ready = commit(mine, seen, plan(ChangeJob({"offers_at_us": NOW + S})))
+    assert asking(other) == [("hi", NOW + S, False)]
+    asks = opening("hi", 1, new_node("hi", requested_at_us=NOW + S))
+    asks = replace(asks, changes=(*asks.changes, ChangeJob({"offers_at_us": 0})))
+    commit(mine, ready, asks)
+    assert asking(other, NOW + S) == [("hi", NOW + S, True)]
+    [one] = other.load_market(NOW + S).askers
+    assert (one.keys, one.turn.priority) == ({new_node().offer.key}, 900)
+    assert asking(other, NOW + S + ANSWERS_US) == [], "nobody knows what became of it"
+    mine.record_launched("hi-g1-0", "i-1", NOW + 2 * S)
+    assert asking(other, NOW + 2 * S) == []
+    for store in (mine, other):
+        store.close()
+
+
+def test_who_is_paused_or_has_ended_asks_for_nothing(store: Store) -> None:
+    refuse_one(store)
+    for job_id in ("a", "b", "c"):
+        commit(store, submit(store, job_id), plan(ChangeJob({"offers_at_us": NOW})))
+    store.set_desired("a", Desired.PAUSE, "alice", NOW)
+    commit(store, view(store, "b"), plan(ChangeJob({"outcome": Outcome.FAILED})))
+    assert asking(store) == [("c", NOW, False)]
+
+
+def test_where_nothing_was_refused_nobody_waits_for_anybody(store: Store) -> None:
+    commit(store, submit(store), plan(ChangeJob({"offers_at_us": NOW})))
+    assert asking(store) == []
+
+
+def test_who_asks_again_has_its_share_too(store: Store) -> None:
+    refuse_one(store)
+    placed(store, "ran", new_node("ran", requested_at_us=NOW - HOUR))
+    commit(store, submit(store, "w"), plan(ChangeJob({"offers_at_us": NOW})))
+    used = {one.turn.job_id: one.turn.used_microusd for one in store.load_market(NOW).askers}
+    assert used["w"] == store.load_market(NOW).askers[0].turn.used_microusd
+    assert used["w"][0] > 0

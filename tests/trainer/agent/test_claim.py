@@ -190,17 +190,19 @@ def test_a_gang_runs_under_the_claim_of_rank_0_which_commits_when_told(node: Nod
     with other:
         for machine in (other, node):
             machine.run()
-            meet = "$PET_NNODES $PET_NODE_RANK $PET_MASTER_ADDR:$PET_MASTER_PORT"
-            machine.start(num_nodes=2, run=f"echo rank $SKYPILOT_NODE_RANK of {meet}")
+            meet = "$PET_RDZV_CONF $PET_NNODES $PET_NODE_RANK $PET_MASTER_ADDR:$PET_MASTER_PORT"
+            run = f"echo rank $SKYPILOT_NODE_RANK of {meet}"
+            machine.start(num_nodes=2, run=run, peer_timeout_s=900.0)
             if machine is other:
                 other.wait_for(wire.READY)
                 other.live_on(0.3)
                 assert wire.CLAIMED not in other.kinds(), "not before rank 0 owns HEAD"
         for machine in (other, node):
             assert machine.wait_for(wire.EXITED).data["code"] == 0
-        assert other.log("rank1").startswith("rank 1 of 2 1 127.0.0.1:2")
+        waits = "timeout=900,join_timeout=900"
+        assert other.log("rank1").startswith(f"rank 1 of {waits} 2 1 127.0.0.1:2")
         place = other.log("rank1").split()[-1]
-        assert node.log() == f"rank 0 of 2 0 {place}\n", "torchrun's agents meet there"
+        assert node.log() == f"rank 0 of {waits} 2 0 {place}\n", "torchrun's agents meet there"
         head = node.head()
         assert head is not None
         assert not head.final

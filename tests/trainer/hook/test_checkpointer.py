@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from providers.stores import open_store
 from tests.trainer.saver.rig import Gate, Rig
-from trainer.hook.spotd_hook.checkpointer import Checkpointer
+from trainer.hook.spotd_hook.checkpointer import Checkpointer, Seat
 from trainer.hook.spotd_hook.line import Line, SaverError
 
 
@@ -71,3 +71,38 @@ def test_one_that_is_fixed_takes_no_other(rig: Rig) -> None:
     with pytest.raises(SaverError, match=r"than this model has \(otherwise: w is int8 \[5000\]\)"):
         second.restore({}, lambda _: None)
     second.close()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_copy_that_fails_ends_no_training(rig: Rig, beside: bool) -> None:
+    def fail(_: memoryview, filled: Callable[[int], None]) -> None:
+        filled(17)
+        raise MemoryError("no room to flatten it")
+
+    made = checkpointer_of(rig)
+    save(made, 1, 5000)
+    made.save(2, fail, {"config": {}}, trigger="test", beside=beside)
+    made.fence()
+    [said] = [data for kind, data in rig.reports if kind == "checkpoint_failed"]
+    assert said["step"] == 2
+    assert "MemoryError: no room" in said["error"]
+    save(made, 3, 5000)
+    assert rig.steps("checkpoint") == [1, 3]
+    made.close()
+
+
+def test_memory_is_pinned_before_the_first_copy_and_let_go_with_the_line(rig: Rig) -> None:
+    pinned = list[int]()
+
+    def pin(memory: memoryview) -> Callable[[], None]:
+        pinned.append(size := len(memory))
+        return lambda: pinned.remove(size)
+
+    made = checkpointer_of(rig, seat=Seat(pin=pin))
+    assert pinned == []
+    save(made, 1, 5000)
+    assert pinned == [4 * 4096], "two slots of two pages"
+    save(made, 2, 90_000)
+    assert pinned == [2 * 22 * 4096], "another layout's, and that alone"
+    made.close()
+    assert pinned == []

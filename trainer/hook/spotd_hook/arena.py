@@ -74,6 +74,11 @@ class Arena:
         self._whole = memoryview(self._map)
         self._words = self._whole[:_WORDS].cast("Q")
 
+    @property
+    def room(self) -> memoryview:
+        """All slots, page-aligned."""
+        return self._whole[_WORDS:]
+
     def slot(self, number: int) -> memoryview:
         """The `size` bytes of a slot, page-aligned."""
         return self.padded(number)[: self.size]

@@ -18,7 +18,7 @@ from typing import Any
 
 from .arena import Told
 from .beside import Beside
-from .engine import Engine, Found
+from .engine import Engine, Found, Pin
 from .fitting import check_fits, pieces_of
 from .kinds import CHECKPOINT_FAILED
 from .line import CorruptError, FencedError, Line, SaverError
@@ -32,12 +32,14 @@ Stage = Callable[[memoryview, Callable[[int], None]], None]
 @dataclass(frozen=True)
 class Seat:
     """Which rank of how many saves here, and all `ranks` of its machine that do. Where several
-    save, `name` is the same for all of them, and another one for each start of the program."""
+    save, `name` is the same for all of them, and another one for each start of the program. `pin`
+    is given this one's memory."""
 
     rank: int = 0
     ranks: tuple[int, ...] = (0,)
     world_size: int = 1
     name: str = ""
+    pin: Pin | None = None
 
 
 class Checkpointer:
@@ -99,6 +101,7 @@ class Checkpointer:
                 rank=self._seat.rank,
                 ranks=self._seat.ranks,
                 world_size=self._seat.world_size,
+                pin=self._seat.pin,
             )
             self._noted, self._stale = 0, self._size > 0
         if self._stale:
@@ -195,7 +198,13 @@ class Checkpointer:
                 engine.stage(memory, stage)
                 self._staged_at = time.monotonic()
 
-            self._beside.begin(copy) if beside else copy()
+            if beside:
+                self._beside.begin(copy)
+                return True
+            try:
+                copy()
+            except Exception as error:  # noqa: BLE001 - as in `fence`
+                self._drop(error)
             return True
 
         try:
@@ -219,7 +228,10 @@ class Checkpointer:
     def fence(self) -> float:
         """Wait until what is being copied may change; the seconds that this took."""
         began = time.monotonic()
-        self._beside.wait()
+        try:
+            self._beside.wait()
+        except Exception as error:  # noqa: BLE001 - no save that fails may end training
+            self._drop(error)
         waited_s = time.monotonic() - began
         self._stall_s += waited_s
         return waited_s
@@ -318,6 +330,13 @@ class Checkpointer:
         if self._engine is None:
             raise ConnectionResetError("there is no saver")
         return self._engine
+
+    def _drop(self, error: Exception) -> None:
+        """What was not wholly copied is not saved. The saver knows it when we hang up."""
+        self._say(f"the copy of the snapshot failed: {type(error).__name__}: {error}")
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def _drained(self, until: float) -> bool | None:
         """None when the saver died meanwhile; another one is there then, if one could be had."""

@@ -22,6 +22,8 @@ from typing import Any
 from .arena import Arena, Told
 from .line import ANSWER_S, Line, SaverError
 
+Pin = Callable[[memoryview], Callable[[], None]]  # gives what takes it back
+
 
 @dataclass(frozen=True)
 class Found:
@@ -40,8 +42,8 @@ class Found:
 
 class Engine:
     """One rank's. `name` must be the same for all ranks and another one for each start of the
-    program: it is part of where snapshots lie. Methods raise SaverError, and OSError when the saver
-    is gone."""
+    program: it is part of where snapshots lie. `pin` is given the memory before the first copy into
+    it. Methods raise SaverError, and OSError when the saver is gone."""
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Engine:
         rank: int,
         ranks: Sequence[int],
         world_size: int,
+        pin: Pin | None = None,
     ) -> None:
         self._line = line
         self._below = f"jobs/{job}/g{generation:08d}"
@@ -61,12 +64,16 @@ class Engine:
         self._arena: Arena | None = None
         self._saves = 0
         self._slot = -1
+        self._pin, self._unpin = pin, _do_nothing
 
     def open(self, pieces: Sequence[Mapping[str, Any]], size: int, slots: int = 2) -> None:
         """Memory for what this rank saves, laid out as `pieces` say."""
+        self._let_go()
         self._arena = self._line.join(
             self._rank, self._ranks, self._world_size, size, slots, pieces
         )
+        if self._pin is not None:
+            self._unpin = self._pin(self._arena.room)
 
     def claim(
         self, claim: str = "now", left_s: float = 0.0, wait_s: float = 1.0
@@ -171,10 +178,19 @@ class Engine:
 
     def close(self) -> None:
         """Hang up. What is staged is saved all the same."""
+        self._let_go()
         self._line.close()
+
+    def _let_go(self) -> None:
+        unpin, self._unpin = self._unpin, _do_nothing
+        unpin()
 
     @property
     def _memory(self) -> Arena:
         if self._arena is None:
             raise SaverError("ValueError", "open() comes first")
         return self._arena
+
+
+def _do_nothing() -> None:
+    """Nothing is pinned."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from .cadence import Terms, read_terms
 
+PEER_TIMEOUT_S = 3600.0  # rank 0 waits for HEAD while the others wait for rank 0
+
 
 @dataclass(frozen=True)
 class Job:
@@ -28,6 +30,7 @@ class Job:
     progress_every_s: float
     shards_url: str = ""  # of the store that shards go to; "": the job's own
     shard_stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # options, by URL
+    peer_timeout_s: float = PEER_TIMEOUT_S  # that a rank waits for another in a collective
     auto: bool = False  # `every_s` is for programs that cannot measure
     terms: Terms = field(default_factory=Terms)
 
@@ -49,6 +52,7 @@ class Job:
             progress_every_s=float(env.get("SPOTD_PROGRESS_EVERY_S", "1")),
             shards_url=env.get("SPOTD_SHARDS_URL", ""),
             shard_stores=json.loads(env.get("SPOTD_SHARD_STORES") or "{}"),
+            peer_timeout_s=float(env.get("SPOTD_PEER_TIMEOUT_S") or PEER_TIMEOUT_S),
             auto=env.get("SPOTD_EVERY") == "auto",
             terms=read_terms(env),
         )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .copying import STANDING, Copying, Part, parts_of
+
 ALIGN = 64  # bytes
-CHUNK = 16 << 20  # bytes that are copied between two words to the saver, which follows
 
 
 @dataclass(frozen=True)
@@ -38,37 +38,17 @@ def stage(
     layout: Layout,
     memory: memoryview,
     filled: Callable[[int], None] = lambda _: None,
-    copy: Callable[[Tensor, Tensor], object] = Tensor.copy_,
+    copying: Copying = STANDING,
 ) -> None:
     """Copy them into `memory`; `filled` hears how many bytes of it are final."""
-    for piece, tensor in zip(layout.pieces, tensors.values(), strict=True):
-        start, item = piece["offset"], tensor.element_size()
-        source = tensor.reshape(-1)
-        target = view(memory, start, piece["dtype"], source.numel())
-        step = CHUNK // item
-        for at in range(0, source.numel(), step):
-            copy(target[at : at + step], source[at : at + step])
-            filled(start + min(at + step, source.numel()) * item)
 
+    def parts() -> Iterator[Part]:
+        for piece, tensor in zip(layout.pieces, tensors.values(), strict=True):
+            source = tensor.reshape(-1)  # a copy on its device, where the tensor is not contiguous
+            target = view(memory, piece["offset"], piece["dtype"], source.numel())
+            yield from parts_of(target, source, piece["offset"])
 
-def copier(device: torch.device) -> Callable[[Tensor, Tensor], object]:
-    """`copy(target, source)` between contiguous tensors of one type, the target in host memory, for
-    a thread beside the one that trains: on one core, without the interpreter's lock; from a GPU in
-    a stream of its own, which begins behind all that was begun up to now."""
-    if device.type != "cuda":
-
-        def move(target: Tensor, source: Tensor) -> None:
-            ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
-
-        return move
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(device))
-
-    def fetch(target: Tensor, source: Tensor) -> None:
-        with torch.cuda.stream(stream):
-            target.copy_(source)
-
-    return fetch
+    copying.run(parts(), filled)
 
 
 def read(pieces: Sequence[Mapping[str, Any]], memory: memoryview) -> dict[str, Tensor]:

@@ -17,10 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from .job import Job
 from .layout import lay_out, read, stage
-
-# A rank may wait this long for another: rank 0 waits for HEAD while the others wait for rank 0.
-PATIENCE = timedelta(hours=1)
 
 
 @dataclass
@@ -35,14 +33,15 @@ class Ranks:
 
     @classmethod
     def join(cls, env: Mapping[str, str] = os.environ) -> Ranks:
-        """The ranks that torch.distributed has been set up for. Raises RuntimeError where torchrun
-        started several and it has not."""
+        """The ranks that torch.distributed has been set up for, each of which waits for another as
+        long as the job says. Raises RuntimeError where torchrun started several and it has not."""
         local_rank = int(env.get("LOCAL_RANK", "0"))
         if distributed.is_available() and distributed.is_initialized():
             size = distributed.get_world_size()
             group = None
             if size > 1:
-                group = distributed.new_group(backend="gloo", timeout=PATIENCE)
+                patience = timedelta(seconds=Job.from_env(env).peer_timeout_s)
+                group = distributed.new_group(backend="gloo", timeout=patience)
             return cls(distributed.get_rank(), local_rank, size, group)
         if int(env.get("WORLD_SIZE", "1")) > 1:
             raise RuntimeError(

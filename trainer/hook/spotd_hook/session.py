@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .checkpointer import Checkpointer
+from .checkpointer import Checkpointer, Seat
+from .copying import copying_for, pin
 from .deadline import Action
 from .dial import Dial
 from .engine import Found
@@ -118,6 +120,7 @@ class Session:
                 job_id=self.job.job_id,
                 generation=self.job.generation,
                 report=self.link.send,
+                seat=Seat(pin=partial(pin, say=self._warn)),
             )
         self._planning = Planning(
             self.job, self._checkpointer, self.stop, self.link.send, speaks=self._speaks
@@ -214,8 +217,7 @@ class Session:
             torch.set_num_threads(state["threads"])
         if state["torch"] != torch.__version__ and not self.ranks.rank:
             text = f"the checkpoint was made with torch {state['torch']}, and here it is"
-            more = f"{torch.__version__}: results may differ in their last bits"
-            self.link.send(WARNING, {"text": f"{text} {more}"})
+            self._warn(f"{text} {torch.__version__}: results may differ in their last bits")
         self.step = self._saved_step = step
         shared = put_together(state["shared"], tensors)
         return Resumed(step, shared, put_together(own, tensors))
@@ -327,6 +329,9 @@ class Session:
     def _speaks(self) -> bool:
         return self.ranks.local_rank == 0
 
+    def _warn(self, text: str) -> None:
+        self.link.send(WARNING, {"text": text})
+
     def _settle(self) -> None:
         """What is under way among the ranks comes to its end, and all steps are told of."""
         said = self.ranks.settle()
@@ -358,11 +363,12 @@ class Session:
         if checkpointer is None or self._collected is None:
             return False
         state, tensors = self._collected
-        layout = lay_out(tensors)
+        layout, copying = lay_out(tensors), copying_for(tensors.values())
         checkpointer.lay_out(layout.pieces, layout.size)
+        copying.begin()
         checkpointer.save(
             step,
-            lambda memory, filled: stage(tensors, layout, memory, filled),
+            lambda memory, filled: stage(tensors, layout, memory, filled, copying),
             {"step": step, "config": self._config, **state},
             trigger=trigger,
             released=released,

@@ -20,9 +20,10 @@ def pool(key: str = "a", **changes: Any) -> Pool:
 
 
 def situation(*pools: Pool, running: Running | None = None, **changes: Any) -> Situation:
-    """At 0: 40 hours of work until hour 60, 12 min a restart, a look each 10 min."""
+    """At 0: 40 h of work until hour 60, 12 min a restart, looks 10 min apart that may be late."""
     told: dict[str, Any] = {
-        "left_s": 40 * H, "deadline_s": 60 * H, "restart_s": 720.0, "look_s": 600.0, **changes
+        "left_s": 40 * H, "deadline_s": 60 * H, "restart_s": 720.0, "look_s": 600.0,
+        "late_s": 600.0, **changes
     }  # fmt: skip
     now_s, signalled = told.pop("now_s", 0.0), told.pop("signalled", False)
     probe_s = told.pop("probe_s", None)

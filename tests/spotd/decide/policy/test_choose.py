@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+import math
+from typing import Any
 
-from spotd.decide.policy import UNSEEN, Action, Pool, Running, Sighting, choose
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spotd.decide.policy import (
+    UNSEEN,
+    Action,
+    Pool,
+    Record,
+    Running,
+    Sighting,
+    choose,
+    recorded,
+)
+from spotd.decide.policy.guard import must_be_on_demand
 from tests.spotd.decide.policy.build import ON_DEMAND, SPOT, H, pool, situation
 
 DOWN_NOW = UNSEEN.after(Sighting(0.0, up=False))
@@ -51,6 +66,133 @@ def test_without_spot_it_waits_as_long_as_there_is_time() -> None:
 def test_what_runs_on_spot_stays_and_what_runs_on_demand_goes_back_to_it() -> None:
     assert choose(situation(running=Running("a", SPOT, 0.0))).action is Action.STAY
     assert choose(situation(running=Running("a", ON_DEMAND, 0.0))).action is Action.SPOT
+
+
+def gone_until(hours: float, at_h: float = 0.0) -> Record:
+    """Down for that long, refused just now."""
+    looks = [Sighting((at_h - hours) * H + 1800.0 * n, up=False) for n in range(int(2 * hours))]
+    return recorded([*looks, Sighting(at_h * H, up=False)])
+
+
+def up_for(hours: float) -> Record:
+    looks = [Sighting(-hours * H - 1800.0, up=False)]
+    looks += [Sighting((n / 2 - hours) * H, up=True) for n in range(int(2 * hours) + 1)]
+    return recorded(looks)
+
+
+def test_spot_that_has_stood_for_a_day_is_worth_more_than_its_price_says() -> None:
+    choice = choose(situation(pool("young"), pool("old", spot_usd_per_h=1.02, record=up_for(24))))
+    assert (choice.action, choice.pool) == (Action.SPOT, "old")
+
+
+def test_after_an_end_another_region_is_asked_before_the_neighbour() -> None:
+    lost = recorded([Sighting(-H, up=True), Sighting(0.0, up=False)])
+    near, far = pool("near"), pool("far", region="far", spot_usd_per_h=1.005)
+    assert choose(situation(near, far)).pool == "near"
+    assert choose(situation(pool("lost", record=lost), near, far)).pool == "far"
+
+
+def test_on_demand_is_bought_before_the_guard_says_so_where_waiting_costs_more() -> None:
+    """Nothing came back in a day, and the time that is left is better kept for what comes later."""
+    long_gone = pool(record=gone_until(24))
+    tight = choose(situation(long_gone, deadline_s=42 * H))
+    assert (tight.action, tight.guarded) == (Action.ON_DEMAND, False)
+    assert "less than to wait for spot" in tight.why
+    just_gone = choose(situation(pool(record=DOWN_NOW), deadline_s=90 * H))
+    assert (just_gone.action, just_gone.guarded) == (Action.WAIT, False)
+
+
+def test_back_to_spot_only_as_long_as_the_rest_is_worth_a_start() -> None:
+    runs = Running("a", ON_DEMAND, 0.0)
+    assert choose(situation(running=runs, left_s=20 * H)).action is Action.SPOT
+    little = situation(running=runs, left_s=300.0, restart_s=H)
+    assert choose(little).action is Action.STAY
+
+
+def test_it_moves_where_the_rest_costs_less_and_not_for_a_few_cents() -> None:
+    runs = Running("a", SPOT, -6 * H)
+    here = pool("a", record=up_for(6))
+    there = pool("b", spot_usd_per_h=0.5, record=up_for(6))
+    moves = choose(situation(here, there, running=runs))
+    assert (moves.action, moves.pool) == (Action.SPOT, "b")
+    near = pool("b", spot_usd_per_h=0.995, record=up_for(6))
+    assert choose(situation(here, near, running=runs)).action is Action.STAY
+    far = pool("b", spot_usd_per_h=0.9, egress_usd=50.0, record=up_for(6))
+    assert choose(situation(here, far, running=runs)).action is Action.STAY
+
+
+def test_it_does_not_move_to_where_it_was_refused_of_late() -> None:
+    runs, here = Running("a", SPOT, -6 * H), pool("a", record=up_for(6))
+    for ago_h, action in ((0.5, Action.STAY), (2.0, Action.SPOT)):
+        refused = recorded([Sighting(-ago_h * H, up=False)])
+        there = pool("b", region="far", spot_usd_per_h=0.5, record=refused)
+        assert choose(situation(here, there, running=runs)).action is action
+
+
+def just_back() -> Pool:
+    return pool(record=recorded([Sighting(-600.0, up=False), Sighting(0.0, up=True)]))
+
+
+def test_spot_that_has_just_come_back_is_watched_before_it_is_taken() -> None:
+    told: dict[str, Any] = {"deadline_s": 44 * H, "restart_s": 2400.0, "left_s": 30 * H}
+    watched = choose(situation(just_back(), signalled=True, **told))
+    assert watched.action is not Action.SPOT
+    blind = choose(situation(just_back(), **told))
+    assert blind.action is Action.SPOT, "nobody can watch it"
+
+
+def test_where_looking_costs_a_probe_it_is_asked_for_first() -> None:
+    before = recorded([Sighting(-600.0, up=False)])
+    told: dict[str, Any] = {"deadline_s": 44 * H, "restart_s": 2400.0, "left_s": 30 * H}
+    choice = choose(situation(pool(record=before), probe_s=60.0, **told))
+    assert choice.probes == ("a",)
+    assert choice.action in {Action.WAIT, Action.STAY}
+    again = choose(situation(just_back(), probe_s=60.0, **told))
+    assert again.probes == ()
+
+
+def test_what_is_lost_with_each_end_is_told() -> None:
+    for lost_s, least in ((0.0, 0.0), (1800.0, 0.1)):
+        choice = choose(situation(lost_s=lost_s))
+        (option,) = [one for one in choice.options if one.action is Action.SPOT]
+        assert option.lost_usd >= least
+        assert (option.lost_usd > 0) == (lost_s > 0)
+
+
+def test_without_a_date_what_ends_often_costs_more_than_it_says() -> None:
+    flaky = recorded(Sighting(600.0 * n - 60 * H, up=n % 2 == 0) for n in range(359))
+    cheap, steady = pool("flaky", spot_usd_per_h=0.8, record=flaky), pool("steady")
+    choice = choose(situation(cheap, steady, deadline_s=None))
+    assert (choice.action, choice.pool) == (Action.SPOT, "steady")
+    assert choose(situation(pool("cheap", spot_usd_per_h=0.8), steady, deadline_s=None)).pool == (
+        "cheap"
+    )
+
+
+def test_spot_of_which_nobody_says_the_price_goes_on() -> None:
+    runs = Running("a", SPOT, 0.0)
+    here, there = pool("a", spot_usd_per_h=None), pool("b", spot_usd_per_h=0.1)
+    assert choose(situation(here, there, running=runs)).action is Action.STAY
+
+
+@given(st.floats(0.05, 200), st.floats(1.02, 6), st.floats(0, 1), st.floats(0, 3), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_the_guard_has_the_last_word(
+    left_h: float, times: float, restart_h: float, lost_h: float, spot: bool
+) -> None:
+    """Whatever else would be cheaper, nothing but on-demand where not a look is to spare."""
+    told = situation(
+        running=Running("a", SPOT, 0.0) if spot else None,
+        left_s=left_h * H,
+        deadline_s=left_h * times * H,
+        restart_s=restart_h * H,
+        lost_s=lost_h * H,
+        unsaved_s=lost_h * H if spot else 0.0,
+    )
+    choice = choose(told)
+    assert choice.guarded == must_be_on_demand(told)
+    assert not choice.guarded or choice.action is Action.ON_DEMAND
+    assert all(math.isfinite(option.score_usd) for option in choice.options)
 
 
 def test_no_pool_is_a_mistake() -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotd.decide.policy import Action, Running, Situation, Work, choose
@@ -17,13 +17,13 @@ from tests.spotd.decide.policy.build import ON_DEMAND, SPOT, H, pool, situation
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, 118),  # 360 looks to the deadline, 240 of work, 1.2 of a restart
-        ({"unsaved_s": 1800.0}, 115),
-        ({"granted_s": 600.0}, 117),
-        ({"deadline_s": 40 * H + 720}, 0),  # to the second, but a look is begun
-        ({"deadline_s": 40 * H}, -2),
+        ({}, 117),  # 360 looks to the deadline, 240 of work, 1.2 of a restart, one that is late
+        ({"unsaved_s": 1800.0}, 114),
+        ({"granted_s": 600.0}, 116),
+        ({"deadline_s": 40 * H + 720}, -1),  # to the second, but a look is begun
+        ({"deadline_s": 40 * H}, -3),
         ({"deadline_s": None}, math.inf),
-        ({"now_s": 10 * H}, 58),
+        ({"now_s": 10 * H}, 57),
     ],
 )
 def test_looks_to_spare(changes: dict[str, float], expected: float) -> None:
@@ -32,7 +32,7 @@ def test_looks_to_spare(changes: dict[str, float], expected: float) -> None:
 
 
 def test_a_move_on_the_way_to_on_demand_counts() -> None:
-    assert spare_looks(situation(pool(transfer_s=1800.0))) == 115
+    assert spare_looks(situation(pool(transfer_s=1800.0))) == 114
 
 
 def test_without_on_demand_nothing_can_be_forced() -> None:
@@ -70,6 +70,7 @@ def test_the_earliest_deadline_can_be_kept() -> None:
     assert spare_looks(kept) >= 0
 
 
+@settings(deadline=None)  # the first look takes a busy machine longer
 @given(
     there=st.lists(st.booleans(), min_size=40, max_size=120),
     slack_looks=st.integers(4, 60),

@@ -1,0 +1,80 @@
+"""A job whose GPUs do next to nothing is told of with the dollars, and saves and is paused where
+the policy says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spotd.clock import Clock
+from spotd.model import Desired, Event, Job, S, Severity
+from spotd.money.budget import DAY_US
+from spotd.money.idle import ALLOW, PAUSE, Idle, IdlePolicy, Window, idle_gpus
+from spotd.states import NodeState
+from spotd.store.base import Store
+from spotd.verdicts import USAGE
+
+EVERY_S = 300.0  # machines report as often
+
+
+class Idling:
+    """`policy()` is that of the configuration in force."""
+
+    def __init__(self, policy: Callable[[], IdlePolicy], clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+
+    def look(self, store: Store) -> None:
+        """One look: nothing is remembered but in the record of events."""
+        judge_idle(store, self._policy(), self._clock.now_us())
+
+
+def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
+    """Told once a day; paused as by a person, so that training saves first, where the policy says
+    so and this is no dry run. A program that makes no steps reports nothing: see health.py."""
+    if policy.does == ALLOW:
+        return
+    told = store.event_keys("idle_gpus", now_us - DAY_US)
+    for job in store.jobs(finished=False):
+        key = f"idle_gpus:{job.id}"
+        if job.desired is not Desired.RUN or key in told:
+            continue
+        found = idle_gpus(_windows(store, job, now_us - int(policy.after_s * S)), policy)
+        if found is None:
+            continue
+        text = _text(job, found, policy)
+        if policy.does == PAUSE and not policy.dry_run:
+            store.set_desired(job.id, Desired.PAUSE, "spotd", now_us)
+            text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
+        elif policy.does == PAUSE:
+            text += "with dry_run = false in [policies] it would save and be paused"
+        else:
+            text += f"`spotctl why {job.name}` says what it waits for"
+        event = Event("idle_gpus", text, severity=Severity.WARNING, alert=True, key=key)
+        store.add_event(job.id, event, now_us)
+
+
+def _windows(store: Store, job: Job, since_us: int) -> list[Window]:
+    """Of the machines that train now."""
+    rates = {
+        node.id: node.offer.price_microusd_per_h / 1e6
+        for node in store.job_nodes(job.id)
+        if node.state is NodeState.RUNNING
+    }
+    if not rates:
+        return []
+    found = []
+    for row in store.events_of(job.id, (USAGE,), since_us):
+        said, rate = row.event.data, rates.get(row.event.node_id)
+        seconds, gpu = said.get("window_s"), said.get("gpu")
+        if rate is None or not isinstance(seconds, int | float) or not isinstance(gpu, int | float):
+            continue
+        found.append(Window(row.event.node_id, float(seconds), min(float(gpu), 1.0), rate))
+    return found
+
+
+def _text(job: Job, found: Idle, policy: IdlePolicy) -> str:
+    return (
+        f"the GPUs of {job.name} were busy {found.gpu:.0%} of the last {policy.after_s / 60:.0f} "
+        f"min: ${found.usd:,.2f} for GPUs that did nothing, and ${found.usd_per_h:,.2f} more each "
+        "hour; "
+    )

@@ -1,0 +1,77 @@
+"""The bench for GPUs, whole, on a machine without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.gpu import saves
+from bench.gpu.training import BESIDE, NONE, STANDING
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "bench.gpu.saves", *arguments]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def test_it_runs_whole_without_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    small = ("--device", "cpu", "--params", "small", "--rounds", "2", "--replay", "2")
+    done = run(*small, "--folder", str(tmp_path), "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    assert found["resume"] == found["resume"] | {
+        "bit_equal": True,
+        "steps_done_again": 2,
+    }
+    # Of a saver that knew nothing: from the bucket, or fetched from there into memory ahead.
+    [(source, count)] = found["resume"]["bytes_from"].items()
+    assert (source in {"bucket", "memory"}, count) == (True, found["bytes"])
+    assert found["warnings"] == []
+    assert {name: len(one["step_s"]) for name, one in found["samples"].items()} == {
+        NONE: 2,
+        BESIDE: 2,
+        STANDING: 2,
+    }
+    assert all(rate > 0 for rate in found["ceilings_gb_per_s"].values())
+    for text in (found["device_name"], f"torch {found['torch']}", "resumed bit for bit"):
+        assert text in done.stdout
+    assert [one.name for one in tmp_path.iterdir()] == ["gpu.json"]
+
+
+def test_what_the_figures_mean() -> None:
+    samples = {
+        NONE: {"step_s": [1.0, 1.0], "stall_s": [0.0, 0.0]},
+        BESIDE: {"step_s": [1.06, 1.06], "stall_s": [0.01, 0.01], "copy_s": [0.5, 0.5]},
+        STANDING: {"step_s": [1.39, 1.39], "stall_s": [0.4, 0.4], "copy_s": [0.4, 0.4]},
+    }
+    found = saves.report(samples, {"a": [30.0], "b": [20.0]}, 10_000_000_000)
+    assert found["saves"][BESIDE] == {
+        "stall_s": 0.01,
+        "slower_s": pytest.approx(0.05),
+        "share_of_step": pytest.approx(0.06),
+        "copy_s": 0.5,
+        "overlap": 0.98,
+        "gb_per_s": 20.0,
+    }
+    assert found["saves"][STANDING]["slower_s"] == 0.0
+    assert found["saves"][STANDING]["overlap"] == 0.0
+    assert found["rate_vs_ceiling"] == {BESIDE: 0.667, STANDING: 0.833}
+
+
+def test_a_gpu_that_is_not_there_is_said_at_once() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = run()
+    assert done.returncode == 2
+    assert "there is no CUDA device here; --device cpu runs without" in done.stderr

@@ -1,0 +1,76 @@
+"""The duty of idle GPUs: who is told of, and who saves and is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spotd.model import Desired, Event
+from spotd.money.idle import IdlePolicy
+from spotd.observe.idling import Idling
+from spotd.verdicts import USAGE
+from tests.spotd.serve.rig import SPOT, Rig
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+def trains(rig: Rig, gpu: float, windows: int = 11) -> str:
+    """A job whose machine, at $19.93 an hour, said each five minutes how busy its GPUs are."""
+    job_id = rig.submit("lazy", ago_s=7200)
+    node = rig.launch(job_id, SPOT, ago_s=7000)
+    rig.train(node, ago_s=6900, until_s=60, first=0, last=9)
+    for number in range(windows):
+        event = Event(USAGE, "", node.id, data={"window_s": 300.0, "gpu": gpu})
+        rig.store.add_event(job_id, event, rig.ago(3500 - 300 * number))
+    return job_id
+
+
+def judged(rig: Rig, job_id: str, does: str, *, dry_run: bool = False) -> tuple[list[str], Desired]:
+    for _ in range(2):  # told once a day
+        Idling(lambda: IdlePolicy(does, dry_run=dry_run), rig.clock).look(rig.store)
+    job = rig.store.find_job(job_id)
+    assert job is not None
+    rows = rig.store.events_of(job_id, ["idle_gpus"])
+    assert all(row.event.alert for row in rows)
+    return [row.event.text for row in rows], job.desired
+
+
+@pytest.mark.req("BUD-05")
+@pytest.mark.parametrize(
+    ("does", "dry_run", "desired", "ends"),
+    [
+        ("warn", False, Desired.RUN, "`spotctl why lazy` says what it waits for"),
+        ("pause", True, Desired.RUN, "with dry_run = false in [policies] it would save"),
+        ("pause", False, Desired.PAUSE, "it goes on with `spotctl resume lazy`"),
+    ],
+)
+def test_a_job_whose_gpus_do_nothing(
+    rig: Rig, does: str, dry_run: bool, desired: Desired, ends: str
+) -> None:
+    job_id = trains(rig, 0.04)
+    [text], now = judged(rig, job_id, does, dry_run=dry_run)
+    assert now is desired
+    # 11 windows: 0.96 * 55/60 h * $19.93
+    assert "busy 4% of the last 60 min: $17.54 for GPUs that did nothing, and $19.13 more" in text
+    assert ends in text
+
+
+@pytest.mark.parametrize(
+    ("gpu", "windows", "does"),
+    [(0.5, 11, "pause"), (0.04, 5, "pause"), (0.04, 11, "allow")],
+    ids=["it works", "it has just begun", "nobody minds"],
+)
+def test_who_is_left_alone(rig: Rig, gpu: float, windows: int, does: str) -> None:
+    assert judged(rig, trains(rig, gpu, windows), does) == ([], Desired.RUN)
+
+
+def test_who_is_paused_already_is_not_told(rig: Rig) -> None:
+    job_id = trains(rig, 0.0)
+    rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
+    assert judged(rig, job_id, "pause") == ([], Desired.PAUSE)
