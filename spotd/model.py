@@ -1,7 +1,6 @@
 """What the daemon knows: frozen values, read from the store, decided upon, never changed in place.
 Units: `_us` microseconds since the epoch (UTC) or a duration in microseconds, `_s` seconds,
-`_microusd` millionths of a US dollar (integers, so that sums are exact).
-"""
+`_microusd` millionths of a US dollar (integers, so that sums are exact)."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from spotd.turns import NORMAL, Line, Turn
 from spotd.turns import Limits as Limits
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from spotd.wire import Bucket, Mount
-from spotd.wishes import NO_WISHES, Saved, Wishes
+from spotd.wishes import NO_CAPS, NO_WISHES, Caps, Saved, Wishes
 
 S = 1_000_000  # microseconds in a second
 
@@ -111,6 +110,7 @@ class JobSpec:
     health: HealthSpec = field(default_factory=HealthSpec)
     alerts: tuple[str, ...] = ("default",)
     project: str = field(default="", metadata=SPARSE)  # that budgets know it by
+    caps: Caps = field(default=NO_CAPS, metadata=SPARSE)
     priority: int = field(default=NORMAL, metadata=SPARSE)  # 0 to 1000; see decide/queueing.py
     wishes: Wishes = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
 

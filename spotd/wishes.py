@@ -1,5 +1,5 @@
 """What a job wishes of where it runs, beside what its machines must have: its objective, how much
-there is to do, and which places are out of the question."""
+there is to do, and which places are out of the question; and what it puts up with."""
 
 from __future__ import annotations
 
@@ -45,6 +45,33 @@ class Wishes:
 
 
 NO_WISHES = Wishes()
+
+
+NO_LIMIT = -1
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who is told when so many percent of `max_cost_usd` are spent, or are expected to be."""
+
+    percent: int
+    route: str
+
+
+@dataclass(frozen=True)
+class Caps:
+    """How often its machines may be taken away or lost: it goes on after `max_interruptions`; and
+    routes by threshold, where they are not the job's."""
+
+    max_interruptions: int = NO_LIMIT
+    routes: tuple[Told, ...] = ()
+
+    def route(self, percent: int) -> str:
+        """ "" for those of the job."""
+        return next((one.route for one in self.routes if one.percent == percent), "")
+
+
+NO_CAPS = Caps()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from spotd.cli import budgets, costexport, costreconcile, costreport
 from spotd.cli.client import complete_job, connect, job_path
 from spotd.cli.diagnosis import idle_words
+from spotd.cli.outlook import outlook_pairs
 from spotd.cli.render import (
     HELP,
     Column,
@@ -87,6 +88,11 @@ def show(
     Amounts are estimates from prices and times, until a bill says otherwise. IDLE, with a job, is
     what its GPUs cost while they did nothing, as far as that was measured.
 
+    With a job that runs, also how it goes on: dollars an hour now and in the mean of 24 h, the
+    steps that are left, and when it is done at what cost, with what nine of ten outcomes lie
+    between; by its own steps, interruptions and prices, and how often such machines were taken
+    away here. Where the job file does not say how much there is to do, no end is foretold.
+
     \b
     Example:
       spotctl cost show
@@ -135,6 +141,7 @@ def _print_one(item: dict[str, Any]) -> None:
             ("paid", f"{item['paid_hours']:.3f} h"),
             ("prepaid", _prepaid(item)),
             ("useful", "" if useful is None else f"{useful:.3f} h of steps that survive"),
+            *outlook_pairs(item),
             ("on demand", _on_demand(item)),
             ("list price", f"{money(item['list_usd'])} for the same hours, same place"),
             ("best on demand", f"{money(item['best_on_demand_usd'])} for the same hours"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from spotd.cli.durations import duration_s
 from spotd.cli.render import Column, Output, emit, output_option, print_pairs, print_table, say
 from spotd.cli.text import money, percent
 from spotd.errors import ExitCode, UserError
+from spotd.money.formulas import payback
 
 _ITEMS = (
     Column("PHASE", cut=True),
@@ -34,11 +36,22 @@ _USES = (
     Column("HOURS OF"),
     *(Column(title, right=True) for title in ("MACHINES", "GPUS", "COST", "SHARE")),
 )
+_SAVINGS = (Column("SAVED BY"), Column("", right=True), Column("AGAINST", cut=True))
 _INSTEAD = (
     Column("ON DEMAND"),
     Column("FOR THE", cut=True),
     *(Column(title, right=True) for title in ("HOURS", "COST", "SAVED", "PRICE OFF")),
 )
+
+
+class By(str, Enum):
+    """What all jobs are summed up by."""
+
+    JOB = "job"
+    USER = "user"
+    PROJECT = "project"
+    PROVIDER = "provider"
+    DAY = "day"
 
 
 def report(
@@ -48,6 +61,16 @@ def report(
     until: str = typer.Option("", metavar="WHEN", help="Up to then; to now if not given."),
     file: Path | None = typer.Option(
         None, "--file", metavar="FILE", help="Line items of a TOML file instead of the ledger."
+    ),
+    by: By | None = typer.Option(
+        None, "--by", help="The sums of all jobs by this alone; a day is one of UTC."
+    ),
+    outlay: float = typer.Option(
+        0.0,
+        "--outlay",
+        min=0.0,
+        metavar="USD",
+        help="After how many such runs that is earned back.",
     ),
     output: Output = output_option(),
 ) -> None:
@@ -61,7 +84,11 @@ def report(
     Example:
       spotctl cost report gpt
       spotctl cost report --since 30d
+      spotctl cost report --since 30d --by day
+      spotctl cost report gpt --outlay 4800
     """
+    if by and (job or file):
+        raise UserError("--by sums all jobs up", "leave out the job, or --file", ExitCode.USAGE)
     if file is not None:
         if job or since or until:
             raise UserError("--file reports that file alone", "leave out the rest", ExitCode.USAGE)
@@ -70,8 +97,26 @@ def report(
         window = {"since_us": when_us(since, "--since"), "until_us": when_us(until, "--until")}
         with connect(ctx) as client:
             path = job_path(job, "/cost/report") if job else "/v1/costs/report"
-            data = client.get(path, **window)
-    emit(data, output, lambda: print_report(data), "job")
+            data = client.get(path, **window, **({"by": by.value} if by else {}))
+    data |= {"outlay": _outlay(outlay, data)} if outlay else {}
+    emit(data, output, lambda: _print_by(data, by) if by else print_report(data), "job")
+
+
+def _outlay(usd: float, data: dict[str, Any]) -> dict[str, Any]:
+    """After how many runs like these it is earned back; None for never."""
+    saved = (data["savings"] or {}).get("total_usd") or 0.0
+    return {"usd": usd, "runs": round(payback(usd, saved), 2) if saved > 0 else None}
+
+
+def _print_by(data: dict[str, Any], by: By) -> None:
+    """One table that comes to the total."""
+    rows = data["jobs"] if by is By.JOB else data[f"{by.value}s"]
+    print_pairs([("total", f"{money(data['total_usd'])}, {_state(data)}")])
+    if rows:
+        print()
+        columns = (Column(by.value.upper(), cut=True), Column("COST", right=True))
+        table = [[one[by.value] or "-", _cents(one["total_usd"])] for one in rows]
+        print_table(columns, [*table, ["all", _cents(data["total_usd"])]])
 
 
 def when_us(text: str, option: str) -> int | str:
@@ -110,6 +155,7 @@ def print_report(data: dict[str, Any]) -> None:
         (_ITEMS, [_item_row(one) for one in data.get("items", ())]),
         (_USES, [_use_row(one, data) for one in data["hours"]]),
         (_INSTEAD, [_instead_row(one) for one in data["on_demand"]]),
+        (_SAVINGS, _saving_rows(data["savings"])),
     ):
         if rows:
             print()
@@ -142,7 +188,33 @@ def _head(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("hedge losers", lost if losers["machines"] else ""),
         ("saved", _saved(data)),
         ("price off", percent(data["discount"])),
+        ("more such runs", _more_runs(data["savings"])),
+        ("kept by saves", _kept(data.get("protected"))),
+        ("outlay", _earned_back(data.get("outlay"))),
     ]
+
+
+def _more_runs(savings: dict[str, Any] | None) -> str:
+    """What the saving would pay for, at what these runs cost."""
+    if not savings or not savings["more_runs"]:
+        return ""
+    return f"{savings['more_runs']:.2f} for the {money(savings['total_usd'])} that were saved"
+
+
+def _kept(kept: dict[str, Any] | None) -> str:
+    if not kept or not kept["interruptions"]:
+        return ""
+    times = "1 time" if kept["interruptions"] == 1 else f"{kept['interruptions']} times"
+    again = money(kept["replayed_usd"])
+    return f"{money(kept['usd'])} of work, taken away {times}; {again} were trained again"
+
+
+def _earned_back(outlay: dict[str, Any] | None) -> str:
+    if not outlay:
+        return ""
+    runs = outlay["runs"]
+    after = "never: nothing was saved" if runs is None else f"after {runs:,.2f} times this"
+    return f"{money(outlay['usd'])} are earned back {after}"
 
 
 def _no_headline(data: dict[str, Any]) -> str:
@@ -173,7 +245,7 @@ def _item_row(item: dict[str, Any]) -> list[str]:
 
 def _cents(usd: float) -> str:
     """With cents, so that a column can be added up."""
-    return f"${usd:,.2f}"
+    return f"-${-usd:,.2f}" if usd < 0 else f"${usd:,.2f}"
 
 
 def _job_row(one: dict[str, Any]) -> list[str]:
@@ -203,6 +275,17 @@ def _use_row(one: dict[str, Any], data: dict[str, Any]) -> list[str]:
 def _instead_row(one: dict[str, Any]) -> list[str]:
     told = [f"{one['node_hours']:,.3f}", money(one["total_usd"])]
     return [one["name"], one["basis"], *told, percent(one["saving"]), percent(one["discount"])]
+
+
+def _saving_rows(savings: dict[str, Any] | None) -> list[list[str]]:
+    """Cause by cause; they add up."""
+    if not savings:
+        return []
+    rows = [
+        [one["name"], "-" if one["usd"] is None else _cents(one["usd"]), one["against"]]
+        for one in savings["parts"]
+    ]
+    return [*rows, ["all", _cents(savings["total_usd"]), percent(savings["fraction"])]]
 
 
 def _claim_lines(data: dict[str, Any]) -> list[str]:

@@ -64,6 +64,9 @@ def doctor(
     """Check everything that spotd needs, and say what to do about what is missing; or print what
     the cloud's own access control should allow the control box, the reaper and the machines.
 
+    It ends with what pays, in that order, and no reason to fail: checkpoints, spot, scaling,
+    budgets, right-sizing.
+
     Of a cloud that is who we are there, what we may do (by dry runs: nothing is made), quotas
     against what the unfinished jobs need, image, network and clock. What needs a look is no
     failure; an offer that was refused for a quota of zero is tried again where there is one now.
@@ -101,18 +104,21 @@ def doctor(
 def _look(ctx: typer.Context, output: Output, *, send: bool) -> None:
     """What is found here, and what the daemon finds."""
     checks = _local_checks(ctx.obj)
-    code = ExitCode.OK
+    code, score = ExitCode.OK, []
     try:
         with connect(ctx) as client:
             checks.append(_check("daemon", True, f"spotd {client.get('/v1/health')['version']}"))
             sent = _send(client) if send else []
-            checks += [*client.get("/v1/doctor")["checks"], *sent]
+            found = client.get("/v1/doctor")
+            checks += [*found["checks"], *sent]
+            score = found.get("score", [])
     except UserError as error:
         checks.append(_check("daemon", False, error.text, error.try_))
         code = error.exit_code
     good = all(check["ok"] for check in checks)
     data = {"apiVersion": "spotd/v1", "kind": "Doctor", "ok": good, "checks": checks}
-    emit(data, output, lambda: _print(checks), "kind")
+    data["score"] = score
+    emit(data, output, lambda: _print(checks, score), "kind")
     if not good:
         raise typer.Exit(code or ExitCode.FAILURE)
 
@@ -160,9 +166,17 @@ def _grade(check: dict[str, Any]) -> Cell:
     return Cell("look", "yellow") if check["doubtful"] else Cell("ok", "green")
 
 
-def _print(checks: list[dict[str, Any]]) -> None:
+def _print(checks: list[dict[str, Any]], score: list[dict[str, Any]]) -> None:
     rows = [[_grade(check), check["name"], check["text"]] for check in checks]
     print_table((Column(""), Column("CHECK"), Column("FINDING")), rows)
+    if score:
+        print()
+        marks = {True: Cell("good", "green"), False: Cell("look", "yellow"), None: Cell("-")}
+        lines = [[marks[one["good"]], one["pillar"], one["text"]] for one in score]
+        print_table((Column(""), Column("WHAT PAYS"), Column("AS IT IS")), lines)
     for check in checks:
         if not check["ok"] or check["doubtful"]:
             say(f"{check['name']}: try: {check['try']}")
+    for one in score:
+        if one["good"] is False and one["try"]:
+            say(f"{one['pillar']}: try: {one['try']}")

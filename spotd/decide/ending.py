@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from spotd.decide.baking import finish_bake
 from spotd.decide.draft import LEAVING, Draft
+from spotd.decide.needs import end_unread
+from spotd.decide.preemptions import interruptions
 from spotd.decide.settling import charge
 from spotd.decide.stepping import may_step_back, resumed_in_vain
 from spotd.model import TRAINS_ON, Desired, LeaveReason, Node, Outcome, S, Severity
 from spotd.states import NodeState
 from spotd.verdicts import NAN, NAN_AFTER_RESUME
+from spotd.wishes import NO_LIMIT
 
 
 def finish(d: Draft) -> None:
@@ -44,6 +47,19 @@ def obey_limits(d: Draft) -> None:
         rate = _rate_now(d)
         if rate:
             d.wake(d.now_us + left * 3600 * S // rate)
+
+
+def stop_interrupted(d: Draft) -> None:
+    """A job whose machines were taken away or lost more often than `max_interruptions` ends, with
+    what its notice lets it save; what a lost one did at its end is read first."""
+    most = d.job.spec.caps.max_interruptions
+    if most == NO_LIMIT or d.ended or d.job.stop_text:
+        return
+    many = interruptions(d.view.attempts, d.current)
+    if many <= most or any(end_unread(node, d.view) for node in d.current):
+        return
+    d.set_job(stop_text=f"max_interruptions of {most} reached: it was interrupted {many} times")
+    stop_wanted(d)
 
 
 def stop_lost(d: Draft) -> None:

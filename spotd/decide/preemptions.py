@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from providers.base import CapacityType, Offer
-from spotd.model import Attempt, LeaveReason, Market, S
+from spotd.model import Attempt, LeaveReason, Market, Node, S
+from spotd.past import LOSSES
 
 MANY = 3
 WITHIN_S = 3600.0
@@ -21,6 +22,14 @@ def preemptions_lately(attempts: Iterable[Attempt], now_us: int) -> int:
     since_us = now_us - int(WITHIN_S * S)
     taken = [a for a in attempts if a.cause == LeaveReason.PREEMPTED.value]
     return sum(1 for attempt in taken if attempt.opened_at_us > since_us)
+
+
+def interruptions(attempts: Iterable[Attempt], current: Iterable[Node]) -> int:
+    """How often the job's machines were taken away or lost in all: what attempts were opened for,
+    and what is happening to `current`, the machines of the newest one."""
+    causes = {reason.value for reason in LOSSES}
+    now = any(node.chosen and node.leave_reason in LOSSES for node in current)
+    return sum(1 for attempt in attempts if attempt.cause in causes) + now
 
 
 def takers(job_id: str, market: Market, now_us: int) -> frozenset[str]:

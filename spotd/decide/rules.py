@@ -12,7 +12,14 @@ from collections.abc import Callable
 from spotd.decide.arming import arm
 from spotd.decide.booked import next_end_us, with_ends
 from spotd.decide.draft import Draft
-from spotd.decide.ending import clean_up, finish, obey_limits, stop_lost, stop_wanted
+from spotd.decide.ending import (
+    clean_up,
+    finish,
+    obey_limits,
+    stop_interrupted,
+    stop_lost,
+    stop_wanted,
+)
 from spotd.decide.filling import move_when_full
 from spotd.decide.growing import ask_others
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
@@ -49,6 +56,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     give_way,  # a job of higher priority waits for its room
     take_in,  # a gang that misses some: those that are ready
     keep_gang,  # one rank leaves: all do
+    stop_interrupted,  # it was taken away more often than it may be
     regroup,  # or those that are left go on, in a new attempt
     choose,  # the first whole gang that said hello
     settle_trained,  # which may train already, of a record that was restored

@@ -141,10 +141,27 @@ def crossings(
             yield Crossing(budget, kind, percent, key, text)
 
 
-def reached(spent_microusd: int, most_microusd: int) -> int:
-    """The highest threshold, in percent, that a job's spend has reached of its `max_cost_usd`; 0
-    for none."""
-    return max((p for p in THRESHOLDS if 100 * spent_microusd >= p * most_microusd), default=0)
+def crossed(
+    spent_microusd: int,
+    ends_microusd: int | None,
+    most_microusd: int,
+    told: Collection[tuple[str, int]],
+    route: Callable[[int], str],
+) -> list[tuple[str, int]]:
+    """(ACTUAL or FORECAST, percent) of a job's own limit that nobody was told of yet: of several
+    for one route the highest. `ends_microusd`: what it will have cost at its end, None where that
+    is not known. A forecast of what was spent already is no news."""
+    highest: dict[tuple[str, str], int] = {}
+    for percent in THRESHOLDS:
+        if 100 * spent_microusd >= percent * most_microusd:
+            highest[ACTUAL, route(percent)] = percent
+        elif ends_microusd is not None and 100 * ends_microusd >= percent * most_microusd:
+            highest[FORECAST, route(percent)] = percent
+    known: dict[tuple[str, str], int] = {}
+    for kind, percent in told:
+        known[kind, route(percent)] = max(percent, known.get((kind, route(percent)), 0))
+    new = [(kind, p) for (kind, to), p in highest.items() if p > known.get((kind, to), 0)]
+    return sorted(new, key=lambda one: (one[0] == FORECAST, one[1]))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from spotd.money.counterfactual import AS_IS, MIXED, NEEDED, SAME, Instead
+from spotd.money.protected import Protected
 from spotd.money.report import Claim, Item, Kind, Report, unexplained
+from spotd.money.savings import Savings, savings_of
 from spotd.money.split import Use
 from spotd.money.units import GpuHours, NodeHours, per_hour
 
@@ -18,8 +20,9 @@ def usd(microusd: int) -> float:
     return round(microusd / 1e6, 6)
 
 
-def report_data(report: Report, claim: Claim | None = None) -> Data:
-    """All of one report."""
+def report_data(report: Report, claim: Claim | None = None, savings: Savings | None = None) -> Data:
+    """All of one report; `savings` are those of one job where none are given."""
+    savings = savings or savings_of(report)
     headline = headline_of(report.instead)
     useful = report.microusd_per_useful_gpu_h
     per_gpu = per_hour(report.total_microusd, report.gpu_hours)
@@ -50,6 +53,7 @@ def report_data(report: Report, claim: Claim | None = None) -> Data:
         "saving": _rounded(headline.saving) if headline else None,
         "saving_basis": headline.basis if headline else None,
         "discount": _rounded(headline.discount) if headline else None,
+        "savings": savings_data(savings),
         "unknown": list(report.unknown),
         **({"claim": _claim_data(claim, report)} if claim else {}),
     }
@@ -60,6 +64,35 @@ def headline_of(instead: Sequence[Instead]) -> Instead | None:
     needed, as far as they are known."""
     own = {one.basis: one for one in instead if one.name == AS_IS}
     return own.get(NEEDED) or own.get(MIXED) or own.get(SAME)
+
+
+def savings_data(found: Savings | None) -> Data | None:
+    """None where no price on demand is known."""
+    if found is None:
+        return None
+    return {
+        "total_usd": usd(found.total_microusd),
+        "fraction": _rounded(found.fraction),
+        "instead_usd": usd(found.instead_microusd),
+        "paid_usd": usd(found.paid_microusd),
+        "more_runs": _rounded(found.runs),
+        "parts": [
+            {
+                "name": one.name,
+                "usd": None if one.microusd is None else usd(one.microusd),
+                "against": one.against,
+            }
+            for one in found.parts
+        ],
+    }
+
+
+def protected_data(found: Protected) -> Data:
+    return {
+        "interruptions": found.interruptions,
+        "usd": usd(found.microusd),
+        "replayed_usd": usd(found.replayed_microusd),
+    }
 
 
 def _goodput(report: Report) -> float | None:

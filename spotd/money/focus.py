@@ -44,6 +44,19 @@ _SERVICES = {
 _NAMES = {"aws": "AWS", "gcp": "Google Cloud", "azure": "Microsoft"}
 
 Row = dict[str, str]  # column -> text; "" is null
+DAY_US = 24 * US_PER_H
+# What a budget of a cloud's own asks to be in it or not, and where an export of ours has it.
+COST_TYPES = {
+    "usage": "ChargeCategory Usage: every row",
+    "tax": "not in it: the ledger has prices before tax; an invoice's is in the BilledCost of "
+    "machines that were reconciled, where the bill has it by machine",
+    "credit": "not in it: ChargeCategory Credit is never written",
+    "refund": "not in it: ChargeClass Correction is never written",
+    "discount": "not in it, but for what a price says itself: ContractedCost is BilledCost",
+    "upfront": "not in it: hours of a reservation cost 0, with PricingCategory Other",
+    "recurring": "not in it: ChargeFrequency is always Usage-Based",
+    "support": "not in it",
+}
 
 
 def rows_of(account: Account, deployment: str, since_us: int, until_us: int) -> list[Row]:
@@ -78,6 +91,7 @@ def metadata(deployment: str, created_us: int) -> dict[str, object]:
             ],
         },
         "Deployment": deployment,
+        "CostTypes": COST_TYPES,
         "Estimates": "rows whose x_Estimated is true are by prices and times, not by an invoice",
     }
 
@@ -100,6 +114,14 @@ def months(start_us: int, end_us: int) -> Iterator[tuple[int, int]]:
     """The time cut at the beginnings of months (UTC)."""
     while start_us < end_us:
         _, next_us = month_of(start_us)
+        yield start_us, min(next_us, end_us)
+        start_us = next_us
+
+
+def days(start_us: int, end_us: int) -> Iterator[tuple[int, int]]:
+    """The time cut at the beginnings of days (UTC)."""
+    while start_us < end_us:
+        next_us = (start_us // DAY_US + 1) * DAY_US
         yield start_us, min(next_us, end_us)
         start_us = next_us
 

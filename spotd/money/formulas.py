@@ -56,9 +56,9 @@ def overhead_for(discount: float, saving: float) -> float:
     return (1 - saving) / (1 - discount) - 1
 
 
-def payback_months(cost: float, saving_per_month: float) -> float:
-    """After how many months an outlay is earned back."""
-    return cost / saving_per_month
+def payback(cost: float, saving: float) -> float:
+    """After how many months, or runs, each with that saving, an outlay is earned back."""
+    return cost / saving
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Item:
     cost_microusd: int
     estimated: bool = True
     hedge_lost: bool = False
-    cloud: str = ""  # whose price list it is by; "": nobody's
+    cloud: str = ""  # whose it is, or whose price list it is by; "": nobody's
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,9 @@ def _item(
     phase = machine.details.get("phase") or f"g{machine.generation}.{machine.rank}"
     what = machine.details.get("what", "")
     lost = machine.hedge_lost
-    return Item(Kind.COMPUTE, phase, what, hours, "Hours", cost, estimated, hedge_lost=lost)
+    cloud = machine.details.get("cloud") or machine.details.get("provider", "")
+    paid = (Kind.COMPUTE, phase, what, hours, "Hours", cost, estimated)
+    return Item(*paid, hedge_lost=lost, cloud=cloud)
 
 
 def _hedge(made: Report, machine: Machine, item: Item) -> None:
@@ -239,6 +241,24 @@ def together(reports: Sequence[Report]) -> Report:
     made.unknown = list(dict.fromkeys(text for one in reports for text in one.unknown))
     made.instead = added([one.instead for one in reports])
     return made
+
+
+SUMS = ("job", "user", "project", "provider", "day")
+
+
+def by_name(reports: Sequence[Report], by: str) -> dict[str, int]:
+    """Micro-USD by "user", "project" or "provider". Each sum is of the same line items, so that all
+    come to the total."""
+    sums: dict[str, int] = {}
+    for one in reports:
+        for item in one.items:
+            name = _provider(item) if by == "provider" else getattr(one, by)
+            sums[name] = sums.get(name, 0) + item.cost_microusd
+    return sums
+
+
+def _provider(item: Item) -> str:
+    return "control box" if item.kind is Kind.CONTROL else item.cloud
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 
 from spotd.clock import Clock
 from spotd.model import Desired, Event, Severity
-from spotd.money.budget import ACTUAL, DAY_US, Budget, Standing, crossings, reached, standing
+from spotd.money.budget import ACTUAL, DAY_US, Budget, Standing, crossings, standing
 from spotd.money.focus import iso, month_of
 from spotd.money.outliers import outliers
 from spotd.money.units import US_PER_H
+from spotd.observe.joblimits import tell_of_jobs
 from spotd.store.base import Store
 from spotd.store.spending import OVERRIDE, override_key, spendings
 
 EVERY_S = 60.0
+FORETELL_EVERY_US = US_PER_H // 6
 
 
 class Budgets:
@@ -29,12 +31,16 @@ class Budgets:
         self._budgets = budgets
         self._dry_run = dry_run
         self._judged_us = 0  # outliers, by this daemon: it reads all of the ledger
+        self._foretold_us = 0  # what jobs will cost: it reads all their reports
         self._clock = clock
 
     def keep(self, store: Store) -> None:
         """One look: nothing is remembered but in the record of events."""
         budgets, now_us = self._budgets(), self._clock.now_us()
-        _tell_of_jobs(store, now_us)
+        foretell = now_us - self._foretold_us >= FORETELL_EVERY_US
+        tell_of_jobs(store, now_us, foretell=foretell)
+        if foretell:
+            self._foretold_us = now_us
         if now_us - self._judged_us >= US_PER_H:
             judge_outliers(store, now_us, dry_run=self._dry_run())
             self._judged_us = now_us
@@ -53,37 +59,6 @@ class Budgets:
                 store.add_event("", event, now_us)
             if found.spent_microusd >= budget.microusd:
                 _stop(store, found, now_us)
-
-
-def _tell_of_jobs(store: Store, now_us: int) -> None:
-    """Of its own `max_cost_usd`, to the job's routes, each threshold once. What a job will cost by
-    its end is not known here: at which rate it is used up, and when, is."""
-    capped = [job for job in store.jobs(finished=False) if job.spec.max_cost_microusd]
-    for view in store.load_views([job.id for job in capped], now_us).values():
-        job, spent = view.job, view.spent_microusd
-        most = job.spec.max_cost_microusd
-        percent = reached(spent, most)
-        last = store.last_event(job.id, "cost_reached") if percent else None
-        if not percent or (last is not None and percent <= _percent_of(last.event)):
-            continue
-        rate = sum(node.offer.price_microusd_per_h for node in view.nodes if node.active)
-        text = (
-            f"{job.name} has spent {percent} % of its max_cost_usd: ${spent / 1e6:,.2f} of "
-            f"${most / 1e6:,.2f}, ${rate / 1e6:,.2f}/h now"
-        )
-        if rate and spent < most:
-            text += f", used up on {iso(now_us + (most - spent) * US_PER_H // rate)[:16]}Z"
-        severity = Severity.INFO if percent < 100 else Severity.WARNING
-        key = f"cost_reached:{job.id}:{percent}"
-        event = Event(
-            "cost_reached", text, "", severity, alert=True, key=key, data={"percent": percent}
-        )
-        store.add_event(job.id, event, now_us)
-
-
-def _percent_of(event: Event) -> int:
-    said = event.data.get("percent", 0)
-    return said if isinstance(said, int) else 0
 
 
 def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:

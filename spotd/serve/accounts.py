@@ -9,12 +9,12 @@ from providers.egress import first_prices
 from spotd.decide.carriage import gb_microusd, store_of
 from spotd.model import Job, LeaveReason, Market, Node, S
 from spotd.money.report import Account, Item, Kind
-from spotd.money.split import Machine, Save, Steps
+from spotd.money.split import Machine, Save
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.serve.bill import all_reports
 from spotd.serve.keep_costs import Window, restores, storage
 from spotd.store.base import CheckpointRow, ProgressRow, SegmentRow, Store
-from spotd.store.stretches import stretch_of
+from spotd.store.stretches import steps_of, stretch_of
 
 NO_STEPS = (
     "of {name} no steps are on record (none reported, or no longer kept): what its hours "
@@ -33,13 +33,26 @@ class Box:
     billed_us: Mapping[str, int]
     since_us: int  # of the first machine, or of the window
 
+    def whole(self, window: Window) -> int:
+        """Micro-USD of that time. Those of times that follow one another add up."""
+        ends = (max(self.since_us, at_us) for at_us in (window.since_us, window.until_us))
+        before, until = (cost_microusd(self.microusd_per_h, self.since_us, at) for at in ends)
+        return until - before
+
     def share(self, job_id: str, window: Window) -> int:
-        """Micro-USD of one job; those of all jobs add up to what the box costs in that time."""
+        """Micro-USD of one job, by its part of all machine time; those of all jobs add up to what
+        the box costs in that time."""
         jobs = sorted(self.billed_us)
         if job_id not in self.billed_us:
             return 0
-        whole = cost_microusd(self.microusd_per_h, self.since_us, window.until_us)
-        return share_out(whole, [self.billed_us[one] for one in jobs])[jobs.index(job_id)]
+        parts = share_out(self.whole(window), [self.billed_us[one] for one in jobs])
+        return parts[jobs.index(job_id)]
+
+    def hours(self, job_id: str, window: Window) -> float:
+        """Of the box in that time, the job's part."""
+        part = self.billed_us.get(job_id, 0) / max(1, sum(self.billed_us.values()))
+        passed_us = max(0, window.until_us - max(self.since_us, window.since_us))
+        return passed_us / US_PER_H * part
 
 
 def box_of(rows: Sequence[SegmentRow], microusd_per_h: int, window: Window, now_us: int) -> Box:
@@ -53,18 +66,43 @@ def box_of(rows: Sequence[SegmentRow], microusd_per_h: int, window: Window, now_
     return Box(microusd_per_h, billed, max(first_us, window.since_us))
 
 
-def account_of(
-    store: Store, job: Job, market: Market, box: Box, window: Window, now_us: int
-) -> Account:
+@dataclass(frozen=True)
+class Records:
+    """What is on record of one job."""
+
+    job: Job
+    user: str
+    nodes: Sequence[Node]
+    segments: Sequence[SegmentRow]
+    progress: Sequence[ProgressRow]
+    checkpoints: Sequence[CheckpointRow]
+
+    def spent(self, window: Window, now_us: int) -> int:
+        """Micro-USD of its machines in that time."""
+        rows = (row for row in self.segments if row.state != "void")
+        return sum(stretch_of(row, now_us).spent(window.since_us, window.until_us) for row in rows)
+
+
+def records_of(store: Store, job: Job) -> Records:
+    """As the store has it."""
+    return Records(
+        job,
+        store.job_users([job.id]).get(job.id, ""),
+        store.job_nodes(job.id),
+        store.segments(job.id),
+        all_reports(store.progress(job.id), job.first_step_at_us),
+        store.checkpoints(job.id),
+    )
+
+
+def account_of(records: Records, market: Market, box: Box, window: Window, now_us: int) -> Account:
     """Extras are those of the window; machines are whole."""
-    nodes = store.job_nodes(job.id)
-    segments = store.segments(job.id)
-    progress = all_reports(store.progress(job.id), job.first_step_at_us)
-    rows = store.checkpoints(job.id)
-    extras, unknown = _extras(job, nodes, rows, market, window, now_us)
+    job, nodes, segments = records.job, records.nodes, records.segments
+    progress, rows = records.progress, records.checkpoints
+    extras, unknown = extras_of(records, market, window, now_us)
     share = box.share(job.id, window)
     if share:
-        hours = box.billed_us[job.id] / US_PER_H
+        hours = box.hours(job.id, window)
         what = "control box, shared by machine hours"
         extras.append(Item(Kind.CONTROL, "control", what, hours, "Hours", share))
     if not box.microusd_per_h:
@@ -74,13 +112,13 @@ def account_of(
     return Account(
         job.id,
         job.name,
-        store.job_users([job.id]).get(job.id, ""),
+        records.user,
         job.spec.num_nodes,
         tuple(
             _machine(node, [row for row in segments if row.node_id == node.id], now_us)
             for node in nodes
         ),
-        steps=tuple(map(_steps, progress)),
+        steps=tuple(map(steps_of, progress)),
         saves=tuple(_save(row) for row in rows),
         extras=tuple(extras),
         unknown=tuple(unknown),
@@ -124,28 +162,20 @@ def _details(node: Node) -> dict[str, str]:
     }
 
 
-def _steps(row: ProgressRow) -> Steps:
-    busy_us = round(row.busy_s * S)
-    times = (row.first_at_us, row.last_at_us, busy_us, row.at_us)
-    return Steps(row.generation, row.from_step, row.to_step, *times)
-
-
 def _save(row: CheckpointRow) -> Save:
     return Save(row.generation, row.step, round(row.stage_s * S), round(row.write_s * S))
 
 
-def _extras(
-    job: Job,
-    nodes: Sequence[Node],
-    rows: Sequence[CheckpointRow],
-    market: Market,
-    window: Window,
-    now_us: int,
+def extras_of(
+    records: Records, market: Market, window: Window, now_us: int
 ) -> tuple[list[Item], list[str]]:
-    """Storage and egress of the job's checkpoints in that time, and what is not known of them."""
+    """Storage and egress of the job's checkpoints in that time, and what is not known of them.
+    Those of times that follow one another add up."""
+    rows = records.checkpoints
     sized = sorted((row for row in rows if row.bytes), key=lambda row: row.committed_at_us)
     if not sized:
         return [], []
+    job, nodes = records.job, records.nodes
     first = {node.generation: node for node in nodes if node.rank == 0 and node.claimed_at_us}
     items, unknown = storage(job, first, sized, window, now_us)
     more, missing = _egress(job, nodes, sized, market, window)

@@ -7,9 +7,10 @@ from typing import Any
 
 from providers.storage import storage_of
 from spotd.model import Job, Node
-from spotd.serve.bill import Bill, all_reports, bill, on_demand, useful_us
+from spotd.serve.bill import Bill, OnDemand, all_reports, bill, on_demand, useful_us
 from spotd.serve.call import Call
 from spotd.serve.diagnosis import use_in_all
+from spotd.serve.outlook import outlook_data
 from spotd.serve.views import iso, usd, where_data
 from spotd.store.base import SegmentRow
 
@@ -17,21 +18,23 @@ from spotd.store.base import SegmentRow
 def job_cost(call: Call) -> dict[str, Any]:
     """What one job cost so far, per node and in all, and what it would have cost on demand."""
     job = call.job()
-    found = _job_cost(call, job)
-    use = use_in_all(call.backing.store, job)
-    return {"kind": "Cost", **found, "kept": _kept(call, job), "use": use}
+    total, instead, found = _job_cost(call, job)
+    kept, use = _kept(call, job), use_in_all(call.backing.store, job)
+    goes_on = outlook_data(call, job, total, instead, kept["usd_per_month"])
+    return {"kind": "Cost", **found, "kept": kept, "use": use, "outlook": goes_on}
 
 
 def all_costs(call: Call) -> dict[str, Any]:
     """What jobs cost, newest first, at most `limit`; and the spend of all `total` jobs."""
     store = call.backing.store
     newest, total = store.newest_jobs(call.number("limit", 100, 1, 10_000))
-    items = [_job_cost(call, job) for job in newest]
+    items = [_job_cost(call, job)[2] for job in newest]
     spend = usd(bill(store.segments(), call.now_us).spend_microusd)
     return {"kind": "CostList", "items": items, "total": total, "spend_usd": spend}
 
 
-def _job_cost(call: Call, job: Job) -> dict[str, Any]:
+def _job_cost(call: Call, job: Job) -> tuple[Bill, OnDemand | None, dict[str, Any]]:
+    """The bill, the same work on demand, and both as JSON."""
     store, now_us = call.backing.store, call.now_us
     segments = store.segments(job.id)
     progress = all_reports(store.progress(job.id), job.first_step_at_us)
@@ -42,7 +45,7 @@ def _job_cost(call: Call, job: Job) -> dict[str, Any]:
     useful = useful_us(progress, whole, gangs)
     listed = instead.list_microusd if instead else 0
     saving = 1 - total.spend_microusd / listed if listed else None
-    return {
+    data = {
         "job_id": job.id,
         "job": job.name,
         **_bill_data(total),
@@ -56,6 +59,7 @@ def _job_cost(call: Call, job: Job) -> dict[str, Any]:
             for node in nodes
         ],
     }
+    return total, instead, data
 
 
 def _kept(call: Call, job: Job) -> dict[str, Any]:

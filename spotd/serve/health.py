@@ -19,6 +19,7 @@ from spotd.serve.proofs import check_proofs
 from spotd.serve.reach import check_reach
 from spotd.serve.readiness import check_clouds
 from spotd.serve.remarks import check_remarks
+from spotd.serve.scorecard import scorecard
 from spotd.serve.telling import check_routes
 from spotd.serve.views import iso, usd
 from spotd.serve.ways import check_ways
@@ -65,7 +66,19 @@ def doctor(call: Call) -> dict[str, Any]:
         }
         for check in checks
     ]
-    return {"kind": "Doctor", "ok": all(check.ok for check in checks), "checks": items}
+    good, score = all(check.ok for check in checks), _score(backing, call.now_us)
+    return {"kind": "Doctor", "ok": good, "checks": items, "score": score}
+
+
+def _score(backing: Backing, now_us: int) -> list[dict[str, Any]]:
+    """Nothing where the database is away, which is told above."""
+    try:
+        rows = scorecard(backing, now_us)
+    except StoreError:
+        return []
+    return [
+        {"pillar": row.pillar, "good": row.good, "text": row.text, "try": row.try_} for row in rows
+    ]
 
 
 def _tried(name: str, check: Callable[[], str]) -> Check:

@@ -9,6 +9,7 @@ from providers.egress import first_prices
 from providers.storage import GB, Storage, storage_of, storage_prices
 from spotd.decide.carriage import Place, gb_microusd, place_of, store_of
 from spotd.model import Job, Market, Node
+from spotd.money.focus import months
 from spotd.money.report import Item, Kind
 from spotd.money.units import US_PER_H
 from spotd.store.base import CheckpointRow
@@ -17,6 +18,9 @@ MONTH_H = 730  # that storage is prorated by
 NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
 NO_NEAR_PRICE = "what {name}'s shards cost in stores of {cloud} is not known: no price is listed"
 NO_WAY_BACK = "what {name}'s checkpoints cost on their way from {away} to {place} is not known"
+
+
+Lying = tuple[int, int, int]  # bytes, from when, until when
 
 
 @dataclass(frozen=True)
@@ -38,36 +42,59 @@ def storage(
     that is beside its machine by the list price of that machine's cloud, the rest by that of the
     job's own store. `first` has rank 0 of each generation."""
     url, keep = job.spec.checkpoint.store, job.spec.checkpoint.keep
-    own, near = 0.0, dict[str, float]()
+    own: list[Lying] = []
+    near: dict[str, list[Lying]] = {}
     for number, row in enumerate(rows):
         newer = rows[number + keep].committed_at_us if number + keep < len(rows) else now_us
-        from_us, to_us = max(row.committed_at_us, window.since_us), min(newer, window.until_us)
-        months = max(0, to_us - from_us) / (MONTH_H * US_PER_H) / GB
         node = first.get(row.generation)
         beside = row.near_bytes if node is not None else 0
-        own += (row.bytes - beside) * months
+        own.append((row.bytes - beside, row.committed_at_us, newer))
         if node is not None and beside and not node.offer.local:
-            near[node.offer.cloud] = near.get(node.offer.cloud, 0.0) + beside * months
+            lies = (beside, row.committed_at_us, newer)
+            near.setdefault(node.offer.cloud, []).append(lies)
     items, unknown = [], []
     price = storage_of(url)
-    if price is not None and own:
-        items.append(_lying(price, "checkpoints", own, place_of(url, {}).cloud))
-    elif own and not url.startswith("file:"):
+    if price is not None:
+        items += _kept(price, "checkpoints", own, place_of(url, {}).cloud, window)
+    elif not url.startswith("file:") and _gb_months(own, window.since_us, window.until_us):
         unknown.append(NO_STORE_PRICE.format(name=job.name, store=url))
-    for cloud, months in sorted(near.items()):
+    for cloud, lying in sorted(near.items()):
         listed = storage_prices().get(cloud)
-        if listed is None:
+        if listed is not None:
+            items += _kept(listed, "shards beside the machines", lying, cloud, window)
+        elif _gb_months(lying, window.since_us, window.until_us):
             unknown.append(NO_NEAR_PRICE.format(name=job.name, cloud=cloud))
-        else:
-            items.append(_lying(listed, "shards beside the machines", months, cloud))
     return items, unknown
 
 
-def _lying(price: Storage, name: str, months: float, cloud: str) -> Item:
-    """`months` in GB-months."""
-    cost = price.microusd_per_month(round(months * GB))
+def _kept(
+    price: Storage, name: str, lies: Sequence[Lying], cloud: str, window: Window
+) -> list[Item]:
+    """A store counts by the month (UTC), and so does its price list. What times that follow one
+    another cost adds up: each is what all until its end cost, less what all before it did."""
+    quantity = _gb_months(lies, window.since_us, window.until_us)
+    if not quantity:
+        return []
+    ends = (window.since_us, min(window.until_us, max(end for _, _, end in lies)))
+    before, until = (_until(price, lies, at_us) for at_us in ends)
     what = f"{name}, {price.storage_class}, {price.region}, list price of {price.dated}"
-    return Item(Kind.STORAGE, "storage", what, months, "GB-Months", cost, cloud=cloud)
+    told = (Kind.STORAGE, "storage", what, quantity, "GB-Months", until - before)
+    return [Item(*told, cloud=cloud)]
+
+
+def _until(price: Storage, lies: Sequence[Lying], until_us: int) -> int:
+    """Micro-USD, month by month."""
+    cost = 0
+    for month_us, next_us in months(min(start for _, start, _ in lies), until_us):
+        cost += price.microusd_per_month(round(_gb_months(lies, month_us, next_us) * GB))
+    return cost
+
+
+def _gb_months(lies: Sequence[Lying], since_us: int, until_us: int) -> float:
+    byte_us = sum(
+        size * max(0, min(end, until_us) - max(start, since_us)) for size, start, end in lies
+    )
+    return byte_us / (MONTH_H * US_PER_H) / GB
 
 
 def restores(

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from providers.base import CapacityType
+from spotd.money.report import SUMS
 
 Schema = dict[str, Any]
 Row = tuple[str, str, Callable[..., Any]]
@@ -53,7 +54,7 @@ QUERY: dict[str, dict[str, Schema]] = {
     "GET /v1/jobs": {"all": {"enum": ["0", "1"]}, "limit": _NUMBER},
     "GET /v1/nodes": {"job": _TEXT},
     "GET /v1/costs": {"limit": _NUMBER},
-    "GET /v1/costs/report": _TIMES,
+    "GET /v1/costs/report": {**_TIMES, "by": {"enum": list(SUMS)}},
     "GET /v1/costs/focus": _TIMES,
     "GET /v1/jobs/{job}/cost/report": _TIMES,
     "GET /v1/offers": {

@@ -15,6 +15,7 @@ from spotd.baked import PREFIX as BAKED
 from spotd.baked import baked_of, check_name
 from spotd.container import container_of, full_name
 from spotd.spec.block import Block, Ignored, Refused
+from spotd.spec.budget import Budget
 from spotd.spec.every import EveryField
 from spotd.spec.model import ModelBlock
 from spotd.spec.mounts import Storage, parse_mount
@@ -209,14 +210,6 @@ def _parse_cache(value: Any) -> Any:
 
 
 _NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
-
-
-class Budget(Block):
-    """What the job may cost."""
-
-    max_cost_usd: Usd | None = Field(
-        default=None, description="Reached, the job is stopped; its last save comes on top"
-    )
 
 
 class Health(Block):

@@ -14,6 +14,7 @@ from spotd.container import container_of
 from spotd.errors import suggest
 from spotd.model import CheckpointSpec, JobSpec
 from spotd.spec.block import Ignored
+from spotd.spec.budget import read_caps
 from spotd.spec.document import SpecError, parse
 from spotd.spec.every import RISKS, Every
 from spotd.spec.file import Checkpoint, JobFile, SpotdBlock
@@ -121,21 +122,16 @@ def load(  # noqa: PLR0913 - what a job file is read with is as much
         envs=environment,
         secrets=tuple(sorted({*hidden, *kept})),
         alerts=_routes(file.spotd, known.routes, found),
+        caps=read_caps(file.spotd.budget, known.routes, found),
         **read_folders(file, container_of(place.image_id), known.datasets, found),
     )
     _check_directory(file, place, found)
     workdir, mounts, origin = read_sources(file, base_dir, found)
     if found.problems:
         raise SpecError(*found.located(document))
-    return Parsed(
-        spec=spec,
-        workdir=workdir,
-        mounts=mounts,
-        warnings=tuple(found.sentences(document)),
-        secrets=hidden,
-        text=document.without_values("secrets"),
-        origin=origin,
-    )
+    warnings = tuple(found.sentences(document))
+    text = document.without_values("secrets")
+    return Parsed(spec, workdir, mounts, warnings, secrets=hidden, text=text, origin=origin)
 
 
 def _note_marked(file: JobFile, found: Findings) -> None:

@@ -1,10 +1,11 @@
-"""Rows of the ledger as stretches of money."""
+"""Rows of the ledger, and reports of steps, as money is reckoned with."""
 
 from __future__ import annotations
 
 from providers.base import PREPAID
-from spotd.money.split import Stretch
-from spotd.store.shapes import SegmentRow
+from spotd.model import S
+from spotd.money.split import Steps, Stretch
+from spotd.store.shapes import ProgressRow, SegmentRow
 
 
 def stretch_of(row: SegmentRow, now_us: int) -> Stretch:
@@ -21,3 +22,9 @@ def stretch_of(row: SegmentRow, now_us: int) -> Stretch:
         reconciled=bool(row.reconciled_at_us),
         invoiced_microusd=row.invoiced_microusd,
     )
+
+
+def steps_of(row: ProgressRow) -> Steps:
+    """A report of steps, as its node made it and as it was heard."""
+    times = (row.first_at_us, row.last_at_us, round(row.busy_s * S), row.at_us)
+    return Steps(row.generation, row.from_step, row.to_step, *times)

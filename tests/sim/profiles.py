@@ -128,6 +128,12 @@ PROFILES = {
         projects=("llm", "vision"),
         months=(Budget("all", 120_000_000), Budget("llm", 40_000_000, project="llm")),
     ),
+    "users": Profile(
+        "a budget by the month of a user, beside one of all that is far away",
+        jobs=4,
+        budgets_microusd=(0,),
+        months=(Budget("all", 900_000_000), Budget("alice", 60_000_000, user="alice")),
+    ),
     "restored": Profile(
         "an older copy takes the place of the database",
         jobs=4,

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import spotd.decide.ending
 import spotd.decide.placing
 import spotd.decide.queueing
 import spotd.observe.budgets
@@ -46,6 +47,29 @@ def _offers_untold(stack: ExitStack) -> None:
 
 def _month_unread(stack: ExitStack) -> None:
     put(stack, spotd.observe.budgets, "_stop", lambda *_: None)
+
+
+def _stop_but(stack: ExitStack, scope: str) -> None:
+    """Budgets of a `scope` ("user", "project") stop nobody; those of all jobs do."""
+    stop = spotd.observe.budgets._stop
+
+    def blind(store: Any, found: Any, now_us: int) -> None:
+        if not getattr(found.budget, scope):
+            stop(store, found, now_us)
+
+    put(stack, spotd.observe.budgets, "_stop", blind)
+
+
+def _project_month_unread(stack: ExitStack) -> None:
+    _stop_but(stack, "project")
+
+
+def _user_month_unread(stack: ExitStack) -> None:
+    _stop_but(stack, "user")
+
+
+def _job_limit_unread(stack: ExitStack) -> None:
+    put(stack, spotd.decide.ending, "_spent_now", lambda _: 0)
 
 
 QUEUEING = (
@@ -90,5 +114,26 @@ QUEUEING = (
         frozenset({"B1"}),
         _month_unread,
         "monthly",
+    ),
+    Bug(
+        "a project's month unread",
+        "its budget is told of, and stops nobody; that of all jobs does",
+        frozenset({"B1"}),
+        _project_month_unread,
+        "monthly",
+    ),
+    Bug(
+        "a user's month unread",
+        "the same of a user's",
+        frozenset({"B1"}),
+        _user_month_unread,
+        "users",
+    ),
+    Bug(
+        "a job's limit unread",
+        "it trains on when all that it may cost is spent",
+        frozenset({"B1"}),
+        _job_limit_unread,
+        "poor",
     ),
 )

@@ -12,14 +12,19 @@ from spotd.decide.ending import clean_up, obey_limits, stop_wanted
 from spotd.decide.leaving import drain_noticed, keep_gang
 from spotd.decide.settling import settle_exits
 from spotd.model import (
+    Attempt,
     Desired,
     LeaveReason,
     Node,
     Outcome,
     S,
+    View,
 )
+from spotd.plan import Plan
 from spotd.states import NodeState
+from spotd.wishes import NO_LIMIT, Caps
 from tests.spotd.decide.build import (
+    JOB,
     NOW,
     head,
     hello,
@@ -157,3 +162,62 @@ def test_a_time_that_has_passed_is_looked_at_at_once_and_not_in_the_past() -> No
     d = draft()
     d.wake(NOW - S)
     assert d.plan().wake_at_us == NOW + 1
+
+
+def capped(most: int, *nodes: Node, causes: tuple[str, ...], **job: Any) -> tuple[View, Plan]:
+    """A job in an attempt beyond the first, each with its cause."""
+    attempts = tuple(Attempt(JOB, n, NOW - 900 * S, why) for n, why in enumerate(causes, 1))
+    fields = {"spec": spec(caps=Caps(max_interruptions=most)), "generation": len(causes), **job}
+    return settle(view(*nodes, job=fields, attempts=attempts))
+
+
+@pytest.mark.req("BUD-08")
+@pytest.mark.parametrize(
+    ("most", "causes", "stopped"),
+    [
+        (2, ("first", "preempted", "lost"), True),  # and the notice makes three
+        (3, ("first", "preempted", "lost"), False),
+        (2, ("first", "failed", "lost"), False),  # a crash is no interruption
+        (NO_LIMIT, ("first", "preempted", "lost"), False),
+        (0, ("first",), True),
+    ],
+)
+def test_a_job_that_is_taken_away_too_often_saves_and_ends(
+    most: int, causes: tuple[str, ...], stopped: bool
+) -> None:
+    """It drains for its notice as ever, and nobody is asked for another machine."""
+    noticed = node(R, generation=len(causes), notices=(notice(),))
+    after, plan = capped(most, noticed, causes=causes)
+    assert bool(after.job.stop_text) is stopped
+    assert [n.state for n in after.nodes if n.id == noticed.id] == [D]
+    assert ("requested" in kinds(plan)) is not stopped
+    if stopped:
+        many = sum(cause in ("preempted", "lost") for cause in causes) + 1
+        assert after.job.stop_text == (
+            f"max_interruptions of {most} reached: it was interrupted {many} times"
+        )
+        assert after.job.outcome is None, "it saves first"
+        gone = node(NodeState.GONE, generation=len(causes), leave_reason=LeaveReason.PREEMPTED)
+        job = {"stop_text": after.job.stop_text, "head": head(step=90)}
+        ended, _ = capped(most, gone, causes=causes, **job)
+        assert ended.job.outcome is Outcome.FAILED
+
+
+@pytest.mark.req("BUD-08")
+def test_each_cap_stops_by_itself() -> None:
+    """Of three: money, the price of an hour (which bars offers), interruptions."""
+    running = node(R)
+    assert settle(view(running, job={"spec": spec()}))[0].job.stop_text == ""
+    costly = {"spec": spec(max_cost_microusd=1000)}
+    assert "max_cost_usd" in settle(view(running, job=costly, spent_microusd=1000))[0].job.stop_text
+    _, plan = settle(view(job={"spec": spec(max_hourly_microusd=1)}))
+    assert "requested" not in kinds(plan)
+    assert "requested" in kinds(settle(view(job={"spec": spec()}))[1])
+
+
+def test_a_program_that_may_have_finished_on_a_lost_machine_is_read_first() -> None:
+    done = node(T, **DONE, leave_reason=LeaveReason.LOST, chosen=True)
+    after, _ = capped(0, done, causes=("first",), head=head(read_at_us=EXITED - S))
+    assert after.job.stop_text == ""
+    read, _ = capped(0, done, causes=("first",), head=head(read_at_us=EXITED + S))
+    assert read.job.stop_text != ""

@@ -176,6 +176,18 @@ def test_the_places_are_told_in_their_order_with_what_the_policy_says() -> None:
     assert (new.id, new.name, new.created_at_us, new.desired) == ("", of.name, NOW, Desired.RUN)
 
 
+@pytest.mark.req("CST-20")
+def test_no_plan_is_without_a_restart() -> None:
+    """Of a fleet without any interruption yet: a start, and what is expected to be lost, are in
+    the price of spot and, smaller, of machines that stay."""
+    found = cost(a_job(), market((SPOT, FULL)))
+    spot, full = found[SPOT.key], found[FULL.key]
+    for one in (spot, full):
+        assert min(one.start_usd, one.lost_usd) > 0
+        assert one.total_usd > one.train_usd
+    assert spot.lost_usd / spot.train_usd > 10 * full.lost_usd / full.train_usd
+
+
 def test_the_same_work_in_the_same_places_is_reckoned_once_and_other_work_anew() -> None:
     sold = market((SPOT, FULL))
     plain = a_job()

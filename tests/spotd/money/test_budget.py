@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.money.budget import Budget, Crossing, Plan, Spending, crossings, refusal, standing
+from spotd.money.budget import (
+    Budget,
+    Crossing,
+    Plan,
+    Spending,
+    crossed,
+    crossings,
+    refusal,
+    standing,
+)
 from spotd.money.focus import iso
 from tests.spotd.money.build import H, stretch
 
@@ -136,3 +145,35 @@ def test_a_budget_of_a_project() -> None:
 )
 def test_what_a_job_may_cost_yet(plan: Plan, usd: float) -> None:
     assert plan.projected() == usd * 1e6
+
+
+A, F = "actual", "forecast"
+OWN = {50: "ai-team", 80: "ai-director", 100: "finance"}
+
+
+@pytest.mark.req("BUD-02")
+@pytest.mark.parametrize(
+    ("spent", "ends", "told", "routes", "expected"),
+    [
+        (49, None, [], {}, []),
+        (50, None, [], {}, [(A, 50)]),
+        (100, None, [], {}, [(A, 100)]),  # of several for one route the highest
+        (100, None, [], OWN, [(A, 50), (A, 80), (A, 100)]),
+        (85, None, [(A, 50)], {}, [(A, 80)]),
+        (85, None, [(A, 80)], {}, []),
+        (100, None, [(A, 80)], OWN, [(A, 50), (A, 100)]),
+        (10, 90, [], {}, [(F, 80)]),
+        (10, 90, [], OWN, [(F, 50), (F, 80)]),
+        (60, 120, [], OWN, [(A, 50), (F, 80), (F, 100)]),  # what is spent is no forecast
+        (60, 120, [(F, 100), (A, 50)], {}, []),
+        (60, 120, [(F, 80)], {}, [(A, 50), (F, 100)]),
+    ],
+)
+def test_what_of_a_jobs_own_limit_is_news(
+    spent: int,
+    ends: int | None,
+    told: list[tuple[str, int]],
+    routes: dict[int, str],
+    expected: list[tuple[str, int]],
+) -> None:
+    assert crossed(spent, ends, 100, told, lambda p: routes.get(p, "")) == expected

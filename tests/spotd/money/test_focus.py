@@ -147,3 +147,16 @@ def test_the_metadata_names_the_version_and_every_column() -> None:
 def test_months() -> None:
     assert month_of(NOVEMBER) == (NOVEMBER, NOVEMBER + 30 * 24 * H)
     assert list(months(5, 5)) == []
+
+
+@pytest.mark.req("BUD-07")
+def test_the_metadata_says_which_types_of_cost_are_in_it() -> None:
+    """Those that a cloud's own budget asks about; what is said of them holds of every row."""
+    types = metadata("d0", NOVEMBER)["CostTypes"]
+    assert isinstance(types, dict)
+    named = {"usage", "tax", "credit", "refund", "discount", "upfront", "recurring", "support"}
+    assert set(types) == named
+    for row in rows(extras=(STORED,)):
+        told = (row["ChargeCategory"], row["ChargeClass"], row["ChargeFrequency"])
+        assert told == ("Usage", "", "Usage-Based")
+        assert row["ContractedCost"] == row["BilledCost"]

@@ -69,8 +69,8 @@ def test_spot_pays_until_its_overhead_eats_the_discount() -> None:
 @pytest.mark.req("CST-15")
 def test_an_outlay_is_earned_back() -> None:
     """$10,000 to $20,000 against $2,000 to $5,000 a month; 7 to 11 days at $200 an hour."""
-    assert f.payback_months(10_000, 5_000) == 2
-    assert f.payback_months(20_000, 2_000) == 10
+    assert f.payback(10_000, 5_000) == 2
+    assert f.payback(20_000, 2_000) == 10
     assert [days * 8 * 200 for days in (7, 11)] == [11_200, 17_600]
 
 

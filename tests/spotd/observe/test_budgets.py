@@ -13,7 +13,7 @@ from spotd.observe.budgets import Budgets
 from spotd.plan import ChangeNode
 from spotd.states import NodeState
 from spotd.store.spending import OVERRIDE, override_key
-from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
+from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
 from tests.spotd.store.build import submission
 
 
@@ -115,6 +115,54 @@ def test_of_a_jobs_own_limit_each_threshold_is_told_once_to_its_routes(mid_month
     assert "used up on 2026-11-" in first.text
     assert "used up" not in last.text
     assert first.alert
+
+
+@pytest.mark.req("BUD-02", "BUD-04")
+def test_what_a_job_will_cost_is_told_before_it_is_spent_each_once_to_its_own_route(
+    mid_month: Rig,
+) -> None:
+    """At $25.50 an hour, 3.5 s a step and 8,210 steps left, of $200: $40 spent, some $230 at its
+    end, and it is told of 160 % of the limit, each threshold to whom it is for."""
+    rig = mid_month
+    routes = "routes: {50: ai-team, 80: ai-director, 100: finance}"
+    budget = f"  budget: {{max_cost_usd: 140, {routes}}}\n"
+    job_id = rig.submit(ago_s=6330, text=JOB_FILE + "  work: 10000 steps\n" + budget)
+    first = rig.launch(job_id, SPOT, ago_s=6320)
+    rig.train(first, ago_s=6270, until_s=2750, first=0, last=1190)
+    second = rig.launch(job_id, OFFERS[2], ago_s=2790)
+    rig.leave(first, 2720, LeaveReason.PREEMPTED, "preempt notice")
+    rig.train(second, ago_s=2730, until_s=30, first=1190, last=1790)
+    budgets = Budgets(lambda: (), rig.clock)
+    for _ in range(2):
+        budgets.keep(rig.store)
+    found = [row.event for row in rig.store.events_of(job_id, ["cost_forecast"])]
+    assert [event.data["percent"] for event in found] == [50, 80, 100]
+    assert found[2].text.startswith(
+        "gpt will have spent 100 % of its max_cost_usd of $140.00 by its end: $39.69 so far, $2"
+    )
+    assert "(nine of ten: $1" in found[2].text
+    sent = {(row.event.kind, row.route) for row in rig.store.due_alerts(rig.clock.now_us(), 99)}
+    assert {route for kind, route in sent if kind == "cost_forecast"} == {
+        "ai-team",
+        "ai-director",
+        "finance",
+    }
+    later = At(rig.clock.now_us() + 3 * 3600 * 1_000_000)  # $116 of $140 are spent
+    Budgets(lambda: (), later).keep(rig.store)
+    reached = [row.event for row in rig.store.events_of(job_id, ["cost_reached"])]
+    assert [event.data["percent"] for event in reached] == [50, 80]
+    assert len(rig.store.events_of(job_id, ["cost_forecast"])) == 3, "each is told once"
+
+
+def test_of_a_job_that_does_not_say_how_much_there_is_to_do_nothing_is_foretold(
+    mid_month: Rig,
+) -> None:
+    rig = mid_month
+    job_id = rig.submit(ago_s=6330, text=JOB_FILE + "  budget: {max_cost_usd: 100}\n")
+    node = rig.launch(job_id, SPOT, ago_s=6320)
+    rig.train(node, ago_s=6270, until_s=30, first=0, last=1190)
+    look(rig)
+    assert rig.store.events_of(job_id, ["cost_forecast", "cost_reached"]) == []
 
 
 def test_a_job_without_a_limit_of_its_own_has_no_thresholds(mid_month: Rig) -> None:

@@ -1,0 +1,83 @@
+"""What was saved, one cause after the other: a chain of counterfactuals, from the same work on
+demand down to what was paid. Each part is the difference between two neighbours of the chain, so
+that nothing counts twice and all parts come to the total."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spotd.money.counterfactual import AS_IS, NEEDED, SAME
+from spotd.money.report import Kind, Report
+
+
+@dataclass(frozen=True)
+class Part:
+    """One cause, with what it is held against. None: nothing is claimed, and `against` says why."""
+
+    name: str
+    microusd: int | None
+    against: str
+
+
+@dataclass(frozen=True)
+class Savings:
+    """`fraction` of the counterfactual, and at most the price discount; `runs`: how many more such
+    runs the saving pays for, at what these cost."""
+
+    instead_microusd: int
+    paid_microusd: int
+    parts: tuple[Part, ...]
+    fraction: float | None
+
+    @property
+    def total_microusd(self) -> int:
+        return self.instead_microusd - self.paid_microusd
+
+    @property
+    def runs(self) -> float | None:
+        """0 where nothing was saved; None where nothing was paid."""
+        if not self.paid_microusd:
+            return None
+        return max(0, self.total_microusd) / self.paid_microusd
+
+
+NO_SCALING = "not claimed: nothing says for how long machines would have stood idle otherwise"
+NO_SIZING = "not claimed: the same work was never measured on other hardware"
+
+
+def savings_of(report: Report) -> Savings | None:
+    """Against the same provider on demand, for the hours that on-demand would have needed, or the
+    same hours where those are not known; None where no price on demand is."""
+    own = {one.basis: one for one in report.instead if one.name == AS_IS}
+    same = own.get(SAME)
+    needed = own.get(NEEDED, same)
+    if same is None or needed is None:
+        return None
+    spot = same.compute_microusd - same.spent_microusd
+    lost = needed.compute_microusd - same.compute_microusd  # at most 0
+    other = -report.kind_microusd(Kind.EGRESS) - report.kind_microusd(Kind.CONTROL)
+    parts = (
+        Part("price", spot, "the same hours on demand, in the same places"),
+        Part(
+            "hours on top", lost, f"the {needed.basis} on demand: replays, restarts, waiting, idle"
+        ),
+        Part("egress and control box", other, "none of both, with one cloud on demand"),
+        Part("autoscaling", None, NO_SCALING),
+        Part("right-sizing", None, NO_SIZING),
+    )
+    return Savings(needed.total_microusd, needed.paid_microusd, parts, needed.saving)
+
+
+def savings_together(jobs: Sequence[Savings], fraction: float | None) -> Savings | None:
+    """Of several jobs, part by part; None of none. `fraction` is that of all of them."""
+    if not jobs:
+        return None
+    parts = []
+    for number, one in enumerate(jobs[0].parts):
+        known = [job.parts[number].microusd for job in jobs]
+        sums = None if one.microusd is None else sum(value or 0 for value in known)
+        parts.append(Part(one.name, sums, one.against))
+    instead = sum(job.instead_microusd for job in jobs)
+    paid = sum(job.paid_microusd for job in jobs)
+    return Savings(instead, paid, tuple(parts), fraction)

@@ -1,0 +1,38 @@
+"""What a job may cost, and how often it may be interrupted."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotd.spec import Known
+from spotd.store.codec import decode_spec, encode
+from spotd.wishes import NO_CAPS, Caps, Told
+from tests.spotd.spec.test_load import read, refused
+
+BUDGET = "run: x\nspotd: {budget: {max_cost_usd: 800, max_interruptions: 5, routes: {ROUTES}}}\n"
+
+
+@pytest.mark.req("BUD-08")
+def test_each_cap_is_a_word_of_the_block() -> None:
+    spec = read(BUDGET.replace("ROUTES", "100: finance, 50: team")).spec
+    assert spec.max_cost_microusd == 800_000_000
+    assert spec.caps == Caps(5, (Told(50, "team"), Told(100, "finance")))
+    assert [spec.caps.route(percent) for percent in (50, 80, 100)] == ["team", "", "finance"]
+    assert decode_spec(encode(spec)) == spec
+    none = read("run: x").spec
+    assert none.caps == NO_CAPS
+    assert "caps" not in encode(none), "rows of before stay readable for the spotd before"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BUDGET.replace("ROUTES", "50: opps"), "no route 'opps' is configured"),
+        (BUDGET.replace("ROUTES", "60: ops"), "spotd.budget.routes"),
+        ("run: x\nspotd: {budget: {routes: {50: ops}}}", "are for max_cost_usd"),
+        ("run: x\nspotd: {budget: {max_interruptions: -1}}", "spotd.budget.max_interruptions"),
+    ],
+)
+def test_what_is_no_budget(text: str, told: str) -> None:
+    (problem,) = refused(text, known=Known(routes=("ops",)))
+    assert told in problem
