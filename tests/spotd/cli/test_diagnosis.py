@@ -27,4 +27,4 @@ def test_spotctl_prints_it(rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFix
     assert spotctl(rig, "cost", "gpt") == 0
     shown = capsys.readouterr().out
     assert "$1.40 of idle GPUs, $2.0 waiting" not in shown
-    assert "idle            $1.40 of idle GPUs, $1.99 waiting for data, $0.20" in shown
+    assert "$1.40 of idle GPUs, $1.99 waiting for data, $0.20" in shown

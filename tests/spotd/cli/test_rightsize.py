@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -12,6 +13,7 @@ import pytest
 
 from spotd.cli.app import run
 from spotd.cli.fitting import bar
+from spotd.serve import capacity
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
 from tests.spotd.serve.test_sizing import job_file, train
@@ -23,6 +25,8 @@ CASE = ["--model", "qwen2-72b", "--sequence", "4096", "--gpu", "H100-80", "--gpu
 def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
+    roomy = SimpleNamespace(free=10**14)  # for the checkpoints of large models
+    monkeypatch.setattr(capacity.shutil, "disk_usage", lambda _folder: roomy)
 
 
 def said(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
