@@ -7,12 +7,17 @@ import gc
 
 import pytest
 import structlog
+from hypothesis import settings
 
 # structlog's own way prints the locals of every frame through rich: most of the CPU time of some
 # stories, in which clouds fail by the hundred.
 _PLAIN = structlog.dev.ConsoleRenderer(
     colors=False, exception_formatter=structlog.dev.plain_traceback
 )
+
+# How long an example takes is a matter of what else the machine does.
+settings.register_profile("spotd", deadline=None)
+settings.load_profile("spotd")
 
 gc.disable()  # until everything is loaded: that makes millions of objects, and none is rubbish
 
