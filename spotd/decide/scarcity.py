@@ -34,7 +34,7 @@ _LAST = 1 << 62
 def in_turn(job: Job, market: Market, now_us: int, rows: Sequence[Ranked]) -> list[Ranked]:
     """`rows` as `rank` gave them; what those ahead ask for, or are about to, is out for a while."""
     if not any(asker.turn.job_id != job.id for asker in market.askers):
-        return list(rows)
+        return rows if isinstance(rows, list) else list(rows)
     mine, spoiled = _mine(job, market), spoiled_places(market.refusals, "")
     found = []
     for row in rows:

@@ -147,6 +147,9 @@ def _pause(d: Draft, running: Node, intent: Intent) -> None:
     for until the policy says so."""
     if running.offer.capacity_type is CapacityType.SPOT or intent.ask is not None:
         return
+    # What it trains while it saves is not of the time that the deadline leaves.
+    if spare_looks(intent.situated.situation) * LOOK_S < d.job.spec.stop_grace_s + 2 * LOOK_S:
+        return
     text = f"it waits for spot: {intent.choice.why}"
     for node in gang_of(d, running):
         d.drain(node, LeaveReason.CANCELLED, text)

@@ -7,8 +7,13 @@ from collections.abc import Iterable
 from providers.base import CapacityType
 from spotd.decide.policy.choice import Action, Choice, Option
 from spotd.decide.policy.guard import late_s, must_be_on_demand
-from spotd.decide.policy.hazard import fleet_scale, found_age_h, scale
-from spotd.decide.policy.outlook import Outlook, cheapest_on_demand, paid_per_done
+from spotd.decide.policy.hazard import Scale, fleet_scale, found_age_h, scale
+from spotd.decide.policy.outlook import (
+    Outlook,
+    cheapest_on_demand,
+    paid_per_done,
+    usd_per_work,
+)
 from spotd.decide.policy.situation import Pool, Running, Situation
 
 MOVED_FOR = 0.01  # hours of spot that a move has to gain, at the least
@@ -57,19 +62,20 @@ def _undated(situation: Situation, until_s: float) -> Choice:
     running = situation.running
     if running is not None and running.capacity is CapacityType.SPOT:
         return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
-    ranked = _ranked(_undated_option(situation, pool) for pool in _to_be_had(situation))
+    fleet = fleet_scale(one.record for one in situation.pools)
+    ranked = _ranked(_undated_option(situation, pool, fleet) for pool in _to_be_had(situation))
     if ranked:
         return Choice(Action.SPOT, until_s, ranked[0].pool, options=ranked, why="the cheapest")
     return _without_spot(situation, until_s)
 
 
-def _undated_option(situation: Situation, pool: Pool) -> Option:
+def _undated_option(situation: Situation, pool: Pool, fleet: Scale) -> Option:
     """What is paid for starts that fail, and for the work that each end loses, comes on top of the
     price of the work."""
     work, price = situation.work, pool.spot_usd_per_h or 0.0
-    fleet = fleet_scale(one.record for one in situation.pools)
     hours, restart_h = work.left_s / 3600 / pool.speed, work.restart_s / 3600
-    again = paid_per_done(scale(pool.record, fleet).ends, restart_h + work.lost_s / 7200) - 1
+    gone_h = restart_h + work.lost_s / 7200
+    again = paid_per_done(round(scale(pool.record, fleet).ends, 1), round(gone_h, 2)) - 1
     return Option(
         Action.SPOT,
         pool.key,
@@ -102,6 +108,11 @@ def _off_spot(outlook: Outlook, until_s: float) -> Choice:
     """Take spot, take or keep on-demand, or wait."""
     situation, running = outlook.situation, outlook.situation.running
     otherwise = [outlook.lasts(running)] if running else [outlook.wait(), outlook.on_demand()]
+    if usd_per_work(outlook.lasting) <= min(p.usd_per_h for p in outlook.places.values()):
+        why, told = "on-demand costs no more than spot", _ranked(otherwise)
+        if running:
+            return Choice(Action.STAY, until_s, options=told, why=why)
+        return Choice(Action.ON_DEMAND, until_s, outlook.lasting.key, options=told, why=why)
     best = min(otherwise, key=lambda option: option.score_usd)
     options = _ranked(outlook.found(key) for key in _candidates(outlook))
     told = _ranked([*otherwise, *options])

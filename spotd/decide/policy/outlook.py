@@ -32,9 +32,8 @@ from spotd.decide.policy.value import (
 )
 
 POOLS = 12  # the best, of those that are looked at closely
-DEAR = (
-    0.9  # spot that costs more than this share of on-demand is only taken where it is all there is
-)
+FREE_USD_PER_H = 1e-6
+DEAR = 0.9  # of on-demand: spot that costs more is only taken where it is all there is
 # How far two pools of the situation are independent: the chance that another one is up, of its
 # share of time, when one goes.
 INDEPENDENT = 0.3
@@ -70,7 +69,9 @@ class Outlook:
         self.lasting = cheapest_on_demand(situation)
         self.places = _places(situation, self.lasting)
         weights = _first_choices(self.places)
-        self.hourly = sum(p.usd_per_h * weights[key] for key, p in self.places.items())
+        # Spot for nothing would have no unit to reckon in.
+        hourly = sum(p.usd_per_h * weights[key] for key, p in self.places.items())
+        self.hourly = max(hourly, FREE_USD_PER_H)
         self.gone_h = max(_gone_h(situation), YOUNG_H)
         self.table = table(self._habits(weights))
 
@@ -90,7 +91,7 @@ class Outlook:
         ratio = self._on_demand_usd_per_h() / self.hourly
         lost_h = self.situation.work.lost_s / 3600
         return Habits(
-            on_demand=round(ratio * 2) / 2 if ratio < 100 else 100.0,
+            on_demand=min(round(ratio * 2) / 2, 100.0),
             restart_h=_rounded(self.restart_h, 1.1),
             loss_h=_rounded(lost_h, 1.25) if lost_h else 0.0,
             ends=_rounded(ends, 1.25),

@@ -28,7 +28,7 @@ AGES_H = (0.0, 0.5, 2.0, 6.0, 24.0, 72.0)  # edges of the classes; the last is o
 # How old spot is that is found at once elsewhere, by class.
 FOUND = (0.3, 0.3, 0.2, 0.15, 0.05)
 WORK_STEPS, TIME_STEPS = 96, 192
-_KEPT = 96  # tables of 1.3 MB
+_KEPT = 64  # tables of 1.3 MB
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,9 @@ class _Solver:
             for one in (self.on, self.lasting, self.tempted, self.there, self.gone):
                 one[t, :, 0] = 0.0
             self.found[t] = (self.mixed * self.there[t]).sum(0)
-        return self.on, self.lasting, self.there, self.gone, self.found
+        # What is there is only ever asked of when it has just come back.
+        young = self.there[:, :1].copy()
+        return self.on, self.lasting, young, self.gone, self.found
 
     def _step(self, t: int) -> None:
         np, h = self.np, self.habits

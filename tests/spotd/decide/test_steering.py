@@ -265,6 +265,14 @@ def test_on_demand_is_given_back_when_it_has_saved_where_waiting_for_spot_costs_
     assert asked(after, out) == []
 
 
+def test_on_demand_that_takes_long_to_save_is_not_given_back_without_the_time_for_it() -> None:
+    here, out = trains(FULL), sold(refusals=(refused(CHEAP),))
+    for grace_s, state in ((60.0, NodeState.DRAINING), (200 * 3600.0, NodeState.RUNNING)):
+        of = replace(wanted(200.0), stop_grace_s=grace_s)
+        after, _ = settle(a_view(here, of=of), out)
+        assert by_id(after, here).state is state
+
+
 def test_who_has_not_shown_that_it_saves_is_not_paused() -> None:
     here = trains(FULL)
     saved = a_view(here).saved

@@ -169,6 +169,27 @@ def test_without_a_date_what_ends_often_costs_more_than_it_says() -> None:
     )
 
 
+@pytest.mark.parametrize("deadline_s", [60 * H, None])
+@pytest.mark.parametrize(("spot", "on_demand"), [(0.0, 3.0), (1.0, 0.0)])
+def test_machines_that_cost_nothing_are_reckoned_with(
+    spot: float, on_demand: float, deadline_s: float | None
+) -> None:
+    """As one's own."""
+    there = pool(spot_usd_per_h=spot, on_demand_usd_per_h=on_demand)
+    choice = choose(situation(there, deadline_s=deadline_s))
+    cheaper = Action.ON_DEMAND if deadline_s and on_demand < spot else Action.SPOT
+    assert choice.action is cheaper
+    assert all(math.isfinite(option.score_usd) for option in choice.options)
+
+
+def test_spot_that_costs_no_less_than_on_demand_is_not_waited_for() -> None:
+    dear = pool(spot_usd_per_h=3.0, record=DOWN_NOW)
+    choice = choose(situation(dear, deadline_s=400 * H))
+    assert (choice.action, choice.guarded) == (Action.ON_DEMAND, False)
+    runs = Running("a", ON_DEMAND, 0.0)
+    assert choose(situation(dear, running=runs, deadline_s=400 * H)).action is Action.STAY
+
+
 def test_spot_of_which_nobody_says_the_price_goes_on() -> None:
     runs = Running("a", SPOT, 0.0)
     here, there = pool("a", spot_usd_per_h=None), pool("b", spot_usd_per_h=0.1)
