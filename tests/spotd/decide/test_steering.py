@@ -289,7 +289,9 @@ def test_spot_moves_to_spot_where_the_rest_costs_less() -> None:
     assert plan.wake_at_us <= NOW + 300 * S
 
 
-def a_move(refusals: tuple[Refusal, ...] = (), **fields: Any) -> tuple[View, Market]:
+def a_move(
+    refusals: tuple[Refusal, ...] = (), *, deadline_h: float = 200.0, **fields: Any
+) -> tuple[View, Market]:
     """It was to move to spot, and no replacement is coming any more."""
     here = trains(
         FULL,
@@ -301,15 +303,24 @@ def a_move(refusals: tuple[Refusal, ...] = (), **fields: Any) -> tuple[View, Mar
         }
         | fields,
     )
-    return a_view(here, of=wanted(200.0)), sold(refusals=refusals)
+    return a_view(here, of=wanted(deadline_h)), sold(refusals=refusals)
 
 
 def test_whose_replacement_is_refused_stays() -> None:
-    before, market_ = a_move((refused(CHEAP),))
+    before, market_ = a_move((refused(CHEAP),), deadline_h=42.0)
     after, plan = settle(before, market_)
     (here,) = after.nodes
     assert (here.state, here.leave_reason, here.left_at_us) == (NodeState.RUNNING, None, 0)
     assert "stays" in kinds(plan)
+
+
+def test_whose_replacement_is_refused_waits_for_the_next_where_that_costs_less() -> None:
+    before, market_ = a_move((refused(CHEAP),))
+    after, plan = settle(before, market_)
+    (here,) = after.nodes
+    assert (here.state, here.leave_reason) == (NodeState.DRAINING, LeaveReason.CANCELLED)
+    assert "pauses" in kinds(plan)
+    assert "stays" not in kinds(plan)
 
 
 @pytest.mark.parametrize("said", ["told_release_at_us", "released_at_us"])
