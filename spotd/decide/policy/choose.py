@@ -34,9 +34,11 @@ def choose(situation: Situation) -> Choice:
         pool.on_demand_usd_per_h is not None for pool in situation.pools
     ):
         return _undated(situation, until_s)
-    outlook, running = Outlook(situation), situation.running
+    running = situation.running
+    outlook = Outlook(situation)
     if running is not None and running.capacity is CapacityType.SPOT:
-        if running.pool not in outlook.places:  # nobody says what it costs
+        # What is about to train is not left for a few dollars, nor what nobody says the price of.
+        if running.starting_s > 0 or running.pool not in outlook.places:
             return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
         return _on_spot(outlook, running, until_s)
     return _off_spot(outlook, until_s)

@@ -121,6 +121,13 @@ def test_it_moves_where_the_rest_costs_less_and_not_for_a_few_cents() -> None:
     assert choose(situation(here, far, running=runs)).action is Action.STAY
 
 
+def test_what_is_about_to_train_is_not_left_for_a_better_place() -> None:
+    there = pool("b", spot_usd_per_h=0.5, record=up_for(6))
+    for starting_s, action in ((300.0, Action.STAY), (0.0, Action.SPOT)):
+        runs = Running("a", SPOT, 0.0, starting_s)
+        assert choose(situation(pool("a"), there, running=runs)).action is action
+
+
 def test_it_does_not_move_to_where_it_was_refused_of_late() -> None:
     runs, here = Running("a", SPOT, -6 * H), pool("a", record=up_for(6))
     for ago_h, action in ((0.5, Action.STAY), (2.0, Action.SPOT)):
