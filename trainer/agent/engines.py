@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.agent.asking import asked
+
 PODMAN, DOCKER = "podman", "docker"
 HUB = "docker.io"
 _HUB_KEY = "https://index.docker.io/v1/"  # what docker calls it in its file of logins
@@ -132,19 +134,8 @@ def make_logins(image: str, login: Mapping[str, str]) -> dict[str, Any]:
 
 
 def ask(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; one that cannot be run, or hangs, has failed."""
-    try:
-        return subprocess.run(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ASK_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return subprocess.CompletedProcess(list(argv), 127, "", str(error))
+    """As `asked`, of an engine."""
+    return asked(argv, _ASK_S)
 
 
 def has_gpus() -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.agent.asking import asked
 from trainer.agent.rclone import OLDEST
 from trainer.agent.wipe import mounts_seen
 
@@ -39,21 +40,8 @@ class Programs:
 
 
 def ask(argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; one that cannot be run, or hangs, has failed."""
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        return subprocess.run(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            env=env,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return subprocess.CompletedProcess(list(argv), 127, "", str(error))
+    """As `asked`, by nobody who could answer."""
+    return asked(argv, timeout_s, DEBIAN_FRONTEND="noninteractive")
 
 
 def find_programs(
