@@ -18,6 +18,7 @@ from spotd.decide.policy.situation import Pool, Running, Situation
 
 MOVED_FOR = 0.01  # hours of spot that a move has to gain, at the least
 RIPER_FOR = 0.01  # the same of a start that is put off until spot has stood for a while
+PAUSED_FOR = 0.999  # of what staying costs: to wait in its place has to be cheaper than that
 AGAIN_S = 3600.0  # a pool that was refused or taken away is not moved to for that long
 
 
@@ -35,10 +36,11 @@ def choose(situation: Situation) -> Choice:
     ):
         return _undated(situation, until_s)
     running = situation.running
+    if running is not None and running.starting_s > 0:
+        return Choice(Action.STAY, until_s, why="what is about to train is not left for dollars")
     outlook = Outlook(situation)
     if running is not None and running.capacity is CapacityType.SPOT:
-        # What is about to train is not left for a few dollars, nor what nobody says the price of.
-        if running.starting_s > 0 or running.pool not in outlook.places:
+        if running.pool not in outlook.places:  # nobody says what it costs
             return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
         return _on_spot(outlook, running, until_s)
     return _off_spot(outlook, until_s)
@@ -154,7 +156,8 @@ def _without(
 ) -> Choice:
     if outlook.situation.running is not None:
         there = riper is not None
-        if not there and outlook.pause() < otherwise[0].score_usd * 0.999:
+        wait, again = outlook.wait(), outlook.on_demand()
+        if not there and wait.score_usd < min(otherwise[0].score_usd * PAUSED_FOR, again.score_usd):
             why = "spot is expected back soon, and there is time"
             return Choice(Action.WAIT, until_s, options=told, why=why)
         why = "spot is watched until it has stood for a while" if there else "no spot is worth it"

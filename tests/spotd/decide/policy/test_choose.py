@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from providers.base import CapacityType
 from spotd.decide.policy import (
     UNSEEN,
     Action,
@@ -121,11 +122,24 @@ def test_it_moves_where_the_rest_costs_less_and_not_for_a_few_cents() -> None:
     assert choose(situation(here, far, running=runs)).action is Action.STAY
 
 
-def test_what_is_about_to_train_is_not_left_for_a_better_place() -> None:
+@pytest.mark.parametrize("sold_as", [SPOT, ON_DEMAND])
+def test_what_is_about_to_train_is_not_left_for_a_better_place(sold_as: CapacityType) -> None:
     there = pool("b", spot_usd_per_h=0.5, record=up_for(6))
     for starting_s, action in ((300.0, Action.STAY), (0.0, Action.SPOT)):
-        runs = Running("a", SPOT, 0.0, starting_s)
+        runs = Running("a", sold_as, 0.0, starting_s)
         assert choose(situation(pool("a"), there, running=runs)).action is action
+
+
+def test_on_demand_is_left_for_a_wait_alone_where_a_wait_would_be_chosen_without_it() -> None:
+    """Or it would be bought again at once."""
+    for hours in (41.5, 42.0, 43.0, 44.0, 46.0, 50.0, 60.0, 90.0):
+        for gone_h in (0.0, 0.5, 2.0, 6.0, 24.0):
+            record = gone_until(gone_h) if gone_h else DOWN_NOW
+            told: dict[str, Any] = {"deadline_s": hours * H}
+            runs = Running("a", ON_DEMAND, -H)
+            kept = choose(situation(pool(record=record), running=runs, **told))
+            idle = choose(situation(pool(record=record), **told))
+            assert kept.action is Action.STAY or idle.action is Action.WAIT
 
 
 def test_it_does_not_move_to_where_it_was_refused_of_late() -> None:
