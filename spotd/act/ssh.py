@@ -8,6 +8,7 @@ under whatever still waits.
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import select
 import socket
@@ -124,9 +125,44 @@ class Line(Protocol):
 
 class _Socket(socket.socket):
     """One that can lose patience with a peer that reads nothing. paramiko has none: it tries again
-    after each time-out."""
+    after each time-out.
+
+    And one that keeps its number until the last call of another thread has come back from it. The
+    system gives a free number to the next file: what that call was about to write would begin, say,
+    a request to a cloud.
+    """
 
     patience_s: float | None = None
+
+    def __init__(self, family: int, kind: int, proto: int, fileno: int) -> None:
+        super().__init__(family, kind, proto, fileno)
+        self._counting = threading.Lock()
+        self._calls = 0
+        self._given_up = False
+
+    def close(self) -> None:
+        with self._counting:
+            self._given_up = True
+            if self._calls:
+                return
+        super().close()
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        with self._counting:
+            if self._given_up:
+                raise OSError(errno.EBADF, "the connection was closed")
+            self._calls += 1
+        try:
+            yield
+        finally:
+            self._come_back()
+
+    def _come_back(self) -> None:
+        with self._counting:
+            self._calls -= 1
+            if self._given_up and not self._calls:
+                super().close()
 
     def takes(self, within_s: float = 0.0) -> bool:
         poll = select.poll()
@@ -136,7 +172,12 @@ class _Socket(socket.socket):
     def send(self, data: ReadableBuffer, flags: int = 0) -> int:
         if self.patience_s is not None and not self.takes(self.patience_s):
             raise ConnectionAbortedError("the peer reads nothing")
-        return super().send(data, flags)
+        with self._call():
+            return super().send(data, flags)
+
+    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
+        with self._call():
+            return super().recv(bufsize, flags)
 
 
 class Connection:

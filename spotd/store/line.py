@@ -56,10 +56,14 @@ _USED = (
 
 
 _WANT = (_jobs.id, _jobs.name, _jobs.spec, _jobs.user_name, _jobs.created_at_us)
-_ASK_AGAIN = select(*_WANT, _jobs.offers_at_us).where(
-    _jobs.offers_at_us > ZERO,  # as in the index
-    _jobs.outcome.is_(None),
-    _jobs.desired == Desired.RUN.value,
+_ASK_AGAIN = (
+    select(*_WANT, _jobs.offers_at_us)
+    .where(
+        _jobs.offers_at_us > ZERO,  # as in the index
+        _jobs.outcome.is_(None),
+        _jobs.desired == Desired.RUN.value,
+    )
+    .order_by(_jobs.id)
 )
 _ASKED = (
     select(*_WANT, _nodes.offer_key, _nodes.requested_at_us)

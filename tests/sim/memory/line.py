@@ -54,7 +54,7 @@ def load(tables: Tables, now_us: int) -> Line:
 
 def askers(tables: Tables, now_us: int) -> tuple[Asker, ...]:
     """See spotd.store.line.askers."""
-    jobs = [tables.jobs[job_id] for job_id in tables.unfinished.values()]
+    jobs = [tables.jobs[job_id] for job_id in sorted(tables.unfinished.values())]
     again = [job for job in jobs if job.offers_at_us and job.desired is Desired.RUN]
     nodes = [tables.nodes[node_id] for node_id in sorted(tables.active)]
     asked = [

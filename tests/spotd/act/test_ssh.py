@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import struct
 import threading
@@ -25,6 +26,7 @@ from spotd.act.ssh import (
     SshError,
     SshUnreachableError,
     connect,
+    open_socket,
 )
 from spotd.observe.opening import Followed
 from spotd.observe.stream import NodeStream
@@ -510,3 +512,20 @@ def test_small_messages_do_not_wait_for_each_other(machine: Machine) -> None:
     with connected(machine) as connection:
         sock = connection.transport.sock
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_socket_keeps_its_number_until_the_last_call_has_come_back(machine: Machine) -> None:
+    """Else what the call is about to write goes to the next file, which gets the number."""
+    with listening(lambda peer: peer.recv(1)) as port:
+        sock = open_socket(replace(machine.address, port=port), 5.0)
+        sock.settimeout(20.0)
+        reading = threading.Thread(target=sock.recv, args=(1,))
+        reading.start()
+        wait_until(lambda: sock._calls == 1)
+        sock.close()
+        assert os.fstat(sock.fileno())
+        with pytest.raises(OSError, match="was closed"):
+            sock.send(b"x")
+        sock.shutdown(socket.SHUT_RDWR)
+        reading.join()
+        assert sock.fileno() == -1
