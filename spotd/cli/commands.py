@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
         "price": Entry("offers", "app", "Show how prices moved."),
         "stats": Entry("stats", "stats", "Show how machines fared: taken away, refused, up when."),
+        "trace": Entry("trace", "trace", "Write what was seen of spot as traces to score on."),
         "shadow": Entry(
             "shadow", "shadow", "Say what spotd would have saved on another's history."
         ),

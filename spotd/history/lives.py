@@ -53,6 +53,8 @@ class MachineLife:
     deadline_us: int | None = None
     heard_us: int = 0
     returned: bool = False
+    accelerator: str = ""
+    accelerator_count: int = 0
 
     @property
     def taken(self) -> bool:

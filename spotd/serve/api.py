@@ -43,6 +43,7 @@ from spotd.serve import (
     restraints,
     sizing,
     stats,
+    traces,
     users,
 )
 from spotd.serve.authority import Authority
@@ -107,6 +108,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/offers", offers.list_offers),
     ("GET", "/v1/prices", offers.price_history),
     ("GET", "/v1/stats", stats.stats),
+    ("GET", "/v1/traces", traces.traces),
     ("GET", "/v1/jobs/{job}", jobs.show_job),
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
     ("GET", "/v1/jobs/{job}/why", explain.why),

@@ -68,6 +68,7 @@ QUERY: dict[str, dict[str, Schema]] = {
         "by": {"enum": ["cloud", "region", "zone", "pool", "hour", "weekday"]},
         "capacity": _OFFERS["capacity"],
     },
+    "GET /v1/traces": {"since_s": _NUMBER, "gpus": _TEXT},
     "GET /v1/events": {
         "job": _TEXT,
         "after": _NUMBER,

@@ -58,6 +58,7 @@ def machine_lives(conn: Connection, since_us: int) -> list[MachineLife]:
                 LeaveReason(row.leave_reason) if row.leave_reason else None,
                 *(row.launch_error_code, row.heard or 0, row.deadline, row.heard_at_us),
                 bool(row.returned),
+                *(offer.accelerator, offer.accelerator_count),
             )
         )
     return found

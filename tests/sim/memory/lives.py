@@ -29,4 +29,5 @@ def _life(node: Node) -> MachineLife:
         min(deadlines, default=None),
         node.heard_at_us,
         bool(node.released_at_us or node.exited_at_us),
+        *(node.offer.accelerator, node.offer.accelerator_count),
     )

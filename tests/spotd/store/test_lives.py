@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from providers.base import Notice, NoticeKind, Scope
 from spotd.history.lives import MachineLife
 from spotd.model import Event, LeaveReason, S
@@ -10,6 +12,7 @@ from spotd.store.base import Store
 from tests.spotd.store.build import NOW, instance, move, new_node, node, offer, placed, said
 
 KEY = new_node().offer.key
+HARDWARE: dict[str, Any] = {"accelerator": "H100", "accelerator_count": 8}
 
 
 def test_a_machine_that_was_taken_away_with_its_notices(store: Store) -> None:
@@ -35,6 +38,7 @@ def test_a_machine_that_was_taken_away_with_its_notices(store: Store) -> None:
         *(KEY, "", NOW, NOW + S, NOW + 60 * S, NOW + 101 * S, LeaveReason.PREEMPTED),
         *("", NOW + 100 * S, NOW + 220 * S),
         heard_us=NOW + 60 * S,
+        **HARDWARE,
     )
 
 
@@ -47,7 +51,7 @@ def test_refused_living_and_too_old_ones(store: Store) -> None:
     refused, lives, silent = store.machine_lives(0)
     assert (refused.refused, refused.launched_us, refused.ended_us) == ("CapacityError", 0, 0)
     assert (lives.launched_us, lives.ended_us) == (NOW + S, NOW + 50 * S), "as far as is known"
-    assert silent == MachineLife(KEY, "", NOW + 2)
+    assert silent == MachineLife(KEY, "", NOW + 2, **HARDWARE)
     assert [one.requested_us - NOW for one in store.machine_lives(NOW + 2)] == [1, 2]
     assert store.machine_lives(NOW + 60 * S) == []
 

@@ -1,0 +1,124 @@
+"""What was seen of spot, pool by pool, and the same on a grid of equal ticks, as recorded traces
+have it.
+
+What counts as seen is what the policy learns from (`spotd.decide.seen`): spot that was held, spot
+that was taken away or lost, and launches that were refused for want of room. Nobody looks
+otherwise: where nothing was asked for, nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spotd.decide.seen import NO_ROOM, pool_key
+from spotd.history.lives import MachineLife
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_SPOT = "/spot"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of one pool (provider/region/zone/type): `held_us` are (since, until) of machines that it
+    gave, `missed_us` when it refused one or took one away."""
+
+    pool: str
+    cloud: str
+    accelerator: str
+    accelerator_count: int
+    held_us: tuple[tuple[int, int], ...] = ()
+    missed_us: tuple[int, ...] = ()
+
+
+def seen(lives: Iterable[MachineLife]) -> list[Seen]:
+    """Of each pool of which spot was asked for and an answer is known, by name."""
+    pools: dict[str, list[MachineLife]] = {}
+    for life in lives:
+        told = life.launched_us or life.refused == NO_ROOM
+        if life.offer_key.endswith(_SPOT) and told:
+            pools.setdefault(pool_key(life.offer_key), []).append(life)
+    return [_seen(pool, pools[pool]) for pool in sorted(pools)]
+
+
+def _seen(pool: str, lives: Sequence[MachineLife]) -> Seen:
+    newest = lives[-1]
+    held = [
+        (one.launched_us, max(one.launched_us, one.ended_us)) for one in lives if one.launched_us
+    ]
+    missed = [one.requested_us for one in lives if not one.launched_us]
+    missed += [max(one.launched_us, one.ended_us) for one in lives if one.taken]
+    kind = (newest.cloud, newest.accelerator, newest.accelerator_count)
+    return Seen(pool, *kind, tuple(sorted(held)), tuple(sorted(missed)))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`ticks` ticks of `gap_us` from `first_us` on, which is a multiple of it."""
+
+    first_us: int
+    gap_us: int
+    ticks: int
+
+    def tick(self, at_us: int) -> int:
+        """The tick that a time is in; it may lie outside."""
+        return (at_us - self.first_us) // self.gap_us
+
+    @property
+    def hours(self) -> float:
+        return self.ticks * self.gap_us / 3.6e9
+
+
+def grid_over(
+    pools: Iterable[Seen], gap_us: int, stale_us: int, since_us: int, until_us: int
+) -> Grid:
+    """Whole ticks within those bounds, from the first thing that was seen of any pool to where the
+    last one is stale. It has no ticks where nothing lies within."""
+    times = [at_us for one in pools for held in one.held_us for at_us in held]
+    times += [at_us for one in pools for at_us in one.missed_us]
+    inside = [min(max(at_us, since_us), until_us) for at_us in times]
+    first = -(-since_us // gap_us)  # the first whole one
+    last = until_us // gap_us
+    if inside:
+        first = max(first, min(inside) // gap_us)
+        last = min(last, max(inside) // gap_us + stale_us // gap_us + 1)
+    return Grid(first * gap_us, gap_us, max(0, last - first) if inside else 0)
+
+
+def sampled(one: Seen, grid: Grid, stale_us: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """(avail, seen), each one a tick.
+
+    A tick in which a machine was refused or taken away is 0, whatever else happened in it; one in
+    which a machine was held is 1. After that the last one holds, and counts as seen for `stale_us`.
+    Before anything is seen both are 0.
+    """
+    import numpy as np  # noqa: PLC0415  not loaded by a daemon that exports nothing
+
+    up, down = np.zeros(grid.ticks, dtype=bool), np.zeros(grid.ticks, dtype=bool)
+    for since_us, until_us in one.held_us:
+        up[max(0, grid.tick(since_us)) : max(0, grid.tick(until_us) + 1)] = True
+    for at_us in one.missed_us:
+        if 0 <= (tick := grid.tick(at_us)) < grid.ticks:
+            down[tick] = True
+    ticks = np.arange(grid.ticks)
+    newest = np.maximum.accumulate(np.where(up | down, ticks, -1))
+    known = newest >= 0
+    avail = known & (up & ~down)[newest]
+    fresh = known & ((ticks - newest) * grid.gap_us <= stale_us)
+    return avail.astype(np.uint8), fresh.astype(np.uint8)
+
+
+def priced(points: Sequence[tuple[int, int]], grid: Grid) -> NDArray[np.float32]:
+    """Dollars an hour as each tick began, of (time, micro-USD an hour) in their order, at least
+    one. Before the first of them that one is taken."""
+    import numpy as np  # noqa: PLC0415  as above
+
+    begins_us = grid.first_us + np.arange(grid.ticks, dtype=np.int64) * grid.gap_us
+    times = np.array([at_us for at_us, _ in points], dtype=np.int64)
+    dollars = np.array([price for _, price in points], dtype=np.float64) / 1e6
+    place = np.searchsorted(times, begins_us, side="right") - 1
+    return dollars[np.maximum(place, 0)].astype(np.float32)

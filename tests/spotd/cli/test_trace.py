@@ -1,0 +1,198 @@
+"""`spotctl trace`: files as recorded traces are, from a daemon with a known history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from providers.base import Scope
+from spotd.cli.tracefiles import made
+from spotd.model import Attempt, LeaveReason, Node, S
+from spotd.plan import AddNode, ChangeJob, OpenAttempt
+from spotd.states import NodeState
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import OFFERS, SPOT, Rig
+
+NOW_US = 2_900_000 * 600 * S  # a whole tick
+EAST_B = replace(SPOT, zone="us-east-1b", price_microusd_per_h=30_000_000)
+TICK_S = 600
+
+
+@pytest.fixture
+def seen() -> Iterator[Rig]:
+    """Twelve ticks: us-east-1a held in 2 to 5 and taken away in that, us-east-1b refused in 6 and
+    held from 8 to 9. A dearer hour begins in tick 4."""
+    rig = Rig()
+    rig.clock._now_us = NOW_US
+    rig.store.record_offers("aws", (), NOW_US - 86_400 * S)  # nothing was on sale before
+    rig.store.record_offers("aws", OFFERS[:2] + (EAST_B,), rig.ago(12 * TICK_S))
+    dearer = replace(SPOT, price_microusd_per_h=25_000_000)
+    rig.store.record_offers("aws", (dearer, OFFERS[1], EAST_B), rig.ago(8 * TICK_S))
+    job = rig.submit(ago_s=12 * TICK_S)
+    first = rig.launch(job, SPOT, ago_s=9.5 * TICK_S)
+    rig.leave(first, 6.5 * TICK_S, LeaveReason.PREEMPTED, "preempt notice")
+    refuse(rig, job, 5.5 * TICK_S)
+    last = rig.launch(job, EAST_B, ago_s=3.5 * TICK_S)
+    rig.leave(last, 2.5 * TICK_S, LeaveReason.DONE, "done")
+    yield rig.start()
+    rig.close()
+
+
+def refuse(rig: Rig, job_id: str, ago_s: float) -> None:
+    at_us = rig.ago(ago_s)
+    view = rig.store.load_view(job_id, at_us)
+    assert view is not None
+    generation = view.job.generation + 1
+    state, token = NodeState.LAUNCHING, f"t-{generation}"
+    ident = f"{job_id}-g{generation}-r0"
+    node = Node(ident, job_id, generation, 0, 0, token, EAST_B, state, requested_at_us=at_us)
+    attempt = OpenAttempt(Attempt(job_id, generation, at_us, "test"))
+    rig.commit(job_id, at_us, attempt, ChangeJob({"generation": generation}), AddNode(node))
+    rig.store.record_launch_refused(ident, "CapacityError", "none left", Scope.ZONE, at_us)
+
+
+def test_a_known_history_gives_exactly_these_arrays(
+    seen: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("trace", "--out", str(tmp_path), "--stale", "10m", "-o", "json")
+    assert spotctl(seen, *words) == 0
+    told = json.loads(capsys.readouterr().out)
+    found = np.load(tmp_path / "h100_8.npz")
+    assert list(found["zones"]) == ["us-east-1a_h100_8", "us-east-1b_h100_8"]
+    # From the first thing seen, in tick 2, until the last one is stale, in tick 10.
+    assert found["avail"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 1, 1]]
+    assert found["seen"].tolist() == [[1, 1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1, 1]]
+    assert found["spot"][0].tolist() == pytest.approx([19.93] * 2 + [25.0] * 7)
+    assert found["spot"][1].tolist() == [30.0] * 9
+    assert found["od"].tolist() == [55.04, 55.04]
+    assert (found["avail"].dtype, found["spot"].dtype) == (np.uint8, np.float32)
+    assert (float(found["gap"]), int(found["n_requested"])) == (600.0, 1)
+    assert int(found["first_tick"]) == NOW_US // (600 * S) - 10
+    assert np.datetime64(str(found["start"])) == np.datetime64(NOW_US - 6000 * S, "us")
+    assert next(iter(found["pools"])) == "aws/us-east-1/us-east-1a/p5.48xlarge"
+    (file,) = told["items"]
+    assert (file["file"], file["ticks"], file["hours"]) == ("h100_8.npz", 9, 1.5)
+    east_a, _ = file["zones"]
+    assert (east_a["seen_share"], east_a["up_share"]) == (5 / 9, 3 / 5)
+    assert east_a["ends"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["h100_8.npz"]
+
+
+def test_the_table_says_what_was_seen_and_what_is_left_out(
+    seen: Rig,
+    spotctl: Spotctl,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    other = replace(SPOT, zone="us-east-1c")
+    seen.store.record_offers("aws", (SPOT, OFFERS[1], EAST_B, other), seen.clock.now_us())
+    assert spotctl(seen, "trace", "--out", str(tmp_path), "--stale", "10m") == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        "FILE        ZONE                 SEEN  OF H  WAS UP  ENDS    SPOT  ON-DEMAND",
+        "h100_8.npz  us-east-1a_h100_8  55.6 %   1.5  60.0 %     1  $23.87     $55.04",
+        "h100_8.npz  us-east-1b_h100_8  55.6 %   1.5  60.0 %     0  $30.00     $55.04",
+    ]
+    left = "aws/us-east-1/us-east-1c/p5.48xlarge, toy-gcp/us-central1/us-central1-a/a3-highgpu-8g"
+    assert told.err.splitlines()[0] == f"left out, never asked: {left}"
+    assert f"--own {tmp_path / 'h100_8.npz'}" in told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "status"),
+    [
+        (["--out", "not/here"], "--out: not/here is no folder, and cannot be made", 2),
+        (["--out", __file__], "is no folder, and cannot be made", 2),
+        (["--gap", "7m"], "--gap: a day is no whole number of ticks of 7m", 2),
+        (["--gap", "0"], "--gap: a day is no whole number of ticks", 2),
+        (["--gap", "1s", "--since", "90d"], "has more than 1,000,000 ticks of 1s", 2),
+        (["--since", "5m"], "--since: 5m is less than a tick", 2),
+        (["--stale", "x"], "--stale: ", 2),
+        (["--gpus", "8"], "gpus: ", 2),
+        (["--gpus", "A100:8"], "no spot machine with A100:8 was asked for in 90d", 3),
+        (["--since", "10m"], "no spot machine with a GPU was asked for in 10m", 3),
+    ],
+)
+def test_what_is_refused_leaves_nothing(
+    seen: Rig,
+    spotctl: Spotctl,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+    status: int,
+) -> None:
+    assert spotctl(seen, "trace", "--out", str(tmp_path), *words) == status
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kinds_that_were_only_sold_are_no_history(
+    rig: Rig, spotctl: Spotctl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotctl(rig, "trace", "--out", str(tmp_path), "--gpus", "H100:8") == 3
+    assert "3 zones sell such, and none was ever asked" in capsys.readouterr().err
+
+
+def item(pool: str, gpus: str = "H100", count: int = 8, **more: Any) -> dict[str, Any]:
+    return {
+        "pool": pool,
+        "cloud": "gcp",
+        "accelerator": gpus,
+        "accelerator_count": count,
+        "held_us": [[NOW_US, NOW_US + 3600 * S]],
+        "missed_us": [],
+        "spot_microusd_per_h": [[NOW_US, 20_000_000]],
+        "on_demand_microusd_per_h": [[NOW_US, 50_000_000]],
+        **more,
+    }
+
+
+def files(*items: dict[str, Any]) -> dict[str, list[str]]:
+    data = {"items": items, "since_us": NOW_US, "until_us": NOW_US + 7200 * S}
+    return {one.stem: [row.name for row in one.rows] for one in made(data, TICK_S, 0)}
+
+
+def test_each_kind_has_its_file_and_each_series_its_own_name() -> None:
+    assert files(
+        item("gcp/us-central1/us-central1-a/a3-highgpu-8g"),
+        item("gcp/us-central1/us-central1-a/a3-megagpu-8g"),
+        item("gcp-eu/us-central1/us-central1-a/a3-megagpu-8g"),
+        item("gcp/us-central1/us-central1-b/a3-megagpu-8g"),
+        item("azure/eastus//ND96", "A100-80GB"),
+        item("gcp/us-central1/us-central1-b/a3-highgpu-1g", count=1),
+    ) == {
+        "a100-80gb_8": ["eastus-0_a100-80gb_8"],
+        "h100_1": ["us-central1-b_h100_1"],
+        "h100_8": [
+            "us-central1-a_h100-a3-highgpu-8g_8",
+            "us-central1-a_h100-a3-megagpu-8g-gcp-eu_8",
+            "us-central1-a_h100-a3-megagpu-8g-gcp_8",
+            "us-central1-b_h100_8",
+        ],
+    }
+
+
+def test_a_pool_without_a_price_is_left_out_with_the_reason() -> None:
+    known, other = "gcp/r/r-a/t", "gcp/r/r-b/t"
+    items = [item(known), item(other, spot_microusd_per_h=[], on_demand_microusd_per_h=[])]
+    data = {"items": items, "since_us": NOW_US, "until_us": NOW_US + 7200 * S}
+    (file,) = made(data, TICK_S, 0)
+    assert [row.seen.pool for row in file.rows] == [known]
+    assert file.left_out == {other: "no price on record"}
+
+
+def test_ticks_before_the_first_price_are_counted() -> None:
+    later = [[NOW_US + 1500 * S, 20_000_000]]
+    data = {"since_us": NOW_US, "until_us": NOW_US + 7200 * S}
+    (file,) = made({**data, "items": [item("gcp/r/r-a/t", spot_microusd_per_h=later)]}, TICK_S, 0)
+    assert file.grid.ticks == 7
+    assert file.rows[0].priced_share == pytest.approx(4 / 7)
