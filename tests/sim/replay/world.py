@@ -14,6 +14,7 @@ from spotd.clock import SystemClock
 from spotd.decide.policy import Choice, Situation
 from spotd.decide.policy import choose as policy_choose
 from spotd.model import CheckpointSpec, Outcome, Timing
+from spotd.store.base import Store
 from spotd.verdicts import HealthSpec
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, StartDocument
 from spotd.wishes import Wishes
@@ -381,8 +382,9 @@ def lived(
     ticks: int,
     hear: Callable[[str], None] | None = None,
     policy: Policy = policy_choose,
+    look: Callable[[Store], None] = lambda _store: None,
 ) -> Lived:
-    """What the daemon does in so many ticks."""
+    """What the daemon does in so many ticks; `look` sees what is on record after them."""
     kernel = Kernel()
     world = TracedWorld(kernel, case)
     world.hear, world.policy = hear, policy
@@ -401,6 +403,7 @@ def lived(
         world.begin()
         kernel.run(world.grid.begins_us(ticks) + 10 * S)
         (job,) = world.store.jobs()
+        look(world.store)
         world.store.close()
     done = job.outcome is Outcome.SUCCEEDED
     return Lived(world.ticks[:ticks], "" if done else job.outcome_text or "it goes on")
