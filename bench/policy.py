@@ -3,6 +3,7 @@
     python bench/policy.py --traces DIR [--part tune] [--half all|first|second] [--suites S1,M3]
                            [--policy MODULE:CLASS] [--ablations] [--ckpt-min N] [--every N]
                            [--json FILE]
+    python bench/policy.py --traces DIR --own FILE.npz [--work-h 40] [--unseen down|hold] ...
 
 DIR holds `run_bench.py`, its simulator and the traces; nothing of it is part of this repository.
 The policy that the daemon has, each suite's published policies, the costs of others' own code that
@@ -15,6 +16,11 @@ is to be scored on the other. `--ckpt-min` loses the work since the last multipl
 each preemption; the optimum is that without loss, and others' costs are left out then. `--every`
 takes one case of N, for a quick look. `--ablations` scores the daemon's policy without each of its
 terms as well. The same arguments give the same output.
+
+`--own` scores on a file that `spotctl trace` wrote in place of DIR's suites, with jobs as those of
+M1 to M4 (40 h of work or --work-h, deadlines of 1.1 to 2 times that, ten windows over the file's
+length, all its zones and the three cheapest). What nobody has seen counts as not to be had;
+`--unseen hold` takes what was seen last there. For the optimum DIR needs numba.
 
 Deadlines are kept as long as on-demand is granted in time; the simulator grants it each time, and
 the output says how many times it was asked for and refused.
@@ -40,6 +46,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from policy_ablations import ablations
 from policy_ours import Ours
+from policy_own import Own, OwnError, own
 from policy_score import Bounds, Dollars, Score, blocks_of, score, within
 
 SUITES = ("S1", "S2", "M1", "M2", "M3", "M4")
@@ -87,35 +94,47 @@ def policies(names: Sequence[str]) -> list[Any]:
 def suite(
     bench: ModuleType, name: str, args: argparse.Namespace, ours: Sequence[Any]
 ) -> dict[str, Any]:
-    """How many cases and blocks, the optimum's ratio, and a Score for each policy."""
+    """One of DIR's; see `compared`."""
     cases, best = bench.S.suite(name, args.part), bench.oracle(name, args.part)
     if len(cases) != len(best):
         raise Refused(f"{name}: {len(best)} optima for {len(cases)} cases; compute them again")
+    others = [] if args.ckpt_min else anchors(args.traces, name, args.part)
+    return compared(bench, Own(name, cases, name, "", best), args, ours, others)
+
+
+def compared(
+    bench: ModuleType,
+    all_of_it: Own,
+    args: argparse.Namespace,
+    ours: Sequence[Any],
+    others: Sequence[tuple[str, list[float | None]]] = (),
+) -> dict[str, Any]:
+    """How many cases and blocks, the optimum's ratio, and a Score for each policy."""
+    name, cases, best = all_of_it.name, all_of_it.cases, all_of_it.optima
     kept = within(cases, args.half)[:: args.every]
     if not kept:
         raise Refused(f"{name}: no window lies in the {args.half} half; take another --half")
     chosen = [cases[index] for index in kept]
     on_demand = np.array([bench.od_only(case) for case in chosen])
     runs: dict[str, Run] = {}
-    for policy in [*bench.baselines(name), *ours]:
+    for policy in [*bench.baselines(all_of_it.like), *ours]:
         if policy.name in runs:
             raise Refused(f"--policy: two are called {policy.name}; give yours another `name`")
         outcome = bench.run(policy, chosen, args.ckpt_min * 60)
         guarded = sum(1 for _, missed, told in outcome if missed or told["safety_hits"])
         cost = np.array([dollars for dollars, *_ in outcome])
         runs[policy.name] = Run(cost, sum(missed for _, missed, _ in outcome), guarded)
-    if not args.ckpt_min:
-        for title, costs in anchors(args.traces, name, args.part):
-            told = np.array([np.nan if costs[index] is None else costs[index] for index in kept])
-            late = np.isnan(told)
-            runs[title] = Run(np.where(late, MISSED * on_demand, told), int(late.sum()), None)
+    for title, costs in others:
+        told = np.array([np.nan if costs[index] is None else costs[index] for index in kept])
+        late = np.isnan(told)
+        runs[title] = Run(np.where(late, MISSED * on_demand, told), int(late.sum()), None)
     reference = next(runs[title].cost for title in REFERENCES if title in runs)
-    optimum = np.array([best[index] for index in kept])
+    optimum = None if best is None else np.array([best[index] for index in kept])
     bounds = Bounds(on_demand, reference, optimum, blocks_of(chosen))
     return {
         "cases": len(chosen),
         "blocks": int(bounds.blocks.max()) + 1,
-        "optimum_ratio": float((optimum / on_demand).mean()),
+        "optimum_ratio": None if optimum is None else float((optimum / on_demand).mean()),
         "scores": [
             score(title, one.cost, bounds, one.missed, one.guarded) for title, one in runs.items()
         ],
@@ -131,18 +150,20 @@ def anchors(traces: Path, name: str, part: str) -> list[tuple[str, list[float | 
 
 def table(name: str, found: dict[str, Any]) -> str:
     """The suite as text, the cheapest policy first."""
-    size = f"{found['cases']} cases, {found['blocks']} blocks"
+    size, best = f"{found['cases']} cases, {found['blocks']} blocks", found["optimum_ratio"]
+    optimum = "no optimum" if best is None else f"optimum {best:.4f} of on-demand"
     heads = f"{'ratio':>8}{'omni':>8}{'closed':>8}{'90 %':>16}{'missed':>8}{'guarded':>9}"
     lines = [
-        f"{name}: {size}, optimum {found['optimum_ratio']:.4f} of on-demand",
+        f"{name}: {size}, {optimum}",
         f"  {'policy':34}{heads}",
     ]
     for row in sorted(found["scores"], key=lambda row: (row.ratio, row.policy)):
+        omni = "-" if row.omni is None else f"{row.omni:.4f}"
         closed = "-" if row.closed is None else f"{row.closed:.3f}"
         interval = "-" if row.ci90 is None else f"{row.ci90[0]:.2f} .. {row.ci90[1]:.2f}"
         guarded = "-" if row.guarded is None else str(row.guarded)
         lines.append(
-            f"  {row.policy:34}{row.ratio:8.4f}{row.omni:8.4f}{closed:>8}{interval:>16}"
+            f"  {row.policy:34}{row.ratio:8.4f}{omni:>8}{closed:>8}{interval:>16}"
             f"{row.missed:8}{guarded:>9}"
         )
     return "\n".join(lines)
@@ -171,6 +192,9 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--ckpt-min", type=float, default=0.0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--own", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--work-h", type=float, default=40.0)
+    parser.add_argument("--unseen", choices=("down", "hold"), default="down")
     args = parser.parse_args(words)
     args.suites = args.suites.split(",")
     unknown = [name for name in args.suites if name not in SUITES]
@@ -178,6 +202,8 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--suites: {unknown[0]} is none of {', '.join(SUITES)}")
     if not 0 <= args.ckpt_min < float("inf"):
         parser.error(f"--ckpt-min: {args.ckpt_min} is not a number of minutes; 0 loses no work")
+    if not 0 < args.work_h < float("inf"):
+        parser.error(f"--work-h: {args.work_h} is no number of hours; 40 is what M1 to M4 have")
     if args.every < 1:
         parser.error(f"--every: {args.every} is below 1; 1 takes each case")
     return args
@@ -190,10 +216,15 @@ def main(words: Sequence[str] | None = None) -> int:
         lost_s = args.ckpt_min * 60
         bench, ours = load(args.traces), [Ours(lost_s), *policies(args.policy)]
         ours += ablations(lost_s) if args.ablations else []
-        for name in args.suites:
+        for name in () if args.own else args.suites:
             found[name] = suite(bench, name, args, ours)
             print(table(name, found[name]), flush=True)
-    except (Refused, FileNotFoundError) as error:
+        for file in args.own:
+            mine = own(bench, file, args.work_h, args.unseen)
+            found[str(file)] = compared(bench, mine, args, ours)
+            print("\n".join(filter(None, (mine.about, mine.note))))
+            print(table(mine.name, found[str(file)]), flush=True)
+    except (Refused, OwnError, FileNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
     for policy in dict.fromkeys(row.policy for one in found.values() for row in one["scores"]):

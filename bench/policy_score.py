@@ -22,11 +22,12 @@ INTERVAL_PCT = (5, 95)
 @dataclass(frozen=True)
 class Bounds:
     """What the cases cost on demand alone (the counterfactual), by the reference policy, and with
-    full knowledge; `blocks` is the number of the independent stretch of time that each is of."""
+    full knowledge (None: that was not reckoned); `blocks` is the number of the independent stretch
+    of time that each is of."""
 
     on_demand: Dollars
     reference: Dollars
-    optimum: Dollars
+    optimum: Dollars | None
     blocks: NDArray[np.intp]
 
 
@@ -35,7 +36,8 @@ class Score:
     """A policy on one suite; a missed deadline costs twice on-demand.
 
     `ratio` is the mean of cost / on-demand, `omni` that of cost / optimum, `closed` the share of
-    the gap between reference and optimum (in `ratio`) that is closed, None where there is no gap.
+    the gap between reference and optimum (in `ratio`) that is closed, None where there is no gap;
+    all but `ratio` are None without an optimum.
     `ci90` is the interval of `closed` over blocks; with one block there is none. `guarded` are
     cases in which the simulator's own guard had to start on-demand, or in which the deadline was
     missed; None of costs that others measured.
@@ -43,7 +45,7 @@ class Score:
 
     policy: str
     ratio: float
-    omni: float
+    omni: float | None
     closed: float | None
     ci90: tuple[float, float] | None
     mean_usd: float
@@ -75,20 +77,21 @@ def score(
     policy: str, cost: Dollars, bounds: Bounds, missed: int = 0, guarded: int | None = None
 ) -> Score:
     """The figures of a policy whose cases cost `cost`, as Score says."""
-    ratio, closed = cost / bounds.on_demand, None
-    reference, optimum = (
-        bounds.reference / bounds.on_demand,
-        bounds.optimum / bounds.on_demand,
-    )
-    gap = float(reference.mean() - optimum.mean())
-    if gap > 1e-12:
-        closed = float(reference.mean() - ratio.mean()) / gap
+    ratio, reference = cost / bounds.on_demand, bounds.reference / bounds.on_demand
+    omni = closed = ci90 = None
+    if bounds.optimum is not None:
+        optimum = bounds.optimum / bounds.on_demand
+        omni = float((cost / bounds.optimum).mean())
+        gap = float(reference.mean() - optimum.mean())
+        if gap > 1e-12:
+            closed = float(reference.mean() - ratio.mean()) / gap
+        ci90 = _interval(reference - ratio, reference - optimum, bounds.blocks)
     return Score(
         policy=policy,
         ratio=float(ratio.mean()),
-        omni=float((cost / bounds.optimum).mean()),
+        omni=omni,
         closed=closed,
-        ci90=_interval(reference - ratio, reference - optimum, bounds.blocks),
+        ci90=ci90,
         mean_usd=float(cost.mean()),
         missed=missed,
         guarded=guarded,
