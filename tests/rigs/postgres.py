@@ -20,8 +20,28 @@ from pathlib import Path
 
 import psycopg
 
+Connection = psycopg.Connection[tuple[object, ...]]
 USER = "spotd"
 START_S = 30.0
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
+_SEQUENCES = "SELECT sequencename FROM pg_sequences WHERE schemaname = 'public' ORDER BY 1"
+_SHAPE = """
+    SELECT c.relname, c.relkind, a.attname, a.attnum, a.atttypid, a.attnotnull, a.attidentity,
+        pg_get_expr(d.adbin, d.adrelid), pg_get_indexdef(i.indexrelid), i.indisvalid
+    FROM pg_class c
+    LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+    LEFT JOIN pg_index i ON i.indexrelid = c.oid
+    WHERE c.relnamespace = 'public'::regnamespace
+    UNION ALL
+    SELECT conname, contype, pg_get_constraintdef(oid), NULL, NULL, NULL, NULL, NULL, NULL,
+        convalidated
+    FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+    UNION ALL
+    SELECT tgname, tgenabled, pg_get_triggerdef(oid), NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM pg_trigger WHERE NOT tgisinternal
+    ORDER BY 1, 2, 3
+"""
 
 
 def binary(name: str) -> str:
@@ -58,6 +78,8 @@ class Postgres:
         self._settings = settings or {}
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
+        self._spare: dict[str, list[str]] = {}
+        self._pristine: dict[str, Pristine] = {}
 
     def init(self) -> None:
         """Create the cluster, without syncing to disk."""
@@ -129,6 +151,57 @@ class Postgres:
         name = f"test_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
+
+    @contextmanager
+    def lent(self, template: str) -> Iterator[str]:
+        """The name of a database that is as its template for the length of the block: one that
+        was lent before, if there is one. To copy the template's files is most of what a test's
+        database costs."""
+        if template not in self._pristine:
+            with psycopg.connect(self._dsn(template)) as connection:
+                self._pristine[template] = Pristine(connection)
+        spare = self._spare.setdefault(template, [])
+        name = spare.pop() if spare else self.create(template)
+        yield name
+        self.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        )
+        with psycopg.connect(self._dsn(name)) as connection:
+            as_before = self._pristine[template].restore(connection)
+        if as_before:
+            spare.append(name)
+
+
+class Pristine:
+    """A database's shape and rows, and the way back to them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._shape = _shape(connection)
+        self._tables = [str(name) for [name] in connection.execute(_TABLES)]
+        self._sequences = [str(name) for [name] in connection.execute(_SEQUENCES)]
+        self._rows = {
+            name: rows
+            for name in self._tables
+            if (rows := connection.execute(f"SELECT * FROM {name}".encode()).fetchall())
+        }
+
+    def restore(self, connection: Connection) -> bool:
+        """Bring the rows back; False if its shape is another one, which nothing was done about."""
+        if _shape(connection) != self._shape:
+            return False
+        words = ["SET session_replication_role = replica"]  # in any order, whatever refers to what
+        words += [f"DELETE FROM {name}" for name in self._tables]
+        words += [f"ALTER SEQUENCE {name} RESTART" for name in self._sequences]
+        connection.execute(";".join(words).encode())
+        for name, rows in self._rows.items():
+            places = ", ".join(["%s"] * len(rows[0]))
+            for row in rows:
+                connection.execute(f"INSERT INTO {name} VALUES ({places})".encode(), row)
+        return True
+
+
+def _shape(connection: Connection) -> object:
+    return connection.execute(_SHAPE).fetchall()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ ask for `url` or `sql_store`: they run on SQLite and on PostgreSQL.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,17 +38,21 @@ def make(url: str, bell: Bell | None = None) -> SqlStore:
     )
 
 
-def _database(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+@contextmanager
+def _database(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
     if kind == "sqlite":
-        return with_tables(folder / "spotd.db")
+        yield with_tables(folder / "spotd.db")
+        return
     running: postgres.Postgres = request.getfixturevalue("server")
-    return running.url(running.create("ready"))
+    with running.lent("ready") as name:
+        yield running.url(name)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, quick_folder: Path) -> str:
+def url(request: pytest.FixtureRequest, quick_folder: Path) -> Iterator[str]:
     """A database of the test's own."""
-    return _database(request.param, request, quick_folder)
+    with _database(request.param, request, quick_folder) as found:
+        yield found
 
 
 @pytest.fixture
@@ -67,10 +72,12 @@ def sql_store(url: str, bell: Bell) -> Iterator[SqlStore]:
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, quick_folder: Path, bell: Bell) -> Iterator[Store]:
     """An open, empty store, of which nothing is known but that it is one."""
-    opened: Store
     if request.param == "memory":
-        opened = MemoryStore(DEPLOYMENT, bell)
-    else:
-        opened = make(_database(request.param, request, quick_folder), bell)
-    yield opened
-    opened.close()
+        opened: Store = MemoryStore(DEPLOYMENT, bell)
+        yield opened
+        opened.close()
+        return
+    with _database(request.param, request, quick_folder) as url:
+        opened = make(url, bell)
+        yield opened
+        opened.close()
