@@ -99,7 +99,8 @@ def suite(
     if len(cases) != len(best):
         raise Refused(f"{name}: {len(best)} optima for {len(cases)} cases; compute them again")
     others = [] if args.ckpt_min else anchors(args.traces, name, args.part)
-    return compared(bench, Own(name, cases, name, "", best), args, ours, others)
+    dir_s = Own(name, cases, name, "", lambda numbers: [best[number] for number in numbers])
+    return compared(bench, dir_s, args, ours, others)
 
 
 def compared(
@@ -109,8 +110,9 @@ def compared(
     ours: Sequence[Any],
     others: Sequence[tuple[str, list[float | None]]] = (),
 ) -> dict[str, Any]:
-    """How many cases and blocks, the optimum's ratio, and a Score for each policy."""
-    name, cases, best = all_of_it.name, all_of_it.cases, all_of_it.optima
+    """How many cases and blocks, the optimum's ratio (or None, and why), and a Score for each
+    policy."""
+    name, cases = all_of_it.name, all_of_it.cases
     kept = within(cases, args.half)[:: args.every]
     if not kept:
         raise Refused(f"{name}: no window lies in the {args.half} half; take another --half")
@@ -129,12 +131,14 @@ def compared(
         late = np.isnan(told)
         runs[title] = Run(np.where(late, MISSED * on_demand, told), int(late.sum()), None)
     reference = next(runs[title].cost for title in REFERENCES if title in runs)
-    optimum = None if best is None else np.array([best[index] for index in kept])
+    best = all_of_it.optima(kept)
+    optimum = None if isinstance(best, str) else np.array(best)
     bounds = Bounds(on_demand, reference, optimum, blocks_of(chosen))
     return {
         "cases": len(chosen),
         "blocks": int(bounds.blocks.max()) + 1,
         "optimum_ratio": None if optimum is None else float((optimum / on_demand).mean()),
+        **({"no_optimum": best} if optimum is None else {}),
         "scores": [
             score(title, one.cost, bounds, one.missed, one.guarded) for title, one in runs.items()
         ],
@@ -151,7 +155,9 @@ def anchors(traces: Path, name: str, part: str) -> list[tuple[str, list[float | 
 def table(name: str, found: dict[str, Any]) -> str:
     """The suite as text, the cheapest policy first."""
     size, best = f"{found['cases']} cases, {found['blocks']} blocks", found["optimum_ratio"]
-    optimum = "no optimum" if best is None else f"optimum {best:.4f} of on-demand"
+    optimum = (
+        f"no optimum: {found['no_optimum']}" if best is None else f"optimum {best:.4f} of on-demand"
+    )
     heads = f"{'ratio':>8}{'omni':>8}{'closed':>8}{'90 %':>16}{'missed':>8}{'guarded':>9}"
     lines = [
         f"{name}: {size}, {optimum}",
@@ -221,8 +227,8 @@ def main(words: Sequence[str] | None = None) -> int:
             print(table(name, found[name]), flush=True)
         for file in args.own:
             mine = own(bench, file, args.work_h, args.unseen)
+            print(mine.about, flush=True)
             found[str(file)] = compared(bench, mine, args, ours)
-            print("\n".join(filter(None, (mine.about, mine.note))))
             print(table(mine.name, found[str(file)]), flush=True)
     except (Refused, OwnError, FileNotFoundError) as error:
         print(error, file=sys.stderr)

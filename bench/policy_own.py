@@ -7,7 +7,7 @@ published policies and its optimum are beside. Windows are spread over the file'
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import ceil, gcd
@@ -24,7 +24,7 @@ from providers.egress import first_prices
 RATIOS = (1.1, 1.25, 1.5, 2.0)  # of the deadline to the work, as in M1 to M4; so are these:
 RESTART_H, CHECKPOINT_GB, WINDOWS = 0.2, 100.0, 10
 CHEAPEST = 3  # zones that a second set has
-# Steps of the optimum's programme for all cases together: about ten minutes of one core.
+# Steps of the optimum's programme for all cases together: minutes of one core.
 MOST_STEPS = 2e11
 KEYS = ("zones", "avail", "spot", "od", "gap", "n_requested")
 Unseen = Literal["down", "hold"]
@@ -36,15 +36,14 @@ class OwnError(Exception):
 
 @dataclass(frozen=True)
 class Own:
-    """`like` is the suite whose published policies are compared; `optima` are dollars of each case,
-    None where `note` says why they are not known. `about` says what was seen."""
+    """`like` is the suite whose published policies are compared; `optima` tells of cases, by their
+    numbers, the optimum's dollars, or why they are not known. `about` says what was seen."""
 
     name: str
     cases: Sequence[dict[str, Any]]
     like: str
     about: str
-    optima: Sequence[float] | None = None
-    note: str = ""
+    optima: Callable[[Sequence[int]], Sequence[float] | str]
 
 
 def own(bench: ModuleType, file: Path, work_h: float, unseen: Unseen) -> Own:
@@ -65,8 +64,11 @@ def own(bench: ModuleType, file: Path, work_h: float, unseen: Unseen) -> Own:
     share = f"{seen.mean() * 100:.0f} % of its ticks were seen"
     rest = "not to be had" if unseen == "down" else "what was seen last"
     about = f"{file.stem}: {len(zones)} zones, {hours:,.0f} h; {share}, and the rest is {rest}"
-    optima, note = _optima(bench, cases)
-    return Own(file.stem, cases, "S1" if len(zones) == 1 else "M1", about, optima, note)
+
+    def optima(numbers: Sequence[int]) -> Sequence[float] | str:
+        return _optima(bench, [cases[number] for number in numbers])
+
+    return Own(file.stem, cases, "S1" if len(zones) == 1 else "M1", about, optima)
 
 
 def _more(file: Path) -> dict[str, NDArray[Any]]:
@@ -170,20 +172,22 @@ def _cases(
     ]
 
 
-def _optima(bench: ModuleType, cases: Sequence[dict[str, Any]]) -> tuple[list[float] | None, str]:
-    """By DIR's programme, whose steps are zones * modes * stages of a start * work * time."""
-    steps = sum(_steps(case) for case in cases)
-    if steps > MOST_STEPS:
-        return None, "no optimum: a longer --gap of `spotctl trace` makes it one that can be had"
+def _optima(bench: ModuleType, cases: Sequence[dict[str, Any]]) -> list[float] | str:
+    """By DIR's programme, whose steps are zones * modes * stages of a start * work * time; or why
+    not."""
+    if sum(_steps(case) for case in cases) > MOST_STEPS:
+        return (
+            "would take too long; a longer --gap of `spotctl trace`, or --every, makes it shorter"
+        )
     try:
         omniscient = import_module("spotbench.oracle").omniscient
     except ImportError as error:
-        return None, f"no optimum: {error}; pip install numba"
+        return f"{error}; pip install numba"
     found = []
     for case in cases:
         words = [case[key] for key in bench.S.KEYS]
         found.append(omniscient(*words, start=case["start"], egress=case["egress"]))
-    return found, ""
+    return found
 
 
 def _steps(case: dict[str, Any]) -> float:

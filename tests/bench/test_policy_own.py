@@ -191,7 +191,7 @@ def test_it_is_scored_beside_the_published_ones_and_the_optimum(
     ("oracle", "most", "said"),
     [
         ("import nothing_of_that_name\n", 2e11, "no optimum: No module named 'nothing_of_that_"),
-        (ORACLE, 1e3, "no optimum: a longer --gap of `spotctl trace`"),
+        (ORACLE, 1e3, "no optimum: would take too long; a longer --gap of `spotctl trace`"),
     ],
 )
 def test_without_an_optimum_the_rest_is_told(
