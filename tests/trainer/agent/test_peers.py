@@ -88,6 +88,7 @@ def by_c10d() -> tuple[str, ...]:
     return ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "own")
 
 
+@pytest.mark.xdist_group("the gangs' port")
 @pytest.mark.req("ELA-03")
 @pytest.mark.parametrize("own", [False, True])
 def test_torchruns_meet_by_what_the_agents_say_or_as_their_command_does(
@@ -99,6 +100,7 @@ def test_torchruns_meet_by_what_the_agents_say_or_as_their_command_does(
     assert [line for line in said if line.startswith("rank")] == ["rank 0 of 2", "rank 1 of 2"]
 
 
+@pytest.mark.xdist_group("the gangs' port")
 @pytest.mark.req("ELA-06")
 @pytest.mark.parametrize("own", [False, True])
 def test_torchrun_gives_up_when_the_other_machine_does_not_come_in_time(

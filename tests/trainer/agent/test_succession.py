@@ -82,15 +82,15 @@ def test_setup_runs_once_on_a_machine_and_its_folder_keeps_its_name(
     begin(node, "cat made where; echo up; exec sleep 60")
     here = str(node.places.workdir)
     later.run()
-    later.start(run="pwd -P; cat made where; echo up; exec sleep 60", setup=SETUP, engine="spotd")
-    later.wait_for_log("up")
-    assert later.log().splitlines() == [here, "once", here, "up"]
+    later.start(run="pwd -P; cat made where; echo begun; exec sleep 60", setup=SETUP, engine="spotd")
+    later.wait_for_log("begun")
+    assert later.log().splitlines() == [here, "once", here, "begun"]
     assert wire.SETUP not in later.kinds()
     with replace(node, generation=3, followers=[]) as third:
         third.run()
-        third.start(run="pwd -P; cat made; echo up", setup=SETUP, engine="spotd")
-        third.wait_for_log("up")
-        assert third.log().splitlines() == [here, "once", "up"]
+        third.start(run="pwd -P; cat made; echo begun", setup=SETUP, engine="spotd")
+        third.wait_for_log("begun")
+        assert third.log().splitlines() == [here, "once", "begun"]
         assert wipe(third.places)["failed"] == 0
         assert not Path(here).exists()
 

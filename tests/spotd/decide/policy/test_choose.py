@@ -130,15 +130,19 @@ def test_what_is_about_to_train_is_not_left_for_a_better_place(sold_as: Capacity
         assert choose(situation(pool("a"), there, running=runs)).action is action
 
 
-def test_on_demand_is_left_for_a_wait_alone_where_a_wait_would_be_chosen_without_it() -> None:
-    """Or it would be bought again at once."""
+@pytest.mark.parametrize("elsewhere", [None, 1.5])
+def test_on_demand_is_left_for_a_wait_alone_where_a_wait_would_be_chosen_without_it(
+    elsewhere: float | None,
+) -> None:
+    """Or on-demand would be bought again at once: here, or where it costs less."""
     for hours in (41.5, 42.0, 43.0, 44.0, 46.0, 50.0, 60.0, 90.0):
         for gone_h in (0.0, 0.5, 2.0, 6.0, 24.0):
             record = gone_until(gone_h) if gone_h else DOWN_NOW
+            there = [pool("a", record=record, on_demand_usd_per_h=6.0 if elsewhere else 3.0)]
+            there += [pool("b", record=record, on_demand_usd_per_h=elsewhere)] if elsewhere else []
             told: dict[str, Any] = {"deadline_s": hours * H}
-            runs = Running("a", ON_DEMAND, -H)
-            kept = choose(situation(pool(record=record), running=runs, **told))
-            idle = choose(situation(pool(record=record), **told))
+            kept = choose(situation(*there, running=Running("a", ON_DEMAND, -H), **told))
+            idle = choose(situation(*there, **told))
             assert kept.action is Action.STAY or idle.action is Action.WAIT
 
 
