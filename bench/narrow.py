@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 SMALL_BYTES = 1 << 20
 AT_ONCE = 1 << 18
+CREDIT_S = 0.5  # what a busy machine lets pass between two bodies, and no more, is made good
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -60,7 +61,8 @@ class Line:
                 _pass_on(near, far, body, size)
                 continue
             with self._turn:
-                self._free_at = max(self._free_at, time.monotonic())
+                if (now := time.monotonic()) - self._free_at > CREDIT_S:
+                    self._free_at = now
                 _pass_on(near, far, body, size, self._await)
 
     def _await(self, count: int) -> None:
