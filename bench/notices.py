@@ -23,6 +23,7 @@ import json
 import os
 import random
 import shlex
+import signal
 import sys
 import tempfile
 import threading
@@ -364,6 +365,7 @@ def main() -> int:
     cases = [case for case in CASES if any(text in case.name for text in args.only)]
     if not cases:
         parser.error(f"--only {' '.join(args.only)}: in none of {[case.name for case in CASES]}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no machine is left running
     book = Book(args.json)
     with ThreadPoolExecutor(args.at_once) as pool:
         under_way = [
@@ -371,8 +373,12 @@ def main() -> int:
             for number in range(1, args.samples + 1)
             for case in cases
         ]
-        for one in under_way:
-            one.result()
+        try:
+            for one in under_way:
+                one.result()
+        except KeyboardInterrupt:
+            print("those under way are finished first", file=sys.stderr, flush=True)
+            pool.shutdown(cancel_futures=True)
     print("\n".join([*table(book.found, cases), "", *foretold(book.found, cases)]))
     print("\n".join(book.given_up))
     return int(bool(book.given_up))
