@@ -168,9 +168,10 @@ def _ask(d: Draft) -> bool:
     spec, market, out = d.job.spec, market_of(d), taken(d)
     if steered(spec):
         rows = in_turn(d.job, market, d.now_us, rank(spec, market, d.now_us, out, job_id=d.job.id))
-        intent = intend(d, market, rows, gang_now(d))
+        coming = _coming(d) > 0
+        intent = intend(d, market, rows, gang_now(d, coming=not coming))
         if intent is not None:
-            return _ask_as_told(d, intent, rows)
+            return _hedge(d, intent) if coming else _ask_as_told(d, intent, rows)
     weary = _weary(d)
     shy = takers(d.job.id, market, d.now_us) if weary else frozenset()
     asked = _asked(d, market)
@@ -214,6 +215,19 @@ def _ask_as_told(d: Draft, intent: Intent, rows: list[Ranked]) -> bool:
             _wait_for_market(d, rows)
         return False
     _request(d, intent.ask, choice.why, told=True)
+    return True
+
+
+def _hedge(d: Draft, intent: Intent) -> bool:
+    """One more beside spot that is coming, where the policy would ask for it if nothing were."""
+    kinds = {n.offer.capacity_type for gang in _candidates(d).values() for n in gang}
+    if (
+        intent.ask is None
+        or intent.choice.action is not Action.SPOT
+        or kinds != {CapacityType.SPOT}
+    ):
+        return False
+    _request(d, intent.ask, f"side by side: {intent.choice.why}", told=True)
     return True
 
 

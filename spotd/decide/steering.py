@@ -81,12 +81,14 @@ def _score(row: Ranked) -> tuple[int, str]:
     return row.score_microusd_per_h, row.offer.key
 
 
-def gang_now(d: Draft) -> Node | None:
-    """A machine of the gang that trains or is to: the chosen one, else the first that comes. Not
-    one that is being taken away, or leaves for another reason than a move."""
+def gang_now(d: Draft, *, coming: bool = True) -> Node | None:
+    """A machine of the gang that trains or is to: the chosen one, else the first that comes, if
+    those count. Not one that is being taken away, or leaves for another reason than a move."""
     chosen = [node for node in d.nodes if node.chosen and _stays(node)]
     if chosen:
         return max(chosen, key=lambda node: (node.generation, -node.rank))
+    if not coming:
+        return None
     return next((n for n in d.current if n.state in _COMING and not n.chosen and not n.rank), None)
 
 

@@ -97,6 +97,18 @@ def test_with_time_to_spare_it_asks_for_spot() -> None:
     assert asked(a_view(), sold()) == [CHEAP.key]
 
 
+def test_a_job_that_hedges_asks_for_spot_in_several_places_side_by_side() -> None:
+    """Each as the policy would if the others were not, and never for on-demand beside spot."""
+    near = offer("aws-1b", 11.0, list_microusd_per_h=40_000_000)
+    dear = offer("aws-1c", 39.9, list_microusd_per_h=40_000_000)
+    there = sold(CHEAP, near, FULL)
+    assert asked(a_view(of=wanted(candidates=2)), there) == [CHEAP.key, near.key]
+    assert asked(a_view(of=wanted(candidates=3)), there) == [CHEAP.key, near.key]
+    assert asked(a_view(of=wanted(candidates=2)), sold(CHEAP, dear, FULL)) == [CHEAP.key]
+    assert asked(a_view(of=wanted(candidates=2)), replace(there, hedging=False)) == [CHEAP.key]
+    assert asked(a_view(of=wanted(40.2, candidates=2)), there) == [FULL.key]
+
+
 @pytest.mark.req("PLC-07")
 def test_without_time_to_spare_it_asks_for_on_demand_at_once() -> None:
     assert asked(a_view(of=wanted(40.2)), sold()) == [FULL.key]
