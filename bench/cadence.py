@@ -321,23 +321,28 @@ def expected(policy: str, place: Place, state: State, mtbf_h: float) -> Expected
     )
 
 
-def steps_lost(mtbf_h: float = 2.0, hours: float = 1000.0) -> Iterator[str]:
-    """Rows of Markdown: what spotd loses by size of state and notice, in steps done again, and in
-    seconds before the end in which the machine trained no more."""
+def lost(
+    place: Place, state: State, noticed: float = 1.0, mtbf_h: float = 2.0, hours: float = 1000.0
+) -> tuple[float, float]:
+    """What an end costs with spotd, where so many of them have a notice: steps done again, and
+    seconds before it in which the machine trained no more."""
+    lives, trainer = random.Random(1), Trainer(OURS, place, state, random.Random(1), SPREAD)
+    trainer.noticed = noticed
+    while trainer.result.wall_s < hours * 3600:
+        trainer.live(lives.expovariate(1 / (mtbf_h * 3600)))
+    found = trainer.result
+    return found.again_s / found.preemptions / state.step_s, found.idle_s / found.preemptions
+
+
+def steps_lost() -> Iterator[str]:
+    """Rows of Markdown: what spotd loses by size of state and notice."""
     yield "| state a machine | step | " + " | ".join(p.name for p in PLACES) + " | no notice |"
     yield "|---" * (len(PLACES) + 3) + "|"
     for state in SIZES:
         cells = []
         for place, noticed in [*((place, 1.0) for place in PLACES), (PLACES[0], 0.0)]:
-            lives = random.Random(1)
-            trainer = Trainer(OURS, place, state, random.Random(1), SPREAD)
-            trainer.noticed = noticed
-            while trainer.result.wall_s < hours * 3600:
-                trainer.live(lives.expovariate(1 / (mtbf_h * 3600)))
-            found = trainer.result
-            again = found.again_s / found.preemptions / state.step_s
-            idle_s = found.idle_s / found.preemptions
-            cells.append(f"{again:.1f} steps" + (f", {idle_s:.0f} s" if noticed else ""))
+            steps, idle_s = lost(place, state, noticed)
+            cells.append(f"{steps:.1f} steps" + (f", {idle_s:.0f} s" if noticed else ""))
         yield f"| {state.name} | {state.step_s:g} s | " + " | ".join(cells) + " |"
 
 

@@ -331,7 +331,7 @@ def main() -> int:
             ready_s = time.perf_counter() - _BEGAN_S
             print(f"ready in {ready_s:.3f} s, {_IMPORT_S:.3f} s of it to import torch", flush=True)
         if world.local_rank == 0:
-            link.send(READY, {"prepared": "model, data and first pass"})
+            link.send(READY, {"prepared": "model, data and first pass", "plans": True})
         code = train(run)
     except StoppedError:
         code = EXIT_RELEASED

@@ -39,7 +39,7 @@ IMAGE = (
 )
 SETUP = "setup"  # status: begin|ok|failed, code, seconds, tail
 STARTED = "started"  # pids: the processes of `run` (one entry per spawn)
-READY = "ready"  # prepared: everything done up to the claim of HEAD
+READY = "ready"  # prepared: all is done up to the claim of HEAD; plans: the last save, by itself
 CLAIMED = "claimed"  # step, manifest: HEAD is ours and this is where we resume
 PROGRESS = (
     "progress"  # from_step, to_step, losses[], last_at_us, first_at_us, tokens, busy_s; data_s,

@@ -16,11 +16,13 @@ _TRAINS_ON = "train"  # in a PLAN: the last save begins later
 
 
 class Outlook:
-    """Belongs to the agent's loop. `planned`: the program has said when its last save begins, so
-    that ours is only for a program that does not keep to it. `mtbf_s` is the control box's."""
+    """Belongs to the agent's loop. `planned`: the program has said when its last save begins, or
+    that it will, so that ours is only for a program that does not keep to it. `mtbf_s` is the
+    control box's."""
 
     def __init__(self, dangers: Dangers, demands: Demands) -> None:
         self._dangers, self._demands = dangers, demands
+        self._plans = False  # it does after each step: of a short notice none is there at first
         self.planned = False
         self.mtbf_s = 0.0
 
@@ -32,13 +34,15 @@ class Outlook:
 
     def withdraw(self, notice_id: str) -> None:
         self._dangers.withdraw(notice_id)
-        self.planned = False
+        self.planned = self._plans
 
     def note(self, kind: str, data: Mapping[str, Any]) -> str:
         """What the program has said. If that was that it leaves, because of a notice: in what way.
         It is then held to it as if it had been asked, so that its shell begins nothing after it."""
-        if kind == wire.CLAIMED:
-            self.planned = False  # it is another program, which has planned nothing yet
+        if kind == wire.READY:
+            self._plans = data.get("plans") is True
+        if kind in {wire.READY, wire.CLAIMED}:
+            self.planned = self._plans  # it is another program, which has planned nothing yet
         if kind != wire.PLAN or data.get("status") != "planned" or self._dangers.deadline is None:
             return ""
         action = str(data.get("action"))

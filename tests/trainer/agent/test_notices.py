@@ -218,6 +218,20 @@ def test_a_program_that_plans_its_last_save_is_left_to_it_and_then_held_to_it(no
     assert "another line" not in node.log()
 
 
+def test_a_notice_too_short_for_our_own_stop_is_left_to_a_program_that_plans(node: Node) -> None:
+    """By itself the agent would ask for the stop 6.6 s before the end, that is at once; the program
+    begins its last save 4.2 s before."""
+    with serve_metadata("azure") as service:
+        node = replace(node, watcher="azure", metadata_base=service.url)
+        with node:
+            node.train_and_save(f"{WORKER} --save-s 2.0 --plans --plan-s 3.2")
+            deadline_us = in_us(6.6) // 1_000_000 * 1_000_000
+            service.publish("preempt", deadline_us)
+            node.wait_for(wire.EXITED)
+    assert node.entries(wire.DRAINING)[-1].data["reason"] == "its own plan for the notice: save"
+    assert [entry.data["action"] for entry in node.entries(wire.PLAN)] == ["train", "save"]
+
+
 @pytest.mark.req("PRE-05")
 def test_a_slow_step_is_finished_and_saved_before_the_deadline(node: Node) -> None:
     """Asked 2.2 s before the end, which a quick save takes, its step would never end."""

@@ -49,6 +49,18 @@ def test_one_that_plans_its_last_save_is_stopped_only_where_it_does_not_keep_to_
     assert not outlook.planned, "another program runs"
 
 
+def test_one_that_says_that_it_plans_is_not_stopped_before_its_first_plan(
+    outlook: Outlook,
+) -> None:
+    for kind in (wire.READY, wire.CLAIMED):
+        outlook.note(kind, {"plans": True} if kind == wire.READY else {"step": 3})
+        assert outlook.planned
+    outlook.withdraw("n")
+    assert outlook.planned, "it will plan for the next one"
+    outlook.note(wire.READY, {"prepared": "by an older hook"})
+    assert not outlook.planned
+
+
 @pytest.mark.parametrize("action", ["save", "finish", "release"])
 def test_one_that_leaves_is_held_to_it(outlook: Outlook, action: str) -> None:
     outlook.note(wire.PLAN, PLANNED)

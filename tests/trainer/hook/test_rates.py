@@ -49,6 +49,8 @@ def test_old_saves_are_forgotten() -> None:
         (30.0, 0, 1.0),  # longer than expected: it may end at any moment, or not
         (4.0, GB // 2, 5.0),  # faster than usual may not last
         (10.0, GB // 2, 10.0),  # slower than usual
+        (3.0, GB // 20, 14.25),  # its first parts are no pace yet: that would be 57 s
+        (10.0, GB // 4, 18.75),  # a slow one is seen before its middle
         (10.0, GB, 0.0),
     ],
 )

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 SAVES = 20  # that count; checkpoint sizes and networks change slowly
 GUESS_S = 5.0  # for a save before any was measured; a notice asks for one, which measures
 LEFT_AT_LEAST = 0.1  # of an upload's whole time, when it is already longer than expected
+# Of an upload, what has to be put for its own pace to count alone. Its first parts say little: what
+# it took to begin is in their time, and those beside them on their way are not in what is done.
+SURE_AT = 0.5
 _TICK_S = 1e-6
 
 
@@ -59,11 +62,13 @@ class Rates:
 
     def left_s(self, size: int, elapsed_s: float, done: int = 0) -> float:
         """What is left of an upload that has run for `elapsed_s`, with `done` of its bytes put, if
-        that is known: by the pace that it has, where that is below the measured one."""
+        that is known: by the pace that it has, where that is below the measured one, as far as
+        enough is done to tell."""
         whole_s = self.upload_s(size)
         if done > 0 and elapsed_s > 0:
-            whole_s = max(whole_s, elapsed_s * size / done)
-            return whole_s * (size - done) / size
+            sure = min(done / size / SURE_AT, 1.0)
+            slower_s = max(elapsed_s * size / done - whole_s, 0.0)
+            return (whole_s + sure * slower_s) * (size - done) / size
         return max(whole_s - elapsed_s, LEFT_AT_LEAST * whole_s)
 
     @staticmethod

@@ -137,7 +137,7 @@ class Session:
         """Claim HEAD; where to go on, None at the beginning. Ends the program where it is not to
         train (SystemExit). Raises SaverError, ValueError for what no waiting helps."""
         if self._speaks:
-            self.link.send(READY, {"prepared": "the program's own objects"})
+            self.link.send(READY, {"prepared": "the program's own objects", "plans": True})
         outcome, found = EXIT_ERROR, None
         try:
             if self._tenure is not None:
