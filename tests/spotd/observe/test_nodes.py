@@ -50,8 +50,9 @@ class Tap:
             if self.away:
                 self.refused += 1
                 raise StoreUnavailableError("away")
-            real(batches)
+            # Before anybody can see in the store that it got there.
             self.seqs += [entry.seq for batch in batches for entry in batch.entries]
+            real(batches)
 
         monkeypatch.setattr(here.store, "record_journal", record)
 

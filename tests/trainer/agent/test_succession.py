@@ -82,7 +82,7 @@ def test_setup_runs_once_on_a_machine_and_its_folder_keeps_its_name(
     begin(node, "cat made where; echo up; exec sleep 60")
     here = str(node.places.workdir)
     later.run()
-    later.start(run="pwd -P; cat made where; echo begun; exec sleep 60", setup=SETUP, engine="spotd")
+    later.start(run="pwd -P; cat made where; echo begun; exec sleep 9", setup=SETUP, engine="spotd")
     later.wait_for_log("begun")
     assert later.log().splitlines() == [here, "once", here, "begun"]
     assert wire.SETUP not in later.kinds()
