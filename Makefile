@@ -43,7 +43,8 @@ demo-clouds: $(READY) ## one job over stand-ins of AWS, GCP and Azure with their
 test: $(READY) ## lint, every test, hundreds of simulated disasters, every planted bug
 	@tests/system-packages
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint loaded
-	$(BIN)/pytest -n 4 --dist loadgroup
+	@# Many wait for what they started: three to a core keep both busy.
+	$(BIN)/pytest -n 6 --dist loadgroup
 	@$(MAKE) --no-print-directory sim
 
 sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug found
@@ -103,6 +104,7 @@ soak-sim: $(READY) ## the simulator's part alone: FROM=0 SEEDS=20000 PROCESSES=1
 	$(BIN)/python -m tests.sim --sweep hedged
 	$(BIN)/python -m tests.sim --sweep cancelled
 	$(BIN)/python -m tests.sim --sweep baked
+	SPOTD_SEEDS=1 $(BIN)/pytest -q tests/sim/test_regressions.py
 	$(BIN)/python -m tests.sim.soak --out docs/soak.json --from $(FROM) --seeds $(SEEDS) --processes $(PROCESSES)
 
 requirements: $(READY) ## each numbered requirement, the tests that show it, and whether they pass

@@ -27,6 +27,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "events": Entry("events", "events", "Print what happened, to one job or to all."),
         "why": Entry("explain", "why", "Say why a job is where it is and what comes next."),
         "plan": Entry("explain", "plan", "Rank where a job file would run. Starts nothing."),
+        "advise": Entry("advise", "advise", "Say whether a job is one for spot today, and why."),
         "rightsize": Entry(
             "rightsize", "rightsize", "Foretell a training run's memory, time and cost."
         ),
@@ -44,6 +45,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "price": Entry("offers", "app", "Show how prices moved."),
         "stats": Entry("stats", "stats", "Show how machines fared: taken away, refused, up when."),
         "trace": Entry("trace", "trace", "Write what was seen of spot as traces to score on."),
+        "providers": Entry("providers", "providers", "List clouds and the notice they give."),
         "shadow": Entry(
             "shadow", "shadow", "Say what spotd would have saved on another's history."
         ),

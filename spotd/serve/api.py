@@ -21,6 +21,7 @@ from providers.stores.base import StoreUnavailableError as ObjectsUnavailableErr
 from spotd.errors import ExitCode, UserError
 from spotd.serve import (
     access,
+    advising,
     audit,
     backup,
     budgeting,
@@ -33,6 +34,7 @@ from spotd.serve import (
     jobs,
     kept,
     logs,
+    notices,
     offers,
     orphans,
     packages,
@@ -94,6 +96,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/jobs", jobs.list_jobs),
     ("POST", "/v1/jobs", jobs.submit_job),
     ("POST", "/v1/plan", explain.plan),
+    ("POST", "/v1/advise", advising.advise),
     ("GET", "/v1/images", images.list_images),
     ("POST", "/v1/images", images.bake_image),
     ("DELETE", "/v1/images/{name}", images.remove_images),
@@ -109,6 +112,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/prices", offers.price_history),
     ("GET", "/v1/stats", stats.stats),
     ("GET", "/v1/traces", traces.traces),
+    ("GET", "/v1/providers", notices.providers),
     ("GET", "/v1/jobs/{job}", jobs.show_job),
     ("GET", "/v1/jobs/{job}/file", jobs.job_spec),
     ("GET", "/v1/jobs/{job}/why", explain.why),

@@ -65,6 +65,8 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/jobs"): _READ,
     ("POST", "/v1/jobs"): _change("run", "name", "id", "override"),
     ("POST", "/v1/plan"): _READ,
+    ("POST", "/v1/advise"): _READ,
+    ("GET", "/v1/providers"): _READ,
     ("GET", "/v1/images"): _READ,
     ("POST", "/v1/images"): _change("image bake", "name", "id"),
     ("DELETE", "/v1/images/{name}"): _change("image rm", "items"),

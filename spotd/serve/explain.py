@@ -106,6 +106,12 @@ def _silences(call: Call, view: View, market: Market) -> list[str]:
 def plan(call: Call) -> dict[str, Any]:
     """The offers that fit a job file, best first, with why the others are not to be had. `silent`
     says that an offer is what a cloud said before it stopped answering."""
+    spec, market, data = planned(call)
+    return with_worth(call, spec, market, data)
+
+
+def planned(call: Call) -> tuple[JobSpec, Market, dict[str, Any]]:
+    """The job of a file, with the size of its saves, the market, and its plan but for `worth`."""
     parsed = parse_job(call, _stand_ins(call.text("yaml")))
     now_us, spec = call.now_us, _sized(call, parsed.spec)
     market = call.backing.market(now_us)
@@ -150,8 +156,7 @@ def plan(call: Call) -> dict[str, Any]:
         },
         "warnings": told,
     }
-    sized = with_sizes(call, call.text("yaml"), data)
-    return with_worth(call, spec, market, sized)
+    return spec, market, with_sizes(call, call.text("yaml"), data)
 
 
 def _sized(call: Call, spec: JobSpec) -> JobSpec:

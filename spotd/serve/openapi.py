@@ -125,6 +125,13 @@ BODY: dict[str, dict[str, Schema]] = {
     "POST /v1/imports": {"store": {**_TEXT, "description": "Its URL; the configured one"}},
     "POST /v1/imports/{name}": {"store": _TEXT, "manifest": {"type": "object"}},
     "POST /v1/plan": {**_JOB_FILE, "limit": _NUMBER},
+    "POST /v1/advise": {
+        **_JOB_FILE,
+        "parameters": {**_NUMBER, "description": "Of the model, where the file does not say"},
+        "search_s": {**_NUMBER, "description": "Hours of that phase, in seconds; 0: not known"},
+        "train_s": {**_NUMBER, "description": "Else what the file says (spotd.work, model)"},
+        "validate_s": _NUMBER,
+    },
     "POST /v1/alerts/test": {"route": _TEXT},
     "POST /v1/jobs/{job}/resume": {"override_budget": _OVERRIDE},
     "POST /v1/costs/reconcile": {

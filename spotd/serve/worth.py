@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from providers.base import CapacityType, Offer
@@ -32,11 +32,47 @@ from spotd.serve.call import Call
 from spotd.serve.views import offer_data
 
 
+@dataclass(frozen=True)
+class Weighed:
+    """What a comparison is made of: the best spot offer and the best on demand, dollars an hour of
+    all machines and of what leaves the cloud on each, and what an interruption takes. `spots` is
+    how many spot offers that fit are to be had."""
+
+    spot: Offer
+    other: Offer
+    rates: tuple[float, float]
+    other_rates: tuple[float, float]
+    hazard: Hazard
+    lasting: float
+    habits: Habits
+    starts: int
+    spots: int
+
+    def worth(self, hours: float = 0.0) -> Worth | None:
+        """Of so many hours of work, else of the job's own; None for a job that keeps nothing, and
+        of which it is not known how long it is."""
+        habits = replace(self.habits, hours=hours) if hours else self.habits
+        if habits.again_h is None and not habits.hours:
+            return None
+        return compare(self.rates, self.other_rates, self.hazard, self.lasting, habits)
+
+
 def with_worth(
     call: Call, spec: JobSpec, market: Market, data: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A plan, with `worth`: null where spot or on-demand is not to be had for the job now, or where
     it keeps nothing and does not say how much there is to do."""
+    return {**data, "worth": worth_data(weigh(call, spec, market), data)}
+
+
+def worth_data(weighed: Weighed | None, data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """As `with_worth` has it. `data` is the plan, for the model's size."""
+    found = weighed.worth() if weighed else None
+    return _data(found, weighed, data) if found and weighed else None
+
+
+def weigh(call: Call, spec: JobSpec, market: Market) -> Weighed | None:
+    """None where spot or on-demand is not to be had for the job now."""
     wider = replace(
         spec,
         alternatives=tuple(replace(want, capacity_types=ANY) for want in spec.alternatives),
@@ -45,18 +81,23 @@ def with_worth(
     ranked = [row for row in rank(wider, market, call.now_us) if not row.excluded]
     spot = _cheapest(ranked, CapacityType.SPOT)
     other = _cheapest(ranked, CapacityType.ON_DEMAND)
-    hours = spec.wishes.work_s / 3600
-    if spot is None or other is None or not (keeps(spec.checkpoint) or hours):
-        return {**data, "worth": None}
+    if spot is None or other is None:
+        return None
     lives = call.backing.store.lives(call.now_us - int(WITHIN_S * S))
     hazard = hazard_of(spot.offer, lives)
     restart_s, starts = _restart(spot.offer, market)
-    habits = Habits(
-        spec.num_nodes, restart_s / 3600, _again_h(spec, hazard), _stall(call, spec), hours
+    again_h, hours = _again_h(spec, hazard), spec.wishes.work_s / 3600
+    return Weighed(
+        spot.offer,
+        other.offer,
+        _rates(spot, spec),
+        _rates(other, spec),
+        hazard,
+        hazard_of(other.offer, lives).middle,
+        Habits(spec.num_nodes, restart_s / 3600, again_h, _stall(call, spec), hours),
+        starts,
+        sum(row.offer.capacity_type is CapacityType.SPOT for row in ranked),
     )
-    lasting = hazard_of(other.offer, lives).middle
-    found = compare(_rates(spot, spec), _rates(other, spec), hazard, lasting, habits)
-    return {**data, "worth": _data(found, spot.offer, other.offer, starts, data)}
 
 
 def _cheapest(ranked: list[Ranked], capacity: CapacityType) -> Ranked | None:
@@ -106,9 +147,7 @@ def _stall(call: Call, spec: JobSpec) -> float:
     return min(stood_s / between_s, 0.5) if between_s > 0 else 0.0
 
 
-def _data(
-    found: Worth, spot: Offer, other: Offer, starts: int, plan: Mapping[str, Any]
-) -> dict[str, Any]:
+def _data(found: Worth, weighed: Weighed, plan: Mapping[str, Any]) -> dict[str, Any]:
     habits, hazard = found.habits, found.hazard
     model = plan.get("model") or {}
     parameters = float(model.get("parameters") or 0)
@@ -121,15 +160,15 @@ def _data(
     return {
         "verdict": found.verdict.value,
         "spot": {**_side(found.spot), "low_usd": _known(found.low_usd)}
-        | {"high_usd": _known(found.high_usd), "offer": offer_data(spot)},
-        "on_demand": {**_side(found.on_demand), "offer": offer_data(other)},
+        | {"high_usd": _known(found.high_usd), "offer": offer_data(weighed.spot)},
+        "on_demand": {**_side(found.on_demand), "offer": offer_data(weighed.other)},
         "hazard": asdict(hazard),
         "break_even_hazard": found.break_even,
         "discount": found.discount,
         "saving": _known(found.saving),
         "hours": habits.hours or None,
         "restart_s": habits.restart_h * 3600,
-        "starts_on_record": starts,
+        "starts_on_record": weighed.starts,
         "again_s": None if habits.again_h is None else habits.again_h * 3600,
         "stall": habits.stall or None,
         "guides": rule,

@@ -223,6 +223,12 @@ class Health(Block):
 class SpotdBlock(Block):
     """What SkyPilot has no word for."""
 
+    kind: Literal["training", "inference"] = Field(
+        default="training", description="What somebody waits for the answers of is inference"
+    )
+    serve_on_spot: bool = Field(
+        default=False, description="Of inference: it may be taken away while it answers"
+    )
     checkpoint: Checkpoint = Checkpoint()
     cache: (
         Annotated[

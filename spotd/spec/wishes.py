@@ -12,7 +12,7 @@ from spotd.sizing import cards
 from spotd.sizing.advice import hours_of
 from spotd.sizing.sizes import size
 from spotd.sizing.task import Task, TaskError
-from spotd.spec.file import JobFile
+from spotd.spec.file import JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.model import task
 from spotd.spec.places import Wanted
@@ -24,7 +24,22 @@ _GROUPS = "EU, EEA or adequate, or countries like DE or CH"
 def wished(place: Wanted, file: JobFile, found: Findings) -> Wanted:
     """`place` with the wishes, and with what a deadline permits."""
     wishes = _wishes(file, place, found)
-    return replace(_with_deadline(place, file, wishes, found), wishes=wishes)
+    where = replace(_with_deadline(place, file, wishes, found), wishes=wishes)
+    _check_serving(where, file.spotd, found)
+    return where
+
+
+def _check_serving(place: Wanted, block: SpotdBlock, found: Findings) -> None:
+    """What answers live requests is on no machine that is taken away, unless its file says so."""
+    if block.kind != "inference":
+        if block.serve_on_spot:
+            found.refuse(("spotd", "serve_on_spot"), "is of kind: inference", "leave it out")
+        return
+    spot = any(CapacityType.SPOT in want.capacity_types for want in place.alternatives)
+    if spot and not block.serve_on_spot:
+        text = "inference may not run on spot: it is taken away while it answers"
+        fix = "capacity: on_demand, or serve_on_spot: true if you accept that"
+        found.refuse(("spotd", "kind"), text, fix)
 
 
 def _wishes(file: JobFile, place: Wanted, found: Findings) -> Wishes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.sim.run import Case, run
@@ -27,7 +29,7 @@ CASES = [
     # other clouds since; a loop in that weather is found all the same.
     (Case(1, "slow", hours=4.0), "hurried"),
 ]
-# The same, of mistakes that no bug of the zoo is. A seed tells another story when other things
+# The same, of mistakes that no bug of the zoo is: played by `make soak-sim`. A seed tells another story when other things
 # change: what its judge has learnt is held by `test_oracles.py` as well, what the product has, by a
 # test of its own.
 ALONE = [
@@ -92,6 +94,7 @@ def test_what_was_mended_stays_mended(case: Case, bug: str) -> None:
     assert violation.invariant in PLANTED[bug].seen_as
 
 
+@pytest.mark.skipif(not os.environ.get("SPOTD_SEEDS"), reason="SPOTD_SEEDS is not set")
 @pytest.mark.parametrize("case", ALONE, ids=str)
 def test_what_no_planted_bug_is_stays_mended(case: Case) -> None:
     with memory() as open_store:

@@ -188,7 +188,7 @@ def test_the_job_files_among_the_examples_can_be_submitted(
 @pytest.mark.parametrize(
     ("words", "position", "expected"),
     [
-        ("spotctl p", 1, {"ps", "plan", "pause", "price"}),
+        ("spotctl p", 1, {"ps", "plan", "pause", "price", "providers"}),
         ("spotctl --socket SOCKET show ", 4, {"gpt"}),
         ("spotctl --socket SOCKET logs g", 4, {"gpt"}),
         ("spotctl --socket /none show ", 4, set()),

@@ -127,3 +127,34 @@ def test_what_was_said_of_the_work_comes_before_what_the_model_says() -> None:
     steps = read("model: {name: llama-3-8b, steps: 500}").spec.wishes
     assert (steps.work_steps, steps.work_s) == (500, 0.0)
     assert steps.step_s > 0
+
+
+@pytest.mark.req("HYB-06")
+@pytest.mark.parametrize(
+    ("more", "resources"),
+    [
+        ("", "{accelerators: H100:8}"),  # both kinds, by price
+        (", capacity: spot", "{accelerators: H100:8}"),
+        (", capacity: [on_demand, spot]", "{accelerators: H100:8}"),
+        ("", "{accelerators: H100:8, use_spot: true}"),
+        ("", "{any_of: [{accelerators: H100:8, use_spot: false}, {accelerators: A100:8}]}"),
+    ],
+)
+def test_what_serves_is_refused_on_spot_unless_it_accepts_that(more: str, resources: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(f"kind: inference{more}", resources)
+    (problem,) = caught.value.problems
+    assert "spotd.kind" in str(problem)
+    assert "serve_on_spot: true" in str(problem)
+    accepted = read(f"kind: inference, serve_on_spot: true{more}", resources).spec
+    assert accepted == read(f"kind: training{more}", resources).spec
+
+
+@pytest.mark.req("HYB-06")
+def test_what_serves_runs_on_machines_that_stay() -> None:
+    served = read("kind: inference, capacity: on_demand").spec
+    assert served.alternatives[0].capacity_types == (ON_DEMAND,)
+    assert read("kind: inference", "{accelerators: H100:8, use_spot: false}").spec
+    (text,) = refused("serve_on_spot: true")
+    assert "is of kind: inference" in text
+    assert refused("kind: serving")

@@ -1,0 +1,163 @@
+"""Which of a project's phases go on spot, by the model's size, and what each costs there and on
+demand: at what a useful hour costs today (worth.py), never at what guides promise.
+
+The phases are those of a case study: a search for hyper-parameters (72 h of its 312), the training
+run (216 h) and validation (24 h). Validation is never on spot: its figures are compared, so that
+nobody may take its machines away, nor give it others half-way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from spotd.history.worth import HYBRID, SEARCH, SPOT, Habits, Mode, Verdict, Worth
+
+# What guides promise to save, by mode, whatever the prices: shown beside what is computed.
+PROMISED = {SPOT.name: (0.5, 0.7), HYBRID.name: (0.6, 0.75), SEARCH.name: (0.3, 0.5)}
+# "5 to 15 %" is what guides have a workload bear, without a unit: here of the time that is paid.
+TOLERATED = 0.15
+# A search is 20 to 40 % of a project's compute; validation 24 h beside 216 h of training.
+_SEARCH_SHARE = (0.2, 0.4)
+_VALIDATION = 24 / 216
+
+
+class Part(str, Enum):
+    """A phase of a project."""
+
+    SEARCH = "search"
+    TRAIN = "train"
+    VALIDATE = "validate"
+
+
+_ON_SPOT = {
+    SPOT.name: (Part.SEARCH, Part.TRAIN),
+    HYBRID.name: (Part.SEARCH, Part.TRAIN),
+    SEARCH.name: (Part.SEARCH,),
+}
+_WHY = {
+    Part.SEARCH: "trials bear it to be begun again",
+    Part.TRAIN: "it goes on from its checkpoints",
+    Part.VALIDATE: "its figures are compared: nobody may take its machines away",
+}
+
+
+@dataclass(frozen=True)
+class Dollars:
+    """`usd` of a plan and `on_demand_usd` of the same work on demand; `priced_usd` and `listed_usd`
+    are the machines' prices alone of each, for the discount."""
+
+    usd: float = 0.0
+    on_demand_usd: float = 0.0
+    priced_usd: float = 0.0
+    listed_usd: float = 0.0
+
+    @property
+    def discount(self) -> float:
+        """Of the prices, by the hours at each."""
+        return 1 - self.priced_usd / self.listed_usd if self.listed_usd else 0.0
+
+    @property
+    def saving(self) -> float:
+        """A fraction, never above the discount."""
+        if not self.on_demand_usd:
+            return 0.0
+        return min(1 - self.usd / self.on_demand_usd, self.discount)
+
+    @property
+    def saved_usd(self) -> float:
+        return self.saving * self.on_demand_usd
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`hours` are of useful work; `takes_h` those that are paid for, interruptions included."""
+
+    part: Part
+    spot: bool
+    why: str
+    hours: float
+    takes_h: float
+    dollars: Dollars
+
+
+def on_spot(mode: Mode, part: Part) -> bool:
+    """Whether guides have that phase on spot."""
+    return part in _ON_SPOT.get(mode.name, ())
+
+
+def phase(mode: Mode, part: Part, hours: float, worth: Worth) -> Phase:
+    """One phase at today's prices: on demand as well where spot does not pay today."""
+    wanted, pays = on_spot(mode, part), worth.verdict is not Verdict.NO
+    spot = wanted and pays
+    side, other = worth.spot if spot else worth.on_demand, worth.on_demand
+    dollars = Dollars(
+        side.usd * hours,
+        other.usd * hours,
+        side.machines_usd * hours,
+        other.machines_usd * hours,
+    )
+    paid = side.machines_usd + side.egress_usd
+    takes_h = hours * side.usd / paid if paid else hours
+    return Phase(part, spot, _why(mode, part, wanted=wanted, pays=pays), hours, takes_h, dollars)
+
+
+def _why(mode: Mode, part: Part, *, wanted: bool, pays: bool) -> str:
+    if wanted and not pays:
+        return "spot does not pay today"
+    if wanted or part is Part.VALIDATE:
+        return _WHY[part]
+    return mode.text
+
+
+def phases(
+    mode: Mode, hours: Mapping[Part, float], worth_of: Callable[[float], Worth | None]
+) -> list[Phase]:
+    """Those whose hours are known, in their order. `worth_of` so many hours of work: what is kept
+    nowhere costs the more the longer it is."""
+    found = []
+    for part in Part:
+        worth = worth_of(hours[part]) if hours.get(part) else None
+        if worth is not None:
+            found.append(phase(mode, part, hours[part], worth))
+    return found
+
+
+def together(found: Iterable[Phase]) -> Dollars:
+    """Of all phases."""
+    rows = [one.dollars for one in found]
+    return Dollars(
+        sum(one.usd for one in rows),
+        sum(one.on_demand_usd for one in rows),
+        sum(one.priced_usd for one in rows),
+        sum(one.listed_usd for one in rows),
+    )
+
+
+def usual_hours(train_h: float) -> dict[Part, tuple[float, float]]:
+    """What guides have beside so many hours of training: from, to. A search that is a fifth of
+    search and training together is a quarter of the training."""
+    low, high = (train_h * share / (1 - share) for share in _SEARCH_SHARE)
+    validation = train_h * _VALIDATION
+    return {Part.SEARCH: (low, high), Part.VALIDATE: (validation, validation)}
+
+
+def lost_share(per_machine_h: float, habits: Habits) -> float:
+    """Of the time that is paid, what interruptions take of a job that keeps its work: at most 1."""
+    return min(per_machine_h * habits.num_nodes * habits.loss_h, 1.0)
+
+
+class Advised(str, Enum):
+    """What the conditions come to."""
+
+    SPOT = "spot"
+    ON_DEMAND = "on_demand"
+    UNKNOWN = "unknown"  # nothing speaks against spot, and nobody knows whether it pays
+
+
+def advised(holds: Sequence[bool | None], *, pays: bool | None) -> Advised:
+    """Spot where it pays and no condition fails; those that are not known decide nothing."""
+    if pays is False or any(one is False for one in holds):
+        return Advised.ON_DEMAND
+    return Advised.UNKNOWN if pays is None else Advised.SPOT

@@ -1,0 +1,57 @@
+"""How long machines live on after a notice: documented, claimed, and observed by this fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from providers.base import CapacityType
+from providers.notices import notice_times, planned_s
+from spotd.decide.cadence import WITHIN_S
+from spotd.history.intervals import quantile
+from spotd.history.lives import By, Row, count
+from spotd.model import S
+from spotd.serve.call import Call
+
+
+def providers(call: Call) -> dict[str, Any]:
+    """Each make of cloud that is configured, or of which a notice time is known, with its notices
+    of the last 30 days: what is documented, what was observed, and what is counted on."""
+    infos = call.backing.providers_info()
+    observed = notices_by_cloud(call)
+    names = sorted({*notice_times(), *observed, *(i.kind for i in infos if i.kind != "local")})
+    return {
+        "kind": "ProviderList",
+        "items": [
+            {
+                "name": name,
+                "providers": sorted(i.name for i in infos if i.kind == name),
+                "notice_s": notice_data(name, observed.get(name, ())),
+            }
+            for name in names
+        ],
+    }
+
+
+def notices_by_cloud(call: Call) -> Mapping[str, Sequence[float]]:
+    """Seconds that spot machines had, of those taken away in the last 30 days; clouds without one
+    are not there."""
+    since_us = call.now_us - int(WITHIN_S * S)
+    lives = call.backing.store.machine_lives(since_us)
+    rows: list[Row] = count(lives, By.CLOUD, CapacityType.SPOT.value, since_us, call.now_us)
+    return {row.name: row.warnings_s for row in rows if row.warnings_s}
+
+
+def notice_data(cloud: str, observed: Sequence[float]) -> dict[str, Any]:
+    """`planned` is the least of `documented` and `observed_p10`; null is not known."""
+    told, p10 = notice_times().get(cloud), quantile(observed, 0.1)
+    return {
+        "documented": told.seconds if told else None,
+        "claimed": list(told.claimed) if told and told.claimed else None,
+        "observed_p10": p10,
+        "observed_p50": quantile(observed, 0.5),
+        "count": len(observed),
+        "planned": planned_s(cloud, p10),
+        "source": told.source if told else None,
+        "dated": told.dated if told else None,
+    }
