@@ -29,9 +29,9 @@ CASES = [
     # other clouds since; a loop in that weather is found all the same.
     (Case(1, "slow", hours=4.0), "hurried"),
 ]
-# The same, of mistakes that no bug of the zoo is: played by `make soak-sim`. A seed tells another story when other things
-# change: what its judge has learnt is held by `test_oracles.py` as well, what the product has, by a
-# test of its own.
+# The same, of mistakes that no bug of the zoo is: played by `make soak-sim`. A seed tells another
+# story when other things change: what its judge has learnt is held by `test_oracles.py` as well,
+# what the product has, by a test of its own.
 ALONE = [
     # A daemon that died every minute forgot since when it had seen what no row names; a person had
     # let it go, and it never ended.
