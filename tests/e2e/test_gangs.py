@@ -1,6 +1,7 @@
 """Jobs of several machines under torchrun, their weights divided between them: one is taken away,
 with a notice and without. The job goes on with those that are left, or waits for a whole gang, and
-ends in the bits of one machine. The short story is in CI, the others in `make soak-e2e`."""
+ends in the bits of one machine. Played by `make soak-e2e`: `tests/trainer/test_machines.py` has the
+short story."""
 
 from __future__ import annotations
 
@@ -18,20 +19,13 @@ from tests.e2e.gangs import (
     played,
 )
 
-LONG = pytest.mark.skipif(not os.environ.get("SPOTD_GANGS"), reason="SPOTD_GANGS is not set")
-
 
 @pytest.mark.e2e
+@pytest.mark.skipif(not os.environ.get("SPOTD_GANGS"), reason="SPOTD_GANGS is not set")
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("kills of others")
 @pytest.mark.req("ELA-01")
-@pytest.mark.parametrize(
-    "story",
-    [
-        pytest.param(story, id=name, marks=() if name == "two, a death" else LONG)
-        for name, story in STORIES.items()
-    ],
-)
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_a_gang_that_loses_a_machine_ends_in_the_same_bits(
     folder: Path, python: Path, tmp_path: Path, story: Story
 ) -> None:
