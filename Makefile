@@ -43,7 +43,7 @@ demo-clouds: $(READY) ## one job over stand-ins of AWS, GCP and Azure with their
 test: $(READY) ## lint, every test, hundreds of simulated disasters, every planted bug
 	@tests/system-packages
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint loaded
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line tests beside
+	@$(MAKE) --no-print-directory --jobs 2 tests beside
 
 # Of the tests' time a part is waiting: the simulator has it, and what is left when they are done.
 tests: $(READY)
