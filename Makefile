@@ -14,7 +14,7 @@ AZURITE := $(VENV)/azurite/.ready
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-clouds test tests beside sim lint loaded format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
+.PHONY: help demo demo-clouds test sim lint loaded format bench requirements soak soak-e2e soak-saves soak-sim chaos fuzz audit mutants clean lock
 
 help: ## what there is to make
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -43,14 +43,8 @@ demo-clouds: $(READY) ## one job over stand-ins of AWS, GCP and Azure with their
 test: $(READY) ## lint, every test, hundreds of simulated disasters, every planted bug
 	@tests/system-packages
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint loaded
-	@$(MAKE) --no-print-directory --jobs 2 tests beside
-
-# Of the tests' time a part is waiting: the simulator has it, and what is left when they are done.
-tests: $(READY)
 	$(BIN)/pytest -n 4 --dist loadgroup
-
-beside: $(READY)
-	@nice -n 19 $(MAKE) --no-print-directory sim
+	@$(MAKE) --no-print-directory sim
 
 sim: $(READY) ## the daemon through hundreds of disasters, and every planted bug found
 	@tests/system-packages
