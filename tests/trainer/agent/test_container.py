@@ -228,7 +228,9 @@ def test_a_program_of_our_engine_has_its_saver_in_its_container(
     wait_until("no container is left", lambda: podman.containers() == [], LIMIT_S)
 
 
-def test_buckets_copied_and_mounted_are_seen_in_the_container(node: Node, tmp_path: Path) -> None:
+def test_buckets_copied_and_mounted_are_seen_in_the_container(
+    node: Node, podman: Podman, tmp_path: Path
+) -> None:
     """Where its user says, which no other folder of ours has in it."""
     with s3.serving() as made:
         open_store(made.url, made.options).put("a", b"words\n")
@@ -241,4 +243,5 @@ def test_buckets_copied_and_mounted_are_seen_in_the_container(node: Node, tmp_pa
         node.start(image=IMAGE, run=f"cat {copied}/a {mounted}/a", buckets=buckets)
         assert node.wait_for(wire.EXITED, LIMIT_S).data["code"] == 0, node.log("setup")
         wait_until("it to be unmounted", lambda: not is_mounted(mounted))
+    wait_until("no container is left", lambda: podman.containers() == [], LIMIT_S)
     assert node.log() == "words\nwords\n"
