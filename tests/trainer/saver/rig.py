@@ -72,8 +72,8 @@ class Gate:
         self._store.put(key, data)
 
     def delete(self, key: str) -> None:
-        self.deleted.append(key)
         self._store.delete(key)
+        self.deleted.append(key)
 
 
 class Rig:
