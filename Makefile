@@ -84,8 +84,7 @@ soak-e2e: $(READY)
 	$(BIN)/python -m tests.e2e.soak --out bench/out/soak.json
 	$(BIN)/python -m tests.e2e.growth --json bench/out/growth.json
 	SPOTD_UPGRADE_JOBS=20 $(BIN)/pytest tests/spotd/test_versions.py
-	SPOTD_LIBRARIES=all $(BIN)/pytest tests/trainer/hook tests/e2e/test_directory.py
-	SPOTD_GANGS=all $(BIN)/pytest -s tests/e2e/test_gangs.py
+	$(BIN)/pytest -s --soak -m soak --ignore tests/sim
 	SPOTD_EXAMPLES=50 $(BIN)/pytest --timeout 3600 $$(grep -rl 'import examples' tests --include='test_*.py')
 
 soak-saves: $(READY) ## the saver's part alone: killed 1,000 times, and its faults (docs/saver-faults.md)
@@ -103,7 +102,7 @@ soak-sim: $(READY) ## the simulator's part alone: FROM=0 SEEDS=20000 PROCESSES=1
 	$(BIN)/python -m tests.sim --sweep hedged
 	$(BIN)/python -m tests.sim --sweep cancelled
 	$(BIN)/python -m tests.sim --sweep baked
-	SPOTD_SEEDS=1 $(BIN)/pytest -q tests/sim/test_regressions.py
+	$(BIN)/pytest -q --soak -m soak tests/sim
 	$(BIN)/python -m tests.sim.soak --out docs/soak.json --from $(FROM) --seeds $(SEEDS) --processes $(PROCESSES)
 
 requirements: $(READY) ## each numbered requirement, the tests that show it, and whether they pass

@@ -6,13 +6,16 @@
 One state of AdamW in float32, one process; every method once a round, so that whatever else the
 machine does meets all of them, and medians over the rounds. `stall` is how long the loop stands,
 `lost` that and how much slower a loop of small operations is until the save is over, `durable` how
-long until it is on the local disk, fsync and all. Floors: the copy into warm memory, and a write
-past the page cache; `copy and write beside` is both of them, beside the loop, with nothing else:
-below what it takes from the loop is nobody. `committed` and `lost_committed` are until ours is in
-the bucket as well, where the peers put nothing. `upload` is what the saver's own path takes in CPU
-to send it over plain HTTP and over TLS to a process that throws it away, whose CPU is not counted,
-`bare put` the client alone, `bare send` the system's own `send` of the same bytes, `bare sendfile`
-that without copying them, and `digests` what of it they take.
+long until it is on the local disk, fsync and all. `spotd` saves as the
+trainer does: the copy is made beside forward and backward, and waited for before the update;
+`the loop stands` is a script's own call, which waits for the copy. Floors: the copy into warm
+memory, and a write past the page cache; `copy and write beside` is both of them, beside the loop,
+with nothing else: below what it takes from the loop is nobody. `committed` and `lost_committed` are
+until ours is in the bucket as well, where the peers put nothing. `load` is from the local disk as a
+saver reads it, with digests and without. `upload` is what the saver's own path takes in CPU to send
+it over plain HTTP and over TLS to a process that throws it away, whose CPU is not counted, `bare
+put` the client alone, `bare send` the system's own `send` of the same bytes, `bare sendfile` that
+without copying them, and `digests` what of it they take.
 Ours uploads to that process (over HTTP, or as `--upload` says) while it saves; the peers do not.
 Every sample is in the JSON. It is a comparison inside one run; the seconds are the machine's.
 """
@@ -41,10 +44,10 @@ import torch
 from torch import distributed
 
 from bench.checkpoint_ways import (
-    BESIDE,
     DCP,
     LEAST,
     OURS,
+    STANDS,
     Ours,
     Save,
     State,
@@ -139,7 +142,7 @@ def one_save(save: Save, folder: Path, ours: Ours, fence: Callable[[], None]) ->
 
     durable_s, lost_s = train_until(over)
     found = {"stall": stall_s, "durable": durable_s, "lost": lost_s}
-    if save in (ours.save, ours.save_beside):
+    if save in (ours.save, ours.save_standing):
         found["committed"], found["lost_committed"] = train_until(ours.is_committed)
         found["stall"] = stall_s
         ours.settle()
@@ -194,7 +197,7 @@ def measure(args: argparse.Namespace, told: Callable[[str], None]) -> dict[str, 
         least = Least(state, pieces, size, disk)
         stack.callback(least.close)
         ways = all_of(state, ours, least)
-        fences = {LEAST: least.fence, BESIDE: ours.fence}
+        fences = {LEAST: least.fence, OURS: ours.fence}
         for number in range(-1, args.rounds):  # the first is to warm up, and is not counted
             found = {
                 **floors(state, warm, pieces, disk),
@@ -202,7 +205,7 @@ def measure(args: argparse.Namespace, told: Callable[[str], None]) -> dict[str, 
                     name: one_save(save, disk / "one", ours, fences.get(name, no_fence))
                     for name, save in ways.items()
                 },
-                "load": ours.load(verified_first=bool(number % 2)),
+                "load": ours.load(warm.slot(0), verified_first=bool(number % 2)),
                 **uploads.measure(),
             }
             for name, values in found.items() if number >= 0 else ():
@@ -226,7 +229,17 @@ def report(samples: Samples, size: int) -> dict[str, Any]:
         return {scheme: round(value, 3) for scheme, value in found.items()}
 
     best = min(DCP, key=lambda name: medians[name]["lost"])
-    mine, beside, loads = samples[OURS], samples[BESIDE], samples["load"]
+    copy_s, write_s = samples[FLOOR_COPY]["seconds"], samples[FLOOR_WRITE]["seconds"]
+    peer_s, loads = samples[best]["lost"], samples["load"]
+
+    def of(name: str) -> dict[str, float]:
+        one = samples[name]
+        return {
+            "stall_vs_memcpy": ratio(one["stall"], copy_s),
+            "lost_vs_best_dcp": ratio(one["lost"], peer_s),
+            "durable_vs_direct": ratio(one["durable"], write_s),
+        }
+
     return {
         "bytes": size,
         "torch": torch.__version__,
@@ -235,18 +248,10 @@ def report(samples: Samples, size: int) -> dict[str, Any]:
         "best_dcp": best,
         "medians": medians,
         "ratios": {
-            "stall_vs_memcpy": ratio(mine["stall"], samples[FLOOR_COPY]["seconds"]),
-            "beside_stall_vs_memcpy": ratio(beside["stall"], samples[FLOOR_COPY]["seconds"]),
-            "lost_vs_best_dcp": ratio(mine["lost"], samples[best]["lost"]),
-            "beside_lost_vs_best_dcp": ratio(beside["lost"], samples[best]["lost"]),
-            "beside_lost_committed_vs_best_dcp": ratio(
-                beside["lost_committed"], samples[best]["lost"]
-            ),
-            "least_lost_vs_best_dcp": ratio(samples[LEAST]["lost"], samples[best]["lost"]),
-            "durable_vs_direct": ratio(mine["durable"], samples[FLOOR_WRITE]["seconds"]),
-            "least_durable_vs_direct": ratio(
-                samples[LEAST]["durable"], samples[FLOOR_WRITE]["seconds"]
-            ),
+            **of(OURS),
+            "lost_committed_vs_best_dcp": ratio(samples[OURS]["lost_committed"], peer_s),
+            "standing": of(STANDS),
+            "floor": of(LEAST),
             "upload_cpu_s_per_gb": {
                 **cpu_s_per_gb(UPLOAD),
                 "floor": cpu_s_per_gb(BARE),

@@ -5,26 +5,35 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
-import xxhash
 from safetensors.torch import save_file
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from bench.least import Least
+from providers.stores import open_store
+from spotd.wire import Manifest
 from trainer.hook.spotd_hook.beside import Beside
 from trainer.hook.spotd_hook.copying import STANDING, Copying, Moving
 from trainer.hook.spotd_hook.engine import Engine
 from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.spawned import Spawned
+from trainer.saver import reading
+from trainer.saver.disk import LocalTier
+from trainer.saver.nearer import Disk
+from trainer.saver.office import READERS
+from trainer.saver.streams import Digests, Filling, describe
 
-CHUNK = 16 << 20
-OURS, BESIDE = "spotd", "spotd, beside training"
+OURS = "spotd"  # as the trainer saves: copied beside forward and backward
+STANDS = "spotd, the loop stands"  # as a script's own `run.save()` does
 LEAST = "copy and write beside"  # what no engine goes below: see bench.least
 TORCH, SAFE = "torch.save + fsync", "safetensors + fsync"
 THREAD, PROCESS = AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS
@@ -93,6 +102,7 @@ class Ours:
         self._state = state
         self._pieces, self.size = lay_out(state)
         self._local = disk / "local"
+        self._nowhere = open_store((disk / "nowhere").as_uri())
         said = {"SPOTD_KEEP": "1", "SPOTD_JOB_ID": "bench", "SPOTD_SAVER_LOCAL": str(self._local)}
         self._own = Spawned({**env, **said})
         self._own.wait_ready()
@@ -110,13 +120,13 @@ class Ours:
         self._step = 0
         self._beside = Beside()
 
-    def save(self, _: Path) -> Callable[[], bool]:
+    def save_standing(self, _: Path) -> Callable[[], bool]:
         """The loop stands for the copy."""
         memory = self._begin()
         self.engine.stage(memory, partial(self._fill, STANDING))
         return self._is_durable
 
-    def save_beside(self, _: Path) -> Callable[[], bool]:
+    def save(self, _: Path) -> Callable[[], bool]:
         """The loop goes on; what would change the state calls `fence` first."""
         memory = self._begin()
         fill = partial(self._fill, Moving())
@@ -153,21 +163,40 @@ class Ours:
         if not self.engine.drain(600.0):
             raise RuntimeError("the save was not committed")
 
-    def load(self, *, verified_first: bool) -> dict[str, float]:
-        """Seconds to have the newest again: from the saver's memory, verified; from the local disk,
-        with digests and without, twice each, there and back: what comes later may find the disk's
-        own cache warmer. Callers alternate."""
+    def load(self, into: memoryview, *, verified_first: bool) -> dict[str, float]:
+        """Seconds to have the newest again: from the saver's memory, verified; from the local disk
+        `into` memory that holds the same already, as a saver reads it, with digests and without,
+        twice each, there and back: what comes later may find the disk's own cache warmer. Callers
+        alternate."""
         self.engine.resume({})
         began = time.perf_counter()
         self.engine.fetch([(0, 0, self.size)])
         seconds = {"memory": time.perf_counter() - began}
-        newest = max(name for name in self._names() if not name.endswith(".new"))
-        path = self._local / newest / "data"
         for verified in (verified_first, not verified_first, not verified_first, verified_first):
             name = "disk, verified" if verified else "disk"
-            took_s = read_back(path, xxhash.xxh3_128_hexdigest if verified else len)
-            seconds[name] = seconds.get(name, 0.0) + took_s / 2
+            seconds[name] = seconds.get(name, 0.0) + self._read_back(into, verified=verified) / 2
         return seconds
+
+    def _read_back(self, into: memoryview, *, verified: bool) -> float:
+        """Seconds to read the newest snapshot, which the page cache does not have."""
+        newest = max(name for name in self._names() if not name.endswith(".new"))
+        folder = "jobs/bench/" + newest.rpartition("-")[0].replace("-s", "/s", 1)
+        digests = Digests(self.size)
+        digests.make(Filling(into, lambda: self.size, lambda: False), time.sleep)
+        stream = describe(folder, 0, self.size, digests)
+        manifest = Manifest("bench", 1, self._step, 0, 1, (stream,))
+        nearer = [Disk(LocalTier(self._local, keep=1), folder)]
+        with (self._local / newest / "data").open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with ExitStack() as stack:
+            if not verified:
+                expected = patch.object(reading, "_digest", lambda chunk, _: chunk.digest)
+                stack.enter_context(expected)
+            readers = stack.enter_context(ThreadPoolExecutor(READERS))
+            reader = reading.Reader(self._nowhere, manifest, nearer, readers)
+            began = time.perf_counter()
+            reader.fill(into, [reading.Range(0, 0, self.size)], lambda _: None)
+            return time.perf_counter() - began
 
     def close(self) -> None:
         self.engine.close()
@@ -175,17 +204,6 @@ class Ours:
 
     def _names(self) -> list[str]:
         return os.listdir(self._local)  # noqa: PTH208 - asked often
-
-
-def read_back(path: Path, look: Callable[[memoryview], object]) -> float:
-    """Seconds to read a file that the page cache does not have, chunk by chunk."""
-    memory = memoryview(bytearray(CHUNK))
-    with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        began = time.perf_counter()
-        while count := file.readinto(memory):
-            look(memory[:count])
-    return time.perf_counter() - began
 
 
 def torch_save(state: State) -> Save:
@@ -244,4 +262,4 @@ def all_of(state: State, ours: Ours, least: Least) -> dict[str, Save]:
     ways = {TORCH: torch_save(state), SAFE: safetensors_save(state)}
     for name, (kind, cached, shared) in DCP.items():
         ways[name] = dcp_save(state, kind, cached=cached, shared=shared)
-    return {**ways, LEAST: least.save, OURS: ours.save, BESIDE: ours.save_beside}
+    return {**ways, LEAST: least.save, STANDS: ours.save_standing, OURS: ours.save}

@@ -47,7 +47,7 @@ class Collect:
 
 def main() -> int:
     collect = Collect()
-    code = pytest.main(["-q", "--no-header", "-p", "no:cacheprovider"], plugins=[collect])
+    code = pytest.main(["-q", "--soak", "--no-header", "-p", "no:cacheprovider"], plugins=[collect])
     known = dict(ROW.findall(PAGE.read_text()))
     print()
     passing = 0

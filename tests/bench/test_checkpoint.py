@@ -26,11 +26,11 @@ def test_ratios_are_of_the_same_round_and_against_the_best_of_dcp() -> None:
         **saves,
         checkpoint.FLOOR_COPY: {"seconds": [1.0, 4.0]},
         checkpoint.FLOOR_WRITE: {"seconds": [2.0, 2.0]},
-        checkpoint_ways.OURS: {"stall": [1.0, 4.0], "lost": [5.0, 5.0], "durable": [3.0, 3.0]},
-        checkpoint_ways.BESIDE: {
+        checkpoint_ways.STANDS: {"stall": [1.0, 4.0], "lost": [5.0, 5.0], "durable": [3.0, 3.0]},
+        checkpoint_ways.OURS: {
             "stall": [0.5, 2.0],
             "lost": [2.5, 2.5],
-            "durable": [3.0, 3.0],
+            "durable": [4.0, 4.0],
             "committed": [4.0, 4.0],
             "lost_committed": [7.5, 7.5],
         },
@@ -48,14 +48,12 @@ def test_ratios_are_of_the_same_round_and_against_the_best_of_dcp() -> None:
     found = checkpoint.report(samples, 1)
     assert found["best_dcp"] == "dcp thread"
     assert found["ratios"] == {
-        "stall_vs_memcpy": 1.0,
-        "beside_stall_vs_memcpy": 0.5,
-        "lost_vs_best_dcp": 0.5,
-        "beside_lost_vs_best_dcp": 0.25,
-        "beside_lost_committed_vs_best_dcp": 0.75,
-        "least_lost_vs_best_dcp": 0.2,
-        "durable_vs_direct": 1.5,
-        "least_durable_vs_direct": 1.25,
+        "stall_vs_memcpy": 0.5,
+        "lost_vs_best_dcp": 0.25,
+        "durable_vs_direct": 2.0,
+        "lost_committed_vs_best_dcp": 0.75,
+        "standing": {"stall_vs_memcpy": 1.0, "lost_vs_best_dcp": 0.5, "durable_vs_direct": 1.5},
+        "floor": {"stall_vs_memcpy": 0.0, "lost_vs_best_dcp": 0.2, "durable_vs_direct": 1.25},
         "upload_cpu_s_per_gb": {
             PLAIN: 0.6,
             TLS: 0.6,

@@ -18,7 +18,6 @@ from providers.stores import open_store
 from spotd.demo.box import Box, running_box, wait_for
 from spotd.phase import FINISHED
 from tests.e2e.rig import FINISH_TIMEOUT_S, SCENARIO, UP_TIMEOUT_S, Run
-from tests.trainer.hook.rig import dear
 from tests.trainer.rig import ROOT
 from trainer.directory import packing
 from trainer.directory.packing import Saved
@@ -92,7 +91,7 @@ def first_checkpoint(run: Run) -> dict[str, Any]:
     return next(node for node in job["nodes"] if node["state"] == "running")
 
 
-@dear
+@pytest.mark.soak
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
 @pytest.mark.xdist_group("kills of others")

@@ -5,7 +5,6 @@ short story."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from tests.e2e.gangs import (
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not os.environ.get("SPOTD_GANGS"), reason="SPOTD_GANGS is not set")
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("kills of others")
 @pytest.mark.req("ELA-01")

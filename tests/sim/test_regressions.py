@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 
 import pytest
 
@@ -94,7 +93,7 @@ def test_what_was_mended_stays_mended(case: Case, bug: str) -> None:
     assert violation.invariant in PLANTED[bug].seen_as
 
 
-@pytest.mark.skipif(not os.environ.get("SPOTD_SEEDS"), reason="SPOTD_SEEDS is not set")
+@pytest.mark.soak
 @pytest.mark.parametrize("case", ALONE, ids=str)
 def test_what_no_planted_bug_is_stays_mended(case: Case) -> None:
     with memory() as open_store:

@@ -14,10 +14,6 @@ from tests.rigs.forks import Fork, nursery
 from tests.trainer.rig import ROOT, AgentEnd
 from trainer.compare import first_difference
 
-# Costs CI too much: `make soak-e2e` plays it.
-dear = pytest.mark.skipif("SPOTD_LIBRARIES" not in os.environ, reason="SPOTD_LIBRARIES is not set")
-
-
 @dataclass
 class Program:
     """`path` below the repository; `env` overrides what spotd would set. `modules` are imported

@@ -10,7 +10,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.rigs.forks import TORCH
-from tests.trainer.hook.rig import Program, dear
+from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 
 # Looked for, not loaded: what plays here is loaded once, where it is forked from.
@@ -30,7 +30,7 @@ STEPS = 30  # more than an epoch
 
 @pytest.mark.parametrize(
     ("path", "ranks", "more"),
-    [pytest.param(EXAMPLE, 1, (), marks=dear), (SHARDED, 2, ("--lora", "--fsdp"))],
+    [pytest.param(EXAMPLE, 1, (), marks=pytest.mark.soak), (SHARDED, 2, ("--lora", "--fsdp"))],
 )
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(
     tmp_path: Path, path: str, ranks: int, more: tuple[str, ...]

@@ -9,7 +9,7 @@ import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.rigs.forks import TORCH
-from tests.trainer.hook.rig import Program, dear
+from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 
 pytestmark = pytest.mark.skipif(
@@ -21,7 +21,7 @@ EXAMPLE = "examples/lightning/train.py"
 STEPS = 60
 
 
-@dear
+@pytest.mark.soak
 def test_a_run_that_was_interrupted_ends_in_the_same_bits(tmp_path: Path) -> None:
     arguments = ("--epochs", "3")
     whole = Program(tmp_path / "whole", EXAMPLE, arguments, modules=MODULES)

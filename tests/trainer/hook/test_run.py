@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
-from tests.trainer.hook.rig import Program, dear
+from tests.trainer.hook.rig import Program
 from tests.trainer.rig import AgentEnd
 from trainer.hook.spotd_hook.run import Run
 from trainer.hook.spotd_hook.session import Session, own_of
@@ -65,7 +65,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
 RANKED = "tests/trainer/hook/ranked.py"
 
 
-@dear
+@pytest.mark.soak
 def test_ranks_stop_at_the_same_step_and_go_on_with_what_each_had_of_its_own(
     tmp_path: Path, agent: AgentEnd
 ) -> None:
