@@ -4,6 +4,7 @@ when rubbish is looked for in such a process."""
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 import structlog
@@ -41,13 +42,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--soak"):
         left_out = [item for item in items if item.get_closest_marker("soak")]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = _woven(items)
     for item in items:
         for folder, group in _TOGETHER.items():
             if item.nodeid.startswith(folder) and not item.get_closest_marker("xdist_group"):
                 item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _woven(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Of several workers, one after the other takes the next: whole processes, which wait most of
+    their time, come among those that compute, and none of them last, when nobody computes."""
+    waiting = [item for item in items if item.get_closest_marker("e2e")]
+    rest = [item for item in items if not item.get_closest_marker("e2e")]
+    each = int(len(rest) * 0.7 / (len(waiting) or 1)) or 1
+    woven = []
+    for number, item in enumerate(rest):
+        if number % each == 0:
+            woven += waiting[number // each : number // each + 1]
+        woven.append(item)
+    return woven + waiting[-(-len(rest) // each) :]
 
 
 def pytest_collection_finish() -> None:
