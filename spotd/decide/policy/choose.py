@@ -18,7 +18,7 @@ from spotd.decide.policy.situation import Pool, Running, Situation
 
 MOVED_FOR = 0.01  # hours of spot that a move has to gain, at the least
 RIPER_FOR = 0.01  # the same of a start that is put off until spot has stood for a while
-PAUSED_FOR = 0.999  # of what staying costs: to wait in its place has to be cheaper than that
+PAUSED_FOR = 0.999  # of what staying costs: a pause in its place has to be cheaper than that
 AGAIN_S = 3600.0  # a pool that was refused or taken away is not moved to for that long
 
 
@@ -157,7 +157,9 @@ def _without(
     if outlook.situation.running is not None:
         there = riper is not None
         wait, again = outlook.wait(), outlook.on_demand()
-        if not there and wait.score_usd < min(otherwise[0].score_usd * PAUSED_FOR, again.score_usd):
+        lasts_usd = otherwise[0].score_usd
+        cheaper = outlook.pause() < lasts_usd * PAUSED_FOR and wait.score_usd < again.score_usd
+        if cheaper and not there:
             why = "spot is expected back soon, and there is time"
             return Choice(Action.WAIT, until_s, options=told, why=why)
         why = "spot is watched until it has stood for a while" if there else "no spot is worth it"

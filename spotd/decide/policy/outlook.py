@@ -251,6 +251,15 @@ class Outlook:
             age_h = record.age_h(self.situation.now_s)
         return place.returns * expected(age_h + since_h, until_h - since_h)
 
+    def pause(self) -> float:
+        """What it costs to give up on-demand now and wait, in dollars; from the table, as what it
+        costs to go on is."""
+        t, look_h, gone_h = self.table, self.look_h, self.gone_h
+        back = ends_within(gone_h, look_h, t.habits.returns)
+        left = t.at(t.gone, self.time_h - look_h, self.work_h, gone_h) * (1 - back)
+        there = t.at(t.there, self.time_h - look_h, self.work_h, 0.0) * back
+        return (left + there) * self.hourly
+
     def ripen(self, key: str, age_h: float, meanwhile: Option) -> float:
         """The least that a later start in spot of that age costs, in dollars, where it is watched
         until then and `meanwhile` goes on; inf where there is no time for it."""

@@ -21,6 +21,7 @@ from spotd.decide.policy import (
     recorded,
 )
 from spotd.decide.policy.guard import must_be_on_demand
+from spotd.decide.policy.outlook import Outlook
 from tests.spotd.decide.policy.build import ON_DEMAND, SPOT, H, pool, situation
 
 DOWN_NOW = UNSEEN.after(Sighting(0.0, up=False))
@@ -144,6 +145,20 @@ def test_on_demand_is_left_for_a_wait_alone_where_a_wait_would_be_chosen_without
             kept = choose(situation(*there, running=Running("a", ON_DEMAND, -H), **told))
             idle = choose(situation(*there, **told))
             assert kept.action is Action.STAY or idle.action is Action.WAIT
+
+
+@pytest.mark.parametrize(("hours", "action"), [(50, Action.STAY), (60, Action.WAIT)])
+def test_on_demand_is_given_back_where_the_same_table_says_that_a_wait_costs_less(
+    hours: int, action: Action
+) -> None:
+    """With 40 h of work and spot gone for two. What it costs to wait for the pools one by one is
+    less than to stay, at 50 h as well; but that is another reckoning than that of what stays."""
+    told = situation(
+        pool(record=gone_until(2.0)), running=Running("a", ON_DEMAND, -H), deadline_s=hours * H
+    )
+    assert told.running is not None
+    assert Outlook(told).wait().score_usd < Outlook(told).lasts(told.running).score_usd
+    assert choose(told).action is action
 
 
 def test_it_does_not_move_to_where_it_was_refused_of_late() -> None:
