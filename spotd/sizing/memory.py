@@ -143,7 +143,7 @@ def _state_bytes(shape: Shape, run: Run) -> float:
 
 
 def adapter_bytes(run: Run) -> float:
-    """Of an adapter's parameter: weight, gradient and two moments, in fp32 unless all is in bf16."""
+    """Bytes of an adapter's parameter: weight, gradient, two moments; fp32 unless all is bf16."""
     return 8.0 if run.precision == "bf16" else 16.0
 
 

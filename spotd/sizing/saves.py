@@ -1,4 +1,4 @@
-"""What a checkpoint weighs, by what is counted: the weights alone, which nothing resumes from, or all
+"""What a checkpoint weighs, by what is counted: weights alone, which nothing resumes from, or all
 that a resume needs. And what guides to training on spot machines say of both."""
 
 from __future__ import annotations
@@ -85,12 +85,13 @@ def saves_data(task: Task) -> dict[str, Any]:
 
 def saves_lines(data: dict[str, Any]) -> list[str]:
     """The same for people."""
-    lines = [
+    first = (
         f"a checkpoint: {data['resumable_gb']:,.1f} GB to resume from ({data['counted']}, "
         f"{data['bytes_a_parameter']:g} bytes a parameter); weights alone, from which nothing "
         f"resumes: {data['weights_2_bytes_gb']:,.1f} GB in 2 bytes, "
         f"{data['weights_4_bytes_gb']:,.1f} in 4"
-    ]
+    )
+    lines = [first]
     guide = data["guide"]
     if guide is not None:
         (quick_s, slow_s), (slow, fast) = guide["save_s"], guide["gb_per_s"]

@@ -1,5 +1,5 @@
-"""The intervals that guides to training on spot machines name, by real programs. Each checkpoint has
-all that a resume needs, so that the frequent ones need no other beside them."""
+"""The intervals that guides to training on spot machines name, by real programs. Each checkpoint
+has all that a resume needs, so that the frequent ones need no other beside them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_the_pause_that_loses_least() -> None:
 @pytest.mark.req("CKP-08")
 @pytest.mark.parametrize(("save_s", "minutes"), [(60, 60.9), (180, 105.5)])
 def test_the_best_pause_of_the_case_study(save_s: float, minutes: float) -> None:
-    """One interruption in 30.9 h. What runs saves by the same formula, and once an hour at least."""
+    """One interruption in 30.9 h. What runs goes by the same formula, up to an hour."""
     found_s = f.best_pause_h(1 / 30.9, save_s / 3600) * 3600
     assert found_s / 60 == pytest.approx(minutes, abs=0.05)
     mine_s = cadence.interval_s(save_s, 0.0, 30.9 * 3600)

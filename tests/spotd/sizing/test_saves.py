@@ -56,7 +56,8 @@ def test_the_three_bands_and_which_state_each_counts() -> None:
     """7 to 13B below 30 GB are weights in 2 bytes; 70B in 200 to 400 GB weights in 4; above 1 TB is
     what resumes, and of 70B it is beyond its band."""
     assert all(data(name)["weights_2_bytes_gb"] < 30 for name in ("llama-2-7b", "llama-2-13b"))
-    assert 200 <= data("llama-3-70b")["weights_4_bytes_gb"] <= 400 < 847
+    assert 200 <= data("llama-3-70b")["weights_4_bytes_gb"] <= 400
+    assert data("llama-3-70b")["resumable_gb"] > 400
     assert data("gpt3-175b")["resumable_gb"] > 1000
     assert data("llama-3.1-405b")["resumable_gb"] > 1000
     assert data("llama-3-70b")["counted"] == "weights and optimizer"
