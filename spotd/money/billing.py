@@ -5,9 +5,9 @@ case and punctuation, so that `lineItem/ResourceId`, `line_item_resource_id` and
 BigQuery are found in whatever form they were exported.
 
 A credit (a promotion, a free trial, a refund) is no price: who has some left pays nothing for a
-machine that costs as much as ever. Credits are counted beside what a machine cost, never against it,
-or they would hide spend that nobody knows of and look like a saving. Discounts are prices, and stay
-in the cost.
+machine that costs as much as ever. Credits are counted beside what a machine cost, never against
+it, or they would hide spend that nobody knows of and look like a saving. Discounts are prices, and
+stay in the cost.
 """
 
 from __future__ import annotations
