@@ -368,6 +368,8 @@ class Market:
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # see decide/carriage.py
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
+    # cloud -> micro-USD of a GiB that lies there for a month, and of a thousand writes
+    storing: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     line: Line = field(default_factory=Line)
     askers: tuple[Asker, ...] = ()  # for what was refused of late; see decide/scarcity.py
     countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands

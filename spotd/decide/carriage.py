@@ -23,6 +23,8 @@ HERE = "here"  # a folder: whatever carries bytes there, no cloud counts them
 # training where staging overlaps with it, and the bounds of trainer/hook/spotd_hook/cadence.py.
 STALL_S, LEAST_S, MOST_S = 0.5, 30.0, 3600.0
 SLACK = 3.0
+PART_BYTES = 16 << 20  # of a write, as providers/stores/bucket.py cuts what it sends
+GIB, MONTH_H = 1 << 30, 730
 
 
 class Place(NamedTuple):
@@ -76,6 +78,31 @@ def egress_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int | 
         return round(back)
     each_h = saves_per_h(offer, spec, market)
     return round(saves.size_bytes / 1e9 * gb * each_h + back) if each_h else None
+
+
+def requests_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int | None:
+    """What the writes of the job's saves cost an hour there, a part of PART_BYTES each; None where
+    the price, a save's size or how often there is one is not known."""
+    saves = spec.checkpoint
+    if saves.engine == "none" or not saves.size_bytes:
+        return None
+    price = market.storing.get(goes_to(offer, spec, market).cloud)
+    each_h = saves_per_h(offer, spec, market)
+    if price is None or not each_h:
+        return None
+    return round(-(-saves.size_bytes // PART_BYTES) * each_h * price[1] / 1000)
+
+
+def carried_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int:
+    """What the job's checkpoints cost an hour there, as far as that is known: what leaves, the
+    requests, and for `keep` of them to lie there."""
+    saves = spec.checkpoint
+    price = market.storing.get(goes_to(offer, spec, market).cloud)
+    lies = 0
+    if price is not None and saves.engine != "none":
+        lies = round(saves.size_bytes * saves.keep / GIB * price[0] / MONTH_H)
+    known = (f(offer, spec, market) or 0 for f in (egress_microusd_per_h, requests_microusd_per_h))
+    return sum(known) + lies
 
 
 def saves_per_h(offer: Offer, spec: JobSpec, market: Market) -> float:

@@ -33,6 +33,23 @@ def test_a_launch_beyond_the_budget_is_refused_and_an_override_is_on_record(
     assert done.user in event.event.text
 
 
+def test_what_its_checkpoints_will_cost_is_part_of_what_a_launch_may_cost(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GB out of AWS at $0.09 twelve times an hour, with its requests and what lies there."""
+    rig.checkpoint_store, rig.places = "gs://runs/team", {"gs://runs": ("gcp", "us-central1")}
+    rig.offer_them(SPOT)
+    saves = "{engine: spotd, every: 5m, size: 1GB, keep: 3}"
+    text = JOB_FILE.replace("{engine: spotd, every_steps: 100}", saves)
+    (rig.folder / "job.yaml").write_text(text)
+    words = ["run", str(rig.folder / "job.yaml"), "-d"]
+    rig.budgets = [Budget("lab", 21_000_000)]
+    assert spotctl(rig, *words) == 4
+    assert "this one may cost $21.01" in capsys.readouterr().err
+    rig.budgets = [Budget("lab", 21_020_000)]
+    assert spotctl(rig, *words) == 0
+
+
 def test_a_budget_with_room_refuses_nobody(rig: Rig, spotctl: Spotctl) -> None:
     rig.budgets = [Budget("lab", 10**12), Budget("bob", 1, user="somebody else")]
     (rig.folder / "job.yaml").write_text(JOB_FILE)
