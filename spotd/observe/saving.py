@@ -51,7 +51,7 @@ def _advice(job: Job) -> str:
     if job.spec.checkpoint.auto:
         return (
             "its pause is `auto`, and as long as it pays at the losses of its machines; what makes "
-            "a save short is in docs/library.md"
+            "a save shorter is a smaller state, or a copy that is made beside training"
         )
     if job.spec.checkpoint.engine == "none":
         return "save more seldom, or by spotd_hook (engine: spotd), which copies beside training"

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from providers.storage import storage_prices
+from spotd.cli.client import Client
 from spotd.decide.rules import decide
 from spotd.model import Desired, LeaveReason, Outcome, S
 from spotd.money.budget import Budget, standing
 from spotd.money.focus import month_of
 from spotd.observe.budgets import Budgets
 from spotd.plan import ChangeJob
+from spotd.serve.views import iso
 from spotd.store.spending import carried, spendings
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
 
@@ -105,6 +107,19 @@ def test_max_cost_ends_a_job_whose_checkpoints_reach_it(rig: Rig) -> None:
     [*_, reached] = rig.store.events_of(job_id, ["cost_reached"])
     assert reached.event.data["percent"] == 100
     assert "$28.96 of $25.00" in reached.event.text
+
+
+def test_when_the_limit_is_reached_and_what_cost_shows_go_by_both(rig: Rig) -> None:
+    """$19.93 and $9.03 are spent of $100, and each hour takes as much again."""
+    job_id = saving(rig, "  budget: {max_cost_usd: 100}\n")
+    look(rig)
+    [row] = rig.store.carriages()
+    rig.start()
+    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost")
+    assert data["carried_usd"] == pytest.approx(row.microusd / 1e6)
+    each = SPOT.price_microusd_per_h + row.microusd_per_h
+    at_us = NOVEMBER_15 + (100_000_000 - spent(rig, job_id)) * HOUR // each
+    assert data["outlook"]["used_up_at"] == iso(at_us)
 
 
 def test_a_budget_counts_it_and_stops_at_it(rig: Rig) -> None:
