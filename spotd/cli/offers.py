@@ -45,6 +45,8 @@ _HISTORY_COLUMNS = (
     Column("LOW", right=True),
     Column("HIGH", right=True),
     Column("NOW", right=True),
+    Column("24 H", right=True),
+    Column("Z", right=True),
     Column("ON-DEMAND", right=True),
     Column("MOVED", right=True),
 )
@@ -216,7 +218,8 @@ def history(
     """Show how the price of what is on sale moved, as far as this deployment has seen it.
 
     Each line is drawn between its own LOW and HIGH; what was not seen yet is blank. MOVED is how
-    long the price has been what it is.
+    long the price has been what it is, 24 H what it differs from a day ago, and Z how far that is
+    from the day's mean, in standard deviations. Spot at 95 % of on-demand or more is "no discount".
 
     \b
     Example:
@@ -252,9 +255,23 @@ def _history_row(item: dict[str, Any], start_s: float, end_s: float) -> list[Cel
         money(min(prices)),
         money(max(prices)),
         money(item["price_usd_per_h"]),
-        money(item["list_usd_per_h"] or None),
+        _signed(item["change_24h"], "{:+.1%}"),
+        _signed(item["z_score_24h"], "{:+.1f}"),
+        _listed(item),
         age(item["points"][-1]["at"]) if item["points"] else "-",
     ]
+
+
+def _listed(item: dict[str, Any]) -> Cell | str:
+    """The price on demand, unless spot is as dear."""
+    if item["no_discount"]:
+        return Cell("no discount", "yellow")
+    return money(item["list_usd_per_h"] or None)
+
+
+def _signed(value: float | None, form: str) -> str:
+    """As other shares are written: +4.0 %."""
+    return "-" if value is None else form.format(value).replace("%", " %")
 
 
 def sparkline(
