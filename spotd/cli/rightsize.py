@@ -22,6 +22,7 @@ from spotd.sizing.advice import advise
 from spotd.sizing.cards import COMMON, Card
 from spotd.sizing.machines import proposed
 from spotd.sizing.memory import FITS, GIB, naive_bytes
+from spotd.sizing.saves import saves_data
 from spotd.sizing.sizes import (
     LIMITS,
     Measured,
@@ -244,6 +245,7 @@ def _sizes(
             {**size_data(one), "advice": advice_data(advise(one.task, one.card, one.pace))}
             for one in sizes
         ],
+        "checkpoint": saves_data(task),
         "limits": LIMITS,
     }
 
