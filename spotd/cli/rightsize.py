@@ -19,6 +19,7 @@ from spotd.sizing import cards
 from spotd.sizing.advice import advise
 from spotd.sizing.cards import COMMON, Card
 from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, naive_bytes
+from spotd.sizing.saves import saves_data
 from spotd.sizing.sizes import (
     LIMITS,
     Measured,
@@ -216,6 +217,7 @@ def _sizes(
             {**size_data(one), "advice": advice_data(advise(one.task, one.card, one.pace))}
             for one in sizes
         ],
+        "checkpoint": saves_data(task),
         "limits": LIMITS,
     }
 
