@@ -76,15 +76,13 @@ def rightsize(
     """Foretell memory, time and cost of a training run, on kinds and numbers of GPUs.
 
     GIB/GPU is what one GPU needs at its peak, by a formula (docs/rightsizing.md); "tight" is inside
-    the formula's own error. MEMORY draws it against the card, whose end is the line. TIME needs
-    --tokens or --steps, and COST a daemon that knows offers. With --job what the job measured in at
-    least 50 steps takes the place of the estimate. Each offer is shown on as few machines as it
-    fits on, and on more only where these would be later than --within, or the file's deadline.
+    its own error. MEMORY draws it against the card. TIME needs --tokens or --steps, and COST a
+    daemon that knows offers: each on as few machines as it fits on, on more where these are later
+    than --within or the file's deadline. With --job what it measured counts, from 50 steps on.
 
     \b
     Example:
-      spotctl rightsize --model llama-3-70b --method lora --gpu H100-80 --gpus 8
-      spotctl rightsize --model qwen2-72b --sequence 4096 --tokens 1.4B
+      spotctl rightsize --model qwen2-72b --sequence 4096 --tokens 1.4B --within 48h
       spotctl rightsize examples/finetune.yaml -o json
     """
     given = {
@@ -98,13 +96,11 @@ def rightsize(
     known = _known(ctx, file, job)
     task = _task(known["model"], given, file=file is not None or bool(job))
     measured = Measured(**known["measured"]) if known.get("measured") else None
-    found = _cards(gpu, measured)
-    data = _sizes(task, found, gpus, measured)
+    data = _sizes(task, found := _cards(gpu, measured), gpus, measured)
+    data["within_h"] = within_h = _within_h(within, known, task)
     data |= {"job": job, "measured": known["measured"]} if job else {}
     data |= {"naive_gib_in_all": round(naive_bytes(task.shape) / GIB, 1)} if naive else {}
     _draw(svg, data)
-    within_h = _within_h(within, known, task)
-    data["within_h"] = within_h or None
     data["offers"] = _offers(ctx, task, found if gpu else [], gpus, measured, within_h)
     emit(data, output, lambda: print_sizes(task, data), "text")
 
