@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from spotd.cli.claims import claims
 from spotd.cli.client import Client, connect
 from spotd.cli.durations import duration_s
 from spotd.cli.render import (
@@ -195,11 +196,12 @@ def _off(item: dict[str, Any]) -> Cell | str:
 
 @app.callback()
 def price() -> None:
-    """Show how prices moved.
+    """Show how prices moved, and what guides say that GPUs cost.
 
     \b
     Example:
       spotctl price history --gpus H100:8
+      spotctl price claims
     """
 
 
@@ -231,6 +233,9 @@ def history(
     with connect(ctx) as client:
         data = client.get("/v1/prices", since_s=since_s, **query)
     emit(data, output, lambda: _print_history(data), "key")
+
+
+app.command("claims")(claims)
 
 
 def _print_history(data: dict[str, Any]) -> None:
