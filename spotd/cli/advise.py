@@ -213,7 +213,11 @@ def _at_once(told: Mapping[str, Any]) -> str:
     ends = f"{told['refused_low'] * 100:.0f} to {told['refused_high'] * 100:.0f} %"
     up = told["hello_median_s"]
     after = f", up after {up:.0f} s" if up is not None else ""
-    return f"{text}; {told['refused']} of {told['answered']} requests refused ({ends}){after}"
+    most = f", at most {told['most'] * 100:.0f} %" if told["refused"] else ""
+    other = told["elsewhere"]
+    pools = f"; {other} other pool{'s' * (other != 1)} that fit" if other and most else ""
+    refused = f"{told['refused']} of {told['answered']} requests refused ({ends}{most})"
+    return f"{text}; {refused}{after}{pools}"
 
 
 def _batch(told: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from spotd.cli.text import percent
 from spotd.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from spotd.money.billing import Entry
+    from spotd.money.billing import Bill
 
 _GZIP = b"\x1f\x8b"
 _COLUMNS = (
@@ -45,6 +45,7 @@ def reconcile(
     Machines that have ended within the time of the bill are marked as reconciled, with what they
     were billed for. Machines with GPUs that the ledger does not know are listed, and so are those
     that the bill does not have. More than 1 % unexplained is an alert to the route "default".
+    Amounts are before credits and refunds, which are told apart: they are no saving.
 
     \b
     Example:
@@ -57,26 +58,30 @@ def reconcile(
         raise UserError(text, "spotctl cost reconcile --help", ExitCode.USAGE)
     cloud, file = given[0]
     found = read_bill(cloud, file)
-    if not found:
+    if not found.machines:
         text = f"{file} has no machines of {cloud}"
         raise UserError(text, "look whether it is that cloud's export", ExitCode.USAGE)
-    rows = [[e.key, e.what, e.gpu, e.cost_microusd, e.start_us, e.end_us] for e in found]
+    rows = [
+        [e.key, e.what, e.gpu, e.cost_microusd, e.start_us, e.end_us, e.credit_microusd]
+        for e in found.machines
+    ]
     body = {"cloud": cloud, "entries": rows, "dry_run": dry_run}
+    body["credits_microusd"] = found.credits_microusd
     with connect(ctx) as client:
         data = client.post("/v1/costs/reconcile", body)
     emit(data, output, lambda: _print(data), "cloud")
 
 
-def read_bill(cloud: str, file: Path) -> list[Entry]:
+def read_bill(cloud: str, file: Path) -> Bill:
     """One entry a machine. Raises UserError."""
-    from spotd.money.billing import BillingError, entries
+    from spotd.money.billing import BillingError, bill
 
     if file.suffix == ".parquet":
         text = f"{file} is Parquet, which is not read here"
         raise UserError(text, "export it as CSV, or convert it", ExitCode.USAGE)
     try:
         with _opened(file) as lines:
-            return entries(cloud, csv.DictReader(lines))
+            return bill(cloud, csv.DictReader(lines))
     except OSError as error:
         reason = error.strerror or str(error)
         text = f"{file} cannot be read: {reason}"
@@ -106,6 +111,10 @@ def _print(data: dict[str, Any]) -> None:
     print(f"unexplained: ${data['unexplained_usd']:,.2f}, {share}{told}")
     if data["others_usd"]:
         print(f"machines without GPUs that are none of ours: ${data['others_usd']:,.2f}")
+    if data["credits_usd"]:
+        sign = "-" if data["credits_usd"] < 0 else "+"
+        taken = f"{sign}${abs(data['credits_usd']):,.2f}"
+        print(f"credits and refunds: {taken}; not in the amounts above, and no saving")
     verb = "would be" if data["dry_run"] else "are"
     say(f"{data['segments']} segments {verb} reconciled")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from spotd.cli.render import Cell, Column, print_table, say
 from spotd.cli.text import money, place, span
+from spotd.sizing.saves import saves_lines
 from spotd.sizing.task import Task
 
 _BAR = (("state", "█"), ("gather", "▓"), ("activations", "▒"), ("logits", "░"), ("context", "·"))
@@ -50,6 +51,8 @@ def print_sizes(task: Task, data: Mapping[str, Any]) -> None:
             f"by the rule of 4 bytes a parameter: {data['naive_gib_in_all']} GiB in all, over all "
             "GPUs; no training run is that small"
         )
+    for line in saves_lines(data["checkpoint"]):
+        print(line)
     for item in data["items"]:
         _print_causes(f"{item['gpus']} {item['accelerator']}", item)
     if data["offers"]:
@@ -109,7 +112,7 @@ def _offer_row(row: Mapping[str, Any]) -> list[Cell | str]:
         row["capacity_type"],
         money(row["price_usd_per_h"] * nodes),
         Cell(placed["text"], _STYLES[placed["verdict"]]),
-        _hours(placed),
+        Cell(f"{_hours(placed)} late", "yellow") if placed["late"] else _hours(placed),
         money(placed["usd"]),
     ]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from providers.base import CapacityType
 from spotd.decide.draft import Draft, place
+from spotd.decide.flat import without_flat
 from spotd.decide.leaving import gang_of, taking_away
 from spotd.decide.needs import may_write
 from spotd.decide.placement import Ranked, rank, steered
@@ -109,7 +110,7 @@ def steer(d: Draft) -> None:
         return
     barred = {node.offer.key for node in d.nodes if node.active and taking_away(node)}
     rows = rank(spec, d.market, d.now_us, barred, job_id=d.job.id)
-    rows = in_turn(d.job, d.market, d.now_us, rows)
+    rows = in_turn(d.job, d.market, d.now_us, without_flat(spec, rows))
     intent = intend(d, d.market, rows, running)
     if intent is None:
         return
@@ -203,7 +204,7 @@ def compared(view: View, market: Market, now_us: int) -> Compared:
     rows = rank(spec, market, now_us, job_id=view.job.id)
     if worth := worths(view, market, now_us, rows):
         rows = rank(spec, market, now_us, job_id=view.job.id, worth=worth)
-    rows = in_turn(view.job, market, now_us, rows)
+    rows = in_turn(view.job, market, now_us, without_flat(spec, rows))
     intent = intend(d, market, rows, running) if steered(spec) else None
     return Compared(rows, costs(view, market, now_us, rows, running), intent)
 

@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from spotd.history.intervals import Interval
 from spotd.history.worth import HYBRID, SEARCH, SPOT, Habits, Mode, Verdict, Worth
 
 # What guides promise to save, by mode, whatever the prices: shown beside what is computed.
 PROMISED = {SPOT.name: (0.5, 0.7), HYBRID.name: (0.6, 0.75), SEARCH.name: (0.3, 0.5)}
 # "5 to 15 %" is what guides have a workload bear, without a unit: here of the time that is paid.
 TOLERATED = 0.15
+# Of the requests for spot in a pool, what may be refused: beyond it a machine takes more than two
+# requests on average, and each that is refused is waited for.
+REFUSED = 0.5
 # A search is 20 to 40 % of a project's compute; validation 24 h beside 216 h of training.
 _SEARCH_SHARE = (0.2, 0.4)
 _VALIDATION = 24 / 216
@@ -146,6 +150,15 @@ def usual_hours(train_h: float) -> dict[Part, tuple[float, float]]:
 def lost_share(per_machine_h: float, habits: Habits) -> float:
     """Of the time that is paid, what interruptions take of a job that keeps its work: at most 1."""
     return min(per_machine_h * habits.num_nodes * habits.loss_h, 1.0)
+
+
+def to_be_had(refusals: Interval | None) -> bool | None:
+    """Whether a pool gives machines, by the share of requests that it refused; None where more than
+    REFUSED of a few were, and their interval has less, too. What was never asked for is to be had
+    as long as it is offered."""
+    if refusals is None or refusals.middle <= REFUSED:
+        return True
+    return False if refusals.low > REFUSED else None
 
 
 class Advised(str, Enum):

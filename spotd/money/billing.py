@@ -3,6 +3,11 @@
 Rows come as maps of column to text, as a CSV reader makes them. Column names are compared without
 case and punctuation, so that `lineItem/ResourceId`, `line_item_resource_id` and `resource.name` of
 BigQuery are found in whatever form they were exported.
+
+A credit (a promotion, a free trial, a refund) is no price: who has some left pays nothing for a
+machine that costs as much as ever. Credits are counted beside what a machine cost, never against
+it, or they would hide spend that nobody knows of and look like a saving. Discounts are prices, and
+stay in the cost.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import partial
 
 
 class BillingError(Exception):
@@ -20,7 +26,8 @@ class BillingError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """What one machine was billed for. `key` is its id by which it is matched, `what` its type."""
+    """What one machine was billed for. `key` is its id by which it is matched, `what` its type.
+    `cost_microusd` is before credits; `credit_microusd` is what they took off, 0 or less."""
 
     key: str
     what: str
@@ -28,6 +35,15 @@ class Entry:
     cost_microusd: int
     start_us: int
     end_us: int
+    credit_microusd: int = 0
+
+
+@dataclass(frozen=True)
+class Bill:
+    """`credits_microusd` are those of lines that name no machine with usage in this bill."""
+
+    machines: list[Entry]
+    credits_microusd: int
 
 
 @dataclass(frozen=True)
@@ -42,8 +58,13 @@ class Export:
     what: Sequence[str]  # told of it, the first that is not empty
     is_machine: Callable[[str, str], bool]  # of its id and what
     is_gpu: Callable[[str], bool]
-    credits: Sequence[str] = ()
+    kind: Sequence[str]  # of a line: usage, a credit, ...
+    credits: Sequence[str] = ()  # in a line of usage
+    credits_kind: Sequence[str] = ()
 
+
+# Kinds of lines, and of credits in a line of usage, that are gifts and not prices.
+_GIFTS = frozenset({"credit", "refund", "promotion", "freetrial"})
 
 _AWS_TYPE = re.compile(r"(?:^|:)((?:p|g|gr)\d[a-z0-9-]*\.[a-z0-9]+)$")
 _GCP_GPU = re.compile(r"\b(gpu|a100|h100|h200|b200|l4|t4|v100|p100|a2|a3|a4|g2)\b")
@@ -58,6 +79,7 @@ AWS = Export(
     what=("productinstancetype", "lineitemusagetype", "skuid", "chargedescription"),
     is_machine=lambda machine, _what: machine.startswith("i-"),
     is_gpu=lambda what: bool(_AWS_TYPE.search(what.lower())),
+    kind=("lineitemlineitemtype", "chargecategory"),
 )
 GCP = Export(
     machine=("resourcename", "resourceglobalname", "resourceid"),
@@ -70,7 +92,9 @@ GCP = Export(
         re.search(r"instance (core|ram)|gpu|\bvm\b", what.lower())
     ),
     is_gpu=lambda what: bool(_GCP_GPU.search(what.lower())),
+    kind=("chargecategory", "costtype"),
     credits=("creditsamount", "credits"),
+    credits_kind=("creditstype",),
 )
 AZURE = Export(
     machine=("resourceid", "instanceid", "instancename"),
@@ -81,6 +105,7 @@ AZURE = Export(
     what=("additionalinfo", "metersubcategory", "metername", "skuid"),
     is_machine=lambda machine, _what: "/virtualmachines/" in machine,
     is_gpu=lambda what: bool(_AZURE_GPU.search(what.lower().replace('"', " "))),
+    kind=("chargetype", "chargecategory"),
 )
 EXPORTS: Mapping[str, Export] = {"aws": AWS, "gcp": GCP, "azure": AZURE}
 
@@ -90,10 +115,15 @@ def key_of(machine: str) -> str:
     return machine.rstrip("/").rpartition("/")[2].lower()
 
 
-def entries(cloud: str, rows: Iterable[Mapping[str, str | None]]) -> list[Entry]:
+def bill(cloud: str, rows: Iterable[Mapping[str, str | None]]) -> Bill:
     """What each machine was billed for, in all. Raises BillingError."""
     found: dict[str, Entry] = {}
+    gifts: dict[str, int] = {}
     for one in _lines(EXPORTS[cloud], rows):
+        if one.credit_microusd:
+            gifts[one.key] = gifts.get(one.key, 0) + one.credit_microusd
+        if not one.end_us:  # of credits alone, which are often of a whole month
+            continue
         known = found.get(one.key)
         if known is None:
             found[one.key] = one
@@ -106,10 +136,12 @@ def entries(cloud: str, rows: Iterable[Mapping[str, str | None]]) -> list[Entry]
             start_us=min(known.start_us, one.start_us),
             end_us=max(known.end_us, one.end_us),
         )
-    return list(found.values())
+    machines = [replace(one, credit_microusd=gifts.pop(key, 0)) for key, one in found.items()]
+    return Bill(machines, sum(gifts.values()))
 
 
 def _lines(export: Export, rows: Iterable[Mapping[str, str | None]]) -> Iterator[Entry]:
+    """Of machines, and of credits without one (key ""). A line that is a credit has no times."""
     names: dict[str, str] = {}
     for number, row in enumerate(rows, 2):  # 1 is the header
         if not names:
@@ -117,22 +149,36 @@ def _lines(export: Export, rows: Iterable[Mapping[str, str | None]]) -> Iterator
             for wanted in (export.machine, export.cost, export.start):
                 if not any(name in names for name in wanted):
                     raise BillingError(f"it has no column like {wanted[0]}")
-        machine = _first(row, names, export.machine).lower()
-        what = _first(row, names, export.what)
-        if not machine or not export.is_machine(machine, what):
-            continue
-        currency = _first(row, names, export.currency) or "USD"
-        if currency != "USD":
-            raise BillingError(f"row {number}: currency {currency[:20]!r}, and only USD is known")
-        cost = _amount(_first(row, names, export.cost), number)
-        cost += _amount(_first(row, names, export.credits) or "0", number)
-        start_us = _time(_first(row, names, export.start), number)
-        ends = _first(row, names, export.end)
-        end_us = _time(ends, number) if ends else start_us + int(timedelta(days=1) / _US)
-        if end_us < start_us:
-            raise BillingError(f"row {number}: it ends before it begins")
-        micro = int((cost * 1_000_000).to_integral_value())
-        yield Entry(key_of(machine), what[:200], export.is_gpu(what), micro, start_us, end_us)
+        line = _line(export, partial(_first, row, names), number)
+        if line is not None:
+            yield line
+
+
+def _line(export: Export, cell: Callable[[Sequence[str]], str], number: int) -> Entry | None:
+    machine, what = cell(export.machine).lower(), cell(export.what)
+    kind = _plain(cell(export.kind))
+    if kind not in _GIFTS and not (machine and export.is_machine(machine, what)):
+        return None
+    currency = cell(export.currency) or "USD"
+    if currency != "USD":
+        raise BillingError(f"row {number}: currency {currency[:20]!r}, and only USD is known")
+    key, cost = key_of(machine), _amount(cell(export.cost), number)
+    if kind in _GIFTS or (not kind and cost < 0):  # what nobody gives a name is no price
+        return Entry(key, "", False, 0, 0, 0, _micro(cost))
+    off, gift = _amount(cell(export.credits) or "0", number), Decimal(0)
+    if (_plain(cell(export.credits_kind)) or "credit") in _GIFTS:
+        off, gift = gift, off
+    start_us = _time(cell(export.start), number)
+    ends = cell(export.end)
+    end_us = _time(ends, number) if ends else start_us + int(timedelta(days=1) / _US)
+    if end_us < start_us:
+        raise BillingError(f"row {number}: it ends before it begins")
+    gpu = export.is_gpu(what)
+    return Entry(key, what[:200], gpu, _micro(cost + off), start_us, end_us, _micro(gift))
+
+
+def _micro(usd: Decimal) -> int:
+    return int((usd * 1_000_000).to_integral_value())
 
 
 _US = timedelta(microseconds=1)

@@ -45,7 +45,8 @@ class Match:
 class Outcome:
     """Of one bill. `invoiced` is what each segment cost by it; `unknown` are machines with GPUs
     that the ledger does not have, `missing` those that the bill does not have, `others_microusd`
-    what machines without GPUs cost that are none of ours."""
+    what machines without GPUs cost that are none of ours. All amounts are before credits;
+    `credits_microusd` is what those took off in all, 0 or less."""
 
     since_us: int = 0
     until_us: int = 0
@@ -53,6 +54,7 @@ class Outcome:
     unknown: list[Match] = field(default_factory=list)
     missing: list[Match] = field(default_factory=list)
     others_microusd: int = 0
+    credits_microusd: int = 0
     invoiced: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -77,9 +79,12 @@ class Outcome:
         return self.share > ALERT_ABOVE
 
 
-def reconcile(bill: Sequence[Entry], booked: Sequence[Booked], now_us: int) -> Outcome:
-    """Match by the machine's id, within the time of the bill."""
-    made = Outcome()
+def reconcile(
+    bill: Sequence[Entry], booked: Sequence[Booked], now_us: int, credits_microusd: int = 0
+) -> Outcome:
+    """Match by the machine's id, within the time of the bill. `credits_microusd` are those of the
+    bill that name none of its machines."""
+    made = Outcome(credits_microusd=credits_microusd + sum(one.credit_microusd for one in bill))
     if not bill:
         return made
     made.since_us = min(entry.start_us for entry in bill)
@@ -157,6 +162,7 @@ def outcome_data(made: Outcome, names: Mapping[str, str]) -> dict[str, object]:
         "missing": [told(one) for one in made.missing],
         "billed_usd": made.billed_microusd / 1e6,
         "others_usd": made.others_microusd / 1e6,
+        "credits_usd": made.credits_microusd / 1e6,
         "unexplained_usd": made.unexplained_microusd / 1e6,
         "unexplained": round(made.share, 6),
         "alerts": made.alerts,

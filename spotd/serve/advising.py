@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from providers.base import CapacityType, Offer
 from spotd.decide.cadence import WITHIN_S
 from spotd.history.advice import (
     PROMISED,
+    REFUSED,
     TOLERATED,
     Dollars,
     Part,
@@ -21,6 +22,7 @@ from spotd.history.advice import (
     lost_share,
     on_spot,
     phases,
+    to_be_had,
     together,
     usual_hours,
 )
@@ -48,6 +50,7 @@ from spotd.serve.worth import Weighed, weigh, worth_data
 from spotd.spec.document import parse
 
 FITS = 0.8  # of a notice: a last save that is expected to take longer is not counted on
+Place = tuple[str, str, str]  # provider, region, type
 _MOST_S = 10 * 365 * 86_400
 _MOST_PARAMETERS = 10**15
 
@@ -189,35 +192,40 @@ def _deadline(asked: Asked) -> dict[str, Any]:
 
 
 def _at_once(asked: Asked) -> dict[str, Any]:
-    """Spot is to be had: now, and of what was asked for in that pool within 30 days."""
+    """Spot is to be had: it is offered, and of what was asked for within 30 days in the cheapest
+    pool, or in another that fits, no more was refused than may be."""
     found = asked.weighed
     if found is None:
         return _condition("at_once", None, {})
-    pool = _of_pool(asked.call, found.spot)
-    refused = pool.refusals
+    pools = _pools(asked.call, found.spots)
+    here = pools.pop(_place(found.spot.key))
+    refused, holds = here.refusals, to_be_had(here.refusals)
+    elsewhere = sum(to_be_had(row.refusals) is True for row in pools.values())
     measured = {
-        "offers": found.spots,
-        "refused": sum(pool.refused.values()),
+        "offers": len(found.spots),
+        "refused": sum(here.refused.values()),
         "answered": int(refused.exposure) if refused else 0,
         "refused_low": refused.low if refused else None,
         "refused_high": refused.high if refused else None,
-        "hello_median_s": quantile(pool.hellos_s, 0.5),
+        "most": REFUSED,
+        "elsewhere": elsewhere,
+        "hello_median_s": quantile(here.hellos_s, 0.5),
     }
-    return _condition("at_once", True, measured)
+    return _condition("at_once", True if elsewhere else holds, measured)
 
 
-def _of_pool(call: Call, offer: Offer) -> Row:
-    """Machines of that provider, region and type on spot, whatever their zone."""
+def _pools(call: Call, offers: Iterable[Offer]) -> dict[Place, Row]:
+    """What became of requests on spot, by provider, region and type, whatever the zone."""
     since_us = call.now_us - int(WITHIN_S * S)
     lives = call.backing.store.machine_lives(since_us)
     rows = count(lives, By.POOL, CapacityType.SPOT.value, since_us, call.now_us)
-    want = [offer.provider, offer.region, offer.instance_type]
-    return total([row for row in rows if _place(row.name) == want])
+    wanted = {_place(offer.key) for offer in offers}
+    return {place: total([row for row in rows if _place(row.name) == place]) for place in wanted}
 
 
-def _place(key: str) -> list[str]:
+def _place(key: str) -> Place:
     provider, region, _zone, kind, *_ = key.split("/")
-    return [provider, region, kind]
+    return provider, region, kind
 
 
 def _last_save(asked: Asked) -> dict[str, Any]:

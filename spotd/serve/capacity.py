@@ -12,6 +12,7 @@ from providers.egress import egress_prices
 from spotd.decide.carriage import HERE, place_among
 from spotd.model import JobSpec, Market
 from spotd.serve.call import Backing, bad_input
+from spotd.sizing.saves import bytes_a_parameter, checkpoint_bytes
 from spotd.sizing.task import task_of
 from spotd.spec.model import model_words
 from spotd.wire import MountMode
@@ -20,7 +21,6 @@ GB = 1e9
 # Of the local tier: the newest two of each rank, and the one that is being written
 # (trainer/saver/disk.py). The system and the job's own files are not counted.
 ON_DISK = 3
-BYTES_A_PARAMETER = 12  # weights and AdamW's two moments in 4 bytes each, as they are saved
 
 
 def size_of(backing: Backing, spec: JobSpec, text: str) -> tuple[int, str]:
@@ -40,9 +40,9 @@ def size_of(backing: Backing, spec: JobSpec, text: str) -> tuple[int, str]:
     if not words or saves.engine == "none":
         return 0, ""
     task = task_of(words)
-    if task.run.method != "full":
+    if task.run.frozen:  # whether the base is saved beside its adapters is the program's
         return 0, ""
-    return BYTES_A_PARAMETER * task.shape.parameters, "12 bytes a parameter of spotd.model"
+    return checkpoint_bytes(task), f"{bytes_a_parameter(task):g} bytes a parameter of spotd.model"
 
 
 def check_capacity(backing: Backing, spec: JobSpec, text: str) -> None:

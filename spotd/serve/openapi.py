@@ -139,8 +139,10 @@ BODY: dict[str, dict[str, Schema]] = {
         "entries": {
             "type": "array",
             "items": {"type": "array"},
-            "description": "Machines: id, type, has GPUs, micro-USD, from, to (microseconds)",
+            "description": "Machines: id, type, has GPUs, micro-USD before credits, from, to "
+            "(microseconds), micro-USD of credits",
         },
+        "credits_microusd": {**_NUMBER, "description": "Credits that name no machine"},
         "dry_run": {"type": "boolean", "description": "Compare, and mark nothing"},
     },
     "POST /v1/secrets/{name}": {"value": _TEXT},

@@ -13,20 +13,24 @@ from spotd.serve.views import iso, usd
 from spotd.store.stretches import stretch_of
 
 MOST_US = 253_402_300_799_000_000  # the end of the year 9999; and micro-USD
-_FIELDS = (str, str, bool, int, int, int)  # of an Entry, in order
+_FIELDS = (str, str, bool, int, int, int, int)  # of an Entry, in order
 _FIX = "use a spotctl of the daemon's version"
 NAMED = 3
 
 
 def reconcile_bill(call: Call) -> dict[str, Any]:
-    """What a cloud billed (`entries`, one a machine: key, what, gpu, micro-USD, from, to) against
-    what the ledger has of that cloud. Segments that it is final for are marked; with `dry_run`
-    nothing is. More than 1 % unexplained is told as an alert."""
+    """What a cloud billed (`entries`, one a machine: key, what, gpu, micro-USD before credits,
+    from, to, micro-USD of credits; `credits_microusd`: of other credits) against what the ledger
+    has of that cloud. Segments that it is final for are marked; with `dry_run` nothing is. More
+    than 1 % unexplained is told as an alert."""
     cloud = call.text("cloud")
     if cloud not in EXPORTS:
         raise bad_input(f"there is no bill of {cloud[:40]!r}", f"one of {', '.join(EXPORTS)}")
     dry = call.body.get("dry_run") is True
-    found = reconcile(_entries(call), _booked(call, cloud), call.now_us)
+    gifts = call.body.get("credits_microusd", 0)
+    if type(gifts) is not int or abs(gifts) >= MOST_US:
+        raise bad_input("credits_microusd must be a whole number of micro-USD", _FIX)
+    found = reconcile(_entries(call), _booked(call, cloud), call.now_us, gifts)
     store = call.backing.store
     if not dry:
         store.record_invoiced(found.invoiced, call.now_us)
@@ -56,8 +60,8 @@ def _is_entry(row: object) -> bool:
         return False
     if not all(type(value) is kind for value, kind in zip(row, _FIELDS, strict=True)):
         return False
-    (key, what), (cost, start_us, end_us) = row[:2], row[3:]
-    sound = abs(cost) < MOST_US and 0 <= start_us <= end_us < MOST_US
+    (key, what), (cost, start_us, end_us, gift) = row[:2], row[3:]
+    sound = max(abs(cost), abs(gift)) < MOST_US and 0 <= start_us <= end_us < MOST_US
     return bool(sound and storable(key + what))
 
 

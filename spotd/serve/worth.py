@@ -35,8 +35,8 @@ from spotd.serve.views import offer_data
 @dataclass(frozen=True)
 class Weighed:
     """What a comparison is made of: the best spot offer and the best on demand, dollars an hour of
-    all machines and of what leaves the cloud on each, and what an interruption takes. `spots` is
-    how many spot offers that fit are to be had."""
+    all machines and of what leaves the cloud on each, and what an interruption takes. `spots` are
+    all spot offers that fit."""
 
     spot: Offer
     other: Offer
@@ -46,7 +46,7 @@ class Weighed:
     lasting: float
     habits: Habits
     starts: int
-    spots: int
+    spots: tuple[Offer, ...]
 
     def worth(self, hours: float = 0.0) -> Worth | None:
         """Of so many hours of work, else of the job's own; None for a job that keeps nothing, and
@@ -96,7 +96,7 @@ def weigh(call: Call, spec: JobSpec, market: Market) -> Weighed | None:
         hazard_of(other.offer, lives).middle,
         Habits(spec.num_nodes, restart_s / 3600, again_h, _stall(call, spec), hours),
         starts,
-        sum(row.offer.capacity_type is CapacityType.SPOT for row in ranked),
+        tuple(row.offer for row in ranked if row.offer.capacity_type is CapacityType.SPOT),
     )
 
 

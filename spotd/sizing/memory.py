@@ -128,9 +128,9 @@ def _state_bytes(shape: Shape, run: Run) -> float:
     if run.frozen:
         adapters = adapter_parameters(shape, run) / run.tensor
         whole = run.shards if run.sharding in ("fsdp", "zero3") else 1
-        spread = parameters * _base_bytes(shape, run) + adapters * _adapter_bytes(run)
+        spread = parameters * _base_bytes(shape, run) + adapters * adapter_bytes(run)
         return _scales(shape, run, whole) + (0.0 if run.offload == "all" else spread / whole)
-    weight, gradient, optimizer = _full_bytes(run)
+    weight, gradient, optimizer = full_bytes(run)
     if run.step_in_backward:
         gradient = 0.0
     if run.offload != "none":
@@ -142,8 +142,8 @@ def _state_bytes(shape: Shape, run: Run) -> float:
     return parameters * (sum(parts[:whole]) / run.shards + sum(parts[whole:]))
 
 
-def _adapter_bytes(run: Run) -> float:
-    """Of a parameter: weight, gradient and two moments, in fp32 unless everything is in bf16."""
+def adapter_bytes(run: Run) -> float:
+    """Bytes of an adapter's parameter: weight, gradient, two moments; fp32 unless all is bf16."""
     return 8.0 if run.precision == "bf16" else 16.0
 
 
@@ -158,8 +158,8 @@ def _scales(shape: Shape, run: Run, shards: int) -> float:
     return 0.0 if run.offload == "all" else scales / shards
 
 
-def _full_bytes(run: Run) -> tuple[float, float, float]:
-    """Of a parameter: weight, gradient, and Adam with what master weight it keeps."""
+def full_bytes(run: Run) -> tuple[float, float, float]:
+    """Bytes of a trained parameter: weight, gradient, and Adam with what master weight it keeps."""
     small = run.method == "full-8bit"
     if run.precision == "bf16":
         return 2.0, 2.0, 2.0 if small else 4.0

@@ -34,8 +34,8 @@ def read_any_bill(data: bytes) -> None:
         for cloud in EXPORTS:
             with contextlib.suppress(UserError):
                 found = read_bill(cloud, file)
-                assert all(one.start_us <= one.end_us for one in found)
-                made = reconcile(found, (), 0)
+                assert all(one.start_us <= one.end_us for one in found.machines)
+                made = reconcile(found.machines, (), 0, found.credits_microusd)
                 assert made.unexplained_microusd >= 0
 
 

@@ -84,6 +84,7 @@ def weights_of(trainer: Trainer) -> torch.Tensor:
     return torch.cat([one for name, one in sorted(found.items()) if name.startswith("model.")])
 
 
+@pytest.mark.req("CKP-26")
 def test_virtual_ranks_come_to_the_same_bits_on_any_number_of_ranks(tmp_path: Path) -> None:
     alone, _ = straight(tmp_path / "alone", 2, "--virtual-ranks", "4")
     trainer = trainer_of(tmp_path / "changing", 4, "--virtual-ranks", "4")

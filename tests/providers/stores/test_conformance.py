@@ -17,6 +17,7 @@ from providers.stores.base import (
 )
 
 
+@pytest.mark.req("CKP-33")
 def test_an_object_comes_back_as_it_was_written(store: ObjectStore) -> None:
     store.put("a/b.bin", bytes(range(256)))
     assert store.get("a/b.bin")[0] == bytes(range(256))
@@ -24,6 +25,7 @@ def test_an_object_comes_back_as_it_was_written(store: ObjectStore) -> None:
     assert store.get("a/b.bin")[0] == b""
 
 
+@pytest.mark.req("CKP-33")
 def test_big_objects_and_files_and_views(store: ObjectStore, tmp_path: Path) -> None:
     big = bytes(range(256)) * (40 << 12)  # 40 MiB: more than two parts
     store.put("big", memoryview(bytearray(big))[1:])
@@ -65,6 +67,7 @@ def test_create_only(store: ObjectStore) -> None:
     assert store.get("HEAD") == (b"one", tag)
 
 
+@pytest.mark.req("CKP-33")
 def test_compare_and_swap(store: ObjectStore) -> None:
     first = store.put_if("HEAD", b"one", None)
     second = store.put_if("HEAD", b"two", first)

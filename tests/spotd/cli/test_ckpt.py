@@ -173,6 +173,20 @@ def test_a_pin_keeps_its_checkpoint_until_it_is_let_go(saves: Saves) -> None:
     assert "has no pin 'best'" in saves.run("unpin", "gpt", "best", code=3)[1]
 
 
+@pytest.mark.req("CKP-19")
+def test_best_refers_to_a_whole_checkpoint_and_copies_nothing(saves: Saves) -> None:
+    ref = saves.save(10)
+    saves.save(20)
+    before = {info.key: info.size for info in saves.store.list("")}
+    saves.run("pin", "gpt", "best", "--step", "10")
+    after = {info.key: info.size for info in saves.store.list("")}
+    [pin] = after.keys() - before.keys()
+    assert pin == wire.pin_key(saves.id, "best")
+    assert {key: after[key] for key in before} == before
+    assert wire.parse_pin(saves.store.get(pin)[0]).ref == ref
+    assert saves.data("verify", "gpt", "best")["damage"] == [], "every byte of it is there"
+
+
 def test_what_is_half_gone_is_not_pinned(saves: Saves) -> None:
     ref = saves.save(10)
     saves.save(20)

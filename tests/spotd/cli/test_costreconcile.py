@@ -88,11 +88,42 @@ def test_gpu_spend_that_nobody_knows_is_an_alert(
     assert "$55.04 (73.4 %)" in rows[0].event.text
 
 
+def test_credits_hide_no_spend_and_are_no_saving(
+    rig: Rig,
+    client: Client,
+    spotctl: Spotctl,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A bill that credits bring to nothing: a stray is unexplained all the same, and the job costs
+    what it did."""
+    job_id = paid(rig)
+    before = client.get(f"/v1/jobs/{job_id}/cost/report")
+    span = "2020-01-01T00:00:00Z,2100-01-01T00:00:00Z"
+    rows = [
+        f"Usage,{span},i-10,19.93,p5.48xlarge",
+        f"Credit,{span},i-10,-19.93,p5.48xlarge",
+        f"Usage,{span},i-stray,55.04,p5.48xlarge",
+        f"Credit,{span},i-stray,-55.04,p5.48xlarge",
+        f"Credit,{span},,-5,",
+    ]
+    file = tmp_path / "bill.csv"
+    file.write_text("\n".join([f"lineItem/LineItemType,{HEAD}", *rows]) + "\n")
+    assert spotctl(rig, "cost", "reconcile", "--aws-cur", str(file)) == 0
+    out = capsys.readouterr().out
+    assert "$74.97 billed" in out
+    assert "unexplained: $55.04, 73.4 % (an alert)" in out
+    assert "credits and refunds: -$79.97; not in the amounts above, and no saving" in out
+    after = client.get(f"/v1/jobs/{job_id}/cost/report")
+    assert (after["total_usd"], after["invoiced_usd"]) == (19.93, 19.93)
+    assert (after["saving"], after["discount"]) == (before["saving"], before["discount"])
+
+
 def test_another_clouds_bill_is_not_held_against_these_machines(
     rig: Rig, client: Client, spotctl: Spotctl
 ) -> None:
     paid(rig)
-    row = ["i-10", "gpu", True, 1_000_000, 0, rig.clock.now_us()]
+    row = ["i-10", "gpu", True, 1_000_000, 0, rig.clock.now_us(), 0]
     data = client.post("/v1/costs/reconcile", {"cloud": "gcp", "entries": [row]})
     assert (data["matched"], len(data["unknown"]), data["missing"]) == ([], 1, [])
 
@@ -102,10 +133,18 @@ def test_another_clouds_bill_is_not_held_against_these_machines(
     [
         ({"cloud": "oracle", "entries": []}, "no bill of 'oracle'"),
         ({"cloud": "aws"}, "entries must be a list"),
-        ({"cloud": "aws", "entries": [["i", "p", True, 1.5, 0, 0]]}, "entries must be a list"),
-        ({"cloud": "aws", "entries": [["i", "p", True, 1, 5, 2]]}, "entries must be a list"),
-        ({"cloud": "aws", "entries": [["i", "p", True, 1, 5, 1 << 60]]}, "entries must be a list"),
-        ({"cloud": "aws", "entries": [["i\ud800", "p", True, 1, 1, 2]]}, "entries must be a list"),
+        ({"cloud": "aws", "entries": [["i", "p", True, 1.5, 0, 0, 0]]}, "entries must be a list"),
+        ({"cloud": "aws", "entries": [["i", "p", True, 1, 5, 2, 0]]}, "entries must be a list"),
+        (
+            {"cloud": "aws", "entries": [["i", "p", True, 1, 5, 1 << 60, 0]]},
+            "entries must be a list",
+        ),
+        ({"cloud": "aws", "entries": [["i", "p", True, 1, 1, 2]]}, "entries must be a list"),
+        ({"cloud": "aws", "entries": [], "credits_microusd": 0.5}, "credits_microusd must be"),
+        (
+            {"cloud": "aws", "entries": [["i\ud800", "p", True, 1, 1, 2, 0]]},
+            "entries must be a list",
+        ),
     ],
 )
 def test_a_request_that_is_wrong(client: Client, body: dict[str, object], told: str) -> None:

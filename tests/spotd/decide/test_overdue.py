@@ -300,6 +300,7 @@ def test_who_saves_in_time_alarms_nobody() -> None:
     assert lives([300.0 * n for n in range(1, 60)], 4 * 3600) == []
 
 
+@pytest.mark.req("CKP-28", "MON-03")
 def test_the_newest_checkpoint_is_told_as_old_once_until_there_is_another() -> None:
     """The store is away for two hours, and again for two."""
     away = [300.0, 600.0, 7800.0, 8100.0, 15_300.0]
@@ -311,6 +312,7 @@ def test_one_that_is_late_each_time_is_told_once_an_hour() -> None:
     assert lives([900.0 * n for n in range(1, 12)], 2.5 * 3600) == [600, 4200, 7800]
 
 
+@pytest.mark.req("CKP-28", "MON-03")
 def test_what_it_would_cost_is_told_to_its_routes() -> None:
     saved = head(step=480, seen_at_us=NOW - 700 * S)
     after, plan = settle(training(4000.0, head=saved))

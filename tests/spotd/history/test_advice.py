@@ -16,9 +16,11 @@ from spotd.history.advice import (
     lost_share,
     on_spot,
     phases,
+    to_be_had,
     together,
     usual_hours,
 )
+from spotd.history.intervals import share
 from spotd.history.worth import (
     HYBRID,
     SEARCH,
@@ -152,3 +154,24 @@ def test_what_conditions_come_to(
     holds: list[bool | None], pays: bool | None, found: Advised
 ) -> None:
     assert advised(holds, pays=pays) is found
+
+
+@pytest.mark.parametrize(
+    ("refused", "of", "holds"),
+    [
+        (0, 0, True),  # never asked for
+        (1, 1, None),
+        (3, 4, None),
+        (10, 20, True),
+        (11, 20, None),
+        (14, 20, None),
+        (15, 20, False),
+        (95, 100, False),
+        (5, 100, True),
+    ],
+)
+def test_spot_that_is_mostly_refused_is_not_to_be_had(
+    refused: int, of: int, holds: bool | None
+) -> None:
+    """Of 20 requests 14 may be an accident (the interval goes down to 49 %), 15 (54 %) are none."""
+    assert to_be_had(share(refused, of)) is holds

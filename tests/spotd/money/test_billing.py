@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from spotd.money.billing import BillingError, Entry, entries, key_of
+from spotd.money.billing import Bill, BillingError, Entry, bill, key_of
 
 DAY = 1_793_491_200_000_000  # 2026-11-01
 HOUR = 3_600_000_000
@@ -44,8 +44,12 @@ Virtual Machines,0.5,USD,"{""ServiceType"":""Standard_D4s_v5""}"
 """
 
 
+def whole(cloud: str, text: str) -> Bill:
+    return bill(cloud, csv.DictReader(text.splitlines()))
+
+
 def read(cloud: str, text: str) -> list[Entry]:
-    return entries(cloud, csv.DictReader(text.splitlines()))
+    return whole(cloud, text).machines
 
 
 def test_aws() -> None:
@@ -58,9 +62,70 @@ def test_aws() -> None:
     ]
 
 
-def test_gcp_adds_up_the_parts_of_a_machine_and_its_credits() -> None:
+def test_gcp_adds_up_the_parts_of_a_machine() -> None:
     (entry,) = read("gcp", GCP)
-    assert (entry.key, entry.gpu, entry.cost_microusd) == ("spotd-gpt-1", True, 19_500_000)
+    assert (entry.key, entry.gpu, entry.cost_microusd) == ("spotd-gpt-1", True, 20_500_000)
+    assert entry.credit_microusd == -1_000_000, "nobody says that it is a discount"
+
+
+@pytest.mark.parametrize(
+    ("kind", "cost", "credit"),
+    [
+        ("PROMOTION", 20.5, -1.0),
+        ("FREE_TRIAL", 20.5, -1.0),
+        ("COMMITTED_USAGE_DISCOUNT", 19.5, 0.0),
+        ("SUSTAINED_USAGE_DISCOUNT", 19.5, 0.0),
+    ],
+)
+def test_gcp_promotions_are_no_price_and_discounts_are(
+    kind: str, cost: float, credit: float
+) -> None:
+    text = GCP.replace("credits.amount", "credits.amount,credits.type")
+    (entry,) = read("gcp", text.replace("4,USD,-1", f"4,USD,-1,{kind}"))
+    assert (entry.cost_microusd, entry.credit_microusd) == (cost * 1e6, credit * 1e6)
+
+
+AWS_CREDITS = """\
+lineItem/LineItemType,lineItem/UsageStartDate,lineItem/UsageEndDate,lineItem/ResourceId,\
+lineItem/UsageType,lineItem/UnblendedCost
+Usage,2026-11-01T00:00:00Z,2026-11-01T01:00:00Z,i-0abc,USE1-SpotUsage:p5.48xlarge,19.93
+Credit,2026-11-01T00:00:00Z,2026-12-01T00:00:00Z,i-0abc,USE1-SpotUsage:p5.48xlarge,-19.93
+EdpDiscount,2026-11-01T00:00:00Z,2026-11-01T01:00:00Z,i-0abc,USE1-SpotUsage:p5.48xlarge,-0.93
+Refund,2026-11-01T00:00:00Z,2026-12-01T00:00:00Z,i-0gone,USE1-SpotUsage:p5.48xlarge,-2
+Credit,2026-11-01T00:00:00Z,2026-12-01T00:00:00Z,,,-100
+Usage,2026-11-01T00:00:00Z,2026-11-01T01:00:00Z,,USE1-DataTransfer-Out-Bytes,3
+"""
+
+
+def test_aws_credits_take_nothing_off_what_a_machine_cost() -> None:
+    """Nor make the time of the bill longer: credits are of whole months. A discount is a price."""
+    found = whole("aws", AWS_CREDITS)
+    assert found.machines == [
+        Entry(
+            *("i-0abc", "USE1-SpotUsage:p5.48xlarge", True),
+            *(19_000_000, DAY, DAY + HOUR, -19_930_000),
+        )
+    ]
+    assert found.credits_microusd == -102_000_000, "of i-0gone, and of no machine"
+
+
+def test_a_line_below_zero_that_nobody_gives_a_name_is_a_credit() -> None:
+    line = "2026-11-01 00:00:00.000,2026-12-01 00:00:00.000,i-0abc,Credit,-1.25,USD\n"
+    (entry,) = read("aws", AWS_2 + line)
+    assert (entry.cost_microusd, entry.credit_microusd) == (1_250_000, -1_250_000)
+    assert entry.end_us == DAY + HOUR
+
+
+FOCUS = """\
+ChargeCategory,ChargePeriodStart,ChargePeriodEnd,ResourceId,SkuId,BilledCost,BillingCurrency
+Usage,2026-11-01T00:00:00Z,2026-11-01T01:00:00Z,/x/virtualMachines/gpt,Standard_ND96isr_H100_v5,29.5,USD
+Credit,2026-11-01T00:00:00Z,2026-12-01T00:00:00Z,/x/virtualMachines/gpt,,-29.5,USD
+"""
+
+
+def test_credits_of_a_bill_in_focus() -> None:
+    (entry,) = read("azure", FOCUS)
+    assert (entry.cost_microusd, entry.credit_microusd) == (29_500_000, -29_500_000)
 
 
 def test_azure_bills_days() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from spotd.money import formulas as f
 from spotd.money.units import US_PER_H, cost_microusd
+from trainer.hook.spotd_hook import cadence
 
 
 def test_the_second_phase_of_the_case_study() -> None:
@@ -58,6 +59,19 @@ def test_the_pause_that_loses_least() -> None:
 
     assert lost(best) < min(lost(best * 1.1), lost(best * 0.9))
     assert f.expected_loss(0.1, 0.2, 0.4, 0.1) == pytest.approx(0.05)
+
+
+@pytest.mark.req("CKP-08")
+@pytest.mark.parametrize(("save_s", "minutes"), [(60, 60.9), (180, 105.5)])
+def test_the_best_pause_of_the_case_study(save_s: float, minutes: float) -> None:
+    """One interruption in 30.9 h. What runs goes by the same formula, up to an hour."""
+    found_s = f.best_pause_h(1 / 30.9, save_s / 3600) * 3600
+    assert found_s / 60 == pytest.approx(minutes, abs=0.05)
+    mine_s = cadence.interval_s(save_s, 0.0, 30.9 * 3600)
+    assert mine_s == pytest.approx(min(found_s, cadence.MOST_S))
+    step_s = 216 * 3600 / 49_219
+    if save_s == 180:
+        assert found_s / step_s == pytest.approx(400, abs=1)
 
 
 def test_spot_pays_until_its_overhead_eats_the_discount() -> None:

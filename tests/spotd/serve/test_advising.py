@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from providers.base import CapacityType
+from providers.base import CapacityType, Offer, Scope
+from spotd.plan import AddNode
 from spotd.reports import RECOVERY_KIND, Shown
 from spotd.serve.advising import advise
 from spotd.serve.call import ApiError, Call
@@ -133,7 +134,8 @@ def test_a_recovery_on_record(rig: Rig) -> None:
     assert condition(ask(rig), "checkpoints")[1]["on_record"] == 2
     assert condition(ask(rig), "at_once")[1] == {
         "offers": 3, "refused": 0, "answered": 1, "refused_low": 0.0,
-        "refused_high": pytest.approx(0.95), "hello_median_s": pytest.approx(50.0),
+        "refused_high": pytest.approx(0.95), "most": 0.5, "elsewhere": 1,
+        "hello_median_s": pytest.approx(50.0),
     }  # fmt: skip
 
 
@@ -146,6 +148,50 @@ def test_deadline_as_the_guard_reckons(rig: Rig, deadline: str, holds: bool) -> 
     data = ask(rig, text)
     assert condition(data, "deadline")[0] is holds
     assert (data["verdict"] == "spot") is holds
+
+
+def refuse(rig: Rig, offer: Offer, times: int, ago_s: float = 3600) -> None:
+    """Requests that its cloud had nothing for, and one that it gave a machine for."""
+    job_id = rig.submit(f"of-{offer.provider}-{ago_s}", ago_s=ago_s + 60)
+    given = rig.launch(job_id, offer, ago_s=ago_s)
+    view = rig.store.load_view(job_id, rig.ago(ago_s))
+    assert view is not None
+    asked = [
+        replace(given, id=f"{given.id}-{n}", token=f"{given.token}-{n}", candidate=n)
+        for n in range(1, times + 1)
+    ]
+    rig.commit(job_id, rig.ago(ago_s), *(AddNode(one) for one in asked))
+    for one in asked:
+        error = ("CapacityError", "nothing left", Scope.OFFER)
+        rig.store.record_launch_refused(one.id, *error, rig.ago(ago_s - 5))
+
+
+@pytest.mark.req("HYB-04")
+@pytest.mark.parametrize(
+    ("times", "holds", "verdict"),
+    [(1, True, "spot"), (13, False, "on_demand"), (2, None, "spot")],
+)
+def test_spot_that_is_mostly_refused_is_not_to_be_had(
+    rig: Rig, times: int, holds: bool | None, verdict: str
+) -> None:
+    rig.offer_them(SPOT, ON_DEMAND)
+    refuse(rig, SPOT, times)
+    data = ask(rig)
+    found, told = condition(data, "at_once")
+    assert (found, told["refused"], told["answered"]) == (holds, times, times + 1)
+    assert data["verdict"] == verdict
+    assert told["elsewhere"] == 0
+
+
+def test_what_another_pool_has_or_was_refused_long_ago_counts_for_spot(rig: Rig) -> None:
+    refuse(rig, SPOT, 13)
+    assert condition(ask(rig), "at_once")[0] is True, "nobody was refused in the other cloud"
+    refuse(rig, OFFERS[2], 13)
+    assert condition(ask(rig), "at_once")[0] is False
+    rig.clock.go_on(31 * 86_400)
+    rig.offer_them()
+    found, told = condition(ask(rig), "at_once")
+    assert (found, told["answered"]) == (True, 0)
 
 
 @pytest.mark.parametrize("kept", [CapacityType.SPOT, CapacityType.ON_DEMAND])

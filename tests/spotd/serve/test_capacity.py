@@ -100,3 +100,19 @@ def test_what_is_kept_is_part_of_the_plan_by_the_month(client: Client) -> None:
     month = storage_prices()["aws"].microusd_per_month(300 * GB) / 1e6
     assert stored["usd_per_month"] == pytest.approx(month, abs=0.01)
     assert stored["usd_per_h"] == pytest.approx(month / 730, abs=0.01)
+
+
+@pytest.mark.req("CKP-30")
+@pytest.mark.parametrize(
+    ("precision", "each_gb", "need"), [("mixed", "872.5", "3,490"), ("bf16", "436.2", "1,745")]
+)
+def test_a_72b_does_not_fit_a_volume_of_1_5_tb(
+    client: Client, monkeypatch: pytest.MonkeyPatch, precision: str, each_gb: str, need: str
+) -> None:
+    """With fp32 Adam 3 x 872 GB and the one that is written, in pure bf16 3 x 436 and one."""
+    monkeypatch.setattr(capacity.shutil, "disk_usage", lambda _: _Usage(0, 0, 1500 * GB))
+    model = f"spotd: {{model: {{name: qwen2-72b, precision: {precision}}}, checkpoint"
+    text = FILE.replace(", size: 100GB", "").replace("spotd: {checkpoint", model)
+    error = refusal(client, text)
+    assert f"room for 1,500 GB, and the job needs {need}: keep 3" in str(error)
+    assert f"of {each_gb} GB each" in str(error)

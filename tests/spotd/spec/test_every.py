@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spotd.spec.every import PRESETS, RISKS, Every, parse_every
@@ -80,8 +82,6 @@ def test_what_the_job_goes_by(text: str, expected: tuple[bool, int, float]) -> N
 
 
 def test_it_chooses_by_itself_where_nobody_says_otherwise() -> None:
-    from dataclasses import replace
-
     auto = {"defaults": replace(DEFAULTS, every=Every(auto=True))}
     assert saves(ENGINE, **auto) == (True, 0, 120.0)
     assert saves(f"{ENGINE}, every: 5m", **auto) == (False, 0, 300.0)
@@ -105,6 +105,13 @@ def test_what_cannot_be_is_refused(text: str, problem: str) -> None:
     assert problem in found
     assert "spotd.checkpoint." in found
     assert "fix" in found or "write" in found
+
+
+@pytest.mark.req("CKP-03")
+@pytest.mark.parametrize("before", [Every(auto=True), Every(steps=500), Every(seconds=60.0)])
+def test_searching_saves_each_200_steps_whatever_else_is_the_rule(before: Every) -> None:
+    auto = {"defaults": replace(DEFAULTS, every=before)}
+    assert saves(f"{ENGINE}, every: search", **auto) == (False, 200, 0.0)
 
 
 @pytest.mark.req("CKP-24")

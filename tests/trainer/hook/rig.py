@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from providers.stores import open_store
 from tests.rigs.forks import Fork, nursery
 from tests.trainer.rig import ROOT, AgentEnd
 from trainer.compare import first_difference
+
 
 @dataclass
 class Program:

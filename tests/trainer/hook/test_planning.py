@@ -143,6 +143,20 @@ def test_the_pause_between_saves_follows_what_is_measured_and_what_the_box_says(
     assert lab.planning.every_s() == pytest.approx(84.9, rel=0.001)
 
 
+@pytest.mark.req("CKP-08")
+@pytest.mark.parametrize(("stall_s", "mtbf_h", "factor"), [(1.25, 8.0, 1.118), (1.0, 10.0, 1.118)])
+def test_a_quarter_more_of_either_is_another_pause_at_the_next_look(
+    stall_s: float, mtbf_h: float, factor: float
+) -> None:
+    lab = Lab(SPOTD_EVERY="auto", SPOTD_MTBF_S=str(8 * 3600))
+    before = lab.planning.every_s()
+    assert before == pytest.approx(240, rel=0.001)
+    lab.saves.rates = Rates()
+    lab.saves.rates.note(GB, stall_s, 9.0)
+    lab.hear(None, mtbf_s=mtbf_h * 3600)
+    assert lab.planning.every_s() == pytest.approx(before * factor, rel=0.001)
+
+
 def test_money_makes_it_rarer() -> None:
     lab = Lab(SPOTD_EVERY="auto", SPOTD_MTBF_S="7200", SPOTD_GB_COSTS_S="8")
     assert lab.planning.every_s() == pytest.approx(360.0, rel=0.001)

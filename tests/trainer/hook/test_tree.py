@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from trainer.hook.spotd_hook import chance
 from trainer.hook.spotd_hook.layout import ALIGN, lay_out, read, stage
@@ -85,6 +89,21 @@ def test_names_of_tensors_tell_where_they_were_and_none_is_there_twice() -> None
 def test_what_cannot_be_saved_is_named(value: Any, words: str) -> None:
     with pytest.raises(StateError, match=words):
         take_apart(value, "x")
+
+
+@pytest.mark.req("CKP-26")
+def test_the_state_of_a_sharded_model_is_refused_with_what_to_give_instead(tmp_path: Path) -> None:
+    """What one rank would save of it is not the model."""
+    init = f"file://{tmp_path}/meet"
+    distributed.init_process_group("gloo", init_method=init, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        model = nn.Linear(4, 4)
+        fully_shard(model, mesh=mesh)
+        with pytest.raises(StateError, match=r"model.weight is a sharded .*give the model and its"):
+            take_apart(model.state_dict(), "model")
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_a_tree_of_a_newer_spotd_or_without_its_tensors_is_no_state() -> None:
