@@ -11,7 +11,7 @@ from spotd.cli.client import connect
 from spotd.cli.durations import duration_s
 from spotd.cli.offers import CAPACITY, Capacity
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
-from spotd.cli.text import span
+from spotd.cli.text import clean, span
 
 
 class By(str, Enum):
@@ -36,6 +36,12 @@ _LAUNCHES = (
     *(Column(title, right=True) for title in ("UP AFTER P50", "P90", "OF")),
     Column("REFUSED FOR", cut=True),
 )
+_BESIDE = (
+    *(Column(title, right=True) for title in ("EXPECTED", "RATIO", "90 %")),
+    Column("TAKEN AWAY"),
+    *(Column(title, right=True) for title in ("RESUMES", "TRAINED", "", "90 %")),
+)
+_OFTEN = {"more": "more often than believed", "less": "less often than believed", "open": "?"}
 
 
 def stats(
@@ -53,7 +59,9 @@ def stats(
     (or of --capacity), AN HOUR is per machine-hour, and the truth lies in the 90 % interval nine
     times of ten. EACH is the mean time between. NOTICE is how long machines lived on after they
     heard: half had less than P50, one of ten less than P10. UP AFTER is from the request until the
-    machine's agent spoke. What rests on fewer than five cases says "few".
+    machine's agent spoke. What rests on fewer than five cases says "few". EXPECTED is how many
+    would have been taken away by published traces of each cloud, RATIO is TAKEN by it: "?" where
+    its interval has 1. RESUMES are machines that were to go on with a job, TRAINED those that did.
 
     \b
     Example:
@@ -80,6 +88,14 @@ def _print(data: dict[str, Any]) -> None:
     print_table((first, *_INTERRUPTIONS), [[row["name"], *_taken_cells(row)] for row in rows])
     print()
     print_table((first, *_LAUNCHES), [[row["name"], *_launch_cells(row)] for row in rows])
+    print()
+    print_table((first, *_BESIDE), [[row["name"], *_beside_cells(row)] for row in rows])
+    for one in data["priors"]:
+        cloud = f"{clean(one['cloud'])}: " if one["cloud"] else ""
+        say(f"believed before: {cloud}one each {one['mtti_h']:,.0f} h ({one['source']})")
+    resumes = data["total"]["resumes"]
+    if failed := resumes["tried"] - resumes["trained"]:
+        say(f"{failed} of {resumes['tried']} resumes did not train, and none should be so")
     if data["by"] in (By.HOUR.value, By.WEEKDAY.value):
         say("times are UTC")
     if cut := data["total"]["notice"]["cut_short"]:
@@ -116,6 +132,19 @@ def _launch_cells(row: dict[str, Any]) -> list[Cell | str]:
         *(_seconds(hello[key]) for key in ("median_s", "p90_s")),
         str(hello["count"]),
         ", ".join(f"{code} {count}" for code, count in found["refused"].items()) or "-",
+    ]
+
+
+def _beside_cells(row: dict[str, Any]) -> list[Cell | str]:
+    found, resumes = row["interruptions"], row["resumes"]
+    ratio = found["ratio"]
+    return [
+        f"{found['expected']:,.2f}",
+        "-" if ratio is None else f"{ratio['value']:.2g}",
+        "-" if ratio is None else f"{ratio['low']:.2g} to {ratio['high']:.2g}",
+        "-" if ratio is None else _OFTEN[found["often"]],
+        *(str(resumes[key]) for key in ("tried", "trained")),
+        *_share(resumes["share"]),
     ]
 
 

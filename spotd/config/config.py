@@ -118,7 +118,9 @@ class Config:
     def timing(self) -> Timing:
         """How patient the daemon is, and how long machines go on without it."""
         unattended_s = self.file.limits.unattended_h * 3600
-        return replace(self.file.timing.to_model(), unattended_s=unattended_s)
+        granted_s = self.file.placement.on_demand_within_s
+        timing = self.file.timing.to_model()
+        return replace(timing, unattended_s=unattended_s, granted_s=granted_s)
 
     @property
     def known(self) -> Known:

@@ -36,6 +36,7 @@ RESIDENCE = "Residence"
 _SLOWLY = "spotd.slow_network: true takes it"
 ENDS = "EndsSoon"
 TURN = "AnothersTurn"
+FLAT = "NoDiscount"
 NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
 NEUTRAL = 5  # the score, of 1 to 10, that an offer without one counts as
 NOTHING: Mapping[str, float] = {}

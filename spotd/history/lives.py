@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from spotd.decide.cadence import prior_of
 from spotd.history.intervals import Interval, rate, share
 from spotd.model import LeaveReason, S
 from spotd.money.units import US_PER_H
@@ -39,7 +40,9 @@ class MachineLife:
     """One machine that was asked for. Times are 0 where there was none; `ended_us` is the present,
     as far as it is known, of one that lives. `notice_us` is when the first notice in force was
     heard, `deadline_us` what it said (None: nothing); `heard_us` is the machine's last word, and
-    `returned`: its program had released HEAD, or had ended, by then."""
+    `returned`: its program had released HEAD, or had ended, by then. `resumed_us` is when it
+    claimed the work of a job that had trained before (0 of all ranks but the first), `trained_us`
+    when it made its first step."""
 
     offer_key: str
     cloud: str
@@ -55,6 +58,8 @@ class MachineLife:
     returned: bool = False
     accelerator: str = ""
     accelerator_count: int = 0
+    resumed_us: int = 0
+    trained_us: int = 0
 
     @property
     def taken(self) -> bool:
@@ -66,6 +71,16 @@ class MachineLife:
         """Whether there was a machine, and it left without a word of its agent."""
         failed = (LeaveReason.BOOT_TIMEOUT, LeaveReason.LOST, LeaveReason.FAILED)
         return bool(self.launched_us) and not self.hello_us and self.reason in failed
+
+    @property
+    def resume(self) -> bool | None:
+        """Whether it trained where it was to go on; None where it was not, or where that was cut
+        short from without: taken away, given back, cancelled, or still under way."""
+        if not self.resumed_us:
+            return None
+        if self.trained_us:
+            return True
+        return False if self.reason in (LeaveReason.FAILED, LeaveReason.LOST) else None
 
     def warning_s(self) -> float | None:
         """For how long it lived on after the notice: as announced, unless it fell silent before
@@ -87,10 +102,12 @@ class MachineLife:
 
 @dataclass
 class Row:
-    """All machines of one kind. `warnings_s` are those of machines that were taken away."""
+    """All machines of one kind. `warnings_s` are those of machines that were taken away, `expected`
+    how many of them would have been by the prior of their cloud."""
 
     name: str
     machine_us: int = 0
+    expected: float = 0.0
     preempted: int = 0
     lost: int = 0
     unannounced: int = 0
@@ -102,6 +119,8 @@ class Row:
     said_hello: int = 0
     failed_to_boot: int = 0
     hellos_s: list[float] = field(default_factory=list)
+    resumes: int = 0
+    trained: int = 0
 
     @property
     def taken(self) -> int:
@@ -111,6 +130,17 @@ class Row:
     def hazard(self) -> Interval | None:
         """Preemptions and losses per machine-hour; None without any hour."""
         return rate(self.taken, self.machine_us / US_PER_H)
+
+    @property
+    def ratio(self) -> Interval | None:
+        """Of those that were taken away to those that would have been by the prior: 1 is as often.
+        The prior is taken at its word, and the interval is of what was seen."""
+        return rate(self.taken, self.expected)
+
+    @property
+    def resumed(self) -> Interval | None:
+        """Of the resumes that came to an end, those that trained."""
+        return share(self.trained, self.resumes)
 
     @property
     def without_notice(self) -> Interval | None:
@@ -148,12 +178,30 @@ def count(
         name = _namer(life, by)
         for part, us in _parts(life, by, since_us, until_us):
             row(part).machine_us += us
+            row(part).expected += us / US_PER_H / prior_of(life.cloud, capacity)[0]
         if inside(life.requested_us):
             _note_request(row(name(life.requested_us)), life)
         if life.taken and inside(life.ended_us):
             _note_loss(row(name(life.ended_us)), life)
+        if life.resume is not None and inside(life.resumed_us):
+            row(name(life.resumed_us)).resumes += 1
+            row(name(life.resumed_us)).trained += life.resume
     order = _ORDERS.get(by)
     return sorted(rows.values(), key=lambda one: order.index(one.name) if order else one.name)
+
+
+class Often(str, Enum):
+    """How often machines were taken away, beside what was believed before."""
+
+    MORE = "more"
+    LESS = "less"
+    OPEN = "open"  # the interval has 1: nobody can tell
+
+
+def often(ratio: Interval) -> Often:
+    if ratio.low > 1:
+        return Often.MORE
+    return Often.LESS if ratio.high < 1 else Often.OPEN
 
 
 def total(rows: Sequence[Row]) -> Row:

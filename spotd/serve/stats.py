@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from providers.base import CapacityType
+from spotd.decide.cadence import prior_of
 from spotd.history.intervals import COVERAGE, Interval, quantile
-from spotd.history.lives import By, Row, count, total
+from spotd.history.lives import By, Row, count, often, total
 from spotd.model import S
 from spotd.serve.call import Call, bad_input
 from spotd.serve.views import iso
@@ -18,7 +19,7 @@ MOST_S = 10 * 366 * 86_400
 def stats(call: Call) -> dict[str, Any]:
     """Interruptions, notices and launches of the last `since_s` seconds, sorted `by` what was asked
     for, of one `capacity` type. Rates are per machine-hour and come with count, hours and interval;
-    null where there was nothing to count."""
+    null where there was nothing to count. `priors` are what was believed of each cloud before."""
     by, capacity = _by(call), _capacity(call)
     now_us = call.now_us
     since_us = now_us - call.number("since_s", MONTH_S, 1, MOST_S) * S
@@ -31,9 +32,15 @@ def stats(call: Call) -> dict[str, Any]:
         "since": iso(since_us),
         "until": iso(now_us),
         "coverage": COVERAGE,
+        "priors": [_prior(cloud, capacity) for cloud in sorted({one.cloud for one in lives})],
         "items": [_row_data(one) for one in rows],
         "total": _row_data(total(rows)),
     }
+
+
+def _prior(cloud: str, capacity: str) -> dict[str, Any]:
+    each_h, source = prior_of(cloud, capacity)
+    return {"cloud": cloud, "per_machine_hour": 1 / each_h, "mtti_h": each_h, "source": source}
 
 
 def _by(call: Call) -> By:
@@ -65,7 +72,11 @@ def _row_data(row: Row) -> dict[str, Any]:
             "lost": row.lost,
             "per_machine_hour": _interval(hazard),
             "mtti_h": hours / row.taken if row.taken else None,
+            "expected": round(row.expected, 6),
+            "ratio": _interval(row.ratio),
+            "often": often(row.ratio).value if row.ratio else None,
         },
+        "resumes": {"tried": row.resumes, "trained": row.trained, "share": _interval(row.resumed)},
         "notice": {
             "without": _interval(row.without_notice),
             "announced": len(row.warnings_s),

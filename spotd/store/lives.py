@@ -10,7 +10,7 @@ from spotd.model import LeaveReason
 from spotd.store import schema
 from spotd.store.codec import decode_offer
 
-_nodes, _notices = schema.nodes.c, schema.notices.c
+_nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
 
 # Of each machine the notices in force that take it away: when the first was heard, and the earliest
 # deadline. A rebalance recommendation takes nothing away.
@@ -23,6 +23,12 @@ _TOLD = (
     .where(~_notices.withdrawn, _notices.kind != NoticeKind.REBALANCE.value)
     .group_by(_notices.node_id)
     .subquery()
+)
+
+_RESUMES = and_(
+    _nodes.rank == 0,
+    _jobs.first_step_at_us > 0,
+    _jobs.first_step_at_us < _nodes.claimed_at_us,
 )
 
 
@@ -38,7 +44,10 @@ def machine_lives(conn: Connection, since_us: int) -> list[MachineLife]:
             *(ended, _nodes.leave_reason, _nodes.launch_error_code),
             *(_TOLD.c.heard, _TOLD.c.deadline, _nodes.heard_at_us),
             or_(_nodes.released_at_us > 0, _nodes.exited_at_us > 0).label("returned"),
+            case((_RESUMES, _nodes.claimed_at_us), else_=0).label("resumed_us"),
+            _nodes.first_step_at_us,
         )
+        .join(schema.jobs, _jobs.id == _nodes.job_id)
         .join(_TOLD, _TOLD.c.node_id == _nodes.id, isouter=True)
         .where(
             or_(
@@ -59,6 +68,7 @@ def machine_lives(conn: Connection, since_us: int) -> list[MachineLife]:
                 *(row.launch_error_code, row.heard or 0, row.deadline, row.heard_at_us),
                 bool(row.returned),
                 *(offer.accelerator, offer.accelerator_count),
+                *(row.resumed_us, row.first_step_at_us),
             )
         )
     return found

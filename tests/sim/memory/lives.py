@@ -11,13 +11,15 @@ def machine_lives(tables: Tables, since_us: int) -> list[MachineLife]:
     """See LifeRecords.machine_lives."""
     found = []
     for node in tables.by_age(tables.nodes):
-        life = _life(node)
+        began_us = tables.jobs[node.job_id].first_step_at_us
+        life = _life(node, began_us)
         if node.requested_at_us >= since_us or life.ended_us > since_us:
             found.append(life)
     return found
 
 
-def _life(node: Node) -> MachineLife:
+def _life(node: Node, began_us: int) -> MachineLife:
+    resumes = not node.rank and 0 < began_us < node.claimed_at_us
     told = [notice for notice in node.notices if notice.takes_away]
     ended_us = node.left_at_us or max(node.heard_at_us, node.seen_at_us)
     deadlines = [one.deadline_us for one in told if one.deadline_us is not None]
@@ -30,4 +32,5 @@ def _life(node: Node) -> MachineLife:
         node.heard_at_us,
         bool(node.released_at_us or node.exited_at_us),
         *(node.offer.accelerator, node.offer.accelerator_count),
+        *(node.claimed_at_us if resumes else 0, node.first_step_at_us),
     )

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.history.lives import By, MachineLife, count, hour_of, total, weekday_of
+from spotd.history.lives import (
+    By,
+    MachineLife,
+    Often,
+    count,
+    hour_of,
+    often,
+    total,
+    weekday_of,
+)
 from spotd.model import LeaveReason, S
 from spotd.money.units import US_PER_H
 
@@ -171,3 +180,64 @@ def test_nothing_is_nothing() -> None:
     assert count([], *BY_CLOUD) == []
     row = total([])
     assert (row.hazard, row.without_notice, row.refusals, row.boot_failures) == (None,) * 4
+
+
+@pytest.mark.req("MON-02")
+@pytest.mark.parametrize(
+    ("taken", "word"), [(0, Often.LESS), (1, Often.OPEN), (5, Often.OPEN), (9, Often.MORE)]
+)
+def test_own_interruptions_beside_what_was_believed(taken: int, word: Often) -> None:
+    """16 h on AWS, where one each 4 h was believed: 4 are expected."""
+    lives = [life(n, 1 + 1 / 60, PREEMPTED if n < taken else LeaveReason.DONE) for n in range(16)]
+    (row,) = count(lives, *BY_CLOUD)
+    assert row.expected == pytest.approx(4)
+    assert row.ratio is not None
+    assert row.ratio.middle == pytest.approx(taken / 4)
+    assert row.ratio.low <= row.ratio.middle <= row.ratio.high
+    assert often(row.ratio) is word
+    if taken == 9:  # Garwood: 4.6952 and 15.7052 are the ends of nine
+        assert (row.ratio.low, row.ratio.high) == pytest.approx((1.1738, 3.9263), rel=1e-4)
+
+
+@pytest.mark.req("MON-02")
+def test_each_cloud_by_its_own_prior_and_their_sum_by_both() -> None:
+    lives = [
+        life(0, 8 + 1 / 60),
+        life(0, 8 + 1 / 60, cloud="gcp", offer_key=KEY.replace("aws", "gcp")),
+        life(0, 8 + 1 / 60, cloud="azure", offer_key=KEY.replace("aws", "azure")),
+    ]
+    rows = count(lives, *BY_CLOUD)
+    assert [(row.name, row.expected) for row in rows] == [
+        *(("aws", pytest.approx(2)), ("azure", pytest.approx(2)), ("gcp", pytest.approx(1))),
+    ]
+    assert total(rows).expected == pytest.approx(5)
+    by_day = count(lives, By.WEEKDAY, *BY_CLOUD[1:])
+    assert [row.expected for row in by_day] == [pytest.approx(5)], "hours of several clouds"
+    dear = [replace(one, offer_key=one.offer_key.replace("spot", "on_demand")) for one in lives]
+    lasting = total(count(dear, By.CLOUD, "on_demand", *BY_CLOUD[2:]))
+    assert lasting.expected == pytest.approx(24 * 419 / (54 * 24 * 2048))
+
+
+@pytest.mark.req("MON-04")
+def test_resumes_that_trained_of_those_that_were_tried() -> None:
+    def resumed(
+        reason: LeaveReason | None, *, trained: bool = False, at_h: float = 2
+    ) -> MachineLife:
+        at_us = MONDAY + int(at_h * H)
+        return life(1, 3, reason, resumed_us=at_us, trained_us=at_us + S if trained else 0)
+
+    lives = [
+        *(resumed(None, trained=True), resumed(PREEMPTED, trained=True)),
+        *(resumed(LeaveReason.FAILED), resumed(LOST)),
+        # Cut short from without, or under way yet: nobody knows whether they would have trained.
+        *(resumed(PREEMPTED), resumed(LeaveReason.CANCELLED), resumed(None)),
+        resumed(LOST, at_h=200),  # later than what is asked for
+        life(1, 3, LOST),  # there was nothing to go on with
+    ]
+    (row,) = count(lives, *BY_CLOUD)
+    assert (row.resumes, row.trained) == (4, 2)
+    assert row.resumed is not None
+    assert (row.resumed.middle, row.resumed.low, row.resumed.high) == pytest.approx(
+        (0.5, 0.09761, 0.90239), rel=1e-3
+    )
+    assert count([life(1, 3)], *BY_CLOUD)[0].resumed is None

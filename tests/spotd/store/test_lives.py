@@ -9,9 +9,33 @@ from spotd.history.lives import MachineLife
 from spotd.model import Event, LeaveReason, S
 from spotd.states import NodeState
 from spotd.store.base import Store
-from tests.spotd.store.build import NOW, instance, move, new_node, node, offer, placed, said
+from tests.spotd.store.build import (
+    NOW,
+    commit,
+    instance,
+    move,
+    new_node,
+    node,
+    offer,
+    opening,
+    placed,
+    said,
+    view,
+)
 
 KEY = new_node().offer.key
+STEP = (
+    "progress",
+    {
+        "from_step": 1,
+        "to_step": 1,
+        "first_at_us": NOW,
+        "last_at_us": NOW,
+        "tokens": 1,
+        "losses": [],
+        "busy_s": 1.0,
+    },
+)
 HARDWARE: dict[str, Any] = {"accelerator": "H100", "accelerator_count": 8}
 
 
@@ -54,6 +78,25 @@ def test_refused_living_and_too_old_ones(store: Store) -> None:
     assert silent == MachineLife(KEY, "", NOW + 2, **HARDWARE)
     assert [one.requested_us - NOW for one in store.machine_lives(NOW + 2)] == [1, 2]
     assert store.machine_lives(NOW + 60 * S) == []
+
+
+def test_who_was_to_go_on_with_a_job_that_had_trained(store: Store) -> None:
+    """Of a gang the first rank alone."""
+    claimed = ("claimed", {"step": 0, "manifest": ""})
+    placed(store)
+    store.record_journal([said(claimed, STEP, heard_at_us=NOW + 10 * S)])
+    (began,) = store.machine_lives(0)
+    assert (began.resumed_us, began.trained_us) == (0, NOW + 10 * S)
+    gang = [new_node(generation=2, number=rank, rank=rank) for rank in (0, 1)]
+    commit(store, view(store), opening("j1", 2, *gang))
+    for number, at_s in ((1, 30), (0, 40)):
+        batch = {"node_id": f"j1-g2-{number}", "generation": 2, "heard_at_us": NOW + at_s * S}
+        store.record_journal([said(claimed, **batch)])
+    told = [(one.resumed_us, one.trained_us) for one in store.machine_lives(0)]
+    assert told == [(0, NOW + 10 * S), (NOW + 40 * S, 0), (0, 0)]
+    trains = said(STEP, node_id="j1-g2-0", first=2, generation=2, heard_at_us=NOW + 50 * S)
+    store.record_journal([trains])
+    assert store.machine_lives(0)[1].trained_us == NOW + 50 * S
 
 
 def test_events_of_the_deployment_itself(store: Store) -> None:
