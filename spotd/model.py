@@ -10,6 +10,7 @@ from enum import Enum
 
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
+from spotd.datasets import DataSet
 from spotd.elastic import Elastic
 from spotd.past import UNKNOWN, Past
 from spotd.states import LeaveReason as LeaveReason
@@ -367,6 +368,7 @@ class Market:
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # see decide/carriage.py
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
+    datasets: Mapping[str, DataSet] = field(default_factory=dict)  # by name
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
     line: Line = field(default_factory=Line)
     askers: tuple[Asker, ...] = ()  # for what was refused of late; see decide/scarcity.py
