@@ -201,6 +201,7 @@ def _work(view: View, market: Market, now_us: int, left: float, running: Node | 
         restart_s=start_s(market.past, view.job.id),
         unsaved_s=unsaved,
         lost_s=pause if keeps(spec.checkpoint) else 0.0,
+        stop_s=spec.stop_grace_s,
         granted_s=market.timing.granted_s,
         look_s=LOOK_S,
         late_s=LATE_S,

@@ -131,7 +131,7 @@ def _move(d: Draft, running: Node, intent: Intent) -> None:
         return
     if not guarded and (spec.checkpoint.engine == "none" or d.job.head is None):
         return  # it does not save when it is told to, or nobody has seen yet that it can
-    if _pauses(d, running, intent):
+    if _pauses(running, intent):
         _pause(d, running, intent)
     if intent.ask is None or not intent.elsewhere:
         return
@@ -145,14 +145,10 @@ def _move(d: Draft, running: Node, intent: Intent) -> None:
     d.event("moves", words, running)
 
 
-def _pauses(d: Draft, running: Node, intent: Intent) -> bool:
-    """On-demand is to be given back, for waiting for spot costs less; and there is time to save,
-    for what it trains until then is not of the time that the deadline leaves."""
-    if intent.choice.action is not Action.WAIT or intent.ask is not None:
-        return False
-    spare_s = spare_looks(intent.situated.situation) * LOOK_S
-    lasts = running.offer.capacity_type is not CapacityType.SPOT
-    return lasts and spare_s >= d.job.spec.stop_grace_s + 2 * LOOK_S
+def _pauses(running: Node, intent: Intent) -> bool:
+    """On-demand is to be given back, for waiting for spot costs less."""
+    waits = intent.choice.action is Action.WAIT and intent.ask is None
+    return waits and running.offer.capacity_type is not CapacityType.SPOT
 
 
 def _pause(d: Draft, running: Node, intent: Intent) -> None:
@@ -183,7 +179,7 @@ def _stay(d: Draft, running: Node, intent: Intent) -> None:
                 left_at_us=0,
                 drained_at_us=0,
             )
-    if _pauses(d, running, intent):
+    if _pauses(running, intent):
         _pause(d, running, intent)
         return
     d.event("stays", f"{place(running)} stays: nothing better is to be had now", running)
