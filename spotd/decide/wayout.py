@@ -13,6 +13,7 @@ from spotd.decide.placement import (
     DISABLED,
     ENDS,
     FLAT,
+    FREIGHT,
     RESIDENCE,
     SLOW,
     TAKEN,
@@ -45,6 +46,7 @@ _WORDS = {
     RESIDENCE: "where the job may not run",
     SLOW: "without an interconnect",
     FLAT: "as dear as on demand",
+    FREIGHT: "that its data is too far from",
     TURN: "that others ask for first",
     TAKEN: "asked for already, or being taken away",
 }

@@ -536,12 +536,16 @@ def test_data_sets_are_declared_with_a_cap_and_copies_somewhere(file: Path) -> N
         copies = ["gs://central/runs/corpus"]
         max_usd = 25
         usd_per_gb = 0.02
+        size = "3TB"
     """
     config = load(file, LOCAL + SHARDS + data)
     corpus = config.datasets["corpus"]
     assert (corpus.url, corpus.copies) == ("s3://runs/corpus", ["gs://central/runs/corpus"])
     assert (corpus.max_microusd, corpus.microusd_per_gb) == (25_000_000, 20_000)
+    assert corpus.size_bytes == 3_000_000_000_000
     assert config.known.datasets == ("corpus",)
+    [problem] = refused(file, LOCAL + SHARDS + data.replace("3TB", "much"))
+    assert problem.startswith("datasets.corpus.size")
     [problem] = refused(file, LOCAL + data)
     assert problem.startswith("datasets.corpus.copies[0]: in which region gs://central/runs/corpus")
     [problem] = refused(file, LOCAL + SHARDS + data.replace("max_usd = 25", ""))

@@ -8,13 +8,13 @@ import pytest
 
 from providers.base import CapacityType, Offer
 from providers.stores import bucket
+from spotd.datasets import DataSet
 from spotd.decide.cadence import mtbf_s
 from spotd.decide.carriage import (
     LEAST_S,
     MOST_S,
     PART_BYTES,
     STALL_S,
-    DataSet,
     Place,
     carried_microusd_per_h,
     egress_microusd_per_h,

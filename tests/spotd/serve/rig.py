@@ -25,6 +25,7 @@ from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd.act.effects import LinkError
 from spotd.act.visitors import Visitors
+from spotd.datasets import DataSet
 from spotd.decide.sweeping import Fate, Held, HeldLeftover
 from spotd.model import (
     Attempt,
@@ -164,6 +165,7 @@ class Rig:
     def __init__(self) -> None:
         self.places: dict[str, tuple[str, str]] = {}  # of stores, by what URLs begin with
         self.shards: tuple[str, ...] = ()
+        self.datasets: dict[str, DataSet] = {}
         # A socket path must be short, and pytest's folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir=MEMORY or "/tmp"))
         self.socket = self.folder / "spotd.sock"
@@ -260,7 +262,7 @@ class Rig:
     def _market(self, now_us: int) -> Market:
         found = self.store.load_market(now_us)
         known = {"countries": places().countries, "operators": places().operators}
-        stores = {"places": self.places, "shards": self.shards}
+        stores = {"places": self.places, "shards": self.shards, "datasets": self.datasets}
         prices = {"leaving": first_prices(), "storing": first_storage()}
         return replace(found, **prices, **stores, **known)
 
