@@ -19,7 +19,7 @@ from spotd.turns import NORMAL, Line, Turn
 from spotd.turns import Limits as Limits
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from spotd.wire import Bucket, Mount
-from spotd.wishes import NO_CAPS, NO_WISHES, Caps, Saved, Wishes
+from spotd.wishes import NO_CAPS, NO_WISHES, Before, Caps, Saved, Wishes
 
 S = 1_000_000  # microseconds in a second
 
@@ -113,6 +113,7 @@ class JobSpec:
     caps: Caps = field(default=NO_CAPS, metadata=SPARSE)
     priority: int = field(default=NORMAL, metadata=SPARSE)  # 0 to 1000; see decide/queueing.py
     wishes: Wishes = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
+    after: str = field(default="", metadata=SPARSE)  # the job that is to succeed before: its id
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,7 @@ class View:
     attempt that chose its machines, oldest first, bounded. `spent_microusd`: up to `loaded_at_us`.
     `verdicts`: among the newest events of a job that trains, oldest first. `typical_tokens_per_s`:
     of the attempt before on this type of machine; 0.0 for none. `saved`: its checkpoints by
-    generation, of a job that says how much there is to do."""
+    generation, of a job that says how much there is to do. `before`: the job it comes after."""
 
     job: Job
     attempts: tuple[Attempt, ...]
@@ -306,6 +307,7 @@ class View:
     typical_tokens_per_s: float = 0.0
     saved: tuple[Saved, ...] = ()
     setbacks: Setbacks = field(default_factory=Setbacks)
+    before: Before | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from spotd.store.base import CheckpointRow
 from spotd.store.throughput import Window, current_of, may_be_slow, since_us, stretch_before
 from spotd.store.views import VERDICT_EVENTS, setbacks_of, verdicts_of
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
-from spotd.wishes import Saved
+from spotd.wishes import Before, Saved
 from tests.sim.memory import ledger
 from tests.sim.memory.tables import Tables
 
@@ -34,9 +34,17 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             typical_tokens_per_s=_typical(tables, job.id, now_us),
             saved=_saved(tables, job.id) if job.spec.wishes.measurable else (),
             setbacks=_setbacks(tables, job.id) if job.failures else Setbacks(),
+            before=_before(tables, job.spec.after),
         )
         for job in jobs
     }
+
+
+def _before(tables: Tables, job_id: str) -> Before | None:
+    job = tables.jobs.get(job_id)
+    if job is None:
+        return None
+    return Before(job.name, job.outcome, job.outcome_text, job.finished_at_us)
 
 
 def _saved(tables: Tables, job_id: str) -> tuple[Saved, ...]:

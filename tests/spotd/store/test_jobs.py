@@ -23,10 +23,25 @@ from spotd.store.base import DuplicateIdError, DuplicateNameError, Store, StoreE
 from spotd.store.codec import CodecError, decode, encode
 from spotd.verdicts import HealthSpec
 from spotd.wire import Mount
+from spotd.wishes import Before
 from tests.spotd.store.build import NOW, Bell, commit, offer, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
 
 LEASE = 30 * S
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_became_of_the_job_before(store: Store, *, ends: bool) -> None:
+    submit(store, "j1")
+    submit(store, "j2", after="j1")
+    submit(store, "j3", after="gone")
+    if ends:
+        done = {"outcome": Outcome.FAILED, "outcome_text": "why", "finished_at_us": NOW + S}
+        commit(store, view(store, "j1"), plan(ChangeJob(done)))
+    found = store.load_views(["j1", "j2", "j3"], NOW)
+    told = (Outcome.FAILED, "why", NOW + S) if ends else (None, "", 0)
+    assert found["j2"].before == Before("j1", *told)
+    assert (found["j1"].before, found["j3"].before) == (None, None)
 
 
 def test_a_job_is_read_back_as_it_was_submitted(store: Store) -> None:
