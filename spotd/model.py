@@ -11,7 +11,7 @@ from enum import Enum
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
 from spotd.elastic import Elastic
-from spotd.past import UNKNOWN, Past
+from spotd.past import UNKNOWN, Before, Past
 from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
 from spotd.states import Outcome as Outcome
@@ -19,7 +19,7 @@ from spotd.turns import NORMAL, Line, Turn
 from spotd.turns import Limits as Limits
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
 from spotd.wire import Bucket, Mount
-from spotd.wishes import NO_CAPS, NO_WISHES, Before, Caps, Saved, Wishes
+from spotd.wishes import NO_CAPS, NO_WISHES, Caps, Saved, Wishes
 
 S = 1_000_000  # microseconds in a second
 

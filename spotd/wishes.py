@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from spotd.states import Outcome
-
 
 class Objective(str, Enum):
     """What the best place is the best at."""
@@ -74,17 +72,6 @@ class Caps:
 
 
 NO_CAPS = Caps()
-
-
-@dataclass(frozen=True)
-class Before:
-    """What is on record of the job that is to succeed before another begins. Time in microseconds
-    since the epoch, 0 while it goes on."""
-
-    name: str
-    outcome: Outcome | None = None
-    outcome_text: str = ""
-    finished_at_us: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, func, or_, select
 
 from spotd.model import Attempt, Job, Node, Outcome, View
+from spotd.past import Before
 from spotd.states import NodeState
 from spotd.store import ledger, schema, throughput
 from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
@@ -24,7 +25,7 @@ from spotd.verdicts import (
     Setbacks,
     Verdict,
 )
-from spotd.wishes import Before, Saved
+from spotd.wishes import Saved
 
 _jobs, _nodes = schema.jobs.c, schema.nodes.c
 _IDS: BindParameter[Any] = bindparam("jobs", expanding=True)

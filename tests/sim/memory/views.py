@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from spotd.decide.health import baseline_tokens_per_s
 from spotd.model import Node, S, Throughput, View
+from spotd.past import Before
 from spotd.states import NodeState
 from spotd.store.accepted import shown
 from spotd.store.base import CheckpointRow
 from spotd.store.throughput import Window, current_of, may_be_slow, since_us, stretch_before
 from spotd.store.views import VERDICT_EVENTS, setbacks_of, verdicts_of
 from spotd.verdicts import HealthSpec, Setbacks, Verdict
-from spotd.wishes import Before, Saved
+from spotd.wishes import Saved
 from tests.sim.memory import ledger
 from tests.sim.memory.tables import Tables
 

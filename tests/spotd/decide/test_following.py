@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from spotd.model import Desired, Outcome, S, Severity, View
+from spotd.past import Before
 from spotd.plan import AddNode
-from spotd.wishes import Before
-from tests.spotd.decide.build import NOW, kinds, settle, spec, view
+from spotd.states import NodeState
+from tests.spotd.decide.build import NOW, kinds, node, settle, spec, view
 
 AFTER = "jfirst"
 
@@ -29,7 +30,7 @@ def test_it_waits_for_the_one_before() -> None:
     assert after.nodes == ()
     assert after.job.outcome is None
     assert plan.reason == "waits until search has succeeded"
-    assert NOW < plan.wake_at_us <= NOW + 30 * S
+    assert plan.wake_at_us == NOW + 30 * S
     assert after.job.waiting_since_us == 0, "for no machine: nobody needs to be told"
 
 
@@ -76,6 +77,14 @@ def test_its_longest_time_begins_when_it_may() -> None:
         after, plan = settle(follower(ended(Outcome.SUCCEEDED, ago_s), **limit))
         assert bool(after.job.stop_text) is stops
         assert ("requested" in kinds(plan)) is not stops
+
+
+def test_so_does_that_of_one_that_trains() -> None:
+    limited = {"spec": spec(after=AFTER, max_duration_s=1800.0), "created_at_us": NOW - 3600 * S}
+    for ago_s, stops in ((1700, False), (1801, True)):
+        before = ended(Outcome.SUCCEEDED, ago_s)
+        after, _ = settle(view(node(NodeState.RUNNING), job=limited, before=before))
+        assert bool(after.job.stop_text) is stops
 
 
 def test_a_job_that_comes_after_none_is_placed_at_once() -> None:

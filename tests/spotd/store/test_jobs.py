@@ -16,6 +16,7 @@ from spotd.model import (
     Outcome,
     S,
 )
+from spotd.past import Before
 from spotd.plan import (
     ChangeJob,
 )
@@ -23,7 +24,6 @@ from spotd.store.base import DuplicateIdError, DuplicateNameError, Store, StoreE
 from spotd.store.codec import CodecError, decode, encode
 from spotd.verdicts import HealthSpec
 from spotd.wire import Mount
-from spotd.wishes import Before
 from tests.spotd.store.build import NOW, Bell, commit, offer, plan, spec, submission, submit, view
 from tests.spotd.store.conftest import make
 
