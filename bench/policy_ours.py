@@ -26,6 +26,7 @@ from spotd.decide.policy import (
 IDLE, SPOT, ON_DEMAND = 0, 1, 2  # spotbench.sim's modes
 CAPACITY = {SPOT: CapacityType.SPOT, ON_DEMAND: CapacityType.ON_DEMAND}
 
+STOP_S = 30.0  # the daemon's `stop_grace` where a job says nothing
 PROBE_S = 60.0  # of spot, that the simulator bills a probe which finds a machine
 
 
@@ -101,6 +102,7 @@ class Ours:
             restart_s=view.d,
             unsaved_s=unsaved_s,
             lost_s=self.lost_s,
+            stop_s=STOP_S,
             look_s=view.gap,
             # The simulator's own guard keeps spot that runs at the last moment, which is not safe
             # where work is lost: the policy's has to come before it.

@@ -33,6 +33,11 @@ class Egress:
     between_zones_microusd_per_gb: int | None = None
 
     @property
+    def free(self) -> bool:
+        """Whether nothing is charged, whatever the amount."""
+        return not any(each for _, each in self.tiers)
+
+    @property
     def first_microusd_per_gb(self) -> int:
         """Of the first GB of a month, which is the dearest."""
         return self.tiers[0][1]

@@ -50,7 +50,7 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.observe import budgets, idling, markets
+from spotd.observe import budgets, idling, markets, staged
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -289,6 +289,7 @@ class Daemon:
             contested=self.claim.why,
             places=lambda: self.config.store_places,
             shards=lambda: self.config.shard_stores,
+            datasets=staged.Staged(lambda: self.config.datasets, self._open_store).now,
             tools=Kit(self.objects, self.config.state_dir / "wheels").digest,
             shards_for=partial(self.loans.shards, self.store),
             past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
@@ -308,8 +309,8 @@ class Daemon:
         kept = budgets.Budgets(lambda: self.config.budgets, self.clock, lambda: self.config.dry_run)
         duties.add(budgets.EVERY_S, "budgets", kept.keep)
         duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: self.config.idle, self.clock).look)
-        news = markets.Markets(lambda: self.config.market_alerts, self.clock)
-        duties.add(markets.EVERY_S, "market", news.look)
+        news = markets.Markets(lambda: self.config.market_alerts, self.clock).look
+        duties.add(markets.EVERY_S, "market", news)
         return duties
 
     def _backing(self) -> Backing:

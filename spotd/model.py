@@ -10,6 +10,7 @@ from enum import Enum
 
 from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
+from spotd.datasets import DataSet
 from spotd.elastic import Elastic
 from spotd.past import UNKNOWN, Before, Past
 from spotd.states import LeaveReason as LeaveReason
@@ -66,8 +67,7 @@ class CheckpointSpec:
     size_bytes: int = field(default=0, metadata=SPARSE)  # expected of a save; 0: nobody has said
     keep_every_steps: int = field(default=0, metadata=SPARSE)  # of each, one is pinned; 0: none
     directory: str = field(default="", metadata=SPARSE)  # of a script, kept by the agent; "": none
-    # Stores for shards, each for machines of its region; () are those of the configuration. The
-    # job's own store alone: all is there.
+    # For shards of each region's machines; (): as configured; the job's own store alone: all there.
     shards: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
 
@@ -323,8 +323,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Asker:
-    """A job for which no offer was to be had: it asks again at `at_us`; or it asked for `keys` then
-    and has no answer yet."""
+    """A job that had no offer and asks again at `at_us`, or asked for `keys` then: no answer yet."""
 
     turn: Turn
     spec: JobSpec
@@ -369,6 +368,7 @@ class Market:
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
     places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # see decide/carriage.py
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
+    datasets: Mapping[str, DataSet] = field(default_factory=dict)  # by name
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
     line: Line = field(default_factory=Line)
     askers: tuple[Asker, ...] = ()  # for what was refused of late; see decide/scarcity.py

@@ -63,6 +63,7 @@ def market_now(world: World, timing: Timing) -> Market:
         safe_until_us=world.safe_until(),
         places=world.places(),
         shards=world.shards(),
+        datasets=world.datasets(),
         leaving=first_prices(),
         countries=places().countries,
         operators=places().operators,

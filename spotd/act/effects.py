@@ -36,6 +36,7 @@ from spotd.act.terms import terms_for
 from spotd.baked import baked_of
 from spotd.clock import Clock
 from spotd.container import container_of
+from spotd.datasets import DataSet
 from spotd.decide.booked import with_ends
 from spotd.decide.bootstrap import addresses_of, agent_config, start_document
 from spotd.decide.carriage import Place, place_among, place_of
@@ -85,10 +86,10 @@ class World:
     `reached_since()` since when machines behind a provider's jump host can be reached and
     `unreached()` why they cannot, which is worth a word by then,
     `safe_until()` until when it is in safe mode, `contested()` why it may do nothing at all;
-    `places()` where the configured stores are and `shards()` which of them take shards,
-    `past(now_us)` what became of the fleet's machines, `buckets(job, node)` what the node is to
-    copy, `shards_for(job, node, deadline_s)` the stores beside the job's own, `tools()` which
-    package has the wheels of the saver's environment ("": none).
+    `places()` where the configured stores are, `shards()` which of them take shards, `datasets()`
+    what data is declared, `past(now_us)` what became of the fleet's machines, `buckets(job, node)`
+    what the node is to copy, `shards_for(job, node, deadline_s)` the stores beside the job's own,
+    `tools()` which package has the wheels of the saver's environment ("": none).
     `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
     there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
     act/lending.py.
@@ -116,6 +117,7 @@ class World:
     past: Callable[[int], Past] = lambda _now_us: UNKNOWN
     buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
     shards: Callable[[], tuple[str, ...]] = tuple
+    datasets: Callable[[], Mapping[str, DataSet]] = dict
     tools: Callable[[], str] = str
     shards_for: LendShards = lambda _job, _node, _deadline_s: Shards()
     lend: Lend = lambda _job, _node, _deadline_s: None

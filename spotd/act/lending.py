@@ -17,15 +17,15 @@ from providers.stores.base import SECRET_OPTIONS, StoreUnavailableError
 from spotd.act.effects import LinkError, NotLentError
 from spotd.act.lent import Loan, Shards, first_to_end
 from spotd.clock import Clock
+from spotd.datasets import DataSet
+from spotd.decide.carriage import Place as Spot
 from spotd.decide.carriage import (
-    DataSet,
     may_have_shards,
     near_store,
     place_among,
     saves_shards,
     way_of,
 )
-from spotd.decide.carriage import Place as Spot
 from spotd.decide.lending import StoreAccess, Way, left_h, lent_late, renew_us, way_to
 from spotd.errors import UserError
 from spotd.model import Event, Job, Node, S, Severity

@@ -42,10 +42,12 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "image": Entry("image", "app", "Bake images that have setup done; list and remove them."),
         "ssh": Entry("ssh", "ssh", "Log in to a job's machine, or run a command there."),
         "offers": Entry("offers", "offers", "List what the clouds sell now, the cheapest first."),
-        "price": Entry("offers", "app", "Show how prices moved."),
+        "price": Entry("offers", "app", "Show how prices moved, and what guides claim."),
         "stats": Entry("stats", "stats", "Show how machines fared: taken away, refused, up when."),
         "trace": Entry("trace", "trace", "Write what was seen of spot as traces to score on."),
-        "providers": Entry("providers", "providers", "List clouds and the notice they give."),
+        "providers": Entry(
+            "providers", "providers", "List clouds, the notice they give, and egress."
+        ),
         "shadow": Entry(
             "shadow", "shadow", "Say what spotd would have saved on another's history."
         ),

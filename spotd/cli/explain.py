@@ -11,7 +11,7 @@ from spotd.cli.client import JOB, connect, job_path
 from spotd.cli.diagnosis import print_use, print_verdict
 from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
-from spotd.cli.placement import print_left_out, print_placement
+from spotd.cli.placement import print_left_out, print_moves, print_placement
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
 from spotd.cli.worth import print_worth
@@ -175,6 +175,7 @@ def _print_plan(data: dict[str, Any]) -> None:
         if "model" in data:
             offer_notes(data)
     print_placement(data.get("placement", {}))
+    print_moves(data.get("moves", []))
     print_left_out(data.get("left_out", []))
     if kept := data.get("storage"):
         say(_about_storage(kept, gb))

@@ -112,7 +112,7 @@ def _offer_row(row: Mapping[str, Any]) -> list[Cell | str]:
         row["capacity_type"],
         money(row["price_usd_per_h"] * nodes),
         Cell(placed["text"], _STYLES[placed["verdict"]]),
-        _hours(placed),
+        Cell(f"{_hours(placed)} late", "yellow") if placed["late"] else _hours(placed),
         money(placed["usd"]),
     ]
 

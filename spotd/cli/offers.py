@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from spotd.cli.claims import claims
 from spotd.cli.client import Client, connect
 from spotd.cli.durations import duration_s
 from spotd.cli.render import (
@@ -45,6 +46,8 @@ _HISTORY_COLUMNS = (
     Column("LOW", right=True),
     Column("HIGH", right=True),
     Column("NOW", right=True),
+    Column("24 H", right=True),
+    Column("Z", right=True),
     Column("ON-DEMAND", right=True),
     Column("MOVED", right=True),
 )
@@ -193,11 +196,12 @@ def _off(item: dict[str, Any]) -> Cell | str:
 
 @app.callback()
 def price() -> None:
-    """Show how prices moved.
+    """Show how prices moved, and what guides say that GPUs cost.
 
     \b
     Example:
       spotctl price history --gpus H100:8
+      spotctl price claims
     """
 
 
@@ -216,7 +220,8 @@ def history(
     """Show how the price of what is on sale moved, as far as this deployment has seen it.
 
     Each line is drawn between its own LOW and HIGH; what was not seen yet is blank. MOVED is how
-    long the price has been what it is.
+    long the price has been what it is, 24 H what it differs from a day ago, and Z how far that is
+    from the day's mean, in standard deviations. Spot at 95 % of on-demand or more is "no discount".
 
     \b
     Example:
@@ -228,6 +233,9 @@ def history(
     with connect(ctx) as client:
         data = client.get("/v1/prices", since_s=since_s, **query)
     emit(data, output, lambda: _print_history(data), "key")
+
+
+app.command("claims")(claims)
 
 
 def _print_history(data: dict[str, Any]) -> None:
@@ -252,9 +260,23 @@ def _history_row(item: dict[str, Any], start_s: float, end_s: float) -> list[Cel
         money(min(prices)),
         money(max(prices)),
         money(item["price_usd_per_h"]),
-        money(item["list_usd_per_h"] or None),
+        _signed(item["change_24h"], "{:+.1%}"),
+        _signed(item["z_score_24h"], "{:+.1f}"),
+        _listed(item),
         age(item["points"][-1]["at"]) if item["points"] else "-",
     ]
+
+
+def _listed(item: dict[str, Any]) -> Cell | str:
+    """The price on demand, unless spot is as dear."""
+    if item["no_discount"]:
+        return Cell("no discount", "yellow")
+    return money(item["list_usd_per_h"] or None)
+
+
+def _signed(value: float | None, form: str) -> str:
+    """As other shares are written: +4.0 %."""
+    return "-" if value is None else form.format(value).replace("%", " %")
 
 
 def sparkline(

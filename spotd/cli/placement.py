@@ -64,6 +64,31 @@ def _deadline(data: dict[str, Any]) -> str:
     return f"{text}: on-demand is asked for in {span(data['spare_s'])} at the latest"
 
 
+def print_moves(rows: list[dict[str, Any]]) -> None:
+    """Whether a place pays to which checkpoint or data have to be carried first; of those that
+    never do, how many there are."""
+    for row in rows:
+        if row["break_even_h"] is None:
+            continue
+        say(
+            f"to {row['offer']}: {_carried(row)} costs {money(row['usd'])} and "
+            f"{span(row['seconds'])}, paid back after {row['break_even_h']:,.1f} h of work at "
+            f"{money(row['saves_usd_per_h'])}/h less than {row['from_offer']}"
+        )
+    never = [row for row in rows if row["break_even_h"] is None]
+    if never:
+        least = min(never, key=lambda row: row["usd"])
+        say(
+            f"never paid back: to go to {len(never)} places that cost no less than "
+            f"{least['from_offer']} ({_carried(least)} to {least['offer']}: {money(least['usd'])})"
+        )
+
+
+def _carried(row: dict[str, Any]) -> str:
+    parts = (("the checkpoint", "checkpoint_usd"), ("data", "data_usd"))
+    return " and ".join(name for name, key in parts if row[key])
+
+
 def print_left_out(rows: list[dict[str, Any]]) -> None:
     """Offers that are out because of where they stand."""
     for row in rows:

@@ -1,4 +1,5 @@
-"""`spotctl providers`: clouds, and how long their machines live on after a notice."""
+"""`spotctl providers`: clouds, how long their machines live on after a notice, and what egress
+costs."""
 
 from __future__ import annotations
 
@@ -15,15 +16,17 @@ _COLUMNS = (
     Column("CONFIGURED AS", cut=True),
     *(Column(title, right=True) for title in ("DOCUMENTED", "GUIDES", "P50", "P10", "OF")),
     Column("COUNTED ON", right=True),
+    Column("A GB OUT", right=True),
     Column("BY", cut=True),
 )
 
 
 def providers(ctx: typer.Context, output: Output = output_option()) -> None:
-    """List clouds with the notice that their spot machines get before they are taken away.
+    """List clouds with the notice that their spot machines get, and what egress costs.
 
     P50 and P10 are what this deployment saw in 30 days: half had less, one of ten had less. COUNTED
-    ON is the least of P10 and what is documented; what guides say is never counted on.
+    ON is the least of P10 and what is documented; what guides say is never counted on. A GB OUT is
+    the list price of a byte that leaves the cloud, for the first GB of a month.
 
     \b
     Example:
@@ -51,8 +54,15 @@ def _row(one: dict[str, Any]) -> list[Cell | str]:
         *(_seconds(notice[f"observed_{key}"]) for key in ("p50", "p10")),
         str(notice["count"]),
         _seconds(notice["planned"]),
+        _egress(one["egress"]),
         clean(notice["source"] or "observed alone"),
     ]
+
+
+def _egress(told: dict[str, Any] | None) -> str:
+    if told is None:
+        return "-"
+    return "free" if told["zero"] else f"${told['usd_per_gb']:g}"
 
 
 def _seconds(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import typer
 
 from spotd.cli.client import connect, job_path
+from spotd.cli.durations import duration_s
 from spotd.cli.fitpicture import picture
 from spotd.cli.fitting import print_sizes
 from spotd.cli.jobfile import read_job_file
@@ -18,7 +20,8 @@ from spotd.errors import ExitCode, UserError, suggest
 from spotd.sizing import cards
 from spotd.sizing.advice import advise
 from spotd.sizing.cards import COMMON, Card
-from spotd.sizing.memory import DOES_NOT_FIT, FITS, GIB, naive_bytes
+from spotd.sizing.machines import proposed
+from spotd.sizing.memory import FITS, GIB, naive_bytes
 from spotd.sizing.saves import saves_data
 from spotd.sizing.sizes import (
     LIMITS,
@@ -34,7 +37,6 @@ from spotd.sizing.sizes import (
 from spotd.sizing.task import Task, TaskError, task_of
 
 _MOST_OFFERS, _MOST_SHOWN = 5000, 50  # that are looked at, and that are shown
-_NODES = (1, 2, 3, 4, 6, 8)  # that are tried
 
 
 def _choice(flag: str, help_: str, metavar: str = "NAME") -> Any:
@@ -67,20 +69,20 @@ def rightsize(
     gpu: list[str] = typer.Option([], "--gpu", metavar="GPU", help="Like H100-80; again for more."),
     gpus: int = typer.Option(0, "--gpus", min=0, metavar="N", help="So many; else what fits."),
     svg: Path | None = _choice("--svg", "Also draw the bars to this file.", "FILE"),
+    within: str = typer.Option("", "--within", metavar="TIME", help="To be done in, like 48h."),
     naive: bool = typer.Option(False, "--naive", help="Also the rule of 4 bytes a parameter."),
     output: Output = output_option(),
 ) -> None:
     """Foretell memory, time and cost of a training run, on kinds and numbers of GPUs.
 
     GIB/GPU is what one GPU needs at its peak, by a formula (docs/rightsizing.md); "tight" is inside
-    the formula's own error. MEMORY draws it against the card, whose end is the line. TIME needs
-    --tokens or --steps, and COST a daemon that knows offers. With --job what the job measured in at
-    least 50 steps takes the place of the estimate.
+    its own error. MEMORY draws it against the card. TIME needs --tokens or --steps, and COST a
+    daemon that knows offers: each on as few machines as it fits on, on more where these are later
+    than --within or the file's deadline. With --job what it measured counts, from 50 steps on.
 
     \b
     Example:
-      spotctl rightsize --model llama-3-70b --method lora --gpu H100-80 --gpus 8
-      spotctl rightsize --model qwen2-72b --sequence 4096 --tokens 1.4B
+      spotctl rightsize --model qwen2-72b --sequence 4096 --tokens 1.4B --within 48h
       spotctl rightsize examples/finetune.yaml -o json
     """
     given = {
@@ -94,12 +96,12 @@ def rightsize(
     known = _known(ctx, file, job)
     task = _task(known["model"], given, file=file is not None or bool(job))
     measured = Measured(**known["measured"]) if known.get("measured") else None
-    found = _cards(gpu, measured)
-    data = _sizes(task, found, gpus, measured)
+    data = _sizes(task, found := _cards(gpu, measured), gpus, measured)
+    data["within_h"] = within_h = _within_h(within, known, task)
     data |= {"job": job, "measured": known["measured"]} if job else {}
     data |= {"naive_gib_in_all": round(naive_bytes(task.shape) / GIB, 1)} if naive else {}
     _draw(svg, data)
-    data["offers"] = _offers(ctx, task, found if gpu else [], gpus, measured)
+    data["offers"] = _offers(ctx, task, found if gpu else [], gpus, measured, within_h)
     emit(data, output, lambda: print_sizes(task, data), "text")
 
 
@@ -108,6 +110,27 @@ def _known(ctx: typer.Context, file: Path | None, job: str) -> dict[str, Any]:
     if job and file:
         raise UserError("FILE and --job both say what it is", "leave one out", ExitCode.USAGE)
     return _of_job(ctx, job) if job else _of_file(file)
+
+
+def _within_h(flag: str, known: Mapping[str, Any], task: Task) -> float:
+    """Hours in which it is to be done: as the flag says, else by the deadline of the file; 0.0
+    where neither does, or nobody said how long the task is and the file alone has a deadline."""
+    long = bool(task.tokens or task.steps)
+    if flag:
+        if not long:
+            fix = "add --tokens or --steps"
+            raise UserError("--within: nobody said how much there is to do", fix, ExitCode.USAGE)
+        return duration_s(flag, "--within", "48h") / 3600
+    if not known.get("deadline") or not long:
+        return 0.0
+    from spotd.spec.quantities import parse_moment_us
+
+    now_us = time.time_ns() // 1000
+    try:
+        return (parse_moment_us(known["deadline"], now_us) - now_us) / 3.6e9
+    except ValueError as error:
+        words, _, fix = str(error).partition("; ")
+        raise UserError(f"spotd.deadline: {words}", fix, ExitCode.USAGE) from None
 
 
 def _draw(file: Path | None, data: Mapping[str, Any]) -> None:
@@ -156,14 +179,15 @@ def _of_job(ctx: typer.Context, job: str) -> dict[str, Any]:
 def _of_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {"model": {}}
-    from spotd.spec.model import model_words
+    from spotd.spec.model import deadline_of, model_words
 
-    words = model_words(read_job_file(file))
+    text = read_job_file(file)
+    words = model_words(text)
     if not words:
         raise UserError(
             f"{file} has no spotd.model", "add it, or give --model NAME", ExitCode.USAGE
         )
-    return {"model": words}
+    return {"model": words, "deadline": deadline_of(text)}
 
 
 def _task(words: Mapping[str, Any], flags: Mapping[str, Any], *, file: bool) -> Task:
@@ -223,10 +247,16 @@ def _sizes(
 
 
 def _offers(
-    ctx: typer.Context, task: Task, found: Sequence[Card], gpus: int, measured: Measured | None
+    ctx: typer.Context,
+    task: Task,
+    found: Sequence[Card],
+    gpus: int,
+    measured: Measured | None,
+    within_h: float,
 ) -> list[dict[str, Any]]:
-    """What the task takes on each offer that a daemon knows, the cheapest to finish first; none
-    where no daemon answers. `gpus` 0: on one machine, or as few as it fits on."""
+    """What the task takes on each offer that a daemon knows, in time before late and the cheapest
+    to finish first; none where no daemon answers. `gpus` 0: on one machine, or as few as it fits
+    on, or as are in time."""
     try:
         with connect(ctx) as client:
             items = client.get("/v1/offers", limit=_MOST_OFFERS)["items"]
@@ -237,14 +267,14 @@ def _offers(
     for item in items:
         if found and not any(_is(item["accelerator"], card) for card in found):
             continue
-        rows += [{**item, "size": one} for one in _placed(task, item, gpus, measured)]
+        rows += [{**item, "size": one} for one in _placed(task, item, gpus, measured, within_h)]
     return with_hardware(sorted(rows, key=_rank)[:_MOST_SHOWN])
 
 
-def _rank(row: Mapping[str, Any]) -> tuple[bool, float, str]:
+def _rank(row: Mapping[str, Any]) -> tuple[bool, bool, float, str]:
     placed = row["size"]
     hourly = row["price_usd_per_h"] * placed["num_nodes"]
-    return placed["verdict"] != FITS, placed["usd"] or hourly, row["key"]
+    return placed["verdict"] != FITS, placed["late"], placed["usd"] or hourly, row["key"]
 
 
 def _is(accelerator: str, card: Card) -> bool:
@@ -255,20 +285,15 @@ def _is(accelerator: str, card: Card) -> bool:
 
 
 def _placed(
-    task: Task, item: Mapping[str, Any], gpus: int, measured: Measured | None
+    task: Task, item: Mapping[str, Any], gpus: int, measured: Measured | None, within_h: float
 ) -> list[dict[str, Any]]:
-    """On as few machines as it may fit on, and on as few as it does; on the most that are tried,
-    where it fits on none."""
+    """On `gpus` of them; on as few machines as are needed, where nobody says how many."""
     count = item["accelerator_count"]
     if not count or gpus % count:
         return []
-    found: dict[str, dict[str, Any]] = {}
-    for nodes in [gpus // count] if gpus else _NODES:
-        one = on_offer(task, item, nodes, measured)
-        if one is None:
-            break
-        found.setdefault(one["verdict"], one)
-        if one["verdict"] == FITS:
-            break
-    fitting = [one for word, one in found.items() if word != DOES_NOT_FIT]
-    return fitting or list(found.values())
+    if not gpus:
+        return proposed(task, item, measured, within_h)
+    one = on_offer(task, item, gpus // count, measured)
+    if one is None:
+        return []
+    return [{**one, "late": bool(within_h and one["hours"] and one["hours"] > within_h)}]

@@ -15,7 +15,8 @@ from spotd.config.clouds import LocalProvider
 from spotd.config.file import ConfigFile, SlackRoute
 from spotd.config.jumps import jump_hosts
 from spotd.config.stores import StoreSection
-from spotd.decide.carriage import DataSet, Place
+from spotd.datasets import DataSet
+from spotd.decide.carriage import Place
 from spotd.decide.lending import StoreAccess
 from spotd.errors import InputError, Problem
 from spotd.history.episodes import Terms
@@ -118,7 +119,9 @@ class Config:
     def timing(self) -> Timing:
         """How patient the daemon is, and how long machines go on without it."""
         unattended_s = self.file.limits.unattended_h * 3600
-        return replace(self.file.timing.to_model(), unattended_s=unattended_s)
+        granted_s = self.file.placement.on_demand_within_s
+        timing = self.file.timing.to_model()
+        return replace(timing, unattended_s=unattended_s, granted_s=granted_s)
 
     @property
     def known(self) -> Known:
@@ -163,6 +166,7 @@ class Config:
                 one.max_usd,
                 first_prices(),
                 None if one.usd_per_gb is None else round(one.usd_per_gb * 1e6),
+                one.size or 0,
             )
             for name, one in self.file.datasets.items()
         }

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from providers.stores.base import SECRET_OPTIONS
 from spotd.config.section import Section, formed
 from spotd.decide.carriage import Place, place_of
-from spotd.spec.quantities import Duration, StoreUrl, Usd
+from spotd.spec.quantities import Bytes, Duration, StoreUrl, Usd
 
 
 def parse_options(value: Any) -> Any:
@@ -129,6 +129,9 @@ class DatasetSection(Section):
         "that say where they are",
     )
     max_usd: Usd = Field(description="For one way to a region; micro-USD once read")
+    size: Bytes | None = Field(
+        default=None, description="Like 3TB: then its way counts in where a job that wants it runs"
+    )
     usd_per_gb: Annotated[float, Field(ge=0, le=1000)] | None = Field(
         default=None, description="That leaves `url`; default: the list price of its cloud"
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from providers.base import Offer
+from spotd.datasets import DataSet
 from spotd.decide.cadence import mtbf_s
 from spotd.model import JobSpec, Market
 from spotd.wire import Bucket
@@ -151,18 +151,6 @@ def _pause_s(offer: Offer, spec: JobSpec, save_microusd: float) -> float:
     costs_s = save_microusd / second_microusd if second_microusd else 0.0
     young_s = math.sqrt(2 * (STALL_S + costs_s) * mtbf_s(offer, (), spec.num_nodes))
     return min(max(young_s, LEAST_S), MOST_S)
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """Declared once. `copies` are stores that it may be brought to, for no more than `max_microusd`
-    each; `microusd_per_gb` is what somebody has said that a GB costs which leaves `url`."""
-
-    url: str
-    copies: Sequence[str]
-    max_microusd: int
-    leaving: Mapping[str, int]
-    microusd_per_gb: int | None = None
 
 
 def way_of(data: DataSet, offer: Offer, places: Mapping[str, tuple[str, str]]) -> Bucket:

@@ -19,6 +19,7 @@ from spotd.decide.cooldowns import (
     spoiled_places,
     touches,
 )
+from spotd.decide.freight import freight
 from spotd.decide.gangs import shrinks
 from spotd.decide.preemptions import shunned
 from spotd.decide.prices import DOUBTED
@@ -36,6 +37,8 @@ RESIDENCE = "Residence"
 _SLOWLY = "spotd.slow_network: true takes it"
 ENDS = "EndsSoon"
 TURN = "AnothersTurn"
+FLAT = "NoDiscount"
+FREIGHT = "Freight"
 NEUTRAL_PCT = 10  # of machines that were taken back, where that is not told
 NEUTRAL = 5  # the score, of 1 to 10, that an offer without one counts as
 NOTHING: Mapping[str, float] = {}
@@ -182,6 +185,7 @@ def _asks(spec: JobSpec) -> tuple[object, ...]:
     return (
         *(spec.alternatives, spec.ordered, spec.capacity_ordered, spec.num_nodes),
         *(spec.checkpoint, spec.max_hourly_microusd, spec.boot_timeout_s, spec.fast_network),
+        tuple(mount.url for mount in spec.buckets),
         *(wishes.residency, wishes.not_operated_from, steered(spec)),
     )
 
@@ -217,7 +221,7 @@ class _Same:
         self.spec = spec
         self.market = changed(market, refusals=(), disabled={}, past=UNKNOWN)
         self._same = market.offers, market.leaving, market.countries, market.operators
-        known = (tuple(market.places.items()), market.shards)
+        known = (tuple(market.places.items()), market.shards, tuple(market.datasets.items()))
         self._key = (*_asks(spec), *known)
 
     def __hash__(self) -> int:
@@ -336,4 +340,5 @@ def _unfit(offer: Offer, spec: JobSpec, market: Market) -> tuple[str, int, str] 
     if lacks_network(spec, offer):
         needs = f" without {offer.joins_with}" if offer.joins_with else ""
         return f"no interconnect between its machines{needs}; {_SLOWLY}", 0, SLOW
-    return None
+    refused = freight(spec, offer, market).refused
+    return (refused, 0, FREIGHT) if refused else None

@@ -9,6 +9,7 @@ from spotd.decide.baking import chosen_image, image_told
 from spotd.decide.cooldowns import refusal_of
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.expiry import first_expiry_us
+from spotd.decide.flat import without_flat
 from spotd.decide.following import begins_us
 from spotd.decide.gangs import remaining, size_of
 from spotd.decide.leaving import taking_away
@@ -168,7 +169,8 @@ def _ask(d: Draft) -> bool:
     """Commit to one more candidate; False when nothing is to be had now."""
     spec, market, out = d.job.spec, market_of(d), taken(d)
     if steered(spec):
-        rows = in_turn(d.job, market, d.now_us, rank(spec, market, d.now_us, out, job_id=d.job.id))
+        rows = without_flat(spec, rank(spec, market, d.now_us, out, job_id=d.job.id))
+        rows = in_turn(d.job, market, d.now_us, rows)
         coming = _coming(d) > 0
         intent = intend(d, market, rows, gang_now(d, coming=not coming))
         if intent is not None:
@@ -179,7 +181,7 @@ def _ask(d: Draft) -> bool:
     ranked = rank(spec, market, d.now_us, out, shy, d.job.id, asked)
     if worth := worths(d.view, market, d.now_us, ranked):
         ranked = rank(spec, market, d.now_us, out, shy, d.job.id, asked, worth)
-    ranked = in_turn(d.job, market, d.now_us, ranked)
+    ranked = in_turn(d.job, market, d.now_us, without_flat(spec, ranked))
     free = [row for row in ranked if not row.excluded]
     leave_line(d, placed=bool(free))
     if not free or patient(d.job, d.now_us, ranked):

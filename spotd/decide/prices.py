@@ -16,6 +16,7 @@ from providers.base import CONFIGURED, PREPAID, Offer
 
 LEAST_SHARE = 0.1  # of the list price
 MOST_SHARE = 5
+NO_DISCOUNT = 0.95  # spot at this share of the on-demand price is none
 MOST_MICROUSD_PER_H = 10_000_000_000
 STALE_S = 3600.0  # without an answer, before what a cloud said last is nobody's word any more
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from providers.base import CapacityType, Offer
 from spotd.decide.carriage import HERE, Place, goes_to, store_of
 from spotd.decide.cooldowns import NO_ROOM
+from spotd.decide.freight import freight
 from spotd.decide.placement import TAKEN, Ranked, Shared, steered
 from spotd.decide.policy import UNSEEN, Pool, Record, Running, Sighting, Situation, Work
 from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
@@ -21,7 +22,7 @@ LATE_S = 60.0  # how late a look may come, where others take the daemon's time
 LOOK_S = 60.0  # between two looks at a job; what happens in between makes it due by itself
 # For what says not how much there is to do: places are compared by what a day there costs.
 ASSUMED_S = 86_400.0
-CARRY_B_PER_S = 1.25e9  # of a checkpoint between clouds or regions: 10 Gb/s, as SkyPilot reckons
+CARRY_B_PER_S = 1.25e9  # between clouds or regions: 10 Gb/s, as SkyPilot reckons
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ def _work(view: View, market: Market, now_us: int, left: float, running: Node | 
         restart_s=start_s(market.past, view.job.id),
         unsaved_s=unsaved,
         lost_s=pause if keeps(spec.checkpoint) else 0.0,
+        stop_s=spec.stop_grace_s,
         granted_s=market.timing.granted_s,
         look_s=LOOK_S,
         late_s=LATE_S,
@@ -225,13 +227,14 @@ def _pool(
 ) -> Pool:
     key = pool_of(offer)
     egress_usd, transfer_s = _way(offer, market, *state)
+    data = freight(spec, offer, market)
     return Pool(
         key=key,
         region=f"{offer.provider}/{offer.region}",
         spot_usd_per_h=_usd(sold.spot.get(key) or sold.down.get(key)),
         on_demand_usd_per_h=_usd(sold.lasting.get(key)),
-        egress_usd=egress_usd,
-        transfer_s=transfer_s,
+        egress_usd=egress_usd + data.usd,
+        transfer_s=transfer_s + data.size_bytes / CARRY_B_PER_S,
         speed=speed_of(spec, offer),
         record=record,
     )
@@ -240,6 +243,11 @@ def _pool(
 def _usd(row: Ranked | None) -> float | None:
     """Of the whole gang, with what its saves cost for bytes that leave."""
     return None if row is None else row.score_microusd_per_h / 1e6
+
+
+def checkpoint_way(view: View, offer: Offer, market: Market) -> tuple[float, float]:
+    """Dollars and seconds for the job's checkpoint to come there from where it lies."""
+    return _way(offer, market, _bytes(view), _lies(view, market))
 
 
 def _way(offer: Offer, market: Market, size_b: int, store: Place) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from providers.base import CapacityType
 from spotd.decide.draft import Draft, place
+from spotd.decide.flat import without_flat
 from spotd.decide.leaving import gang_of, taking_away
 from spotd.decide.needs import may_write
 from spotd.decide.placement import Ranked, rank, steered
@@ -109,7 +110,7 @@ def steer(d: Draft) -> None:
         return
     barred = {node.offer.key for node in d.nodes if node.active and taking_away(node)}
     rows = rank(spec, d.market, d.now_us, barred, job_id=d.job.id)
-    rows = in_turn(d.job, d.market, d.now_us, rows)
+    rows = in_turn(d.job, d.market, d.now_us, without_flat(spec, rows))
     intent = intend(d, d.market, rows, running)
     if intent is None:
         return
@@ -130,7 +131,7 @@ def _move(d: Draft, running: Node, intent: Intent) -> None:
         return
     if not guarded and (spec.checkpoint.engine == "none" or d.job.head is None):
         return  # it does not save when it is told to, or nobody has seen yet that it can
-    if _pauses(d, running, intent):
+    if _pauses(running, intent):
         _pause(d, running, intent)
     if intent.ask is None or not intent.elsewhere:
         return
@@ -144,14 +145,10 @@ def _move(d: Draft, running: Node, intent: Intent) -> None:
     d.event("moves", words, running)
 
 
-def _pauses(d: Draft, running: Node, intent: Intent) -> bool:
-    """On-demand is to be given back, for waiting for spot costs less; and there is time to save,
-    for what it trains until then is not of the time that the deadline leaves."""
-    if intent.choice.action is not Action.WAIT or intent.ask is not None:
-        return False
-    spare_s = spare_looks(intent.situated.situation) * LOOK_S
-    lasts = running.offer.capacity_type is not CapacityType.SPOT
-    return lasts and spare_s >= d.job.spec.stop_grace_s + 2 * LOOK_S
+def _pauses(running: Node, intent: Intent) -> bool:
+    """On-demand is to be given back, for waiting for spot costs less."""
+    waits = intent.choice.action is Action.WAIT and intent.ask is None
+    return waits and running.offer.capacity_type is not CapacityType.SPOT
 
 
 def _pause(d: Draft, running: Node, intent: Intent) -> None:
@@ -182,7 +179,7 @@ def _stay(d: Draft, running: Node, intent: Intent) -> None:
                 left_at_us=0,
                 drained_at_us=0,
             )
-    if _pauses(d, running, intent):
+    if _pauses(running, intent):
         _pause(d, running, intent)
         return
     d.event("stays", f"{place(running)} stays: nothing better is to be had now", running)
@@ -207,7 +204,7 @@ def compared(view: View, market: Market, now_us: int) -> Compared:
     rows = rank(spec, market, now_us, job_id=view.job.id)
     if worth := worths(view, market, now_us, rows):
         rows = rank(spec, market, now_us, job_id=view.job.id, worth=worth)
-    rows = in_turn(view.job, market, now_us, rows)
+    rows = in_turn(view.job, market, now_us, without_flat(spec, rows))
     intent = intend(d, market, rows, running) if steered(spec) else None
     return Compared(rows, costs(view, market, now_us, rows, running), intent)
 

@@ -12,6 +12,8 @@ from spotd.decide.cooldowns import NOT_LENT, OWN_IMAGE
 from spotd.decide.placement import (
     DISABLED,
     ENDS,
+    FLAT,
+    FREIGHT,
     RESIDENCE,
     SLOW,
     TAKEN,
@@ -43,6 +45,8 @@ _WORDS = {
     ENDS: "whose booked time is about to end",
     RESIDENCE: "where the job may not run",
     SLOW: "without an interconnect",
+    FLAT: "as dear as on demand",
+    FREIGHT: "that its data is too far from",
     TURN: "that others ask for first",
     TAKEN: "asked for already, or being taken away",
 }

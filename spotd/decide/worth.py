@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import exp
 
 from spotd.decide.cadence import Life, mtbf_s, pool_beyond_zones
+from spotd.decide.freight import Freight, freight
 from spotd.decide.placement import Ranked
 from spotd.decide.seen import pool_of
 from spotd.decide.situating import Situated, situate
@@ -26,7 +27,8 @@ from spotd.wishes import Objective
 @dataclass(frozen=True)
 class Cost:
     """What is expected, in dollars of the whole gang; `hours` is how long it takes. `egress_usd` is
-    the way of the checkpoint there and, as likely as the job is taken away from there, back."""
+    the way of the checkpoint there and, as likely as the job is taken away from there, back; and
+    that of its data, once, or with each start where its region has no copy."""
 
     row: Ranked
     train_usd: float
@@ -50,7 +52,7 @@ def costs(
         return []
     lives, here = _by_pool(market.past), running.offer.key if running else ""
     return [
-        _cost(situated, row, lives, started=row.offer.key == here)
+        _cost(situated, row, lives, _data(view, row, market), started=row.offer.key == here)
         for row in rows
         if not row.excluded
     ]
@@ -70,7 +72,8 @@ def worths(view: View, market: Market, now_us: int, rows: Sequence[Ranked]) -> M
     if situated.kept is not None and (known := situated.kept.get(asks)) is not None:
         return known  # type: ignore[return-value]
     lives = _by_pool(market.past)
-    found = [_cost(situated, row, lives, started=False) for row in rows if not row.excluded]
+    free = [row for row in rows if not row.excluded]
+    found = [_cost(situated, row, lives, _data(view, row, market), started=False) for row in free]
     worth = {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
     if situated.kept is not None:
         situated.kept[asks] = worth
@@ -107,10 +110,15 @@ def _lives(past: Past) -> Iterable[Life]:
     return (Life(key, *both) for key, both in sums.items())
 
 
+def _data(view: View, row: Ranked, market: Market) -> Freight:
+    return freight(view.job.spec, row.offer, market)
+
+
 def _cost(
     situated: Situated,
     row: Ranked,
     lives: Mapping[tuple[str, ...], Sequence[Life]],
+    data: Freight,
     *,
     started: bool,
 ) -> Cost:
@@ -122,6 +130,8 @@ def _cost(
     ends = hours * 3600 / mtbf_s(row.offer, of_pool, situated.num_nodes)
     lost_h = ends * (work.restart_s + work.lost_s / 2) / 3600
     first_h = 0.0 if started else start_h
-    way = pool.egress_usd * ((0.0 if started else 1.0) + 1 - exp(-ends))
+    first = 0.0 if started else 1.0
+    way = (pool.egress_usd - data.usd) * (first + 1 - exp(-ends))
+    way += data.usd * first + data.each_usd * ends
     spent = (usd_per_h * hours, usd_per_h * first_h, usd_per_h * lost_h, way)
     return Cost(row, *spent, hours + first_h + lost_h)

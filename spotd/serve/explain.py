@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from spotd.decide.gangs import shrinks
+from spotd.decide.payback import moves
 from spotd.decide.placement import Ranked, rank
 from spotd.decide.rules import decide
 from spotd.decide.steering import compared, of_spec
@@ -19,7 +20,7 @@ from spotd.serve.diagnosis import use_lately, verdicts
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.jobs import parse_job
 from spotd.serve.keeping import requests_usd_per_h, storage_data
-from spotd.serve.placing import left_out, placement_data
+from spotd.serve.placing import left_out, moves_data, placement_data
 from spotd.serve.sizing import with_sizes
 from spotd.serve.views import iso, offer_data, usd
 from spotd.serve.worth import with_worth
@@ -140,6 +141,7 @@ def planned(call: Call) -> tuple[JobSpec, Market, dict[str, Any]]:
         ],
         "storage": storage_data(spec, market),
         "left_out": left_out(ranked),
+        "moves": moves_data(moves(of_spec(spec, now_us), market, ranked)),
         "placement": placement_data(found, spec, limit),
         "cheapest": offer_row(min(ranked, key=_score)) if ranked else None,
         "fits": len(ranked),

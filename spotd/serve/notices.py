@@ -1,4 +1,5 @@
-"""How long machines live on after a notice: documented, claimed, and observed by this fleet."""
+"""Makes of clouds: how long machines live on after a notice (documented, claimed, and observed by
+this fleet), and what they take for bytes that leave."""
 
 from __future__ import annotations
 
@@ -6,20 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from providers.base import CapacityType
+from providers.egress import egress_prices
 from providers.notices import notice_times, planned_s
 from spotd.decide.cadence import WITHIN_S
 from spotd.history.intervals import quantile
 from spotd.history.lives import By, Row, count
 from spotd.model import S
 from spotd.serve.call import Call
+from spotd.serve.views import usd
 
 
 def providers(call: Call) -> dict[str, Any]:
-    """Each make of cloud that is configured, or of which a notice time is known, with its notices
-    of the last 30 days: what is documented, what was observed, and what is counted on."""
+    """Each make of cloud that is configured, or of which a notice time or a price of egress is
+    known: its notices of the last 30 days (documented, observed, counted on) and that price."""
     infos = call.backing.providers_info()
     observed = notices_by_cloud(call)
-    names = sorted({*notice_times(), *observed, *(i.kind for i in infos if i.kind != "local")})
+    kinds = {info.kind for info in infos if info.kind != "local"}
+    names = sorted({*notice_times(), *egress_prices(), *observed, *kinds})
     return {
         "kind": "ProviderList",
         "items": [
@@ -27,6 +31,7 @@ def providers(call: Call) -> dict[str, Any]:
                 "name": name,
                 "providers": sorted(i.name for i in infos if i.kind == name),
                 "notice_s": notice_data(name, observed.get(name, ())),
+                "egress": egress_data(name),
             }
             for name in names
         ],
@@ -40,6 +45,16 @@ def notices_by_cloud(call: Call) -> Mapping[str, Sequence[float]]:
     lives = call.backing.store.machine_lives(since_us)
     rows: list[Row] = count(lives, By.CLOUD, CapacityType.SPOT.value, since_us, call.now_us)
     return {row.name: row.warnings_s for row in rows if row.warnings_s}
+
+
+def egress_data(cloud: str) -> dict[str, Any] | None:
+    """What the first GB of a month that leaves costs, in US dollars; `zero`: nothing does, whatever
+    the amount. None where no figure is on file."""
+    told = egress_prices().get(cloud)
+    if told is None:
+        return None
+    price = usd(told.first_microusd_per_gb)
+    return {"zero": told.free, "usd_per_gb": price, "source": told.source, "dated": told.dated}
 
 
 def notice_data(cloud: str, observed: Sequence[float]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from providers.base import CapacityType, Offer, OfferRequest
 from spotd.decide.placement import Ranked, rank
+from spotd.history.swings import DAY_S, swing
 from spotd.model import CheckpointSpec, JobSpec, S
 from spotd.serve.call import Call, bad_input
 from spotd.serve.views import iso, offer_data, usd
@@ -41,18 +42,30 @@ def list_offers(call: Call) -> dict[str, Any]:
 def price_history(call: Call) -> dict[str, Any]:
     """How the price of each offer that fits moved in the last `since_s` seconds, the cheapest now
     first; at most MOST_HISTORIES of them. The first point of one may be older than that: it is the
-    price that was in force."""
+    price that was in force. `change_24h` is the share by which it differs from a day ago,
+    `z_score_24h` how many standard deviations from that day's mean; None before a day is on
+    record."""
     since_s = call.number("since_s", 86_400, 1, YEAR_S)
     offers = sorted((row.offer for row in _ranked(call)), key=_price)[:MOST_HISTORIES]
     since_us = call.now_us - since_s * S
+    day_us = call.now_us - round(DAY_S * S)
     points: dict[str, list[PricePoint]] = {}
-    for point in call.backing.store.price_history([offer.key for offer in offers], since_us):
+    keys = [offer.key for offer in offers]
+    for point in call.backing.store.price_history(keys, min(since_us, day_us)):
         points.setdefault(point.offer_key, []).append(point)
-    items = [
-        {**offer_data(offer), "points": [_point(one) for one in points.get(offer.key, ())]}
-        for offer in offers
-    ]
+    items = [_history(call, offer, points.get(offer.key, []), since_us) for offer in offers]
     return {"kind": "PriceHistory", "items": items, "since": iso(since_us), "now": iso(call.now_us)}
+
+
+def _history(call: Call, offer: Offer, points: list[PricePoint], since_us: int) -> dict[str, Any]:
+    moved = swing([(one.at_us, one.price_microusd_per_h) for one in points], call.now_us)
+    older = sum(one.at_us <= since_us for one in points)
+    return {
+        **offer_data(offer),
+        "points": [_point(one) for one in points[max(older - 1, 0) :]],
+        "change_24h": round(moved.change, 4) if moved else None,
+        "z_score_24h": round(moved.z_score, 2) if moved else None,
+    }
 
 
 def _ranked(call: Call) -> list[Ranked]:

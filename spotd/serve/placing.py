@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from spotd.decide.payback import Move
 from spotd.decide.placement import RESIDENCE, Ranked, steered
 from spotd.decide.policy import Option
 from spotd.decide.policy.guard import earliest_s, late_s, spare_looks
@@ -17,6 +18,7 @@ from spotd.model import JobSpec, Market, S
 from spotd.serve.call import ApiError, Call, bad_input
 from spotd.serve.views import iso
 
+MOST_MOVES = 5  # of them, likewise
 MOST = 20  # options that are told, the best first
 WRITING_S = 300.0  # from reading of a deadline to submitting with it
 
@@ -101,6 +103,24 @@ def _deadline(intent: Intent) -> dict[str, Any] | None:
 def _told(earliest: float) -> str | None:
     """A whole minute, and one that can still be promised to who writes it down now."""
     return iso(math.ceil((earliest + WRITING_S) / 60) * 60 * S)
+
+
+def moves_data(found: Sequence[Move], limit: int = MOST_MOVES) -> list[dict[str, Any]]:
+    """What it costs to move away from where the job's state and data lie, the soonest paid back
+    first; `break_even_h` is null where it never is."""
+    return [
+        {
+            "offer": one.there.offer.key,
+            "from_offer": one.near.offer.key,
+            "checkpoint_usd": round(one.checkpoint_usd, 4),
+            "data_usd": round(one.data_usd, 4),
+            "usd": round(one.usd, 4),
+            "seconds": round(one.seconds, 1),
+            "saves_usd_per_h": round(one.saves_usd_per_h, 4),
+            "break_even_h": None if one.hours is None else round(one.hours, 2),
+        }
+        for one in found[:limit]
+    ]
 
 
 def left_out(rows: Iterable[Ranked]) -> list[dict[str, Any]]:

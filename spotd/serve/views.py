@@ -11,6 +11,7 @@ from providers.base import CapacityType, Offer
 from providers.egress import egress_prices
 from providers.storage import GB, storage_prices
 from spotd.decide.expiry import expires_us
+from spotd.decide.prices import NO_DISCOUNT
 from spotd.model import Job, LeaveReason, Node
 from spotd.phase import phase
 from spotd.serve.bill import spend_microusd
@@ -20,7 +21,6 @@ from spotd.store.base import CheckpointRow, EventRow, SegmentRow, Store
 _HOLDING = frozenset(
     {NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING, NodeState.DRAINING}
 )
-NO_DISCOUNT = 0.95  # spot at this share of the on-demand price is none
 _TAKEN = (LeaveReason.PREEMPTED, LeaveReason.LOST)
 
 

@@ -113,6 +113,12 @@ def model_words(text: str) -> dict[str, Any]:
     return model.model_dump(exclude_unset=True)
 
 
+def deadline_of(text: str) -> str:
+    """What `spotd.deadline` of a job file says; "" where it has none. Raises SpecError."""
+    block = parse(text).data.get("spotd")
+    return str(block.get("deadline") or "") if isinstance(block, dict) else ""
+
+
 def task(block: ModelBlock) -> Task:
     """What the block describes. Raises TaskError."""
     return task_of(block.model_dump(exclude_unset=True))

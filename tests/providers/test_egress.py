@@ -24,6 +24,7 @@ def test_the_file_that_comes_with_us() -> None:
         "lyceum": 0,
         "runpod": 0,
     }
+    assert {cloud for cloud, one in found.items() if one.free} == {"lyceum", "runpod"}
     assert found["aws"].between_zones_microusd_per_gb == 10_000
     assert found["gcp"].between_zones_microusd_per_gb is None
 
@@ -42,6 +43,11 @@ def test_the_file_that_comes_with_us() -> None:
 )
 def test_what_an_amount_costs(cloud: str, gb: float, usd: float) -> None:
     assert egress_prices()[cloud].microusd(gb) == round(usd * 1e6)
+
+
+def test_what_is_free_at_first_alone_is_not_free() -> None:
+    found = read_prices(f"[x]\n{GOOD}tiers = [[100, 0.0], [inf, 0.01]]")
+    assert (found["x"].free, found["x"].first_microusd_per_gb) == (False, 0)
 
 
 def test_less_than_nothing_is_no_amount() -> None:

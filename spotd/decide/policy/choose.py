@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from providers.base import CapacityType
 from spotd.decide.policy.choice import Action, Choice, Option
-from spotd.decide.policy.guard import late_s, must_be_on_demand
+from spotd.decide.policy.guard import late_s, must_be_on_demand, spare_looks
 from spotd.decide.policy.hazard import Scale, fleet_scale, found_age_h, scale
 from spotd.decide.policy.outlook import (
     Outlook,
@@ -154,12 +154,13 @@ def _without(
     told: tuple[Option, ...],
     until_s: float,
 ) -> Choice:
-    if outlook.situation.running is not None:
+    situation = outlook.situation
+    if situation.running is not None:
         there = riper is not None
         wait, again = outlook.wait(), outlook.on_demand()
         lasts_usd = otherwise[0].score_usd
         cheaper = outlook.pause() < lasts_usd * PAUSED_FOR and wait.score_usd < again.score_usd
-        if cheaper and not there:
+        if cheaper and not there and _may_pause(situation):
             why = "spot is expected back soon, and there is time"
             return Choice(Action.WAIT, until_s, options=told, why=why)
         why = "spot is watched until it has stood for a while" if there else "no spot is worth it"
@@ -171,6 +172,13 @@ def _without(
         return Choice(Action.ON_DEMAND, until_s, on_demand.pool, options=told, why=why)
     why = f"${on_demand.score_usd - waited_usd:.2f} less than on-demand now, and there is time"
     return Choice(Action.WAIT, until_s, options=told, why=why)
+
+
+def _may_pause(situation: Situation) -> bool:
+    """What is trained while it saves and stops is not of the time that the deadline leaves; and a
+    look later on-demand may be asked for again."""
+    work = situation.work
+    return spare_looks(situation) * work.look_s >= work.stop_s + 2 * work.look_s
 
 
 def _candidates(outlook: Outlook) -> list[str]:

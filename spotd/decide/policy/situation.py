@@ -24,9 +24,10 @@ class Work:
     `left_s` is time of running on a machine of speed 1 until it is done, and `deadline_s` when it
     has to be done, None for whenever. A start takes `restart_s` until the first new step.
     A preemption loses at most `unsaved_s` of what is done now and `lost_s` of what is done from now
-    on (the pause between saves; 0 where each preemption is noticed in time to save). On-demand is
-    granted within `granted_s`. Decisions are `look_s` apart, and one may come `late_s` late:
-    nothing is noticed, begun or ended sooner, and what ends within one is paid for to its end.
+    on (the pause between saves; 0 where each preemption is noticed in time to save). One that is
+    told to stop has saved and is gone within `stop_s`. On-demand is granted within `granted_s`.
+    Decisions are `look_s` apart, and one may come `late_s` late: nothing is noticed, begun or ended
+    sooner, and what ends within one is paid for to its end.
     """
 
     left_s: float
@@ -34,6 +35,7 @@ class Work:
     restart_s: float
     unsaved_s: float = 0.0
     lost_s: float = 0.0
+    stop_s: float = 0.0
     granted_s: float = 0.0
     look_s: float = 15.0
     late_s: float = 0.0

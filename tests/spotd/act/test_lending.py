@@ -17,7 +17,7 @@ from spotd.act.effects import LinkError
 from spotd.act.lending import TRUST_S, Loans
 from spotd.act.lent import Shards
 from spotd.clock import Clock
-from spotd.decide.carriage import DataSet
+from spotd.datasets import DataSet
 from spotd.decide.carriage import Place as Spot
 from spotd.decide.lending import StoreAccess
 from spotd.model import CheckpointSpec, Node, S

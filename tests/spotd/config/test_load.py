@@ -85,6 +85,7 @@ def test_everything_that_can_be_said_is_understood(file: Path) -> None:
         checkpoint = {{store = "s3://bucket/checkpoints", every = "2m", keep = 5}}
         limits = {{max_nodes = 4, max_usd_per_hour = 12.5}}
         log = {{level = "debug", format = "json"}}
+        placement = {{on_demand_within_s = 300}}
         timing = {{survey_every_s = 2, suspect_after_s = 3, lost_after_s = 30, drain_margin_s = 4}}
         {AWS}
         [alerts.routes.ops]
@@ -102,6 +103,7 @@ def test_everything_that_can_be_said_is_understood(file: Path) -> None:
     assert config.file.limits.to_model() == Limits(4, 12_500_000)
     assert (config.timing.suspect_after_s, config.timing.drain_margin_s) == (3, 4)
     assert config.file.timing.survey_every_s == 2
+    assert config.timing.granted_s == 300
     assert config.route_url("ops") == "https://hooks.slack.com/services/T/B/C"
     assert config.file.alerts.routes["ops"].min_severity is Severity.WARNING
     assert "services/T" not in repr(config)
@@ -534,12 +536,16 @@ def test_data_sets_are_declared_with_a_cap_and_copies_somewhere(file: Path) -> N
         copies = ["gs://central/runs/corpus"]
         max_usd = 25
         usd_per_gb = 0.02
+        size = "3TB"
     """
     config = load(file, LOCAL + SHARDS + data)
     corpus = config.datasets["corpus"]
     assert (corpus.url, corpus.copies) == ("s3://runs/corpus", ["gs://central/runs/corpus"])
     assert (corpus.max_microusd, corpus.microusd_per_gb) == (25_000_000, 20_000)
+    assert corpus.size_bytes == 3_000_000_000_000
     assert config.known.datasets == ("corpus",)
+    [problem] = refused(file, LOCAL + SHARDS + data.replace("3TB", "much"))
+    assert problem.startswith("datasets.corpus.size")
     [problem] = refused(file, LOCAL + data)
     assert problem.startswith("datasets.corpus.copies[0]: in which region gs://central/runs/corpus")
     [problem] = refused(file, LOCAL + SHARDS + data.replace("max_usd = 25", ""))

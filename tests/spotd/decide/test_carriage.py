@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from providers.base import CapacityType, Offer
+from spotd.datasets import DataSet
 from spotd.decide.cadence import mtbf_s
 from spotd.decide.carriage import (
     LEAST_S,
     MOST_S,
     STALL_S,
-    DataSet,
     Place,
     egress_microusd_per_h,
     gb_microusd,

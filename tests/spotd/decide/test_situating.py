@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Scope
+from providers.egress import first_prices
 from spotd.decide.placement import Ranked, rank, steered
 from spotd.decide.policy import UNSEEN, Running
 from spotd.decide.situating import Situated, situate, speed_of
@@ -185,6 +186,17 @@ def test_the_checkpoint_comes_from_where_its_store_is(
     sold = market((offer(cloud, 10.0),), places={"s3://bucket": store}, leaving=leaving)
     (pool,) = told(a_job(), sold).situation.pools
     assert (pool.egress_usd, pool.transfer_s) == pytest.approx((usd, seconds))
+
+
+@pytest.mark.req("DAT-05")
+@pytest.mark.parametrize(("cloud", "usd"), [("aws", 78.48), ("runpod", 0.0), ("lyceum", 0.0)])
+def test_out_of_a_cloud_without_egress_a_checkpoint_goes_anywhere_for_nothing(
+    cloud: str, usd: float
+) -> None:
+    """By the dated list that comes with us. It takes its time all the same."""
+    sold = market((FAR,), places={"s3://bucket": (cloud, "x")}, leaving=first_prices())
+    (pool,) = told(a_job(), sold).situation.pools
+    assert (pool.egress_usd, pool.transfer_s) == pytest.approx((usd, 697.6))
 
 
 def test_a_checkpoint_that_was_made_says_how_large_it_is() -> None:

@@ -24,6 +24,7 @@ from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd.act.effects import LinkError
 from spotd.act.visitors import Visitors
+from spotd.datasets import DataSet
 from spotd.decide.sweeping import Fate, Held, HeldLeftover
 from spotd.model import (
     Attempt,
@@ -163,6 +164,7 @@ class Rig:
     def __init__(self) -> None:
         self.places: dict[str, tuple[str, str]] = {}  # of stores, by what URLs begin with
         self.shards: tuple[str, ...] = ()
+        self.datasets: dict[str, DataSet] = {}
         # A socket path must be short, and pytest's folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="sp-", dir=MEMORY or "/tmp"))
         self.socket = self.folder / "spotd.sock"
@@ -259,7 +261,7 @@ class Rig:
     def _market(self, now_us: int) -> Market:
         found = self.store.load_market(now_us)
         known = {"countries": places().countries, "operators": places().operators}
-        stores = {"places": self.places, "shards": self.shards}
+        stores = {"places": self.places, "shards": self.shards, "datasets": self.datasets}
         return replace(found, leaving=first_prices(), **stores, **known)
 
     def _examine(self, needs: Mapping[str, Sequence[Need]]) -> Mapping[str, list[Finding]]:

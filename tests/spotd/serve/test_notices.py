@@ -22,15 +22,20 @@ def rig() -> Iterator[Rig]:
     rig.close()
 
 
+def told(rig: Rig) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = providers(Call(rig.backing()))["items"]
+    return found
+
+
 def notices(rig: Rig) -> dict[str, Any]:
-    return {one["name"]: one["notice_s"] for one in providers(Call(rig.backing()))["items"]}
+    return {one["name"]: one["notice_s"] for one in told(rig)}
 
 
 @pytest.mark.req("PRE-04")
 def test_before_anything_was_seen(rig: Rig) -> None:
     found = notices(rig)
     assert {name: one["planned"] for name, one in found.items()} == {
-        "aws": 120, "azure": 30, "gcp": 30, "lambda": None, "runpod": 5, "vast": 0,
+        "aws": 120, "azure": 30, "gcp": 30, "lambda": None, "lyceum": None, "runpod": 5, "vast": 0,
     }  # fmt: skip
     assert found["aws"]["count"] == 0
     assert found["aws"]["observed_p10"] is None
@@ -67,3 +72,17 @@ def test_what_was_observed_counts_where_it_is_less(rig: Rig) -> None:
     assert found["observed_p10"] == pytest.approx(40 + 0.2 * 50, abs=1)
     assert found["observed_p50"] == pytest.approx(90, abs=1)
     assert found["planned"] == found["observed_p10"] < found["documented"]
+
+
+@pytest.mark.req("DAT-05")
+def test_who_takes_nothing_for_bytes_that_leave(rig: Rig) -> None:
+    """An attribute of each cloud, with its day and source; where nothing is on file nothing is
+    said."""
+    found = {one["name"]: one["egress"] for one in told(rig)}
+    assert {name for name, one in found.items() if one and one["zero"]} == {"lyceum", "runpod"}
+    assert {name: one["usd_per_gb"] for name, one in found.items() if one} == {
+        "aws": 0.09, "azure": 0.0875, "gcp": 0.12, "lyceum": 0.0, "runpod": 0.0,
+    }  # fmt: skip
+    assert found["vast"] is None
+    for one in found.values():
+        assert one is None or (one["source"] and one["dated"] >= "2026-01-01")

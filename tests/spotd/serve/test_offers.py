@@ -117,3 +117,23 @@ def test_prices_over_time(rig: Rig, client: Client) -> None:
     assert item["points"][0]["at"] < data["since"] < item["points"][1]["at"] < data["now"]
     assert item["points"][0]["list_usd_per_h"] == 55.04
     assert CapacityType(item["capacity_type"]) is CapacityType.SPOT
+    assert (item["change_24h"], item["z_score_24h"]) == (None, None), "no day is on record"
+
+
+@pytest.mark.req("PLC-04")
+def test_a_price_is_held_against_its_own_last_day(rig: Rig, client: Client) -> None:
+    """Each pool by itself: 12 h at $30 and 12 h at $20, and one whose price has not moved."""
+    steep, flat = replace(SPOT, zone="us-east-1e"), replace(FLAT, zone="us-east-1f")
+    for hours, usd in ((30, 30), (12, 20), (0, 20)):
+        moved = replace(steep, price_microusd_per_h=usd * 1_000_000)
+        rig.store.record_offers("aws", [moved, flat], rig.clock.now_us() - hours * 3600 * S)
+    for since_s, count in (("3600", 1), ("172800", 2)):
+        data = client.get("/v1/prices", capacity="spot", cloud="aws", since_s=since_s)
+        found = {item["key"]: item for item in data["items"]}
+        told = found[steep.key]
+        assert len(told["points"]) == count, "a shorter look tells of the day all the same"
+        assert told["change_24h"] == pytest.approx(-1 / 3, abs=1e-4)
+        assert told["z_score_24h"] == pytest.approx(-1.0, abs=0.01)
+        still = found[flat.key]
+        assert (still["change_24h"], still["z_score_24h"]) == (0.0, 0.0)
+        assert still["no_discount"]

@@ -161,6 +161,15 @@ def test_on_demand_is_given_back_where_the_same_table_says_that_a_wait_costs_les
     assert choose(told).action is action
 
 
+@pytest.mark.parametrize(("stop_s", "action"), [(60.0, Action.WAIT), (200 * H, Action.STAY)])
+def test_on_demand_that_takes_long_to_stop_is_not_given_back_without_the_time_for_it(
+    stop_s: float, action: Action
+) -> None:
+    runs = Running("a", ON_DEMAND, -H)
+    told = {"running": runs, "deadline_s": 200 * H, "stop_s": stop_s}
+    assert choose(situation(pool(record=DOWN_NOW), **told)).action is action
+
+
 def test_it_does_not_move_to_where_it_was_refused_of_late() -> None:
     runs, here = Running("a", SPOT, -6 * H), pool("a", record=up_for(6))
     for ago_h, action in ((0.5, Action.STAY), (2.0, Action.SPOT)):

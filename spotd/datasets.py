@@ -1,0 +1,26 @@
+"""Data that jobs mount by name: declared once, in one store, and brought to others by whoever wants
+it there first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+STAGED = "SPOTD-STAGED"  # in a copy, when all of the data is there (trainer/mounts/staging.py)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Declared once. `copies` are stores that it may be brought to, for no more than `max_microusd`
+    each; `microusd_per_gb` is what somebody has said that a GB costs which leaves `url`, and
+    `leaving` what each cloud takes for it. `size_bytes` 0 is not known. `staged` are the copies
+    that have all of it, `missing` those that were seen without."""
+
+    url: str
+    copies: Sequence[str]
+    max_microusd: int
+    leaving: Mapping[str, int]
+    microusd_per_gb: int | None = None
+    size_bytes: int = 0
+    staged: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()

@@ -1,0 +1,68 @@
+"""What it costs to bring a job's data sets to a machine, where they are not there yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from providers.base import Offer
+from spotd.decide.carriage import way_of
+from spotd.model import JobSpec, Market
+
+_SCHEME = "dataset://"
+
+
+@dataclass(frozen=True)
+class Freight:
+    """Dollars and bytes on the way: `once_usd` of data that then stays in the region's copy,
+    `each_usd` of data that every start of a machine copies from afar. `refused` says why the job
+    would end there; "" where it would not."""
+
+    once_usd: float = 0.0
+    each_usd: float = 0.0
+    size_bytes: int = 0
+    refused: str = ""
+
+    @property
+    def usd(self) -> float:
+        return self.once_usd + self.each_usd
+
+
+NONE = Freight()
+
+
+def freight(spec: JobSpec, offer: Offer, market: Market) -> Freight:
+    """Of data sets whose size is declared; of the others nothing is known. Between two regions of
+    a cloud no price is known, and none counts, unless somebody said one."""
+    if not market.datasets:
+        return NONE
+    once = each = 0.0
+    carried, refused = 0, ""
+    for mount in spec.buckets:
+        name = mount.url.removeprefix(_SCHEME)
+        data = market.datasets.get(name) if mount.url.startswith(_SCHEME) else None
+        if data is None or not data.size_bytes:
+            continue
+        way = way_of(data, offer, market.places)
+        crosses = bool(way.near or way.max_microusd or way.microusd_per_gb)
+        if not crosses or way.near in data.staged:
+            continue
+        gb = data.size_bytes / 1e9
+        usd = gb * (way.microusd_per_gb or 0) / 1e6
+        carried += data.size_bytes
+        if way.near:
+            once += usd
+        else:
+            each += usd * spec.num_nodes
+        if not way.near or way.near in data.missing:  # else it may be there for all we know
+            refused = refused or _refused(name, gb, usd, way.microusd_per_gb, way.max_microusd)
+    return Freight(once, each, carried, refused)
+
+
+def _refused(name: str, gb: float, usd: float, price: int | None, most_microusd: int) -> str:
+    """As the machine would say that was rented for it."""
+    what = f"{gb:,.4g} GB of data set {name}"
+    if price is None:
+        return f"what {what} cost on their way there is on no list (usd_per_gb)"
+    if usd > most_microusd / 1e6:
+        return f"{what} would cost ${usd:,.2f} on their way there, above its max_usd"
+    return ""

@@ -1,0 +1,72 @@
+"""Which copies of data sets have all of the data: looked at in their stores, now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from providers.stores.base import NotFoundError, ObjectStore, StoreError
+from spotd.datasets import STAGED, DataSet
+from spotd.errors import UserError
+
+log = structlog.get_logger(__name__)
+
+EVERY_S = 300.0
+
+
+class Staged:
+    """`now()` is `datasets()` with what was seen of their copies, some minutes ago at most; nobody
+    waits for a store. A copy that the box cannot read is in neither of `staged` and `missing`."""
+
+    def __init__(
+        self,
+        datasets: Callable[[], Mapping[str, DataSet]],
+        open_store: Callable[[str], ObjectStore],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._datasets, self._open_store, self._monotonic = datasets, open_store, monotonic
+        self._lock = threading.Lock()
+        self._looking = False
+        self._due_s = float("-inf")
+        self._seen: Mapping[str, bool] = {}  # copy -> whether all of it is there
+
+    def now(self) -> Mapping[str, DataSet]:
+        """At once; a look that is due is begun beside it."""
+        declared = self._datasets()
+        if not declared:
+            return {}
+        with self._lock:
+            due = self._monotonic() >= self._due_s and not self._looking
+            self._looking = self._looking or due
+            seen = self._seen
+        if due:
+            threading.Thread(target=self.look, name="datasets", daemon=True).start()
+        return {name: _with(data, seen) for name, data in declared.items()}
+
+    def look(self) -> None:
+        """One look at every copy of a data set whose size is known."""
+        seen: dict[str, bool] = {}
+        try:
+            for data in self._datasets().values():
+                for url in data.copies if data.size_bytes else ():
+                    try:
+                        self._open_store(url).get(STAGED)
+                        seen[url] = True
+                    except NotFoundError:
+                        seen[url] = False
+                    except (StoreError, UserError) as error:
+                        log.warning("a copy cannot be looked at", url=url, error=str(error))
+        finally:
+            with self._lock:
+                self._seen, self._looking = seen, False
+                self._due_s = self._monotonic() + EVERY_S
+
+
+def _with(data: DataSet, seen: Mapping[str, bool]) -> DataSet:
+    known = [url for url in data.copies if url in seen]
+    staged = frozenset(url for url in known if seen[url])
+    return replace(data, staged=staged, missing=frozenset(known) - staged)
