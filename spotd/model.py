@@ -323,7 +323,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Asker:
-    """A job that had no offer: it asks again at `at_us`, or asked for `keys` then, unanswered yet."""
+    """A job that had no offer: it asks again at `at_us`, or asked for `keys` and has no answer."""
 
     turn: Turn
     spec: JobSpec
