@@ -102,6 +102,7 @@ soak-sim: $(READY) ## the simulator's part alone: FROM=0 SEEDS=20000 PROCESSES=1
 	$(BIN)/python -m tests.sim --sweep hedged
 	$(BIN)/python -m tests.sim --sweep cancelled
 	$(BIN)/python -m tests.sim --sweep baked
+	$(BIN)/python -m tests.sim --sweep followed
 	$(BIN)/pytest -q --soak -m soak tests/sim
 	$(BIN)/python -m tests.sim.soak --out docs/soak.json --from $(FROM) --seeds $(SEEDS) --processes $(PROCESSES)
 

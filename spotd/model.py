@@ -12,7 +12,7 @@ from providers.base import SPARSE, NoticeKind, Offer, OfferRequest, Scope
 from spotd.baked import BakedImage
 from spotd.datasets import DataSet
 from spotd.elastic import Elastic
-from spotd.past import UNKNOWN, Past
+from spotd.past import UNKNOWN, Before, Past
 from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
 from spotd.states import Outcome as Outcome
@@ -67,8 +67,7 @@ class CheckpointSpec:
     size_bytes: int = field(default=0, metadata=SPARSE)  # expected of a save; 0: nobody has said
     keep_every_steps: int = field(default=0, metadata=SPARSE)  # of each, one is pinned; 0: none
     directory: str = field(default="", metadata=SPARSE)  # of a script, kept by the agent; "": none
-    # Stores for shards, each for machines of its region; () are those of the configuration. The
-    # job's own store alone: all is there.
+    # For shards of each region's machines; (): as configured; the job's own store alone: all there.
     shards: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
 
@@ -114,6 +113,7 @@ class JobSpec:
     caps: Caps = field(default=NO_CAPS, metadata=SPARSE)
     priority: int = field(default=NORMAL, metadata=SPARSE)  # 0 to 1000; see decide/queueing.py
     wishes: Wishes = field(default=NO_WISHES, metadata=SPARSE)  # of where it runs
+    after: str = field(default="", metadata=SPARSE)  # the job that is to succeed before: its id
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class View:
     attempt that chose its machines, oldest first, bounded. `spent_microusd`: up to `loaded_at_us`.
     `verdicts`: among the newest events of a job that trains, oldest first. `typical_tokens_per_s`:
     of the attempt before on this type of machine; 0.0 for none. `saved`: its checkpoints by
-    generation, of a job that says how much there is to do."""
+    generation, of a job that says how much there is to do. `before`: the job it comes after."""
 
     job: Job
     attempts: tuple[Attempt, ...]
@@ -307,6 +307,7 @@ class View:
     typical_tokens_per_s: float = 0.0
     saved: tuple[Saved, ...] = ()
     setbacks: Setbacks = field(default_factory=Setbacks)
+    before: Before | None = None
 
 
 @dataclass(frozen=True)
@@ -322,8 +323,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Asker:
-    """A job for which no offer was to be had: it asks again at `at_us`; or it asked for `keys` then
-    and has no answer yet."""
+    """A job that had no offer: it asks again at `at_us`, or asked for `keys` and has no answer."""
 
     turn: Turn
     spec: JobSpec

@@ -5,10 +5,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spotd.states import LeaveReason
+from spotd.states import LeaveReason, Outcome
 
 DAYS = 30.0  # what is longer ago says little of a pool that changes
 LOSSES = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST})
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is on record of the job that is to succeed before another begins. Time in microseconds
+    since the epoch, 0 while it goes on."""
+
+    name: str
+    outcome: Outcome | None = None
+    outcome_text: str = ""
+    finished_at_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from spotd.cli.pack import find_all, write_archive
 from spotd.cli.progress import Progress
 from spotd.cli.render import Output, emit, output_option, say
 from spotd.cli.text import size
+from spotd.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from spotd.spec import Parsed
@@ -44,6 +45,9 @@ def run(
 ) -> None:
     """Submit a job file and follow it until it trains.
 
+    A file of several documents (---) is several jobs, each begun when the one before has succeeded:
+    all are submitted, and the first is followed. docs/phases.md.
+
     The workdir and local file_mounts go along; relative paths start from where you are, and
     .skyignore, or else git, says what stays behind. Interrupting stops the following, not the job.
 
@@ -57,36 +61,81 @@ def run(
       spotctl run examples/minimal.yaml
       spotctl run examples/finetune.yaml --name tune-2 --env MODEL=llama-70b --secret HF_TOKEN -d
     """
-    from spotd.spec import load
-
-    parsed = load(
-        read_job_file(file),
-        now_us=time.time_ns() // 1000,
-        env=env_values(env),
-        secrets=env_values(secret, secret=True),
-        base_dir=Path.cwd(),
-        fallback_name=name or ("stdin" if str(file) == "-" else file.stem),
-    )
-    body: dict[str, Any] = {
-        "yaml": parsed.text,
+    parsed = _read(file, name or ("stdin" if str(file) == "-" else file.stem), env, secret)
+    if len(parsed) > 1 and (name or lost):
+        text = "--name and --continue are of one job, and the file has several"
+        fix = "name them in the file; go on from each by a file of its own"
+        raise UserError(text, fix, ExitCode.USAGE)
+    common = {
         "name": name,
-        "fallback_name": parsed.spec.name,
         "env": env_values(env),
-        "secrets": dict(parsed.secrets),
         "request_id": request_id or random.token_hex(16),
         "override_budget": override,
         "late": late,
     }
     with connect(ctx) as client:
-        body["packages"] = upload_all(client, parsed)
-        job = _submit(client, body, parsed, lost)
+        jobs = _submit_all(client, parsed, common, lost)
         if not detach:
-            job = _follow(client, job)
-        else:
-            _say_submitted(job)
-    emit(job, output, lambda: say(f"{job['name']}: {job['phase']}"), "name")
+            jobs[0] = _follow(client, jobs[0], told=len(jobs) > 1)
+        elif len(jobs) == 1:
+            _say_submitted(jobs[0])
+    data = {"kind": "JobList", "items": jobs} if len(jobs) > 1 else jobs[0]
+    words = ", ".join(f"{job['name']}: {job['phase']}" for job in jobs)
+    emit(data, output, lambda: say(words), "name")
     if not detach:
-        raise typer.Exit(exit_code_of(job["phase"]))
+        raise typer.Exit(exit_code_of(jobs[0]["phase"]))
+
+
+def _read(file: Path, fallback_name: str, env: list[str], secret: list[str]) -> list[Parsed]:
+    """Every job of the file. Raises UserError before any is submitted."""
+    from spotd.spec import documents, load
+
+    texts = documents(read_job_file(file))
+    names = [f"{fallback_name}-{n}" for n in range(1, len(texts) + 1)]
+    found = [
+        load(
+            text,
+            now_us=time.time_ns() // 1000,
+            env=env_values(env),
+            secrets=env_values(secret, secret=True),
+            base_dir=Path.cwd(),
+            fallback_name=name if len(texts) > 1 else fallback_name,
+        )
+        for text, name in zip(texts, names, strict=True)
+    ]
+    twice = [one.spec.name for one in found]
+    if len(set(twice)) < len(twice):
+        text = f"two jobs of {file} have one name: {', '.join(twice)}"
+        raise UserError(text, "give each document a name of its own", ExitCode.USAGE)
+    return found
+
+
+def _submit_all(
+    client: Client, parsed: list[Parsed], common: Mapping[str, Any], lost: str
+) -> list[dict[str, Any]]:
+    """Each after the one before."""
+    jobs: list[dict[str, Any]] = []
+    for number, one in enumerate(parsed):
+        body = {
+            **common,
+            "yaml": one.text.lstrip("\n"),
+            "fallback_name": one.spec.name,
+            "secrets": dict(one.secrets),
+            "packages": upload_all(client, one),
+        }
+        if number:
+            body["request_id"] = f"{common['request_id']}-{number}"
+            body["after"] = one.spec.after or jobs[-1]["id"]
+        try:
+            jobs.append(_submit(client, body, one, lost))
+        except UserError as error:
+            if jobs:
+                names = " ".join(job["name"] for job in jobs)
+                say(f"{one.spec.name} was refused; submitted before it: spotctl cancel {names}")
+            raise error
+        if len(parsed) > 1:
+            _say_submitted(jobs[-1])
+    return jobs
 
 
 def _submit(client: Client, body: Mapping[str, Any], parsed: Parsed, lost: str) -> dict[str, Any]:
@@ -121,9 +170,10 @@ def _say_submitted(job: dict[str, Any]) -> None:
     say(f"submitted {job['name']} ({job['id']})")
 
 
-def _follow(client: Client, job: dict[str, Any]) -> dict[str, Any]:
+def _follow(client: Client, job: dict[str, Any], *, told: bool) -> dict[str, Any]:
     try:
-        _say_submitted(job)
+        if not told:
+            _say_submitted(job)
         found = follow_job(client, job["id"], {"running"}, tell_once())
     except KeyboardInterrupt:
         say(f"\n{job['name']} goes on: spotctl events -f {job['name']}, or spotctl cancel")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spotd.decide.baking import finish_bake
 from spotd.decide.draft import LEAVING, Draft
+from spotd.decide.following import begins_us
 from spotd.decide.needs import end_unread
 from spotd.decide.preemptions import interruptions
 from spotd.decide.settling import charge
@@ -33,8 +34,9 @@ def obey_limits(d: Draft) -> None:
     job, spec = d.job, d.job.spec
     if d.ended or job.stop_text:
         return
-    if spec.max_duration_s:
-        end_us = job.created_at_us + int(spec.max_duration_s * S)
+    begun_us = begins_us(d)
+    if spec.max_duration_s and begun_us is not None:
+        end_us = begun_us + int(spec.max_duration_s * S)
         if d.now_us >= end_us:
             d.set_job(stop_text=f"max_duration of {spec.max_duration_s:.0f} s reached")
             return

@@ -10,6 +10,7 @@ from spotd.decide.cooldowns import refusal_of
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.expiry import first_expiry_us
 from spotd.decide.flat import without_flat
+from spotd.decide.following import begins_us
 from spotd.decide.gangs import remaining, size_of
 from spotd.decide.leaving import taking_away
 from spotd.decide.naming import launch_token, node_id
@@ -76,7 +77,7 @@ def choose(d: Draft) -> None:
 
 def place_job(d: Draft) -> None:
     """Ask for machines until the job has a gang that boots or trains."""
-    if not _lacks(d) or _held_up(d):
+    if begins_us(d) is None or not _lacks(d) or _held_up(d):
         d.set_job(offers_at_us=0)
         return
     wanted = d.job.spec.candidates if d.market.hedging else 1

@@ -21,6 +21,7 @@ from spotd.decide.ending import (
     stop_wanted,
 )
 from spotd.decide.filling import move_when_full
+from spotd.decide.following import follow
 from spotd.decide.growing import ask_others
 from spotd.decide.leaving import drain_noticed, give_up_boot, give_up_lost, keep_gang, withdraw
 from spotd.decide.outbidding import move_outbid
@@ -43,6 +44,7 @@ RULES: tuple[Callable[[Draft], None], ...] = (
     settle_observed,  # what the clouds and the nodes said moves the states
     settle_exits,  # a program that ended: finished, released, fenced or crashed
     finish,  # a final manifest is the job's success
+    follow,  # the job before it has not succeeded
     obey_limits,  # cost and duration
     stop_lost,  # its losses are no numbers any more
     stop_wanted,  # cancel, pause, or a limit: save and give back

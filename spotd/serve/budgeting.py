@@ -110,7 +110,10 @@ def _plan_of(call: Call, job: Job, user: str, rows: list[Spending]) -> Plan:
     if spec.max_cost_microusd:
         spent = sum(one.spent(0, now_us) for one in mine)
         left = max(1, spec.max_cost_microusd - spent)
-    hours = _hours_left(spec, job.created_at_us, now_us)
+    begun_us = job.created_at_us
+    if spec.after:  # its time begins with the end of another
+        begun_us = min((node.requested_at_us for node in nodes), default=now_us)
+    hours = _hours_left(spec, begun_us, now_us)
     return Plan(user, rate, left, hours, spec.project)
 
 

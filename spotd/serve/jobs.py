@@ -11,7 +11,7 @@ from typing import Any
 from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.decide.carriage import near_store, place_among
 from spotd.decide.placement import rank
-from spotd.model import Desired, Event, HeadSeen, Job, JobSpec
+from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Outcome
 from spotd.serve.baked import check_baked
 from spotd.serve.buckets import leaving
 from spotd.serve.budgeting import check_budgets, check_project, record_override
@@ -116,6 +116,7 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
         _check_shards(call, parsed.spec)
         check_capacity(backing, parsed.spec, parsed.text)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
+    spec = replace(spec, after=_before(call, call.text("after") or spec.after))
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
     market = backing.market(call.now_us)
@@ -149,6 +150,23 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
     record_override(call, job, beyond)
     told = {"override": beyond} if beyond else {}
     return {"kind": "Job", **_summary(call, job), **told, "warnings": warnings}
+
+
+def _before(call: Call, named: str) -> str:
+    """The id of the job that is to succeed before; "" for none. Raises ApiError."""
+    if not named:
+        return ""
+    found = call.backing.store.find_job(named)
+    if found is None:
+        raise bad_input(f"spotd.after: there is no job {named[:80]!r}", "submit that one first")
+    if found.outcome not in (None, Outcome.SUCCEEDED):
+        text = (
+            f"spotd.after: {found.name} ({found.id}) {found.outcome.value}: nothing comes after it"
+        )
+        raise bad_input(text, "submit that one again first, or leave spotd.after out")
+    if found.spec.bake:
+        raise bad_input(f"spotd.after: {found.name} bakes an image", "name a job that trains")
+    return found.id
 
 
 def _submission(

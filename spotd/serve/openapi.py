@@ -102,6 +102,7 @@ BODY: dict[str, dict[str, Schema]] = {
         "request_id": {**_TEXT, "description": "The same again is the same job"},
         "override_budget": _OVERRIDE,
         "late": {"type": "boolean", "description": "Though its deadline cannot be promised"},
+        "after": {**_TEXT, "description": "The job that is to succeed before, by name or id"},
         "continue": {**_TEXT, "description": "The id of a lost database's job: its HEAD goes on"},
     },
     "POST /v1/images": {

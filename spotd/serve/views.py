@@ -111,6 +111,7 @@ def job_detail(facts: JobFacts, now_us: int) -> dict[str, Any]:
         "max_hourly_usd": usd(spec.max_hourly_microusd) or None,
         "deadline": iso(spec.deadline_us),
         "max_duration_s": spec.max_duration_s or None,
+        "after": spec.after or None,
         "max_restarts_on_errors": spec.max_restarts_on_errors,
         "secrets": sorted(spec.secrets),
         "on_node_loss": spec.elastic.on_loss.value if spec.num_nodes > 1 else None,

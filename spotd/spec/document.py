@@ -100,20 +100,44 @@ def parse(text: str) -> Document:
         raise SpecError(Problem("", f"not YAML: {error}")) from None
 
 
-def _read(text: str, loader: _Loader) -> Document:
+def documents(text: str) -> list[str]:
+    """The text of each job of a file of several, as SkyPilot's pipelines are, each on the lines
+    where it stands there; a first one that holds its name alone is left out. What is one job, or no
+    YAML, comes back as it is."""
+    plain = text.removeprefix("\ufeff")
+    try:
+        roots = _roots(_Loader(plain)) if len(plain) <= MAX_TEXT_CHARS else []
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return [text]
+    roots = roots[1:] if roots and _is_title(roots[0]) else roots
+    if len(roots) < 2:
+        return [text]
+    starts = [root.start_mark for root in roots]
+    ends = [*(mark.index for mark in starts[1:]), len(plain)]
+    return [
+        "\n" * mark.line + plain[mark.index : end] for mark, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _roots(loader: _Loader) -> list[Node]:
     roots: list[Node] = []
     while loader.check_node():
         root = loader.get_node()
         if root is not None and not _is_empty(root):
             roots.append(root)
+    return roots
+
+
+def _read(text: str, loader: _Loader) -> Document:
+    roots = _roots(loader)
     if not roots:
         raise SpecError(Problem("", "the file is empty", "a job needs at least 'run'"))
     name_of_pipeline = roots[0] if len(roots) == 2 and _is_title(roots[0]) else None
     if name_of_pipeline:
         roots = roots[1:]
     if len(roots) > 1:
-        text_ = f"{len(roots)} documents: a pipeline of jobs is not supported"
-        raise SpecError(Problem("", text_, "submit each document as a job of its own"))
+        text_ = f"{len(roots)} documents, and one job is asked for"
+        raise SpecError(Problem("", text_, "`spotctl run` takes them one after the other"))
     if not isinstance(root := roots[0], MappingNode):
         raise SpecError(Problem("", "not a block of keys", "write 'key: value' lines"))
     document = Document(text, {}, root)

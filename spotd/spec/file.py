@@ -295,6 +295,11 @@ class SpotdBlock(Block):
     health: Health = Health()
     alerts: list[str] | None = Field(default=None, description="Names of routes in config.toml")
     project: str | None = Field(default=None, pattern=_NAME, description="As budgets know it")
+    after: str | None = Field(
+        default=None,
+        pattern=_NAME,
+        description="A job, by name, that has to succeed before this one begins; docs/phases.md",
+    )
     priority: Priority | None = Field(default=None, description="Or 0 to 1000; docs/queueing.md")
 
 

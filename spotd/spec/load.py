@@ -213,6 +213,7 @@ def _spec(
         candidates=block.candidates,
         wishes=place.wishes,
         project=block.project or "",
+        after=block.after or "",
         priority=_priority(file),
         fast_network=file.num_nodes > 1 and not block.slow_network,
         elastic=read_elastic(file, found),

@@ -9,7 +9,8 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, bindparam, func, or_, select
 
-from spotd.model import Attempt, Job, Node, View
+from spotd.model import Attempt, Job, Node, Outcome, View
+from spotd.past import Before
 from spotd.states import NodeState
 from spotd.store import ledger, schema, throughput
 from spotd.store.rows import JOB_COLUMNS, NOT_GONE, job_of, nodes_query, read_nodes
@@ -69,6 +70,9 @@ _SAVED = (
     .group_by(_saves.job_id, _saves.generation)
     .order_by(_saves.job_id, _saves.generation)
 )
+_BEFORE = select(
+    *(_jobs.id, _jobs.name, _jobs.outcome, _jobs.outcome_text, _jobs.finished_at_us)
+).where(_jobs.id.in_(_IDS))
 
 
 def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[str, View]:
@@ -86,6 +90,7 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
     trains = {job: current_of(nodes[job], now_us) for job in jobs}
     verdicts = _verdicts(conn, [job for job in jobs if _trains(nodes[job])])
     spent = ledger.spent_microusd(conn, list(jobs), now_us)
+    before = _before(conn, [job.spec.after for job in jobs.values() if job.spec.after])
     saved = _saved(conn, [job.id for job in jobs.values() if job.spec.wishes.measurable])
     return {
         job_id: View(
@@ -101,8 +106,19 @@ def load_views(conn: Connection, job_ids: Sequence[str], now_us: int) -> dict[st
             else 0.0,
             saved=tuple(saved.get(job_id, ())),
             setbacks=_setbacks(conn, job_id) if job.failures else Setbacks(),
+            before=before.get(job.spec.after),
         )
         for job_id, job in jobs.items()
+    }
+
+
+def _before(conn: Connection, job_ids: Sequence[str]) -> dict[str, Before]:
+    if not job_ids:
+        return {}
+    rows = conn.execute(_BEFORE, {"jobs": list(job_ids)})
+    return {
+        job_id: Before(name, Outcome(outcome) if outcome else None, *rest)
+        for job_id, name, outcome, *rest in rows
     }
 
 

@@ -44,7 +44,7 @@ from spotd.model import JobSpec, S
 from spotd.observe.stream import NodeStream
 from spotd.serve.api import make_app
 from spotd.serve.authority import Authority
-from spotd.spec import CheckpointDefaults, SpecError, load
+from spotd.spec import CheckpointDefaults, SpecError, documents, load
 from spotd.store import codec
 from spotd.store.base import JournalBatch
 from spotd.store.sql import SqlStore
@@ -157,9 +157,11 @@ def follow_journal(data: bytes) -> None:
 def read_job(data: bytes) -> None:
     """A job file: a job or a SpecError that says what is wrong. Also what no UTF-8 is: JSON may
     hold any half of a character."""
+    text = data.decode("utf-8", "surrogateescape")
+    assert documents(text)
     try:
         parsed = load(
-            data.decode("utf-8", "surrogateescape"),
+            text,
             now_us=NOW,
             defaults=CheckpointDefaults(store="file:///store"),
             fallback_name="fuzz",

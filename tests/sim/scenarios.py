@@ -65,9 +65,16 @@ def _take_when_begun(world: SimWorld) -> None:
     world.kernel.after(5.0, partial(_take_when_begun, world))
 
 
+def _followed(world: SimWorld) -> None:
+    """One job comes after another."""
+    first = _submit(world, "first", 30)
+    _submit(world, "second", 30, after=first)
+
+
 SCENARIOS: Mapping[str, Callable[[SimWorld], None]] = {
     "preempted": _preempted,
     "hedged": _hedged,
     "cancelled": _cancelled,
     "baked": _baked,
+    "followed": _followed,
 }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from spotd.decide.health import baseline_tokens_per_s
 from spotd.model import Node, S, Throughput, View
+from spotd.past import Before
 from spotd.states import NodeState
 from spotd.store.accepted import shown
 from spotd.store.base import CheckpointRow
@@ -34,9 +35,17 @@ def load_views(tables: Tables, job_ids: Sequence[str], now_us: int) -> dict[str,
             typical_tokens_per_s=_typical(tables, job.id, now_us),
             saved=_saved(tables, job.id) if job.spec.wishes.measurable else (),
             setbacks=_setbacks(tables, job.id) if job.failures else Setbacks(),
+            before=_before(tables, job.spec.after),
         )
         for job in jobs
     }
+
+
+def _before(tables: Tables, job_id: str) -> Before | None:
+    job = tables.jobs.get(job_id)
+    if job is None:
+        return None
+    return Before(job.name, job.outcome, job.outcome_text, job.finished_at_us)
 
 
 def _saved(tables: Tables, job_id: str) -> tuple[Saved, ...]:

@@ -124,6 +124,42 @@ def test_a_folder_keeps_nothing_of_machines_that_are_rented(
     assert client.post("/v1/jobs", fields)["name"]
 
 
+def test_a_job_that_comes_after_another(rig: Rig, client: Client) -> None:
+    """By the name in its file, or by what the request says; on record is that job's id, whoever
+    takes its name later."""
+    first = client.post("/v1/jobs", submission(name="search"))
+    text = JOB_FILE + "  after: search\n"
+    named = client.post("/v1/jobs", submission(yaml=text, name="train", request_id="r2"))
+    third = submission(name="validate", request_id="r3", after=named["id"])
+    last = client.post("/v1/jobs", third)
+    chain = [rig.store.find_job(job["id"]) for job in (first, named, last)]
+    assert [job.spec.after for job in chain if job] == ["", first["id"], named["id"]]
+    assert client.get(f"/v1/jobs/{last['id']}")["after"] == named["id"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (None, "spotd.after: there is no job 'other'"),
+        (Outcome.FAILED, "failed: nothing comes after it"),
+        (Outcome.CANCELLED, "cancelled: nothing comes after it"),
+    ],
+)
+def test_a_job_that_nothing_can_come_after(
+    rig: Rig, client: Client, outcome: Outcome | None, told: str
+) -> None:
+    if outcome:
+        rig.finish(rig.submit("other", ago_s=60), 0, outcome, "as it ended")
+    with pytest.raises(UserError, match=told):
+        client.post("/v1/jobs", submission(name="train", after="other"))
+    assert rig.store.find_job("train") is None
+
+
+def test_a_job_may_come_after_one_that_has_succeeded(rig: Rig, client: Client) -> None:
+    rig.finish(rig.submit("other", ago_s=60), 0, Outcome.SUCCEEDED, "done")
+    assert client.post("/v1/jobs", submission(name="train", after="other"))["phase"] == "waiting"
+
+
 def test_a_job_whose_store_the_daemon_cannot_read_is_refused(
     rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

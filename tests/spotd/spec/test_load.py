@@ -7,7 +7,7 @@ import pytest
 from spotd.errors import ExitCode
 from spotd.model import CheckpointSpec
 from spotd.phase import keeps
-from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, load
+from spotd.spec import CheckpointDefaults, Known, Parsed, SpecError, documents, load
 from spotd.spec.sources import Origin
 from spotd.verdicts import HealthSpec
 from spotd.wire import Bucket, MountMode
@@ -544,6 +544,7 @@ def test_a_job_needs_a_name_from_somewhere() -> None:
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.name)
 def test_the_checked_in_examples_are_good_job_files(example: Path) -> None:
-    parsed = read(example.read_text(), fallback_name=example.stem, secrets={"HF_TOKEN": "t"})
-    assert parsed.spec.run
-    assert [text for text in parsed.warnings if "resources is missing" not in text] == []
+    for text in documents(example.read_text()):
+        parsed = read(text, fallback_name=example.stem, secrets={"HF_TOKEN": "t"})
+        assert parsed.spec.run
+        assert [text for text in parsed.warnings if "resources is missing" not in text] == []

@@ -235,7 +235,7 @@ run: python train.py
 def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
     assert read("name: pipeline\n---\nrun: python train.py\n").spec.name == "pipeline"
     assert read("name: pipeline\n---\nname: own\nrun: x\n").spec.name == "own"
-    with pytest.raises(SpecError, match="a pipeline of jobs is not supported"):
+    with pytest.raises(SpecError, match="3 documents, and one job is asked for"):
         read("name: p\n---\nrun: a\n---\nrun: b\n")
 
 

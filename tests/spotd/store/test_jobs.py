@@ -16,6 +16,7 @@ from spotd.model import (
     Outcome,
     S,
 )
+from spotd.past import Before
 from spotd.plan import (
     ChangeJob,
 )
@@ -27,6 +28,20 @@ from tests.spotd.store.build import NOW, Bell, commit, offer, plan, spec, submis
 from tests.spotd.store.conftest import make
 
 LEASE = 30 * S
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_became_of_the_job_before(store: Store, *, ends: bool) -> None:
+    submit(store, "j1")
+    submit(store, "j2", after="j1")
+    submit(store, "j3", after="gone")
+    if ends:
+        done = {"outcome": Outcome.FAILED, "outcome_text": "why", "finished_at_us": NOW + S}
+        commit(store, view(store, "j1"), plan(ChangeJob(done)))
+    found = store.load_views(["j1", "j2", "j3"], NOW)
+    told = (Outcome.FAILED, "why", NOW + S) if ends else (None, "", 0)
+    assert found["j2"].before == Before("j1", *told)
+    assert (found["j1"].before, found["j3"].before) == (None, None)
 
 
 def test_a_job_is_read_back_as_it_was_submitted(store: Store) -> None:
