@@ -365,7 +365,7 @@ class Market:
     images: tuple[BakedImage, ...] = ()
     past: Past = UNKNOWN  # what became of this fleet's machines, a minute ago at most
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
-    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # see decide/carriage.py
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see decide/carriage.py
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     datasets: Mapping[str, DataSet] = field(default_factory=dict)  # by name
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves

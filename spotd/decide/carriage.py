@@ -29,21 +29,29 @@ GIB, MONTH_H = 1 << 30, 730
 
 class Place(NamedTuple):
     """Where a store is. `cloud` "" is none of the clouds whose prices are known: to it, bytes leave
-    every cloud. `region` "" is not known."""
+    every cloud. `region` "" is not known. `zone` is of a folder that machines of that zone alone
+    can mount."""
 
     cloud: str
     region: str = ""
+    zone: str = ""
+
+    def beside(self, offer: Offer) -> bool:
+        """Whether the offer's machine is in its region."""
+        return (self.cloud, self.region) == (offer.cloud or offer.provider, offer.region)
 
 
-def place_of(url: str, options: Mapping[str, str], cloud: str = "", region: str = "") -> Place:
-    """Of a store's URL and its options (`endpoint`, `region`); what somebody has said, `cloud` and
-    `region`, counts more."""
+def place_of(
+    url: str, options: Mapping[str, str], cloud: str = "", region: str = "", zone: str = ""
+) -> Place:
+    """Of a store's URL and its options (`endpoint`, `region`); what somebody has said, `cloud`,
+    `region` and `zone`, counts more."""
     scheme = url.partition(":")[0]
     if scheme == "file" and not cloud:
         return Place(HERE)
     if options.get("endpoint") and not cloud:
         return Place("", region)
-    return Place(cloud or _CLOUDS.get(scheme, ""), region or options.get("region", ""))
+    return Place(cloud or _CLOUDS.get(scheme, ""), region or options.get("region", ""), zone)
 
 
 def gb_microusd(offer: Offer, store: Place, leaving: Mapping[str, int]) -> int | None:
@@ -136,7 +144,7 @@ def goes_to(offer: Offer, spec: JobSpec, market: Market) -> Place:
     return near_store(offer, spec, market.places, market.shards)[1]
 
 
-def place_among(url: str, places: Mapping[str, tuple[str, str]]) -> Place:
+def place_among(url: str, places: Mapping[str, tuple[str, ...]]) -> Place:
     """Of a store, by the closest of those that are configured."""
     under = [base for base in places if url == base or url.startswith(f"{base}/")]
     return Place(*places[max(under, key=len)]) if under else place_of(url, {})
@@ -157,16 +165,15 @@ def saves_shards(spec: JobSpec) -> bool:
 
 
 def near_store(
-    offer: Offer, spec: JobSpec, places: Mapping[str, tuple[str, str]], shards: Sequence[str]
+    offer: Offer, spec: JobSpec, places: Mapping[str, tuple[str, ...]], shards: Sequence[str]
 ) -> tuple[str, Place]:
     """The store that shards of the offer's machine go to, and where that is: one in its own region,
     and where there is none the job's own, whose URL is "" here."""
     saves = spec.checkpoint
     own = place_among(saves.store, places)
-    here = (offer.cloud or offer.provider, offer.region)
-    if own != here and saves_shards(spec):
+    if not own.beside(offer) and saves_shards(spec):
         for url in saves.shards or shards:
-            if url != saves.store and (place := place_among(url, places)) == here:
+            if url != saves.store and (place := place_among(url, places)).beside(offer):
                 return url, place
     return "", own
 
@@ -181,16 +188,15 @@ def _pause_s(offer: Offer, spec: JobSpec, save_microusd: float) -> float:
     return min(max(young_s, LEAST_S), MOST_S)
 
 
-def way_of(data: DataSet, offer: Offer, places: Mapping[str, tuple[str, str]]) -> Bucket:
+def way_of(data: DataSet, offer: Offer, places: Mapping[str, tuple[str, ...]]) -> Bucket:
     """What the offer's machine copies, and of what it may make a copy in its region first."""
-    here = (offer.cloud or offer.provider, offer.region)
     at = place_among(data.url, places)
-    near = next((url for url in data.copies if place_among(url, places) == here), "")
-    if at == here or at.cloud == HERE or (offer.local and not near):
+    near = next((url for url in data.copies if place_among(url, places).beside(offer)), "")
+    if at.beside(offer) or at.cloud == HERE or (offer.local and not near):
         return Bucket("", data.url)
     price = 0 if offer.local else data.microusd_per_gb
     if price is None:
-        price = _price_to(at, here[0], data.leaving)
+        price = _price_to(at, offer.cloud or offer.provider, data.leaving)
     return Bucket("", data.url, {}, near, {}, price, data.max_microusd)
 
 
