@@ -28,7 +28,7 @@ class Budgets:
         budgets: Callable[[], Sequence[Budget]],
         clock: Clock,
         dry_run: Callable[[], bool] = lambda: True,
-        places: Callable[[], Mapping[str, tuple[str, str]]] = dict,
+        places: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
     ) -> None:
         self._budgets = budgets
         self._places = places

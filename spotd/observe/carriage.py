@@ -15,7 +15,7 @@ from spotd.store.invoice_records import Carriage
 from spotd.store.keep_costs import Window
 
 
-def record_carriage(store: Store, places: Mapping[str, tuple[str, str]], now_us: int) -> None:
+def record_carriage(store: Store, places: Mapping[str, tuple[str, ...]], now_us: int) -> None:
     """Of unfinished jobs, and of finished ones that had any: what they keep goes on costing.
     `places` says where stores are (see decide/carriage.py)."""
     market = changed(store.load_market(now_us), places=places)
