@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spotd.spec.every import parse_every
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED
 from tests.rigs.forks import TORCH
 from tests.trainer.hook.rig import Program
@@ -25,6 +26,7 @@ MODULES = (
 )
 EXAMPLE = "examples/transformers/train.py"
 SHARDED = "tests/trainer/hook/sharded.py"
+EPOCHS = "tests/trainer/hook/epochs.py"
 STEPS = 30  # more than an epoch
 
 
@@ -56,3 +58,35 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
         assert program.difference(whole) is None
         assert agent.losses() == losses
         assert not list((tmp_path / "parts" / "out").glob("checkpoint-*")), "the trainer's own"
+
+
+@pytest.mark.req("CKP-22")
+def test_it_saves_by_the_hour_and_at_the_end_of_each_epoch(tmp_path: Path) -> None:
+    """256 rows in batches of 8 are 32 steps; by time alone nothing would be saved in so short a
+    run. Killed in the second epoch it goes on from the end of the first."""
+    every, until = parse_every("hourly"), tmp_path / "go on"
+    assert (every.steps, every.seconds) == (0, 3600.0)
+    by_time = {"SPOTD_EVERY_STEPS": "0", "SPOTD_EVERY_S": str(every.seconds)}
+    env = {"HF_HUB_OFFLINE": "1", "HELD_AFTER": "36", "HELD_UNTIL": str(until), **by_time}
+    program = Program(tmp_path / "run", EPOCHS, ("--steps", "80"), 1, env, MODULES)
+    with AgentEnd() as agent:
+        first = program.start(1, agent)
+        agent.wait("checkpoint")
+        agent.wait("progress", lambda data: data["to_step"] >= 35)
+        first.kill()
+        first.wait(30)
+        agent.wait_left()
+        assert [save["step"] for save in agent.of("checkpoint")] == [32]
+        losses = agent.losses()
+    program.env = {**env, "HELD_AFTER": "70"}
+    with AgentEnd() as agent:
+        second = program.start(2, agent)
+        assert agent.wait("claimed").data["step"] == 32
+        agent.wait("checkpoint")
+        until.touch()
+        assert second.wait(60) == EXIT_FINISHED, program.output()
+        assert [save["step"] for save in agent.of("checkpoint")] == [64, 80]
+        again = agent.losses()
+    repeated = sorted(losses.keys() & again.keys())
+    assert repeated[:3] == [33, 34, 35]
+    assert [losses[step] for step in repeated] == [again[step] for step in repeated]

@@ -36,6 +36,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._trainer = trainer
         self._objects: dict[str, Stateful] = {}
         self._loss: float | Tensor = 0.0
+        self._saved_step = 0
         self._resumed: Resumed | None = None
         self._session = Session(self._collect)
         self._train: Callable[..., Any] = trainer.train
@@ -107,12 +108,16 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         elif then is Next.LEAVE and not last:
             self._session.leave()
         elif then is Next.SAVE and not last:
-            self._session.save()
+            self._save(state.global_step)
         control.should_save = False
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        del args, state, kwargs
+        """With save_strategy="epoch" one is saved here, beside those by the job's cadence."""
+        del args, kwargs
+        last = state.global_step >= state.max_steps or control.should_training_stop
+        if control.should_save and not last and self._saved_step != state.global_step:
+            self._save(state.global_step)
         control.should_save = False
         return control
 
@@ -121,6 +126,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._session.finish()
 
     # --- within
+
+    def _save(self, step: int) -> None:
+        self._session.save()
+        self._saved_step = step
 
     def _give_chance(self) -> None:
         if self._resumed is not None:
