@@ -50,6 +50,16 @@ def storage_prices() -> Mapping[str, Storage]:
     return read_prices(files("providers").joinpath("storage.toml").read_text())
 
 
+@cache
+def first_storage() -> Mapping[str, tuple[int, int]]:
+    """By make of cloud, in micro-USD: of the first GB (2^30 bytes) that lies there for a month, and
+    of a thousand writes. Raises PriceFileError."""
+    return {
+        cloud: (one.tiers[0][1], one.microusd_per_1000_writes)
+        for cloud, one in storage_prices().items()
+    }
+
+
 def storage_of(url: str) -> Storage | None:
     """Of the store at an address like s3://bucket/prefix; None where nobody is known to be paid for
     it. (S3 may be somebody else's than AWS's: `endpoint` in its options says so.)"""

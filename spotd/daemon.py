@@ -300,13 +300,13 @@ class Daemon:
 
     def _duties(self) -> Duties:
         duties = Duties(
-            self.store,
-            self.providers,
-            *(self.survey, self.delivery.deliver, self.clock, self.owner),
-            *(self.timing, schedule_of(self.config)),
+            *(self.store, self.providers, self.survey, self.delivery.deliver, self.clock),
+            *(self.owner, self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        kept = budgets.Budgets(lambda: self.config.budgets, self.clock, lambda: self.config.dry_run)
+        kept = budgets.Budgets(
+            lambda: self.config.budgets, self.clock, lambda: self.config.dry_run, self.world.places
+        )
         duties.add(budgets.EVERY_S, "budgets", kept.keep)
         duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: self.config.idle, self.clock).look)
         news = markets.Markets(lambda: self.config.market_alerts, self.clock).look

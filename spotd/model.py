@@ -289,10 +289,9 @@ class Throughput:
 
 @dataclass(frozen=True)
 class View:
-    """Everything a decision about one job may look at.
-
-    `nodes`: all not gone, and those of the newest attempt, gone or not. `throughput`: of the newest
-    attempt that chose its machines, oldest first, bounded. `spent_microusd`: up to `loaded_at_us`.
+    """Everything a decision about one job may look at. `nodes`: all not gone, and those of the
+    newest attempt, gone or not. `throughput`: of the newest attempt that chose its machines, oldest
+    first, bounded. `spent_microusd`: up to `loaded_at_us`, on checkpoints as far as recorded.
     `verdicts`: among the newest events of a job that trains, oldest first. `typical_tokens_per_s`:
     of the attempt before on this type of machine; 0.0 for none. `saved`: its checkpoints by
     generation, of a job that says how much there is to do. `before`: the job it comes after."""
@@ -366,10 +365,11 @@ class Market:
     images: tuple[BakedImage, ...] = ()
     past: Past = UNKNOWN  # what became of this fleet's machines, a minute ago at most
     safe_until_us: int = 0  # until then nothing is launched or started: safe mode; 0: it is not
-    places: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # see decide/carriage.py
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see decide/carriage.py
     shards: tuple[str, ...] = ()  # URLs of stores that take shards of machines of their region
     datasets: Mapping[str, DataSet] = field(default_factory=dict)  # by name
     leaving: Mapping[str, int] = field(default_factory=dict)  # cloud -> micro-USD a GB that leaves
+    storing: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # see decide/carriage.py
     line: Line = field(default_factory=Line)
     askers: tuple[Asker, ...] = ()  # for what was refused of late; see decide/scarcity.py
     countries: Mapping[str, str] = field(default_factory=dict)  # "cloud/region" -> where it stands

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from providers.egress import first_prices
 from providers.places import places
+from providers.storage import first_storage
 from spotd.act.effects import World, call, effects_of, not_configured
 from spotd.changed import changed
 from spotd.decide.needs import last_start_us
@@ -65,6 +66,7 @@ def market_now(world: World, timing: Timing) -> Market:
         shards=world.shards(),
         datasets=world.datasets(),
         leaving=first_prices(),
+        storing=first_storage(),
         countries=places().countries,
         operators=places().operators,
         past=world.past(now_us),

@@ -131,7 +131,7 @@ class Loans:
             try:
                 loan = self._begin(store, job, node, url, deadline_s)
             except StoreUnavailableError as error:
-                if place_among(url, places) in before:
+                if place_among(url, places)[:2] in before:
                     raise
                 return error
             return ShardStore(url, loan.options if loan else self._options_of(url)), loan

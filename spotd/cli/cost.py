@@ -139,6 +139,7 @@ def _print_one(item: dict[str, Any]) -> None:
         [
             ("job", item["job"]),
             ("cost", spent(item["spend_usd"], item["max_cost_usd"], running)),
+            ("checkpoints", _carried(item["carried_usd"])),
             ("paid", f"{item['paid_hours']:.3f} h"),
             ("prepaid", _prepaid(item)),
             ("useful", "" if useful is None else f"{useful:.3f} h of steps that survive"),
@@ -155,6 +156,10 @@ def _print_one(item: dict[str, Any]) -> None:
     if item["nodes"]:
         print()
         print_table(_NODE_COLUMNS, [_node_row(node) for node in item["nodes"]])
+
+
+def _carried(usd: float) -> str:
+    return f"{money(usd)} on top for storage, requests and egress; limits count it" if usd else ""
 
 
 def _prepaid(item: dict[str, Any]) -> str:

@@ -97,7 +97,7 @@ def check_datasets(file: ConfigFile) -> Iterator[Finding]:
         if not _NAME.fullmatch(name):
             yield ("datasets", name), "is no possible name", "use up to 31 of a-z, 0-9 and -"
         for index, url in enumerate(data.copies):
-            if not all(place_among(url, places)):
+            if not all(place_among(url, places)[:2]):
                 text = f"in which region {url} is, nobody has said: no machine would copy there"
                 fix = "add a [stores.NAME] section with its url and region"
                 yield ("datasets", name, "copies", index), text, fix
@@ -107,7 +107,11 @@ def _check_kind(name: str, entry: StoreSection) -> Iterator[Finding]:
     if entry.shared and not entry.url.startswith("file://"):
         fix = "leave it out: a bucket is everywhere by itself"
         yield ("stores", name, "shared"), f"is of folders, and {entry.url} is none", fix
-    if entry.shards and not all(entry.place):
+    if entry.zone and not (entry.shared and entry.cloud and entry.region):
+        text = "says which zone's machines mount a folder"
+        fix = "it takes shared = true, cloud and region; a bucket is every zone's: leave it out"
+        yield ("stores", name, "zone"), text, fix
+    if entry.shards and not all(entry.place[:2]):
         text = f"is for machines beside the store, and where {entry.url} is nobody has said"
         fix = 'add region = "...", as its cloud calls it, and cloud = "aws", "gcp" or "azure" where'
         yield ("stores", name, "shards"), text, f"{fix} the URL does not say that"

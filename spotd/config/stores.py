@@ -149,6 +149,9 @@ class StoreSection(Section):
         default="", description="Whose machines are beside it; default: by the URL, where that says"
     )
     region: str = Field(default="", description="Default: the option of that name")
+    zone: str = Field(
+        default="", description="Of a folder that machines of one zone alone can mount"
+    )
     shards: bool = Field(
         default=False,
         description="Takes the shards of checkpoints of machines of its cloud and region",
@@ -160,4 +163,4 @@ class StoreSection(Section):
     @property
     def place(self) -> Place:
         """Where it is, by what is said of it."""
-        return place_of(self.url, self.options, self.cloud, self.region)
+        return place_of(self.url, self.options, self.cloud, self.region, self.zone)

@@ -23,25 +23,35 @@ HERE = "here"  # a folder: whatever carries bytes there, no cloud counts them
 # training where staging overlaps with it, and the bounds of trainer/hook/spotd_hook/cadence.py.
 STALL_S, LEAST_S, MOST_S = 0.5, 30.0, 3600.0
 SLACK = 3.0
+PART_BYTES = 16 << 20  # of a write, as providers/stores/bucket.py cuts what it sends
+GIB, MONTH_H = 1 << 30, 730
 
 
 class Place(NamedTuple):
     """Where a store is. `cloud` "" is none of the clouds whose prices are known: to it, bytes leave
-    every cloud. `region` "" is not known."""
+    every cloud. `region` "" is not known. `zone` is of a folder that machines of that zone alone
+    can mount."""
 
     cloud: str
     region: str = ""
+    zone: str = ""
+
+    def beside(self, offer: Offer) -> bool:
+        """Whether the offer's machine is in its region."""
+        return (self.cloud, self.region) == (offer.cloud or offer.provider, offer.region)
 
 
-def place_of(url: str, options: Mapping[str, str], cloud: str = "", region: str = "") -> Place:
-    """Of a store's URL and its options (`endpoint`, `region`); what somebody has said, `cloud` and
-    `region`, counts more."""
+def place_of(
+    url: str, options: Mapping[str, str], cloud: str = "", region: str = "", zone: str = ""
+) -> Place:
+    """Of a store's URL and its options (`endpoint`, `region`); what somebody has said, `cloud`,
+    `region` and `zone`, counts more."""
     scheme = url.partition(":")[0]
     if scheme == "file" and not cloud:
         return Place(HERE)
     if options.get("endpoint") and not cloud:
         return Place("", region)
-    return Place(cloud or _CLOUDS.get(scheme, ""), region or options.get("region", ""))
+    return Place(cloud or _CLOUDS.get(scheme, ""), region or options.get("region", ""), zone)
 
 
 def gb_microusd(offer: Offer, store: Place, leaving: Mapping[str, int]) -> int | None:
@@ -78,6 +88,32 @@ def egress_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int | 
     return round(saves.size_bytes / 1e9 * gb * each_h + back) if each_h else None
 
 
+def requests_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int | None:
+    """What the writes of the job's saves cost an hour there, a part of PART_BYTES each; None where
+    the price, a save's size or how often there is one is not known. `market.storing`, by cloud: the
+    price of a GiB that lies there for a month, and of a thousand writes, in micro-USD."""
+    saves = spec.checkpoint
+    if saves.engine == "none" or not saves.size_bytes:
+        return None
+    price = market.storing.get(goes_to(offer, spec, market).cloud)
+    each_h = saves_per_h(offer, spec, market)
+    if price is None or not each_h:
+        return None
+    return round(-(-saves.size_bytes // PART_BYTES) * each_h * price[1] / 1000)
+
+
+def carried_microusd_per_h(offer: Offer, spec: JobSpec, market: Market) -> int:
+    """What the job's checkpoints cost an hour there, as far as that is known: what leaves, the
+    requests, and for `keep` of them to lie there."""
+    saves = spec.checkpoint
+    price = market.storing.get(goes_to(offer, spec, market).cloud)
+    lies = 0
+    if price is not None and saves.engine != "none":
+        lies = round(saves.size_bytes * saves.keep / GIB * price[0] / MONTH_H)
+    known = (f(offer, spec, market) or 0 for f in (egress_microusd_per_h, requests_microusd_per_h))
+    return sum(known) + lies
+
+
 def saves_per_h(offer: Offer, spec: JobSpec, market: Market) -> float:
     """How often the job saves there; 0 where that is not known, or not how large a save is."""
     size_gb = spec.checkpoint.size_bytes / 1e9
@@ -108,7 +144,7 @@ def goes_to(offer: Offer, spec: JobSpec, market: Market) -> Place:
     return near_store(offer, spec, market.places, market.shards)[1]
 
 
-def place_among(url: str, places: Mapping[str, tuple[str, str]]) -> Place:
+def place_among(url: str, places: Mapping[str, tuple[str, ...]]) -> Place:
     """Of a store, by the closest of those that are configured."""
     under = [base for base in places if url == base or url.startswith(f"{base}/")]
     return Place(*places[max(under, key=len)]) if under else place_of(url, {})
@@ -129,16 +165,15 @@ def saves_shards(spec: JobSpec) -> bool:
 
 
 def near_store(
-    offer: Offer, spec: JobSpec, places: Mapping[str, tuple[str, str]], shards: Sequence[str]
+    offer: Offer, spec: JobSpec, places: Mapping[str, tuple[str, ...]], shards: Sequence[str]
 ) -> tuple[str, Place]:
     """The store that shards of the offer's machine go to, and where that is: one in its own region,
     and where there is none the job's own, whose URL is "" here."""
     saves = spec.checkpoint
     own = place_among(saves.store, places)
-    here = (offer.cloud or offer.provider, offer.region)
-    if own != here and saves_shards(spec):
+    if not own.beside(offer) and saves_shards(spec):
         for url in saves.shards or shards:
-            if url != saves.store and (place := place_among(url, places)) == here:
+            if url != saves.store and (place := place_among(url, places)).beside(offer):
                 return url, place
     return "", own
 
@@ -153,16 +188,15 @@ def _pause_s(offer: Offer, spec: JobSpec, save_microusd: float) -> float:
     return min(max(young_s, LEAST_S), MOST_S)
 
 
-def way_of(data: DataSet, offer: Offer, places: Mapping[str, tuple[str, str]]) -> Bucket:
+def way_of(data: DataSet, offer: Offer, places: Mapping[str, tuple[str, ...]]) -> Bucket:
     """What the offer's machine copies, and of what it may make a copy in its region first."""
-    here = (offer.cloud or offer.provider, offer.region)
     at = place_among(data.url, places)
-    near = next((url for url in data.copies if place_among(url, places) == here), "")
-    if at == here or at.cloud == HERE or (offer.local and not near):
+    near = next((url for url in data.copies if place_among(url, places).beside(offer)), "")
+    if at.beside(offer) or at.cloud == HERE or (offer.local and not near):
         return Bucket("", data.url)
     price = 0 if offer.local else data.microusd_per_gb
     if price is None:
-        price = _price_to(at, here[0], data.leaving)
+        price = _price_to(at, offer.cloud or offer.provider, data.leaving)
     return Bucket("", data.url, {}, near, {}, price, data.max_microusd)
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from providers.base import Offer
 from spotd.changed import changed
 from spotd.decide.booked import too_short
-from spotd.decide.carriage import egress_microusd_per_h
+from spotd.decide.carriage import egress_microusd_per_h, requests_microusd_per_h
 from spotd.decide.cooldowns import (
     CAP_S,
     OF_ONE_JOB,
@@ -52,8 +52,8 @@ class Ranked:
     """One offer that fits, with its score (lower is better) or why it is not to be had now.
 
     `until_us` is when the reason may pass; 0 when it will not pass by itself. `code` is the reason
-    in one word. `egress_microusd_per_h` is what its saves cost there, part of the score; None where
-    that is not known.
+    in one word. `egress_microusd_per_h` is what of its saves leaves the cloud there; it and the
+    requests of saves are part of the score; None where that is not known.
     """
 
     offer: Offer
@@ -220,7 +220,8 @@ class _Same:
     def __init__(self, spec: JobSpec, market: Market) -> None:
         self.spec = spec
         self.market = changed(market, refusals=(), disabled={}, past=UNKNOWN)
-        self._same = market.offers, market.leaving, market.countries, market.operators
+        priced = (market.offers, market.leaving, market.storing)
+        self._same = (*priced, market.countries, market.operators)
         known = (tuple(market.places.items()), market.shards, tuple(market.datasets.items()))
         self._key = (*_asks(spec), *known)
 
@@ -265,20 +266,22 @@ def _ranked(
     barred: Set[str],
     spoiled: Spoiled,
 ) -> Ranked:
-    carried = egress_microusd_per_h(offer, spec, market)
-    score = offer.price_microusd_per_h * spec.num_nodes + (carried or 0)
+    egress = egress_microusd_per_h(offer, spec, market)
+    carried = (egress or 0) + (requests_microusd_per_h(offer, spec, market) or 0)
+    score = offer.price_microusd_per_h * spec.num_nodes + carried
     excluded, until_us, code = _excluded(offer, spec, market, now_us, barred, spoiled)
     if not excluded and carried and _above_cap(spec, offer, carried):
-        text = f"with ${carried / 1e6:.2f}/h of egress above max_hourly_cost"
+        text = f"with ${carried / 1e6:.2f}/h of egress and requests above max_hourly_cost"
         excluded, code = text, TOO_DEAR
-    return Ranked(offer, score, excluded, until_us, code, carried)
+    return Ranked(offer, score, excluded, until_us, code, egress)
 
 
 def could_run(spec: JobSpec, offer: Offer, market: Market, now_us: int) -> bool:
     """Whether the job would have it, had nobody been refused there."""
     if not any(want.admits(offer) for want in spec.alternatives):
         return False
-    carried = egress_microusd_per_h(offer, spec, market)
+    carried = egress_microusd_per_h(offer, spec, market) or 0
+    carried += requests_microusd_per_h(offer, spec, market) or 0
     out, _, _ = _excluded(offer, spec, market, now_us, set(), {})
     return not out and not (carried and _above_cap(spec, offer, carried))
 

@@ -17,9 +17,8 @@ HISTORY_DAYS = 7  # of which the spread of the forecast is
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent in a month on the machines of all jobs, or of a user's or
-    a project's. `routes` are
-    alert routes by threshold; "default" has the rest."""
+    """What may be spent in a month on the machines and checkpoints of all jobs, or of a user's or a
+    project's. `routes` are alert routes by threshold; "default" has the rest."""
 
     name: str
     microusd: int
@@ -50,10 +49,21 @@ class Spending:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What a job's checkpoints cost in the month, beside its machines, and an hour of late."""
+
+    user: str
+    microusd: int
+    microusd_per_h: int
+    project: str = ""
+
+
+@dataclass(frozen=True)
 class Standing:
-    """A budget now. `microusd_per_h` is the burn rate: of the machines that run. `forecast` is for
-    the end of the month, at that rate; one of ten lies below and above at the rates of the last
-    days. `reached_at_us`: when it is used up at the present rate, 0 for not this month."""
+    """A budget now. `microusd_per_h` is the burn rate: of machines that run, and of checkpoints.
+    `forecast` is for the end of the month, at that rate; one of ten lies below and above at the
+    rates of the last days. `reached_at_us`: when it is used up at the present rate, 0 for not this
+    month."""
 
     budget: Budget
     since_us: int
@@ -69,15 +79,23 @@ class Standing:
 
 
 def standing(
-    budget: Budget, rows: Sequence[Spending], month: tuple[int, int], now_us: int
+    budget: Budget,
+    rows: Sequence[Spending],
+    month: tuple[int, int],
+    now_us: int,
+    carried: Sequence[Carried] = (),
 ) -> Standing:
-    """`month` is the one that `now_us` is in."""
+    """`month` is the one that `now_us` is in, and `carried` of it."""
     since_us, until_us = month
     mine = [row.stretch for row in rows if budget.covers(row.user, row.project)]
+    extra = [one for one in carried if budget.covers(one.user, one.project)]
+    extra_rate = sum(one.microusd_per_h for one in extra)
     spent = sum(one.spent(since_us, min(until_us, now_us)) for one in mine)
-    rate = sum(one.rate_microusd_per_h for one in mine if one.running)
+    spent += sum(one.microusd for one in extra)
+    rate = sum(one.rate_microusd_per_h for one in mine if one.running) + extra_rate
     days = [
         sum(one.spent(now_us - (n + 1) * DAY_US, now_us - n * DAY_US) for one in mine) / 24
+        + extra_rate
         for n in range(HISTORY_DAYS)
     ]
     begun_us = min((one.start_us for one in mine), default=now_us)

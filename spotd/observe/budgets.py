@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spotd.clock import Clock
 from spotd.model import Desired, Event, Severity
@@ -10,25 +10,28 @@ from spotd.money.budget import ACTUAL, DAY_US, Budget, Standing, crossings, stan
 from spotd.money.focus import iso, month_of
 from spotd.money.outliers import outliers
 from spotd.money.units import US_PER_H
+from spotd.observe.carriage import record_carriage
 from spotd.observe.joblimits import tell_of_jobs
 from spotd.store.base import Store
-from spotd.store.spending import OVERRIDE, override_key, spendings
+from spotd.store.spending import OVERRIDE, carried, override_key, spendings
 
 EVERY_S = 60.0
-FORETELL_EVERY_US = US_PER_H // 6
+FORETELL_EVERY_US = US_PER_H // 6  # it reads all reports and checkpoints of what runs
 
 
 class Budgets:
-    """`budgets()` are those of the configuration in force; while `dry_run()`, outliers are told of
-    alone."""
+    """`budgets()` are those of the configuration in force, `places()` where its stores are; while
+    `dry_run()`, outliers are told of alone."""
 
     def __init__(
         self,
         budgets: Callable[[], Sequence[Budget]],
         clock: Clock,
         dry_run: Callable[[], bool] = lambda: True,
+        places: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
     ) -> None:
         self._budgets = budgets
+        self._places = places
         self._dry_run = dry_run
         self._judged_us = 0  # outliers, by this daemon: it reads all of the ledger
         self._foretold_us = 0  # what jobs will cost: it reads all their reports
@@ -38,6 +41,8 @@ class Budgets:
         """One look: nothing is remembered but in the record of events."""
         budgets, now_us = self._budgets(), self._clock.now_us()
         foretell = now_us - self._foretold_us >= FORETELL_EVERY_US
+        if foretell:
+            record_carriage(store, self._places(), now_us)
         tell_of_jobs(store, now_us, foretell=foretell)
         if foretell:
             self._foretold_us = now_us
@@ -47,10 +52,10 @@ class Budgets:
         if not budgets:
             return
         month = month_of(now_us)
-        rows = spendings(store, now_us)
+        rows, extra = spendings(store, now_us), carried(store, month[0])
         told = store.event_keys("budget", month[0])
         for budget in budgets:
-            found = standing(budget, rows, month, now_us)
+            found = standing(budget, rows, month, now_us, extra)
             for one in crossings(found, told, iso):
                 severity = Severity.WARNING if one.kind == ACTUAL else Severity.INFO
                 event = Event(

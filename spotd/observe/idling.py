@@ -1,5 +1,5 @@
 """A job whose GPUs do next to nothing is told of with the dollars, and saves and is paused where
-the policy says so."""
+the policy says so; and one that stands still for its saves is told of."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from spotd.clock import Clock
 from spotd.model import Desired, Event, Job, S, Severity
 from spotd.money.budget import DAY_US
 from spotd.money.idle import ALLOW, PAUSE, Idle, IdlePolicy, Window, idle_gpus
+from spotd.observe.saving import judge_saves
 from spotd.states import NodeState
 from spotd.store.base import Store
 from spotd.verdicts import USAGE
@@ -26,6 +27,7 @@ class Idling:
     def look(self, store: Store) -> None:
         """One look: nothing is remembered but in the record of events."""
         judge_idle(store, self._policy(), self._clock.now_us())
+        judge_saves(store, self._clock.now_us())
 
 
 def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:

@@ -12,6 +12,7 @@ from spotd.money.focus import iso
 from spotd.money.units import US_PER_H
 from spotd.store.base import EventRow, Store
 from spotd.store.outlooks import facts_of
+from spotd.store.spending import carried_by
 
 REACHED, FORETOLD = "cost_reached", "cost_forecast"  # kinds of events
 _KINDS = {REACHED: ACTUAL, FORETOLD: FORECAST}
@@ -25,20 +26,42 @@ def tell_of_jobs(store: Store, now_us: int, *, foretell: bool) -> None:
         return
     market = store.load_market(now_us) if foretell else None
     views = store.load_views([job.id for job in capped], now_us)
+    carried = carried_by(store)
     for view in views.values():
         job = view.job
         found = None
         if market is not None and job.spec.wishes.measurable:
             found = outlook(facts_of(store, job, market, now_us))
+        cost, each_h = carried.get(job.id, (0, 0))
         rate = sum(node.offer.price_microusd_per_h for node in view.nodes if node.active)
-        for event in _events(store, job, view.spent_microusd, rate, found, now_us):
+        rate += each_h if rate else 0
+        ends = _ends(found, cost, each_h) if found else None
+        for event in _events(store, job, view.spent_microusd, rate, ends, now_us):
             store.add_event(job.id, event, now_us)
 
 
+def _ends(found: Outlook, cost: int, each_h: int) -> tuple[int, int, int] | None:
+    """What it will have cost at its end: its machines, what its checkpoints cost up to now, and
+    until then as they did of late."""
+    machines, done = found.final_microusd, found.completion
+    if machines is None or done is None:
+        return None
+    hours = (done.hours.low, done.hours.middle, done.hours.high)
+    low, middle, high = (
+        end + cost + round(each_h * hour) for end, hour in zip(machines, hours, strict=True)
+    )
+    return low, middle, high
+
+
 def _events(
-    store: Store, job: Job, spent: int, rate: int, found: Outlook | None, now_us: int
+    store: Store,
+    job: Job,
+    spent: int,
+    rate: int,
+    ends: tuple[int, int, int] | None,
+    now_us: int,
 ) -> Iterator[Event]:
-    most, ends = job.spec.max_cost_microusd, found.final_microusd if found else None
+    most = job.spec.max_cost_microusd
     rows: Sequence[EventRow] = store.events_of(job.id, list(_KINDS))
     told = {(_KINDS[row.event.kind], _percent_of(row.event)) for row in rows}
     new = crossed(spent, ends[1] if ends else None, most, told, job.spec.caps.route)

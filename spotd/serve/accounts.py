@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from providers.egress import first_prices
-from spotd.decide.carriage import gb_microusd, store_of
 from spotd.model import Job, LeaveReason, Market, Node, S
 from spotd.money.report import Account, Item, Kind
 from spotd.money.split import Machine, Save
 from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.serve.bill import all_reports
-from spotd.serve.keep_costs import Window, restores, storage
 from spotd.store.base import CheckpointRow, ProgressRow, SegmentRow, Store
+from spotd.store.carried import extras_of
+from spotd.store.keep_costs import Window
 from spotd.store.stretches import steps_of, stretch_of
 
 NO_STEPS = (
@@ -21,7 +20,6 @@ NO_STEPS = (
     "went into is untold, and savings are for the same hours"
 )
 NO_BOX = "what the control box costs is not known: [money] control_box_usd_per_hour is not set"
-NO_EGRESS = "what {name}'s checkpoints cost on their way from {place} to {store} is not known"
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,10 @@ class Records:
         rows = (row for row in self.segments if row.state != "void")
         return sum(stretch_of(row, now_us).spent(window.since_us, window.until_us) for row in rows)
 
+    def extras(self, market: Market, window: Window, now_us: int) -> tuple[list[Item], list[str]]:
+        """Of its checkpoints in that time, and what is not known of them."""
+        return extras_of(self.job, self.nodes, self.checkpoints, market, window, now_us)
+
 
 def records_of(store: Store, job: Job) -> Records:
     """As the store has it."""
@@ -99,7 +101,7 @@ def account_of(records: Records, market: Market, box: Box, window: Window, now_u
     """Extras are those of the window; machines are whole."""
     job, nodes, segments = records.job, records.nodes, records.segments
     progress, rows = records.progress, records.checkpoints
-    extras, unknown = extras_of(records, market, window, now_us)
+    extras, unknown = records.extras(market, window, now_us)
     share = box.share(job.id, window)
     if share:
         hours = box.hours(job.id, window)
@@ -164,61 +166,3 @@ def _details(node: Node) -> dict[str, str]:
 
 def _save(row: CheckpointRow) -> Save:
     return Save(row.generation, row.step, round(row.stage_s * S), round(row.write_s * S))
-
-
-def extras_of(
-    records: Records, market: Market, window: Window, now_us: int
-) -> tuple[list[Item], list[str]]:
-    """Storage and egress of the job's checkpoints in that time, and what is not known of them.
-    Those of times that follow one another add up."""
-    rows = records.checkpoints
-    sized = sorted((row for row in rows if row.bytes), key=lambda row: row.committed_at_us)
-    if not sized:
-        return [], []
-    job, nodes = records.job, records.nodes
-    first = {node.generation: node for node in nodes if node.rank == 0 and node.claimed_at_us}
-    items, unknown = storage(job, first, sized, window, now_us)
-    more, missing = _egress(job, nodes, sized, market, window)
-    back, untold = restores(job, first, sized, market, window)
-    return items + more + back, unknown + missing + untold
-
-
-def _egress(
-    job: Job,
-    nodes: Sequence[Node],
-    rows: Sequence[CheckpointRow],
-    market: Market,
-    window: Window,
-) -> tuple[list[Item], list[str]]:
-    """Every byte of a checkpoint that does not stay in its machine's region leaves it once, by the
-    first tier's price."""
-    place = store_of(job.spec, market)
-    leaving = market.leaving or first_prices()
-    first = {node.generation: node for node in nodes if node.rank == 0 and node.claimed_at_us}
-    found: dict[tuple[str, str], tuple[float, int]] = {}
-    unknown: list[str] = []
-    for row in rows:
-        node = first.get(row.generation)
-        if (
-            node is None
-            or row.near_bytes >= row.bytes
-            or not window.since_us <= row.committed_at_us < window.until_us
-        ):
-            continue
-        price = gb_microusd(node.offer, place, leaving)
-        where = f"{node.offer.provider}/{node.offer.region}"
-        if price is None:
-            url = job.spec.checkpoint.store
-            unknown.append(NO_EGRESS.format(name=job.name, place=where, store=url))
-        elif price:
-            gb, cost = found.get((where, node.offer.cloud), (0.0, 0))
-            size_gb = (row.bytes - row.near_bytes) / 1e9
-            found[where, node.offer.cloud] = gb + size_gb, cost + round(size_gb * price)
-    items = [
-        Item(
-            *(Kind.EGRESS, "egress", f"checkpoints out of {where}, list price", gb, "GB", cost),
-            cloud=cloud,
-        )
-        for (where, cloud), (gb, cost) in found.items()
-    ]
-    return items, list(dict.fromkeys(unknown))

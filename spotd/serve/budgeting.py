@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spotd.decide.carriage import carried_microusd_per_h
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, Job, JobSpec, S, Severity
 from spotd.money.approval import REFUSE
@@ -12,14 +13,15 @@ from spotd.money.focus import month_of
 from spotd.serve.call import ApiError, Call
 from spotd.serve.views import iso, usd
 from spotd.states import NodeState
-from spotd.store.spending import OVERRIDE, override_key, spendings
+from spotd.store.spending import OVERRIDE, carried, carried_by, override_key, spendings
 
 
 def list_budgets(call: Call) -> dict[str, Any]:
     """Each budget of the configuration: what is spent this month, the burn rate, the forecast."""
     now_us = call.now_us
-    rows = spendings(call.backing.store, now_us)
-    found = [standing(one, rows, month_of(now_us), now_us) for one in call.backing.budgets()]
+    store, month = call.backing.store, month_of(now_us)
+    rows, extra = spendings(store, now_us), carried(store, month[0])
+    found = [standing(one, rows, month, now_us, extra) for one in call.backing.budgets()]
     return {"kind": "BudgetList", "items": [_data(one) for one in found]}
 
 
@@ -86,29 +88,38 @@ def _refused(
     call: Call, budgets: list[Budget], rows: list[Spending], running: list[Plan], new: Plan
 ) -> str:
     month, now_us = month_of(call.now_us), call.now_us
-    every = (refusal(standing(one, rows, month, now_us), running, new) for one in budgets)
+    extra = carried(call.backing.store, month[0])
+    every = (refusal(standing(one, rows, month, now_us, extra), running, new) for one in budgets)
     return next((text for text in every if text), "")
 
 
 def _new_plan(call: Call, user: str, spec: JobSpec, now_us: int) -> Plan:
-    """At the price of the machine that it would get now."""
-    ranked = [row for row in rank(spec, call.backing.market(now_us), now_us) if not row.excluded]
-    rate = ranked[0].offer.price_microusd_per_h * spec.num_nodes if ranked else 0
+    """At the price of the machine that it would get now, with what its checkpoints cost there as
+    far as that is known."""
+    market = call.backing.market(now_us)
+    ranked = [row for row in rank(spec, market, now_us) if not row.excluded]
+    rate = 0
+    if ranked:
+        offer = ranked[0].offer
+        rate = offer.price_microusd_per_h * spec.num_nodes
+        rate += carried_microusd_per_h(offer, spec, market)
     hours = _hours_left(spec, now_us, now_us)
     return Plan(user, rate, spec.max_cost_microusd, hours, spec.project)
 
 
 def _plan_of(call: Call, job: Job, user: str, rows: list[Spending]) -> Plan:
-    """At the price of the machines that it has, or would get."""
+    """At the price of the machines that it has, with what its checkpoints cost of late; or would
+    get."""
     spec, now_us = job.spec, call.now_us
     mine = [row.stretch for row in rows if row.job_id == job.id]
     nodes = call.backing.store.job_nodes(job.id)
     live = [node for node in nodes if node.state is not NodeState.GONE]
+    cost, each_h = carried_by(call.backing.store).get(job.id, (0, 0))
     rate = sum(node.offer.price_microusd_per_h for node in live)
-    rate = rate or _new_plan(call, user, spec, now_us).microusd_per_h
+    rate = rate + each_h if rate else _new_plan(call, user, spec, now_us).microusd_per_h
     left = 0
     if spec.max_cost_microusd:
-        spent = sum(one.spent(0, now_us) for one in mine)
+        spent = sum(one.spent(0, now_us) for one in mine) + cost
         left = max(1, spec.max_cost_microusd - spent)
     begun_us = job.created_at_us
     if spec.after:  # its time begins with the end of another

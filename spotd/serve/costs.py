@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from providers.storage import storage_of
@@ -13,12 +13,13 @@ from spotd.serve.diagnosis import use_in_all
 from spotd.serve.outlook import outlook_data
 from spotd.serve.views import iso, usd, where_data
 from spotd.store.base import SegmentRow
+from spotd.store.spending import carried_by
 
 
 def job_cost(call: Call) -> dict[str, Any]:
     """What one job cost so far, per node and in all, and what it would have cost on demand."""
     job = call.job()
-    total, instead, found = _job_cost(call, job)
+    total, instead, found = _job_cost(call, job, carried_by(call.backing.store))
     kept, use = _kept(call, job), use_in_all(call.backing.store, job)
     goes_on = outlook_data(call, job, total, instead, kept["usd_per_month"])
     return {"kind": "Cost", **found, "kept": kept, "use": use, "outlook": goes_on}
@@ -28,13 +29,16 @@ def all_costs(call: Call) -> dict[str, Any]:
     """What jobs cost, newest first, at most `limit`; and the spend of all `total` jobs."""
     store = call.backing.store
     newest, total = store.newest_jobs(call.number("limit", 100, 1, 10_000))
-    items = [_job_cost(call, job)[2] for job in newest]
+    carried = carried_by(store)
+    items = [_job_cost(call, job, carried)[2] for job in newest]
     spend = usd(bill(store.segments(), call.now_us).spend_microusd)
     return {"kind": "CostList", "items": items, "total": total, "spend_usd": spend}
 
 
-def _job_cost(call: Call, job: Job) -> tuple[Bill, OnDemand | None, dict[str, Any]]:
-    """The bill, the same work on demand, and both as JSON."""
+def _job_cost(
+    call: Call, job: Job, carried: Mapping[str, tuple[int, int]]
+) -> tuple[Bill, OnDemand | None, dict[str, Any]]:
+    """The bill, the same work on demand, and both as JSON. `carried`: see spending.py."""
     store, now_us = call.backing.store, call.now_us
     segments = store.segments(job.id)
     progress = all_reports(store.progress(job.id), job.first_step_at_us)
@@ -53,6 +57,7 @@ def _job_cost(call: Call, job: Job) -> tuple[Bill, OnDemand | None, dict[str, An
         "on_demand_usd": None if instead is None else usd(instead.list_microusd),
         "on_demand_best_usd": None if instead is None else usd(instead.best_microusd),
         "saving": None if saving is None else round(saving, 4),
+        "carried_usd": usd(carried.get(job.id, (0, 0))[0]),
         "max_cost_usd": usd(job.spec.max_cost_microusd) or None,
         "nodes": [
             _node_cost(node, [s for s in segments if s.node_id == node.id], now_us)

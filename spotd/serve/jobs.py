@@ -217,7 +217,7 @@ def _check_shards(call: Call, spec: JobSpec) -> None:
         if url == spec.checkpoint.store:
             continue
         _check_store(call, url, "checkpoint.shards")
-        if not all(place_among(url, places)):
+        if not all(place_among(url, places)[:2]):
             raise bad_input(
                 f"checkpoint.shards: in which region {url} is, nobody has said, so that no machine "
                 "would save there",

@@ -7,8 +7,7 @@ from typing import Any
 
 from providers.base import Offer
 from providers.storage import storage_prices
-from providers.stores.bucket import PART_BYTES
-from spotd.decide.carriage import goes_to, saves_per_h, store_of
+from spotd.decide.carriage import requests_microusd_per_h, store_of
 from spotd.model import JobSpec, Market
 from spotd.serve.views import usd
 
@@ -36,9 +35,5 @@ def storage_data(spec: JobSpec, market: Market) -> dict[str, Any] | None:
 def requests_usd_per_h(offer: Offer, spec: JobSpec, market: Market) -> float | None:
     """Of the writes of its saves there, a part of PART_BYTES each; None where the price, a save's
     size or how often there is one is not known."""
-    price = storage_prices().get(goes_to(offer, spec, market).cloud)
-    each_h = saves_per_h(offer, spec, market)
-    if price is None or not each_h or spec.checkpoint.engine == "none":
-        return None
-    writes = -(-spec.checkpoint.size_bytes // PART_BYTES) * each_h
-    return usd(round(writes * price.microusd_per_1000_writes / 1000))
+    found = requests_microusd_per_h(offer, spec, market)
+    return None if found is None else usd(found)

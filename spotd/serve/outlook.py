@@ -11,9 +11,10 @@ from spotd.model import Job
 from spotd.money.units import US_PER_H
 from spotd.serve.bill import Bill, OnDemand
 from spotd.serve.call import Call
-from spotd.serve.keep_costs import MONTH_H
 from spotd.serve.views import iso, usd
+from spotd.store.keep_costs import MONTH_H
 from spotd.store.outlooks import facts_of
+from spotd.store.spending import carried_by
 
 
 def outlook_data(
@@ -50,7 +51,9 @@ def outlook_data(
         "final_usd": _final(found),
         "storage_left_usd": _storage(storage_usd_per_month, hours),
         "egress_left_usd": _egress(facts, hours),
-        "used_up_at": _used_up(found, job, now_us),
+        "used_up_at": _used_up(
+            found, job, carried_by(call.backing.store).get(job.id, (0, 0)), now_us
+        ),
         "by": list(found.notes),
         "on_demand": _on_demand(found, total, instead),
     }
@@ -83,12 +86,14 @@ def _egress(facts: Facts, hours: float) -> float | None:
     return None if per_h is None else usd(round(per_h * hours))
 
 
-def _used_up(found: Outlook, job: Job, now_us: int) -> str | None:
-    """When its max_cost_usd is, at the present rate; None where it has none, or nothing runs."""
-    left = job.spec.max_cost_microusd - found.spent_microusd
+def _used_up(found: Outlook, job: Job, carried: tuple[int, int], now_us: int) -> str | None:
+    """When its max_cost_usd is, at the present rate; None where it has none, or nothing runs.
+    `carried`: what its checkpoints cost, and an hour."""
+    cost, each_h = carried
+    left = job.spec.max_cost_microusd - found.spent_microusd - cost
     if not job.spec.max_cost_microusd or not found.microusd_per_h or left <= 0:
         return None
-    return iso(now_us + left * US_PER_H // found.microusd_per_h)
+    return iso(now_us + left * US_PER_H // (found.microusd_per_h + each_h))
 
 
 def _on_demand(found: Outlook, total: Bill, instead: OnDemand | None) -> dict[str, Any] | None:

@@ -140,7 +140,8 @@ def refuse_misplaced(rows: Sequence[Ranked]) -> None:
         409,
         "refused",
         f"all {len(rows)} offers that fit are out of place: {told}",
-        "configure regions that are there, or allow more places (residency, not_operated_from)",
+        "configure regions that are there, allow more places (residency, not_operated_from), or "
+        "name a bucket where its store is a folder",
     )
 
 

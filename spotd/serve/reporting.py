@@ -19,12 +19,11 @@ from spotd.serve.accounts import (
     Records,
     account_of,
     box_of,
-    extras_of,
     records_of,
 )
 from spotd.serve.call import Call, bad_input
-from spotd.serve.keep_costs import Window
 from spotd.serve.views import iso
+from spotd.store.keep_costs import Window
 
 MOST_DAYS = 100  # of a report by day
 
@@ -132,7 +131,7 @@ def _by_day(
         day = Window(from_us, to_us)
         spent = sum(one.spent(day, now_us) for one in records) + box.whole(day)
         for one in records:
-            items, _ = extras_of(one, market, day, now_us)
+            items, _ = one.extras(market, day, now_us)
             spent += sum(item.cost_microusd for item in items)
         if spent:
             found[str(iso(from_us))[:10]] = spent

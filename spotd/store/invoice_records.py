@@ -1,9 +1,24 @@
-"""The part of the store's contract about money that others say was spent, and who spent it."""
+"""The part of the store's contract about money beside the ledger: what invoices say, what
+checkpoints cost, and who spent it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Carriage:
+    """What a job's checkpoints had cost at `at_us`, in micro-USD, of the month (UTC) that began at
+    `month_us`: to be written, to lie there, to leave clouds. `microusd_per_h`: lately; 0 in a month
+    that is over."""
+
+    job_id: str
+    month_us: int
+    microusd: int
+    microusd_per_h: int
+    at_us: int
 
 
 class InvoiceRecords(Protocol):
@@ -20,4 +35,13 @@ class InvoiceRecords(Protocol):
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         """Segment -> micro-USD that an invoice has for it. The newest word counts; ledger sums that
         limits are held against stay by price and time."""
+        ...
+
+    def carriages(self) -> list[Carriage]:
+        """Of all jobs that have any, by job and month."""
+        ...
+
+    def record_carriage(self, row: Carriage) -> None:
+        """In place of what was known of that job and month. It counts in what the job has spent,
+        its rate in what all use; where it became more, the job is due."""
         ...

@@ -1,15 +1,19 @@
-"""What invoices say that segments cost, and whose jobs they are of; see `invoice_records`."""
+"""What invoices say that segments cost, what checkpoints cost, and whose jobs they are of; see
+`invoice_records`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from spotd.store import schema
+from spotd.store.invoice_records import Carriage
 from spotd.store.transaction import Transaction
 
 _jobs, _segments, _events = schema.jobs.c, schema.segments.c, schema.events.c
+_carriage = schema.carriage.c
 _USERS = select(_jobs.id, _jobs.user_name).where(_jobs.id.in_(bindparam("jobs", expanding=True)))
 
 
@@ -33,3 +37,21 @@ def record_invoiced(tx: Transaction, amounts: Mapping[int, int], at_us: int) -> 
     values = {"invoiced_microusd": bindparam("amount"), "reconciled_at_us": at_us}
     where = _segments.id == bindparam("segment")
     tx.conn.execute(update(schema.segments).where(where).values(values), rows)
+
+
+def carriages(conn: Connection) -> list[Carriage]:
+    """See InvoiceRecords.carriages."""
+    query = select(schema.carriage).order_by(_carriage.job_id, _carriage.month_us)
+    return [Carriage(**row) for row in conn.execute(query).mappings()]
+
+
+def record_carriage(tx: Transaction, row: Carriage) -> None:
+    """See InvoiceRecords.record_carriage."""
+    this = (_carriage.job_id == row.job_id) & (_carriage.month_us == row.month_us)
+    known = tx.conn.execute(select(_carriage.microusd).where(this)).scalar_one_or_none()
+    if row.microusd > (known or 0):
+        tx.touch({row.job_id: row.at_us})
+    if known is None:
+        tx.conn.execute(insert(schema.carriage).values(asdict(row)))
+    else:
+        tx.conn.execute(update(schema.carriage).where(this).values(asdict(row)))

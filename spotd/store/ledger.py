@@ -332,11 +332,15 @@ _SPENT = union_all(
     select(_segments.job_id, null(), _segments.rate_microusd_per_h, _segments.start_us).where(
         _segments.job_id.in_(bindparam("jobs", expanding=True)), _segments.end_us == 0
     ),
+    select(schema.carriage.c.job_id, func.sum(schema.carriage.c.microusd), literal(0), literal(0))
+    .where(schema.carriage.c.job_id.in_(bindparam("jobs", expanding=True)))
+    .group_by(schema.carriage.c.job_id),
 )
 
 
 def spent_microusd(conn: Connection, jobs: Sequence[str], now_us: int) -> dict[str, int]:
-    """What each job has cost up to `now_us`; a job without segments is left out."""
+    """What each job has cost up to `now_us`, its checkpoints as far as that was recorded; a job
+    that has cost nothing is left out."""
     spent: dict[str, int] = {}
     for row in conn.execute(_SPENT, {"jobs": jobs}):
         cost = row.cost if row.cost is not None else cost_microusd(row.rate, row.start_us, now_us)

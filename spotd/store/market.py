@@ -32,10 +32,16 @@ def _version(name: str) -> Label[int]:
     return query.scalar_subquery().label(name)
 
 
+_CARRIED = (
+    select(func.coalesce(func.sum(schema.carriage.c.microusd_per_h), 0))
+    .join_from(schema.carriage, schema.jobs, schema.jobs.c.id == schema.carriage.c.job_id)
+    .where(schema.jobs.c.outcome.is_(None))
+    .scalar_subquery()
+)
 _USE = (
     select(
         func.count().label("nodes"),
-        func.coalesce(func.sum(_nodes.rate_microusd_per_h), 0).label("rate"),
+        (func.coalesce(func.sum(_nodes.rate_microusd_per_h), 0) + _CARRIED).label("rate"),
         _version("market"),
         _version("offers"),
     )
@@ -58,7 +64,7 @@ _WAITING = select(schema.jobs.c.id).where(
 
 def committed_use(conn: Connection) -> Row[Any, Any, Any, Any]:
     """(nodes, rate, market, offers): machines not gone, launching and unknown ones included, what
-    they cost an hour; and the versions of what `Markets` caches."""
+    they cost an hour, with what checkpoints do; and the versions of what `Markets` caches."""
     return conn.execute(_USE).one()
 
 

@@ -29,7 +29,7 @@ from spotd.store import access_schema, columns, market_schema
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 24))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 25))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -268,6 +268,14 @@ checkpoints = Table(
     real("write_s"),
     big("near_bytes"),
     PrimaryKeyConstraint("job_id", "manifest"),
+)
+
+# What checkpoints cost by month (UTC), beside machines.
+carriage = Table(
+    "carriage",
+    metadata,
+    *(job(), big("month_us"), big("microusd"), big("microusd_per_h"), big("at_us")),
+    PrimaryKeyConstraint("job_id", "month_us"),
 )
 
 progress = Table(

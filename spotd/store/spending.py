@@ -1,8 +1,9 @@
-"""What the ledger says of budgets: whose each segment is, and which jobs may go beyond them."""
+"""What is on record of budgets: whose each segment is, and what checkpoints cost; and which jobs
+may go beyond them."""
 
 from __future__ import annotations
 
-from spotd.money.budget import DAY_US, Spending
+from spotd.money.budget import DAY_US, Carried, Spending
 from spotd.store.base import Store
 from spotd.store.stretches import stretch_of
 
@@ -35,3 +36,26 @@ def spendings(store: Store, now_us: int) -> list[Spending]:
         )
         for row in rows
     ]
+
+
+def carried(store: Store, month_us: int) -> list[Carried]:
+    """What checkpoints cost in the month that began then, with whose they are."""
+    rows = [row for row in store.carriages() if row.month_us == month_us]
+    users = store.job_users([row.job_id for row in rows])
+    found = {row.job_id: store.find_job(row.job_id) for row in rows}
+    return [
+        Carried(
+            *(users.get(row.job_id, ""), row.microusd, row.microusd_per_h),
+            project=job.spec.project if (job := found[row.job_id]) else "",
+        )
+        for row in rows
+    ]
+
+
+def carried_by(store: Store) -> dict[str, tuple[int, int]]:
+    """By job, in micro-USD: what its checkpoints cost in all, and an hour of late."""
+    sums: dict[str, tuple[int, int]] = {}
+    for row in store.carriages():
+        cost, rate = sums.get(row.job_id, (0, 0))
+        sums[row.job_id] = cost + row.microusd, rate + row.microusd_per_h
+    return sums

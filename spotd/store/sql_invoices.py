@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from spotd.store import invoices
+from spotd.store.invoice_records import Carriage
 from spotd.store.sql_images import SqlImages
 
 
@@ -20,3 +21,9 @@ class SqlInvoices(SqlImages, Protocol):
 
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         self._write(lambda tx: invoices.record_invoiced(tx, amounts, at_us))
+
+    def carriages(self) -> list[Carriage]:
+        return self._database.read(invoices.carriages)
+
+    def record_carriage(self, row: Carriage) -> None:
+        self._write(lambda tx: invoices.record_carriage(tx, row))

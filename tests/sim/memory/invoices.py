@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spotd.changed import changed
+from spotd.store.invoice_records import Carriage
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -28,3 +29,16 @@ def record_invoiced(tx: Transaction, amounts: Mapping[int, int], at_us: int) -> 
         if number in segments:
             told = {"invoiced_microusd": amount, "reconciled_at_us": at_us}
             tx.put(segments, number, changed(segments[number], **told))
+
+
+def carriages(tables: Tables) -> list[Carriage]:
+    """See InvoiceRecords.carriages."""
+    return [row for _, row in sorted(tables.carriage.items())]
+
+
+def record_carriage(tx: Transaction, row: Carriage) -> None:
+    """See InvoiceRecords.record_carriage."""
+    known = tx.tables.carriage.get((row.job_id, row.month_us))
+    if row.microusd > (known.microusd if known else 0):
+        tx.touch({row.job_id: row.at_us})
+    tx.put(tx.tables.carriage, (row.job_id, row.month_us), row)

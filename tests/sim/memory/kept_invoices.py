@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from spotd.store.invoice_records import Carriage
 from tests.sim.memory import invoices
 from tests.sim.memory.kept_images import MemoryImages
 
@@ -19,3 +20,9 @@ class MemoryInvoices(MemoryImages):
 
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         self._write(invoices.record_invoiced, amounts, at_us)
+
+    def carriages(self) -> list[Carriage]:
+        return invoices.carriages(self._here())
+
+    def record_carriage(self, row: Carriage) -> None:
+        self._write(invoices.record_carriage, row)

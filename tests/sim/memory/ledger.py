@@ -158,7 +158,9 @@ def spent_microusd(tables: Tables, job_id: str, now_us: int) -> int:
     for number in tables.running.get(job_id, ()):
         row = tables.segments[number]
         spent += cost_microusd(row.rate_microusd_per_h, row.start_us, now_us)
-    return spent
+    return spent + sum(
+        row.microusd for (owner, _), row in tables.carriage.items() if owner == job_id
+    )
 
 
 def segments(tables: Tables, job_id: str | None) -> list[SegmentRow]:

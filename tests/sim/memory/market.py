@@ -22,7 +22,8 @@ from tests.sim.memory.transaction import Transaction
 def committed_use(tables: Tables) -> tuple[int, int]:
     """Machines not gone, launching and unknown ones included, and what they cost an hour."""
     rates = [tables.nodes[node_id].offer.price_microusd_per_h for node_id in tables.active]
-    return len(rates), sum(rates)
+    open_ = (row for row in tables.carriage.values() if tables.jobs[row.job_id].outcome is None)
+    return len(rates), sum(rates) + sum(row.microusd_per_h for row in open_)
 
 
 def on_sale(tables: Tables) -> tuple[Offer, ...]:

@@ -8,6 +8,8 @@ from spotd.cli.client import Client
 from spotd.model import Desired
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
+from spotd.money.focus import month_of
+from spotd.store.invoice_records import Carriage
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
 
@@ -31,6 +33,41 @@ def test_a_launch_beyond_the_budget_is_refused_and_an_override_is_on_record(
     refused, done = (row for row in rig.store.audit(0) if "the budget lab" in row.text)
     assert [refused.outcome.value, done.outcome.value] == ["refused", "done"]
     assert done.user in event.event.text
+
+
+def test_what_its_checkpoints_will_cost_is_part_of_what_a_launch_may_cost(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GB out of AWS at $0.09 twelve times an hour, with its requests and what lies there."""
+    rig.checkpoint_store, rig.places = "gs://runs/team", {"gs://runs": ("gcp", "us-central1")}
+    rig.offer_them(SPOT)
+    saves = "{engine: spotd, every: 5m, size: 1GB, keep: 3}"
+    text = JOB_FILE.replace("{engine: spotd, every_steps: 100}", saves)
+    (rig.folder / "job.yaml").write_text(text)
+    words = ["run", str(rig.folder / "job.yaml"), "-d"]
+    rig.budgets = [Budget("lab", 21_000_000)]
+    assert spotctl(rig, *words) == 4
+    assert "this one may cost $21.01" in capsys.readouterr().err
+    rig.budgets = [Budget("lab", 21_020_000)]
+    assert spotctl(rig, *words) == 0
+
+
+def test_what_checkpoints_cost_is_spent(
+    rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the budget, and of what is left of a job's own limit, which it may cost yet."""
+    client = Client(rig.socket)
+    now_us = rig.clock.now_us()
+    month_us, _ = month_of(now_us)
+    job_id = rig.submit(text=JOB_FILE + "  budget: {max_cost_usd: 50}\n")
+    rig.store.record_carriage(Carriage(job_id, month_us, 40_000_000, 2_000_000, now_us))
+    rig.budgets = [Budget("lab", 60_000_000)]
+    [lab] = client.get("/v1/budgets")["items"]
+    assert (lab["spent_usd"], lab["usd_per_hour"]) == (40.0, 2.0)
+    (rig.folder / "job.yaml").write_text(JOB_FILE.replace("gpt", "other"))
+    assert spotctl(rig, "run", str(rig.folder / "job.yaml"), "-d") == 4
+    told = "$40.00 spent, $10.00 committed to unfinished jobs, and this one may cost $19.93"
+    assert told in capsys.readouterr().err
 
 
 def test_a_budget_with_room_refuses_nobody(rig: Rig, spotctl: Spotctl) -> None:

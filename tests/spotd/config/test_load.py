@@ -9,6 +9,7 @@ import pytest
 from providers.stores import open_store
 from spotd import log
 from spotd.config import Config, ConfigError, load_config
+from spotd.decide.carriage import Place
 from spotd.decide.lending import StoreAccess
 from spotd.errors import ExitCode
 from spotd.model import Limits, Severity, Timing
@@ -515,10 +516,10 @@ def test_stores_take_shards_where_they_are(file: Path) -> None:
     config = load(file, LOCAL + SHARDS)
     assert config.shard_stores == ("s3://east", "gs://central/runs", "s3://minio")
     assert config.store_places == {
-        "s3://east": ("aws", "us-east-1"),
-        "gs://central/runs": ("gcp", "us-central1"),
-        "s3://minio": ("aws", "r1"),
-        "s3://runs": ("aws", ""),
+        "s3://east": Place("aws", "us-east-1"),
+        "gs://central/runs": Place("gcp", "us-central1"),
+        "s3://minio": Place("aws", "r1"),
+        "s3://runs": Place("aws", ""),
     }
 
 
@@ -527,6 +528,16 @@ def test_a_store_takes_no_shards_where_nobody_knows(file: Path) -> None:
     [problem] = refused(file, LOCAL + store)
     assert problem.startswith("stores.main.shards: ")
     assert 'add region = "..."' in problem
+
+
+def test_a_folder_may_say_where_it_is_mounted(file: Path) -> None:
+    nfs = '[stores.nfs]\nurl = "file:///mnt/runs"\nshared = true\ncloud = "aws"\nregion = "r"\n'
+    assert load(file, LOCAL + nfs).store_places == {"file:///mnt/runs": ("aws", "r", "")}
+    zone = nfs + 'zone = "ra"\n'
+    assert load(file, LOCAL + zone).store_places == {"file:///mnt/runs": ("aws", "r", "ra")}
+    for without in ('region = "r"\n', 'cloud = "aws"\n', "shared = true\n"):
+        [problem] = refused(file, LOCAL + zone.replace(without, ""))
+        assert problem.startswith("stores.nfs.zone: says which zone's machines mount a folder")
 
 
 def test_data_sets_are_declared_with_a_cap_and_copies_somewhere(file: Path) -> None:
@@ -948,4 +959,4 @@ def test_where_the_configured_stores_are(file: Path) -> None:
     stores.own = {url = "s3://own/x", options = {endpoint = "https://minio.example"}}
     """
     places = load(file, f"{text}\n{LOCAL}").store_places
-    assert places == {"s3://near": ("aws", "us-east-2"), "s3://own/x": ("", "")}
+    assert places == {"s3://near": Place("aws", "us-east-2"), "s3://own/x": Place("", "")}

@@ -7,28 +7,33 @@ from dataclasses import replace
 import pytest
 
 from providers.base import CapacityType, Offer
+from providers.stores import bucket
 from spotd.datasets import DataSet
 from spotd.decide.cadence import mtbf_s
 from spotd.decide.carriage import (
     LEAST_S,
     MOST_S,
+    PART_BYTES,
     STALL_S,
     Place,
+    carried_microusd_per_h,
     egress_microusd_per_h,
     gb_microusd,
     longest_pause_s,
     may_have_shards,
     near_store,
     place_of,
+    requests_microusd_per_h,
     saves_per_h,
     way_of,
 )
-from spotd.decide.placement import TOO_DEAR, rank
+from spotd.decide.placement import TOO_DEAR, could_run, rank
 from spotd.model import CheckpointSpec, JobSpec
 from spotd.wire import Bucket
 from tests.spotd.decide.build import NOW, market, offer, spec
 from trainer.hook.spotd_hook import cadence
 
+STORING = {"aws": (23_000, 5_000)}
 LEAVING = {"aws": 90_000, "gcp": 120_000}
 AWS = replace(offer("aws-1a", 36), cloud="aws", region="us-east-2")
 
@@ -142,6 +147,34 @@ def test_it_counts_where_a_machine_is_chosen_and_under_the_cap() -> None:
     assert "$144.00/h of egress" in dear.excluded
     fits = replace(saving(), max_hourly_microusd=179_000_000)
     assert not any(row.excluded for row in rank(fits, OFFERS, NOW))
+
+
+def test_requests_cost_by_parts_and_count_where_a_machine_is_chosen_and_under_the_cap() -> None:
+    """5,961 writes of 16 MiB, twelve times an hour, at $5 a million: $0.36."""
+    assert PART_BYTES == bucket.PART_BYTES
+    priced = replace(OFFERS, storing=STORING)
+    assert requests_microusd_per_h(AWS, saving(), priced) == 12 * 5961 * 5 == 357_660
+    assert requests_microusd_per_h(AWS, saving(), OFFERS) is None
+    assert requests_microusd_per_h(AWS, saving(size_bytes=0), priced) is None
+    assert requests_microusd_per_h(AWS, saving(engine="none"), priced) is None
+    capped = replace(saving(), max_hourly_microusd=36_357_659)
+    dear = next(row for row in rank(capped, priced, NOW) if row.offer == AWS)
+    assert dear.code == TOO_DEAR
+    assert "$0.36/h of egress and requests above max_hourly_cost" in dear.excluded
+    assert not could_run(capped, AWS, priced, NOW)
+    fits = replace(saving(), max_hourly_microusd=36_357_660)
+    row = next(row for row in rank(fits, priced, NOW) if row.offer == AWS)
+    assert (row.excluded, row.score_microusd_per_h) == ("", 36_357_660)
+    assert could_run(fits, AWS, priced, NOW)
+
+
+def test_all_that_is_known_of_what_checkpoints_cost_an_hour() -> None:
+    priced = replace(OFFERS, storing=STORING)
+    lies = round(300 * 10**9 / 2**30 * 23_000 / 730)
+    assert carried_microusd_per_h(AWS, saving(), priced) == 357_660 + lies
+    assert carried_microusd_per_h(GCP, saving(), priced) == 144_000_000 + 357_660 + lies
+    assert carried_microusd_per_h(AWS, saving(), OFFERS) == 0
+    assert carried_microusd_per_h(GCP, saving(engine="none"), priced) == 0
 
 
 def test_each_machine_of_a_gang_carries_its_share() -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from providers.base import Offer
+from spotd.decide.carriage import Place
 from spotd.decide.overdue import advise
 from spotd.decide.placement import RESIDENCE, rank
 from spotd.decide.residence import out_of_place
 from spotd.decide.wayout import by_reason
-from spotd.model import Market
+from spotd.model import CheckpointSpec, Market
+from spotd.states import NodeState
 from spotd.wishes import Wishes
-from tests.spotd.decide.build import NOW, market, offer, spec
+from tests.spotd.decide.build import NOW, market, node, offer, settle, spec, view
 
 ZURICH, FRANKFURT = "eu-central-2", "eu-central-1"
 
@@ -67,3 +71,56 @@ def test_why_a_job_waits_names_it() -> None:
     assert "allow other places (spotd.residency, not_operated_from)" in advise(rows)
     mixed = [*rows, *rank(spec(), world(disabled={"aws": "off"}), NOW)]
     assert "4 where the job may not run" in by_reason(mixed)
+
+
+# --- a folder that is a job's store
+
+FOLDER = "file:///mnt/runs"
+EAST = tuple(offer(f"aws-1{zone}", 10.0 + n) for n, zone in enumerate("ab"))
+WEST = offer("aws-2a", 5.0)
+OTHER = offer("gcp-1a", 4.0)
+HERE = offer("own-1a", 99.0, local=True)
+
+
+def stored(store: str, at: Place | None, *offers: Offer) -> dict[str, str]:
+    """Why not, by zone, for a job whose store that is."""
+    places = {} if at is None else {store: at}
+    sold = market(offers or (*EAST, WEST, OTHER, HERE), places=places, leaving={"aws": 0, "gcp": 0})
+    of = spec(checkpoint=CheckpointSpec(store=f"{store}/gpt", engine="spotd"))
+    return {row.offer.zone: row.excluded for row in rank(of, sold, NOW)}
+
+
+@pytest.mark.req("DAT-06")
+@pytest.mark.parametrize(
+    ("store", "at", "free"),
+    [
+        (FOLDER, Place("aws", "aws-1"), {"aws-1a", "aws-1b", "own-1a"}),
+        (FOLDER, Place("aws", "aws-1", "aws-1b"), {"aws-1b", "own-1a"}),
+        (FOLDER, Place("here"), {"aws-1a", "aws-1b", "aws-2a", "gcp-1a", "own-1a"}),
+        (FOLDER, None, {"aws-1a", "aws-1b", "aws-2a", "gcp-1a", "own-1a"}),
+        ("s3://runs", Place("aws", "aws-1"), {"aws-1a", "aws-1b", "aws-2a", "gcp-1a", "own-1a"}),
+    ],
+)
+def test_a_folder_binds_a_job_to_where_it_is_mounted_and_a_bucket_does_not(
+    store: str, at: Place | None, free: set[str]
+) -> None:
+    told = stored(store, at)
+    assert {zone for zone, why in told.items() if not why} == free
+    if "gcp-1a" not in free:
+        where = "/".join(filter(None, at or ()))
+        assert told["gcp-1a"] == (
+            f"its checkpoint.store is a folder of {where}, not mounted elsewhere"
+        )
+
+
+@pytest.mark.req("DAT-06")
+def test_the_next_machine_is_beside_the_folder_too() -> None:
+    """However cheap others are: what was saved is nowhere else."""
+    lost = node(NodeState.RUNNING, offer=EAST[0], gone_at_us=NOW)
+    of = spec(checkpoint=CheckpointSpec(store=FOLDER, engine="spotd"))
+    places = {FOLDER: Place("aws", "aws-1")}
+    after, _ = settle(view(lost, job={"spec": of}), market((*EAST, WEST, OTHER), places=places))
+    assert after.nodes[1].offer == EAST[1]
+    bucket = replace(of, checkpoint=replace(of.checkpoint, store="s3://runs"))
+    after, _ = settle(view(lost, job={"spec": bucket}), market((*EAST, WEST, OTHER)))
+    assert after.nodes[1].offer == OTHER

@@ -8,6 +8,7 @@ import pytest
 
 from spotd.money.budget import (
     Budget,
+    Carried,
     Crossing,
     Plan,
     Spending,
@@ -46,6 +47,18 @@ def test_what_is_spent_of_whom_in_this_month() -> None:
     assert ada.spent_microusd == 252_000_000
     assert lab.mean_microusd_per_h == 5_500_000
     assert standing(replace(ADA, user="eve"), rows, MONTH, NOVEMBER + DAY).spent_microusd == 0
+
+
+def test_checkpoints_count_in_what_is_spent_in_the_rate_and_in_where_it_ends() -> None:
+    rows = [spending("ada", 0, 2, 5, running=True)]
+    extra = [Carried("ada", 90_000_000, 1_000_000), Carried("bob", 7_000_000, 2_000_000, "llm")]
+    ada = standing(ADA, rows, MONTH, NOVEMBER + 2 * DAY, extra)
+    assert (ada.spent_microusd, ada.microusd_per_h) == (330_000_000, 6_000_000)
+    assert ada.mean_microusd_per_h == 6_000_000
+    assert ada.forecast.middle == pytest.approx(330e6 + 28 * 24 * 6e6)
+    assert ada.reached_at_us == NOVEMBER + 2 * DAY + 670_000_000 * H // 6_000_000
+    llm = standing(replace(LAB, project="llm"), rows, MONTH, NOVEMBER + 2 * DAY, extra)
+    assert (llm.spent_microusd, llm.microusd_per_h) == (7_000_000, 2_000_000)
 
 
 def test_where_it_will_end_and_when_it_is_used_up() -> None:

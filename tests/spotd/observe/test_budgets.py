@@ -154,6 +154,26 @@ def test_what_a_job_will_cost_is_told_before_it_is_spent_each_once_to_its_own_ro
     assert len(rig.store.events_of(job_id, ["cost_forecast"])) == 3, "each is told once"
 
 
+@pytest.mark.parametrize(
+    ("store", "percent"), [("s3://runs", [50, 80]), ("gs://runs", [50, 80, 100])]
+)
+def test_what_its_checkpoints_cost_until_then_is_part_of_what_is_foretold(
+    mid_month: Rig, store: str, percent: list[int]
+) -> None:
+    """Of $196: $194.51 for machines, and $0.29 an hour for 8 h of what leaves their cloud."""
+    rig = mid_month
+    rig.checkpoint_store = store
+    routes = "routes: {50: ai-team, 80: ai-director, 100: finance}"
+    budget = f"  budget: {{max_cost_usd: 196, {routes}}}\n"
+    job_id = rig.submit(ago_s=6330, text=JOB_FILE + "  work: 10000 steps\n" + budget)
+    node = rig.launch(job_id, SPOT, ago_s=6320)
+    rig.train(node, ago_s=6270, until_s=30, first=0, last=1790)
+    look(rig)
+    found = [row.event for row in rig.store.events_of(job_id, ["cost_forecast"])]
+    assert [event.data["percent"] for event in found] == percent
+    assert rig.store.events_of(job_id, ["cost_reached"]) == []
+
+
 def test_of_a_job_that_does_not_say_how_much_there_is_to_do_nothing_is_foretold(
     mid_month: Rig,
 ) -> None:

@@ -20,6 +20,7 @@ from providers.egress import first_prices
 from providers.examining import Finding, Need
 from providers.places import places
 from providers.policy import PolicyFacts
+from providers.storage import first_storage
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd.act.effects import LinkError
@@ -262,7 +263,8 @@ class Rig:
         found = self.store.load_market(now_us)
         known = {"countries": places().countries, "operators": places().operators}
         stores = {"places": self.places, "shards": self.shards, "datasets": self.datasets}
-        return replace(found, leaving=first_prices(), **stores, **known)
+        prices = {"leaving": first_prices(), "storing": first_storage()}
+        return replace(found, **prices, **stores, **known)
 
     def _examine(self, needs: Mapping[str, Sequence[Need]]) -> Mapping[str, list[Finding]]:
         self.needs = needs

@@ -21,6 +21,7 @@ from spotd.store.base import (
 )
 from spotd.store.engine import Database
 from spotd.store.image_records import ImageRow
+from spotd.store.invoice_records import Carriage
 from spotd.store.version import HEAD, downgrade, upgrade
 from tests.rigs import postgres
 from tests.spotd.store.build import NOW, instance, new_node, offer, placed, said, submission, view
@@ -58,6 +59,7 @@ def full_url(url: str) -> str:
     listed = instance(view(store).nodes[0], "i-1", private_host="10.0.0.1")
     store.record_listing("aws", [listed], NOW, NOW)
     store.record_invoiced({store.segments()[0].id: 5}, NOW)
+    store.record_carriage(Carriage("j1", NOW, 7, 3, NOW))
     store.record_journal([said(*LIFE)])
     store.record_log_offset("j1-g1-0", "rank0", 7)
     store.take_duty("alerts", "me", lambda: NOW, S)

@@ -1,4 +1,5 @@
-"""Of a checkpoint, what stays in its machine's region costs no egress, and the rest does."""
+"""What checkpoints cost beside machines: what stays in its machine's region no egress, and the rest
+does; to lie there, and to be written and read."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from typing import Any
 
 from providers.storage import storage_prices
 from spotd.model import CheckpointSpec, Market, Node, S
-from spotd.serve.accounts import _egress
-from spotd.serve.keep_costs import Window, restores, storage
 from spotd.store.base import CheckpointRow
+from spotd.store.carried import egress, extras_of, requests
+from spotd.store.keep_costs import Window, restores, storage
 from tests.spotd.decide.build import job, market, node, offer, spec
 
 GB = 10**9
@@ -27,10 +28,14 @@ def test_what_is_kept_beside_the_machine_left_nothing() -> None:
         )
         for step, near in ((1, 100 * GB), (2, 40 * GB), (3, 0))
     ]
-    [item], unknown = _egress(saving, [machine], rows, there, Window(0, 9 * S))
+    first = {machine.generation: machine}
+    [item], unknown = egress(saving, first, rows, there, Window(0, 9 * S))
     assert unknown == []
     assert (item.quantity, item.cost_microusd) == (160.0, 160 * 120_000)
-    assert _egress(saving, [machine], rows[:1], there, Window(0, 9 * S)) == ([], [])
+    assert egress(saving, first, rows[:1], there, Window(0, 9 * S)) == (
+        [],
+        [],
+    )
 
 
 AWS = replace(offer("c-1a"), cloud="aws", region="us-east-2")
@@ -83,3 +88,37 @@ def test_shards_beside_the_machines_are_kept_at_their_own_clouds_price() -> None
     assert items[1].cost_microusd == storage_prices()["aws"].microusd_per_month(
         round(items[1].quantity * (1 << 30))
     )
+
+
+def test_each_part_is_a_write_and_what_is_resumed_from_is_read_again() -> None:
+    """60 GB beside the machine on AWS and 40 in Google's, in parts of 16 MiB; manifest and HEAD lie
+    with the latter."""
+    saving, nodes, rows, there = moved()
+    parts = {cloud: -(-size * GB // (16 << 20)) for cloud, size in (("aws", 60), ("gcp", 40))}
+    found = {
+        (item.what.split(" ")[0], item.cloud): (item.quantity, item.cost_microusd)
+        for item in requests(saving, nodes, rows, there, Window(0, 9 * HOUR))
+    }
+    assert found == {
+        ("reads", "aws"): (parts["aws"], round(parts["aws"] * 0.4)),
+        ("reads", "gcp"): (parts["gcp"], round(parts["gcp"] * 0.4)),
+        ("writes", "aws"): (parts["aws"], parts["aws"] * 5),
+        ("writes", "gcp"): (parts["gcp"] + 2, (parts["gcp"] + 2) * 5),
+    }
+    local = {n: replace(node, offer=replace(node.offer, local=True)) for n, node in nodes.items()}
+    folder = replace(there, places={"gs://b": ("here", "")})
+    assert requests(saving, local, rows, folder, Window(0, 9 * HOUR)) == []
+
+
+def test_all_of_it_adds_up_over_times_that_follow_one_another() -> None:
+    saving, nodes, rows, there = moved()
+
+    def cost(since_us: int, until_us: int) -> int:
+        window = Window(since_us, until_us)
+        items, _ = extras_of(saving, list(nodes.values()), rows, there, window, 9 * HOUR)
+        return sum(item.cost_microusd for item in items)
+
+    whole = cost(0, 9 * HOUR)
+    assert whole > 60 * 90_000
+    for cut_us in (3 * S, HOUR, HOUR + 1, 5 * HOUR):
+        assert cost(0, cut_us) + cost(cut_us, 9 * HOUR) == whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from providers.egress import first_prices
@@ -12,7 +12,7 @@ from spotd.model import Job, Market, Node
 from spotd.money.focus import months
 from spotd.money.report import Item, Kind
 from spotd.money.units import US_PER_H
-from spotd.store.base import CheckpointRow
+from spotd.store.shapes import CheckpointRow
 
 MONTH_H = 730  # that storage is prorated by
 NO_STORE_PRICE = "what {name}'s checkpoints cost in {store} is not known: no price is listed"
@@ -110,15 +110,9 @@ def restores(
     leaving = market.leaving or first_prices()
     found: dict[str, tuple[float, int]] = {}
     unknown: list[str] = []
-    for node in first.values():
-        before = [
-            row
-            for row in rows
-            if row.generation < node.generation and row.committed_at_us <= node.claimed_at_us
-        ]
-        if not before or not window.since_us <= node.claimed_at_us < window.until_us:
+    for row, node in resumed(first, rows):
+        if not window.since_us <= node.claimed_at_us < window.until_us:
             continue
-        row = max(before, key=lambda one: (one.committed_at_us, one.step))
         for away, size in _parts(job, row, first.get(row.generation), market):
             price = _out(node, away, leaving)
             if price is None:
@@ -136,6 +130,20 @@ def restores(
         for cloud, (gb, cost) in sorted(found.items())
     ]
     return items, list(dict.fromkeys(unknown))
+
+
+def resumed(
+    first: Mapping[int, Node], rows: Sequence[CheckpointRow]
+) -> Iterator[tuple[CheckpointRow, Node]]:
+    """What each generation resumed from, and its machine of rank 0."""
+    for node in first.values():
+        before = [
+            row
+            for row in rows
+            if row.generation < node.generation and row.committed_at_us <= node.claimed_at_us
+        ]
+        if before:
+            yield max(before, key=lambda one: (one.committed_at_us, one.step)), node
 
 
 def _parts(

@@ -1,0 +1,174 @@
+"""What checkpoints cost is recorded, and every limit of money counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from providers.storage import storage_prices
+from spotd.cli.client import Client
+from spotd.decide.rules import decide
+from spotd.model import Desired, LeaveReason, Outcome, S
+from spotd.money.budget import Budget, standing
+from spotd.money.focus import month_of
+from spotd.observe.budgets import Budgets
+from spotd.plan import ChangeJob
+from spotd.serve.views import iso
+from spotd.store.spending import carried, spendings
+from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
+
+GB = 10**9
+PLACES = {"gs://runs": ("gcp", "us-central1")}
+HOUR = 3600 * S
+NOVEMBER_15 = 1_794_700_800_000_000
+EGRESS = 100 * 90_000  # 100 GB that leave AWS, in micro-USD
+WRITES = (-(-100 * GB // (16 << 20)) + 2) * 5
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    """At the 15th of November, with a store in Google's cloud."""
+    made = Rig()
+    made.checkpoint_store = "gs://runs/team"
+    made.places = PLACES
+    monkeypatch.setattr(made.clock, "_now_us", NOVEMBER_15)
+    yield made
+    made.close()
+
+
+def look(rig: Rig, *budgets: Budget) -> None:
+    Budgets(lambda: budgets, rig.clock, places=lambda: PLACES).keep(rig.store)
+
+
+def saving(rig: Rig, budget: str = "", ago_s: float = 1800) -> str:
+    """A job on AWS for an hour, that saved 100 GB."""
+    job_id = rig.submit(ago_s=4000, text=JOB_FILE + budget)
+    node = rig.launch(job_id, SPOT, ago_s=3600)
+    rig.say(node, 3500, "claimed", step=0, manifest="")
+    rig.say(node, ago_s, "checkpoint", step=20, manifest="m20", bytes=100 * GB)
+    return job_id
+
+
+def spent(rig: Rig, job_id: str) -> int:
+    view = rig.store.load_view(job_id, rig.clock.now_us())
+    assert view is not None
+    return view.spent_microusd
+
+
+def lies(seconds: float) -> int:
+    """100 GB, or as much as there is, for so long at Google's price, in micro-USD."""
+    price = storage_prices()["gcp"]
+    return price.microusd_per_month(round(100 * GB * seconds / 3600 / 730))
+
+
+def test_egress_requests_and_storage_are_part_of_what_a_job_has_spent(rig: Rig) -> None:
+    job_id = saving(rig)
+    machines = spent(rig, job_id)
+    look(rig)
+    [row] = rig.store.carriages()
+    assert row.month_us == month_of(NOVEMBER_15)[0]
+    assert row.microusd == pytest.approx(EGRESS + WRITES + lies(1800), abs=5)
+    assert row.microusd_per_h == row.microusd, "all of it in the last hour"
+    assert spent(rig, job_id) == machines + row.microusd
+    look(rig)
+    assert spent(rig, job_id) == machines + row.microusd, "it is not counted twice"
+
+
+def test_what_a_resume_elsewhere_takes_out_of_a_cloud_is_part_of_it(rig: Rig) -> None:
+    """100 GB of Google's, read on AWS after the first machine was lost."""
+    job_id = saving(rig)
+    look(rig)
+    before = spent(rig, job_id)
+    [first] = rig.store.job_nodes(job_id)
+    rig.leave(first, 1000, LeaveReason.PREEMPTED, "notice")
+    second = rig.launch(job_id, SPOT, ago_s=900)
+    rig.say(second, 800, "claimed", step=20, manifest="m20")
+    alone = spent(rig, job_id) - before
+    look(rig)
+    restored = 100 * 120_000 + round(-(-100 * GB // (16 << 20)) * 0.4)
+    assert spent(rig, job_id) - before == pytest.approx(alone + restored, abs=5)
+
+
+def test_max_cost_ends_a_job_whose_checkpoints_reach_it(rig: Rig) -> None:
+    """$19.93 of the machine and $9.03 of its one checkpoint, of $25."""
+    job_id = saving(rig, "  budget: {max_cost_usd: 25}\n")
+
+    def stop_text() -> str:
+        view = rig.store.load_view(job_id, rig.clock.now_us())
+        assert view is not None
+        plan = decide(view, rig.store.load_market(rig.clock.now_us()), rig.clock.now_us())
+        told = [one.fields for one in plan.changes if isinstance(one, ChangeJob)]
+        return next((str(fields["stop_text"]) for fields in told if "stop_text" in fields), "")
+
+    assert stop_text() == ""
+    look(rig)
+    assert stop_text() == "max_cost_usd of 25.00 reached"
+    [*_, reached] = rig.store.events_of(job_id, ["cost_reached"])
+    assert reached.event.data["percent"] == 100
+    assert "$28.96 of $25.00" in reached.event.text
+
+
+def test_when_the_limit_is_reached_and_what_cost_shows_go_by_both(rig: Rig) -> None:
+    """$19.93 and $9.03 are spent of $100, and each hour takes as much again."""
+    job_id = saving(rig, "  budget: {max_cost_usd: 100}\n")
+    look(rig)
+    [row] = rig.store.carriages()
+    rig.start()
+    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost")
+    assert data["carried_usd"] == pytest.approx(row.microusd / 1e6)
+    each = SPOT.price_microusd_per_h + row.microusd_per_h
+    at_us = NOVEMBER_15 + (100_000_000 - spent(rig, job_id)) * HOUR // each
+    assert data["outlook"]["used_up_at"] == iso(at_us)
+
+
+def test_a_budget_counts_it_and_stops_at_it(rig: Rig) -> None:
+    job_id = saving(rig)
+    job = rig.store.find_job(job_id)
+    assert job is not None
+    lab = Budget("lab", 25_000_000)
+    now_us = rig.clock.now_us()
+    month, rows = month_of(now_us), spendings(rig.store, now_us)
+    alone = standing(lab, rows, month, now_us)
+    assert alone.spent_microusd < lab.microusd
+    look(rig, lab)
+    found = standing(lab, rows, month, now_us, carried(rig.store, month[0]))
+    assert found.spent_microusd == spent(rig, job_id) > lab.microusd
+    [row] = rig.store.carriages()
+    assert found.microusd_per_h == alone.microusd_per_h + row.microusd_per_h
+    after = rig.store.find_job(job_id)
+    assert after is not None
+    assert after.desired is Desired.PAUSE
+    assert rig.store.event_keys("budget", 0)
+
+
+def test_a_month_that_is_over_stays_and_what_is_kept_goes_on_costing(rig: Rig) -> None:
+    """A job that has ended: its checkpoint lies there until somebody removes it."""
+    job_id = saving(rig)
+    look(rig)
+    [node] = rig.store.job_nodes(job_id)
+    rig.leave(node, 10, LeaveReason.DONE, "done")
+    rig.finish(job_id, 5, Outcome.SUCCEEDED)
+    rig.clock.go_on(30 * 86_400)
+    for _ in range(2):
+        look(rig)
+    november, december = rig.store.carriages()
+    (_, ends_us) = month_of(NOVEMBER_15)
+    assert (november.month_us, december.month_us) == (month_of(NOVEMBER_15)[0], ends_us)
+    rest_s = (ends_us - NOVEMBER_15) / S + 1800
+    assert november.microusd == pytest.approx(EGRESS + WRITES + lies(rest_s), rel=1e-4)
+    assert november.microusd_per_h == 0
+    assert december.microusd == pytest.approx(lies(30 * 86_400 + 1800 - rest_s), rel=1e-3)
+    assert december.microusd_per_h == pytest.approx(lies(3600), abs=10)
+    rig.clock.go_on(60)
+    look(rig)
+    assert rig.store.carriages()[0] == november, "it is over"
+
+
+def test_beside_a_machine_of_this_box_and_in_a_folder_nothing_is_paid(rig: Rig) -> None:
+    rig.checkpoint_store = "file:///ckpt"
+    job_id = rig.submit(ago_s=4000)
+    node = rig.launch(job_id, OFFERS[2], ago_s=3600)
+    rig.say(node, 1800, "checkpoint", step=20, manifest="m20", bytes=100 * GB)
+    look(rig)
+    assert rig.store.carriages() == []

@@ -1,0 +1,63 @@
+"""What checkpoints cost counts in what a job has spent, and in what all use."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotd.model import S
+from spotd.store.base import CommitStatus, Store
+from spotd.store.invoice_records import Carriage
+from tests.spotd.store.build import NOW, new_node, opening, placed, submit, view
+
+MONTH = 30 * 86_400 * S
+
+
+def carriage(cost: int, rate: int = 0, month_us: int = 0, at_us: int = NOW) -> Carriage:
+    return Carriage("j1", month_us, cost, rate, at_us)
+
+
+def test_the_newest_word_of_each_month_counts_and_they_add_up(store: Store) -> None:
+    placed(store, "j1", new_node(number=0))
+    alone = view(store).spent_microusd
+    for row in (carriage(5, 1), carriage(7, 0), carriage(11, 2, MONTH)):
+        store.record_carriage(row)
+    assert store.carriages() == [carriage(7), carriage(11, 2, MONTH)]
+    assert view(store).spent_microusd == alone + 18
+
+
+def test_a_job_without_a_machine_has_spent_it_too(store: Store) -> None:
+    submit(store)
+    assert view(store).spent_microusd == 0
+    store.record_carriage(carriage(7))
+    assert view(store).spent_microusd == 7
+
+
+def test_where_it_became_more_the_job_is_due(store: Store) -> None:
+    submit(store)
+    [claimed] = store.claim(NOW, "me", 9, S)
+    before = view(store).job.notes
+    store.record_carriage(carriage(5))
+    assert view(store).job.notes == before + 1
+    store.record_carriage(carriage(5, 3, at_us=NOW + S))
+    assert view(store).job.notes == before + 1, "nothing that a limit could mind"
+    store.record_carriage(carriage(6))
+    assert view(store).job.notes == before + 2
+    assert claimed == "j1"
+
+
+def test_what_it_costs_an_hour_is_part_of_what_all_use(store: Store) -> None:
+    placed(store, "j1", new_node(number=0))
+    alone = store.load_market(NOW).microusd_per_h
+    store.record_carriage(carriage(5, 70, MONTH))
+    assert store.load_market(NOW).microusd_per_h == alone + 70
+
+
+@pytest.mark.parametrize(
+    ("cost", "status"), [(9, CommitStatus.DONE), (10, CommitStatus.OVER_LIMIT)]
+)
+def test_who_has_spent_all_on_checkpoints_launches_nothing(
+    store: Store, cost: int, status: CommitStatus
+) -> None:
+    submit(store, max_cost_microusd=10)
+    store.record_carriage(carriage(cost))
+    assert store.commit(view(store), opening(), NOW).status is status
