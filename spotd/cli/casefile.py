@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from spotd.config.section import Section
 from spotd.errors import ExitCode, InputError, Problem, UserError
+from spotd.money.compare import Facts
 from spotd.money.report import Account, Claim, Item, Kind
 from spotd.money.split import Machine, Span, Stretch, Use
 from spotd.money.units import US_PER_H
@@ -27,6 +28,9 @@ class ComputeLine(Section):
     gpus: int = Field(ge=0, le=1_000_000, description="Of each machine")
     usd_per_hour: Usd = Field(description="Of a machine; micro-USD once read")
     on_demand_usd_per_hour: Usd | None = None
+    interruptions: int | None = Field(
+        default=None, ge=0, le=1_000_000, description="How often they were taken away"
+    )
     lost_hours: float | None = Field(
         default=None, ge=0, description="Of `hours`, those that were replayed or recovered in"
     )
@@ -56,10 +60,30 @@ class CaseFile(Section):
     compute: list[ComputeLine] = Field(min_length=1)
     other: list[OtherLine] = Field(default=[])
     claimed: ClaimedSection | None = None
+    elapsed_hours: float | None = Field(
+        default=None, gt=0, le=1e6, description="From its beginning until its end"
+    )
 
 
 def read_case(path: Path) -> tuple[Account, Claim | None]:
     """Raises UserError for a file that cannot be used."""
+    case = _read(path)
+    claimed = case.claimed
+    claim = None
+    if claimed:
+        claim = Claim(claimed.total_usd, claimed.baseline_usd or 0, claimed.saving)
+    return _account(case), claim
+
+
+def read_facts(path: Path) -> Facts:
+    """What is beside the line items; interruptions where each line has them. Raises UserError."""
+    case = _read(path)
+    told = [line.interruptions for line in case.compute]
+    known = [count for count in told if count is not None]
+    return Facts(sum(known) if len(known) == len(told) else None, case.elapsed_hours)
+
+
+def _read(path: Path) -> CaseFile:
     try:
         data = tomllib.loads(path.read_text())
     except OSError as error:
@@ -76,11 +100,7 @@ def read_case(path: Path) -> tuple[Account, Claim | None]:
     if over:
         found = Problem(f"compute[{over[0]}].lost_hours", "is more than its hours", "correct it")
         raise InputError(f"{path} cannot be used:", [found], _EXAMPLE)
-    claimed = case.claimed
-    claim = None
-    if claimed:
-        claim = Claim(claimed.total_usd, claimed.baseline_usd or 0, claimed.saving)
-    return _account(case), claim
+    return case
 
 
 def _account(case: CaseFile) -> Account:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from spotd.cli import budgets, costexport, costreconcile, costreport
+from spotd.cli import budgets, costcompare, costexport, costreconcile, costreport
 from spotd.cli.client import complete_job, connect, job_path
 from spotd.cli.diagnosis import idle_words
 from spotd.cli.outlook import outlook_pairs
@@ -53,6 +53,7 @@ class CostGroup(TyperGroup):
 
 app = typer.Typer(cls=CostGroup, rich_markup_mode=None, add_completion=False, context_settings=HELP)
 app.command()(costreport.report)
+app.command()(costcompare.compare)
 app.command()(costexport.export)
 app.command()(costreconcile.reconcile)
 app.command()(budgets.budget)

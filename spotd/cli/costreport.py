@@ -164,7 +164,7 @@ def print_report(data: dict[str, Any]) -> None:
         print()
     for text in data["unknown"]:
         print(f"note: {text}")
-    print("".join(f"\n{line}" for line in _claim_lines(data)).lstrip("\n"), end="")
+    print("".join(f"\n{line}" for line in claim_lines(data)).lstrip("\n"), end="")
     if "claim" in data:
         print()
 
@@ -288,7 +288,7 @@ def _saving_rows(savings: dict[str, Any] | None) -> list[list[str]]:
     return [*rows, ["all", _cents(savings["total_usd"]), percent(savings["fraction"])]]
 
 
-def _claim_lines(data: dict[str, Any]) -> list[str]:
+def claim_lines(data: dict[str, Any]) -> list[str]:
     """What somebody said of it, and what of that has no line item."""
     claim = data.get("claim")
     if not claim:

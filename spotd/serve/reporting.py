@@ -7,11 +7,13 @@ from typing import Any
 
 from spotd.model import Market
 from spotd.money.budget import DAY_US
+from spotd.money.compare import Facts, compare, comparison_data, interruptions
 from spotd.money.document import headline_of, protected_data, report_data, usd
 from spotd.money.focus import COLUMNS, Row, days, metadata, months, rows_of
 from spotd.money.protected import protected
 from spotd.money.report import SUMS, Report, by_name, report_of, together
 from spotd.money.savings import Savings, savings_of, savings_together
+from spotd.money.units import US_PER_H
 from spotd.serve.accounts import (
     Box,
     Records,
@@ -49,12 +51,17 @@ def report(call: Call) -> dict[str, Any]:
 def job_report(call: Call) -> dict[str, Any]:
     """The same of one job, with its line items."""
     window, market = window_of(call), call.backing.market(call.now_us)
-    records = records_of(call.backing.store, call.job())
+    job = call.job()
+    records = records_of(call.backing.store, job)
     found = _report(records, market, _box(call, window), window, call.now_us)
-    kept = protected_data(
-        protected(account_of(records, market, Box(0, {}, 0), window, call.now_us))
-    )
-    data = {**report_data(found), "protected": kept}
+    account = account_of(records, market, Box(0, {}, 0), window, call.now_us)
+    elapsed_us = (job.finished_at_us or call.now_us) - job.created_at_us
+    facts = Facts(interruptions(account), elapsed_us / US_PER_H, job.spec.num_nodes)
+    data = {
+        **report_data(found),
+        "protected": protected_data(protected(account)),
+        "comparison": comparison_data(compare(found, facts)),
+    }
     return {"kind": "CostReport", **_times(window, call.now_us), **data}
 
 

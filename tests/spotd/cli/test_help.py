@@ -34,7 +34,14 @@ LINES += ["db backup", "db upgrade"]
 LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
 LINES += [f"ckpt {verb}" for verb in ("ls", "verify", "pull", "export", "pin", "unpin", "rm")]
-LINES += ["cost show", "cost report", "cost export", "cost reconcile", "cost budget"]
+LINES += [
+    "cost show",
+    "cost report",
+    "cost compare",
+    "cost export",
+    "cost reconcile",
+    "cost budget",
+]
 LINES += ["user ls", "user disable", "user enable"]
 # Groups, and one that writes a report.json.
 WITHOUT_OUTPUT = {
