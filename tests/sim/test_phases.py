@@ -92,6 +92,9 @@ class Study:
         return sorted(mine, key=lambda rented: rented.created_us)
 
 
+pytestmark = pytest.mark.soak  # 313 simulated hours take half a minute
+
+
 @pytest.fixture(scope="module")
 def study() -> Iterator[Study]:
     found = Study()
