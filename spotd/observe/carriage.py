@@ -3,9 +3,10 @@ so that every limit of money counts it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from spotd.changed import changed
+from spotd.model import Job
 from spotd.money.budget import DAY_US
 from spotd.money.focus import month_of, months
 from spotd.money.units import US_PER_H
@@ -23,8 +24,10 @@ def record_carriage(store: Store, places: Mapping[str, tuple[str, ...]], now_us:
     ids = {job.id for job in store.jobs(finished=False)} | {job_id for job_id, _ in known}
     for job_id in sorted(ids):
         job = store.find_job(job_id)
+        if job is None or (job.finished_at_us and _lately(known.values(), job, now_us)):
+            continue
         rows = [row for row in store.checkpoints(job_id) if row.bytes]
-        if job is None or not rows:
+        if not rows:
             continue
         nodes = store.job_nodes(job_id)
 
@@ -47,3 +50,10 @@ def record_carriage(store: Store, places: Mapping[str, tuple[str, ...]], now_us:
             row = Carriage(job_id, month_us, cost(from_us, min(to_us, now_us)), rate, now_us)
             if row.microusd or before is not None:
                 store.record_carriage(row)
+
+
+def _lately(known: Iterable[Carriage], job: Job, now_us: int) -> bool:
+    """It was reckoned since it finished, and within a day: what it keeps changes slowly, and all
+    that it ever saved is read for that."""
+    newest_us = max((row.at_us for row in known if row.job_id == job.id), default=0)
+    return newest_us > max(job.finished_at_us, now_us - DAY_US)

@@ -160,9 +160,14 @@ def test_a_month_that_is_over_stays_and_what_is_kept_goes_on_costing(rig: Rig) -
     assert november.microusd_per_h == 0
     assert december.microusd == pytest.approx(lies(30 * 86_400 + 1800 - rest_s), rel=1e-3)
     assert december.microusd_per_h == pytest.approx(lies(3600), abs=10)
-    rig.clock.go_on(60)
+    rig.clock.go_on(3600)
     look(rig)
-    assert rig.store.carriages()[0] == november, "it is over"
+    assert rig.store.carriages() == [november, december], "what it keeps is looked at once a day"
+    rig.clock.go_on(86_400)
+    look(rig)
+    again, later = rig.store.carriages()
+    assert again == november, "it is over"
+    assert later.microusd == pytest.approx(december.microusd + lies(25 * 3600), rel=1e-3)
 
 
 def test_beside_a_machine_of_this_box_and_in_a_folder_nothing_is_paid(rig: Rig) -> None:
