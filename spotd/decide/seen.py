@@ -43,7 +43,8 @@ def records(past: Past) -> Mapping[str, Record]:
 
 def found_elsewhere(past: Past) -> tuple[float, float]:
     """Of the losses of spot after which spot was asked for at once: how many times some was had at
-    once, and how many losses these are. Reckoned once for each reading of the past."""
+    once, and how many losses these are, but for those after which it is being asked for still.
+    Reckoned once for each reading of the past."""
     found = past.kept.get("elsewhere")
     if found is None:
         found = past.kept["elsewhere"] = _found_elsewhere(past)
@@ -57,10 +58,14 @@ def _found_elsewhere(past: Past) -> tuple[float, float]:
     for stay in spot:
         if not stay.lost:
             continue
-        first = bisect_left(asked, (stay.until_us, False))
-        last = bisect_left(asked, (stay.until_us + int(AT_ONCE_S * S), False))
-        looks += last > first
-        hits += any(had for _, had in asked[first:last])
+        over_us = stay.until_us + int(AT_ONCE_S * S)
+        first, last = (
+            bisect_left(asked, (stay.until_us, False)),
+            bisect_left(asked, (over_us, False)),
+        )
+        had = any(had for _, had in asked[first:last])
+        looks += last > first and (had or over_us <= past.read_at_us)
+        hits += had
     return float(hits), float(looks)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from providers.base import CapacityType
 from spotd.decide.policy import Sighting, recorded
-from spotd.decide.seen import pool_of, records
+from spotd.decide.seen import AT_ONCE_S, found_elsewhere, pool_of, records
 from spotd.model import LeaveReason, S
 from spotd.past import Past, Stay
 from tests.spotd.decide.build import NOW, offer
@@ -82,3 +82,20 @@ def test_they_are_reckoned_once_for_each_reading() -> None:
     assert records(past) is records(past)
     assert records(past) is not records(Past(past.stays))
     assert past == Past(past.stays)
+
+
+def test_of_losses_it_is_told_how_often_other_spot_was_had_at_once() -> None:
+    lost = stay(began_at_us=NOW, until_us=NOW + 60 * S, left=LeaveReason.PREEMPTED)
+    refused = stay(asked_at_us=NOW + 61 * S, refused="CapacityError")
+    had = stay(asked_at_us=NOW + 62 * S, began_at_us=NOW + 70 * S)
+    late = stay(asked_at_us=NOW + (60 + int(AT_ONCE_S)) * S, began_at_us=NOW + 600 * S)
+    over = NOW + (60 + int(AT_ONCE_S)) * S
+
+    def told(*stays: Stay, at_us: int) -> tuple[float, float]:
+        return found_elsewhere(Past(stays, read_at_us=at_us))
+
+    assert told(lost, at_us=over) == (0, 0), "nobody asked"
+    assert told(lost, refused, at_us=over - 1) == (0, 0), "it is being asked for still"
+    assert told(lost, refused, at_us=over) == (0, 1)
+    assert told(lost, refused, late, at_us=over) == (0, 1)
+    assert told(lost, refused, had, at_us=NOW + 70 * S) == (1, 1)
