@@ -345,6 +345,7 @@ def bench_time(case: Case) -> Iterator[None]:
         ("spotd.decide.situating", "LATE_S", 0.0),
         ("spotd.decide.steering", "LOOK_S", gap_s),
         ("spotd.decide.steering", "AGAIN_S", gap_s),
+        ("spotd.decide.seen", "AT_ONCE_S", gap_s / 2),
         ("spotd.decide.remaining", "START_S", float(case.restart_s)),
         ("spotd.decide.placement", "STEERED_CAP_S", gap_s / 2),
         ("spotd.remembering", "EVERY_S", 0.0),
