@@ -14,6 +14,7 @@ from spotd.decide.policy.outlook import (
     paid_per_done,
     usd_per_work,
 )
+from spotd.decide.policy.record import Record
 from spotd.decide.policy.situation import Pool, Running, Situation
 
 MOVED_FOR = 0.01  # hours of spot that a move has to gain, at the least
@@ -128,7 +129,7 @@ def _off_spot(outlook: Outlook, until_s: float) -> Choice:
         if later is None:
             why = f"${best.score_usd - option.score_usd:.2f} less than to do without spot"
             return Choice(Action.SPOT, until_s, option.pool, options=told, why=why)
-        if not _seen_now(situation, option.pool):
+        if not _seen_now(situation, outlook.places[option.pool].pool.record):
             why = "it may have just come back, and go again"
             action = Action.STAY if running else Action.WAIT
             return Choice(action, until_s, probes=(option.pool,), options=told, why=why)
@@ -157,10 +158,7 @@ def _without(
     situation = outlook.situation
     if situation.running is not None:
         there = riper is not None
-        wait, again = outlook.wait(), outlook.on_demand()
-        lasts_usd = otherwise[0].score_usd
-        cheaper = outlook.pause() < lasts_usd * PAUSED_FOR and wait.score_usd < again.score_usd
-        if cheaper and not there and _may_pause(situation):
+        if not there and _pauses(outlook, otherwise[0]):
             why = "spot is expected back soon, and there is time"
             return Choice(Action.WAIT, until_s, options=told, why=why)
         why = "spot is watched until it has stood for a while" if there else "no spot is worth it"
@@ -174,11 +172,16 @@ def _without(
     return Choice(Action.WAIT, until_s, options=told, why=why)
 
 
-def _may_pause(situation: Situation) -> bool:
-    """What is trained while it saves and stops is not of the time that the deadline leaves; and a
-    look later on-demand may be asked for again."""
-    work = situation.work
-    return spare_looks(situation) * work.look_s >= work.stop_s + 2 * work.look_s
+def _pauses(outlook: Outlook, lasts: Option) -> bool:
+    """On-demand is given back: a pause costs less than to go on, and without it a wait would be
+    chosen, or it would be bought again at once. What is trained while it saves and stops is not of
+    the time that the deadline leaves; and a look later on-demand may be asked for again."""
+    work = outlook.situation.work
+    if spare_looks(outlook.situation) * work.look_s < work.stop_s + 2 * work.look_s:
+        return False
+    if outlook.pause() >= lasts.score_usd * PAUSED_FOR:
+        return False
+    return outlook.wait().score_usd < outlook.on_demand().score_usd
 
 
 def _candidates(outlook: Outlook) -> list[str]:
@@ -192,12 +195,11 @@ def _to_be_had(situation: Situation) -> list[Pool]:
         pool
         for pool in situation.pools
         if pool.spot_usd_per_h is not None
-        and not (pool.record.up is False and _seen_now(situation, pool.key))
+        and not (pool.record.up is False and _seen_now(situation, pool.record))
     ]
 
 
-def _seen_now(situation: Situation, key: str) -> bool:
-    record = next(pool.record for pool in situation.pools if pool.key == key)
+def _seen_now(situation: Situation, record: Record) -> bool:
     return record.up is not None and record.seen_s >= situation.now_s
 
 
