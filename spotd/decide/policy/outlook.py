@@ -178,10 +178,7 @@ class Outlook:
 
     def after_usd(self, time_h: float, work_h: float) -> float:
         """After an end, wherever it goes on."""
-        t, there = self.table, self.table.found
-        elsewhere = t.habits.elsewhere
-        found = t.at(there, time_h, work_h) * elsewhere if elsewhere else 0.0
-        return (found + (1 - elsewhere) * t.at(t.gone, time_h, work_h, 0.0)) * self.hourly
+        return self.table.at(self.table.after, time_h, work_h) * self.hourly
 
     def on_demand(self, after_h: float = 0.0, gone_h: float | None = None) -> Option:
         """Start on demand `after_h` from now, and go back to spot when that pays."""

@@ -49,24 +49,36 @@ class Habits:
 
 
 class Table:
-    """See the module; `kind` below is one of its arrays."""
+    """See the module; `kind` below is one of its arrays, as memory: numpy takes ten times as long
+    to give a single number."""
 
     def __init__(self, habits: Habits) -> None:
         self.habits, self.step_h = habits, habits.step_h
-        self.on, self.lasting, self.there, self.gone, self.found = _Solver(habits).solve()
+        solved = map(_memory, _Solver(habits).solve())
+        self.on, self.lasting, self.there, self.gone, self.after = solved
 
-    def at(self, kind: Values, time_h: float, work_h: float, age_h: float | None = None) -> float:
+    def at(
+        self, kind: memoryview, time_h: float, work_h: float, age_h: float | None = None
+    ) -> float:
         """Of that much time and work left, between the steps linearly; beyond the table, its edge.
         `age_h` where the kind knows ages."""
         time = min(max(time_h / self.step_h, 0.0), TIME_STEPS - 1e-6)
         work = min(max(work_h / self.step_h, 0.0), WORK_STEPS - 1e-6)
         t, w = int(time), int(work)
         x, y = time - t, work - w
-        values: Any = kind if age_h is None else kind[:, age_class(age_h)]
-        early, late = values[t], values[t + 1]
-        below = early[w] * (1 - y) + early[w + 1] * y
-        above = late[w] * (1 - y) + late[w + 1] * y
+        values: Any = kind
+        if age_h is None:
+            below = values[t, w] * (1 - y) + values[t, w + 1] * y
+            above = values[t + 1, w] * (1 - y) + values[t + 1, w + 1] * y
+        else:
+            age = age_class(age_h)
+            below = values[t, age, w] * (1 - y) + values[t, age, w + 1] * y
+            above = values[t + 1, age, w] * (1 - y) + values[t + 1, age, w + 1] * y
         return float(below * (1 - x) + above * x)
+
+
+def _memory(values: Any) -> memoryview:
+    return memoryview(values)
 
 
 def age_class(age_h: float) -> int:
@@ -119,7 +131,7 @@ class _Solver:
             one[0] = habits.on_demand * self.work
 
     def solve(self) -> tuple[Values, Values, Values, Values, Values]:
-        """on, lasting, there, gone by age class, and found of none."""
+        """on, lasting, there, gone by age class, and of none what comes after an end."""
         for t in range(1, TIME_STEPS + 1):
             self._step(t)
             for one in (self.on, self.lasting, self.tempted, self.there, self.gone):
@@ -127,7 +139,9 @@ class _Solver:
             self.found[t] = (self.mixed * self.there[t]).sum(0)
         # What is there is only ever asked of when it has just come back.
         young = self.there[:, :1].copy()
-        return self.on, self.lasting, young, self.gone, self.found
+        elsewhere = self.np.float32(self.habits.elsewhere)
+        after = elsewhere * self.found + (1 - elsewhere) * self.gone[:, 0]
+        return self.on, self.lasting, young, self.gone, after
 
     def _step(self, t: int) -> None:
         np, h = self.np, self.habits
