@@ -27,7 +27,12 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"]),
         sa.PrimaryKeyConstraint("job_id", "month_us"),
     )
+    column = sa.Column(
+        "removed_at_us", sa.BigInteger(), nullable=False, server_default=sa.text("0")
+    )
+    op.add_column("checkpoints", column)
 
 
 def downgrade() -> None:
     op.drop_table("carriage")
+    op.drop_column("checkpoints", "removed_at_us")

@@ -262,7 +262,8 @@ def _asked(d: Draft, market: Market) -> frozenset[str]:
 def _has_room(d: Draft, row: Ranked) -> bool:
     """As far as we know; the commit knows. The best one need not be the cheapest."""
     most = d.market.limits.max_microusd_per_h
-    return not most or d.market.microusd_per_h + row.score_microusd_per_h <= most
+    adds = row.offer.price_microusd_per_h * d.job.spec.num_nodes
+    return not most or d.market.microusd_per_h + adds <= most
 
 
 def _weary(d: Draft) -> int:

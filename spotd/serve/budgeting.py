@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from spotd.decide.carriage import carried_microusd_per_h
@@ -51,13 +52,17 @@ def check_budgets(call: Call, user: str, spec: JobSpec, resumed: Job | None = No
     if not budgets:
         return ""
     store, now_us = call.backing.store, call.now_us
-    rows, owners = spendings(store, now_us), store.job_owners()
+    rows, owners, carriage = spendings(store, now_us), store.job_owners(), carried_by(store)
     running = [
-        _plan_of(call, job, owners.get(job.id, ""), rows)
+        _plan_of(call, job, owners.get(job.id, ""), rows, carriage)
         for job in store.jobs(finished=False)
         if job.desired is Desired.RUN and (resumed is None or job.id != resumed.id)
     ]
-    new = _plan_of(call, resumed, user, rows) if resumed else _new_plan(call, user, spec, now_us)
+    new = (
+        _plan_of(call, resumed, user, rows, carriage)
+        if resumed
+        else _new_plan(call, user, spec, now_us)
+    )
     text = _refused(call, budgets, rows, running, new)
     if text and call.body.get("override_budget") is not True:
         fix = "wait for next month, raise it in config.toml, or --override-budget"
@@ -107,14 +112,20 @@ def _new_plan(call: Call, user: str, spec: JobSpec, now_us: int) -> Plan:
     return Plan(user, rate, spec.max_cost_microusd, hours, spec.project)
 
 
-def _plan_of(call: Call, job: Job, user: str, rows: list[Spending]) -> Plan:
+def _plan_of(
+    call: Call,
+    job: Job,
+    user: str,
+    rows: list[Spending],
+    carriage: Mapping[str, tuple[int, int]],
+) -> Plan:
     """At the price of the machines that it has, with what its checkpoints cost of late; or would
     get."""
     spec, now_us = job.spec, call.now_us
     mine = [row.stretch for row in rows if row.job_id == job.id]
     nodes = call.backing.store.job_nodes(job.id)
     live = [node for node in nodes if node.state is not NodeState.GONE]
-    cost, each_h = carried_by(call.backing.store).get(job.id, (0, 0))
+    cost, each_h = carriage.get(job.id, (0, 0))
     rate = sum(node.offer.price_microusd_per_h for node in live)
     rate = rate + each_h if rate else _new_plan(call, user, spec, now_us).microusd_per_h
     left = 0

@@ -175,6 +175,7 @@ def remove_checkpoint(call: Call) -> dict[str, Any]:
         raise conflict(
             str(error), "look who wrote that: `spotctl audit`, and the machine's log"
         ) from None
+    call.backing.store.record_removed(job.id, saved.ref.manifest, call.now_us)
     return {"kind": "Removed", "job": job.name, "step": saved.ref.step, "objects": count}
 
 

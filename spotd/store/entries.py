@@ -153,7 +153,7 @@ def _checkpoint(node: Heard, entry: JournalEntry, at_us: int) -> None:
         "committed_at_us": at_us,
         "stage_s": read_float(data, "stage_s", 0.0),
         "write_s": read_float(data, "write_s", 0.0),
-        "near_bytes": read_int(data, "near_bytes", 0),
+        "near_bytes": min(read_int(data, "near_bytes", 0), read_int(data, "bytes", 0)),
     }
     if not row["manifest"]:
         raise WireError("field 'manifest' is empty")

@@ -37,8 +37,12 @@ class InvoiceRecords(Protocol):
         limits are held against stay by price and time."""
         ...
 
-    def carriages(self) -> list[Carriage]:
-        """Of all jobs that have any, by job and month."""
+    def carriages(self, month_us: int = 0) -> list[Carriage]:
+        """Of all jobs that have any, by job and month; of that month alone where one is named."""
+        ...
+
+    def record_removed(self, job_id: str, manifest: str, at_us: int) -> None:
+        """A person removed that checkpoint: it costs nothing any more."""
         ...
 
     def record_carriage(self, row: Carriage) -> None:

@@ -39,9 +39,18 @@ def record_invoiced(tx: Transaction, amounts: Mapping[int, int], at_us: int) -> 
     tx.conn.execute(update(schema.segments).where(where).values(values), rows)
 
 
-def carriages(conn: Connection) -> list[Carriage]:
+def record_removed(tx: Transaction, job_id: str, manifest: str, at_us: int) -> None:
+    """See InvoiceRecords.record_removed."""
+    row = schema.checkpoints.c
+    this = (row.job_id == job_id) & (row.manifest == manifest) & (row.removed_at_us == 0)
+    tx.conn.execute(update(schema.checkpoints).where(this).values(removed_at_us=at_us))
+
+
+def carriages(conn: Connection, month_us: int) -> list[Carriage]:
     """See InvoiceRecords.carriages."""
     query = select(schema.carriage).order_by(_carriage.job_id, _carriage.month_us)
+    if month_us:
+        query = query.where(_carriage.month_us == month_us)
     return [Carriage(**row) for row in conn.execute(query).mappings()]
 
 

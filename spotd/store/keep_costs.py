@@ -38,7 +38,8 @@ def storage(
     window: Window,
     now_us: int,
 ) -> tuple[list[Item], list[str]]:
-    """Each checkpoint lies there from its commit until `keep` newer ones are committed: the part
+    """Each checkpoint lies there from its commit until `keep` newer ones are committed, or somebody
+    removed it: the part
     that is beside its machine by the list price of that machine's cloud, the rest by that of the
     job's own store. `first` has rank 0 of each generation."""
     url, keep = job.spec.checkpoint.store, job.spec.checkpoint.keep
@@ -46,6 +47,7 @@ def storage(
     near: dict[str, list[Lying]] = {}
     for number, row in enumerate(rows):
         newer = rows[number + keep].committed_at_us if number + keep < len(rows) else now_us
+        newer = min(newer, row.removed_at_us or newer)
         node = first.get(row.generation)
         beside = row.near_bytes if node is not None else 0
         own.append((row.bytes - beside, row.committed_at_us, newer))

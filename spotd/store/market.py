@@ -32,10 +32,10 @@ def _version(name: str) -> Label[int]:
     return query.scalar_subquery().label(name)
 
 
+# Of jobs that hold a machine alone: what nobody can give back is in nobody's way.
 _CARRIED = (
     select(func.coalesce(func.sum(schema.carriage.c.microusd_per_h), 0))
-    .join_from(schema.carriage, schema.jobs, schema.jobs.c.id == schema.carriage.c.job_id)
-    .where(schema.jobs.c.outcome.is_(None))
+    .where(schema.carriage.c.job_id.in_(select(_nodes.job_id).where(NOT_GONE)))
     .scalar_subquery()
 )
 _USE = (

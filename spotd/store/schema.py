@@ -267,6 +267,7 @@ checkpoints = Table(
     real("stage_s"),
     real("write_s"),
     big("near_bytes"),
+    big("removed_at_us"),
     PrimaryKeyConstraint("job_id", "manifest"),
 )
 

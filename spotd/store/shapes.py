@@ -141,6 +141,7 @@ class CheckpointRow:
     stage_s: float
     write_s: float
     near_bytes: int = 0  # of `bytes`, what is in stores of its machines' own regions
+    removed_at_us: int = 0  # by a person; 0: it was not
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def spendings(store: Store, now_us: int) -> list[Spending]:
 
 def carried(store: Store, month_us: int) -> list[Carried]:
     """What checkpoints cost in the month that began then, with whose they are."""
-    rows = [row for row in store.carriages() if row.month_us == month_us]
+    rows = store.carriages(month_us)
     users = store.job_users([row.job_id for row in rows])
     found = {row.job_id: store.find_job(row.job_id) for row in rows}
     return [

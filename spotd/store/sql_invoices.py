@@ -22,8 +22,11 @@ class SqlInvoices(SqlImages, Protocol):
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         self._write(lambda tx: invoices.record_invoiced(tx, amounts, at_us))
 
-    def carriages(self) -> list[Carriage]:
-        return self._database.read(invoices.carriages)
+    def carriages(self, month_us: int = 0) -> list[Carriage]:
+        return self._database.read(lambda c: invoices.carriages(c, month_us))
+
+    def record_removed(self, job_id: str, manifest: str, at_us: int) -> None:
+        self._write(lambda tx: invoices.record_removed(tx, job_id, manifest, at_us))
 
     def record_carriage(self, row: Carriage) -> None:
         self._write(lambda tx: invoices.record_carriage(tx, row))

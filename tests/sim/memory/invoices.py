@@ -31,9 +31,18 @@ def record_invoiced(tx: Transaction, amounts: Mapping[int, int], at_us: int) -> 
             tx.put(segments, number, changed(segments[number], **told))
 
 
-def carriages(tables: Tables) -> list[Carriage]:
+def record_removed(tx: Transaction, job_id: str, manifest: str, at_us: int) -> None:
+    """See InvoiceRecords.record_removed."""
+    key = (job_id, manifest)
+    row = tx.tables.checkpoints.get(key)
+    if row is not None and not row.removed_at_us:
+        tx.put(tx.tables.checkpoints, key, changed(row, removed_at_us=at_us))
+
+
+def carriages(tables: Tables, month_us: int) -> list[Carriage]:
     """See InvoiceRecords.carriages."""
-    return [row for _, row in sorted(tables.carriage.items())]
+    rows = (row for _, row in sorted(tables.carriage.items()))
+    return [row for row in rows if month_us in (0, row.month_us)]
 
 
 def record_carriage(tx: Transaction, row: Carriage) -> None:

@@ -21,8 +21,11 @@ class MemoryInvoices(MemoryImages):
     def record_invoiced(self, amounts: Mapping[int, int], at_us: int) -> None:
         self._write(invoices.record_invoiced, amounts, at_us)
 
-    def carriages(self) -> list[Carriage]:
-        return invoices.carriages(self._here())
+    def carriages(self, month_us: int = 0) -> list[Carriage]:
+        return invoices.carriages(self._here(), month_us)
+
+    def record_removed(self, job_id: str, manifest: str, at_us: int) -> None:
+        self._write(invoices.record_removed, job_id, manifest, at_us)
 
     def record_carriage(self, row: Carriage) -> None:
         self._write(invoices.record_carriage, row)

@@ -20,10 +20,12 @@ from tests.sim.memory.transaction import Transaction
 
 
 def committed_use(tables: Tables) -> tuple[int, int]:
-    """Machines not gone, launching and unknown ones included, and what they cost an hour."""
-    rates = [tables.nodes[node_id].offer.price_microusd_per_h for node_id in tables.active]
-    open_ = (row for row in tables.carriage.values() if tables.jobs[row.job_id].outcome is None)
-    return len(rates), sum(rates) + sum(row.microusd_per_h for row in open_)
+    """Machines not gone, launching and unknown ones included, and what they cost an hour, with what
+    their jobs' checkpoints do."""
+    held = [tables.nodes[node_id] for node_id in tables.active]
+    jobs = {node.job_id for node in held}
+    carried = (row.microusd_per_h for row in tables.carriage.values() if row.job_id in jobs)
+    return len(held), sum(node.offer.price_microusd_per_h for node in held) + sum(carried)
 
 
 def on_sale(tables: Tables) -> tuple[Offer, ...]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from providers.storage import storage_prices
 from spotd.cli.client import Client
 from spotd.decide.rules import decide
-from spotd.model import Desired, LeaveReason, Outcome, S
+from spotd.model import Desired, Job, LeaveReason, Outcome, S
 from spotd.money.budget import Budget, standing
 from spotd.money.focus import month_of
+from spotd.observe import carriage
 from spotd.observe.budgets import Budgets
 from spotd.plan import ChangeJob
 from spotd.serve.views import iso
@@ -177,3 +179,49 @@ def test_beside_a_machine_of_this_box_and_in_a_folder_nothing_is_paid(rig: Rig) 
     rig.say(node, 1800, "checkpoint", step=20, manifest="m20", bytes=100 * GB)
     look(rig)
     assert rig.store.carriages() == []
+
+
+def test_a_job_that_came_and_went_between_two_looks_is_counted(rig: Rig) -> None:
+    look(rig)
+    job_id = saving(rig)
+    [node] = rig.store.job_nodes(job_id)
+    rig.leave(node, 10, LeaveReason.DONE, "done")
+    rig.finish(job_id, 5, Outcome.SUCCEEDED)
+    look(rig)
+    [row] = rig.store.carriages()
+    assert row.job_id == job_id
+
+
+def test_what_a_person_removed_costs_nothing_from_then_on(rig: Rig) -> None:
+    job_id = saving(rig)
+    [node] = rig.store.job_nodes(job_id)
+    rig.leave(node, 10, LeaveReason.DONE, "done")
+    rig.finish(job_id, 5, Outcome.SUCCEEDED)
+    look(rig)
+    [before] = rig.store.carriages()
+    rig.store.record_removed(job_id, "m20", rig.clock.now_us())
+    rig.store.record_removed(job_id, "m20", rig.clock.now_us() + 99 * HOUR)
+    rig.clock.go_on(5 * 86_400)
+    look(rig)
+    [after] = rig.store.carriages()
+    assert (after.microusd, after.microusd_per_h) == (before.microusd, 0)
+
+
+def test_one_job_that_cannot_be_reckoned_is_in_no_budgets_way(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = saving(rig)
+    rig.finish(bad, 5, Outcome.SUCCEEDED)
+    good = saving(rig)
+
+    def extras(job: Job, *more: Any) -> Any:
+        if job.id == bad:
+            raise ValueError("bytes cannot be negative")
+        return carried_by_list(job, *more)
+
+    carried_by_list = carriage.extras_of
+    monkeypatch.setattr(carriage, "extras_of", extras)
+    budget = Budget("all", round(EGRESS / 2))
+    look(rig, budget)
+    assert [row.job_id for row in rig.store.carriages()] == [good]
+    assert rig.store.event_keys("budget", 0)

@@ -61,3 +61,17 @@ def test_who_has_spent_all_on_checkpoints_launches_nothing(
     submit(store, max_cost_microusd=10)
     store.record_carriage(carriage(cost))
     assert store.commit(view(store), opening(), NOW).status is status
+
+
+def test_what_a_job_without_machines_keeps_is_in_nobodys_way(store: Store) -> None:
+    """Nobody could give it back: a job at the limit would wait for it for ever."""
+    submit(store)
+    store.record_carriage(carriage(5, 70, MONTH))
+    assert store.load_market(NOW).microusd_per_h == 0
+
+
+def test_carriages_of_one_month(store: Store) -> None:
+    submit(store)
+    for row in (carriage(5), carriage(11, 2, MONTH)):
+        store.record_carriage(row)
+    assert store.carriages(MONTH) == [carriage(11, 2, MONTH)]
