@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotd.decide.draft import Draft
-from spotd.model import Outcome, S, Severity
+from spotd.model import Desired, Outcome, S, Severity
 
 LOOK_US = 30 * S  # how often it is looked whether the one before is done
 
@@ -21,8 +21,8 @@ def begins_us(d: Draft) -> int | None:
 def follow(d: Draft) -> None:
     """The one before has failed or was cancelled: so nothing comes after it."""
     before = d.view.before
-    if d.ended or begins_us(d) is not None:
-        return
+    if d.ended or d.job.desired is Desired.CANCEL or begins_us(d) is not None:
+        return  # who cancels it is told so, and not that it failed
     if before is None:
         text = f"the job that it comes after ({d.job.spec.after}) is not on record any more"
     elif before.outcome is None:

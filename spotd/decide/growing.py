@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from providers.base import Offer
 from spotd.decide.draft import LEAVING, Draft
+from spotd.decide.following import begins_us
 from spotd.decide.gangs import crew, newcomers, remaining, taken_on_us
 from spotd.decide.placement import rank
 from spotd.decide.placing import market_of, new_node, taken
@@ -59,7 +60,7 @@ def _from_us(d: Draft, left: list[Node]) -> int:
         return NEVER
     restart_us = began_us - taken_on_us(first)
     pays_us = restart_us * len(left) // (spec.num_nodes - len(left))
-    end_us = d.job.created_at_us + int(spec.max_duration_s * S)
+    end_us = (begins_us(d) or d.job.created_at_us) + int(spec.max_duration_s * S)
     if spec.max_duration_s and d.now_us + restart_us + pays_us > end_us:
         return NEVER
     return began_us + pays_us - restart_us

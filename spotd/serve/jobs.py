@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from providers.stores.base import StoreConfigError, StoreDeniedError
+from spotd.act.imports import is_imported
 from spotd.decide.carriage import near_store, place_among
 from spotd.decide.placement import rank
 from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Outcome
@@ -116,9 +117,12 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
         _check_shards(call, parsed.spec)
         check_capacity(backing, parsed.spec, parsed.text)
     spec = replace(parsed.spec, packages=_packages(call, parsed))
-    spec = replace(spec, after=_before(call, call.text("after") or spec.after))
     if lost and backing.store.job_names([lost]) == {}:  # else the store refuses, or has the request
         head = head_of_lost(call, lost, spec.checkpoint)
+    # One of a lost database had machines: what came before it had succeeded, and is lost as well.
+    begun = lost and not (head and is_imported(head.manifest))
+    named = "" if begun else call.text("after") or spec.after
+    spec = replace(spec, after=_before(call, named))
     market = backing.market(call.now_us)
     refuse_slow(spec, market)
     refuse_misplaced(rank(spec, market, call.now_us))
@@ -153,12 +157,17 @@ def submit_parsed(call: Call, parsed: Parsed) -> dict[str, Any]:
 
 
 def _before(call: Call, named: str) -> str:
-    """The id of the job that is to succeed before; "" for none. Raises ApiError."""
+    """The id of the job that is to succeed before; "" for none; of a request that was made before,
+    that of the first job, whatever has become of it since. Raises ApiError."""
     if not named:
         return ""
+    first = call.backing.store.job_of_request(call.text("request_id"))
+    if first is not None:
+        return first.spec.after
     found = call.backing.store.find_job(named)
     if found is None:
-        raise bad_input(f"spotd.after: there is no job {named[:80]!r}", "submit that one first")
+        text = f"spotd.after: there is no job {named[:80]!r}"
+        raise bad_input(text, "submit that one first, or leave spotd.after out")
     if found.outcome not in (None, Outcome.SUCCEEDED):
         text = (
             f"spotd.after: {found.name} ({found.id}) {found.outcome.value}: nothing comes after it"

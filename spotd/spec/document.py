@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -113,9 +114,11 @@ def documents(text: str) -> list[str]:
     if len(roots) < 2:
         return [text]
     starts = [root.start_mark for root in roots]
-    ends = [*(mark.index for mark in starts[1:]), len(plain)]
+    # At the beginning of its line: the indent there counts for the whole document.
+    cuts = [*(mark.index - mark.column for mark in starts), len(plain)]
     return [
-        "\n" * mark.line + plain[mark.index : end] for mark, end in zip(starts, ends, strict=True)
+        "\n" * mark.line + plain[cut:end]
+        for mark, (cut, end) in zip(starts, pairwise(cuts), strict=True)
     ]
 
 

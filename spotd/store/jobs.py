@@ -75,10 +75,9 @@ def next_wake_us(conn: Connection) -> int | None:
 def submit(tx: Transaction, submission: Submission, at_us: int) -> Job:
     """See Store.submit."""
     conn, spec = tx.conn, submission.spec
-    if submission.request_id:
-        first = _one(conn, _jobs.request_id == submission.request_id)
-        if first is not None:
-            return first
+    first = job_of_request(conn, submission.request_id)
+    if first is not None:
+        return first
     if _one(conn, _jobs.id == submission.job_id) is not None:
         raise duplicate_id(submission.job_id)
     unfinished = (_jobs.name == spec.name) & _jobs.outcome.is_(None)
@@ -191,6 +190,11 @@ def find_job(conn: Connection, name_or_id: str) -> Job | None:
     """See Store.find_job."""
     row = conn.execute(_FOUND, {"wanted": name_or_id}).one_or_none()
     return None if row is None else job_of(row)
+
+
+def job_of_request(conn: Connection, request_id: str) -> Job | None:
+    """See Store.job_of_request."""
+    return _one(conn, _jobs.request_id == request_id) if request_id else None
 
 
 def job_names(conn: Connection, job_ids: Collection[str]) -> dict[str, str]:

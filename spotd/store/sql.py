@@ -245,6 +245,9 @@ class SqlStore(SqlLives):
     def find_job(self, name_or_id: str) -> Job | None:
         return self._database.glance(lambda c: jobs.find_job(c, name_or_id))
 
+    def job_of_request(self, request_id: str) -> Job | None:
+        return self._database.read(lambda c: jobs.job_of_request(c, request_id))
+
     def job_names(self, job_ids: Collection[str]) -> dict[str, str]:
         return self._database.read(lambda c: jobs.job_names(c, job_ids))
 

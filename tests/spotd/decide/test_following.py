@@ -65,9 +65,15 @@ def test_a_job_that_has_begun_goes_on_whatever_becomes_of_the_record() -> None:
     assert len(after.nodes) == 1
 
 
-def test_cancelled_while_it_waits() -> None:
-    after, _ = settle(follower(Before("search"), desired=Desired.CANCEL))
+@pytest.mark.parametrize(
+    "before", [Before("search"), ended(Outcome.FAILED), ended(Outcome.CANCELLED), None]
+)
+def test_cancelled_while_it_waits(before: Before | None) -> None:
+    """Whatever became of the one before: its user asked for it, and is not woken."""
+    after, plan = settle(follower(before, desired=Desired.CANCEL))
     assert after.job.outcome is Outcome.CANCELLED
+    assert after.nodes == ()
+    assert not any(event.severity is Severity.ERROR for event in plan.events)
 
 
 def test_its_longest_time_begins_when_it_may() -> None:

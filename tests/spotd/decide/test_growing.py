@@ -9,7 +9,8 @@ import pytest
 
 from providers.base import Scope
 from spotd.elastic import Elastic, OnLoss
-from spotd.model import LeaveReason, Market, Node, Refusal, S, View
+from spotd.model import LeaveReason, Market, Node, Outcome, Refusal, S, View
+from spotd.past import Before
 from spotd.states import NodeState
 from tests.spotd.decide.build import (
     NOW,
@@ -100,6 +101,13 @@ def test_nothing_is_asked_for_where_nothing_may_be() -> None:
     assert asked(view(left(exit_code=0, exited_at_us=NOW), job=job()), sold) == []
     whole = [node(R, rank=rank, offer=HERE) for rank in (0, 1)]
     assert asked(view(*whole, job=job()), sold) == []
+
+
+def test_the_longest_time_of_one_that_comes_after_another_begins_with_that_ones_end() -> None:
+    late = job(max_duration_s=3600.0, after="jfirst") | {"created_at_us": NOW - 9000 * S}
+    for ago_s, asks in ((1000, True), (3590, False)):
+        before = Before("search", Outcome.SUCCEEDED, "", NOW - ago_s * S)
+        assert bool(asked(view(left(), job=late, before=before), market((NEAR,)))) is asks
 
 
 def test_nobody_is_asked_for_before_the_last_stop_has_paid() -> None:

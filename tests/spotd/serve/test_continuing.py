@@ -15,7 +15,7 @@ from spotd.cli.client import Client
 from spotd.errors import ExitCode, UserError
 from spotd.serve import continuing
 from spotd.vault import open_job_keys
-from spotd.wire import Head, HeadRef, head_key
+from spotd.wire import Head, HeadRef, head_key, manifest_key
 from tests.spotd.serve.rig import JOB_FILE, Rig
 
 LOST = "jabcdefghi"
@@ -75,6 +75,28 @@ def test_the_same_request_again_is_the_same_job(rig: Rig, client: Client) -> Non
     leave_head(rig, "jzzzzzzzzz")
     assert take_over(client, "jzzzzzzzzz")["id"] == LOST
     assert len(rig.store.events(None)) == 1
+
+
+def test_what_it_came_after_is_lost_as_well(rig: Rig, client: Client) -> None:
+    leave_head(rig)
+    for _ in range(2):
+        assert take_over(client, yaml=JOB_FILE + "  after: search\n")["id"] == LOST
+    stored = rig.store.find_job(LOST)
+    assert stored is not None
+    assert stored.spec.after == ""
+
+
+def test_what_begins_with_an_import_still_comes_after_another(rig: Rig, client: Client) -> None:
+    """It has had no machine: it is a new job."""
+    ref = HeadRef(1, 1200, manifest_key(LOST, 1, 1200, "import"), "0" * 64)
+    leave_head(rig, current=ref)
+    text = JOB_FILE + "  after: search\n"
+    assert "there is no job 'search'" in refused(rig, client, yaml=text).text
+    before = rig.submit("search", ago_s=60)
+    take_over(client, yaml=text)
+    stored = rig.store.find_job(LOST)
+    assert stored is not None
+    assert stored.spec.after == before
 
 
 def test_a_job_that_the_database_has_is_refused(rig: Rig, client: Client) -> None:

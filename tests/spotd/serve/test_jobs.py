@@ -155,6 +155,18 @@ def test_a_job_that_nothing_can_come_after(
     assert rig.store.find_job("train") is None
 
 
+def test_the_same_request_is_the_same_job_whatever_became_of_the_one_before(
+    rig: Rig, client: Client
+) -> None:
+    before = rig.submit("other", ago_s=60)
+    wanted = submission(name="train", after="other")
+    first = client.post("/v1/jobs", wanted)
+    rig.finish(before, 0, Outcome.FAILED, "as it ended")
+    assert client.post("/v1/jobs", wanted)["id"] == first["id"]
+    with pytest.raises(UserError, match="nothing comes after it"):
+        client.post("/v1/jobs", submission(name="again", after="other", request_id="r2"))
+
+
 def test_a_job_may_come_after_one_that_has_succeeded(rig: Rig, client: Client) -> None:
     rig.finish(rig.submit("other", ago_s=60), 0, Outcome.SUCCEEDED, "done")
     assert client.post("/v1/jobs", submission(name="train", after="other"))["phase"] == "waiting"

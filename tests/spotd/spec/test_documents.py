@@ -27,6 +27,7 @@ def test_errors_name_the_line_of_the_file() -> None:
         ("---\nname: a\nrun: x\n---\nname: b\nrun: y\n---\n", ["a", "b"]),
         ("\ufeffname: a\nrun: x\n...\n---\nname: b\nrun: y\n", ["a", "b"]),
         ("{name: a, run: x}\n--- {name: b, run: y}\n", ["a", "b"]),
+        ("---\n  name: a\n  run: x\n---\n# b\n  name: b\n  run: y", ["a", "b"]),
     ],
 )
 def test_titles_and_empty_documents_are_no_jobs(text: str, names: list[str]) -> None:

@@ -18,13 +18,25 @@ from spotd.store.base import (
     DisabledUser,
     SchemaVersionError,
     SecretRow,
+    StoreError,
 )
+from spotd.store.codec import decode_spec, encode
 from spotd.store.engine import Database
 from spotd.store.image_records import ImageRow
 from spotd.store.invoice_records import Carriage
-from spotd.store.version import HEAD, downgrade, upgrade
+from spotd.store.version import HEAD, downgrade, revision_of, upgrade
 from tests.rigs import postgres
-from tests.spotd.store.build import NOW, instance, new_node, offer, placed, said, submission, view
+from tests.spotd.store.build import (
+    NOW,
+    instance,
+    new_node,
+    offer,
+    placed,
+    said,
+    submission,
+    submit,
+    view,
+)
 from tests.spotd.store.conftest import make
 from tests.spotd.store.test_version import _objects
 
@@ -156,6 +168,32 @@ def test_a_step_only_adds_and_what_it_adds_has_a_default(
         added = [after[table][name] for name in after[table].keys() - columns.keys()]
         bare = [c["name"] for c in added if not c["nullable"] and c["default"] is None]
         assert bare == [], f"{newer} adds to {table} what the spotd before it does not fill"
+
+
+def test_what_a_job_comes_after_is_forgotten_once_it_has_finished(
+    full_url: str, database: Database
+) -> None:
+    """The spotd before 0024 reads no job of a database in which one has it."""
+    store = make(full_url)
+    envs = {"after": "x", "B": '"after":'}
+    submit(store, "j4", after="j1", envs=envs)
+    submit(store, "j5", envs=envs)
+    store.close()
+    before = database.read(_rows)
+    with pytest.raises(StoreError, match=r"not finished: j4 \(j4\): start this spotd again"):
+        downgrade(full_url, OLDEST)
+    assert database.read(_rows) == before
+    assert database.read(revision_of) == HEAD
+    ended = "UPDATE jobs SET outcome = 'cancelled', finished_at_us = 1 WHERE id = 'j4'"
+    database.write(lambda c: c.execute(text(ended)))
+    downgrade(full_url, "0023")
+    jobs = {row["id"]: decode_spec(row["spec"]) for row in database.read(_rows)["jobs"]}
+    assert (jobs["j4"].after, jobs["j4"].envs) == ("", envs)
+    stored = {row["id"]: row["spec"] for row in database.read(_rows)["jobs"]}
+    assert stored["j4"] == encode(jobs["j4"]), "without the key"
+    assert {j: stored[j] for j in ("j1", "j2", "j3", "j5")} == {
+        row["id"]: row["spec"] for row in before["jobs"] if row["id"] != "j4"
+    }
 
 
 @pytest.mark.parametrize("asked", ["0000", "9999", ""])
