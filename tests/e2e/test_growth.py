@@ -17,6 +17,7 @@ JOBS = 12  # after those that warm it up; make soak has many more
 LIMIT_S = 30.0
 
 
+@pytest.mark.soak  # of so few jobs a pool of threads that fills looks like a leak
 @pytest.mark.xdist_group("daemon")
 def test_a_daemon_keeps_nothing_of_jobs_that_are_over() -> None:
     """One file, thread or megabyte for each job would show several times over."""

@@ -233,6 +233,9 @@ class MemoryStore(MemoryLives):
     def newest_jobs(self, limit: int, finished: bool = True) -> tuple[list[Job], int]:
         return jobs.newest_jobs(self._here(), limit, finished)
 
+    def job_of_request(self, request_id: str) -> Job | None:
+        return jobs.job_of_request(self._here(), request_id)
+
     def find_job(self, name_or_id: str) -> Job | None:
         return jobs.find_job(self._here(), name_or_id)
 

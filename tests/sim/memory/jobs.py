@@ -91,6 +91,12 @@ def newest_jobs(tables: Tables, limit: int, finished: bool) -> tuple[list[Job], 
     return found[::-1][:limit], len(found)
 
 
+def job_of_request(tables: Tables, request_id: str) -> Job | None:
+    """See Store.job_of_request."""
+    job_id = tables.requests.get(request_id) if request_id else None
+    return tables.jobs[job_id] if job_id else None
+
+
 def find_job(tables: Tables, name_or_id: str) -> Job | None:
     """See Store.find_job."""
     if name_or_id in tables.jobs:

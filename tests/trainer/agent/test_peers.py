@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import zlib
 
 import pytest
 
@@ -62,7 +63,8 @@ def test_a_time_in_which_nobody_looked_is_no_silence() -> None:
 
 
 def environment(start: StartDocument, node: Node, rank: int = 1) -> dict[str, str]:
-    config = AgentConfig("d", "job", 2, rank, "token", "none")
+    # A name of its own, for the port where they meet follows from it.
+    config = AgentConfig("d", f"job{zlib.crc32(str(node.home).encode())}", 2, rank, "token", "none")
     return build_env(os.environ, config, start, Places(node.home, node.home, node.home), 0.0)
 
 
@@ -88,7 +90,6 @@ def by_c10d() -> tuple[str, ...]:
     return ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "own")
 
 
-@pytest.mark.xdist_group("the gangs' port")
 @pytest.mark.req("ELA-03")
 @pytest.mark.parametrize("own", [False, True])
 def test_torchruns_meet_by_what_the_agents_say_or_as_their_command_does(
@@ -100,7 +101,6 @@ def test_torchruns_meet_by_what_the_agents_say_or_as_their_command_does(
     assert [line for line in said if line.startswith("rank")] == ["rank 0 of 2", "rank 1 of 2"]
 
 
-@pytest.mark.xdist_group("the gangs' port")
 @pytest.mark.req("ELA-06")
 @pytest.mark.parametrize("own", [False, True])
 def test_torchrun_gives_up_when_the_other_machine_does_not_come_in_time(
