@@ -17,7 +17,7 @@ from spotd import wire
 from spotd.model import Outcome
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.cli.saves import Saver, bytes_of
-from tests.spotd.serve.rig import Rig
+from tests.spotd.serve.rig import SPOT, Rig
 from trainer.fence import Fence
 from trainer.saver.reading import read_manifest, read_stream
 from trainer.saver.retention import remove_old
@@ -227,6 +227,20 @@ def test_rm_takes_one_and_never_what_a_job_goes_on_from(saves: Saves) -> None:
     assert "--last" in saves.run("rm", "gpt", "30", code=1)[1]
     saves.run("rm", "gpt", "30", "--last")
     assert saves.data("ls", "gpt")["items"][0]["problem"].startswith("is gone")
+
+
+def test_one_that_rm_took_is_removed_on_record_too(saves: Saves) -> None:
+    """What it cost to keep ends there."""
+    node = saves.rig.launch(saves.id, SPOT, ago_s=300)
+    saves.rig.say(node, 250, "claimed", step=0, manifest="")
+    refs = [saves.save(step) for step in (10, 20)]
+    for ref in refs:
+        told = {"step": ref.step, "manifest": ref.manifest, "bytes": 100}
+        saves.rig.say(node, 200 - ref.step, "checkpoint", **told)
+    saves.run("rm", "gpt", "10")
+    removed = {row.step: row.removed_at_us for row in saves.rig.store.checkpoints(saves.id)}
+    assert removed[10] == pytest.approx(saves.rig.clock.now_us(), abs=5_000_000)
+    assert removed[20] == 0
 
 
 def test_who_pulled_and_pinned_is_on_record(saves: Saves, tmp_path: Path) -> None:

@@ -136,6 +136,12 @@ def test_75_is_told_as_the_stop_that_it_means(store: Store, released: bool, text
     assert texts == [text]
 
 
+def test_no_more_of_a_checkpoint_is_near_its_machine_than_there_is_of_it(store: Store) -> None:
+    placed(store)
+    store.record_journal([said(_checkpoint(2, near_bytes=11), _checkpoint(4, near_bytes=9))])
+    assert [row.near_bytes for row in store.checkpoints("j1")] == [10, 9]
+
+
 def test_entries_count_once_however_often_they_arrive(store: Store) -> None:
     placed(store)
     batch = said(("hello", {}), _progress(1), _progress(2), _checkpoint(2))
