@@ -49,9 +49,11 @@ def job_file(
     *,
     name: str = "tiny",
     infra: str = "*",
+    step_ms: int = STEP_MS,
     more: str = "",
 ) -> str:
-    """About eight seconds of training; `more` is for its block of spotd's own."""
+    """About eight seconds of training, unless a step takes longer; `more` is for its block of
+    spotd's own."""
     program = f"{shlex.quote(str(python))} -m trainer.train --steps {steps} {SIZE}"
     return f"""\
 name: {name}
@@ -59,7 +61,7 @@ resources:
   infra: "{infra}"
   cpus: 1+
   use_spot: true
-run: {program} --step-time-ms {STEP_MS} --threads 1 --seed {seed}
+run: {program} --step-time-ms {step_ms} --threads 1 --seed {seed}
 spotd:
   checkpoint: {{engine: spotd, every: {EVERY_S}s}}
   progress_every: {REPORT_S}s

@@ -18,7 +18,7 @@ from spotd.demo.facts import losses_by_generation
 from spotd.demo.heads import HeadWatch, zombie_commits
 from spotd.errors import ExitCode
 from spotd.wire import EXIT_FENCED, EXITED
-from tests.e2e.rig import SCENARIO, STEP_MS, STEPS, Reference, job_file, open_records
+from tests.e2e.rig import SCENARIO, STEPS, Reference, job_file, open_records
 from tests.e2e.verdict import losses, state
 
 LIMIT_S = 90.0
@@ -86,7 +86,7 @@ def test_a_job_goes_on_from_its_checkpoints_under_a_new_database(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = folder / "tiny.yaml"
-    file.write_text(job_file(cloud.python).replace(f"-ms {STEP_MS}", f"-ms {SLOW_MS}"))
+    file.write_text(job_file(cloud.python, step_ms=SLOW_MS))
     with Control(folder / "lost", cloud) as lost:
         lost.start_daemon()
         job_id = lost.submit(file.read_text(), "one")

@@ -60,9 +60,7 @@ def test_the_job_ends_as_if_nothing_had_happened(
         options = {"disk": setting.disk, "bucket": store, "python": python}
         box = stack.enter_context(netns.RealBox(network, folder, scenario, TIMING, **options))
         box.start()
-        text = job_file(python, name=name).replace(
-            "--step-time-ms 40", f"--step-time-ms {setting.step_ms}"
-        )
+        text = job_file(python, name=name, step_ms=setting.step_ms)
         job_id = box.submit(text.replace("every: 1s", f"every: {setting.every_s}s"), name)
         run = RealRun(box, job_id, Random(name))
         stack.callback(run.close)
