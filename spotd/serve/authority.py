@@ -95,6 +95,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("POST", "/v1/jobs/{job}/checkpoints/pin"): _change("ckpt pin", "pin", "step"),
     ("POST", "/v1/jobs/{job}/checkpoints/unpin"): _change("ckpt unpin", "pin"),
     ("POST", "/v1/jobs/{job}/checkpoints/rm"): _change("ckpt rm", "step", "objects"),
+    ("POST", "/v1/jobs/{job}/results"): _change("results import", "suite", "new"),
     ("POST", "/v1/imports"): _change("ckpt import", "id", "store"),
     ("PUT", "/v1/imports/{name}/shard"): _change("ckpt import shard"),
     ("POST", "/v1/imports/{name}"): _change("ckpt import commit", "step", "bytes"),
