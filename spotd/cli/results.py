@@ -21,7 +21,7 @@ def results() -> None:
 
     \b
     Example:
-      spotctl results import validate helpdesk.csv
+      spotctl results import gpt examples/helpdesk.csv
     """
 
 
@@ -43,8 +43,8 @@ def import_results(
 
     \b
     Example:
-      spotctl results import validate helpdesk.csv
-      spotctl results import validate bench.json --suite inference
+      spotctl results import gpt examples/helpdesk.csv
+      spotctl results import gpt examples/inference.json --suite speed
     """
     from spotd.cli.resultfile import read_results
 
