@@ -52,6 +52,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "shadow": Entry(
             "shadow", "shadow", "Say what spotd would have saved on another's history."
         ),
+        "commitments": Entry(
+            "commitments", "commitments", "Say how many machines to commit to, and what to leave."
+        ),
         "cost": Entry("cost", "app", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {

@@ -48,6 +48,7 @@ from spotd.serve import (
     stats,
     traces,
     users,
+    uses,
 )
 from spotd.serve.authority import Authority
 from spotd.serve.call import (
@@ -112,6 +113,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/offers", offers.list_offers),
     ("GET", "/v1/prices", offers.price_history),
     ("GET", "/v1/stats", stats.stats),
+    ("GET", "/v1/use", uses.machine_use),
     ("GET", "/v1/traces", traces.traces),
     ("GET", "/v1/providers", notices.providers),
     ("GET", "/v1/jobs/{job}", jobs.show_job),

@@ -69,6 +69,7 @@ QUERY: dict[str, dict[str, Schema]] = {
         "by": {"enum": ["cloud", "region", "zone", "pool", "hour", "weekday"]},
         "capacity": _OFFERS["capacity"],
     },
+    "GET /v1/use": {"since_s": _NUMBER},
     "GET /v1/traces": {"since_s": _NUMBER, "gpus": _TEXT},
     "GET /v1/events": {
         "job": _TEXT,
