@@ -48,8 +48,7 @@ def commitments(
     \b
     Example:
       spotctl commitments --discount 35%
-      spotctl commitments --use examples/use.csv --on-demand-usd-per-hour 55.04 \\
-        --spot-usd-per-hour 19.93 --committed-usd-per-hour 33.02
+      spotctl commitments --type p5.48xlarge --committed-usd-per-hour 33.02 --since 90d
     """
     off = _discount(discount)
     if (off is None) == (committed is None):
