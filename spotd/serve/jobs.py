@@ -20,6 +20,7 @@ from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.gangs import refuse_slow
+from spotd.serve.handovers import hand_overs, resumed_steps, saves
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.placing import check_deadline, refuse_misplaced
@@ -47,9 +48,13 @@ def _summary(call: Call, job: Job) -> dict[str, Any]:
 
 
 def show_job(call: Call) -> dict[str, Any]:
-    """One job with its settings and all its nodes."""
-    facts = JobFacts.load(call.backing.store, call.job())
-    return {"kind": "Job", **job_detail(facts, call.now_us)}
+    """One job with its settings, all its nodes, and what each hand-over between them took."""
+    store = call.backing.store
+    facts = JobFacts.load(store, call.job())
+    found = hand_overs(facts.nodes, resumed_steps(store.events_of(facts.job.id, ["claimed"])))
+    lost = sum(one["steps_lost"] or 0 for one in found)
+    told = {"hand_overs": found, "steps_lost": lost, "saves": saves(facts.checkpoints, found)}
+    return {"kind": "Job", **job_detail(facts, call.now_us), **told}
 
 
 def job_spec(call: Call) -> dict[str, Any]:
