@@ -60,6 +60,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),
         "audit": Entry("audit", "audit", "Print who did what, and what was refused."),
         "alerts": Entry("alerts", "app", "Test the alert routes."),
+        "metrics": Entry("metrics", "app", "Print metrics, alert rules and the board."),
         "quarantine": Entry(
             "restraints", "quarantine", "Hold back the end of unknown machines, or not."
         ),

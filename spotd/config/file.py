@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from spotd.config.clouds import Provider
+from spotd.config.scraping import MetricsSection
 from spotd.config.section import Section, formed
 from spotd.config.stores import DatasetSection, StoreSection
 from spotd.history.episodes import Terms
@@ -257,6 +258,7 @@ class ConfigFile(Section):
     access: AccessSection = AccessSection()
     providers: dict[str, Provider] = Field(default={})
     alerts: AlertsSection = AlertsSection()
+    metrics: MetricsSection = MetricsSection()
     timing: TimingSection = TimingSection()
     placement: PlacementSection = PlacementSection()
     safe_mode: SafeModeSection = SafeModeSection()

@@ -43,6 +43,7 @@ LINES += [
     "cost budget",
 ]
 LINES += ["user ls", "user disable", "user enable"]
+LINES += ["metrics show", "metrics rules", "metrics board"]
 # Groups, and one that writes a report.json.
 WITHOUT_OUTPUT = {
     "alerts",
@@ -57,6 +58,10 @@ WITHOUT_OUTPUT = {
     "demo",
     "price",
     "cost",
+    "metrics",  # Prometheus' text, YAML, and Grafana's JSON
+    "metrics show",
+    "metrics rules",
+    "metrics board",
 }
 
 
