@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-STAGED = "SPOTD-STAGED"  # in a copy, when all of the data is there (trainer/mounts/staging.py)
-
 
 @dataclass(frozen=True)
 class DataSet:

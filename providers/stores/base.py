@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Union
 
 
 class StoreError(Exception):
@@ -36,6 +36,9 @@ class StoreDeniedError(StoreError):
 class StoreConfigError(StoreError):
     """The URL, an option or a key is wrong; the text says which and what to write instead."""
 
+
+# What is written: whole, of a file, or piece by piece as it comes.
+Body = Union[bytes, memoryview, Path, Iterator[bytes]]
 
 # Of the options of a store: what is not to be seen, and not for machines that are lent credentials.
 SECRET_OPTIONS = (
@@ -83,8 +86,9 @@ class ObjectStore(Protocol):
         """`length` bytes from `start` (fewer at the end of the object). Raises NotFoundError."""
         ...
 
-    def put(self, key: str, data: bytes | memoryview | Path) -> None:
-        """Write under a key that no other writer uses; durable when it returns."""
+    def put(self, key: str, data: Body) -> None:
+        """Write under a key that no other writer uses; durable when it returns. Of pieces that end
+        with an error nothing is there under that key, and the error is raised as it is."""
         ...
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:

@@ -12,7 +12,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,17 @@ class Mount:
     folder: Path
 
     @property
+    def url(self) -> str:
+        """Of the store that is mounted: of a data set, its region's."""
+        return self.bucket.near or self.bucket.url
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return self.bucket.near_options if self.bucket.near else self.bucket.options
+
+    @property
     def text(self) -> str:
-        return f"{self.bucket.url} at {self.bucket.target}"
+        return f"{self.url} at {self.bucket.target}"
 
 
 def mounts_of(places: Places, start: StartDocument) -> list[Mount]:
@@ -77,7 +86,7 @@ def mount_buckets(site: Site, start: StartDocument, given_up: Callable[[], bool]
         except (OSError, UnmountableError) as error:
             error_text = str(error)
         if error_text:
-            return f"file_mounts.{mount.bucket.target}: {mount.bucket.url}: {error_text}"
+            return f"file_mounts.{mount.bucket.target}: {mount.url}: {error_text}"
     return ""
 
 
@@ -114,14 +123,14 @@ class _Mounting:
             raise OSError(f"{mount.folder} is not empty: name another folder")
         order = places.memory / f"{mount.name}.options"
         env, more = plain_env(self._site.environ)
-        env |= remote_env(bucket.url, bucket.options, order)
-        if bucket.options.get("identity"):
-            write_private(order, json.dumps(dict(bucket.options)).encode())
+        env |= remote_env(mount.url, mount.options, order)
+        if mount.options.get("identity"):
+            write_private(order, json.dumps(dict(mount.options)).encode())
             write_private(order.with_suffix(".aws"), aws_profile(order).encode())
         cache = cache_of(places, mount)
         argv = mount_argv(
             self._programs.rclone,
-            bucket.url,
+            mount.url,
             mount.folder,
             bucket.mode,
             cache,

@@ -26,6 +26,9 @@ _SAS_VERSION = "2021-12-02"
 # A server that is silent for so long, and what is tried again so often, fails the read of whoever
 # waits for it: after some minutes, and not never.
 _BOUNDS = ("--timeout=30s", "--contimeout=10s", "--low-level-retries=5")
+# What says that a copy of a data set is whole, and whose turn it is to make it, is none of the data
+# (providers/stores/bringing.py).
+_HIDDEN = ("--exclude=/SPOTD-STAGED", "--exclude=/SPOTD-STAGING")
 _OURS = ("RCLONE_", "AWS_CA_BUNDLE")
 
 
@@ -128,7 +131,7 @@ def mount_argv(
     parts = urlsplit(url)
     cached = mode is MountMode.MOUNT_CACHED
     argv = [rclone, "mount", f"spotd:{parts.netloc}{parts.path}".rstrip("/"), str(folder)]
-    argv += ["--config=", "--read-only", "--use-server-modtime", "--umask=022", *_BOUNDS]
+    argv += ["--config=", *_HIDDEN, "--read-only", "--use-server-modtime", "--umask=022", *_BOUNDS]
     argv += ["--log-level=NOTICE", "--vfs-cache-mode", "full" if cached else "off"]
     if cached:
         argv += [f"--cache-dir={cache}", f"--vfs-cache-max-size={most}B"]
