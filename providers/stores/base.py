@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Union
+from typing import Protocol
 
 
 class StoreError(Exception):
@@ -38,7 +38,7 @@ class StoreConfigError(StoreError):
 
 
 # What is written: whole, of a file, or piece by piece as it comes.
-Body = Union[bytes, memoryview, Path, Iterator[bytes]]
+Body = bytes | memoryview | Path | Iterator[bytes]
 
 # Of the options of a store: what is not to be seen, and not for machines that are lent credentials.
 SECRET_OPTIONS = (

@@ -30,9 +30,7 @@ class BringError(Exception):
 class Turn:
     """Whose turn it is to write a copy. One object for each who wants it."""
 
-    def __init__(
-        self, store: ObjectStore, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: ObjectStore, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store, self._monotonic = store, monotonic
         self._who = secrets.token_hex(8)
         self._tag = ""

@@ -12,7 +12,9 @@ from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.act.imports import is_imported
 from spotd.decide.carriage import near_store, place_among
 from spotd.decide.placement import rank
+from spotd.decide.steering import of_spec
 from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Outcome
+from spotd.serve.ahead import ahead_warnings
 from spotd.serve.baked import check_baked
 from spotd.serve.buckets import leaving
 from spotd.serve.budgeting import check_budgets, check_project, record_override
@@ -275,8 +277,10 @@ def _outlook(call: Call, spec: JobSpec) -> list[str]:
         for row in ranked
         if not near_store(row.offer, spec, market.places, market.shards)[0]
     )
-    clouds = {row.offer.cloud for row in ranked if not row.offer.local}
-    return [*leaving(kept, far, cloud), *streaming(spec, market, clouds)]
+    read = streaming(spec, market, [row.offer for row in ranked])
+    now_us = call.now_us
+    ahead = ahead_warnings(of_spec(spec, now_us), market, now_us, call.backing.store)
+    return [*leaving(kept, far, cloud), *read, *ahead]
 
 
 def _packages(call: Call, parsed: Parsed) -> tuple[Mount, ...]:

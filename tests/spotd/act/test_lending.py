@@ -23,7 +23,7 @@ from spotd.decide.lending import StoreAccess
 from spotd.model import CheckpointSpec, Node, S
 from spotd.states import NodeState
 from spotd.vault import JobKeys
-from spotd.wire import Bucket, MountMode, Command, Reply
+from spotd.wire import Bucket, Command, MountMode, Reply
 from tests.spotd.decide.build import job, node, offer, spec
 from tests.spotd.stage import NOW, Stage, job_keys
 
