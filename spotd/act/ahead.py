@@ -125,7 +125,7 @@ class StagingAhead:
                 if leg.staged:
                     continue
                 if refused:
-                    self._tell(store, job, NOT, _not_brought(leg, refused), Severity.WARNING)
+                    self._tell(store, job, leg, NOT, _not_brought(leg, refused), wrong=True)
                 elif time.monotonic() >= self._paused_s.get((job.id, leg.copy), 0.0):
                     return _Work(store, job, leg)
         return None
@@ -137,11 +137,11 @@ class StagingAhead:
         except _EndedError as ended:
             if ended.news:
                 text = _not_brought(leg, str(ended))
-                self._tell(store, job, NOT, text, Severity.WARNING)
+                self._tell(store, job, leg, NOT, text, wrong=True)
                 self._pause(work)
         except (StoreError, BringError, UserError) as error:
             self._pause(work)
-            self._tell(store, job, NOT, _not_brought(leg, str(error)), Severity.WARNING)
+            self._tell(store, job, leg, NOT, _not_brought(leg, str(error)), wrong=True)
         except base.LostDutyError:
             log.info("another daemon brings data now", copy=leg.copy)
         except base.StoreError as error:
@@ -165,7 +165,8 @@ class StagingAhead:
         del self._turns[leg.copy]
         with turn.kept():
             self._permit(work, lacking(data_of(source), near), spend=False)
-            self._tell(work.store, work.job, BEGUN, f"{_named(leg)} is brought ahead of the job")
+            text = f"{_named(leg)} is brought ahead of the job"
+            self._tell(work.store, work.job, leg, BEGUN, text)
             bring(source, near, lambda batch: self._permit(work, batch), self._pacing(work))
         now_us = self._clock.now_us()
         work.store.add_shipment(self._shipment(work, staged_at_us=now_us, began_at_us=now_us))
@@ -174,7 +175,7 @@ class StagingAhead:
         text = (
             f"{_named(leg)} is there ahead of the job, for ${spent / 1e6:,.2f} with a month there"
         )
-        self._tell(work.store, work.job, DONE, text)
+        self._tell(work.store, work.job, leg, DONE, text)
         work.store.note_jobs([work.job.id])
 
     def _permit(self, work: _Work, batch: Sequence[ObjectInfo], *, spend: bool = True) -> None:
@@ -264,13 +265,15 @@ class StagingAhead:
             store.end_shipment(job_id, url, self._clock.now_us())
 
     def _tell(
-        self, store: Store, job: Job, kind: str, text: str, severity: Severity = Severity.INFO
+        self, store: Store, job: Job, leg: Leg, kind: str, text: str, *, wrong: bool = False
     ) -> None:
-        """Once, until there is something else to say."""
-        last = store.last_event(job.id, kind)
-        if last is None or last.event.text != text:
-            key = f"{kind}:{job.id}"
-            event = Event(kind, text, severity=severity, key=key)
+        """Once of each copy, until there is something else to say of it."""
+        rows = store.events_of(job.id, [kind])
+        told = [row.event.text for row in rows if row.event.data.get("copy") == leg.copy]
+        if told[-1:] != [text]:
+            severity = Severity.WARNING if wrong else Severity.INFO
+            about = {"copy": leg.copy}
+            event = Event(kind, text, severity=severity, key=f"{kind}:{leg.copy}", data=about)
             store.add_event(job.id, event, self._clock.now_us())
 
 

@@ -96,9 +96,9 @@ def streaming(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> list[st
             usd = price.first_microusd_per_gb / 1e6
             found.append(
                 f"{what} {', '.join(away)} read {one.url} of {at.cloud} at ${usd:.3g} a GB, "
-                f"{often} (list price of {price.dated}): nobody knows how much that will be; what rclone "
-                "reads counts in the job's limits as it is read. A data set is brought to a region "
-                "once: docs/stores.md"
+                f"{often} (list price of {price.dated}): how much that will be nobody knows, and "
+                "what is read counts in the job's limits after it was read. A data set is brought "
+                "to a region once: docs/stores.md"
             )
         same = {offer.region for offer in rented if offer.cloud == at.cloud}
         if at.region and (others := sorted(same - {at.region})):

@@ -37,19 +37,18 @@ def main() -> int:
 def _copy(mount: Mapping[str, Any]) -> str:
     """Why not; or nothing."""
     mounted = mount.get("mode", "COPY") != "COPY"
+    folder, note = Path(mount.get("folder", "")), Path(mount.get("note", ""))
+    fare = Fare(mount.get("microusd_per_gb"), mount.get("max_microusd", 0))
     try:
         store = open_store(mount["url"], mount["options"])
-        folder, note = Path(mount["folder"]), Path(mount["note"])
         if mount.get("near"):
             near = open_store(mount["near"], mount["near_options"])
-            fare = Fare(mount["microusd_per_gb"], mount["max_microusd"])
             copy_of = lambda one: Copy(one, folder, _note_of(note, one))  # noqa: E731
             Staging(store, near, fare, None if mounted else copy_of, folder, _say).run()
             store = near
         elif mounted and mount.get("max_microusd"):
             raise MountError("each read of it would cross: name a copy in this region, or COPY it")
         elif mount.get("max_microusd"):
-            fare = Fare(mount["microusd_per_gb"], mount["max_microusd"])
             fare.check(store.url, sum(one.size for one in data_of(store)))
         if mounted and not any(is_data(one) for one in store.list("")):
             raise MountError("there is nothing below it: look at the address")

@@ -91,7 +91,7 @@ def test_a_mount_that_is_read_in_another_cloud_says_what_each_gb_costs() -> None
         "file_mounts./d: machines of gcp read s3://b/x of aws at $0.09 a GB, each time" in streamed
     )
     assert "once a machine" in cached
-    assert "counts in the job's limits as it is read" in cached
+    assert "counts in the job's limits after it was read" in cached
     assert streaming(spec, there, [offer("aws-1a", 1.0, region="us-east-1")]) == []
     [west, _] = streaming(spec, there, [offer("aws-2a", 1.0, region="us-west-2")])
     assert "machines of aws in us-west-2 read s3://b/x of us-east-1: what that costs is on" in west
