@@ -1,6 +1,6 @@
 """How much of each job's data was brought to copies ahead of it, and read over mounts, by month.
 
-Revision: 0025
+Revision: 0026
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0025"
-down_revision = "0024"
+revision = "0026"
+down_revision = "0025"
 branch_labels = None
 depends_on = None
 
