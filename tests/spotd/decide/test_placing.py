@@ -25,9 +25,7 @@ PRICED = market(
 )
 def test_the_best_one_that_has_room_under_the_limit(most: int, nodes: int, asked: object) -> None:
     """$10 an hour run; where none has room the best is asked for, and the commit says no."""
-    limited = replace(
-        PRICED, limits=Limits(max_microusd_per_h=most * USD), microusd_per_h=10 * USD
-    )
+    limited = replace(PRICED, limits=Limits(max_microusd_per_h=most * USD), microusd_per_h=10 * USD)
     job = {"spec": spec(checkpoint=SAVES, num_nodes=nodes)}
     after, _ = settle(view(job=job), limited)
     assert {node.offer for node in after.nodes} == {asked}
