@@ -16,6 +16,7 @@ from spotd.cli.fitpicture import picture
 from spotd.cli.fitting import print_sizes
 from spotd.cli.jobfile import read_job_file
 from spotd.cli.render import Output, emit, output_option, say
+from spotd.cli.review import review
 from spotd.errors import ExitCode, UserError, suggest
 from spotd.sizing import cards
 from spotd.sizing.advice import advise
@@ -70,6 +71,8 @@ def rightsize(
     gpus: int = typer.Option(0, "--gpus", min=0, metavar="N", help="So many; else what fits."),
     svg: Path | None = _choice("--svg", "Also draw the bars to this file.", "FILE"),
     within: str = typer.Option("", "--within", metavar="TIME", help="To be done in, like 48h."),
+    from_history: bool = typer.Option(False, "--from-history", help="Of the jobs on record."),
+    since: str = typer.Option("90d", "--since", metavar="TIME", help="With --from-history."),
     naive: bool = typer.Option(False, "--naive", help="Also the rule of 4 bytes a parameter."),
     output: Output = output_option(),
 ) -> None:
@@ -78,13 +81,21 @@ def rightsize(
     GIB/GPU is what one GPU needs at its peak, by a formula (docs/rightsizing.md); "tight" is inside
     its own error. MEMORY draws it against the card. TIME needs --tokens or --steps, and COST a
     daemon that knows offers: each on as few machines as it fits on, on more where these are later
-    than --within or the file's deadline. With --job what it measured counts, from 50 steps on.
+    than --within or the file's deadline. With --job what it measured counts, from 50 steps on;
+    with --from-history it is held, for each job on record, against what is on sale now.
 
     \b
     Example:
       spotctl rightsize --model qwen2-72b --sequence 4096 --tokens 1.4B --within 48h
       spotctl rightsize examples/finetune.yaml -o json
+      spotctl rightsize --from-history --since 90d
     """
+    if from_history:
+        if file or job or model:
+            text = "--from-history is of all jobs on record"
+            raise UserError(text, "leave FILE, --job and --model out", ExitCode.USAGE)
+        review(ctx, since, output)
+        return
     given = {
         "name": model, "method": method, "precision": precision, "sharding": sharding,
         "sequence": sequence, "micro_batch": micro_batch, "accumulation": accumulation,

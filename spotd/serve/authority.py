@@ -80,6 +80,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/prices"): _READ,
     ("GET", "/v1/stats"): _READ,
     ("GET", "/v1/traces"): _READ,
+    ("GET", "/v1/review"): _READ,
     ("GET", "/v1/use"): _READ,
     ("GET", "/v1/events"): _READ,
     ("GET", "/v1/jobs/{job}"): _READ,

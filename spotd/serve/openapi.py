@@ -70,6 +70,7 @@ QUERY: dict[str, dict[str, Schema]] = {
         "capacity": _OFFERS["capacity"],
     },
     "GET /v1/use": {"since_s": _NUMBER},
+    "GET /v1/review": {"since_s": _NUMBER},
     "GET /v1/traces": {"since_s": _NUMBER, "gpus": _TEXT},
     "GET /v1/events": {
         "job": _TEXT,
