@@ -11,6 +11,7 @@ from spotd.cli.client import connect
 from spotd.cli.durations import duration_s
 from spotd.cli.render import Cell, Column, Output, emit, print_table, say
 from spotd.cli.text import clean, money, percent
+from spotd.errors import ExitCode, UserError
 from spotd.sizing.machines import proposed
 from spotd.sizing.memory import FITS
 from spotd.sizing.sizes import Measured, on_offer
@@ -31,9 +32,12 @@ _COLUMNS = (
 )
 
 
-def review(ctx: typer.Context, since: str, output: Output) -> None:
+def review(ctx: typer.Context, since: str, output: Output, *, alone: bool) -> None:
     """The newest job of each name: by what it measured, whether another offer of now would do the
     same work for a tenth less, on machines that it fits."""
+    if not alone:
+        text = "--from-history is of all jobs on record"
+        raise UserError(text, "leave FILE, --job and --model out", ExitCode.USAGE)
     since_s = int(duration_s(since, "--since", "90d"))
     with connect(ctx) as client:
         told = client.get("/v1/review", since_s=since_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,7 @@ def rightsize(
       spotctl rightsize --from-history --since 90d
     """
     if from_history:
-        if file or job or model:
-            text = "--from-history is of all jobs on record"
-            raise UserError(text, "leave FILE, --job and --model out", ExitCode.USAGE)
-        review(ctx, since, output)
-        return
+        return review(ctx, since, output, alone=not (file or job or model))
     given = {
         "name": model, "method": method, "precision": precision, "sharding": sharding,
         "sequence": sequence, "micro_batch": micro_batch, "accumulation": accumulation,
@@ -104,15 +101,32 @@ def rightsize(
         "tensor": tensor, "context": context, "tokens": _count(tokens), "steps": steps,
         "example_tokens": example_tokens, "config": _config(config),
     }  # fmt: skip
-    known = _known(ctx, file, job)
-    task = _task(known["model"], given, file=file is not None or bool(job))
+    return _foretell(ctx, given, _Asked(file, job, gpu, gpus, svg, within, naive), output)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The flags that say nothing of the run itself."""
+
+    file: Path | None
+    job: str
+    gpu: Sequence[str]
+    gpus: int
+    svg: Path | None
+    within: str
+    naive: bool
+
+
+def _foretell(ctx: typer.Context, given: Mapping[str, Any], of: _Asked, output: Output) -> None:
+    known = _known(ctx, of.file, of.job)
+    task = _task(known["model"], given, file=of.file is not None or bool(of.job))
     measured = Measured(**known["measured"]) if known.get("measured") else None
-    data = _sizes(task, found := _cards(gpu, measured), gpus, measured)
-    data["within_h"] = within_h = _within_h(within, known, task)
-    data |= {"job": job, "measured": known["measured"]} if job else {}
-    data |= {"naive_gib_in_all": round(naive_bytes(task.shape) / GIB, 1)} if naive else {}
-    _draw(svg, data)
-    data["offers"] = _offers(ctx, task, found if gpu else [], gpus, measured, within_h)
+    data = _sizes(task, found := _cards(of.gpu, measured), of.gpus, measured)
+    data["within_h"] = within_h = _within_h(of.within, known, task)
+    data |= {"job": of.job, "measured": known["measured"]} if of.job else {}
+    data |= {"naive_gib_in_all": round(naive_bytes(task.shape) / GIB, 1)} if of.naive else {}
+    _draw(of.svg, data)
+    data["offers"] = _offers(ctx, task, found if of.gpu else [], of.gpus, measured, within_h)
     emit(data, output, lambda: print_sizes(task, data), "text")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spotd.model import LeaveReason
 from tests.spotd.cli.conftest import Spotctl
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
 
@@ -75,9 +76,8 @@ def test_what_was_measured_is_held_against_what_is_on_sale(
     monkeypatch.setenv("COLUMNS", "240")
     assert spotctl(rig, "rightsize", "--from-history") == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert (
-        "1 x p5.4xlarge in aws/us-east-1a: $0.074 a million tokens, 19.7 % less" in lines["small"]
-    )
+    told = "1 x p5.4xlarge in aws/us-east-1a: $0.074 a million tokens, 19.7 % less"
+    assert told in lines["small"]
     assert "it waits for data" in lines["hungry"]
 
 
@@ -103,8 +103,6 @@ def test_the_newest_of_each_name_within_that_time(
 ) -> None:
     job_id = trained(rig, "old", tokens_per_s=600, gpu=0.9, ago_s=100 * DAY_S)
     for node in rig.store.job_nodes(job_id):
-        from spotd.model import LeaveReason
-
         rig.leave(node, 99 * DAY_S, LeaveReason.DONE, "done")
     assert reviewed(spotctl, rig, capsys) == {}
     assert list(reviewed(spotctl, rig, capsys, "--since", "200d")) == ["old"]
