@@ -35,9 +35,9 @@ from spotd.serve.views import offer_data
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a comparison is made of: the best spot offer and the best on demand, dollars of an hour's
-    work of the job's first alternative, of all machines and of what leaves the cloud on each, and
-    what an interruption takes. `spots` are all spot offers that fit."""
+    """What a comparison is made of: the best spot offer and the best on demand, dollars of an hour
+    of work on the job's first alternative, of all machines and of what leaves the cloud on each,
+    and what an interruption takes. `spots` are all spot offers that fit."""
 
     spot: Offer
     other: Offer
