@@ -25,6 +25,7 @@ from spotd.serve.gangs import refuse_slow
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.placing import check_deadline, refuse_misplaced
+from spotd.serve.results import newest, result_data
 from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
 from spotd.spec import Parsed, SpecError, load
 from spotd.store.base import DuplicateIdError, DuplicateNameError, ShutOutError, Submission
@@ -50,8 +51,10 @@ def _summary(call: Call, job: Job) -> dict[str, Any]:
 
 def show_job(call: Call) -> dict[str, Any]:
     """One job with its settings and all its nodes."""
-    facts = JobFacts.load(call.backing.store, call.job())
-    return {"kind": "Job", **job_detail(facts, call.now_us)}
+    job, store = call.job(), call.backing.store
+    facts = JobFacts.load(store, job)
+    results = [result_data(row) for row in newest(store.evaluations(job.id))]
+    return {"kind": "Job", **job_detail(facts, call.now_us), "results": results}
 
 
 def job_spec(call: Call) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from spotd.store.base import (
     Submission,
 )
 from spotd.store.duties import Lease
+from spotd.store.evaluation_records import EvaluationRow
 from spotd.store.image_records import ImageRow
 from spotd.store.invoice_records import Carriage, Shipment
 from spotd.store.standing import Standing
@@ -110,6 +111,7 @@ class Tables:
     events: list[EventRow] = field(default_factory=list)
     progress: dict[str, list[ProgressRow]] = field(default_factory=dict)
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)  # job, manifest
+    evaluations: dict[tuple[str, str], EvaluationRow] = field(default_factory=dict)  # job, digest
     outbox: dict[int, Message] = field(default_factory=dict)
     delivered: dict[int, Message] = field(default_factory=dict)
     duties: dict[str, Lease] = field(default_factory=dict)

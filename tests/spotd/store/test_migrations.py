@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, inspect, select, text
 
 from providers.base import Scope
+from spotd.evaluation import Evaluation
 from spotd.model import Event, S
 from spotd.store import schema
 from spotd.store.base import (
@@ -22,6 +23,7 @@ from spotd.store.base import (
 )
 from spotd.store.codec import decode_spec, encode
 from spotd.store.engine import Database
+from spotd.store.evaluation_records import EvaluationRow
 from spotd.store.image_records import ImageRow
 from spotd.store.invoice_records import Carriage, Shipment
 from spotd.store.version import HEAD, downgrade, revision_of, upgrade
@@ -71,6 +73,8 @@ def full_url(url: str) -> str:
     listed = instance(view(store).nodes[0], "i-1", private_host="10.0.0.1")
     store.record_listing("aws", [listed], NOW, NOW)
     store.record_invoiced({store.segments()[0].id: 5}, NOW)
+    measured = Evaluation("helpdesk", 3, 2, 810.5, 0.25, 0.5, ("c2",))
+    store.record_evaluation(EvaluationRow("j1", NOW, "ada", measured))
     store.record_carriage(Carriage("j1", NOW, 7, 3, NOW))
     store.add_shipment(Shipment("j1", "gs://c", "", NOW, 7, 3, 1, NOW))
     store.record_journal([said(*LIFE)])
