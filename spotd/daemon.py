@@ -51,7 +51,7 @@ from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
 from spotd.meters import Meters
-from spotd.observe import budgets, idling, markets, staged
+from spotd.observe import staged
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -62,6 +62,7 @@ from spotd.registry import Clouds, build_provider
 from spotd.reload import has_terminal, reload
 from spotd.remembering import PastReader
 from spotd.reports import FOLDER, read_reports
+from spotd.rounds import add_rounds
 from spotd.routes import routes_of
 from spotd.safemode import SafeMode
 from spotd.sdnotify import notify
@@ -183,6 +184,7 @@ class Daemon:
         self.loop.stop()
         self.claim.stop()
         thread.join(PATIENCE_S)
+        self.ahead.stop()
         self.duties.stop(PATIENCE_S)
         self.pool.close(PATIENCE_S)
         self.follower.stop()
@@ -276,6 +278,7 @@ class Daemon:
         return found
 
     def _world(self) -> World:
+        self.staged = staged.Staged(lambda: self.config.datasets, self._open_store)
         return World(
             store=self.store,
             providers=self.providers,
@@ -297,7 +300,7 @@ class Daemon:
             contested=self.claim.why,
             places=lambda: self.config.store_places,
             shards=lambda: self.config.shard_stores,
-            datasets=staged.Staged(lambda: self.config.datasets, self._open_store).now,
+            datasets=self.staged.now,
             tools=Kit(self.objects, self.config.state_dir / "wheels").digest,
             shards_for=partial(self.loans.shards, self.store),
             past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
@@ -312,13 +315,7 @@ class Daemon:
             *(self.owner, self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        kept = budgets.Budgets(
-            lambda: self.config.budgets, self.clock, lambda: self.config.dry_run, self.world.places
-        )
-        duties.add(budgets.EVERY_S, "budgets", kept.keep)
-        duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: self.config.idle, self.clock).look)
-        news = markets.Markets(lambda: self.config.market_alerts, self.clock).look
-        duties.add(markets.EVERY_S, "market", news)
+        self.ahead = add_rounds(duties, lambda: self.config, self.world, self.staged.note)
         return duties
 
     def _backing(self) -> Backing:

@@ -18,6 +18,7 @@ from spotd.cli.render import (
     print_table,
     say,
 )
+from spotd.cli.results import result_text
 from spotd.cli.text import age, clean, money, place, places, size, span, spent
 from spotd.wire import EXIT_DIVERGED, EXIT_HUNG, EXIT_UNFIT
 
@@ -135,6 +136,8 @@ def _print_job(job: dict[str, Any]) -> None:
             ("deadline", job["deadline"] or ""),
         ]
     )
+    for one in job["results"]:
+        print(f"results     {clean(one['suite'])}: {result_text(one)}")
     if job["nodes"]:
         print()
         _print_machines((), [([], node) for node in job["nodes"]])

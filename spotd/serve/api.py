@@ -43,10 +43,13 @@ from spotd.serve import (
     record,
     reporting,
     restraints,
+    results,
+    reviewing,
     sizing,
     stats,
     traces,
     users,
+    uses,
 )
 from spotd.serve.authority import Authority
 from spotd.serve.call import (
@@ -112,6 +115,8 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/offers", offers.list_offers),
     ("GET", "/v1/prices", offers.price_history),
     ("GET", "/v1/stats", stats.stats),
+    ("GET", "/v1/use", uses.machine_use),
+    ("GET", "/v1/review", reviewing.review),
     ("GET", "/v1/traces", traces.traces),
     ("GET", "/v1/providers", notices.providers),
     ("GET", "/v1/jobs/{job}", jobs.show_job),
@@ -120,6 +125,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/jobs/{job}/sizing", sizing.job_sizing),
     ("GET", "/v1/jobs/{job}/cost", costs.job_cost),
     ("GET", "/v1/jobs/{job}/cost/report", reporting.job_report),
+    ("POST", "/v1/jobs/{job}/results", results.import_results),
     ("GET", "/v1/jobs/{job}/checkpoints", checkpoints.list_checkpoints),
     ("POST", "/v1/jobs/{job}/checkpoints/verify", checkpoints.verify_checkpoint),
     ("POST", "/v1/jobs/{job}/checkpoints/pin", checkpoints.pin_checkpoint),

@@ -12,7 +12,9 @@ from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.act.imports import is_imported
 from spotd.decide.carriage import near_store, place_among
 from spotd.decide.placement import rank
+from spotd.decide.steering import of_spec
 from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Outcome
+from spotd.serve.ahead import ahead_warnings
 from spotd.serve.baked import check_baked
 from spotd.serve.buckets import leaving
 from spotd.serve.budgeting import check_budgets, check_project, record_override
@@ -23,6 +25,7 @@ from spotd.serve.gangs import refuse_slow
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.placing import check_deadline, refuse_misplaced
+from spotd.serve.results import newest, result_data
 from spotd.serve.views import JobFacts, iso, job_data, job_detail, node_data
 from spotd.spec import Parsed, SpecError, load
 from spotd.store.base import DuplicateIdError, DuplicateNameError, ShutOutError, Submission
@@ -48,8 +51,10 @@ def _summary(call: Call, job: Job) -> dict[str, Any]:
 
 def show_job(call: Call) -> dict[str, Any]:
     """One job with its settings and all its nodes."""
-    facts = JobFacts.load(call.backing.store, call.job())
-    return {"kind": "Job", **job_detail(facts, call.now_us)}
+    job, store = call.job(), call.backing.store
+    facts = JobFacts.load(store, job)
+    results = [result_data(row) for row in newest(store.evaluations(job.id))]
+    return {"kind": "Job", **job_detail(facts, call.now_us), "results": results}
 
 
 def job_spec(call: Call) -> dict[str, Any]:
@@ -275,8 +280,10 @@ def _outlook(call: Call, spec: JobSpec) -> list[str]:
         for row in ranked
         if not near_store(row.offer, spec, market.places, market.shards)[0]
     )
-    clouds = {row.offer.cloud for row in ranked if not row.offer.local}
-    return [*leaving(kept, far, cloud), *streaming(spec, market, clouds)]
+    read = streaming(spec, market, [row.offer for row in ranked])
+    now_us = call.now_us
+    ahead = ahead_warnings(of_spec(spec, now_us), market, now_us, call.backing.store)
+    return [*leaving(kept, far, cloud), *read, *ahead]
 
 
 def _packages(call: Call, parsed: Parsed) -> tuple[Mount, ...]:

@@ -20,6 +20,7 @@ Row = tuple[str, str, Callable[..., Any]]
 _TEXT: Schema = {"type": "string"}
 _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
 _NUMBER: Schema = {"type": "integer"}
+_REAL: Schema = {"type": "number"}
 _WAIT: Schema = {"type": "integer", "minimum": 0, "maximum": 30}
 _DIGEST: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _PACKAGE: Schema = {
@@ -68,6 +69,8 @@ QUERY: dict[str, dict[str, Schema]] = {
         "by": {"enum": ["cloud", "region", "zone", "pool", "hour", "weekday"]},
         "capacity": _OFFERS["capacity"],
     },
+    "GET /v1/use": {"since_s": _NUMBER},
+    "GET /v1/review": {"since_s": _NUMBER},
     "GET /v1/traces": {"since_s": _NUMBER, "gpus": _TEXT},
     "GET /v1/events": {
         "job": _TEXT,
@@ -114,6 +117,12 @@ BODY: dict[str, dict[str, Schema]] = {
         "cloud": _TEXT,
         "region": _TEXT,
         "instance_type": {**_TEXT, "description": "Instead of the machine that the file asks for"},
+    },
+    "POST /v1/jobs/{job}/results": {
+        "suite": {**_TEXT, "description": "Which tests"},
+        **dict.fromkeys(("cases", "passed"), _NUMBER),
+        "failed": {"type": "array", "items": _TEXT, "description": "Names of cases"},
+        **dict.fromkeys(("tokens_per_s", "ttft_s", "ttft_p95_s"), _REAL),
     },
     "POST /v1/jobs/{job}/ssh": {"rank": _NUMBER},
     "POST /v1/jobs/{job}/checkpoints/verify": {"name": _TEXT, "shard": _NUMBER},

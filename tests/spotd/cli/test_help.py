@@ -30,7 +30,7 @@ HISTORIES = Path("tests/fuzz/corpus/history").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
 LINES += ["orphans end", "quarantine status", "quarantine release"]
-LINES += ["db backup", "db upgrade"]
+LINES += ["db backup", "db upgrade", "results import"]
 LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
 LINES += [f"ckpt {verb}" for verb in ("ls", "verify", "pull", "export", "pin", "unpin", "rm")]
@@ -62,6 +62,7 @@ WITHOUT_OUTPUT = {
     "metrics show",
     "metrics rules",
     "metrics board",
+    "results",
 }
 
 
