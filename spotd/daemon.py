@@ -134,10 +134,8 @@ class Daemon:
         self.loans = loans_of(lambda: self.config, self.link, self.keys, self.clock)
         self.world = self._world()
         self.pool = Pool(self.providers, partial(run_effect, self.world))
-        self.loop = Loop(
-            *(self.world, self.timing, self.owner, self.pool.submit),
-            *(self._progressed, self.meters.note_round),
-        )
+        told = self._progressed, self.meters.note_round
+        self.loop = Loop(self.world, self.timing, self.owner, self.pool.submit, *told)
         self.follower = Follower(
             self.store, self.link, self.keys, self.objects, self.clock, self.listening.listened
         )
