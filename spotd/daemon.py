@@ -93,8 +93,7 @@ class Daemon:
         self.config = config
         self.clock = SystemClock()
         self.listening = Listening(self.clock)
-        self.ids = RandomIds()
-        self.timing = config.timing
+        self.ids, self.timing = RandomIds(), config.timing
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
         self._fed_s = -WATCHDOG_EVERY_S

@@ -20,8 +20,8 @@ def metrics() -> None:
     \b
     Example:
       spotctl metrics show
-      spotctl metrics rules > spotd-rules.yml
-      spotctl metrics board > spotd-board.json
+      spotctl metrics rules
+      spotctl metrics board
     """
 
 
