@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "ps": Entry("jobs", "ps", "List jobs."),
         "show": Entry("jobs", "show", "Show one job with its machines."),
         "logs": Entry("logs", "logs", "Print a job's output, over all its machines."),
+        "results": Entry("results", "app", "Keep what an evaluation of a job's model measured."),
         "ckpt": Entry("ckpt", "app", "List, verify, fetch and keep what a job has saved."),
         "events": Entry("events", "events", "Print what happened, to one job or to all."),
         "why": Entry("explain", "why", "Say why a job is where it is and what comes next."),
@@ -54,6 +55,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "shadow": Entry(
             "shadow", "shadow", "Say what spotd would have saved on another's history."
         ),
+        "commitments": Entry(
+            "commitments", "commitments", "Say how many machines to commit to, and what to leave."
+        ),
         "cost": Entry("cost", "app", "Show what jobs cost, and would have cost on demand."),
     },
     "The daemon": {
@@ -63,6 +67,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),
         "audit": Entry("audit", "audit", "Print who did what, and what was refused."),
         "alerts": Entry("alerts", "app", "Test the alert routes."),
+        "metrics": Entry("metrics", "app", "Print metrics, alert rules and the board."),
         "quarantine": Entry(
             "restraints", "quarantine", "Hold back the end of unknown machines, or not."
         ),

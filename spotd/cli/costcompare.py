@@ -78,6 +78,8 @@ def _row(one: dict[str, Any]) -> list[str]:
             return "-"
         if one["unit"] == "usd":
             return money(value)
+        if one["unit"] == "share":
+            return f"{value * 100:.2f} %"
         return f"{value:,.1f}" if one["unit"] == "h" else f"{value:,.0f}"
 
     return [one["name"], cell(one["on_demand"]), cell(one["actual"]), one["note"]]

@@ -13,6 +13,7 @@ import typer
 from spotd.cli.claims import claims
 from spotd.cli.client import Client, connect
 from spotd.cli.durations import duration_s
+from spotd.cli.machines import machines
 from spotd.cli.render import (
     HELP,
     Cell,
@@ -202,6 +203,7 @@ def price() -> None:
     Example:
       spotctl price history --gpus H100:8
       spotctl price claims
+      spotctl price machines
     """
 
 
@@ -236,6 +238,7 @@ def history(
 
 
 app.command("claims")(claims)
+app.command("machines")(machines)
 
 
 def _print_history(data: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spotd.evaluation import Evaluation
 from spotd.money.counterfactual import NEEDED
 from spotd.money.document import headline_of
 from spotd.money.report import Account, Report
@@ -21,11 +22,12 @@ class Facts:
     interruptions: int | None = None
     elapsed_h: float | None = None
     num_nodes: int = 1
+    evaluations: tuple[Evaluation, ...] = ()  # of its model, one of each suite
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measure; `unit` is h, usd or "". None: not known, and `note` says why."""
+    """One measure; `unit` is h, usd, share or "". None: not known, and `note` says why."""
 
     name: str
     unit: str
@@ -64,12 +66,23 @@ def compare(report: Report, facts: Facts) -> tuple[Row, ...]:
             billed - needed_h if exact and needed_h is not None else None,
             "beyond the needed hours, which have none" if exact else "needed hours are not known",
         ),
-        Row("quality of the model", "", None, None, "not measured: compare evaluations"),
+        _quality(facts.evaluations),
         Row(
             *("time to completion", "h", alone_h, facts.elapsed_h),
             "on demand as if machines were there at once",
         ),
     )
+
+
+def _quality(told: Sequence[Evaluation]) -> Row:
+    """The share of test cases that the model passed, of all suites together."""
+    rows = [one for one in told if one.cases]
+    name = "quality of the model"
+    if not rows:
+        return Row(name, "", None, None, "not measured: compare evaluations")
+    cases, passed = sum(one.cases for one in rows), sum(one.passed for one in rows)
+    note = f"{passed:,} of {cases:,} cases of {', '.join(one.suite for one in rows)} passed"
+    return Row(name, "share", None, passed / cases, note)
 
 
 def interruptions(account: Account) -> int:

@@ -41,6 +41,7 @@ def _change(action: str, *told: str) -> Rule:
 
 _READ = Rule(Need.READ)
 RULES: Mapping[tuple[str, str], Rule] = {
+    ("GET", "/metrics"): _READ,
     ("GET", "/v1/health"): _READ,
     ("GET", "/v1/doctor"): _READ,
     ("GET", "/v1/policy/{cloud}"): _READ,
@@ -80,6 +81,8 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/prices"): _READ,
     ("GET", "/v1/stats"): _READ,
     ("GET", "/v1/traces"): _READ,
+    ("GET", "/v1/review"): _READ,
+    ("GET", "/v1/use"): _READ,
     ("GET", "/v1/events"): _READ,
     ("GET", "/v1/jobs/{job}"): _READ,
     ("GET", "/v1/jobs/{job}/file"): _READ,
@@ -95,6 +98,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("POST", "/v1/jobs/{job}/checkpoints/pin"): _change("ckpt pin", "pin", "step"),
     ("POST", "/v1/jobs/{job}/checkpoints/unpin"): _change("ckpt unpin", "pin"),
     ("POST", "/v1/jobs/{job}/checkpoints/rm"): _change("ckpt rm", "step", "objects"),
+    ("POST", "/v1/jobs/{job}/results"): _change("results import", "suite", "new"),
     ("POST", "/v1/imports"): _change("ckpt import", "id", "store"),
     ("PUT", "/v1/imports/{name}/shard"): _change("ckpt import shard"),
     ("POST", "/v1/imports/{name}"): _change("ckpt import commit", "step", "bytes"),

@@ -20,6 +20,7 @@ Row = tuple[str, str, Callable[..., Any]]
 _TEXT: Schema = {"type": "string"}
 _TEXTS: Schema = {"type": "object", "additionalProperties": _TEXT}
 _NUMBER: Schema = {"type": "integer"}
+_REAL: Schema = {"type": "number"}
 _WAIT: Schema = {"type": "integer", "minimum": 0, "maximum": 30}
 _DIGEST: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _PACKAGE: Schema = {
@@ -68,6 +69,8 @@ QUERY: dict[str, dict[str, Schema]] = {
         "by": {"enum": ["cloud", "region", "zone", "pool", "hour", "weekday"]},
         "capacity": _OFFERS["capacity"],
     },
+    "GET /v1/use": {"since_s": _NUMBER},
+    "GET /v1/review": {"since_s": _NUMBER},
     "GET /v1/traces": {"since_s": _NUMBER, "gpus": _TEXT},
     "GET /v1/events": {
         "job": _TEXT,
@@ -114,6 +117,12 @@ BODY: dict[str, dict[str, Schema]] = {
         "cloud": _TEXT,
         "region": _TEXT,
         "instance_type": {**_TEXT, "description": "Instead of the machine that the file asks for"},
+    },
+    "POST /v1/jobs/{job}/results": {
+        "suite": {**_TEXT, "description": "Which tests"},
+        **dict.fromkeys(("cases", "passed"), _NUMBER),
+        "failed": {"type": "array", "items": _TEXT, "description": "Names of cases"},
+        **dict.fromkeys(("tokens_per_s", "ttft_s", "ttft_p95_s"), _REAL),
     },
     "POST /v1/jobs/{job}/ssh": {"rank": _NUMBER},
     "POST /v1/jobs/{job}/checkpoints/verify": {"name": _TEXT, "shard": _NUMBER},
@@ -168,6 +177,7 @@ BODY: dict[str, dict[str, Schema]] = {
 }
 _BYTES: Schema = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _SENDS_BYTES = ("GET /v1/db/backup", "GET /v1/jobs/{job}/checkpoints/data")
+_SENDS_TEXT = ("GET /metrics",)
 _TAKES_BYTES = ("PUT /v1/packages/{digest}", "PUT /v1/imports/{name}/shard")
 _REFUSAL: Schema = {
     "type": "object",
@@ -224,6 +234,11 @@ def _operation(route: str, function: Callable[..., Any]) -> dict[str, Any]:
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     if route in _SENDS_BYTES:
         found["responses"]["200"] = {"description": "done", "content": _BYTES}
+    if route in _SENDS_TEXT:
+        found["responses"]["200"] = {
+            "description": "done",
+            "content": {"text/plain": {"schema": _TEXT}},
+        }
     if route in _TAKES_BYTES:
         found["requestBody"] = {"content": _BYTES}
     if route.startswith("HEAD "):

@@ -22,6 +22,7 @@ from spotd.serve.accounts import (
     records_of,
 )
 from spotd.serve.call import Call, bad_input
+from spotd.serve.results import evaluated
 from spotd.serve.views import iso
 from spotd.store.keep_costs import Window
 
@@ -56,7 +57,12 @@ def job_report(call: Call) -> dict[str, Any]:
     found = _report(records, market, _box(call, window), window, call.now_us)
     account = account_of(records, market, Box(0, {}, 0), window, call.now_us)
     elapsed_us = (job.finished_at_us or call.now_us) - job.created_at_us
-    facts = Facts(interruptions(account), elapsed_us / US_PER_H, job.spec.num_nodes)
+    facts = Facts(
+        interruptions(account),
+        elapsed_us / US_PER_H,
+        job.spec.num_nodes,
+        tuple(row.told for row in evaluated(call.backing.store, job)),
+    )
     data = {
         **report_data(found),
         "protected": protected_data(protected(account)),

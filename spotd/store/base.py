@@ -28,10 +28,10 @@ from spotd.model import (
 from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store.access import AccessRecords
+from spotd.store.evaluation_records import ResultRecords
 from spotd.store.image_records import ImageRecords
 from spotd.store.invoice_records import InvoiceRecords
 from spotd.store.leaks import LeakRecords
-from spotd.store.life_records import LifeRecords
 from spotd.store.quotes import MarketRecords, PricePoint
 from spotd.store.shapes import (
     AlertRow,
@@ -123,7 +123,7 @@ class DuplicateIdError(StoreError):
 
 
 class Store(
-    LeakRecords, ImageRecords, InvoiceRecords, AccessRecords, MarketRecords, LifeRecords, Protocol
+    LeakRecords, ImageRecords, InvoiceRecords, AccessRecords, MarketRecords, ResultRecords, Protocol
 ):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 

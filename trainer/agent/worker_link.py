@@ -15,9 +15,10 @@ from trainer.agent.sockets import Connection, Listener
 WORKER_KINDS = frozenset(
     {wire.READY, wire.CLAIMED, wire.PROGRESS, wire.CHECKPOINT, wire.CHECKPOINT_FAILED}
     | {wire.CHECKPOINT_SKIPPED, wire.ROLLED_BACK, wire.RELEASED, wire.PLAN, wire.WARNING}
+    | {wire.RESULTS}
 )
 
-SAVER = -1  # the rank that the saver gives as its own
+SAVER = -1  # the rank that the saver gives as its own, and whoever else trains nothing
 MAX_BUSY_S = 10 * 365 * 86_400.0  # longer than any program runs
 
 

@@ -6,10 +6,11 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+from spotd.cli.results import result_text
 from spotd.cli.text import money, places
 from spotd.cli.web import accounts, reasons, timeline
 from spotd.cli.web.markup import Html, el, join, lines
-from spotd.cli.web.parts import Place, card, sign, tile
+from spotd.cli.web.parts import Place, card, pairs, sign, tile
 from spotd.cli.web.record import listed
 from spotd.cli.web.source import SELDOM_S, SOON_S, Ask, Reading, Source
 
@@ -45,6 +46,7 @@ def body(place: Place, source: Source, reading: Reading, ident: str) -> tuple[st
         timeline.card_of(place, job),
         accounts.card_of(place, cost, report, job["name"]),
         accounts.checkpoints(place, saved, job["name"]),
+        _results(job),
         card(
             "events",
             "Events",
@@ -100,6 +102,12 @@ def _next_command(place: Place, job: Data) -> Html:
     if job["desired"] == "pause":
         return join("To go on: ", place.spotctl("resume", job["name"]))
     return join("To hold it: ", place.spotctl("pause", job["name"]))
+
+
+def _results(job: Data) -> Html | None:
+    """What evaluations measured; nothing where none was handed in."""
+    told = [(one["suite"], result_text(one)) for one in job["results"]]
+    return card("results", "Results", pairs(told)) if told else None
 
 
 def _output(place: Place, job: Data, logs: Data | None) -> Html:

@@ -21,6 +21,7 @@ _MACHINES = (
     Column("Last step", number=True),
     Column("$/h", number=True),
     Column("Asked for"),
+    Column("Margin", number=True, tip="Of a notice, what was left when its work was saved"),
     Column("Left because"),
 )
 _PARTS = {
@@ -122,6 +123,7 @@ def _node_row(place: Place, node: Data) -> list[Child]:
         f"{node['step']:,}",
         f"{money(node['price_usd_per_h'])}/h",
         place.age(node["requested_at"]),
+        "-" if node["margin_s"] is None else seconds(node["margin_s"]),
         why or "-",
     ]
 
@@ -149,4 +151,4 @@ def _hand_overs(job: Data) -> Html:
 
 
 def seconds(value: float) -> str:
-    return f"{value:.1f} s" if value < 60 else span(value)
+    return f"{value:.1f} s" if value < 60 else span(value)  # below 0: it came too late

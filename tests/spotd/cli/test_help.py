@@ -30,7 +30,7 @@ HISTORIES = Path("tests/fuzz/corpus/history").absolute()
 HEAVY = ["pydantic", "sqlalchemy", "paramiko", "starlette", "uvicorn", "torch", "boto3", "rich"]
 LINES = sorted(ENTRIES) + ["alerts test", "cloud up", "cloud status", "cloud preempt", "cloud down"]
 LINES += ["orphans end", "quarantine status", "quarantine release"]
-LINES += ["db backup", "db upgrade"]
+LINES += ["db backup", "db upgrade", "results import"]
 LINES += ["safe-mode status", "safe-mode leave"]
 LINES += ["secret set", "secret ls", "secret rm", "secret rotate"]
 LINES += [f"ckpt {verb}" for verb in ("ls", "verify", "pull", "export", "pin", "unpin", "rm")]
@@ -43,6 +43,7 @@ LINES += [
     "cost budget",
 ]
 LINES += ["user ls", "user disable", "user enable"]
+LINES += ["metrics show", "metrics rules", "metrics board"]
 # Groups, and one that writes a report.json.
 WITHOUT_OUTPUT = {
     "alerts",
@@ -57,6 +58,11 @@ WITHOUT_OUTPUT = {
     "demo",
     "price",
     "cost",
+    "metrics",  # Prometheus' text, YAML, and Grafana's JSON
+    "metrics show",
+    "metrics rules",
+    "metrics board",
+    "results",
 }
 
 

@@ -45,6 +45,20 @@ def test_in_pure_bf16_it_is_tight(sequence: int, gib: float) -> None:
     assert said(run, "H100") == TIGHT
 
 
+@pytest.mark.req("RSZ-09")
+@pytest.mark.parametrize(
+    ("model", "state_gb"), [("llama-2-7b", 108), ("llama-3-8b", 128.5), ("llama-2-13b", 208)]
+)
+def test_seven_to_thirteen_billion_fit_one_gpu_with_lora_alone(model: str, state_gb: float) -> None:
+    """16 bytes a parameter, which guides that say "one GPU" leave out: 129 GB for 8B."""
+    one = Run(gpus=1, sequence=4096)
+    memory = estimate(catalog.find(model), one)
+    assert memory.state / 1e9 == pytest.approx(state_gb, rel=0.01)
+    assert said(one, "H100", model) == said(one, "A100-80GB", model) == DOES_NOT_FIT
+    assert said(replace(one, method="lora"), "H100", model) == FITS
+    assert said(replace(one, method="qlora"), "A10G", model) == FITS
+
+
 @pytest.mark.parametrize(
     ("run", "card"),
     [

@@ -446,6 +446,8 @@ def test_a_failed_setup(store: Store) -> None:
         ("cache", {"status": "lost", "path": "p", "files": 1, "bytes": 2}),
         ("cache", {"status": "kept", "path": 5, "files": 1, "bytes": 2}),
         ("wiped", {"what": ["workdir"], "failed": 2**80}),
+        ("results", {"suite": "a", "cases": 2, "passed": 3}),
+        ("results", {"suite": "a", "ttft_s": math.inf}),
         ("nonsense", {}),
     ],
 )

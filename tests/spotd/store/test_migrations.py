@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, inspect, select, text
 
 from providers.base import Scope
+from spotd.evaluation import Evaluation
 from spotd.model import Event, S
 from spotd.store import schema
 from spotd.store.base import (
@@ -22,8 +23,9 @@ from spotd.store.base import (
 )
 from spotd.store.codec import decode_spec, encode
 from spotd.store.engine import Database
+from spotd.store.evaluation_records import EvaluationRow
 from spotd.store.image_records import ImageRow
-from spotd.store.invoice_records import Carriage
+from spotd.store.invoice_records import Carriage, Shipment
 from spotd.store.version import HEAD, downgrade, revision_of, upgrade
 from tests.rigs import postgres
 from tests.spotd.store.build import (
@@ -71,7 +73,10 @@ def full_url(url: str) -> str:
     listed = instance(view(store).nodes[0], "i-1", private_host="10.0.0.1")
     store.record_listing("aws", [listed], NOW, NOW)
     store.record_invoiced({store.segments()[0].id: 5}, NOW)
+    measured = Evaluation("helpdesk", 3, 2, 810.5, 0.25, 0.5, ("c2",))
+    store.record_evaluation(EvaluationRow("j1", NOW, "ada", measured))
     store.record_carriage(Carriage("j1", NOW, 7, 3, NOW))
+    store.add_shipment(Shipment("j1", "gs://c", "", NOW, 7, 3, 1, NOW))
     store.record_journal([said(*LIFE)])
     store.record_log_offset("j1-g1-0", "rank0", 7)
     store.take_duty("alerts", "me", lambda: NOW, S)

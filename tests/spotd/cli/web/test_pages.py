@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spotd.cli.client import Client
+from spotd.cli.results import result_text
 from spotd.cli.text import money, percent
 from spotd.model import Event, LeaveReason, Outcome, Severity
 from spotd.money.budget import Budget
@@ -188,6 +189,18 @@ def test_output_and_checkpoints(rig: Rig, url: str) -> None:
     assert "generation 2, machine 0, rank0" in page.text
     assert "step 1191 loss 1.9" in page.text
     assert page.text.index("step 1191") < page.text.index("step 1190 loss")
+
+
+def test_results_and_margins_are_those_of_show(rig: Rig, client: Client, url: str) -> None:
+    job_id = story(rig)
+    body = {"suite": "helpdesk", "cases": 50, "passed": 47, "failed": ["q7"]}
+    client.post(f"/v1/jobs/{job_id}/results", body)
+    page, job = read(url, f"job/{job_id}"), client.get(f"/v1/jobs/{job_id}")
+    assert f"helpdesk {result_text(job['results'][0])}" in page.text
+    margins = {str(node["generation"]): node["margin_s"] for node in job["nodes"]}
+    for row in page.tables["Machines of all generations, the newest first"]:
+        told = margins[row["Generation"]]
+        assert row["Margin"] == ("-" if told is None else f"{told:.1f} s")
 
 
 def test_a_job_that_there_is_not(url: str) -> None:

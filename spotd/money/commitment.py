@@ -1,0 +1,186 @@
+"""How many machines to commit to (a reservation, a savings plan), and what to leave to spot.
+
+A committed machine is paid for each hour, used or not. It takes work that would run on demand, and
+then work that would run on spot: a commitment makes no spot machine cheaper, it only takes its
+place. Never more than were in use in every hour seen: what is above that least use, the baseline,
+would stand idle in some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from spotd.money.units import US_PER_H
+
+GUIDES = (0.5, 0.7)  # of the baseline, what guides commit to whatever the prices
+FEW_HOURS = 28 * 24  # of fewer, weekends and ends of months say little
+
+
+@dataclass(frozen=True)
+class Use:
+    """Machines in use in one hour, on the average of that hour."""
+
+    on_demand: float
+    spot: float
+
+    @property
+    def both(self) -> float:
+        return self.on_demand + self.spot
+
+
+@dataclass(frozen=True)
+class Prices:
+    """USD of a machine and hour; `spot` with what its interruptions cost."""
+
+    on_demand: float
+    spot: float
+    committed: float
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What all hours cost with so many machines committed; `idle_h` of these nobody used."""
+
+    machines: int
+    committed_usd: float
+    on_demand_h: float
+    on_demand_usd: float
+    spot_h: float
+    spot_usd: float
+    idle_h: float
+
+    @property
+    def usd(self) -> float:
+        return self.committed_usd + self.on_demand_usd + self.spot_usd
+
+
+@dataclass
+class Pool:
+    """The use of one type of machine in one place, hour by hour."""
+
+    hours: list[Use] = field(default_factory=list)
+
+    @property
+    def least(self) -> float:
+        """Machines that were in use in every hour."""
+        return min((one.both for one in self.hours), default=0.0)
+
+    @property
+    def most(self) -> float:
+        return max((one.both for one in self.hours), default=0.0)
+
+    @property
+    def mean(self) -> float:
+        return sum(one.both for one in self.hours) / len(self.hours) if self.hours else 0.0
+
+    @property
+    def most_machines(self) -> int:
+        """The most that may be committed to."""
+        return int(self.least + 1e-9)
+
+
+def bill(pool: Pool, prices: Prices, machines: int) -> Bill:
+    """With so many committed. Those that are paid for anyway take dear work first."""
+    on_demand_h = spot_h = idle_h = 0.0
+    for one in pool.hours:
+        left = machines - one.on_demand
+        on_demand_h += max(-left, 0.0)
+        spot_h += one.spot - min(max(left, 0.0), one.spot)
+        idle_h += max(left - one.spot, 0.0)
+    return Bill(
+        machines,
+        machines * len(pool.hours) * prices.committed,
+        *(on_demand_h, on_demand_h * prices.on_demand),
+        *(spot_h, spot_h * prices.spot),
+        idle_h,
+    )
+
+
+def worth(pool: Pool, prices: Prices, nth: int) -> float:
+    """What the nth committed machine takes the place of, in USD an hour: it pays at less. Of one
+    that is always used, so `nth` is at most `most_machines`."""
+    dear_h = sum(min(max(one.on_demand - nth + 1, 0.0), 1.0) for one in pool.hours)
+    share = dear_h / len(pool.hours)
+    return share * prices.on_demand + (1 - share) * prices.spot
+
+
+def advised(pool: Pool, prices: Prices) -> int:
+    """The number that costs least; of several, the smallest.
+
+    Each further machine finds less work that would run on demand. Where spot is the cheaper of
+    both it is therefore worth less than the one before it, and the last that pays is looked for by
+    halves; else it is worth more, and it is all or none.
+    """
+    most = pool.most_machines
+    if prices.spot > prices.on_demand:
+        alone, whole = (bill(pool, prices, count).usd for count in (0, most))
+        return most if whole < alone else 0
+    low, high = 0, most  # `low` pays; above `high` none does
+    while low < high:
+        middle = (low + high + 1) // 2
+        if worth(pool, prices, middle) > prices.committed:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def everything_on_demand(pool: Pool, prices: Prices) -> float:
+    """USD of the same machine-hours on demand, none of them committed."""
+    return sum(one.both for one in pool.hours) * prices.on_demand
+
+
+def by_hour(stretches: Iterable[tuple[int, int, bool]], since_us: int, until_us: int) -> list[Use]:
+    """Of machines (from, until, whether on spot; microseconds) the use in each whole hour (UTC)
+    that lies between."""
+    first, last = -(-since_us // US_PER_H), until_us // US_PER_H
+    found = [[0, 0] for _ in range(max(last - first, 0))]
+    for start_us, end_us, spot in stretches:
+        begin, end = max(start_us, first * US_PER_H), min(end_us, last * US_PER_H)
+        for hour in range(begin // US_PER_H, -(-end // US_PER_H)):
+            part = min(end, (hour + 1) * US_PER_H) - max(begin, hour * US_PER_H)
+            found[hour - first][spot] += max(part, 0)
+    return [Use(dear / US_PER_H, cheap / US_PER_H) for dear, cheap in found]
+
+
+def advice_data(pool: Pool, prices: Prices) -> dict[str, object]:
+    """As JSON: the plan that costs least, and beside it what was, what guides say, and all of the
+    least use."""
+    most, best = pool.most_machines, advised(pool, prices)
+    was = bill(pool, prices, 0)
+    named: list[tuple[str, int]] = [("none", 0)]
+    named += [(f"{part * 100:.0f} % of the baseline", int(part * most)) for part in GUIDES]
+    named += [("all of the baseline", most), ("advised", best)]
+    chosen = bill(pool, prices, best)
+    everything = sum(one.both for one in pool.hours)
+    return {
+        "hours": len(pool.hours),
+        "few": len(pool.hours) < FEW_HOURS,
+        "machines": {"least": pool.least, "mean": pool.mean, "most": pool.most},
+        "prices": vars(prices) | {"discount": 1 - prices.committed / prices.on_demand},
+        "advised": best,
+        "of_baseline": best / most if most else None,
+        "of_mean": best / pool.mean if pool.mean else None,
+        "left_to_spot": chosen.spot_h / everything if everything else None,
+        "worth_first": worth(pool, prices, 1) if most else None,
+        "worth_last": worth(pool, prices, most) if most else None,
+        "all_on_demand_usd": round(everything_on_demand(pool, prices), 6),
+        "plans": [_plan(name, bill(pool, prices, count), was) for name, count in named],
+    }
+
+
+def _plan(name: str, of: Bill, was: Bill) -> dict[str, object]:
+    return {"name": name, **_rounded(of), "saved_usd": round(was.usd - of.usd, 6)}
+
+
+def _rounded(of: Bill) -> dict[str, object]:
+    told = {name: round(value, 6) for name, value in vars(of).items()}
+    return {**told, "machines": of.machines, "usd": round(of.usd, 6)}
+
+
+def mean_price(priced: Sequence[tuple[float, int]]) -> float:
+    """Of (hours, micro-USD an hour) by their hours, in USD; 0.0 where there is none."""
+    known = [(hours, price) for hours, price in priced if price and hours > 0]
+    whole = sum(hours for hours, _ in known)
+    return sum(hours * price for hours, price in known) / whole / 1e6 if whole else 0.0

@@ -1,0 +1,31 @@
+"""The part of the store's contract about what evaluations of models measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from spotd.evaluation import Evaluation
+from spotd.store.life_records import LifeRecords
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """A measurement that was handed in at `at_us`; `source` is who did: a node's id, or a user."""
+
+    job_id: str
+    at_us: int
+    source: str
+    told: Evaluation
+
+
+class ResultRecords(LifeRecords, Protocol):
+    """A part of `spotd.store.base.Store`."""
+
+    def record_evaluation(self, row: EvaluationRow) -> bool:
+        """Whether it is new: the same measurement again of the same job changes nothing."""
+        ...
+
+    def evaluations(self, job_id: str = "") -> list[EvaluationRow]:
+        """Of that job, or of all; in the order in which they were handed in."""
+        ...

@@ -1,0 +1,48 @@
+"""What evaluations measured is on record once, whoever hands it in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spotd.evaluation import Evaluation
+from spotd.model import S
+from spotd.store.base import Store
+from spotd.store.evaluation_records import EvaluationRow
+from tests.spotd.store.build import NOW, placed, said, submit
+
+TOLD = Evaluation("helpdesk", 3, 1, 810.5, 0.25, 0.5, ("c2", "c3"))
+NODE = "j1-g1-0"
+
+
+def test_the_same_again_changes_nothing(store: Store) -> None:
+    submit(store)
+    submit(store, "j2")
+    first = EvaluationRow("j1", NOW, "ada", TOLD)
+    assert store.record_evaluation(first)
+    assert not store.record_evaluation(EvaluationRow("j1", NOW + S, "bob", TOLD))
+    assert store.evaluations("j1") == [first]
+    other = EvaluationRow("j2", NOW + S, "ada", TOLD)
+    assert store.record_evaluation(other), "another job's is its own"
+    later = EvaluationRow("j1", NOW + 2 * S, "ada", replace(TOLD, passed=2, failed=("c3",)))
+    assert store.record_evaluation(later)
+    assert store.evaluations("j1") == [first, later]
+    assert store.evaluations() == [first, other, later]
+
+
+def test_a_machine_hands_it_in_and_its_next_one_again(store: Store) -> None:
+    placed(store)
+    data = {"suite": "helpdesk", "cases": 3, "passed": 1, "failed": ["c2", "c3"]}
+    data |= {"tokens_per_s": 810.5, "ttft_s": 0.25, "ttft_p95_s": 0.5}
+    store.record_journal([said(("results", data), ("results", data))])
+    store.record_journal([said(("results", data), first=3, heard_at_us=NOW + 90 * S)])
+    [row] = store.evaluations("j1")
+    assert (row.source, row.told, row.at_us) == (NODE, TOLD, NOW + 60 * S)
+
+
+def test_secrets_in_names_are_hidden(store: Store) -> None:
+    placed(store)
+    token = "hf_" + "a" * 34
+    failed = {"suite": "a", "cases": 1, "passed": 0, "failed": [f"with {token}"]}
+    store.record_journal([said(("results", failed))])
+    [row] = store.evaluations()
+    assert token not in row.told.failed[0]

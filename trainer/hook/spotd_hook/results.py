@@ -1,0 +1,60 @@
+"""What an evaluation measured, handed to the job that it is run by.
+
+Standard library only, Python >= 3.10.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from .kinds import RESULTS
+from .link import Link
+
+NOT_TRAINING = -1  # as a rank: the agent is not to wait for us as it does for those that train
+MOST_FAILED = 100  # names that are kept
+
+
+def report_results(
+    suite: str,
+    *,
+    cases: int = 0,
+    passed: int = 0,
+    failed: Sequence[str] = (),
+    tokens_per_s: float | None = None,
+    ttft_s: float | None = None,
+    ttft_p95_s: float | None = None,
+    timeout_s: float = 5.0,
+) -> bool:
+    """Hand in how the model did in `suite`: `cases` that were run, `passed` of them, the names of
+    (some of) the `failed`; tokens generated in a second, and the median and 95th percentile of the
+    seconds from a request to its first token. The same again changes nothing.
+
+    Waits until it is sent, `timeout_s` at most. False where no agent of spotd is there, as in a run
+    by hand. Raises ValueError for what cannot be.
+    """
+    told = {"suite": suite, "cases": cases, "passed": passed, "failed": [*failed][:MOST_FAILED]}
+    given = {"tokens_per_s": tokens_per_s, "ttft_s": ttft_s, "ttft_p95_s": ttft_p95_s}
+    measured = {name: float(value) for name, value in given.items() if value is not None}
+    _check(suite, cases, passed, len(failed), measured)
+    if not os.environ.get("SPOTD_SOCKET"):
+        return False
+    link = Link.connect(os.environ, NOT_TRAINING)
+    there = link.wait_flag(timeout_s)
+    link.send(RESULTS, {**told, **measured})
+    link.close(timeout_s=timeout_s)
+    return there
+
+
+def _check(suite: str, cases: int, passed: int, failed: int, measured: Mapping[str, float]) -> None:
+    """What a program is told at once; the control box looks at all of it."""
+    if not suite:
+        raise ValueError("suite: name what was run, like 'helpdesk'")
+    if not 0 <= passed <= cases or failed > cases - passed:
+        raise ValueError(f"passed: {passed} passed and {failed} failed of {cases} cases")
+    for name, value in measured.items():
+        if not (0 < value < math.inf):
+            raise ValueError(f"{name}: {value} was not measured; leave it out")
+    if not cases and not measured:
+        raise ValueError("cases: nothing was measured; give cases, tokens_per_s or ttft_s")
