@@ -113,7 +113,7 @@ def examples() -> Iterator[str]:
         for line in lines_of(module):
             other = " -f" in line or "--host" in line or "db upgrade" in line
             other = other or "--watch" in line or "--live" in line  # which costs money
-            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo"} and not other:
+            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo", "dashboard"} and not other:
                 yield line
 
 
