@@ -230,6 +230,8 @@ def test_counts_of_the_record_outlive_the_daemon_and_never_fall(rig: Rig) -> Non
     told_of = {**POOL, "kind": "preempted", "notice": "yes"}
     assert value(seen[3], "spotd_interruptions_total", **told_of) == 0
     assert value(seen[5], "spotd_interruptions_total", **told_of) == 1
+    untold = {**POOL, "kind": "lost", "notice": "no"}  # the notice that it had was withdrawn
+    assert value(seen[5], "spotd_interruptions_total", **untold) == 1
 
 
 def test_no_label_has_an_id_or_the_name_of_a_job_that_ended(rig: Rig) -> None:
