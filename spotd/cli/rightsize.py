@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from spotd.cli.fitpicture import picture
 from spotd.cli.fitting import print_sizes
 from spotd.cli.jobfile import read_job_file
 from spotd.cli.render import Output, emit, output_option, say
+from spotd.cli.review import review
 from spotd.errors import ExitCode, UserError, suggest
 from spotd.sizing import cards
 from spotd.sizing.advice import advise
@@ -70,6 +72,8 @@ def rightsize(
     gpus: int = typer.Option(0, "--gpus", min=0, metavar="N", help="So many; else what fits."),
     svg: Path | None = _choice("--svg", "Also draw the bars to this file.", "FILE"),
     within: str = typer.Option("", "--within", metavar="TIME", help="To be done in, like 48h."),
+    from_history: bool = typer.Option(False, "--from-history", help="Of the jobs on record."),
+    since: str = typer.Option("90d", "--since", metavar="TIME", help="With --from-history."),
     naive: bool = typer.Option(False, "--naive", help="Also the rule of 4 bytes a parameter."),
     output: Output = output_option(),
 ) -> None:
@@ -78,13 +82,17 @@ def rightsize(
     GIB/GPU is what one GPU needs at its peak, by a formula (docs/rightsizing.md); "tight" is inside
     its own error. MEMORY draws it against the card. TIME needs --tokens or --steps, and COST a
     daemon that knows offers: each on as few machines as it fits on, on more where these are later
-    than --within or the file's deadline. With --job what it measured counts, from 50 steps on.
+    than --within or the file's deadline. With --job what it measured counts, from 50 steps on;
+    with --from-history it is held, for each job on record, against what is on sale now.
 
     \b
     Example:
       spotctl rightsize --model qwen2-72b --sequence 4096 --tokens 1.4B --within 48h
       spotctl rightsize examples/finetune.yaml -o json
+      spotctl rightsize --from-history --since 90d
     """
+    if from_history:
+        return review(ctx, since, output, alone=not (file or job or model))
     given = {
         "name": model, "method": method, "precision": precision, "sharding": sharding,
         "sequence": sequence, "micro_batch": micro_batch, "accumulation": accumulation,
@@ -93,15 +101,32 @@ def rightsize(
         "tensor": tensor, "context": context, "tokens": _count(tokens), "steps": steps,
         "example_tokens": example_tokens, "config": _config(config),
     }  # fmt: skip
-    known = _known(ctx, file, job)
-    task = _task(known["model"], given, file=file is not None or bool(job))
+    return _foretell(ctx, given, _Asked(file, job, gpu, gpus, svg, within, naive), output)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The flags that say nothing of the run itself."""
+
+    file: Path | None
+    job: str
+    gpu: Sequence[str]
+    gpus: int
+    svg: Path | None
+    within: str
+    naive: bool
+
+
+def _foretell(ctx: typer.Context, given: Mapping[str, Any], of: _Asked, output: Output) -> None:
+    known = _known(ctx, of.file, of.job)
+    task = _task(known["model"], given, file=of.file is not None or bool(of.job))
     measured = Measured(**known["measured"]) if known.get("measured") else None
-    data = _sizes(task, found := _cards(gpu, measured), gpus, measured)
-    data["within_h"] = within_h = _within_h(within, known, task)
-    data |= {"job": job, "measured": known["measured"]} if job else {}
-    data |= {"naive_gib_in_all": round(naive_bytes(task.shape) / GIB, 1)} if naive else {}
-    _draw(svg, data)
-    data["offers"] = _offers(ctx, task, found if gpu else [], gpus, measured, within_h)
+    data = _sizes(task, found := _cards(of.gpu, measured), of.gpus, measured)
+    data["within_h"] = within_h = _within_h(of.within, known, task)
+    data |= {"job": of.job, "measured": known["measured"]} if of.job else {}
+    data |= {"naive_gib_in_all": round(naive_bytes(task.shape) / GIB, 1)} if of.naive else {}
+    _draw(of.svg, data)
+    data["offers"] = _offers(ctx, task, found if of.gpu else [], of.gpus, measured, within_h)
     emit(data, output, lambda: print_sizes(task, data), "text")
 
 

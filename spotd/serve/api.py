@@ -44,6 +44,7 @@ from spotd.serve import (
     reporting,
     restraints,
     results,
+    reviewing,
     sizing,
     stats,
     traces,
@@ -61,6 +62,7 @@ from spotd.serve.call import (
     storable,
 )
 from spotd.serve.guard import Guard
+from spotd.serve.metrics import CONTENT_TYPE, Metrics
 from spotd.serve.openapi import BODY, describe
 from spotd.store.base import StoreError, StoreUnavailableError
 
@@ -114,6 +116,7 @@ PLAIN: tuple[tuple[str, str, Plain], ...] = (
     ("GET", "/v1/prices", offers.price_history),
     ("GET", "/v1/stats", stats.stats),
     ("GET", "/v1/use", uses.machine_use),
+    ("GET", "/v1/review", reviewing.review),
     ("GET", "/v1/traces", traces.traces),
     ("GET", "/v1/providers", notices.providers),
     ("GET", "/v1/jobs/{job}", jobs.show_job),
@@ -143,6 +146,7 @@ WAITING: tuple[tuple[str, str, Waiting], ...] = (
 )
 # These speak bytes.
 BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("GET", "/metrics", Metrics.text),
     ("GET", "/v1/db/backup", backup.copy_database),
     ("GET", "/v1/jobs/{job}/checkpoints/data", checkpoints.pull_checkpoint),
     ("HEAD", "/v1/packages/{digest}", packages.has_package),
@@ -152,9 +156,11 @@ BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 )
 
 
-def make_app(backing: Backing, authority: Authority) -> Starlette:
+def make_app(backing: Backing, authority: Authority, metrics: Metrics | None = None) -> Starlette:
     """The whole door. A route that no rule of `authority` knows is a ValueError."""
+    scrape = (metrics or Metrics(backing)).text
     routes: list[BaseRoute] = [
+        Route("/metrics", _metrics(scrape), methods=["GET"]),
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
         Route("/v1/db/backup", _backup(backing), methods=["GET"]),
@@ -174,6 +180,13 @@ def make_app(backing: Backing, authority: Authority) -> Starlette:
 async def _description(_request: Request) -> Response:
     """What the API can be asked, as OpenAPI."""
     return JSONResponse(describe((*PLAIN, *WAITING, *BYTES)))
+
+
+def _metrics(text: Callable[[], bytes]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(_request: Request) -> Response:
+        return Response(await run_in_threadpool(text), media_type=CONTENT_TYPE)
+
+    return endpoint
 
 
 def _plain(backing: Backing, function: Plain) -> Callable[[Request], Awaitable[Response]]:

@@ -41,6 +41,7 @@ def _change(action: str, *told: str) -> Rule:
 
 _READ = Rule(Need.READ)
 RULES: Mapping[tuple[str, str], Rule] = {
+    ("GET", "/metrics"): _READ,
     ("GET", "/v1/health"): _READ,
     ("GET", "/v1/doctor"): _READ,
     ("GET", "/v1/policy/{cloud}"): _READ,
@@ -80,6 +81,7 @@ RULES: Mapping[tuple[str, str], Rule] = {
     ("GET", "/v1/prices"): _READ,
     ("GET", "/v1/stats"): _READ,
     ("GET", "/v1/traces"): _READ,
+    ("GET", "/v1/review"): _READ,
     ("GET", "/v1/use"): _READ,
     ("GET", "/v1/events"): _READ,
     ("GET", "/v1/jobs/{job}"): _READ,

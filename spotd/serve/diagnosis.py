@@ -41,15 +41,16 @@ def verdicts(store: Store, job: Job, now_us: int) -> list[dict[str, Any]]:
 
 def use_lately(store: Store, job: Job, now_us: int) -> dict[str, Any] | None:
     """How well the machines were used in the last quarter of an hour; None: nobody measured it."""
-    return _use(store, job, now_us - USE_US)
+    return use_since(store, job, now_us - USE_US)
 
 
 def use_in_all(store: Store, job: Job) -> dict[str, Any] | None:
     """The same, for as long as the job's record goes back."""
-    return _use(store, job, 0)
+    return use_since(store, job, 0)
 
 
-def _use(store: Store, job: Job, since_us: int) -> dict[str, Any] | None:
+def use_since(store: Store, job: Job, since_us: int) -> dict[str, Any] | None:
+    """The same since then."""
     windows = store.events_of(job.id, (USAGE,), since_us)
     used = use_of([row.event.data for row in windows])
     if used is None:

@@ -1,4 +1,5 @@
-"""Bills of clouds, line items that somebody wrote down, and histories of other schedulers."""
+"""Bills of clouds, line items that somebody wrote down, histories of other schedulers, results of
+evaluations, and hours of machines."""
 
 from __future__ import annotations
 
@@ -9,11 +10,15 @@ from pathlib import Path
 
 from spotd.cli.casefile import read_case
 from spotd.cli.costreconcile import read_bill
+from spotd.cli.resultfile import read_results
 from spotd.cli.shadow import read_history
+from spotd.cli.usefile import read_use
 from spotd.errors import UserError
+from spotd.evaluation import read_evaluation
 from spotd.history.foreign import FORMS
 from spotd.history.shadow import Habits, shadow
 from spotd.money.billing import EXPORTS
+from spotd.money.commitment import Pool, Prices, advised, bill
 from spotd.money.document import report_data
 from spotd.money.reconcile import reconcile
 from spotd.money.report import report_of
@@ -21,9 +26,9 @@ from tests.rigs.memory import MEMORY
 
 
 @contextlib.contextmanager
-def _written(data: bytes) -> Iterator[Path]:
+def _written(data: bytes, called: str = "file") -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
-        file = Path(name) / "file"
+        file = Path(name) / called
         file.write_bytes(data)
         yield file
 
@@ -55,3 +60,21 @@ def read_any_history(data: bytes) -> None:
                 found = shadow(read_history(file, form, 2.0).stays, Habits(checkpoint_gb=1.0))
                 for part in (found.minutes, found.steps, found.usd):
                     assert part.low is None or part.high is None or part.low <= part.high
+
+
+def read_any_results(data: bytes) -> None:
+    """Results as CSV and as JSON: a measurement that the daemon takes as well, or a refusal."""
+    for called in ("file.csv", "file.json"):
+        with _written(data, called) as file, contextlib.suppress(UserError):
+            found = read_results(file)
+            again = {name: value for name, value in vars(found).items() if value not in (0.0, ())}
+            assert read_evaluation(again) == found
+
+
+def read_hours(data: bytes) -> None:
+    """Hours of machines: advice within what was always in use, or a refusal."""
+    with _written(data) as file, contextlib.suppress(UserError):
+        pool, prices = Pool(read_use(file)), Prices(3.0, 1.0, 2.0)
+        best = advised(pool, prices)
+        assert 0 <= best <= pool.least
+        assert bill(pool, prices, best).usd <= bill(pool, prices, 0).usd + 1e-6

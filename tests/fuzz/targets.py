@@ -333,4 +333,6 @@ TARGETS: dict[str, Target] = {
     "bill": money.read_any_bill,
     "history": money.read_any_history,
     "items": money.read_items,
+    "results": money.read_any_results,
+    "hours": money.read_hours,
 }

@@ -1,0 +1,32 @@
+"""What the daemon looks after beside jobs, each as a duty of its own: budgets, GPUs that idle, news
+of the market, and data that is brought ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spotd.act import ahead
+from spotd.act.effects import World
+from spotd.config import Config
+from spotd.duties import Duties
+from spotd.observe import budgets, idling, markets
+from spotd.reconcile import market_now
+
+
+def add_rounds(
+    duties: Duties, config: Callable[[], Config], world: World, note: Callable[[str], None]
+) -> ahead.StagingAhead:
+    """`config()` is asked each time: it may be read anew. `note(url)` is told of a copy of data
+    that is whole."""
+    clock = world.clock
+    kept = budgets.Budgets(lambda: config().budgets, clock, lambda: config().dry_run, world.places)
+    duties.add(budgets.EVERY_S, "budgets", kept.keep)
+    duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: config().idle, clock).look)
+    news = markets.Markets(lambda: config().market_alerts, clock).look
+    duties.add(markets.EVERY_S, "market", news)
+    bringing = ahead.StagingAhead(
+        *(lambda: market_now(world, config().timing), world.open_store, clock),
+        *(lambda: config().file.staging.bytes_per_s, note),
+    )
+    duties.add(ahead.EVERY_S, "stage", bringing.look)
+    return bringing
