@@ -37,6 +37,7 @@ from spotd.beginning import (
     open_deployment_store,
     settle,
 )
+from spotd.chores import add_chores
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
 from spotd.config.changes import check_change
@@ -50,7 +51,7 @@ from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
-from spotd.observe import budgets, idling, markets, staged
+from spotd.observe import staged
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
 from spotd.observe.nodes import Follower
@@ -304,13 +305,7 @@ class Daemon:
             *(self.owner, self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        kept = budgets.Budgets(
-            lambda: self.config.budgets, self.clock, lambda: self.config.dry_run, self.world.places
-        )
-        duties.add(budgets.EVERY_S, "budgets", kept.keep)
-        duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: self.config.idle, self.clock).look)
-        news = markets.Markets(lambda: self.config.market_alerts, self.clock).look
-        duties.add(markets.EVERY_S, "market", news)
+        add_chores(duties, self.world, lambda: self.config, lambda: self.timing)
         return duties
 
     def _backing(self) -> Backing:
@@ -353,6 +348,7 @@ class Daemon:
             makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
             budgets=lambda: self.config.budgets,
+            drill_days=lambda: self.config.drill_days,
             approval=lambda: self.config.approval,
             box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )

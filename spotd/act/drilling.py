@@ -101,6 +101,8 @@ class Drilling:
         if why:
             self._end(store, view, _called_off(drill, at_us, why))
             return drill
+        if drill.kind is DrillKind.AGENT:
+            at_us = drill.aimed_at_us  # the reply that it died with came by a second one
         struck = replace(drill, struck_at_us=at_us)
         if not store.set_drill(struck):
             return drill

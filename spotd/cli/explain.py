@@ -12,6 +12,7 @@ from spotd.cli.diagnosis import print_use, print_verdict
 from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
 from spotd.cli.placement import print_left_out, print_moves, print_placement
+from spotd.cli.drill import drill_text
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
 from spotd.cli.worth import print_worth
@@ -66,6 +67,8 @@ def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
     for verdict in data.get("verdicts", []):
         print_verdict(verdict, whole=stacks)
     print_use(data.get("use"))
+    if data.get("drill"):
+        print(f"  last drill: {drill_text(data['drill'])}")
 
 
 def plan(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spotd.drill import SAVES, SLACK_S, Drill, DrillEnd, DrillKind, Findings
-from spotd.history.seam import MOST_SIGMAS, NEAR, sigmas_off
+from spotd.history.seam import NEAR, seam_of
 from spotd.model import Job, LeaveReason, Node, Outcome, S
 from spotd.states import NodeState
 
@@ -97,19 +97,19 @@ def _weigh(
     reached = max([old.last_step, *(r.to_step for r in _of(record, old))])
     resumed = record.claims.get(new.id)
     took_s = (new.first_step_at_us - drill.struck_at_us) / S
-    sigmas = sigmas_off(*losses)
+    seam = seam_of(*losses)
     lost = None if resumed is None or not reached else max(0, reached - resumed)
     until_us = max(new.first_step_at_us, old.gone_at_us)
     found = Findings(
         *(reached or None, resumed, lost, round(took_s, 1)),
-        None if sigmas is None else round(sigmas, 2),
+        None if seam is None else round(seam[0], 2),
         _paid(record, drill.struck_at_us, until_us),
     )
     if took_s > drill.within_s:
         wrong.append(f"its first step came after {took_s:.0f} s, not {drill.within_s:.0f}")
     wrong += _lost_too_much(drill, record, old, found)
-    if sigmas is not None and sigmas > MOST_SIGMAS:
-        wrong.append(f"its losses are {sigmas:.1f} sigma off the trend before")
+    if seam is not None and seam[0] > seam[1]:
+        wrong.append(f"its losses are {seam[0]:.1f} sigma off the trend before")
     if old.state is not NodeState.GONE:
         wrong.append(f"its old machine is still there ({old.instance_id or old.id})")
     twice = [
@@ -199,7 +199,7 @@ def _judge_agent(
     lives = ended or (node.state is NodeState.RUNNING and node.exit_code is None)
     reached = max((report.to_step for report in before), default=0)
     old, losses = _by_step(before), _by_step(after)
-    back = node.booted_at_us > drill.struck_at_us and bool(after)
+    back = node.booted_at_us > drill.aimed_at_us and bool(after)
     enough = back and (len(losses) >= NEAR or not old)
     if lives and not (late or enough or _beyond(drill, now_us)):
         return None
@@ -214,15 +214,15 @@ def _judge_agent(
     lost = max(0, reached - resumed) if resumed is not None else None
     if lost:
         wrong.append(f"{lost} steps were trained twice")
-    sigmas = sigmas_off(
+    seam = seam_of(
         [old[step] for step in sorted(old)][-NEAR:],
         [losses[step] for step in sorted(losses)][:NEAR],
     )
-    if sigmas is not None and sigmas > MOST_SIGMAS:
-        wrong.append(f"its losses are {sigmas:.1f} sigma off the trend before")
+    if seam is not None and seam[0] > seam[1]:
+        wrong.append(f"its losses are {seam[0]:.1f} sigma off the trend before")
     found = Findings(
         *(reached or None, resumed, lost, None if took_s is None else round(took_s, 1)),
-        None if sigmas is None else round(sigmas, 2),
+        None if seam is None else round(seam[0], 2),
     )
     return _ended(drill, now_us, wrong, found)
 

@@ -19,6 +19,7 @@ from spotd.serve.budgeting import check_budgets, check_project, record_override
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.continuing import head_of_lost, put_on_record
+from spotd.serve.drills import newest_drill
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
@@ -52,7 +53,8 @@ def show_job(call: Call) -> dict[str, Any]:
     job, store = call.job(), call.backing.store
     facts = JobFacts.load(store, job)
     results = [result_data(row) for row in newest(store.evaluations(job.id))]
-    return {"kind": "Job", **job_detail(facts, call.now_us), "results": results}
+    more = {"results": results, "drill": newest_drill(store, job)}
+    return {"kind": "Job", **job_detail(facts, call.now_us), **more}
 
 
 def job_spec(call: Call) -> dict[str, Any]:
