@@ -18,9 +18,7 @@ def add_chores(
 ) -> None:
     """Each with its rhythm; before `duties` start. `config` and `timing` are those in force."""
     clock = world.clock
-    kept = budgets.Budgets(
-        lambda: config().budgets, clock, lambda: config().dry_run, world.places
-    )
+    kept = budgets.Budgets(lambda: config().budgets, clock, lambda: config().dry_run, world.places)
     duties.add(budgets.EVERY_S, "budgets", kept.keep)
     duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: config().idle, clock).look)
     news = markets.Markets(lambda: config().market_alerts, clock).look

@@ -9,10 +9,10 @@ import typer
 
 from spotd.cli.client import JOB, connect, job_path
 from spotd.cli.diagnosis import print_use, print_verdict
+from spotd.cli.drill import drill_text
 from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
 from spotd.cli.placement import print_left_out, print_moves, print_placement
-from spotd.cli.drill import drill_text
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
 from spotd.cli.worth import print_worth

@@ -3,13 +3,13 @@ has all that a resume needs, so that the frequent ones need no other beside them
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from spotd.history.seam import MOST_SIGMAS, sigmas_off
 from spotd.wire import EXIT_FINISHED, HeadRef
 from tests.trainer.rig import AgentEnd, Trainer
 from tests.trainer.test_train import head_of
@@ -75,11 +75,13 @@ def test_a_resume_leaves_no_seam_in_the_losses(killed: Killed) -> None:
     again = range(601, 641)
     before = [killed.losses[at] for at in range(601 - NEAR, 601)]
     off = sigmas_off(before, [losses[at] for at in again])
-    assert off is not None and off <= MOST_SIGMAS
+    assert off is not None
+    assert off <= MOST_SIGMAS
     assert [losses[at] for at in again] == [killed.losses[at] for at in again], "bit for bit"
     anew = [killed.losses[at] for at in range(1, 41)]
     off = sigmas_off(before, anew)
-    assert off is not None and off > MOST_SIGMAS, "one that had begun anew would be seen"
+    assert off is not None
+    assert off > MOST_SIGMAS, "one that had begun anew would be seen"
 
 
 @pytest.mark.req("CKP-02")
