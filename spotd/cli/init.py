@@ -92,20 +92,25 @@ _QUEUE = typer.Option(
     "", "--queue", metavar="NAME", help="aws: a queue for the cloud's own warnings, too."
 )
 
+_INTO = typer.Option(Path(), "--into", metavar="FOLDER", help="With job: where to.")
+_BOX = typer.Option(
+    "", "--box", metavar="CIDR", help="Where machines are logged in to from: your box, alone."
+)
+_REGION = typer.Option(
+    [], "--region", metavar="REGION", help="One or more. Default: those of the configuration."
+)
+_NETWORK = typer.Option(
+    "public", "--network", metavar="KIND", help="public, private or jump, as in config.toml."
+)
+
 
 def init(
     ctx: typer.Context,
     *,
     cloud: str = typer.Argument(metavar="CLOUD", help="aws, gcp or azure; or job."),
-    box: str = typer.Option(
-        "", "--box", metavar="CIDR", help="Where machines are logged in to from: your box, alone."
-    ),
-    region: list[str] = typer.Option(
-        [], "--region", metavar="REGION", help="One or more. Default: those of the configuration."
-    ),
-    network: str = typer.Option(
-        "public", "--network", metavar="KIND", help="public, private or jump, as in config.toml."
-    ),
+    box: str = _BOX,
+    region: list[str] = _REGION,
+    network: str = _NETWORK,
     queue: str = _QUEUE,
     trust: list[str] = _TRUST,
     deployment: str = _DEPLOYMENT,
@@ -117,15 +122,14 @@ def init(
     profile: str = _PROFILE,
     apply: bool = typer.Option(False, "--apply", help="Make what is missing; asks first."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --apply: do not ask."),
-    into: Path = typer.Option(Path(), "--into", metavar="FOLDER", help="With job: where to."),
+    into: Path = _INTO,
     output: Form = typer.Option(
         Form.COMMANDS, "-o", "--output", metavar="FORM", help="commands, terraform or json."
     ),
 ) -> None:
     """Print what spotd needs in a cloud account: a network that only your box gets into, roles with
     the least rights, and on AWS a queue of warnings where one is named; or make it. What is there
-    already is left as it is. Of job it is a job file and a training loop to begin with, which pass
-    `spotctl drill run` as they are.
+    already is left as it is. Of job: a job file and a training loop that pass `spotctl drill run`.
 
     \b
     Example:

@@ -74,7 +74,7 @@ def judge(drill: Drill, record: Record, now_us: int) -> Drill | None:
         how = "the job ended before that" if ended else f"within {drill.within_s:.0f} s"
         cost = _paid(record, drill.struck_at_us, now_us)
         return _ended(drill, now_us, [f"it did not train again, {how}"], cost)
-    losses = _losses(record, old, new)
+    losses = _losses(record, new)
     full = len(losses[1]) >= NEAR or not losses[0]
     if not (late or ended) and (old.state is not NodeState.GONE or not full):
         return None
@@ -155,7 +155,8 @@ def _late_saved(
     every, took_s = spec.checkpoint.every_steps, max(save.took_s for save in own)
     if every and lost > every + _steps_in(record, old, took_s):
         return f"{lost} steps were lost, and it saves every {every}"
-    age_s = (drill.struck_at_us - newest.at_us) / S
+    # What a machine before it had saved is as old as the training since.
+    age_s = (drill.struck_at_us - max(newest.at_us, old.first_step_at_us)) / S
     if not every and age_s > record.pause_s + took_s + spec.progress_every_s:
         return f"its checkpoint was {age_s:.0f} s old, and it saves every {record.pause_s:.0f}"
     return ""
@@ -170,10 +171,12 @@ def _steps_in(record: Record, node: Node, seconds: float) -> int:
     return int(rate * (seconds + record.job.spec.progress_every_s)) + 1
 
 
-def _losses(record: Record, old: Node, new: Node) -> tuple[list[float], list[float]]:
-    """Those before where it went on, and those after."""
+def _losses(record: Record, new: Node) -> tuple[list[float], list[float]]:
+    """Those before where it went on, whichever machine trained them last, and those after."""
     resumed = record.claims.get(new.id, 0)
-    before, after = _by_step(_of(record, old)), _by_step(_of(record, new))
+    earlier = [report for report in record.reports if report.generation < new.generation]
+    before = _by_step(sorted(earlier, key=lambda report: report.generation))
+    after = _by_step(_of(record, new))
     near = [before[step] for step in sorted(before) if step <= resumed]
     return near[-NEAR:], [after[step] for step in sorted(after) if step > resumed][:NEAR]
 

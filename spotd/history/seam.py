@@ -29,8 +29,8 @@ def sigmas_off(before: Sequence[float], after: Sequence[float]) -> float | None:
 
 def seam_of(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
     """How many sigmas `after` is off, and beyond how many there is a seam; None where nothing can
-    be said. A trend that bends, as early in training, is off its own line without one: as far as the
-    second half of `before` is off the first half's, by the square of twice the length."""
+    be said. A trend that bends, as early in training, is off its own line without one: as far as
+    the second half of `before` is off the first half's, by the square of twice the length."""
     half = len(before) // 2
     off, bent = sigmas_off(before, after), sigmas_off(before[:half], before[half:])
     if off is None or bent is None:

@@ -108,6 +108,25 @@ def test_a_kill_may_lose_what_its_cadence_allows() -> None:
     assert ended(KILL, record(90, job=steps))[0] is DrillEnd.PASSED
 
 
+def test_what_the_machine_before_had_saved_is_as_old_as_the_training_since() -> None:
+    third = node(R, generation=3, first_step_at_us=STRUCK + 12 * S)
+    old = replace(OLD, id="g2", generation=2, first_step_at_us=STRUCK - 20 * S)
+    found = record(
+        nodes=[node(G), old, third],
+        reports=[*reports(1, 1, 90, STRUCK - 80 * S), *reports(2, 91, 100, STRUCK)]
+        + reports(3, 91, 140, NOW),
+        saves=[Save(1, 90, STRUCK - 90 * S, 1.0)],
+        claims={third.id: 90},
+    )
+    done = judge(replace(KILL, node_id="g2"), found, NOW)
+    assert done is not None
+    assert (done.end, done.text) == (DrillEnd.PASSED, "")
+    assert done.found.sigmas is not None, "the losses before are those of the first machine"
+    late = replace(old, first_step_at_us=STRUCK - 60 * S)
+    found = replace(found, nodes=[node(G), late, third])
+    assert "60 s old" in ended(replace(KILL, node_id="g2"), found)[1]
+
+
 def test_machines_that_others_replaced_with_reason_were_not_asked_for_twice() -> None:
     hedged = node(G, generation=2, candidate=1, leave_reason=LeaveReason.HEDGE_LOST)
     assert ended(DRILL, record(nodes=[OLD, hedged, NEW]))[0] is DrillEnd.PASSED
