@@ -252,9 +252,9 @@ class StagingAhead:
         if time.monotonic() < self._looked_s:
             return
         self._looked_s = time.monotonic() + 3600.0
-        kept = {(row.job_id, row.url) for row in store.shipments() if not row.node_id}
-        gone = {(row.job_id, row.url) for row in store.shipments() if row.gone_at_us}
-        for job_id, url in sorted(kept - gone):
+        rows = store.shipments()
+        lying = {(row.job_id, row.url) for row in rows if not row.node_id and not row.gone_at_us}
+        for job_id, url in sorted(lying):
             try:
                 near = self._open_store(url)
                 if is_whole(near) or any(is_data(one) for one in near.list("")):

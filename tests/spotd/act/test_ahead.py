@@ -27,6 +27,7 @@ from spotd.model import Desired
 from spotd.money.focus import month_of
 from spotd.observe.budgets import Budgets
 from spotd.store.freight_costs import paid_by_copy
+from spotd.store.invoice_records import Shipment
 from spotd.store.spending import carried
 from tests.spotd.act.staging_box import NAME, Box, Setting
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
@@ -385,3 +386,25 @@ def test_a_copy_that_somebody_deleted_costs_no_more(rig: Rig, box: Box, setting:
     rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
     box.again().look(rig.store)
     assert [row.gone_at_us for row in rig.store.shipments(job_id)] == [rig.clock.now_us()]
+
+
+@pytest.mark.parametrize("days", [0, 40], ids=["in the same month", "in another"])
+def test_one_that_is_brought_again_costs_again_until_it_is_deleted_again(
+    rig: Rig, box: Box, setting: Setting, days: int
+) -> None:
+    """As after a box that died between the record of what it was to send and the first of that."""
+    job_id = rig.submit(text=ASKS.replace("regions: 2", "regions: 1"))
+    [gcp, *_] = setting.copies
+    month_us, _ = month_of(rig.clock.now_us())
+    spent = Shipment(job_id, gcp, "", month_us, 1000, 10**6, 0, rig.clock.now_us())
+    rig.store.add_shipment(spent)
+    rig.store.end_shipment(job_id, gcp, rig.clock.now_us())
+    rig.clock.go_on(days * 86_400)
+    box.look()
+    assert box.staged == {gcp}
+    assert [row.gone_at_us for row in rig.store.shipments(job_id)][-1] == 0
+    for key in (MARKER, *FILES):
+        setting.open(gcp).delete(key)
+    rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
+    box.again().look(rig.store)
+    assert all(row.gone_at_us for row in rig.store.shipments(job_id))
