@@ -279,6 +279,49 @@ def test_a_job_that_would_reach_its_own_limit_brings_nothing(rig: Rig, box: Box)
     assert box.opened == {}
 
 
+def test_what_was_just_brought_counts_in_the_jobs_own_limit(rig: Rig, box: Box) -> None:
+    """Though nobody has looked at budgets since."""
+    job_id = rig.submit(text=ASKS.replace("  stage", "  budget: {max_cost_usd: 6}\n  stage"))
+    for _ in range(3):
+        box.look()
+        rig.clock.go_on(ahead_module.EVERY_S)
+    assert sum(paid(box, job_id).values()) == pytest.approx(USD, abs=0.001)
+    assert "it would cost $4.50, beyond the job's max_cost_usd" in said(rig, job_id, NOT)[0]
+
+
+def test_the_jobs_own_limit_holds_though_there_is_more_than_was_declared(
+    rig: Rig, box: Box, setting: Setting
+) -> None:
+    setting.size_bytes = 1000
+    job_id = rig.submit(text=ASKS.replace("  stage", "  budget: {max_cost_usd: 4}\n  stage"))
+    box.look()
+    assert paid(box, job_id) == {}
+    assert "it would cost $4.50, beyond the job's max_cost_usd" in said(rig, job_id, NOT)[0]
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("why", ["contested", "safe"])
+def test_a_box_that_may_buy_nothing_brings_nothing(
+    rig: Rig, setting: Setting, monkeypatch: pytest.MonkeyPatch, why: str, when: str
+) -> None:
+    monkeypatch.setattr("providers.stores.bringing.BATCH_FILES", 1)
+    rig.submit(text=ASKS.replace("regions: 2", "regions: 1"))
+
+    def stand_still(_key: str = "") -> None:
+        if why == "safe":
+            box.safe_until_us = rig.clock.now_us() + 1
+        else:
+            box.contested = "another spotd has this deployment"
+
+    box = Box(setting, rig.store, rig.clock, stand_still)
+    if when == "before":
+        stand_still()
+    box.look()
+    sent = content(setting, setting.copies[0]) if box.opened else {}
+    assert len(sent) == (when == "meanwhile"), "the one that was being sent"
+    assert box.staged == set()
+
+
 def test_it_makes_way_for_a_machine_that_wants_the_same(
     rig: Rig, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
