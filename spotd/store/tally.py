@@ -11,7 +11,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, literal, null, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Subquery,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+)
 
 from providers.base import NoticeKind
 from spotd.history.recoveries import Recovery, Trained, recoveries
