@@ -30,7 +30,15 @@ from providers.stores.bringing import (
 from spotd.clock import Clock
 from spotd.decide.carriage import place_among, way_of
 from spotd.decide.safety import safe
-from spotd.decide.staging import Leg, legs, next_offers, region_of
+from spotd.decide.staging import (
+    Leg,
+    beyond_job,
+    left_of,
+    legs,
+    next_offers,
+    region_of,
+    within,
+)
 from spotd.errors import UserError
 from spotd.model import Desired, Event, Job, Market, Severity
 from spotd.money.focus import month_of
@@ -124,25 +132,20 @@ class StagingAhead:
         for job in store.jobs(finished=False):
             if not job.spec.wishes.ahead.regions or job.desired is not Desired.RUN:
                 continue
-            most = job.spec.max_cost_microusd
-            if most:
+            if job.spec.max_cost_microusd:
                 self._reckon(store, job)
             view = store.load_view(job.id, now_us)
             if view is None:
                 continue
-            left = most - view.spent_microusd if most else None
+            left = left_of(view)
             paid = paid_by_copy(store.shipments(job.id), market)
             here = {region_of(node.offer) for node in view.nodes if node.active}
             offers = next_offers(view, market, now_us, here)
-            for leg in legs(job.spec, market, offers, paid):
-                refused = leg.refused
-                adds = max(0, leg.microusd - paid.get(leg.copy, 0))
-                if not refused and left is not None and adds > left:
-                    refused = _beyond(adds)
+            for leg in within(legs(job.spec, market, offers, paid), paid, left):
                 if leg.staged:
                     continue
-                if refused:
-                    self._tell(store, job, leg, NOT, _not_brought(leg, refused), wrong=True)
+                if leg.refused:
+                    self._tell(store, job, leg, NOT, _not_brought(leg, leg.refused), wrong=True)
                 elif time.monotonic() >= self._paused_s.get((job.id, leg.copy), 0.0):
                     return _Work(store, job, leg, left)
         return None
@@ -216,7 +219,7 @@ class StagingAhead:
             text = f"its way would cost ${(way + egress) / 1e6:,.2f}, above max_usd of data set"
             raise _EndedError(f"{text} {leg.name}", news=True)
         if begin and work.left_microusd is not None and adds > work.left_microusd:
-            raise _EndedError(_beyond(adds), news=True)
+            raise _EndedError(beyond_job(adds), news=True)
         if not begin:
             now_us = self._clock.now_us()
             told = {"bytes": size, "egress_microusd": egress, "requests_microusd": requests}
@@ -301,10 +304,6 @@ class StagingAhead:
 
 def _named(leg: Leg) -> str:
     return f"data set {leg.name} ({leg.size_bytes / 1e9:,.4g} GB) at {leg.copy}"
-
-
-def _beyond(adds_microusd: int) -> str:
-    return f"it would cost ${adds_microusd / 1e6:,.2f}, beyond the job's max_cost_usd"
 
 
 def _not_brought(leg: Leg, why: str) -> str:
