@@ -41,7 +41,7 @@ def freight(spec: JobSpec, offer: Offer, market: Market) -> Freight:
     carried, refused = 0, ""
     for mount in spec.buckets:
         name = mount.url.removeprefix(_SCHEME)
-        data = market.datasets.get(name) if mount.url.startswith(_SCHEME) else None
+        data = market.datasets.get(name)
         if data is None:
             continue
         way = way_of(data, offer, market.places)
