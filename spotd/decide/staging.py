@@ -68,13 +68,12 @@ def within(found: Iterable[Leg], paid: Mapping[str, int], left_microusd: int | N
     """The same, those refused that are beyond what the job may spend yet; None: without bound."""
     left, told = left_microusd, []
     for leg in found:
-        adds = max(0, leg.microusd - paid.get(leg.copy, 0))
-        if left is not None and not leg.staged and not leg.refused:
-            if adds > left:
-                leg = replace(leg, refused=beyond_job(adds))
-            else:
-                left -= adds
-        told.append(leg)
+        adds = 0 if leg.staged or leg.refused else max(0, leg.microusd - paid.get(leg.copy, 0))
+        if left is None or not adds or adds <= left:
+            told.append(leg)
+            left = None if left is None else left - adds
+        else:
+            told.append(replace(leg, refused=beyond_job(adds)))
     return told
 
 
