@@ -10,6 +10,7 @@ from spotd.act.effects import World
 from spotd.config import Config
 from spotd.duties import Duties
 from spotd.observe import budgets, idling, markets
+from spotd.observe.carriage import record_job
 from spotd.reconcile import market_now
 
 
@@ -27,6 +28,8 @@ def add_rounds(
     bringing = ahead.StagingAhead(
         *(lambda: market_now(world, config().timing), world.open_store, clock),
         *(lambda: config().file.staging.bytes_per_s, note),
+        lambda store, job: record_job(store, job, world.places(), clock.now_us()),
+        world.contested,
     )
     duties.add(ahead.EVERY_S, "stage", bringing.look)
     return bringing

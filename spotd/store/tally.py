@@ -11,7 +11,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, literal, null, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Subquery,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+)
 
 from providers.base import NoticeKind
 from spotd.history.recoveries import Recovery, Trained, recoveries
@@ -54,6 +65,7 @@ _TOLD = (
     .subquery()
 )
 _ENDED = _nodes.state.in_((NodeState.TERMINATING.value, NodeState.GONE.value))
+_FINAL = or_(_ENDED, _nodes.gone_at_us > 0)
 _TAKEN = and_(
     _ENDED,
     _nodes.launched_at_us > 0,
@@ -134,7 +146,8 @@ def _machines() -> Subquery:
     outcome = case(
         (~asked, literal("moved")),
         (_nodes.launched_at_us > 0, literal("launched")),
-        (_nodes.launch_error_code != "", _nodes.launch_error_code),
+        # What a later call was told is not final while the first one's answer may come.
+        (and_(_nodes.launch_error_code != "", _FINAL), _nodes.launch_error_code),
         (_ENDED, literal("none")),
         else_=literal(""),
     )
