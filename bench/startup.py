@@ -1,6 +1,6 @@
 """What the next machine of a job needs until it trains, part by part, through the local cloud.
 
-    python bench/startup.py [--samples 3] [--width 512] [--setup-s 3] [--json FILE]
+    python bench/startup.py [--samples 3] [--width 1536] [--setup-s 0] [--json FILE]
 
 A job with a bucket (an S3 server on this machine) loses its machine again and again; each time the
 next one's own journal and logs say how long it took to: pull its image (none here: the local
@@ -9,9 +9,10 @@ ahead, start Python and join the other ranks (rendezvous; one rank here), build 
 restore, which is what the program still waits for. The floor is 2 x bytes / bandwidth; bandwidth
 is that of reading the same shards from the same bucket, eight at once, unverified, in the same run.
 
-By turns the machine dies, or is preempted with a notice: then it trains until the next one is
-ready, and its last checkpoint is not there before, so that nothing can be fetched ahead; those
-restores are what the others are compared with.
+By turns the machine dies, or is preempted with a notice. After a death all from the agent's hello
+to the first step is held against the floor. After a notice the old machine trains until the next
+one is ready, and what counts is the gap: from the last step there to the first one here, with the
+last save, its way into the bucket and out of it, of which nothing can be fetched ahead.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from spotd import wire
 from spotd.demo.box import Box, running_box, wait_for
 from spotd.demo.bucket import process
 from spotd.phase import FINISHED
+from spotd.store.sql import open_store as open_database
 from trainer.fence import read_head
 from trainer.saver.reading import read_manifest
 
@@ -142,6 +144,19 @@ def sample(box: Box, job_id: str, generation: int) -> dict[str, Any]:
     }
 
 
+def gap_s(box: Box, job_id: str, generation: int) -> float:
+    """From the last step that the attempt before reported to the first one of this attempt."""
+    url = f"sqlite:///{box.folder / 'state' / 'spotd.db'}"
+    store = open_database(url, now=lambda: 0, notify=lambda: None, deployment_factory=str)
+    try:
+        rows = store.progress(job_id)
+    finally:
+        store.close()
+    before_us = max(row.last_at_us for row in rows if row.generation == generation - 1)
+    first_us = min(row.first_at_us for row in rows if row.generation == generation)
+    return round((first_us - before_us) / 1e6, 3)
+
+
 def measure(box: Box, options: argparse.Namespace) -> dict[str, Any]:
     """All samples, and the floor."""
     job_id = box.submit(job_text(options), "startup")
@@ -155,7 +170,9 @@ def measure(box: Box, options: argparse.Namespace) -> dict[str, Any]:
         box.preempt(node["instance_id"], **ENDS[name])
         struck.add(node["instance_id"])
         node = await_training(box, job_id, struck)
-        samples[name].append(sample(box, job_id, int(node["generation"])))
+        generation = int(node["generation"])
+        gap = {"gap_s": gap_s(box, job_id, generation)}
+        samples[name].append(sample(box, job_id, generation) | gap)
         rate, size = bandwidth_bytes_per_s(box, job_id)
         rates.append(rate)
         print(name, json.dumps(samples[name][-1]), file=sys.stderr, flush=True)
@@ -164,16 +181,16 @@ def measure(box: Box, options: argparse.Namespace) -> dict[str, Any]:
     rate = statistics.median(rates)
     floor_s = 2 * size / rate
     medians = {name: median_of(found) for name, found in samples.items()}
-    ahead_s, asked_s = medians["death"]["restore_s"], medians["notice"]["restore_s"]
+    death, notice = medians["death"], medians["notice"]
     return {
         "bytes": size,
         "bandwidth_bytes_per_s": round(rate),
         "floor_s": round(floor_s, 3),
         "medians": medians,
         "ratios": {
-            "ahead_vs_floor": round(ahead_s / floor_s, 3),
-            "asked_vs_floor": round(asked_s / floor_s, 3),
-            "ahead_vs_asked": round(ahead_s / asked_s, 3),
+            "death_vs_floor": round(death["hello_to_first_step_s"] / floor_s, 3),
+            "notice_vs_floor": round(notice["gap_s"] / floor_s, 3),
+            "restore_ahead_vs_asked": round(death["restore_s"] / notice["restore_s"], 3),
         },
         "samples": samples,
         "bandwidths": [round(one) for one in rates],
@@ -189,8 +206,8 @@ def median_of(samples: list[dict[str, Any]]) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--samples", type=int, default=3)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--setup-s", type=float, default=3.0)
+    parser.add_argument("--width", type=int, default=1536)
+    parser.add_argument("--setup-s", type=float, default=0.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="spotd-") as name:

@@ -7,13 +7,12 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
 
 from providers.base import Provider
-from providers.policy import PolicyFacts
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
 from spotd import log as logs
@@ -37,20 +36,21 @@ from spotd.beginning import (
     open_deployment_store,
     settle,
 )
-from spotd.chores import add_chores
 from spotd.clock import Listening, RandomIds, SystemClock
 from spotd.config import Config
 from spotd.config.changes import check_change
 from spotd.config.clouds import JUMP_KEYS
 from spotd.config.images import configured_images, makers_of
-from spotd.config.policies import policy_facts
+from spotd.config.policies import facts_of, infos_of
 from spotd.config.schedule import schedule_of
+from spotd.doors import Door, open_doors
 from spotd.duties import Duties
 from spotd.errors import UserError
 from spotd.hindrance import Hindrances
 from spotd.loans import LEND_EVERY_S, loans_of, reaches_of, settings_of
 from spotd.lock import hold_database
 from spotd.loop import Loop, run_effect
+from spotd.meters import Meters
 from spotd.observe import staged
 from spotd.observe.clouds import Survey
 from spotd.observe.examining import examine
@@ -62,16 +62,17 @@ from spotd.registry import Clouds, build_provider
 from spotd.reload import has_terminal, reload
 from spotd.remembering import PastReader
 from spotd.reports import FOLDER, read_reports
+from spotd.rounds import add_rounds
 from spotd.routes import routes_of
 from spotd.safemode import SafeMode
 from spotd.sdnotify import notify
 from spotd.serve.api import make_app
 from spotd.serve.authority import Authority
-from spotd.serve.call import Backing, ProviderInfo
-from spotd.serve.server import Server, serve
+from spotd.serve.call import Backing
+from spotd.serve.metrics import Metrics
 from spotd.signals import Signals
 from spotd.store.backup import back_up
-from spotd.store.base import Store, StoreError
+from spotd.store.base import StoreError
 from spotd.store.damage import check_whole
 from spotd.store.engine import file_of
 from spotd.store.sql import open_store
@@ -92,8 +93,7 @@ class Daemon:
         self.config = config
         self.clock = SystemClock()
         self.listening = Listening(self.clock)
-        self.ids = RandomIds()
-        self.timing = config.timing
+        self.ids, self.timing = RandomIds(), config.timing
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{self.ids.token()[:8]}"
         self._hints: list[Callable[[], None]] = []
         self._fed_s = -WATCHDOG_EVERY_S
@@ -116,7 +116,7 @@ class Daemon:
             store.free_duties()  # nobody else has this file open: their holders are dead
             settle(store, file, self.clock.now_us())
         go_on(self.clock, store.newest_us())
-        self.store: Store = store
+        self.store, self.meters = store, Meters()
         self.hindrances = Hindrances(store, self.clock)
         self.vault = unlock(self.store, config.state_dir, config.environ, self.ids.random_bytes)
         self.store.set_limits(config.limits)
@@ -133,7 +133,8 @@ class Daemon:
         self.loans = loans_of(lambda: self.config, self.link, self.keys, self.clock)
         self.world = self._world()
         self.pool = Pool(self.providers, partial(run_effect, self.world))
-        self.loop = Loop(self.world, self.timing, self.owner, self.pool.submit, self._progressed)
+        told = self._progressed, self.meters.note_round
+        self.loop = Loop(self.world, self.timing, self.owner, self.pool.submit, *told)
         self.follower = Follower(
             self.store, self.link, self.keys, self.objects, self.clock, self.listening.listened
         )
@@ -150,7 +151,9 @@ class Daemon:
     def run(self) -> None:
         """Until SIGTERM or SIGINT, or SIGHUP where a terminal was closed; elsewhere that one has
         the configuration read anew. Raises UserError when the socket is busy."""
-        server = serve(make_app(self._backing(), self.authority), self.config.socket)
+        metrics = Metrics(backing := self._backing())
+        app = make_app(backing, self.authority, metrics)
+        doors = open_doors(self.config, app, metrics)
         self.safe.begin()
         signals = Signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         looked = threading.Event()
@@ -169,20 +172,22 @@ class Daemon:
             notify("STOPPING=1")
             log.info("stopping", signal=received.name)
         finally:  # without its main thread it would go on half alive, and hold the state folder
-            self._close(server, thread)
+            self._close(doors, thread)
         self.safe.end_well()
 
-    def _close(self, server: Server, thread: threading.Thread) -> None:
+    def _close(self, doors: Sequence[Door], thread: threading.Thread) -> None:
         """Stop deciding, let calls in flight record their outcome, then close. Whatever does not
         end in time is what a crash would leave: due again."""
         self.loop.stop()
         self.claim.stop()
         thread.join(PATIENCE_S)
+        self.ahead.stop()
         self.duties.stop(PATIENCE_S)
         self.pool.close(PATIENCE_S)
         self.follower.stop()
         self.ways.close()
-        server.stop()
+        for door in doors:
+            door.stop()
         self.store.close()
         for lock in self._locks:
             lock.close()
@@ -265,10 +270,12 @@ class Daemon:
                 continue
             settings = section.model_dump(exclude={"kind", *JUMP_KEYS}, exclude_none=True)
             deployment = self.store.deployment()
-            found[name] = build_provider(section.kind, name, deployment, settings)
+            made = build_provider(section.kind, name, deployment, settings)
+            found[name] = self.meters.watch(made)
         return found
 
     def _world(self) -> World:
+        self.staged = staged.Staged(lambda: self.config.datasets, self._open_store)
         return World(
             store=self.store,
             providers=self.providers,
@@ -290,7 +297,7 @@ class Daemon:
             contested=self.claim.why,
             places=lambda: self.config.store_places,
             shards=lambda: self.config.shard_stores,
-            datasets=staged.Staged(lambda: self.config.datasets, self._open_store).now,
+            datasets=self.staged.now,
             tools=Kit(self.objects, self.config.state_dir / "wheels").digest,
             shards_for=partial(self.loans.shards, self.store),
             past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
@@ -305,7 +312,7 @@ class Daemon:
             *(self.owner, self.timing, schedule_of(self.config)),
         )
         duties.add(PUT_OUT_EVERY_S, "put_out", self.visitors.put_out)
-        add_chores(duties, self.world, lambda: self.config, lambda: self.timing)
+        self.ahead = add_rounds(duties, lambda: self.config, self.world, self.staged.note)
         return duties
 
     def _backing(self) -> Backing:
@@ -320,7 +327,7 @@ class Daemon:
             defaults=lambda: self.config.checkpoint_defaults,
             known=lambda: self.config.known,
             market=lambda _now_us: market_now(self.world, self.timing),
-            providers_info=self._providers_info,
+            providers_info=lambda: infos_of(self.config, self.providers),
             back_up=partial(back_up, self.config.database_url),
             test_alert=self.delivery.test,
             reach_routes=self.delivery.reach,
@@ -328,7 +335,7 @@ class Daemon:
             admit=partial(self.visitors.admit, self.store),
             put_out=partial(self.visitors.put_out, self.store),
             is_trusted=self.authority.trusted.__contains__,
-            policy_facts=self._policy_facts,
+            policy_facts=lambda cloud: facts_of(self.config, self.store, self.clock, cloud),
             silent=lambda: self.survey.silent(3 * self.config.file.timing.survey_every_s),
             remarks=self.duties.remarks.found,
             held=self.survey.held,
@@ -350,6 +357,9 @@ class Daemon:
             budgets=lambda: self.config.budgets,
             drill_days=lambda: self.config.drill_days,
             approval=lambda: self.config.approval,
+            tally=self.store.tally,
+            meters=self.meters,
+            owner=self.owner,
             box_microusd_per_h=lambda: self.config.file.money.control_box_usd_per_hour or 0,
         )
 
@@ -361,19 +371,6 @@ class Daemon:
     def _rotate_key(self) -> list[str]:
         own = self.config
         return rotate(self.store, self.vault, own.state_dir, own.environ, self.ids.random_bytes)
-
-    def _policy_facts(self, cloud: str) -> PolicyFacts | None:
-        offers = self.store.load_market(self.clock.now_us()).offers
-
-        def regions_of(provider: str) -> list[str]:
-            return sorted({offer.region for offer in offers if offer.provider == provider})
-
-        return policy_facts(self.config, self.store.deployment(), cloud, regions_of)
-
-    def _providers_info(self) -> list[ProviderInfo]:
-        kinds = self.config.file.providers
-        known = [(name, one) for name, one in self.providers.items() if name in kinds]
-        return [ProviderInfo(name, kinds[name].kind, one.local) for name, one in known]
 
 
 def run_daemon(config: Config) -> int:

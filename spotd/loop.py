@@ -26,6 +26,7 @@ class Loop:
 
     `progressed` is called after every round that went through, idle or not, and while the store is
     waited for: what feeds the watchdog must be the loop itself, not a thread that would outlive it.
+    `decided` is told how long each round took that decided about a job, in seconds.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Loop:
         owner: str,
         dispatch: Callable[[Effect], None],
         progressed: Callable[[], None],
+        decided: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         self._world = world
         self._timing = timing
@@ -42,6 +44,7 @@ class Loop:
         self._submit = dispatch
         self._departing = Departing(world.clock, timing.reterminate_s)
         self._progressed = progressed
+        self._decided = decided
         self._poked = threading.Event()
         self._stopping = threading.Event()
         self._claimed: list[str] = []  # and not decided about yet
@@ -132,6 +135,7 @@ class Loop:
             fresh = claim_due(self._world, self._owner, BATCH)
             self._claimed += [job_id for job_id in fresh if job_id not in self._claimed]
         more = len(self._claimed) >= BATCH
+        began_s = self._world.clock.monotonic_s() if self._claimed else None
         while self._claimed and not self._stopping.is_set():
             together = self._claimed[:BATCH]
             if self._decide_jointly(together):
@@ -144,6 +148,8 @@ class Loop:
                 except StoreUnavailableError:
                     self._claimed.append(job_id)
                     raise
+        if began_s is not None:
+            self._decided(self._world.clock.monotonic_s() - began_s)
         return more
 
     def _decide_jointly(self, job_ids: list[str]) -> bool:

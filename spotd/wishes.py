@@ -3,8 +3,10 @@ there is to do, and which places are out of the question; and what it puts up wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from providers.base import SPARSE
 
 
 class Objective(str, Enum):
@@ -24,6 +26,18 @@ class Speed:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """To how many regions, as placement ranks them, its data sets are brought ahead of it, and for
+    how much in all. 0: none are."""
+
+    regions: int = 0
+    max_microusd: int = 0
+
+
+NOT_AHEAD = Ahead()
+
+
+@dataclass(frozen=True)
 class Wishes:
     """Durations in seconds on a machine of the first alternative; 0 and empty where nothing was
     said. `work_s` or `work_steps` are all that there is to do; `step_s` what a step is expected to
@@ -37,6 +51,7 @@ class Wishes:
     speeds: tuple[Speed, ...] = ()
     residency: tuple[str, ...] = ()
     not_operated_from: tuple[str, ...] = ()
+    ahead: Ahead = field(default=NOT_AHEAD, metadata=SPARSE)
 
     @property
     def measurable(self) -> bool:

@@ -32,8 +32,13 @@ def table(found: Mapping[str, Mapping[str, int | None]]) -> list[str]:
 
 def main() -> int:
     """Print the table; exit 1 when there is none."""
-    pages = sorted(FOUND.glob("*.meta"))
-    found = {page.stem: json.loads(page.read_text())["exit_code_by_key"] for page in pages}
+    pages = sorted(FOUND.rglob("*.meta"))
+    found = {
+        str(page.relative_to(FOUND).with_suffix("")): json.loads(page.read_text())[
+            "exit_code_by_key"
+        ]
+        for page in pages
+    }
     if not any(found.values()):
         print(f"error: no mutants in {FOUND}: run `make mutants`")
         return 1

@@ -37,6 +37,9 @@ class StoreConfigError(StoreError):
     """The URL, an option or a key is wrong; the text says which and what to write instead."""
 
 
+# What is written: whole, of a file, or piece by piece as it comes.
+Body = bytes | memoryview | Path | Iterator[bytes]
+
 # Of the options of a store: what is not to be seen, and not for machines that are lent credentials.
 SECRET_OPTIONS = (
     *("access_key_id", "secret_access_key", "session_token"),
@@ -83,8 +86,9 @@ class ObjectStore(Protocol):
         """`length` bytes from `start` (fewer at the end of the object). Raises NotFoundError."""
         ...
 
-    def put(self, key: str, data: bytes | memoryview | Path) -> None:
-        """Write under a key that no other writer uses; durable when it returns."""
+    def put(self, key: str, data: Body) -> None:
+        """Write under a key that no other writer uses; durable when it returns. Of pieces that end
+        with an error nothing is there under that key, and the error is raised as it is."""
         ...
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:

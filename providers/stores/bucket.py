@@ -19,11 +19,13 @@ from typing import Any
 
 from providers.federation import DOORS, Doors
 from providers.stores.base import (
+    Body,
     ConflictError,
     NotFoundError,
     ObjectInfo,
     StoreConfigError,
     StoreDeniedError,
+    StoreError,
     StoreUnavailableError,
     check_key,
 )
@@ -140,6 +142,26 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
+class _Pieces:
+    """As an iterator, `data`; of its error the client tells only that there was one."""
+
+    def __init__(self, data: Iterator[bytes]) -> None:
+        self._data = data
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._data)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+
 class BucketStore:
     """The bucket behind three clients: `repeating` for what may be repeated, `once` for `put_if`,
     `bulk` for large bodies, which may be repeated too."""
@@ -181,12 +203,15 @@ class BucketStore:
                 return b""
             return bytes(self._obstore.get_range(self._repeating, key, start=start, end=end))
 
-    def put(self, key: str, data: bytes | memoryview | Path) -> None:
+    def put(self, key: str, data: Body) -> None:
         """Write under a key that no other writer uses; durable when it returns.
 
         More than 16 MiB go up in parts, eight in flight, from memory.
         """
         check_key(key)
+        if isinstance(data, Iterator):
+            self._put_pieces(key, _Pieces(data))
+            return
         with contextlib.ExitStack() as stack:
             if isinstance(data, Path):
                 file = stack.enter_context(data.open("rb"))
@@ -203,6 +228,23 @@ class BucketStore:
                     chunk_size=PART_BYTES,
                     max_concurrency=PARTS_IN_FLIGHT,
                 )
+
+    def _put_pieces(self, key: str, pieces: _Pieces) -> None:
+        """In parts; the client drops them all where `pieces` end with an error."""
+        try:
+            with self._errors(key, writing=True):
+                self._obstore.put(
+                    self._bulk,
+                    key,
+                    pieces,
+                    use_multipart=True,
+                    chunk_size=PART_BYTES,
+                    max_concurrency=PARTS_IN_FLIGHT,
+                )
+        except StoreError:
+            if pieces.error is not None:
+                raise pieces.error from None
+            raise
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:
         """Conditional write; the new tag. Raises ConflictError, StoreUnavailableError."""

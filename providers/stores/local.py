@@ -23,6 +23,7 @@ from io import FileIO
 from pathlib import Path
 
 from providers.stores.base import (
+    Body,
     ConflictError,
     NotFoundError,
     ObjectInfo,
@@ -71,7 +72,7 @@ class LocalStore:
             file.seek(start)
             return file.read(length)
 
-    def put(self, key: str, data: bytes | memoryview | Path) -> None:
+    def put(self, key: str, data: Body) -> None:
         """Write under a key that no other writer uses; durable when it returns."""
         with self._errors(key):
             temporary = self._write_temporary(data)
@@ -135,7 +136,7 @@ class LocalStore:
         except NotFoundError:
             return None
 
-    def _write_temporary(self, data: bytes | memoryview | Path) -> Path:
+    def _write_temporary(self, data: Body) -> Path:
         folder = self._corner / "tmp"
         _make_folder(folder)
         path = folder / secrets.token_hex(16)
@@ -144,9 +145,10 @@ class LocalStore:
                 with data.open("rb") as source:
                     shutil.copyfileobj(source, file, 1 << 20)
             else:
-                view = memoryview(data).cast("B")
-                while view:
-                    view = view[file.write(view) :]
+                for piece in data if isinstance(data, Iterator) else (data,):
+                    view = memoryview(piece).cast("B")
+                    while view:
+                        view = view[file.write(view) :]
             os.fsync(file.fileno())
         return path
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
-from providers.stores.base import ObjectInfo, ObjectStore, StoreDeniedError
+from providers.stores.base import Body, ObjectInfo, ObjectStore, StoreDeniedError
 
 
 class SeveralStores:
@@ -54,7 +53,7 @@ class SeveralStores:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         return self._authority.get_range(key, start, length)
 
-    def put(self, key: str, data: bytes | memoryview | Path) -> None:
+    def put(self, key: str, data: Body) -> None:
         self._authority.put(key, data)
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:

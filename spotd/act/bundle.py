@@ -23,6 +23,7 @@ SOURCES = (
     "providers/stores/__init__.py",
     "providers/stores/azure.py",
     "providers/stores/base.py",
+    "providers/stores/bringing.py",
     "providers/stores/bucket.py",
     "providers/stores/gcs.py",
     "providers/stores/local.py",

@@ -167,6 +167,8 @@ class Loans:
         return replace(
             found,
             target=one.target,
+            mode=one.mode,
+            cache_bytes=one.cache_bytes,
             options=self._bucket_options(found.url, cloud),
             near_options=self._bucket_options(found.near, cloud) if found.near else {},
         )

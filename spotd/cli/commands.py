@@ -33,6 +33,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "rightsize": Entry(
             "rightsize", "rightsize", "Foretell a training run's memory, time and cost."
         ),
+        "dashboard": Entry(
+            "dashboard", "dashboard", "Show jobs, machines and money in a browser. Changes nothing."
+        ),
         "wait": Entry("wait", "wait", "Wait until a job ends, or runs."),
         "pause": Entry("control", "pause", "Save and give the machines back until resumed."),
         "resume": Entry("control", "resume", "Run a paused job from its last checkpoint."),
@@ -65,6 +68,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "secret": Entry("secret", "app", "Keep secrets for jobs; change the key that seals them."),
         "audit": Entry("audit", "audit", "Print who did what, and what was refused."),
         "alerts": Entry("alerts", "app", "Test the alert routes."),
+        "metrics": Entry("metrics", "app", "Print metrics, alert rules and the board."),
         "quarantine": Entry(
             "restraints", "quarantine", "Hold back the end of unknown machines, or not."
         ),

@@ -12,7 +12,12 @@ from spotd.cli.diagnosis import print_use, print_verdict
 from spotd.cli.drill import drill_text
 from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
-from spotd.cli.placement import print_left_out, print_moves, print_placement
+from spotd.cli.placement import (
+    print_ahead,
+    print_left_out,
+    print_moves,
+    print_placement,
+)
 from spotd.cli.render import Cell, Column, Output, emit, output_option, print_table, say
 from spotd.cli.text import clean, money, percent, place, seconds_since, span
 from spotd.cli.worth import print_worth
@@ -64,6 +69,7 @@ def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
         left = -(seconds_since(data["wake_at"]) or 0.0)
         print(f"  looked at again in {span(left)}, or when something happens")
     print_placement(data.get("placement", {}))
+    print_ahead(data.get("ahead", []))
     for verdict in data.get("verdicts", []):
         print_verdict(verdict, whole=stacks)
     print_use(data.get("use"))
@@ -179,6 +185,7 @@ def _print_plan(data: dict[str, Any]) -> None:
             offer_notes(data)
     print_placement(data.get("placement", {}))
     print_moves(data.get("moves", []))
+    print_ahead(data.get("ahead", []))
     print_left_out(data.get("left_out", []))
     if kept := data.get("storage"):
         say(_about_storage(kept, gb))

@@ -143,7 +143,7 @@ def _print_job(job: dict[str, Any]) -> None:
         print(f"drill       {drill_text(job['drill'])}")
     if job["nodes"]:
         print()
-        print_table(_NODE_COLUMNS, [_node_row(node) for node in job["nodes"]])
+        _print_machines((), [([], node) for node in job["nodes"]])
     _print_tail(job)
 
 
@@ -204,6 +204,26 @@ def _saved(saved: dict[str, Any] | None, engine: str) -> str:
     return f"step {saved['step']}, {age(saved['at'])} ago, {size(saved['bytes'])}"
 
 
+def _print_machines(
+    before: tuple[Column, ...], rows: list[tuple[list[Cell | str], dict[str, Any]]]
+) -> None:
+    """With what was left at a notice, where one of them had any."""
+    columns, last = (*before, *_NODE_COLUMNS[:-1]), _NODE_COLUMNS[-1]
+    margins = any(node["margin_s"] is not None for _, node in rows)
+    extra = (Column("MARGIN", right=True),) if margins else ()
+    table = []
+    for cells, node in rows:
+        *mine, left = _node_row(node)
+        table.append([*cells, *mine, *([_margin(node["margin_s"])] if margins else []), left])
+    print_table((*columns, *extra, last), table)
+
+
+def _margin(seconds: float | None) -> Cell | str:
+    if seconds is None:
+        return "-"
+    return Cell(f"{seconds:.0f}s", "red" if seconds < 0 else "")
+
+
 def _node_row(node: dict[str, Any]) -> list[Cell | str]:
     state = node["state"]
     return [
@@ -241,5 +261,5 @@ def _print_nodes(data: dict[str, Any]) -> None:
     if not data["items"]:
         say("no machines")
         return
-    rows = [[node["job"], *_node_row(node)] for node in data["items"]]
-    print_table((Column("JOB", cut=True), *_NODE_COLUMNS), rows)
+    rows = [([node["job"]], node) for node in data["items"]]
+    _print_machines((Column("JOB", cut=True),), rows)

@@ -89,6 +89,20 @@ def _carried(row: dict[str, Any]) -> str:
     return " and ".join(name for name, key in parts if row[key])
 
 
+def print_ahead(rows: list[dict[str, Any]]) -> None:
+    """Which copies of data sets are made ahead of the job, and for how much."""
+    for row in rows:
+        what = f"data set {clean(row['data_set'])} at {clean(row['copy'])}"
+        if row["staged"]:
+            text = f"{what}: there"
+        elif row["refused"]:
+            text = f"{what}: not brought ahead: {clean(row['refused'])}"
+        else:
+            text = f"{what}: brought ahead, {row['gb']:,.4g} GB for {money(row['usd'])} by list"
+            text += f", {money(row['paid_usd'])} of it spent" if row["paid_usd"] else ""
+        say(text)
+
+
 def print_left_out(rows: list[dict[str, Any]]) -> None:
     """Offers that are out because of where they stand."""
     for row in rows:

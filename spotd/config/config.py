@@ -164,6 +164,7 @@ class Config:
     @property
     def datasets(self) -> dict[str, DataSet]:
         """Those that jobs may mount, by name."""
+        out = self.file.staging.usd_per_gb
         return {
             name: DataSet(
                 one.url,
@@ -172,6 +173,7 @@ class Config:
                 first_prices(),
                 None if one.usd_per_gb is None else round(one.usd_per_gb * 1e6),
                 one.size or 0,
+                box_microusd_per_gb=None if out is None else round(out * 1e6),
             )
             for name, one in self.file.datasets.items()
         }

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from spotd.config.clouds import Provider
+from spotd.config.scraping import MetricsSection
 from spotd.config.section import Section, formed
-from spotd.config.stores import DatasetSection, StoreSection
+from spotd.config.stores import DatasetSection, StagingSection, StoreSection
 from spotd.history.episodes import Terms
 from spotd.model import Limits, Severity, Timing
 from spotd.past import DAYS
@@ -256,10 +257,12 @@ class ConfigFile(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     stores: dict[str, StoreSection] = Field(default={})
     datasets: dict[str, DatasetSection] = Field(default={})
+    staging: StagingSection = StagingSection()
     limits: LimitsSection = LimitsSection()
     access: AccessSection = AccessSection()
     providers: dict[str, Provider] = Field(default={})
     alerts: AlertsSection = AlertsSection()
+    metrics: MetricsSection = MetricsSection()
     timing: TimingSection = TimingSection()
     placement: PlacementSection = PlacementSection()
     safe_mode: SafeModeSection = SafeModeSection()

@@ -17,6 +17,7 @@ from spotd.config.checks import check_datasets, check_limits, check_names, check
 from spotd.config.config import Config, ConfigError, config_error
 from spotd.config.file import MINIMAL, ConfigFile
 from spotd.config.jumps import check_jumps
+from spotd.config.scraping import check_metrics
 from spotd.config.start import check_start
 from spotd.errors import Problem, suggest
 from spotd.validation import Path as Keys
@@ -59,6 +60,7 @@ def load_config(
         check_references(file, environ),
         check_datasets(file),
         check_jumps(file, environ),
+        check_metrics(file.metrics, environ),
         check_start(config, kinds) if to_start else (),
     ):
         if not any(_related(keys, other) for other, _ in problems):

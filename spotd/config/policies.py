@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from providers.base import Provider
 from providers.policy import PolicyFacts
+from spotd.clock import Clock
 from spotd.config.clouds import AwsProvider, AzureProvider, GcpProvider, LocalProvider
 from spotd.config.config import Config
 from spotd.config.stores import AwsLend, AzureFederate
 from spotd.errors import ExitCode, UserError
+from spotd.serve.call import ProviderInfo
+from spotd.store.base import Store
+
+
+def infos_of(config: Config, providers: Mapping[str, Provider]) -> list[ProviderInfo]:
+    """Of the providers that the configuration has."""
+    kinds = config.file.providers
+    known = [(name, one) for name, one in providers.items() if name in kinds]
+    return [ProviderInfo(name, kinds[name].kind, one.local) for name, one in known]
+
+
+def facts_of(config: Config, store: Store, clock: Clock, cloud: str) -> PolicyFacts | None:
+    """See `policy_facts`; what local clouds have on sale is what the store knows of."""
+    offers = store.load_market(clock.now_us()).offers
+
+    def regions_of(provider: str) -> list[str]:
+        return sorted({offer.region for offer in offers if offer.provider == provider})
+
+    return policy_facts(config, store.deployment(), cloud, regions_of)
 
 
 def policy_facts(

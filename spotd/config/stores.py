@@ -137,6 +137,19 @@ class DatasetSection(Section):
     )
 
 
+class StagingSection(Section):
+    """How the control box brings data sets ahead of jobs that ask for it (spotd.stage_ahead)."""
+
+    usd_per_gb: Annotated[float, Field(ge=0, le=1000)] | None = Field(
+        default=None,
+        description="That leaves the box, beside what leaves the data's store; without it the box "
+        "brings nothing",
+    )
+    bytes_per_s: Annotated[Bytes, Field(ge=100_000)] = Field(
+        default=50_000_000, description="At most, like 50MB, over all that it brings"
+    )
+
+
 class StoreSection(Section):
     """How the stores below `url` are reached."""
 

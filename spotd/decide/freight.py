@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from providers.base import Offer
 from spotd.decide.carriage import way_of
 from spotd.model import JobSpec, Market
+from spotd.wire import MountMode
 
 _SCHEME = "dataset://"
 
@@ -31,7 +32,8 @@ NONE = Freight()
 
 
 def freight(spec: JobSpec, offer: Offer, market: Market) -> Freight:
-    """Of data sets whose size is declared; of the others nothing is known. Between two regions of
+    """Of data sets whose size is declared; of the others nothing is known but that none is mounted
+    from afar, where each read would be paid for. Between two regions of
     a cloud no price is known, and none counts, unless somebody said one."""
     if not market.datasets:
         return NONE
@@ -39,11 +41,15 @@ def freight(spec: JobSpec, offer: Offer, market: Market) -> Freight:
     carried, refused = 0, ""
     for mount in spec.buckets:
         name = mount.url.removeprefix(_SCHEME)
-        data = market.datasets.get(name) if mount.url.startswith(_SCHEME) else None
-        if data is None or not data.size_bytes:
+        data = market.datasets.get(name)
+        if data is None:
             continue
         way = way_of(data, offer, market.places)
         crosses = bool(way.near or way.max_microusd or way.microusd_per_gb)
+        if crosses and not way.near and mount.mode is not MountMode.COPY:
+            refused = refused or f"data set {name} is mounted, and has no copy in that region"
+        if not data.size_bytes:
+            continue
         if not crosses or way.near in data.staged:
             continue
         gb = data.size_bytes / 1e9

@@ -185,7 +185,7 @@ def _asks(spec: JobSpec) -> tuple[object, ...]:
     return (
         *(spec.alternatives, spec.ordered, spec.capacity_ordered, spec.num_nodes),
         *(spec.checkpoint, spec.max_hourly_microusd, spec.boot_timeout_s, spec.fast_network),
-        tuple(mount.url for mount in spec.buckets),
+        tuple((mount.url, mount.mode) for mount in spec.buckets),
         *(wishes.residency, wishes.not_operated_from, steered(spec)),
     )
 

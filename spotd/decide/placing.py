@@ -22,6 +22,7 @@ from spotd.decide.preemptions import MANY, preemptions_lately, takers
 from spotd.decide.queueing import giving, leave_line, stand_in_line
 from spotd.decide.safety import SAFE_LOOK_US, safe
 from spotd.decide.scarcity import asks_again_us, in_turn, patient, told_ahead
+from spotd.decide.situating import LOOK_S
 from spotd.decide.steering import Intent, gang_now, intend
 from spotd.decide.wayout import by_reason, way_out
 from spotd.decide.worth import worths
@@ -208,7 +209,7 @@ def _ask_as_told(d: Draft, intent: Intent, rows: list[Ranked]) -> bool:
     if intent.ask is None:
         if choice.action is Action.WAIT:
             d.say("waiting for spot: on-demand is asked for when its deadline needs it")
-            d.wake(choice.until_s * S)
+            d.wake(d.now_us + LOOK_S * S)
             spot = [row for row in rows if row.offer.capacity_type is CapacityType.SPOT]
             for row in spot:
                 if row.code == TURN:

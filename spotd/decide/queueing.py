@@ -78,7 +78,7 @@ class Amount:
 
 def _short(limits: Limits, use: Amount, turn: Turn) -> Amount:
     """What `turn` lacks beside so much use; nothing where there is no limit."""
-    wanted, most = use.plus(turn, turn.project), limits.projects.get(turn.project, 0)
+    wanted, most = use.plus(turn, turn.project), limits.projects.get(turn.project)
     return Amount(
         wanted.nodes - limits.max_nodes if limits.max_nodes else 0,
         wanted.microusd_per_h - limits.max_microusd_per_h if limits.max_microusd_per_h else 0,
@@ -259,10 +259,12 @@ def leave_line(d: Draft, *, placed: bool = False) -> None:
 def giving(d: Draft) -> bool:
     """Its machines drain for another: it asks for none before they have."""
     since_us = d.job.yielded_at_us
-    drains = any(n.state is NodeState.DRAINING and n.drained_at_us == since_us for n in d.nodes)
-    if since_us and drains:
+    gives = bool(since_us) and any(
+        n.state is NodeState.DRAINING and n.drained_at_us == since_us for n in d.nodes
+    )
+    if gives:
         d.say(f"its machines go to {d.market.line.name_of(d.job.yields_to)}")
-    return bool(since_us) and drains
+    return gives
 
 
 def give_way(d: Draft) -> None:
@@ -280,8 +282,8 @@ def give_way(d: Draft) -> None:
     if not since_us or d.job.yields_to != turn.job_id:
         d.set_job(yields_to=turn.job_id, yields_since_us=d.now_us, save_wanted_at_us=d.now_us)
         d.event("yield_asked", f"saving: {named(turn)} waits for its machines", running[0])
-    elif _saved(d, since_us):
-        _drain(d, running, turn)
+    elif (step := _saved(d, since_us)) is not None:
+        _drain(d, running, turn, step)
         return
     elif d.now_us - since_us >= SAVE_US:
         d.set_job(yields_to="", yields_since_us=0, yielded_at_us=d.now_us)
@@ -298,19 +300,19 @@ def _whole(d: Draft, running: Sequence[Node]) -> bool:
     return whole and len([node for node in d.nodes if node.active]) == len(running)
 
 
-def _saved(d: Draft, since_us: int) -> bool:
-    """HEAD moved since, and spotd read that itself."""
+def _saved(d: Draft, since_us: int) -> int | None:
+    """The step to which HEAD moved since, where spotd read that itself."""
     head = d.job.head
-    ours = head is not None and head.generation == d.job.generation
-    return ours and head is not None and since_us < head.seen_at_us <= head.read_at_us
+    if head is None or head.generation != d.job.generation:
+        return None
+    return head.step if since_us < head.seen_at_us <= head.read_at_us else None
 
 
-def _drain(d: Draft, running: Sequence[Node], turn: Turn) -> None:
+def _drain(d: Draft, running: Sequence[Node], turn: Turn, step: int) -> None:
     text = f"its room goes to {named(turn)}"
     for node in running:
         d.drain(node, LeaveReason.CANCELLED, text)
     d.set_job(yields_since_us=0, yielded_at_us=d.now_us)
-    step = d.job.head.step if d.job.head else 0
     told = (
         f"{d.job.name} (priority {d.job.spec.priority}) gives {place(running[0])} to "
         f"{named(turn)}: step {step} is saved, and it goes on from its last save when there is "

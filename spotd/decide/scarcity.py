@@ -31,10 +31,10 @@ AGAIN_MOST_US = 30 * S
 _LAST = 1 << 62
 
 
-def in_turn(job: Job, market: Market, now_us: int, rows: Sequence[Ranked]) -> list[Ranked]:
+def in_turn(job: Job, market: Market, now_us: int, rows: list[Ranked]) -> list[Ranked]:
     """`rows` as `rank` gave them; what those ahead ask for, or are about to, is out for a while."""
     if not any(asker.turn.job_id != job.id for asker in market.askers):
-        return rows if isinstance(rows, list) else list(rows)
+        return rows
     mine, spoiled = _mine(job, market), spoiled_places(market.refusals, "")
     found = []
     for row in rows:
@@ -84,8 +84,14 @@ def asks_again_us(now_us: int, rows: Sequence[Ranked]) -> int:
 def _mine(job: Job, market: Market) -> Turn:
     """Who has just come is behind those of its priority who wait."""
     known = (asker.turn for asker in market.askers if asker.turn.job_id == job.id)
-    spec, last = job.spec, (_LAST, _LAST)
-    new = Turn(job.id, job.name, spec.num_nodes, 0, spec.priority, spec.project, "", _LAST, 0, last)
+    new = Turn(
+        job.id,
+        job.name,
+        job.spec.num_nodes,
+        priority=job.spec.priority,
+        created_at_us=_LAST,
+        used_microusd=(_LAST, _LAST),
+    )
     return next(known, new)
 
 

@@ -54,7 +54,7 @@ def costs(
     return [
         _cost(situated, row, lives, _data(view, row, market), started=row.offer.key == here)
         for row in rows
-        if not row.excluded
+        if not row.excluded and pool_of(row.offer) in situated.pools
     ]
 
 
@@ -73,8 +73,11 @@ def worths(view: View, market: Market, now_us: int, rows: Sequence[Ranked]) -> M
         return known  # type: ignore[return-value]
     lives = _by_pool(market.past)
     free = [row for row in rows if not row.excluded]
-    found = [_cost(situated, row, lives, _data(view, row, market), started=False) for row in free]
-    worth = {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
+    known_of = [row for row in free if pool_of(row.offer) in situated.pools]
+    found = [_cost(situated, r, lives, _data(view, r, market), started=False) for r in known_of]
+    # Where the work could not be done by its deadline, as on spot without saves, comes last.
+    worth = {row.offer.key: float("inf") for row in free}
+    worth |= {one.row.offer.key: one.hours if fast else one.total_usd for one in found}
     if situated.kept is not None:
         situated.kept[asks] = worth
     return worth

@@ -185,18 +185,20 @@ def crossed(
 @dataclass(frozen=True)
 class Plan:
     """What a job may cost yet, as far as its file bounds it: by `max_cost_usd` (what is left of it)
-    and by `max_duration` or its deadline (hours that are left); 0 where it does not."""
+    and by `max_duration` or its deadline (hours that are left); 0 where it does not.
+    `once_microusd` is what may be spent on its data beside its machines, within `max_cost_usd`."""
 
     user: str
     microusd_per_h: int
     max_cost_left_microusd: int = 0
     hours_left: float = 0.0
     project: str = ""
+    once_microusd: int = 0
 
     def projected(self) -> int:
         """Micro-USD: the smaller of both bounds; without any, its next hour."""
         hours = self.hours_left or 1.0
-        by_time = round(self.microusd_per_h * hours)
+        by_time = round(self.microusd_per_h * hours) + self.once_microusd
         most = self.max_cost_left_microusd
         if most and not self.hours_left:
             return most

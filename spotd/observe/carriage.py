@@ -1,5 +1,5 @@
-"""What the checkpoints of jobs cost is reckoned from what is on record, and recorded by the month,
-so that every limit of money counts it."""
+"""What the checkpoints and data of jobs cost is reckoned from what is on record, and recorded by
+the month, so that every limit of money counts it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from spotd.money.focus import month_of, months
 from spotd.money.units import US_PER_H
 from spotd.store.base import Store
 from spotd.store.carried import extras_of
+from spotd.store.freight_costs import freight_of
 from spotd.store.invoice_records import Carriage
 from spotd.store.keep_costs import Window
 
@@ -45,20 +46,31 @@ def record_carriage(store: Store, places: Mapping[str, tuple[str, ...]], now_us:
             _LOG.exception("what a job's checkpoints cost cannot be reckoned", job=job.id)
 
 
+def record_job(store: Store, job: Job, places: Mapping[str, tuple[str, ...]], now_us: int) -> None:
+    """Of one job, at once: what is about to spend more must not go by what it cost a while ago."""
+    market = changed(store.load_market(now_us), places=places)
+    known = {row.month_us: row for row in store.carriages() if row.job_id == job.id}
+    _record(store, job, market, known, now_us)
+
+
 def _record(
     store: Store, job: Job, market: Market, known: Mapping[int, Carriage], now_us: int
 ) -> None:
     rows = [row for row in store.checkpoints(job.id) if row.bytes]
-    if not rows:
+    shipments = store.shipments(job.id)
+    if not rows and not shipments:
         return
     nodes = store.job_nodes(job.id)
 
     def cost(since_us: int, until_us: int) -> int:
         window = Window(since_us, until_us)
         items, _ = extras_of(job, nodes, rows, market, window, now_us)
-        return sum(item.cost_microusd for item in items)
+        more, _ = freight_of(job, nodes, shipments, market, window, now_us)
+        return sum(item.cost_microusd for item in (*items, *more))
 
-    first_us = min(row.committed_at_us for row in rows)
+    first_us = min(
+        *(row.committed_at_us for row in rows), *(row.began_at_us for row in shipments), now_us
+    )
     for from_us, to_us in months(first_us, now_us + 1):
         month_us, end_us = month_of(from_us)
         before = known.get(month_us)

@@ -1,5 +1,6 @@
 """A job whose GPUs do next to nothing is told of with the dollars, and saves and is paused where
-the policy says so; and one that stands still for its saves is told of."""
+the policy says so; one whose GPUs are not well used is told of with the likely cause; and one that
+stands still for its saves."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from spotd.money.idle import ALLOW, PAUSE, Idle, IdlePolicy, Window, idle_gpus
 from spotd.observe.saving import judge_saves
 from spotd.states import NodeState
 from spotd.store.base import Store
-from spotd.verdicts import USAGE
+from spotd.verdicts import IDLE_BELOW, USAGE, use_of
 
 EVERY_S = 300.0  # machines report as often
+USE_S = 900.0  # what is judged of them
 
 
 class Idling:
@@ -27,6 +29,7 @@ class Idling:
     def look(self, store: Store) -> None:
         """One look: nothing is remembered but in the record of events."""
         judge_idle(store, self._policy(), self._clock.now_us())
+        judge_use(store, self._policy(), self._clock.now_us())
         judge_saves(store, self._clock.now_us())
 
 
@@ -52,6 +55,34 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
         else:
             text += f"`spotctl why {job.name}` says what it waits for"
         event = Event("idle_gpus", text, severity=Severity.WARNING, alert=True, key=key)
+        store.add_event(job.id, event, now_us)
+
+
+def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:
+    """Below 70 % of the last 15 min: told once a day with what it likely waits for, and no more.
+    Who was told of idle GPUs within the day is not told this as well."""
+    if policy.does == ALLOW:
+        return
+    since_us = now_us - int(USE_S * S)
+    told = store.event_keys("gpus_low", now_us - DAY_US)
+    idle = store.event_keys("idle_gpus", now_us - DAY_US)
+    for job in store.jobs(finished=False):
+        key = f"gpus_low:{job.id}"
+        if job.desired is not Desired.RUN or key in told or f"idle_gpus:{job.id}" in idle:
+            continue
+        windows = _windows(store, job, since_us)
+        found = idle_gpus(windows, IdlePolicy(below=IDLE_BELOW, after_s=USE_S))
+        if found is None:
+            continue
+        machines = {window.node_id for window in windows}
+        rows = store.events_of(job.id, (USAGE,), since_us)
+        use = use_of([row.event.data for row in rows if row.event.node_id in machines])
+        text = (
+            f"the GPUs of {job.name} were busy {found.gpu:.0%} of the last {USE_S / 60:.0f} min, "
+            f"below {IDLE_BELOW:.0%}: ${found.usd_per_h:,.2f} each hour for GPUs that do nothing; "
+            f"likely cause: {(use and use.cause) or 'not known'}"
+        )
+        event = Event("gpus_low", text, severity=Severity.WARNING, alert=True, key=key)
         store.add_event(job.id, event, now_us)
 
 

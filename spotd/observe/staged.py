@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import structlog
 
-from providers.stores.base import NotFoundError, ObjectStore, StoreError
-from spotd.datasets import STAGED, DataSet
+from providers.stores.base import ObjectStore, StoreError
+from providers.stores.bringing import is_whole
+from spotd.datasets import DataSet
 from spotd.errors import UserError
 
 log = structlog.get_logger(__name__)
@@ -47,6 +48,11 @@ class Staged:
             threading.Thread(target=self.look, name="datasets", daemon=True).start()
         return {name: _with(data, seen) for name, data in declared.items()}
 
+    def note(self, url: str) -> None:
+        """Somebody saw that all of it is in that copy."""
+        with self._lock:
+            self._seen = {**self._seen, url: True}
+
     def look(self) -> None:
         """One look at every copy of a data set whose size is known."""
         seen: dict[str, bool] = {}
@@ -54,10 +60,7 @@ class Staged:
             for data in self._datasets().values():
                 for url in data.copies if data.size_bytes else ():
                     try:
-                        self._open_store(url).get(STAGED)
-                        seen[url] = True
-                    except NotFoundError:
-                        seen[url] = False
+                        seen[url] = is_whole(self._open_store(url))
                     except (StoreError, UserError) as error:
                         log.warning("a copy cannot be looked at", url=url, error=str(error))
         finally:

@@ -12,6 +12,8 @@ from spotd.money.units import US_PER_H, cost_microusd, share_out
 from spotd.serve.bill import all_reports
 from spotd.store.base import CheckpointRow, ProgressRow, SegmentRow, Store
 from spotd.store.carried import extras_of
+from spotd.store.freight_costs import freight_of
+from spotd.store.invoice_records import Shipment
 from spotd.store.keep_costs import Window
 from spotd.store.stretches import steps_of, stretch_of
 
@@ -74,6 +76,7 @@ class Records:
     segments: Sequence[SegmentRow]
     progress: Sequence[ProgressRow]
     checkpoints: Sequence[CheckpointRow]
+    shipments: Sequence[Shipment] = ()
 
     def spent(self, window: Window, now_us: int) -> int:
         """Micro-USD of its machines in that time."""
@@ -81,8 +84,11 @@ class Records:
         return sum(stretch_of(row, now_us).spent(window.since_us, window.until_us) for row in rows)
 
     def extras(self, market: Market, window: Window, now_us: int) -> tuple[list[Item], list[str]]:
-        """Of its checkpoints in that time, and what is not known of them."""
-        return extras_of(self.job, self.nodes, self.checkpoints, market, window, now_us)
+        """Of its checkpoints and data in that time, and what is not known of them."""
+        told = (market, window, now_us)
+        items, unknown = extras_of(self.job, self.nodes, self.checkpoints, *told)
+        more, missing = freight_of(self.job, self.nodes, self.shipments, *told)
+        return items + more, unknown + missing
 
 
 def records_of(store: Store, job: Job) -> Records:
@@ -94,6 +100,7 @@ def records_of(store: Store, job: Job) -> Records:
         store.segments(job.id),
         all_reports(store.progress(job.id), job.first_step_at_us),
         store.checkpoints(job.id),
+        store.shipments(job.id),
     )
 
 

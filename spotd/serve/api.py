@@ -63,6 +63,7 @@ from spotd.serve.call import (
     storable,
 )
 from spotd.serve.guard import Guard
+from spotd.serve.metrics import CONTENT_TYPE, Metrics
 from spotd.serve.openapi import BODY, describe
 from spotd.store.base import StoreError, StoreUnavailableError
 
@@ -149,6 +150,7 @@ WAITING: tuple[tuple[str, str, Waiting], ...] = (
 )
 # These speak bytes.
 BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("GET", "/metrics", Metrics.text),
     ("GET", "/v1/db/backup", backup.copy_database),
     ("GET", "/v1/jobs/{job}/checkpoints/data", checkpoints.pull_checkpoint),
     ("HEAD", "/v1/packages/{digest}", packages.has_package),
@@ -158,9 +160,11 @@ BYTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 )
 
 
-def make_app(backing: Backing, authority: Authority) -> Starlette:
+def make_app(backing: Backing, authority: Authority, metrics: Metrics | None = None) -> Starlette:
     """The whole door. A route that no rule of `authority` knows is a ValueError."""
+    scrape = (metrics or Metrics(backing)).text
     routes: list[BaseRoute] = [
+        Route("/metrics", _metrics(scrape), methods=["GET"]),
         *(Route(path, _plain(backing, call), methods=[verb]) for verb, path, call in PLAIN),
         *(Route(path, _waiting(backing, call), methods=[verb]) for verb, path, call in WAITING),
         Route("/v1/db/backup", _backup(backing), methods=["GET"]),
@@ -180,6 +184,13 @@ def make_app(backing: Backing, authority: Authority) -> Starlette:
 async def _description(_request: Request) -> Response:
     """What the API can be asked, as OpenAPI."""
     return JSONResponse(describe((*PLAIN, *WAITING, *BYTES)))
+
+
+def _metrics(text: Callable[[], bytes]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(_request: Request) -> Response:
+        return Response(await run_in_threadpool(text), media_type=CONTENT_TYPE)
+
+    return endpoint
 
 
 def _plain(backing: Backing, function: Plain) -> Callable[[Request], Awaitable[Response]]:

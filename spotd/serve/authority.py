@@ -41,6 +41,7 @@ def _change(action: str, *told: str) -> Rule:
 
 _READ = Rule(Need.READ)
 RULES: Mapping[tuple[str, str], Rule] = {
+    ("GET", "/metrics"): _READ,
     ("GET", "/v1/health"): _READ,
     ("GET", "/v1/doctor"): _READ,
     ("GET", "/v1/policy/{cloud}"): _READ,

@@ -14,6 +14,7 @@ from spotd.money.focus import month_of
 from spotd.serve.call import ApiError, Call
 from spotd.serve.views import iso, usd
 from spotd.states import NodeState
+from spotd.store.freight_costs import paid_by_copy
 from spotd.store.spending import OVERRIDE, carried, carried_by, override_key, spendings
 
 
@@ -109,7 +110,8 @@ def _new_plan(call: Call, user: str, spec: JobSpec, now_us: int) -> Plan:
         rate = offer.price_microusd_per_h * spec.num_nodes
         rate += carried_microusd_per_h(offer, spec, market)
     hours = _hours_left(spec, now_us, now_us)
-    return Plan(user, rate, spec.max_cost_microusd, hours, spec.project)
+    once = spec.wishes.ahead.max_microusd
+    return Plan(user, rate, spec.max_cost_microusd, hours, spec.project, once)
 
 
 def _plan_of(
@@ -136,7 +138,11 @@ def _plan_of(
     if spec.after:  # its time begins with the end of another
         begun_us = min((node.requested_at_us for node in nodes), default=now_us)
     hours = _hours_left(spec, begun_us, now_us)
-    return Plan(user, rate, left, hours, spec.project)
+    once = spec.wishes.ahead.max_microusd
+    if once:
+        sent = call.backing.store.shipments(job.id)
+        once = max(0, once - sum(paid_by_copy(sent, call.backing.market(now_us)).values()))
+    return Plan(user, rate, left, hours, spec.project, once)
 
 
 def _hours_left(spec: JobSpec, since_us: int, now_us: int) -> float:

@@ -19,6 +19,7 @@ from spotd.act.ssh import Address
 from spotd.clock import Clock, Ids
 from spotd.decide.lending import Reach
 from spotd.decide.sweeping import Held, HeldLeftover
+from spotd.meters import Meters
 from spotd.model import Job, Market, Node
 from spotd.money.approval import Approval
 from spotd.money.budget import Budget
@@ -26,6 +27,7 @@ from spotd.reports import Shown
 from spotd.spec import CheckpointDefaults, Known
 from spotd.store.base import Store
 from spotd.store.columns import clean
+from spotd.store.tallies import Tallies
 from spotd.vault import Vault
 
 API_VERSION = "spotd/v1"
@@ -80,10 +82,11 @@ class Backing:
     `reach_routes()` tries the alert routes without telling anybody anything, name -> (what is in
     the way, or "", whether it is out of use); `makers()` are the providers that make images of
     machines, with their make of cloud, and `configured_images()` says of an image's id where the
-    configuration names it; `drill_days()` how many may go by
-    without a drill (0: any number), `box_microusd_per_h()` what the control box costs (0: nobody
-    said),
-    `budgets()` and `approval()` are those of the configuration.
+    configuration names it; `drill_days()` how many may go by without
+    a drill (0: any number), `box_microusd_per_h()` what the control box costs (0: nobody said),
+    `budgets()` and `approval()` are those of the configuration; `tally(now_us)` reads what metrics
+    are made of, `meters` has what this process counts itself, and `owner` is what it signs leases
+    with.
     """
 
     store: Store
@@ -129,6 +132,9 @@ class Backing:
     budgets: Callable[[], Sequence[Budget]] = tuple
     drill_days: Callable[[], float] = float
     approval: Callable[[], Approval] = Approval
+    tally: Callable[[int], Tallies] = lambda _now_us: Tallies()
+    meters: Meters = field(default_factory=Meters)
+    owner: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ its mounts of buckets costs."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from providers.base import Offer
 from providers.egress import egress_prices
 from spotd.decide.carriage import HERE, place_among
 from spotd.model import JobSpec, Market
@@ -78,22 +79,32 @@ def _there(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
-def streaming(spec: JobSpec, market: Market, clouds: Collection[str]) -> list[str]:
-    """What is paid for each read of a mount that lies in another cloud; `clouds` are those that the
-    job may run on."""
+def streaming(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> list[str]:
+    """What is paid for each read of a mount that lies elsewhere; `offers` are those of places that
+    the job may run in."""
     found = []
+    rented = [offer for offer in offers if not offer.local]
     for one in spec.buckets:
-        if one.mode is MountMode.COPY:
+        at = place_among(one.url, market.places)
+        price = egress_prices().get(at.cloud)
+        if one.mode is MountMode.COPY or one.url.startswith("dataset://") or price is None:
             continue
-        at = place_among(one.url, market.places).cloud
-        price = egress_prices().get(at)
-        away = sorted(set(clouds) - {at, "", HERE})
-        if price is not None and away:
+        what = f"file_mounts.{one.target}: machines of"
+        away = sorted({offer.cloud for offer in rented} - {at.cloud, "", HERE})
+        if away:
             often = "once a machine" if one.mode is MountMode.MOUNT_CACHED else "each time"
             usd = price.first_microusd_per_gb / 1e6
             found.append(
-                f"file_mounts.{one.target}: machines of {', '.join(away)} read {one.url} of {at} "
-                f"at ${usd:.3g} a GB, {often} (list price of {price.dated}), which no limit of the "
-                "job counts; a data set is brought to a region once: docs/stores.md"
+                f"{what} {', '.join(away)} read {one.url} of {at.cloud} at ${usd:.3g} a GB, "
+                f"{often} (list price of {price.dated}): how much that will be nobody knows, and "
+                "what is read counts in the job's limits after it was read. A data set is brought "
+                "to a region once: docs/stores.md"
+            )
+        same = {offer.region for offer in rented if offer.cloud == at.cloud}
+        if at.region and (others := sorted(same - {at.region})):
+            found.append(
+                f"{what} {at.cloud} in {', '.join(others)} read {one.url} of {at.region}: what "
+                "that costs is on no list, and counts in no limit; `spotctl cost` says how much "
+                "it was"
             )
     return found

@@ -13,6 +13,7 @@ from spotd.decide.rules import decide
 from spotd.decide.steering import compared, of_spec
 from spotd.model import Desired, JobSpec, Market, S, View
 from spotd.plan import Plan
+from spotd.serve.ahead import ahead_data, ahead_warnings
 from spotd.serve.baked import check_baked, image_of_offer
 from spotd.serve.call import ApiError, Call
 from spotd.serve.capacity import check_capacity, streaming
@@ -53,6 +54,7 @@ def why(call: Call) -> dict[str, Any]:
         "next": [event.text for event in plan.events],
         "console": _console(call, view),
         "placement": _placement(view, market, now_us),
+        "ahead": _ahead(call, view, market),
         "verdicts": verdicts(call.backing.store, job, now_us),
         "use": use_lately(call.backing.store, job, now_us),
         "drill": newest_drill(call.backing.store, job),
@@ -64,6 +66,12 @@ def _placement(view: View, market: Market, now_us: int) -> dict[str, Any]:
     if view.job.outcome is not None or view.job.desired is not Desired.RUN:
         return {}
     return placement_data(compared(view, market, now_us), view.job.spec)
+
+
+def _ahead(call: Call, view: View, market: Market) -> list[dict[str, Any]]:
+    if view.job.outcome is not None or view.job.desired is not Desired.RUN:
+        return []
+    return ahead_data(view, market, call.now_us, call.backing.store)
 
 
 def _console(call: Call, view: View) -> list[str]:
@@ -124,8 +132,9 @@ def planned(call: Call) -> tuple[JobSpec, Market, dict[str, Any]]:
     baked = image_of_offer(parsed.spec, market)
     found = compared(of_spec(spec, now_us), market, now_us)
     ranked = found.rows
-    clouds = {row.offer.cloud for row in ranked if not row.offer.local}
-    told += streaming(spec, market, clouds)
+    told += streaming(spec, market, [row.offer for row in ranked])
+    asked = (of_spec(spec, now_us), market, now_us, call.backing.store)
+    told += ahead_warnings(*asked)
     limit = call.number("limit", 20, 1, 1000)
     silent = call.backing.silent()
 
@@ -145,6 +154,7 @@ def planned(call: Call) -> tuple[JobSpec, Market, dict[str, Any]]:
         "left_out": left_out(ranked),
         "moves": moves_data(moves(of_spec(spec, now_us), market, ranked)),
         "placement": placement_data(found, spec, limit),
+        "ahead": ahead_data(*asked),
         "cheapest": offer_row(min(ranked, key=_score)) if ranked else None,
         "fits": len(ranked),
         "fitting": sum(not row.excluded for row in ranked),

@@ -12,7 +12,9 @@ from providers.stores.base import StoreConfigError, StoreDeniedError
 from spotd.act.imports import is_imported
 from spotd.decide.carriage import near_store, place_among
 from spotd.decide.placement import rank
+from spotd.decide.steering import of_spec
 from spotd.model import Desired, Event, HeadSeen, Job, JobSpec, Outcome
+from spotd.serve.ahead import ahead_warnings
 from spotd.serve.baked import check_baked
 from spotd.serve.buckets import leaving
 from spotd.serve.budgeting import check_budgets, check_project, record_override
@@ -21,6 +23,7 @@ from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.drills import newest_drill
 from spotd.serve.gangs import refuse_slow
+from spotd.serve.handovers import hand_overs, resumed_steps, saves
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.placing import check_deadline, refuse_misplaced
@@ -49,12 +52,18 @@ def _summary(call: Call, job: Job) -> dict[str, Any]:
 
 
 def show_job(call: Call) -> dict[str, Any]:
-    """One job with its settings and all its nodes."""
+    """One job with its settings, all its nodes, and what each hand-over between them took."""
     job, store = call.job(), call.backing.store
     facts = JobFacts.load(store, job)
-    results = [result_data(row) for row in newest(store.evaluations(job.id))]
-    more = {"results": results, "drill": newest_drill(store, job)}
-    return {"kind": "Job", **job_detail(facts, call.now_us), **more}
+    found = hand_overs(facts.nodes, resumed_steps(store.events_of(job.id, ["claimed"])))
+    told = {
+        "results": [result_data(row) for row in newest(store.evaluations(job.id))],
+        "hand_overs": found,
+        "steps_lost": sum(one["steps_lost"] or 0 for one in found),
+        "saves": saves(facts.checkpoints, found),
+        "drill": newest_drill(store, job),
+    }
+    return {"kind": "Job", **job_detail(facts, call.now_us), **told}
 
 
 def job_spec(call: Call) -> dict[str, Any]:
@@ -280,8 +289,10 @@ def _outlook(call: Call, spec: JobSpec) -> list[str]:
         for row in ranked
         if not near_store(row.offer, spec, market.places, market.shards)[0]
     )
-    clouds = {row.offer.cloud for row in ranked if not row.offer.local}
-    return [*leaving(kept, far, cloud), *streaming(spec, market, clouds)]
+    read = streaming(spec, market, [row.offer for row in ranked])
+    now_us = call.now_us
+    ahead = ahead_warnings(of_spec(spec, now_us), market, now_us, call.backing.store)
+    return [*leaving(kept, far, cloud), *read, *ahead]
 
 
 def _packages(call: Call, parsed: Parsed) -> tuple[Mount, ...]:

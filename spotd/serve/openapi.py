@@ -186,6 +186,7 @@ BODY: dict[str, dict[str, Schema]] = {
 }
 _BYTES: Schema = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _SENDS_BYTES = ("GET /v1/db/backup", "GET /v1/jobs/{job}/checkpoints/data")
+_SENDS_TEXT = ("GET /metrics",)
 _TAKES_BYTES = ("PUT /v1/packages/{digest}", "PUT /v1/imports/{name}/shard")
 _REFUSAL: Schema = {
     "type": "object",
@@ -242,6 +243,11 @@ def _operation(route: str, function: Callable[..., Any]) -> dict[str, Any]:
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     if route in _SENDS_BYTES:
         found["responses"]["200"] = {"description": "done", "content": _BYTES}
+    if route in _SENDS_TEXT:
+        found["responses"]["200"] = {
+            "description": "done",
+            "content": {"text/plain": {"schema": _TEXT}},
+        }
     if route in _TAKES_BYTES:
         found["requestBody"] = {"content": _BYTES}
     if route.startswith("HEAD "):

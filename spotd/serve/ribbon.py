@@ -10,6 +10,9 @@ from spotd.serve import svg
 WIDTH, LEFT, RIGHT, TOP, ROW, FOOT = 1000, 190, 24, 58, 46, 52
 REFUSED = "zombie refused"
 REFUSED_ROOM = 100  # what these words take beside their mark
+_UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))  # of the scale; shorter stories: seconds
+SECONDS_UP_TO_S = 600.0
+_FEWEST = 3  # of a unit, or a smaller one is taken
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,14 @@ def ribbon(title: str, spans: Sequence[Span]) -> str:
         return LEFT + plot * seconds / end_s
 
     parts = [svg.text(16, 26, title, size=16, weight="600")]
-    for tick in svg.ticks(0, end_s):
-        parts.append(svg.line(at(tick), TOP - 14, at(tick), height - FOOT + 4, svg.PALE))
-        parts.append(
-            svg.text(at(tick), height - FOOT + 20, f"{tick:g} s", size=11, anchor="middle")
-        )
+    unit, unit_s = next((one for one in _UNITS if end_s >= _FEWEST * one[1]), ("s", 1.0))
+    if end_s < SECONDS_UP_TO_S:
+        unit, unit_s = "s", 1.0
+    for tick in svg.ticks(0, end_s / unit_s):
+        x = at(tick * unit_s)
+        parts.append(svg.line(x, TOP - 14, x, height - FOOT + 4, svg.PALE))
+        words = f"{tick:g} {unit}"
+        parts.append(svg.text(x, height - FOOT + 20, words, size=11, anchor="middle"))
     for number, span in enumerate(spans):
         parts += _row(span, TOP + ROW * number, at)
     parts.append(_legend(height - 10))

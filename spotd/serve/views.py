@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from providers.base import CapacityType, Offer
+from providers.base import CapacityType, NoticeKind, Offer
 from providers.egress import egress_prices
 from providers.storage import GB, storage_prices
 from spotd.decide.expiry import expires_us
 from spotd.decide.prices import NO_DISCOUNT
-from spotd.model import Job, LeaveReason, Node
+from spotd.model import Job, LeaveReason, Node, S
 from spotd.phase import phase
 from spotd.serve.bill import spend_microusd
 from spotd.states import NodeState
@@ -151,6 +151,17 @@ def where_data(node: Node) -> dict[str, Any]:
     }
 
 
+def margin_s(node: Node) -> float | None:
+    """What was left of the notice when its work was saved and given back, in seconds: to the
+    earliest deadline in force; below 0 it was late. None without a notice, or a release after it.
+    """
+    told = [n for n in node.notices if not n.withdrawn and n.kind is not NoticeKind.REBALANCE]
+    deadlines = [n.deadline_us for n in told if n.deadline_us is not None]
+    if not deadlines or node.released_at_us < min(n.heard_at_us for n in told):
+        return None
+    return (min(deadlines) - node.released_at_us) / S
+
+
 def node_data(node: Node) -> dict[str, Any]:
     """One machine of a job, past or present."""
     return where_data(node) | {
@@ -175,6 +186,7 @@ def node_data(node: Node) -> dict[str, Any]:
         "first_step_at": iso(node.first_step_at_us),
         "heard_at": iso(node.heard_at_us),
         "released_at": iso(node.released_at_us),
+        "margin_s": margin_s(node),
         "exited_at": iso(node.exited_at_us),
         "gone_at": iso(node.gone_at_us),
         "expires_at": iso(expires_us(node)),

@@ -12,6 +12,7 @@ from providers.base import CapacityType, Offer
 from spotd.decide.cadence import WITHIN_S
 from spotd.decide.carriage import LEAST_S, MOST_S, STALL_S
 from spotd.decide.placement import Ranked, rank
+from spotd.decide.situating import speed_of
 from spotd.decide.wayout import ANY
 from spotd.history.worth import (
     RESTART_S,
@@ -34,9 +35,9 @@ from spotd.serve.views import offer_data
 
 @dataclass(frozen=True)
 class Weighed:
-    """What a comparison is made of: the best spot offer and the best on demand, dollars an hour of
-    all machines and of what leaves the cloud on each, and what an interruption takes. `spots` are
-    all spot offers that fit."""
+    """What a comparison is made of: the best spot offer and the best on demand, dollars of an hour
+    of work on the job's first alternative, of all machines and of what leaves the cloud on each,
+    and what an interruption takes. `spots` are all spot offers that fit."""
 
     spot: Offer
     other: Offer
@@ -79,8 +80,8 @@ def weigh(call: Call, spec: JobSpec, market: Market) -> Weighed | None:
         max_hourly_microusd=0,
     )
     ranked = [row for row in rank(wider, market, call.now_us) if not row.excluded]
-    spot = _cheapest(ranked, CapacityType.SPOT)
-    other = _cheapest(ranked, CapacityType.ON_DEMAND)
+    spot = _cheapest(ranked, CapacityType.SPOT, spec)
+    other = _cheapest(ranked, CapacityType.ON_DEMAND, spec)
     if spot is None or other is None:
         return None
     lives = call.backing.store.lives(call.now_us - int(WITHIN_S * S))
@@ -100,15 +101,20 @@ def weigh(call: Call, spec: JobSpec, market: Market) -> Weighed | None:
     )
 
 
-def _cheapest(ranked: list[Ranked], capacity: CapacityType) -> Ranked | None:
+def _cheapest(ranked: list[Ranked], capacity: CapacityType, spec: JobSpec) -> Ranked | None:
+    """By what the same work costs: one that is twice as fast may cost twice as much an hour."""
     rows = [row for row in ranked if row.offer.capacity_type is capacity]
-    return min(rows, key=lambda row: row.score_microusd_per_h, default=None)
+    return min(
+        rows, key=lambda row: row.score_microusd_per_h / speed_of(spec, row.offer), default=None
+    )
 
 
 def _rates(row: Ranked, spec: JobSpec) -> tuple[float, float]:
-    """Dollars an hour of all machines, and of what leaves the cloud."""
-    price = row.offer.price_microusd_per_h * spec.num_nodes / 1e6
-    return price, (row.egress_microusd_per_h or 0) / 1e6
+    """Dollars of an hour's work of the first alternative: of all machines, and of what leaves the
+    cloud."""
+    work = 1e6 * speed_of(spec, row.offer)
+    price = row.offer.price_microusd_per_h * spec.num_nodes / work
+    return price, (row.egress_microusd_per_h or 0) / work
 
 
 def _restart(offer: Offer, market: Market) -> tuple[float, int]:

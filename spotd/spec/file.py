@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from spotd.baked import PREFIX as BAKED
 from spotd.baked import baked_of, check_name
 from spotd.container import container_of, full_name
+from spotd.spec.ahead import StageAhead
 from spotd.spec.block import Block, Ignored, Refused
 from spotd.spec.budget import Budget
 from spotd.spec.every import EveryField
@@ -251,6 +252,9 @@ class SpotdBlock(Block):
     )
     objective: Literal["cost", "speed"] = Field(
         default="cost", description="Of what can be had: the cheapest to finish, or the fastest"
+    )
+    stage_ahead: StageAhead | None = Field(
+        default=None, description="Data sets brought to where it may go next; docs/stores.md"
     )
     residency: Names | None = Field(
         default=None, description="Where machines may stand: EU, EEA, adequate, or like DE, CH"

@@ -66,8 +66,6 @@ def parse_mount(value: Any) -> Any:
         raise ValueError("config is of mode: MOUNT_CACHED; leave it out")
     if isinstance(source, str) and "://" in source:
         if source.startswith("dataset://"):
-            if mode != "COPY":
-                raise ValueError("a data set is copied to the machine; write mode: COPY")
             return block
         if check_store_url(source).startswith("file:"):
             raise ValueError("file:// is no bucket; write the path alone")

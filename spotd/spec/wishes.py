@@ -12,6 +12,7 @@ from spotd.sizing import cards
 from spotd.sizing.advice import hours_of
 from spotd.sizing.sizes import size
 from spotd.sizing.task import Task, TaskError
+from spotd.spec.ahead import read_ahead
 from spotd.spec.file import JobFile, SpotdBlock
 from spotd.spec.findings import Findings
 from spotd.spec.model import task
@@ -53,6 +54,9 @@ def _wishes(file: JobFile, place: Wanted, found: Findings) -> Wishes:
         work_steps=steps,
         residency=_countries(block.residency, "residency", found),
         not_operated_from=_countries(block.not_operated_from, "not_operated_from", found),
+        ahead=read_ahead(
+            block.stage_ahead, [one.source or "" for one in file.file_mounts.values()], found
+        ),
     )
     try:
         trained = task(block.model) if block.model else None

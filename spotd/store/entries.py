@@ -16,10 +16,12 @@ from spotd import wire
 from spotd.evaluation import EvaluationError, read_evaluation
 from spotd.log import redactor
 from spotd.model import Event, S, Severity
+from spotd.money.focus import month_of
 from spotd.store import diagnosis
 from spotd.store.evaluation_records import EvaluationRow
 from spotd.store.foretold import event_of
 from spotd.store.heard import Heard
+from spotd.store.invoice_records import Shipment
 from spotd.store.notices import Heard as HeardNotice
 from spotd.store.said import (
     read_code,
@@ -280,6 +282,15 @@ def _cache(node: Heard, entry: JournalEntry, at_us: int) -> None:
     node.say(Event("cache", text), at_us)
 
 
+def _mount_read(node: Heard, entry: JournalEntry, at_us: int) -> None:
+    target, size = read_text(entry.data, "target"), read_int(entry.data, "bytes")
+    url = next((one.url for one in node.job.spec.buckets if one.target == target), "")
+    if not url:
+        raise WireError(f"field 'target' is {shown(target)}, which is no mount of the job")
+    month_us, _ = month_of(at_us)
+    node.read.append(Shipment(node.job.id, url, node.row.id, month_us, size, began_at_us=at_us))
+
+
 def _results(node: Heard, entry: JournalEntry, at_us: int) -> None:
     try:
         found = read_evaluation(entry.data)
@@ -317,6 +328,7 @@ APPLY: dict[str, Callable[[Heard, JournalEntry, int], None]] = {
     wire.EXITED: _exited,
     wire.DISK: _disk,
     wire.CACHE: _cache,
+    wire.MOUNT_READ: _mount_read,
     wire.RESULTS: _results,
     wire.WIPED: _wiped,
     wire.PLAN: lambda node, entry, at_us: node.say(event_of(entry.data), at_us),

@@ -7,6 +7,7 @@ from typing import Any
 
 from spotd.model import Event, HeadSeen, Job
 from spotd.store.evaluation_records import EvaluationRow
+from spotd.store.invoice_records import Shipment
 from spotd.store.notices import Heard as HeardNotice
 from spotd.store.rows import NodeRow
 from spotd.store.said import MAX_TEXT
@@ -39,6 +40,7 @@ class Heard:
         self.events: list[tuple[Event, int]] = []
         self.progress: list[dict[str, Any]] = []
         self.checkpoints: list[dict[str, Any]] = []
+        self.read: list[Shipment] = []
         self.evaluations: list[EvaluationRow] = []
         self.notices: list[HeardNotice] = []
         self.withdrawn: list[str] = []

@@ -1,24 +1,59 @@
 """The part of the store's contract about money beside the ledger: what invoices say, what
-checkpoints cost, and who spent it."""
+checkpoints and data cost, and who spent it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
 @dataclass(frozen=True)
 class Carriage:
-    """What a job's checkpoints had cost at `at_us`, in micro-USD, of the month (UTC) that began at
-    `month_us`: to be written, to lie there, to leave clouds. `microusd_per_h`: lately; 0 in a month
-    that is over."""
+    """What a job's checkpoints and data had cost at `at_us`, in micro-USD, of the month (UTC) that
+    began at `month_us`: to be written, to lie there, to leave clouds. `microusd_per_h`: lately; 0
+    in a month that is over."""
 
     job_id: str
     month_us: int
     microusd: int
     microusd_per_h: int
     at_us: int
+
+
+MOST_BYTES = 1 << 60  # that a node is believed of a month
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """What went over of a job's data in the month (UTC) that began at `month_us`. Without a node:
+    brought by the control box to the copy at `url`, ahead of the job; egress and requests, in
+    micro-USD, were on record before they were made. It lies there from `began_at_us` until
+    `gone_at_us`; 0: still. `staged_at_us`: all of it was there. With a node: what that read over
+    its mount of `url`, as it measured."""
+
+    job_id: str
+    url: str
+    node_id: str
+    month_us: int
+    bytes: int = 0
+    egress_microusd: int = 0
+    requests_microusd: int = 0
+    began_at_us: int = 0
+    staged_at_us: int = 0
+    gone_at_us: int = 0
+
+    def plus(self, more: Shipment) -> Shipment:
+        """What is known, and `more` of the same. Where a copy was gone and is brought again, what
+        lay there before counts on with it: too much, and never too little."""
+        return replace(
+            self,
+            bytes=min(self.bytes + more.bytes, MOST_BYTES),
+            egress_microusd=self.egress_microusd + more.egress_microusd,
+            requests_microusd=self.requests_microusd + more.requests_microusd,
+            staged_at_us=self.staged_at_us or more.staged_at_us,
+            gone_at_us=more.gone_at_us,
+        )
 
 
 class InvoiceRecords(Protocol):
@@ -43,6 +78,18 @@ class InvoiceRecords(Protocol):
 
     def record_removed(self, job_id: str, manifest: str, at_us: int) -> None:
         """A person removed that checkpoint: it costs nothing any more."""
+        ...
+
+    def shipments(self, job_id: str = "") -> list[Shipment]:
+        """Of one job or of all, by job, URL, node and month."""
+        ...
+
+    def add_shipment(self, row: Shipment) -> None:
+        """On top of what is known of that job, URL, node and month."""
+        ...
+
+    def end_shipment(self, job_id: str, url: str, at_us: int) -> None:
+        """What the box brought to that copy lies there no longer."""
         ...
 
     def record_carriage(self, row: Carriage) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Row, bindparam, select, update
 
 from spotd.model import Event, HeadSeen, Severity
-from spotd.store import evaluations, notices, schema
+from spotd.store import evaluations, freights, notices, schema
 from spotd.store.base import JournalBatch
 from spotd.store.entries import APPLY
 from spotd.store.heard import COLUMNS, Heard, JobFacts
@@ -108,6 +108,8 @@ def _write(tx: Transaction, nodes: Sequence[Heard], jobs: Sequence[JobFacts]) ->
     for node in nodes:
         for notice_id in node.withdrawn:
             notices.withdraw(tx, node.row.id, notice_id)
+        for read in node.read:
+            freights.add_shipment(tx, read)
         for told in node.evaluations:
             evaluations.record(tx, told)
     _write_checkpoints(tx.conn, [row for node in nodes for row in node.checkpoints])

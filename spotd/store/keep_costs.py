@@ -57,23 +57,24 @@ def storage(
     items, unknown = [], []
     price = storage_of(url)
     if price is not None:
-        items += _kept(price, "checkpoints", own, place_of(url, {}).cloud, window)
+        items += kept(price, "checkpoints", own, place_of(url, {}).cloud, window)
     elif not url.startswith("file:") and _gb_months(own, window.since_us, window.until_us):
         unknown.append(NO_STORE_PRICE.format(name=job.name, store=url))
     for cloud, lying in sorted(near.items()):
         listed = storage_prices().get(cloud)
         if listed is not None:
-            items += _kept(listed, "shards beside the machines", lying, cloud, window)
+            items += kept(listed, "shards beside the machines", lying, cloud, window)
         elif _gb_months(lying, window.since_us, window.until_us):
             unknown.append(NO_NEAR_PRICE.format(name=job.name, cloud=cloud))
     return items, unknown
 
 
-def _kept(
+def kept(
     price: Storage, name: str, lies: Sequence[Lying], cloud: str, window: Window
 ) -> list[Item]:
-    """A store counts by the month (UTC), and so does its price list. What times that follow one
-    another cost adds up: each is what all until its end cost, less what all before it did."""
+    """What so many bytes cost that lay there, from when until when. A store counts by the month
+    (UTC), and so does its price list. What times that follow one another cost adds up: each is what
+    all until its end cost, less what all before it did."""
     quantity = _gb_months(lies, window.since_us, window.until_us)
     if not quantity:
         return []
@@ -116,7 +117,7 @@ def restores(
         if not window.since_us <= node.claimed_at_us < window.until_us:
             continue
         for away, size in _parts(job, row, first.get(row.generation), market):
-            price = _out(node, away, leaving)
+            price = out_microusd(node, away, leaving)
             if price is None:
                 place = f"{node.offer.provider}/{node.offer.region}"
                 text = f"{away.cloud or 'its store'}/{away.region}".rstrip("/")
@@ -160,8 +161,8 @@ def _parts(
     return [(near, row.near_bytes), *(own if own[0][1] else [])]
 
 
-def _out(node: Node, away: Place, leaving: Mapping[str, int]) -> int | None:
-    """Micro-USD of a GB from there to the node; None where no price is known."""
+def out_microusd(node: Node, away: Place, leaving: Mapping[str, int]) -> int | None:
+    """Of a GB from there to the node; None where no price is known."""
     here = gb_microusd(node.offer, away, {node.offer.cloud: 1})
     if here == 1:  # another cloud's: that one is paid
         return leaving.get(away.cloud)

@@ -25,14 +25,22 @@ from sqlalchemy import (
 from providers.base import NoticeKind
 from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
 from spotd.states import NodeState
-from spotd.store import access_schema, columns, drill_schema, evaluation_schema, market_schema
+from spotd.store import (
+    access_schema,
+    carriage_schema,
+    columns,
+    drill_schema,
+    evaluation_schema,
+    market_schema,
+)
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 27))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 28))
 
 metadata = columns.metadata
 audit = access_schema.audit
+carriage, freight = carriage_schema.carriage, carriage_schema.freight
 kept_secrets = access_schema.kept_secrets
 disabled_users, admissions = access_schema.disabled_users, access_schema.admissions
 providers, offers = market_schema.providers, market_schema.offers
@@ -270,14 +278,6 @@ checkpoints = Table(
     big("near_bytes"),
     big("removed_at_us"),
     PrimaryKeyConstraint("job_id", "manifest"),
-)
-
-# What checkpoints cost by month (UTC), beside machines.
-carriage = Table(
-    "carriage",
-    metadata,
-    *(job(), big("month_us"), big("microusd"), big("microusd_per_h"), big("at_us")),
-    PrimaryKeyConstraint("job_id", "month_us"),
 )
 
 progress = Table(

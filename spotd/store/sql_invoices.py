@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from spotd.store import invoices
-from spotd.store.invoice_records import Carriage
+from spotd.store import freights, invoices
+from spotd.store.invoice_records import Carriage, Shipment
 from spotd.store.sql_images import SqlImages
 
 
@@ -27,6 +27,15 @@ class SqlInvoices(SqlImages, Protocol):
 
     def record_removed(self, job_id: str, manifest: str, at_us: int) -> None:
         self._write(lambda tx: invoices.record_removed(tx, job_id, manifest, at_us))
+
+    def shipments(self, job_id: str = "") -> list[Shipment]:
+        return self._database.read(lambda c: freights.shipments(c, job_id))
+
+    def add_shipment(self, row: Shipment) -> None:
+        self._write(lambda tx: freights.add_shipment(tx, row))
+
+    def end_shipment(self, job_id: str, url: str, at_us: int) -> None:
+        self._write(lambda tx: freights.end_shipment(tx, job_id, url, at_us))
 
     def record_carriage(self, row: Carriage) -> None:
         self._write(lambda tx: invoices.record_carriage(tx, row))

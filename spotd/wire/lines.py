@@ -68,6 +68,7 @@ DISK = "disk"  # full: bool, text: it stays so
 CACHE = "cache"  # status: restored|kept|failed, path, files, bytes, seconds; text: why it failed
 RESULTS = "results"  # what an evaluation measured: the fields of spotd/evaluation.py
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
+MOUNT_READ = "mount_read"  # target, bytes: read over that mount since the line before
 WARNING = "warning"  # text; of a verdict on training also verdict, about: what it rests upon
 
 JOURNAL_KINDS = frozenset(
@@ -84,7 +85,7 @@ JOURNAL_KINDS = frozenset(
         CHECKPOINT_FAILED,
     }
     | {CHECKPOINT_SKIPPED, NOTICE, NOTICE_WITHDRAWN, METADATA, DRAINING, RELEASED, EXITED, WIPED}
-    | {UNWELL, PLAN, ROLLED_BACK, DISK, CACHE, RESULTS, WARNING}
+    | {UNWELL, PLAN, ROLLED_BACK, DISK, CACHE, MOUNT_READ, RESULTS, WARNING}
 )
 
 # Commands of `spot-node send`; every one carries `generation` and is idempotent.

@@ -8,7 +8,8 @@ from pathlib import Path
 import spotd
 import spotd.decide
 
-MODULES = {p.name for p in Path(spotd.decide.__file__ or "").parent.glob("*.py")} - {"__init__.py"}
+DECIDE = Path(spotd.decide.__file__ or "").parent
+MODULES = {str(p.relative_to(DECIDE)) for p in DECIDE.rglob("*.py") if p.name != "__init__.py"}
 PAGE = Path(spotd.__file__).parent.parent / "docs" / "mutants.md"
 ROW = re.compile(r"^\| (\S+) \| (\d+) \| (\d+) \| (\d+) \|", re.MULTILINE)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from providers.stores.base import (
+    Body,
     ConflictError,
     NotFoundError,
     ObjectInfo,
@@ -80,8 +81,9 @@ class BucketClient:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         return self.get(key)[0][start : start + length]
 
-    def put(self, key: str, data: bytes | memoryview | Path) -> None:
-        body = data.read_bytes() if isinstance(data, Path) else bytes(data)
+    def put(self, key: str, data: Body) -> None:
+        whole = b"".join(data) if isinstance(data, Iterator) else data
+        body = whole.read_bytes() if isinstance(whole, Path) else bytes(whole)
         self._call(f"put {key}", lambda: self._bucket.put(key, body))
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> str:

@@ -12,11 +12,13 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spotd.wire import Bucket, MountMode, StartDocument
+from trainer.agent import reading
 from trainer.agent.demands import Demands
 from trainer.agent.fuse import FuseError, Programs, find_programs, is_mounted, unmount
 from trainer.agent.hidden import hidden_of
@@ -25,6 +27,7 @@ from trainer.agent.phase import Phase
 from trainer.agent.places import Places, write_private
 from trainer.agent.processes import is_alive
 from trainer.agent.rclone import UnmountableError, aws_profile, mount_argv, plain_env, remote_env
+from trainer.agent.reading import COUNT, Reading
 from trainer.agent.remarks import Remark
 from trainer.agent.script import Script, ScriptState
 from trainer.agent.site import Site
@@ -49,8 +52,17 @@ class Mount:
     folder: Path
 
     @property
+    def url(self) -> str:
+        """Of the store that is mounted: of a data set, its region's."""
+        return self.bucket.near or self.bucket.url
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        return self.bucket.near_options if self.bucket.near else self.bucket.options
+
+    @property
     def text(self) -> str:
-        return f"{self.bucket.url} at {self.bucket.target}"
+        return f"{self.url} at {self.bucket.target}"
 
 
 def mounts_of(places: Places, start: StartDocument) -> list[Mount]:
@@ -77,7 +89,7 @@ def mount_buckets(site: Site, start: StartDocument, given_up: Callable[[], bool]
         except (OSError, UnmountableError) as error:
             error_text = str(error)
         if error_text:
-            return f"file_mounts.{mount.bucket.target}: {mount.bucket.url}: {error_text}"
+            return f"file_mounts.{mount.bucket.target}: {mount.url}: {error_text}"
     return ""
 
 
@@ -112,21 +124,23 @@ class _Mounting:
         mount.folder.mkdir(parents=True, exist_ok=True)
         if any(mount.folder.iterdir()):
             raise OSError(f"{mount.folder} is not empty: name another folder")
+        reading_of(places, mount).begin()
         order = places.memory / f"{mount.name}.options"
         env, more = plain_env(self._site.environ)
-        env |= remote_env(bucket.url, bucket.options, order)
-        if bucket.options.get("identity"):
-            write_private(order, json.dumps(dict(bucket.options)).encode())
+        env |= remote_env(mount.url, mount.options, order)
+        if mount.options.get("identity"):
+            write_private(order, json.dumps(dict(mount.options)).encode())
             write_private(order.with_suffix(".aws"), aws_profile(order).encode())
         cache = cache_of(places, mount)
         argv = mount_argv(
             self._programs.rclone,
-            bucket.url,
+            mount.url,
             mount.folder,
             bucket.mode,
             cache,
             self._cache_bytes(bucket, cache),
             others=self._programs.others,
+            count_s=int(self._site.environ.get("SPOTD_MOUNTS_COUNT_S", reading.EVERY_S)),
         )
         secrets = [*hidden_of(self._start), *(v for n, v in env.items() if n.endswith("SAS_URL"))]
         script.order(
@@ -166,6 +180,7 @@ class Mounts:
         self._again: dict[str, int] = {}
         self._told_at: dict[str, float] = {}
         self._read: dict[str, int] = {}  # of its log, in bytes
+        self._readings: dict[str, Reading] = {}
         self._trouble = ("", 0.0)
         self._working = False  # a thread makes one anew
         self._over = False
@@ -190,6 +205,14 @@ class Mounts:
             if error and now >= self._told_at.get(mount.name, now - TELL_EVERY_S) + TELL_EVERY_S:
                 self._told_at[mount.name] = now
                 yield Remark(FAILING, f"{mount.text} cannot be read: {error}")
+
+    def read(self, now: float, *, last: bool = False) -> Iterator[dict[str, Any]]:
+        """What the journal is to have of what was read; with `last` all that is known."""
+        for mount in self._mounts():
+            count = reading_of(self._site.places, mount, self._readings)
+            if size := count.news(now, last=last):
+                yield {"target": mount.bucket.target, "bytes": size}
+                count.tell(size)
 
     def _mounts(self) -> list[Mount]:
         start = self._demands.start
@@ -283,6 +306,15 @@ def script_of(site: Site, mount: Mount) -> Script:
     return Script(site.places.memory / mount.name, site.keeper_argv, site.keeper_env)
 
 
+def reading_of(places: Places, mount: Mount, known: dict[str, Reading] | None = None) -> Reading:
+    """What is read over it."""
+    known = {} if known is None else known
+    if mount.name not in known:
+        log, state = places.logs / f"{mount.name}.log", places.memory / f"{mount.name}.read"
+        known[mount.name] = Reading(log, state)
+    return known[mount.name]
+
+
 def _serves(script: Script) -> bool:
     """Whether rclone itself is alive; its keeper has a little to do after it."""
     pids = script.pids
@@ -297,7 +329,7 @@ def cache_of(places: Places, mount: Mount) -> Path:
 
 def _reason(tail: str) -> str:
     """Of rclone's last words, the last that is a line."""
-    lines = [line for line in tail.splitlines() if line.strip()]
+    lines = [line for line in tail.splitlines() if line.strip() and not COUNT.search(line)]
     return _words(lines[-1]) if lines else "it says nothing"
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 from spotd.wire import MountMode
+from trainer.agent.reading import EVERY_S, counting
 
 OLDEST = (1, 53)  # the first whose cache is of parts of files
 SAS_DAYS = 30  # that a mount of Azure's with an account's key can be read
@@ -26,6 +27,9 @@ _SAS_VERSION = "2021-12-02"
 # A server that is silent for so long, and what is tried again so often, fails the read of whoever
 # waits for it: after some minutes, and not never.
 _BOUNDS = ("--timeout=30s", "--contimeout=10s", "--low-level-retries=5")
+# What says that a copy of a data set is whole, and whose turn it is to make it, is none of the data
+# (providers/stores/bringing.py).
+_HIDDEN = ("--exclude=/SPOTD-STAGED", "--exclude=/SPOTD-STAGING")
 _OURS = ("RCLONE_", "AWS_CA_BUNDLE")
 
 
@@ -121,15 +125,29 @@ def reading_sas(account: str, container: str, key: str, now: datetime) -> str:
 
 
 def mount_argv(
-    rclone: str, url: str, folder: Path, mode: MountMode, cache: Path, most: int, *, others: bool
+    rclone: str,
+    url: str,
+    folder: Path,
+    mode: MountMode,
+    cache: Path,
+    most: int,
+    *,
+    others: bool,
+    count_s: int = EVERY_S,
 ) -> list[str]:
     """The command that mounts, and stays. `most` bytes are cached, at `cache`; with `others` the
-    machine's other users see it too, those of containers among them."""
+    machine's other users see it too, those of containers among them; each `count_s` it says in its
+    log how much was read."""
     parts = urlsplit(url)
     cached = mode is MountMode.MOUNT_CACHED
     argv = [rclone, "mount", f"spotd:{parts.netloc}{parts.path}".rstrip("/"), str(folder)]
-    argv += ["--config=", "--read-only", "--use-server-modtime", "--umask=022", *_BOUNDS]
-    argv += ["--log-level=NOTICE", "--vfs-cache-mode", "full" if cached else "off"]
+    argv += ["--config=", *_HIDDEN, "--read-only", "--use-server-modtime", "--umask=022", *_BOUNDS]
+    argv += [
+        "--log-level=NOTICE",
+        *counting(count_s),
+        "--vfs-cache-mode",
+        "full" if cached else "off",
+    ]
     if cached:
         argv += [f"--cache-dir={cache}", f"--vfs-cache-max-size={most}B"]
         argv += ["--vfs-cache-max-age=8760h", "--vfs-cache-poll-interval=5s"]

@@ -126,6 +126,7 @@ class Ward:
         peers = self._peers.look(now, self._peers_wait_s(), self._pace.step)
         for remark in [*self._mounts.look(self._training.phase, now), *([peers] if peers else [])]:
             self._remark(remark)
+        self._tell_read(now)
         if self._mounts.gone:
             self._end(Unwell(MOUNT, self._mounts.gone, again=False))
         if self._training.phase is not Phase.ENDED:
@@ -190,6 +191,7 @@ class Ward:
         """The program has ended by itself: of a mount that was lost, perhaps."""
         for remark in self._mounts.errors(self._site.monotonic()):
             self._remark(remark)
+        self._tell_read(self._site.monotonic(), last=True)
         text = self._mounts.trouble(self._site.monotonic())
         if text and code not in (EXIT_FINISHED, EXIT_RELEASED, EXIT_FENCED):
             text = f"{text}, and the program failed"
@@ -268,6 +270,10 @@ class Ward:
     def _remark(self, remark: Remark) -> None:
         if self._training.phase is not Phase.ENDED:
             self._site.journal.append(wire.WARNING, remark.to_data())
+
+    def _tell_read(self, now: float, *, last: bool = False) -> None:
+        for told in self._mounts.read(now, last=last):
+            self._site.journal.append(wire.MOUNT_READ, told)
 
     def _warn(self, text: str) -> None:
         self._site.journal.append(wire.WARNING, {"text": text})

@@ -1,7 +1,7 @@
 """`python -m trainer.mounts`: what a job has in buckets, copied to where it wants it, beside the
-agent; of one that is to be mounted, whether there is anything to read. What to do comes as a line
-of JSON on stdin; it ends when stdin does. It says on stdout, in a line of JSON, why it could not be
-done."""
+agent; of one that is to be mounted, whether there is anything to read, and of a data set that is
+mounted the copy in its region's store. What to do comes as a line of JSON on stdin; it ends when
+stdin does. It says on stdout, in a line of JSON, why it could not be done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from typing import Any
 
 from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreConfigError, StoreDeniedError, StoreError
-from trainer.mounts.copying import Copy, MountError, is_file
+from providers.stores.bringing import BringError, data_of, is_data
+from trainer.mounts.copying import Copy, MountError
 from trainer.mounts.staging import Fare, Staging
 
 
@@ -35,26 +36,27 @@ def main() -> int:
 
 def _copy(mount: Mapping[str, Any]) -> str:
     """Why not; or nothing."""
+    mounted = mount.get("mode", "COPY") != "COPY"
+    folder, note = Path(mount.get("folder", "")), Path(mount.get("note", ""))
+    fare = Fare(mount.get("microusd_per_gb"), mount.get("max_microusd", 0))
     try:
         store = open_store(mount["url"], mount["options"])
-        if mount.get("mode", "COPY") != "COPY":
-            if not any(is_file(one) for one in store.list("")):
-                raise MountError("there is nothing below it: look at the address")
-            return ""
-        folder, note = Path(mount["folder"]), Path(mount["note"])
         if mount.get("near"):
             near = open_store(mount["near"], mount["near_options"])
-            fare = Fare(mount["microusd_per_gb"], mount["max_microusd"])
             copy_of = lambda one: Copy(one, folder, _note_of(note, one))  # noqa: E731
-            Staging(store, near, fare, copy_of, folder, _say).run()
-        else:
-            if mount.get("max_microusd"):
-                fare = Fare(mount["microusd_per_gb"], mount["max_microusd"])
-                fare.check(store.url, sum(one.size for one in store.list("") if is_file(one)))
+            Staging(store, near, fare, None if mounted else copy_of, folder, _say).run()
+            store = near
+        elif mounted and mount.get("max_microusd"):
+            raise MountError("each read of it would cross: name a copy in this region, or COPY it")
+        elif mount.get("max_microusd"):
+            fare.check(store.url, sum(one.size for one in data_of(store)))
+        if mounted and not any(is_data(one) for one in store.list("")):
+            raise MountError("there is nothing below it: look at the address")
+        if not mounted and not mount.get("near"):
             Copy(store, folder, note).run()
     except (StoreDeniedError, StoreConfigError) as error:
         return f"{error}; a [stores.NAME] of that url can give the job's machines a right"
-    except (StoreError, MountError, OSError) as error:
+    except (StoreError, BringError, MountError, OSError) as error:
         return str(error)
     return ""
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from providers.stores.base import ObjectInfo, ObjectStore
+from providers.stores.bringing import is_data
 from trainer.mounts.tries import tried
 
 RANGE_BYTES = 16 << 20
 AT_ONCE = 8  # ranges on their way
 TRIES, PAUSE_S = 10, 3.0  # of one range: a store that is away for a moment ends no job
 _NEW = ".spotd-new"
-MARKER, LEASE = "SPOTD-STAGED", "SPOTD-STAGING"  # beside the data, and none of it: staging.py
 Pause = Callable[[float], None]
 
 
@@ -85,7 +85,7 @@ class Copy:
     def _files(self) -> Iterator[ObjectInfo]:
         """Without what consoles make for empty folders."""
         for one in self._store.list(""):
-            if is_file(one):
+            if is_data(one):
                 yield one
 
     def _is_there(self, one: ObjectInfo, known: dict[str, list[object]]) -> bool:
@@ -129,11 +129,6 @@ class Copy:
             new = self._note.with_suffix(".new")
             new.write_text(json.dumps(known))
             new.replace(self._note)
-
-
-def is_file(one: ObjectInfo) -> bool:
-    """Whether it is of the data, and not what consoles make for folders, or we for staging."""
-    return not one.key.endswith("/") and one.key not in (MARKER, LEASE)
 
 
 def _is_other(one: ObjectInfo, then: ObjectInfo | None) -> bool:

@@ -39,14 +39,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to do until `until_s`. Where a launch is refused, record that and choose again at once.
+    """What to do until the next look. Where a launch is refused, record that and choose again at
+    once.
 
     `probes` are pools to be looked at first, where that is possible: record what was seen and
     choose again. `options` are what was compared, the best first. `guarded`: the deadline leaves
     nothing else. `late_s`: by how much it is missed even so; 0: it is not."""
 
     action: Action
-    until_s: float
     pool: str = ""
     probes: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()

@@ -27,51 +27,50 @@ def choose(situation: Situation) -> Choice:
     """What to do until the next look. Raises ValueError where no pool is given."""
     if not situation.pools:
         raise ValueError("a situation needs one pool at least")
-    until_s = situation.now_s + situation.work.look_s
     if must_be_on_demand(situation):
-        return _guarded(situation, until_s)
+        return _guarded(situation)
     if not any(pool.spot_usd_per_h is not None for pool in situation.pools):
-        return _without_spot(situation, until_s)
+        return _without_spot(situation)
     if situation.work.deadline_s is None or not any(
         pool.on_demand_usd_per_h is not None for pool in situation.pools
     ):
-        return _undated(situation, until_s)
+        return _undated(situation)
     running = situation.running
     if running is not None and running.starting_s > 0:
-        return Choice(Action.STAY, until_s, why="what is about to train is not left for dollars")
+        return Choice(Action.STAY, why="what is about to train is not left for dollars")
     outlook = Outlook(situation)
     if running is not None and running.capacity is CapacityType.SPOT:
         if running.pool not in outlook.places:  # nobody says what it costs
-            return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
-        return _on_spot(outlook, running, until_s)
-    return _off_spot(outlook, until_s)
+            return Choice(Action.STAY, why="spot goes on as long as it is there")
+        return _on_spot(outlook, running)
+    return _off_spot(outlook)
 
 
-def _guarded(situation: Situation, until_s: float) -> Choice:
+def _guarded(situation: Situation) -> Choice:
     running, late = situation.running, late_s(situation)
     why = "the deadline leaves nothing else"
     if running is not None and running.capacity is not CapacityType.SPOT:
-        return Choice(Action.STAY, until_s, guarded=True, late_s=late, why=why)
+        return Choice(Action.STAY, guarded=True, late_s=late, why=why)
     pool = cheapest_on_demand(situation)
-    return Choice(Action.ON_DEMAND, until_s, pool.key, guarded=True, late_s=late, why=why)
+    return Choice(Action.ON_DEMAND, pool.key, guarded=True, late_s=late, why=why)
 
 
-def _without_spot(situation: Situation, until_s: float) -> Choice:
+def _without_spot(situation: Situation) -> Choice:
     if situation.running is not None:
-        return Choice(Action.STAY, until_s, why="no spot is to be had")
-    return Choice(Action.WAIT, until_s, why="no spot is to be had, and there is time")
+        return Choice(Action.STAY, why="no spot is to be had")
+    return Choice(Action.WAIT, why="no spot is to be had, and there is time")
 
 
-def _undated(situation: Situation, until_s: float) -> Choice:
+def _undated(situation: Situation) -> Choice:
     """Without a date to keep, spot where the work costs least, as soon as some is to be had."""
     running = situation.running
     if running is not None and running.capacity is CapacityType.SPOT:
-        return Choice(Action.STAY, until_s, why="spot goes on as long as it is there")
+        return Choice(Action.STAY, why="spot goes on as long as it is there")
     fleet = fleet_scale(one.record for one in situation.pools)
     ranked = _ranked(_undated_option(situation, pool, fleet) for pool in _to_be_had(situation))
     if ranked:
-        return Choice(Action.SPOT, until_s, ranked[0].pool, options=ranked, why="the cheapest")
-    return _without_spot(situation, until_s)
+        return Choice(Action.SPOT, ranked[0].pool, options=ranked, why="the cheapest")
+    return _without_spot(situation)
 
 
 def _undated_option(situation: Situation, pool: Pool, fleet: Scale) -> Option:
@@ -91,7 +90,7 @@ def _undated_option(situation: Situation, pool: Pool, fleet: Scale) -> Option:
     )
 
 
-def _on_spot(outlook: Outlook, running: Running, until_s: float) -> Choice:
+def _on_spot(outlook: Outlook, running: Running) -> Choice:
     """Stay, or move to where the rest costs less, the move counted."""
     situation, stay = outlook.situation, outlook.stay(running)
     most = stay.score_usd - MOVED_FOR * outlook.hourly
@@ -104,20 +103,20 @@ def _on_spot(outlook: Outlook, running: Running, until_s: float) -> Choice:
         if record.up is False and situation.now_s - record.seen_s < AGAIN_S:
             continue
         why = f"the rest costs ${stay.score_usd - option.score_usd:.2f} less there"
-        return Choice(Action.SPOT, until_s, option.pool, options=told, why=why)
+        return Choice(Action.SPOT, option.pool, options=told, why=why)
     why = "nothing that is to be had costs less than to stay"
-    return Choice(Action.STAY, until_s, options=told, why=why)
+    return Choice(Action.STAY, options=told, why=why)
 
 
-def _off_spot(outlook: Outlook, until_s: float) -> Choice:
+def _off_spot(outlook: Outlook) -> Choice:
     """Take spot, take or keep on-demand, or wait."""
     situation, running = outlook.situation, outlook.situation.running
     otherwise = [outlook.lasts(running)] if running else [outlook.wait(), outlook.on_demand()]
     if usd_per_work(outlook.lasting) <= min(p.usd_per_h for p in outlook.places.values()):
         why, told = "on-demand costs no more than spot", _ranked(otherwise)
         if running:
-            return Choice(Action.STAY, until_s, options=told, why=why)
-        return Choice(Action.ON_DEMAND, until_s, outlook.lasting.key, options=told, why=why)
+            return Choice(Action.STAY, options=told, why=why)
+        return Choice(Action.ON_DEMAND, outlook.lasting.key, options=told, why=why)
     best = min(otherwise, key=lambda option: option.score_usd)
     options = _ranked(outlook.found(key) for key in _candidates(outlook))
     told = _ranked([*otherwise, *options])
@@ -128,13 +127,13 @@ def _off_spot(outlook: Outlook, until_s: float) -> Choice:
         later = _riper(outlook, option, best)
         if later is None:
             why = f"${best.score_usd - option.score_usd:.2f} less than to do without spot"
-            return Choice(Action.SPOT, until_s, option.pool, options=told, why=why)
+            return Choice(Action.SPOT, option.pool, options=told, why=why)
         if not _seen_now(situation, outlook.places[option.pool].pool.record):
             why = "it may have just come back, and go again"
             action = Action.STAY if running else Action.WAIT
-            return Choice(action, until_s, probes=(option.pool,), options=told, why=why)
+            return Choice(action, probes=(option.pool,), options=told, why=why)
         riper = later if riper is None else min(later, riper)
-    return _without(outlook, otherwise, riper, told, until_s)
+    return _without(outlook, otherwise, riper, told)
 
 
 def _riper(outlook: Outlook, option: Option, best: Option) -> float | None:
@@ -153,23 +152,22 @@ def _without(
     otherwise: list[Option],
     riper: float | None,
     told: tuple[Option, ...],
-    until_s: float,
 ) -> Choice:
     situation = outlook.situation
     if situation.running is not None:
         there = riper is not None
         if not there and _pauses(outlook, otherwise[0]):
             why = "spot is expected back soon, and there is time"
-            return Choice(Action.WAIT, until_s, options=told, why=why)
+            return Choice(Action.WAIT, options=told, why=why)
         why = "spot is watched until it has stood for a while" if there else "no spot is worth it"
-        return Choice(Action.STAY, until_s, options=told, why=why)
+        return Choice(Action.STAY, options=told, why=why)
     wait, on_demand = otherwise
     waited_usd = wait.score_usd if riper is None else riper
     if on_demand.score_usd < waited_usd:
         why = f"${waited_usd - on_demand.score_usd:.2f} less than to wait for spot"
-        return Choice(Action.ON_DEMAND, until_s, on_demand.pool, options=told, why=why)
+        return Choice(Action.ON_DEMAND, on_demand.pool, options=told, why=why)
     why = f"${on_demand.score_usd - waited_usd:.2f} less than on-demand now, and there is time"
-    return Choice(Action.WAIT, until_s, options=told, why=why)
+    return Choice(Action.WAIT, options=told, why=why)
 
 
 def _pauses(outlook: Outlook, lasts: Option) -> bool:

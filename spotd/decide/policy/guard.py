@@ -32,12 +32,11 @@ def must_be_on_demand(situation: Situation) -> bool:
 
 
 def need_s(situation: Situation) -> float:
-    """From asking for on-demand to the end of the job, with all unsaved work lost before."""
+    """From asking for on-demand to the end of the job, with all unsaved work lost before; some
+    pool has to sell it."""
     work = situation.work
-    carried_s = max((pool.transfer_s for pool in situation.pools), default=0.0)
-    slowest = min(
-        (p.speed for p in situation.pools if p.on_demand_usd_per_h is not None), default=1
-    )
+    carried_s = max(pool.transfer_s for pool in situation.pools)
+    slowest = min(p.speed for p in situation.pools if p.on_demand_usd_per_h is not None)
     training_s = (work.left_s + work.unsaved_s) / slowest
     return work.granted_s + work.restart_s + carried_s + training_s
 
@@ -48,9 +47,10 @@ def late_s(situation: Situation) -> float:
     if work.deadline_s is None:
         return 0.0
     if running is not None:
-        least_s = running.starting_s + work.left_s
+        speed = next(p.speed for p in situation.pools if p.key == running.pool)
+        least_s = running.starting_s + work.left_s / speed
     else:
-        least_s = need_s(situation) - work.unsaved_s
+        least_s = need_s(situation)
     return max(0.0, situation.now_s + least_s - work.deadline_s)
 
 

@@ -84,7 +84,7 @@ def found_age_h(record: Record, now_s: float) -> float:
 def lifted(records: dict[str, Record], regions: dict[str, str], now_s: float) -> dict[str, float]:
     """By pool: how much more easily it goes than by its own scale, for ends nearby of late."""
     found = dict.fromkeys(records, 1.0)
-    near: dict[str, set[str]] = {}
+    near: set[str] = set()
     for key, record in records.items():
         if record.up is not False or not record.fresh:
             continue
@@ -92,8 +92,8 @@ def lifted(records: dict[str, Record], regions: dict[str, str], now_s: float) ->
         if ago_h <= NEAR_H:
             found[key] = LIFT
         if ago_h <= NEAR_H / 2:
-            near.setdefault(regions[key], set()).add(key)
-    found.update({k: LIFT for k in found if near.get(regions[k], set()) - {k}} if near else {})
+            near.add(regions[key])
+    found.update({key: LIFT for key in found if regions[key] in near})
     return found
 
 

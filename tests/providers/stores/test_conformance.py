@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,6 +39,21 @@ def test_big_objects_and_files_and_views(store: ObjectStore, tmp_path: Path) -> 
     path.write_bytes(b"")
     store.put("file", path)
     assert store.get("file")[0] == b""
+
+
+def test_pieces_make_one_object_and_pieces_that_end_with_an_error_none(store: ObjectStore) -> None:
+    part = os.urandom(3 << 20)
+    store.put("pieces", iter([part] * 7))
+    assert store.get("pieces")[0] == part * 7
+
+    def broken() -> Iterator[bytes]:
+        yield from [part] * 7
+        raise KeyError("not the store's")
+
+    with pytest.raises(KeyError, match="not the store's"):
+        store.put("broken", broken())
+    with pytest.raises(NotFoundError):
+        store.get("broken")
 
 
 def test_ranges(store: ObjectStore) -> None:

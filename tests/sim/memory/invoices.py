@@ -1,11 +1,11 @@
-"""What invoices say that segments cost."""
+"""What invoices say that segments cost, what checkpoints cost, and what went over of data."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 from spotd.changed import changed
-from spotd.store.invoice_records import Carriage
+from spotd.store.invoice_records import Carriage, Shipment
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -51,3 +51,23 @@ def record_carriage(tx: Transaction, row: Carriage) -> None:
     if row.microusd > (known.microusd if known else 0):
         tx.touch({row.job_id: row.at_us})
     tx.put(tx.tables.carriage, (row.job_id, row.month_us), row)
+
+
+def shipments(tables: Tables, job_id: str) -> list[Shipment]:
+    """See InvoiceRecords.shipments."""
+    rows = (row for _, row in sorted(tables.freight.items()))
+    return [row for row in rows if job_id in ("", row.job_id)]
+
+
+def add_shipment(tx: Transaction, row: Shipment) -> None:
+    """See InvoiceRecords.add_shipment."""
+    key = (row.job_id, row.url, row.node_id, row.month_us)
+    known = tx.tables.freight.get(key)
+    tx.put(tx.tables.freight, key, known.plus(row) if known else row)
+
+
+def end_shipment(tx: Transaction, job_id: str, url: str, at_us: int) -> None:
+    """See InvoiceRecords.end_shipment."""
+    for key, row in list(tx.tables.freight.items()):
+        if key[:3] == (job_id, url, "") and not row.gone_at_us:
+            tx.put(tx.tables.freight, key, changed(row, gone_at_us=at_us))

@@ -8,7 +8,7 @@ from typing import Any
 from spotd.store.base import CheckpointRow, JournalBatch
 from spotd.store.heard import Heard, JobFacts
 from spotd.store.journal import apply_batch, job_news
-from tests.sim.memory import kept_evaluations, notices
+from tests.sim.memory import invoices, kept_evaluations, notices
 from tests.sim.memory.transaction import Transaction
 
 
@@ -39,6 +39,8 @@ def _write(tx: Transaction, nodes: Sequence[Heard], jobs: Sequence[JobFacts]) ->
             notices.withdraw(tx, node.row.id, notice_id)
         for row in node.checkpoints:
             _add_checkpoint(tx, row)
+        for read in node.read:
+            invoices.add_shipment(tx, read)
         for told in node.evaluations:
             kept_evaluations.record(tx, told)
     for facts in jobs:

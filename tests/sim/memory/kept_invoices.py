@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from spotd.store.invoice_records import Carriage
+from spotd.store.invoice_records import Carriage, Shipment
 from tests.sim.memory import invoices
 from tests.sim.memory.kept_images import MemoryImages
 
@@ -26,6 +26,15 @@ class MemoryInvoices(MemoryImages):
 
     def record_removed(self, job_id: str, manifest: str, at_us: int) -> None:
         self._write(invoices.record_removed, job_id, manifest, at_us)
+
+    def shipments(self, job_id: str = "") -> list[Shipment]:
+        return invoices.shipments(self._here(), job_id)
+
+    def add_shipment(self, row: Shipment) -> None:
+        self._write(invoices.add_shipment, row)
+
+    def end_shipment(self, job_id: str, url: str, at_us: int) -> None:
+        self._write(invoices.end_shipment, job_id, url, at_us)
 
     def record_carriage(self, row: Carriage) -> None:
         self._write(invoices.record_carriage, row)

@@ -37,7 +37,7 @@ from spotd.store.base import (
 from spotd.store.duties import Lease
 from spotd.store.evaluation_records import EvaluationRow
 from spotd.store.image_records import ImageRow
-from spotd.store.invoice_records import Carriage
+from spotd.store.invoice_records import Carriage, Shipment
 from spotd.store.standing import Standing
 
 
@@ -99,6 +99,7 @@ class Tables:
     failures: dict[str, Failures] = field(default_factory=dict)
     segments: dict[int, Segment] = field(default_factory=dict)
     carriage: dict[tuple[str, int], Carriage] = field(default_factory=dict)
+    freight: dict[tuple[str, str, str, int], Shipment] = field(default_factory=dict)
     log_offsets: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and stream
 
     offers: dict[str, dict[str, Offer]] = field(default_factory=dict)  # by provider, by key

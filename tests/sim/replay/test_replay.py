@@ -42,17 +42,16 @@ def fickle(situation: Situation) -> Choice:
     """It never waits, and is back on spot as soon as there is some."""
     if must_be_on_demand(situation):
         return choose(situation)
-    until_s = situation.now_s + situation.work.look_s
     running = situation.running
     if running is not None and running.capacity is CapacityType.SPOT:
-        return Choice(Action.STAY, until_s)
+        return Choice(Action.STAY)
     for pool in sorted(situation.pools, key=lambda pool: (pool.spot_usd_per_h or 0.0, pool.key)):
         refused = pool.record.up is False and pool.record.seen_s >= situation.now_s
         if pool.spot_usd_per_h is not None and not refused:
-            return Choice(Action.SPOT, until_s, pool.key)
+            return Choice(Action.SPOT, pool.key)
     if running is not None:
-        return Choice(Action.STAY, until_s)
-    return Choice(Action.ON_DEMAND, until_s, situation.pools[0].key)
+        return Choice(Action.STAY)
+    return Choice(Action.ON_DEMAND, situation.pools[0].key)
 
 
 def test_the_daemon_decides_as_the_bench_does() -> None:

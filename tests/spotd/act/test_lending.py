@@ -23,7 +23,7 @@ from spotd.decide.lending import StoreAccess
 from spotd.model import CheckpointSpec, Node, S
 from spotd.states import NodeState
 from spotd.vault import JobKeys
-from spotd.wire import Bucket, Command, Reply
+from spotd.wire import Bucket, Command, MountMode, Reply
 from tests.spotd.decide.build import job, node, offer, spec
 from tests.spotd.stage import NOW, Stage, job_keys
 
@@ -505,6 +505,9 @@ def test_a_data_set_is_mounted_by_its_name(lending: Lending) -> None:
     assert (found.microusd_per_gb, found.max_microusd) == (90_000, 5_000_000)
     assert found.options == {**OPTIONS, "of": "s3://src/c"}
     assert found.near_options == {"region": "r", "of": "s3://east/c"}, "no key of ours"
+    cached = Bucket("/d", "dataset://corpus", mode=MountMode.MOUNT_CACHED, cache_bytes=9)
+    [again] = loans.buckets(replace(job, spec=replace(job.spec, buckets=(cached,))), lending.node)
+    assert again == replace(found, mode=MountMode.MOUNT_CACHED, cache_bytes=9)
     sets.clear()
     with pytest.raises(StoreUnavailableError, match=r"put \[datasets.corpus\] back"):
         loans.buckets(wants, lending.node)

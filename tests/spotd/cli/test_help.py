@@ -43,6 +43,7 @@ LINES += [
     "cost budget",
 ]
 LINES += ["user ls", "user disable", "user enable"]
+LINES += ["metrics show", "metrics rules", "metrics board"]
 # Groups, and one that writes a report.json.
 WITHOUT_OUTPUT = {
     "alerts",
@@ -57,6 +58,10 @@ WITHOUT_OUTPUT = {
     "demo",
     "price",
     "cost",
+    "metrics",  # Prometheus' text, YAML, and Grafana's JSON
+    "metrics show",
+    "metrics rules",
+    "metrics board",
     "results",
     "drill",
 }
@@ -109,7 +114,7 @@ def examples() -> Iterator[str]:
         for line in lines_of(module):
             other = " -f" in line or "--host" in line or "db upgrade" in line
             other = other or "--watch" in line or "--live" in line  # which costs money
-            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo"} and not other:
+            if line.split()[1] in ENTRIES.keys() - {"cloud", "demo", "dashboard"} and not other:
                 yield line
 
 

@@ -74,6 +74,11 @@ def test_what_changes_is_named(
         ('region = "a"', 'region = "b"', "stores"),
         ('state_dir = "', 'socket = "/run/x"\nstate_dir = "', "socket"),
         ("[limits]", "[safe_mode]\nafter_crashes = 9\n[limits]", "safe_mode"),
+        (
+            "[limits]",
+            '[metrics]\nlisten = "127.0.0.1:9464"\ntoken_file = "/etc/os-release"\n[limits]',
+            "metrics",
+        ),
         ("[limits]", "[timing]\nclaim_every_s = 99\n[limits]", "timing.claim_every_s"),
     ],
 )

@@ -151,3 +151,30 @@ def test_a_copy_is_paid_for_once_and_what_comes_from_afar_with_each_start() -> N
     ends = 36_000 / (8 * 3600)  # of spot of this cloud every eight hours, before more is known
     assert found[FAR] == pytest.approx(270.0)
     assert found[AWAY] == pytest.approx(270.0 * (1 + ends))
+
+
+SEVERAL = {
+    "known": replace(DATA, size_bytes=0),
+    "here": replace(DATA, staged=COPY),
+    "one": DATA,
+    "two": replace(DATA, size_bytes=TB),
+}
+
+
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [(FAR, Freight(360.0, 0.0, 4 * TB)), (AWAY, Freight(0.0, 2 * 630.0, 7 * TB))],
+    ids=["to a copy, once", "from afar, with each start"],
+)
+def test_several_data_sets_add_up_and_what_is_there_hides_none(
+    there: Offer, found: Freight
+) -> None:
+    mounts = tuple(Bucket(f"/{name}", f"dataset://{name}") for name in SEVERAL)
+    of = a_job(buckets=(Bucket("/m", "s3://east/models"), *mounts), num_nodes=2)
+    assert freight(of, there, world(datasets=SEVERAL)) == found
+
+
+def test_what_costs_as_much_as_it_may_is_carried() -> None:
+    for most_usd, refused in ((270, False), (269, True)):
+        data = replace(DATA, max_microusd=most_usd * 1_000_000)
+        assert bool(freight(a_job(), AWAY, world(data=data)).refused) is refused

@@ -109,3 +109,34 @@ def test_where_nothing_is_to_be_compared_nothing_is_said(
 
 def test_what_is_not_to_be_had_is_no_move() -> None:
     assert found(a_job(), disabled={"gcp": "off"}) == []
+
+
+def test_what_never_pays_goes_by_its_dollars_and_what_does_by_its_hours() -> None:
+    """Data has a copy in one of the places: there is less to carry there."""
+    copied = replace(DATA, copies=("gs://central/c",), staged=frozenset({"gs://central/c"}))
+    of = a_job(buckets=(Bucket("/d", "dataset://corpus"),))
+    for price, order in ((25.0, ["gcp", "azure"]), (5.0, ["azure", "gcp"])):
+        near = offer("gcp-1a", max(price, 18.0))
+        sold = NEAR, near, offer("azure-1a", price)
+        told = found(
+            *(of, *sold),
+            datasets={"corpus": copied},
+            places={"s3://east": ("aws", "aws-1"), "gs://central": ("gcp", "gcp-1")},
+        )
+        assert [move.there.offer.provider for move in told] == order
+        by_key = {move.there.offer.provider: move for move in told}
+        assert by_key["gcp"].usd < by_key["azure"].usd
+
+
+def test_what_is_an_hour_away_for_nothing_is_near() -> None:
+    """Between two regions of a cloud no price is known."""
+    west = offer("aws-2a", 19.93)
+    [move] = found(a_job(), west, FAR)
+    assert (move.near.offer, move.there.offer) == (west, FAR)
+
+
+def test_a_few_cents_are_told_too_and_the_hour_is_that_of_the_gang() -> None:
+    small = replace(STATE, size_bytes=1_000_000_000)
+    [move] = found(a_job(checkpoint=small, num_nodes=2))
+    assert move.checkpoint_usd == pytest.approx(0.09)
+    assert move.saves_usd_per_h == pytest.approx(2 * 3.10)

@@ -17,13 +17,14 @@ from spotd.decide.queueing import (
     SAVE_US,
     TRAINS_US,
     USE_US,
+    givers,
     in_order,
     no_room,
     taken,
     use_of_late,
 )
 from spotd.elastic import Elastic, OnLoss
-from spotd.model import Desired, EffectKind, LeaveReason, Limits, Market, S, View
+from spotd.model import Desired, EffectKind, LeaveReason, Limits, Market, S, Severity, View
 from spotd.money.units import US_PER_H
 from spotd.states import NodeState
 from spotd.turns import Holder, Line, Turn
@@ -185,6 +186,35 @@ def test_the_room(name: str) -> None:
     assert bool(said) is bool(expected)
 
 
+LESS = turn("x", used_microusd=(2 * USD, 0))
+MORE = turn("me", used_microusd=(3 * USD, 0))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "there", "mine", "said"),
+    [
+        (3, line(), turn("me"), ""),
+        (3, line(turn("x", 900)), turn("me"), "; ahead of it: x (priority 900)"),
+        (
+            *(3, line(turn("x", 900), turn("y", 800)), turn("me")),
+            "; ahead of it: x (priority 900) and 1 more",
+        ),
+        (
+            *(2, line(LESS), MORE),
+            (
+                "the room is kept for x (priority 500), ahead by fair share: its project used "
+                "$2.00 of late, this one's $3.00: wait until it has its machines, or raise the "
+                "limits"
+            ),
+        ),
+    ],
+    ids=["nobody", "one", "two", "kept"],
+)
+def test_what_is_said_of_those_ahead(nodes: int, there: Line, mine: Turn, said: str) -> None:
+    full = "limits.max_nodes is 3 and 3 are in use: wait until one is gone, or raise the limit"
+    assert no_room(Limits(3), nodes, 0, there, mine) == (full + said if nodes == 3 else said)
+
+
 TURNS = st.builds(
     turn,
     st.sampled_from("abcdef"),
@@ -243,6 +273,24 @@ TAKEN: dict[str, tuple[Limits, int, Line, str]] = {
         line(turn("hi", 900), holding=(holder("lo", 200), holder("lower", 100))),
         "lower",
     ),
+    "who comes by itself, and of the others as many as it still lacks": (
+        Limits(3),
+        3,
+        line(turn("hi", 900, nodes=2), holding=(holder("lo", 100), holder("x", leaving_nodes=1))),
+        "lo",
+    ),
+    "nor where it comes of its own project": (
+        Limits(9, projects={"llm": 2}),
+        2,
+        line(
+            turn("hi", 900, project="llm"),
+            holding=(
+                holder("lo", 100, project="llm"),
+                holder("x", project="llm", leaving_nodes=1),
+            ),
+        ),
+        "",
+    ),
     "of equals who began last": (
         Limits(2),
         2,
@@ -269,6 +317,15 @@ TAKEN: dict[str, tuple[Limits, int, Line, str]] = {
         4,
         line(turn("hi", 900, nodes=3), holding=(holder("a", 100), holder("b", 200, nodes=3))),
         "b",
+    ),
+    "of those that do the lowest": (
+        Limits(5),
+        5,
+        line(
+            turn("hi", 900, nodes=4),
+            holding=(holder("a", 100), holder("b", 200), holder("c", 300, nodes=3)),
+        ),
+        "a c",
     ),
     "nobody where all would not do": (
         Limits(3),
@@ -305,6 +362,12 @@ TAKEN: dict[str, tuple[Limits, int, Line, str]] = {
         1,
         line(turn("hi", 900, since_us=NOW - PATIENCE_US + 1), holding=(holder("lo", 100),)),
         "",
+    ),
+    "but by one that has waited": (
+        Limits(1),
+        1,
+        line(turn("hi", 900, since_us=NOW - PATIENCE_US), holding=(holder("lo", 100),)),
+        "lo",
     ),
     "not for one behind a gang that waits": (
         Limits(2),
@@ -408,9 +471,26 @@ def test_it_is_asked_to_save_first() -> None:
     assert after.job.yields_to == "hi"
     assert after.job.yields_since_us == after.job.save_wanted_at_us == NOW
     assert after.nodes[0].effect is EffectKind.SAVE
-    assert "yield_asked" in kinds(plan)
+    [told] = [event for event in plan.events if event.kind == "yield_asked"]
+    assert told.text == "saving: hi (priority 900) waits for its machines"
+    assert told.node_id == after.nodes[0].id
     assert plan.reason == "saving before its machines go to hi (priority 900)"
-    assert plan.wake_at_us <= NOW + 15 * S
+    assert plan.wake_at_us == NOW + 15 * S
+    late = {**ASKED, "yields_since_us": NOW - SAVE_US + 5 * S}
+    assert settle(low(**late), full())[1].wake_at_us == NOW + 5 * S
+
+
+def test_who_is_not_the_one_to_give_is_not_asked() -> None:
+    there = line(turn("hi", 900), holding=(holder("lower", 50), ME))
+    assert givers(full(limits=Limits(2), nodes=2, line=there), NOW) == ["lower"]
+    after, plan = settle(low(), full(limits=Limits(2), nodes=2, line=there))
+    assert not after.job.yields_since_us
+    assert "yield_asked" not in kinds(plan)
+
+
+def test_who_is_to_give_is_due() -> None:
+    assert givers(full(), NOW) == [JOB]
+    assert givers(full(limits=Limits(2)), NOW) == []
 
 
 ASKED = {"yields_to": "hi", "yields_since_us": NOW - 30 * S, "save_wanted_at_us": NOW - 30 * S}
@@ -423,10 +503,20 @@ SAVED = {"seen_at_us": NOW - 9 * S, "read_at_us": NOW - 5 * S, "step": 120}
         ({"seen_at_us": NOW - 31 * S, "read_at_us": NOW - S}, False, EffectKind.SAVE),
         ({"seen_at_us": NOW - 9 * S, "read_at_us": 0}, False, EffectKind.READ_HEAD),
         ({"seen_at_us": NOW - 9 * S, "read_at_us": NOW - 10 * S}, False, EffectKind.READ_HEAD),
+        ({"seen_at_us": NOW - 30 * S, "read_at_us": NOW - S}, False, EffectKind.SAVE),
         (SAVED, True, EffectKind.DRAIN),
+        ({**SAVED, "read_at_us": NOW - 9 * S}, True, EffectKind.DRAIN),
         ({**SAVED, "generation": 0}, False, EffectKind.SAVE),
     ],
-    ids=["an old one", "by its word", "read before", "read by us", "of an older attempt"],
+    ids=[
+        "an old one",
+        "by its word",
+        "read before",
+        "of that moment",
+        "read by us",
+        "at once",
+        "of an older attempt",
+    ],
 )
 def test_it_drains_once_spotd_has_read_that_it_saved(
     said: dict[str, Any], drains: bool, effect: EffectKind
@@ -444,6 +534,8 @@ def test_it_drains_once_spotd_has_read_that_it_saved(
     assert after.job.failures == 0
     [told] = [event for event in plan.events if event.kind == "yielded"]
     assert told.alert
+    assert (told.severity, told.node_id) == (Severity.WARNING, mine.id)
+    assert told.data == {"to": "hi", "step": 120}
     assert told.text == (
         "train (priority 100) gives node g1 in aws/aws-1a to hi (priority 900): step 120 is saved, "
         "and it goes on from its last save when there is room"
@@ -457,8 +549,9 @@ def test_while_it_drains_it_asks_for_no_other_machine() -> None:
     assert [n.id for n in after.nodes] == [mine.id]
     assert plan.reason == "its machines go to hi"
     # One that is paused and resumed meanwhile is another matter.
-    after, _ = settle(low(mine, **{**gave, "yielded_at_us": NOW - 9 * S}), full())
+    after, plan = settle(low(mine, **{**gave, "yielded_at_us": NOW - 9 * S}), full())
     assert len(after.nodes) == 2
+    assert "its machines go to hi" not in plan.reasons
 
 
 def test_the_ranks_of_a_gang_drain_together() -> None:
@@ -531,8 +624,11 @@ def test_one_that_cannot_save_keeps_its_machines_and_is_left_alone() -> None:
     after, plan = settle(low(**long_ago), full())
     assert after.nodes[0].state is NodeState.RUNNING
     assert (after.job.yielded_at_us, after.job.yields_to) == (NOW, "")
-    assert "yield_in_vain" in kinds(plan)
-    assert any(event.alert and "hi waits on" in event.text for event in plan.events)
+    assert after.job.yields_since_us == 0
+    [told] = [event for event in plan.events if event.kind == "yield_in_vain"]
+    assert told.text == "train saved nothing in 600 s: hi waits on"
+    assert (told.alert, told.severity) == (True, Severity.WARNING)
+    assert told.node_id == after.nodes[0].id
 
 
 def test_another_that_waits_asks_anew() -> None:
@@ -545,13 +641,19 @@ def test_another_that_waits_asks_anew() -> None:
 
 
 def test_who_is_refused_stands_in_line_and_says_who_gives_way() -> None:
-    there = line(turn(JOB, 900, created_at_us=1), holding=(holder("lo", 100),))
-    blocked = full(line=there, blocked="limits.max_nodes is 1 and 1 are in use")
+    lower = holder("lo", 100), holder("me too", 100)
+    there = line(turn(JOB, 900, nodes=2, created_at_us=1), holding=lower)
+    blocked = full(
+        limits=Limits(2), nodes=2, line=there, blocked="limits.max_nodes is 1 and 1 are in use"
+    )
     waits = {"room_since_us": NOW - 90 * S, "room_asked_us": NOW - 15 * S}
     after, plan = settle(view(job=waits), blocked)
     assert (after.job.room_since_us, after.job.room_asked_us) == (NOW - 90 * S, NOW)
     assert after.job.room_microusd_per_h == 10 * USD
-    assert "lo (priority 100) saves first and gives its machines then" in plan.reasons
+    assert (
+        "lo (priority 100), me too (priority 100) saves first and gives its machines then"
+        in plan.reasons
+    )
     assert plan.wake_at_us - NOW < KEPT_US, "it asks again before its turn is another's"
 
 

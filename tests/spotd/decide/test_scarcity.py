@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from providers.base import Offer, Scope
-from spotd.decide.scarcity import AGAIN_MOST_US, AGAIN_US, ANSWERS_US, LOOKS_US, PATIENCE_US
+from spotd.decide.placement import TURN, Ranked
+from spotd.decide.scarcity import (
+    AGAIN_MOST_US,
+    AGAIN_US,
+    ANSWERS_US,
+    LOOKS_US,
+    PATIENCE_US,
+    patient,
+)
 from spotd.model import Asker, JobSpec, Limits, Market, Refusal, S, View
 from spotd.turns import Turn
 from tests.spotd.decide.build import JOB, NOW, hello, market, offer, settle, spec, view
@@ -58,17 +66,51 @@ def _ids(before: View | None) -> set[str]:
     [
         asker("hi"),
         asker("hi", at_us=NOW - LOOKS_US + 1),
+        asker("hi", at_us=NOW),
         asker("hi", at_us=NOW - ANSWERS_US + 1, keys=(OUT.key,)),
         asker("hi", 100),
     ],
-    ids=["a higher one", "that is late", "that has asked", "an older one, as it waits longer"],
+    ids=[
+        "a higher one",
+        "that is late",
+        "that is just due",
+        "that has asked",
+        "an older one, as it waits longer",
+    ],
 )
 def test_who_is_behind_leaves_it_to_those_ahead(other: Asker) -> None:
     after, plan = settle(waits(), sold(other))
     assert not after.nodes
     assert after.job.offers_at_us == NOW, "it is the next, and ready"
     assert plan.wake_at_us == NOW + AGAIN_US
-    assert f"hi (priority {other.turn.priority})" in plan.reason
+    does = "asks for it now" if other.keys else "asks first"
+    assert f"hi (priority {other.turn.priority}) {does}, ahead by " in plan.reason
+
+
+def test_who_has_just_come_is_behind_those_who_wait() -> None:
+    """Whatever their projects used."""
+    after, plan = settle(waits(), sold(asker("hi", 100, used_microusd=(5, 5), created_at_us=NOW)))
+    assert not after.nodes
+    assert "hi (priority 100) asks first, ahead by the time that it has waited" in plan.reason
+
+
+def test_what_did_not_boot_is_scarce_as_well() -> None:
+    slow = refused(ago_s=4000.0, code="BootTimeout")
+    assert asked(sold(asker("hi"), refusals=(slow,))) == []
+
+
+def test_a_single_machine_that_was_refused_for_want_of_room_keeps_its_turn() -> None:
+    assert asked(sold(asker("hi"), refusals=(refused(by="hi-g1-c0-r0"),))) == []
+
+
+@pytest.mark.parametrize(
+    ("codes", "known"),
+    [([], False), (["", TURN], False), ([TURN, ""], True), (["CapacityError", TURN], True)],
+    ids=["nothing fits", "the best is free", "the best is another's", "the best of what is back"],
+)
+def test_patience_is_for_what_is_liked_best(codes: list[str], *, known: bool) -> None:
+    rows = [Ranked(OUT, 1, excluded=code, code=code) for code in codes]
+    assert patient(waits(waiting_since_us=NOW).job, NOW, rows) is known
 
 
 @pytest.mark.parametrize(
@@ -96,6 +138,7 @@ def test_nothing_is_kept_for_who_could_not_take_it_now(other: Asker) -> None:
 def test_what_was_never_refused_is_nobodys() -> None:
     assert asked(sold(asker("hi"), refusals=(refused(DEAR),))) == ["aws-1a"]
     assert asked(sold(asker("hi"), refusals=(refused(ago_s=61.0 + 3600),))) == ["aws-1a"]
+    assert asked(sold(asker("hi"), refusals=(refused(ago_s=60.0 + 3600),))) == ["aws-1a"]
     assert asked(sold(asker("hi"), refusals=(refused(ago_s=59.0 + 3600),))) == []
 
 
@@ -126,8 +169,15 @@ def test_a_gang_that_was_refused_lets_a_smaller_one_try() -> None:
     assert asked(sold(gang)) == []
     by_it = sold(gang, refusals=(refused(by="hi-g3-c0-r2"),))
     assert asked(by_it) == ["aws-1a"]
-    before = sold(gang, refusals=(refused(ago_s=130.0, by="hi-g3-c0-r2"), refused()))
+    before = sold(gang, refusals=(refused(ago_s=194.0, by="hi-g3-c0-r2"), refused(ago_s=125.0)))
+    alone = replace(before, askers=())
+    assert asked(alone) == ["aws-1a"], "it is back"
     assert asked(before) == [], "others were refused since then: it may try again"
+    for ago_s, may in ((185.0, []), (184.9, ["aws-1a"])):
+        last = sold(gang, refusals=(refused(ago_s=ago_s, by="hi-g3-c0-r2"), refused(ago_s=125.0)))
+        assert asked(last) == may, "within a minute they were refused together"
+    pair = asker("hi", of=spec(priority=900, num_nodes=2))
+    assert asked(sold(pair, refusals=(refused(by="hi-g3-c0-r1"),))) == ["aws-1a"]
     mine = waits(spec(priority=900, num_nodes=4))
     own = sold(
         asker("lo", 100), asker(JOB, of=mine.job.spec), refusals=(refused(by=f"{JOB}-g1-c0-r1"),)
@@ -176,6 +226,9 @@ def test_why_names_who_is_ahead_before_anything_is_back() -> None:
         f"ahead of it for {OUT.key}: hi (priority 900), by priority (this one has 100) and 1 more"
     )
     assert told in plan.reasons
+    off = {"offers": (OUT, DEAR, offer("azure-1a", 5.0)), "disabled": {"azure": "off"}}
+    _, plan = settle(waits(), sold(others[0], refusals=out, **off))
+    assert told.removesuffix(" and 1 more") in plan.reasons, "not of what never comes back"
 
 
 def test_who_has_a_machine_on_its_way_or_no_room_stands_in_no_line() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType, Offer, OfferRequest, Scope
-from spotd.decide.placement import rank
+from spotd.decide.flat import without_flat
+from spotd.decide.placement import Shared, rank
 from spotd.decide.steering import compared, of_spec
 from spotd.decide.wayout import by_reason
 from spotd.elastic import Elastic, OnLoss
@@ -176,3 +177,13 @@ def test_below_that_spot_is_spot(*, steered: bool) -> None:
     other = offer("aws-1b", 40.0 * 0.97)  # of another zone, where nothing is sold on demand
     rows = compared(of_spec(of, NOW), market((other, FULL)), NOW).rows
     assert not any(row.excluded for row in rows)
+
+
+def test_for_jobs_that_ask_for_the_same_it_is_looked_at_once() -> None:
+    of = spec(alternatives=BOTH)
+    sold = market((offer("aws-1a", 40.0), FULL))
+    shared = rank(of, sold, NOW)
+    first = without_flat(of, shared)
+    assert isinstance(first, Shared), "what follows from it is kept as well"
+    assert without_flat(of, shared) is first
+    assert not isinstance(without_flat(of, list(shared)), Shared)

@@ -67,6 +67,19 @@ def test_of_equal_hours_the_cheaper_one_is_asked_for() -> None:
     assert first(a_job(Objective.SPEED), dear, FULL) == FULL
 
 
+def test_without_saves_a_deadline_is_kept_where_nobody_takes_the_machine_away() -> None:
+    """Spot of a pool that sells nothing else is no place for it, and was no reason to fail."""
+    unsaved = CheckpointSpec(store="", engine="none")
+    wishes = Wishes(work_s=36_000.0)
+    job = a_job(checkpoint=unsaved, deadline_us=NOW + 200 * 3600 * S, wishes=wishes)
+    elsewhere = offer("gcp-1a", 9.0)
+    found = worth(job, market([FULL, SPOT, elsewhere]))
+    assert found[elsewhere.key] == float("inf")
+    assert found[FULL.key] < float("inf")
+    assert set(cost(job, market([FULL, SPOT, elsewhere]))) == {FULL.key, SPOT.key}
+    assert first(job, FULL, SPOT, elsewhere) == FULL
+
+
 @pytest.mark.req("DAT-01")
 def test_the_way_of_the_checkpoint_is_part_of_the_cost() -> None:
     """$78 of egress, and as likely as not the way back, are more than a day at $4 less an hour."""

@@ -92,6 +92,28 @@ def test_what_a_resume_elsewhere_takes_out_of_a_cloud_is_part_of_it(rig: Rig) ->
     assert spent(rig, job_id) - before == pytest.approx(alone + restored, abs=5)
 
 
+def test_what_is_read_over_a_mount_of_another_cloud_is_part_of_it(rig: Rig) -> None:
+    """In two lines, 10 GB of Google's on AWS; of AWS's own, elsewhere, only how much is known."""
+    mounts = "file_mounts:\n"
+    for name, url in (("/d", "gs://runs/x"), ("/e", "s3://west/x")):
+        mounts += f"  {name}: {{source: '{url}', mode: MOUNT}}\n"
+    rig.places = {**PLACES, "s3://west": ("aws", "us-west-2")}
+    job_id = rig.submit(ago_s=4000, text=JOB_FILE + mounts)
+    node = rig.launch(job_id, SPOT, ago_s=3600)
+    machines = spent(rig, job_id)
+    for ago_s, target, size in ((900, "/d", 4), (800, "/d", 6), (700, "/e", 5)):
+        rig.say(node, ago_s, "mount_read", target=target, bytes=size * GB)
+    rig.say(node, 600, "mount_read", target="/other", bytes=GB)
+    Budgets(list, rig.clock, places=lambda: rig.places).keep(rig.store)
+    assert spent(rig, job_id) - machines == 10 * 120_000
+    assert "'/other', which is no mount" in rig.store.events_of(job_id, ["journal"])[0].event.text
+    rig.start()
+    report = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
+    text = str(report)
+    assert "mounts read out of gcp, list price" in text
+    assert "what 5 GB cost that gpt read over its mount of s3://west/x from aws/us-east-1" in text
+
+
 def test_max_cost_ends_a_job_whose_checkpoints_reach_it(rig: Rig) -> None:
     """$19.93 of the machine and $9.03 of its one checkpoint, of $25."""
     job_id = saving(rig, "  budget: {max_cost_usd: 25}\n")

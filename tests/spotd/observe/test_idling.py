@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spotd.model import Desired, Event
+from spotd.model import Desired, Event, Severity
 from spotd.money.idle import IdlePolicy
 from spotd.observe.idling import Idling
 from spotd.verdicts import USAGE
@@ -20,13 +20,13 @@ def rig() -> Iterator[Rig]:
     rig.close()
 
 
-def trains(rig: Rig, gpu: float, windows: int = 11) -> str:
+def trains(rig: Rig, gpu: float, windows: int = 11, **waits: float) -> str:
     """A job whose machine, at $19.93 an hour, said each five minutes how busy its GPUs are."""
     job_id = rig.submit("lazy", ago_s=7200)
     node = rig.launch(job_id, SPOT, ago_s=7000)
     rig.train(node, ago_s=6900, until_s=60, first=0, last=9)
     for number in range(windows):
-        event = Event(USAGE, "", node.id, data={"window_s": 300.0, "gpu": gpu})
+        event = Event(USAGE, "", node.id, data={"window_s": 300.0, "gpu": gpu, **waits})
         rig.store.add_event(job_id, event, rig.ago(3500 - 300 * number))
     return job_id
 
@@ -74,3 +74,48 @@ def test_who_is_paused_already_is_not_told(rig: Rig) -> None:
     job_id = trains(rig, 0.0)
     rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
     assert judged(rig, job_id, "pause") == ([], Desired.PAUSE)
+
+
+@pytest.mark.req("HLT-11")
+@pytest.mark.parametrize(
+    ("waits", "cause"),
+    [
+        ({"data_s": 150.0, "save_s": 6.0}, "it waits for data: more loader workers"),
+        ({"data_s": 6.0, "save_s": 150.0}, "it waits for checkpoints: a longer cadence"),
+        ({"data_s": 6.0, "save_s": 6.0}, "neither data nor checkpoints: communication"),
+        ({}, "not known: the program reports neither"),
+    ],
+)
+def test_below_70_percent_of_15_minutes_is_told_with_its_likely_cause(
+    rig: Rig, waits: dict[str, float], cause: str
+) -> None:
+    job_id = trains(rig, 0.5, 12, **waits)
+    for _ in range(2):
+        Idling(IdlePolicy, rig.clock).look(rig.store)
+    [row] = rig.store.events_of(job_id, ["gpus_low"])  # once a day
+    assert row.event.alert
+    assert row.event.severity is Severity.WARNING
+    assert "busy 50% of the last 15 min, below 70%: $9.96 each hour" in row.event.text
+    assert f"likely cause: {cause}" in row.event.text
+
+
+def low(rig: Rig, job_id: str, does: str = "warn") -> int:
+    Idling(lambda: IdlePolicy(does), rig.clock).look(rig.store)
+    return len(rig.store.events_of(job_id, ["gpus_low"]))
+
+
+@pytest.mark.req("HLT-11")
+def test_it_is_the_last_15_minutes_that_count(rig: Rig) -> None:
+    """Busy before and starved since is told; starved before and busy since is not."""
+    job_id = trains(rig, 0.9, 12)
+    assert low(rig, job_id) == 0
+    node = rig.store.job_nodes(job_id)[0]
+    for ago_s in (850, 700, 550, 400):  # beside three of 0.9
+        event = Event(USAGE, "", node.id, data={"window_s": 300.0, "gpu": 0.1})
+        rig.store.add_event(job_id, event, rig.ago(ago_s))
+    assert low(rig, job_id, "allow") == 0
+    assert low(rig, job_id) == 1
+
+
+def test_who_is_told_of_idle_gpus_is_not_told_that_they_are_low(rig: Rig) -> None:
+    assert low(rig, trains(rig, 0.04, 12)) == 0

@@ -11,9 +11,9 @@ import pytest
 
 from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreUnavailableError
-from spotd.datasets import STAGED, DataSet
+from providers.stores.bringing import MARKER
+from spotd.datasets import DataSet
 from spotd.observe.staged import EVERY_S, Staged
-from trainer.mounts.copying import MARKER
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -33,7 +33,7 @@ class Stores:
         return f"file://{self.folder}/{name}"
 
     def stage(self, name: str) -> None:
-        open_store(self.url(name), {}).put_if(STAGED, b"{}", None)
+        open_store(self.url(name), {}).put_if(MARKER, b"{}", None)
 
     def open(self, url: str) -> ObjectStore:
         self.opened += 1
@@ -50,10 +50,6 @@ def stores(tmp_path: Path) -> Stores:
 def declared(stores: Stores, size: int = 9) -> Mapping[str, DataSet]:
     copies = [stores.url(name) for name in ("one", "two", "three")]
     return {"corpus": DataSet(stores.url("home"), copies, 1, {}, size_bytes=size)}
-
-
-def test_the_marker_is_the_one_that_machines_leave() -> None:
-    assert STAGED == MARKER
 
 
 def test_what_is_there_what_is_missing_and_what_cannot_be_seen(stores: Stores) -> None:

@@ -171,12 +171,13 @@ class Rig:
         self.socket = self.folder / "spotd.sock"
         self.clock = StoppedClock()
         self.ids = CountingIds()
-        self.store: Store = open_store(
+        self._sql = open_store(
             with_tables(self.folder / "db.sqlite"),
             now=self.clock.now_us,
             notify=lambda: None,
             deployment_factory=lambda: "d0",
         )
+        self.store: Store = self._sql
         (self.folder / "spotd-key").write_bytes(b"k" * 32)
         (self.folder / "spotd-key").chmod(0o600)
         unlock(self.store, self.folder, {}, bytes)
@@ -259,6 +260,8 @@ class Rig:
             box_microusd_per_h=lambda: self.box_microusd_per_h,
             budgets=lambda: self.budgets,
             approval=lambda: self.approval,
+            tally=self._sql.tally,
+            owner="this-daemon",
         )
 
     def _market(self, now_us: int) -> Market:

@@ -25,6 +25,7 @@ from spotd.errors import ExitCode, UserError
 from spotd.model import Event, LeaveReason, Outcome
 from spotd.serve import api, imports, packages
 from spotd.serve.api import make_app
+from spotd.serve.metrics import Metrics
 from spotd.store.base import StoreError, StoreUnavailableError
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig, story
 
@@ -118,6 +119,7 @@ def test_what_a_user_can_do_something_about_is_told_by_every_route_and_is_no_bug
     for table in ("PLAIN", "WAITING"):
         rows = ((verb, path, refuse) for verb, path, _ in getattr(api, table))
         monkeypatch.setattr(api, table, (*rows,))
+    monkeypatch.setattr(Metrics, "text", refuse)
     monkeypatch.setattr(api.backup, "copy_database", refuse)
     monkeypatch.setattr(api.checkpoints, "pull_checkpoint", refuse)
     monkeypatch.setattr(packages, "has_package", refuse)

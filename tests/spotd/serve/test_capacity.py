@@ -14,7 +14,7 @@ from spotd.errors import UserError
 from spotd.serve import capacity
 from spotd.serve.capacity import streaming
 from spotd.wire import Bucket, MountMode
-from tests.spotd.decide.build import job, market
+from tests.spotd.decide.build import job, market, offer
 from tests.spotd.serve.rig import Rig
 
 GB = 10**9
@@ -85,12 +85,16 @@ def test_a_mount_that_is_read_in_another_cloud_says_what_each_gb_costs() -> None
         Bucket("/e", "s3://b/z"),
     )
     spec = replace(job().spec, buckets=mounts)
-    streamed, cached = streaming(spec, there, {"aws", "gcp"})
+    far = offer("gcp-1a", 1.0)
+    streamed, cached = streaming(spec, there, [offer("aws-1a", 1.0, region="us-east-1"), far])
     assert (
         "file_mounts./d: machines of gcp read s3://b/x of aws at $0.09 a GB, each time" in streamed
     )
     assert "once a machine" in cached
-    assert streaming(spec, there, {"aws"}) == []
+    assert "counts in the job's limits after it was read" in cached
+    assert streaming(spec, there, [offer("aws-1a", 1.0, region="us-east-1")]) == []
+    [west, _] = streaming(spec, there, [offer("aws-2a", 1.0, region="us-west-2")])
+    assert "machines of aws in us-west-2 read s3://b/x of us-east-1: what that costs is on" in west
 
 
 @pytest.mark.req("DAT-08")

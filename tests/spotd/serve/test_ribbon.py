@@ -119,3 +119,12 @@ def test_a_machine_that_never_trained_has_no_training() -> None:
 
 def test_no_machine_is_a_picture_too() -> None:
     assert drawn().get("width") == "1000"
+
+
+@pytest.mark.parametrize(
+    ("end_s", "ticks"),
+    [(52.0, "50 s"), (590.0, "500 s"), (3600.0, "60 min"), (7 * 3600.0, "7 h"), (9e5, "10 d")],
+)
+def test_the_scale_has_a_unit_that_can_be_read(end_s: float, ticks: str) -> None:
+    span = Span("g1 a", "aws", asked_s=0.0, first_s=1.0, last_s=end_s, ended_s=end_s)
+    assert f">{ticks}</text>" in ribbon("a job", [span])

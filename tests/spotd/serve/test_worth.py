@@ -7,9 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from providers.base import CapacityType
+from spotd.changed import changed
 from spotd.cli.worth import print_worth
 from spotd.serve.call import Call
-from spotd.serve.explain import plan
+from spotd.serve.explain import plan, planned
+from spotd.serve.worth import weigh
+from spotd.wishes import Speed
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig, story
 
 
@@ -54,6 +58,29 @@ def test_without_one_of_the_two_nothing_is_said(
 ) -> None:
     rig.offer_them(SPOT)
     assert told(rig, capsys) == []
+
+
+def test_a_faster_machine_is_compared_by_the_work_that_it_does(rig: Rig) -> None:
+    """On demand four times as fast at twice the price is the cheaper one there, and costs half."""
+    spec, market, _ = planned(Call(rig.backing(), body={"yaml": JOB_FILE}))
+    slow = next(o for o in OFFERS if o.capacity_type is CapacityType.ON_DEMAND)
+    fast = replace(
+        slow,
+        instance_type="fast",
+        accelerator="B200",
+        price_microusd_per_h=2 * slow.price_microusd_per_h,
+    )
+    speeds = (Speed("H100", 8, 1.0), Speed("B200", 8, 4.0))
+    wanted = replace(
+        spec,
+        alternatives=(*spec.alternatives, replace(spec.alternatives[0], accelerator="B200")),
+        wishes=replace(spec.wishes, speeds=speeds),
+    )
+    weighed = weigh(Call(rig.backing()), wanted, changed(market, offers=(SPOT, slow, fast)))
+    assert weighed is not None
+    assert weighed.other == fast
+    assert weighed.other_rates == (slow.price_microusd_per_h / 2e6, 0.0)
+    assert weighed.spot == SPOT
 
 
 UNSAVED = JOB_FILE.replace("  checkpoint: {engine: spotd, every_steps: 100}\n", "")

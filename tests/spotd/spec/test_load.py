@@ -73,8 +73,8 @@ def test_a_mount_may_be_a_data_set_that_is_declared() -> None:
     [problem] = refused(text, known=Known(datasets=("web",)))
     assert "there is no data set 'corpus'" in problem
     assert "name one of [datasets]: web" in problem
-    [problem] = refused(text.replace("dataset://corpus/", "{source: dataset://corpus}"))
-    assert "mode: COPY" in problem
+    [mounted] = read(text.replace("dataset://corpus/", "{source: dataset://corpus}")).spec.buckets
+    assert mounted == Bucket("/d", "dataset://corpus", mode=MountMode.MOUNT)
 
 
 def test_a_mount_may_be_what_a_bucket_has() -> None:

@@ -243,7 +243,6 @@ def test_the_first_document_of_a_file_may_hold_just_the_name() -> None:
     ("text", "complaint"),
     [
         ("file_mounts: {/d: {source: gs://b/x, mode: NFS}}", "write COPY, MOUNT or MOUNT_CACHED"),
-        ("file_mounts: {/d: {source: dataset://x}}", "a data set is copied"),
         (
             "file_mounts: {/d: {source: s3://b, config: {mount_cached: {transfers: 4}}}}",
             "config is of mode: MOUNT_CACHED",

@@ -27,7 +27,7 @@ from spotd.store.codec import decode_spec, encode
 from spotd.store.engine import Database
 from spotd.store.evaluation_records import EvaluationRow
 from spotd.store.image_records import ImageRow
-from spotd.store.invoice_records import Carriage
+from spotd.store.invoice_records import Carriage, Shipment
 from spotd.store.version import HEAD, downgrade, revision_of, upgrade
 from tests.rigs import postgres
 from tests.spotd.store.build import (
@@ -80,6 +80,7 @@ def full_url(url: str) -> str:
     drill = Drill("d1", "j1", DrillKind.KILL, "ada", NOW)
     store.set_drill(replace(store.add_drill(drill), node_id="j1-g1-0", aimed_at_us=NOW))
     store.record_carriage(Carriage("j1", NOW, 7, 3, NOW))
+    store.add_shipment(Shipment("j1", "gs://c", "", NOW, 7, 3, 1, NOW))
     store.record_journal([said(*LIFE)])
     store.record_log_offset("j1-g1-0", "rank0", 7)
     store.take_duty("alerts", "me", lambda: NOW, S)

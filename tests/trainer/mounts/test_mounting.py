@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from providers.stores import open_store
+from providers.stores.bringing import MARKER
 from spotd import wire
 from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
@@ -131,6 +133,51 @@ def test_a_cache_is_read_twice_for_one_time_within_its_bound_and_gone_at_the_end
     assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
     assert len(set(node.log().split())) == 2, "the same sum twice"
     wait_until("the caches to be gone", lambda: not any(files for *_, files in os.walk(cache)))
+
+
+def test_a_data_set_is_mounted_from_its_regions_copy_which_is_made_first(
+    node: Node, bucket: Bucket
+) -> None:
+    """Without what says that the copy is whole. (What is opened while it is made: test_staging.)"""
+    near = Bucket(bucket.endpoint)
+    more = {"near": near.url, "near_options": near.options, "microusd_per_gb": 9, "max_microusd": 9}
+    node.run()
+    node.start(
+        run="cd ~/data; find . -type f | sort; sha256sum < x/blob.bin",
+        buckets=(mount(bucket, **more),),
+    )
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
+    [*names, digest] = node.log().splitlines()
+    assert names == ["./small", "./x/blob.bin"]
+    assert digest.split()[0] == hashlib.sha256(BLOB).hexdigest()
+    said = json.loads(open_store(near.url, near.options).get(MARKER)[0])
+    assert said == {"from": bucket.url, "objects": 2, "bytes": len(BLOB) + len(SMALL)}
+
+
+@pytest.mark.parametrize("mode", [MountMode.MOUNT, MountMode.MOUNT_CACHED])
+def test_how_much_was_read_is_told_each_byte_once(
+    node: Node, bucket: Bucket, mode: MountMode
+) -> None:
+    """As rclone counts it, also over an agent and an rclone that are killed."""
+    node.environ = {**node.environ, "SPOTD_MOUNTS_COUNT_S": "1"}
+    node.run()
+    read = "cat ~/data/x/blob.bin ~/data/x/blob.bin ~/data/small | wc -c; sleep 1.4"
+    wait = "touch up; while [ ! -e go ]; do sleep 0.05; done"
+    wait += "; until cat ~/data/small > /dev/null 2>&1; do sleep 0.05; done"
+    node.start(run=f"{read}; {wait}; {read}", buckets=(mount(bucket, mode),))
+    wait_until("it was read", (node.places.workdir / "up").exists)
+    node.kill_agent()
+    node.run()
+    os.kill(rclone_pid(node), signal.SIGKILL)
+    node.wait_for(wire.WARNING)
+    (node.places.workdir / "go").touch()
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log()
+    lines = node.entries(wire.MOUNT_READ)
+    assert {one.data["target"] for one in lines} == {"~/data"}
+    read_bytes = (4 if mode is MountMode.MOUNT else 1) * len(BLOB)  # a cache outlives its rclone
+    told = sum(one.data["bytes"] for one in lines)
+    # To the thousandth of a MiB; a read may be of a few KiB more than was asked for.
+    assert read_bytes - 4096 <= told <= read_bytes + (64 << 10)
 
 
 def _taken(path: Path) -> int:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from providers.stores.base import ObjectStore, StoreUnavailableError
+from providers.stores.bringing import MARKER, BringError, is_data
 from providers.stores.local import LocalStore
 from trainer.mounts import staging
-from trainer.mounts.copying import LEASE, MARKER, Copy, MountError
+from trainer.mounts.copying import Copy, MountError
 from trainer.mounts.staging import Fare, Staging
 
 DATA = {"a": os.urandom(1000), "x/y/b.bin": os.urandom(350), "empty": b""}
-CHEAP = Fare(90_000, 1_000_000)
+CHEAP, DEAR = Fare(90_000, 1_000_000), Fare(10**12, 1_000_000)
 
 
 class Metered:
@@ -111,9 +112,8 @@ def test_of_machines_that_come_at_once_one_brings_it(
 
 
 def test_above_its_cap_nothing_crosses(source: Metered, near: Metered, tmp_path: Path) -> None:
-    dear = Fare(10**12, 1_000_000)
     with pytest.raises(MountError, match=r"would cost \$1\.35 .* max_usd of \$1\.00"):
-        stage(source, near, tmp_path / "1", dear)
+        stage(source, near, tmp_path / "1", DEAR)
     with pytest.raises(MountError, match=r"usd_per_gb"):
         stage(source, near, tmp_path / "1", Fare(None, 1_000_000))
     assert (source.read, near.puts) == (0, [])
@@ -135,7 +135,6 @@ def test_one_that_died_is_followed_by_another_which_sends_the_rest(
     near.breaks_after = 10**6
     assert stage(source, near, tmp_path / "2", **gone())
     assert sorted(near.puts) == sorted(DATA), "each of them once"
-    near.delete(LEASE)
     assert not stage(source, near, tmp_path / "3")
     assert content(tmp_path / "3") == DATA
 
@@ -145,10 +144,21 @@ def test_what_arrives_otherwise_has_no_marker(
 ) -> None:
     put = near._store.put
     monkeypatch.setattr(near._store, "put", lambda key, data: put(key, b"short"), raising=False)
-    with pytest.raises(MountError, match="did not arrive"):
+    with pytest.raises(BringError, match="did not arrive"):
         stage(source, near, tmp_path / "1")
     with pytest.raises(Exception, match=MARKER):
         near.get(MARKER)
+
+
+def test_what_is_mounted_is_brought_through_memory_alone(
+    source: Metered, near: Metered, tmp_path: Path
+) -> None:
+    assert Staging(source, near, CHEAP, None, tmp_path / "d").run()
+    assert {one.key: near.get(one.key)[0] for one in near.list("") if is_data(one)} == DATA
+    assert not Staging(source, near, CHEAP, None, tmp_path / "d").run()
+    assert not (tmp_path / "d").exists()
+    with pytest.raises(MountError, match="max_usd"):
+        Staging(source, Metered(LocalStore(tmp_path / "other")), DEAR, None, tmp_path / "d").run()
 
 
 def test_the_process_beside_the_agent_does_it(source: Metered, tmp_path: Path) -> None:
@@ -178,3 +188,5 @@ def test_the_process_beside_the_agent_does_it(source: Metered, tmp_path: Path) -
     assert content(tmp_path) == DATA
     assert LocalStore(tmp_path / "n").get(MARKER)
     assert "would cost" in run(near="", microusd_per_gb=10**12), "without a copy there, capped too"
+    assert run(mode="MOUNT") == ""
+    assert "each read of it would cross" in run(near="", mode="MOUNT")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from providers.stores.base import ObjectStore, StoreUnavailableError
+from providers.stores.base import Body, ObjectStore, StoreUnavailableError
 from spotd.wire import Head
 from trainer.fence import read_head
 from trainer.hook.spotd_hook.engine import Engine
@@ -63,7 +63,7 @@ class Gate:
             raise StoreUnavailableError("down")
         return self._store.get(key)
 
-    def put(self, key: str, data: bytes | memoryview | Path) -> None:
+    def put(self, key: str, data: Body) -> None:
         self.entered.set()
         assert self.open.wait(20)
         if self.refusing > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from spotd.decide.policy import (
     choose,
     recorded,
 )
-from spotd.decide.policy.guard import must_be_on_demand
-from spotd.decide.policy.outlook import Outlook
+from spotd.decide.policy.guard import must_be_on_demand, spare_looks
+from spotd.decide.policy.hazard import found_age_h
+from spotd.decide.policy.outlook import Outlook, paid_per_done
 from tests.spotd.decide.policy.build import ON_DEMAND, SPOT, H, pool, situation
 
 DOWN_NOW = UNSEEN.after(Sighting(0.0, up=False))
@@ -172,7 +174,7 @@ def test_on_demand_that_takes_long_to_stop_is_not_given_back_without_the_time_fo
 
 def test_it_does_not_move_to_where_it_was_refused_of_late() -> None:
     runs, here = Running("a", SPOT, -6 * H), pool("a", record=up_for(6))
-    for ago_h, action in ((0.5, Action.STAY), (2.0, Action.SPOT)):
+    for ago_h, action in ((0.5, Action.STAY), (1.0, Action.SPOT), (2.0, Action.SPOT)):
         refused = recorded([Sighting(-ago_h * H, up=False)])
         there = pool("b", region="far", spot_usd_per_h=0.5, record=refused)
         assert choose(situation(here, there, running=runs)).action is action
@@ -266,5 +268,189 @@ def test_the_guard_has_the_last_word(
 
 
 def test_no_pool_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="one pool"):
+    with pytest.raises(ValueError, match=r"^a situation needs one pool at least$"):
         choose(situation().__class__(0.0, situation().work, ()))
+
+
+BEFORE = recorded([Sighting(-600.0, up=False)])
+UP6, DEAR = up_for(6), pool(spot_usd_per_h=3.0, record=DOWN_NOW)
+RUNS, HELD = Running("a", SPOT, -6 * H), Running("a", ON_DEMAND, -H)
+YOUNG: dict[str, Any] = {"deadline_s": 44 * H, "restart_s": 2400.0, "left_s": 30 * H}
+# The situation; what is done; where; for what reason; and what was weighed, the best first.
+SAID: dict[str, tuple[Any, Action, str, str, list[str]]] = {
+    "too late, on demand": (
+        *(situation(deadline_s=39 * H, running=HELD), Action.STAY, ""),
+        *("the deadline leaves nothing else", []),
+    ),
+    "too late": (
+        *(situation(deadline_s=39 * H), Action.ON_DEMAND, "a"),
+        *("the deadline leaves nothing else", []),
+    ),
+    "no spot, and something runs": (
+        *(situation(pool(spot_usd_per_h=None), running=HELD), Action.STAY, ""),
+        *("no spot is to be had", []),
+    ),
+    "no spot": (
+        *(situation(pool(spot_usd_per_h=None)), Action.WAIT, ""),
+        *("no spot is to be had, and there is time", []),
+    ),
+    "spot, and no date": (
+        *(situation(deadline_s=None, running=RUNS), Action.STAY, ""),
+        *("spot goes on as long as it is there", []),
+    ),
+    "on demand, and no date": (
+        *(situation(pool("a"), pool("b", spot_usd_per_h=0.9), deadline_s=None, running=HELD),),
+        *(Action.SPOT, "b", "the cheapest", ["spot b", "spot a"]),
+    ),
+    "about to train": (
+        *(situation(running=Running("a", ON_DEMAND, 0.0, 0.5)), Action.STAY, ""),
+        *("what is about to train is not left for dollars", []),
+    ),
+    "of no price": (
+        *(situation(pool("a", spot_usd_per_h=None), pool("b"), running=RUNS), Action.STAY, ""),
+        *("spot goes on as long as it is there", []),
+    ),
+    "cheaper elsewhere": (
+        situation(
+            *(pool("a", record=UP6), pool("b", spot_usd_per_h=0.5, record=UP6)), running=RUNS
+        ),
+        *(Action.SPOT, "b", "the rest costs ${} less there", ["spot b", "stay a"]),
+    ),
+    "no cheaper elsewhere": (
+        situation(pool("a", record=UP6), pool("b", record=UP6), running=RUNS),
+        *(Action.STAY, "", "nothing that is to be had costs less than to stay"),
+        ["stay a", "spot b"],
+    ),
+    "dear spot": (
+        *(situation(DEAR, deadline_s=400 * H), Action.ON_DEMAND, "a"),
+        *("on-demand costs no more than spot", ["wait ", "on_demand a"]),
+    ),
+    "dear spot, and on demand": (
+        *(situation(DEAR, deadline_s=400 * H, running=HELD), Action.STAY, ""),
+        *("on-demand costs no more than spot", ["stay a"]),
+    ),
+    "spot": (
+        *(situation(), Action.SPOT, "a", "${} less than to do without spot"),
+        ["spot a", "wait ", "on_demand a"],
+    ),
+    "young spot that can be probed": (
+        *(situation(pool(record=BEFORE), probe_s=60.0, **YOUNG), Action.WAIT, ""),
+        *("it may have just come back, and go again", ["spot a", "wait ", "on_demand a"]),
+    ),
+    "the same, and on demand": (
+        *(situation(pool(record=BEFORE), probe_s=60.0, running=HELD, **YOUNG), Action.STAY, ""),
+        *("it may have just come back, and go again", ["spot a", "stay a"]),
+    ),
+    "young spot that is watched": (
+        *(situation(just_back(), signalled=True, running=HELD, **YOUNG), Action.STAY, ""),
+        *("spot is watched until it has stood for a while", ["spot a", "stay a"]),
+    ),
+    "old spot that is watched": (
+        *(situation(pool(record=up_for(24)), signalled=True), Action.SPOT, "a"),
+        *("${} less than to do without spot", ["spot a", "wait ", "on_demand a"]),
+    ),
+    "a pause": (
+        *(situation(pool(record=gone_until(2.0)), running=HELD), Action.WAIT, ""),
+        *("spot is expected back soon, and there is time", ["stay a"]),
+    ),
+    "no pause": (
+        situation(pool(record=gone_until(2.0)), running=HELD, deadline_s=50 * H),
+        *(Action.STAY, "", "no spot is worth it", ["stay a"]),
+    ),
+    "on demand in time": (
+        *(situation(pool(record=gone_until(24)), deadline_s=42 * H), Action.ON_DEMAND, "a"),
+        *("${} less than to wait for spot", ["on_demand a", "wait "]),
+    ),
+    "a wait": (
+        *(situation(pool(record=DOWN_NOW), deadline_s=90 * H), Action.WAIT, ""),
+        *("${} less than on-demand now, and there is time", ["wait ", "on_demand a"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_chosen_what_was_weighed_and_what_is_said(name: str) -> None:
+    told, action, place, why, weighed = SAID[name]
+    choice = choose(told)
+    assert (choice.action, choice.pool) == (action, place)
+    assert choice.guarded is (why == "the deadline leaves nothing else")
+    assert choice.late_s == (0 if not choice.guarded else H if told.running else H + 720)
+    assert [f"{one.action.value} {one.pool}" for one in choice.options] == weighed
+    gain = choice.options[1].score_usd - choice.options[0].score_usd if "{}" in why else 0.0
+    assert choice.why == why.format(f"{gain:.2f}")
+
+
+def test_what_is_watched_is_reckoned_as_the_best_start_of_later() -> None:
+    """Of two that have just come back: dollars against on-demand now."""
+    both = just_back(), replace(just_back(), key="b", spot_usd_per_h=1.1)
+    told = situation(*both, signalled=True, **YOUNG)
+    choice, outlook = choose(told), Outlook(told)
+    assert choice.action is Action.WAIT
+    later = [
+        outlook.ripen(key, found_age_h(just_back().record, 0.0), outlook.wait()) for key in "ab"
+    ]
+    gain = outlook.on_demand().score_usd - min(later)
+    assert min(later) != max(later)
+    assert choice.why == f"${gain:.2f} less than on-demand now, and there is time"
+
+
+def test_a_place_that_refused_of_late_does_not_hide_the_next_best() -> None:
+    refused = recorded([Sighting(-0.5 * H, up=False)])
+    best = pool("b", region="far", spot_usd_per_h=0.3, record=refused)
+    next_best = pool("c", region="away", spot_usd_per_h=0.5, record=UP6)
+    choice = choose(situation(pool("a", record=UP6), best, next_best, running=RUNS))
+    assert [one.pool for one in choice.options] == ["b", "c", "a"]
+    assert (choice.action, choice.pool) == (Action.SPOT, "c")
+
+
+def test_a_move_has_to_gain_a_hundredth_of_an_hour_of_spot() -> None:
+    """Of machines at about $10: ten cents."""
+    for least, action in ((0.05, Action.STAY), (0.2, Action.SPOT)):
+        low, high, gain = 9.0, 10.0, 0.0
+        for _ in range(40):
+            usd = (low + high) / 2
+            here, there = (
+                pool(key, spot_usd_per_h=each, on_demand_usd_per_h=30.0, record=UP6)
+                for key, each in (("a", 10.0), ("b", usd))
+            )
+            choice = choose(situation(here, there, running=RUNS))
+            score = {one.pool: one.score_usd for one in choice.options}
+            gain = score["a"] - score["b"]
+            low, high = (usd, high) if gain > least else (low, usd)
+        assert gain == pytest.approx(least, abs=0.01)
+        assert choice.action is action
+
+
+@pytest.mark.parametrize(("stop_s", "action"), [(115 * 600.0, Action.WAIT), (69_001, Action.STAY)])
+def test_a_pause_leaves_two_looks_and_the_time_to_stop(stop_s: float, action: Action) -> None:
+    told = situation(pool(record=gone_until(2.0)), running=HELD, stop_s=stop_s)
+    assert spare_looks(told) == 117
+    assert choose(told).action is action
+
+
+@pytest.mark.parametrize(
+    ("lost_s", "record", "ends", "gone_h"),
+    [
+        (0.0, UNSEEN, 1.0, 0.2),
+        (H, UNSEEN, 1.0, 0.7),
+        (0.0, Record(ends=1.0, expected_ends=0.1), 1.7, 0.2),
+    ],
+    ids=["a start", "and half of what lies between two saves", "what ends often"],
+)
+def test_what_a_place_costs_without_a_date(
+    lost_s: float, record: Record, ends: float, gone_h: float
+) -> None:
+    there = pool(spot_usd_per_h=2.0, speed=2.0, egress_usd=5.0, record=record)
+    [option] = choose(situation(there, deadline_s=None, lost_s=lost_s)).options
+    assert (option.here_usd, option.start_usd, option.egress_usd) == pytest.approx((40, 0.4, 5))
+    assert option.lost_usd == pytest.approx(40 * (paid_per_done(ends, gone_h) - 1))
+
+
+def test_a_start_that_never_comes_to_an_end_counts_ten_times_the_work() -> None:
+    [option] = choose(situation(pool(), deadline_s=None, restart_s=30 * H)).options
+    assert option.lost_usd == 10 * option.here_usd
+
+
+def test_without_a_date_what_costs_nothing_costs_nothing() -> None:
+    [option] = choose(situation(pool(spot_usd_per_h=0.0), deadline_s=None)).options
+    assert option.score_usd == 0

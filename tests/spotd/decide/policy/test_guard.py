@@ -20,15 +20,15 @@ from tests.spotd.decide.policy.build import ON_DEMAND, SPOT, H, pool, situation
         ({}, 117),  # 360 looks to the deadline, 240 of work, 1.2 of a restart, one that is late
         ({"unsaved_s": 1800.0}, 114),
         ({"granted_s": 600.0}, 116),
-        ({"deadline_s": 40 * H + 720}, -1),  # to the second, but a look is begun
+        ({"deadline_s": 40 * H + 720}, -2),  # to the second, but looks are begun
+        ({"restart_s": 600.0}, 118),  # a start of one look is one
         ({"deadline_s": 40 * H}, -3),
         ({"deadline_s": None}, math.inf),
         ({"now_s": 10 * H}, 57),
     ],
 )
 def test_looks_to_spare(changes: dict[str, float], expected: float) -> None:
-    assert spare_looks(situation(**changes)) == pytest.approx(expected, abs=1)
-    assert spare_looks(situation(**changes)) <= expected
+    assert spare_looks(situation(**changes)) == expected
 
 
 def test_a_move_on_the_way_to_on_demand_counts() -> None:
@@ -47,6 +47,21 @@ def test_at_the_last_moment_on_demand_is_asked_for() -> None:
     assert choice.late_s == 0
 
 
+@pytest.mark.parametrize(("spare", "forced"), [(0, True), (1, False)])
+def test_a_look_to_spare_is_one_that_may_pass(spare: int, *, forced: bool) -> None:
+    told = situation(deadline_s=40 * H + 600.0 * (3 + spare), restart_s=1200.0)
+    assert spare_looks(told) == spare
+    assert must_be_on_demand(told) is forced
+
+
+def test_the_slowest_that_is_sold_on_demand_has_to_be_in_time() -> None:
+    fast = pool("fast", speed=2.0)
+    assert spare_looks(situation(fast)) == 117 + 120
+    assert spare_looks(situation(fast, pool("slow"))) == 117
+    spot = pool("spot", speed=0.5, on_demand_usd_per_h=None)
+    assert spare_looks(situation(fast, spot)) == 117 + 120
+
+
 def test_on_demand_that_runs_goes_on() -> None:
     runs = situation(running=Running("a", ON_DEMAND, 0.0), deadline_s=40 * H + 1800)
     assert choose(runs).action is Action.STAY
@@ -60,6 +75,9 @@ def test_spot_that_runs_is_left_at_the_last_moment() -> None:
 def test_how_late_it_gets() -> None:
     assert late_s(situation(deadline_s=40 * H)) == 720
     assert late_s(situation(deadline_s=None)) == 0
+    fast, runs = pool("fast", speed=2.0), Running("fast", ON_DEMAND, 0.0, 60.0)
+    assert late_s(situation(pool("a"), fast, deadline_s=19 * H, running=runs)) == H + 60
+    assert late_s(situation(pool("a"), fast, deadline_s=21 * H, running=runs)) == 0
     assert late_s(situation(deadline_s=39 * H, running=Running("a", SPOT, 0.0, 60.0))) == H + 60
 
 

@@ -40,6 +40,7 @@ def test_a_pool_is_what_was_seen_of_it_and_the_fleet_where_little_was() -> None:
     assert seldom.ends < 0.5
     assert scale(UNSEEN, Scale(2.0, 0.5)) == Scale(2.0, 0.5)
     assert 1 < scale(flapping(1), EVEN).ends < often.ends
+    assert often.returns > 2
 
 
 def test_one_pool_that_comes_and_goes_all_day_is_not_the_fleet() -> None:
@@ -58,12 +59,23 @@ def test_what_ends_often_or_returns_late_is_seldom_there() -> None:
     [
         (UNSEEN, 5.0, UNKNOWN_AGE_H),
         (Record(up=True, since_s=0.0, seen_s=4 * H, fresh=True), 4.0, 4.0),
+        (Record(up=True, since_s=0.0, seen_s=4 * H, fresh=True), 5.0, 5.0),
+        (Record(up=True, since_s=0.0, seen_s=4 * H, fresh=True), 5.5, UNKNOWN_AGE_H + 0.75),
         (Record(up=True, since_s=0.0, seen_s=4 * H), 4.0, 4.0 + UNKNOWN_AGE_H),
         (Record(up=True, since_s=0.0, seen_s=4 * H, fresh=True), 8.0, UNKNOWN_AGE_H + 2.0),
         (Record(up=False, since_s=0.0, seen_s=4 * H), 4.2, 0.1),
         (Record(up=False, since_s=0.0, seen_s=4 * H), 9.0, UNKNOWN_AGE_H),
     ],
-    ids=["unseen", "seen now", "seen first", "seen long ago", "gone just now", "gone long ago"],
+    ids=[
+        "unseen",
+        "seen now",
+        "seen an hour ago",
+        "or longer",
+        "seen first",
+        "seen long ago",
+        "gone just now",
+        "gone long ago",
+    ],
 )
 def test_the_age_that_a_launch_finds(record: Record, now_h: float, age_h: float) -> None:
     assert found_age_h(record, now_h * H) == pytest.approx(age_h)
@@ -71,9 +83,11 @@ def test_the_age_that_a_launch_finds(record: Record, now_h: float, age_h: float)
 
 def test_an_end_makes_ends_nearby_likelier_for_a_while() -> None:
     gone = recorded([Sighting(0.0, True), Sighting(H, False)])
-    records = {"a": gone, "b": UNSEEN, "c": UNSEEN}
+    records = {"c": UNSEEN, "a": gone, "b": UNSEEN}
     regions = {"a": "r", "b": "r", "c": "elsewhere"}
     assert lifted(records, regions, H + 600) == {"a": LIFT, "b": LIFT, "c": 1.0}
+    assert lifted(records, regions, H + 1800) == {"a": LIFT, "b": LIFT, "c": 1.0}
+    assert lifted(records, regions, H + 3600) == {"a": LIFT, "b": 1.0, "c": 1.0}
     assert lifted(records, regions, H + 2400) == {"a": LIFT, "b": 1.0, "c": 1.0}
     assert lifted(records, regions, 3 * H) == {"a": 1.0, "b": 1.0, "c": 1.0}
 

@@ -1,0 +1,63 @@
+"""`spotctl metrics`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import typer
+
+from spotd.cli.client import connect
+from spotd.cli.render import HELP
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP)
+
+
+@app.callback()
+def metrics() -> None:
+    """Print metrics for Prometheus, and what goes with them (docs/metrics.md).
+
+    \b
+    Example:
+      spotctl metrics show
+      spotctl metrics rules
+      spotctl metrics board
+    """
+
+
+@app.command()
+def show(ctx: typer.Context) -> None:
+    """Print every metric as it is now, in Prometheus' text format.
+
+    \b
+    Example:
+      spotctl metrics show
+    """
+    with connect(ctx) as client:
+        client.fetch("/metrics", sys.stdout.buffer)
+
+
+@app.command()
+def rules() -> None:
+    """Print alert rules about spotd itself, for Prometheus' rule_files.
+
+    \b
+    Example:
+      spotctl metrics rules
+    """
+    from importlib.resources import files
+
+    sys.stdout.write(files("spotd.monitoring").joinpath("rules.yml").read_text(encoding="utf-8"))
+
+
+@app.command()
+def board() -> None:
+    """Print the Grafana board, for Dashboards > Import.
+
+    \b
+    Example:
+      spotctl metrics board
+    """
+    from spotd.monitoring.board import board as made
+
+    sys.stdout.write(json.dumps(made(), indent=1) + "\n")

@@ -1,0 +1,64 @@
+"""The door for Prometheus: one page, for whoever has the token."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+
+import pytest
+
+from spotd.serve.scraping import ScrapeDoor, ScrapeError, serve_scrapes
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture
+def door() -> Iterator[ScrapeDoor]:
+    door = serve_scrapes(lambda: b"spotd_up 1\n", "127.0.0.1", 0, TOKEN)
+    yield door
+    door.stop()
+
+
+def ask(door: ScrapeDoor, path: str, given: str | None, verb: str = "GET") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=10)
+    headers = {} if given is None else {"Authorization": given}
+    connection.request(verb, path, headers=headers)
+    reply = connection.getresponse()
+    found = reply.status, reply.read()
+    connection.close()
+    return found
+
+
+def test_who_has_the_token_reads_the_page(door: ScrapeDoor) -> None:
+    assert ask(door, "/metrics", f"Bearer {TOKEN}") == (200, b"spotd_up 1\n")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}",
+     TOKEN, "Bearer \xe9"],
+)  # fmt: skip
+def test_who_has_not_gets_nothing(door: ScrapeDoor, given: str | None) -> None:
+    status, body = ask(door, "/metrics", given)
+    assert status == 401
+    assert b"spotd_up" not in body
+    assert TOKEN.encode() not in body
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [("GET", "/v1/jobs"), ("GET", "/"), ("POST", "/metrics"), ("POST", "/v1/jobs/gpt/cancel")],
+)
+def test_there_is_nothing_else(door: ScrapeDoor, verb: str, path: str) -> None:
+    assert ask(door, path, f"Bearer {TOKEN}", verb)[0] in (404, 405)
+
+
+def test_a_port_that_somebody_has_is_said(door: ScrapeDoor) -> None:
+    with pytest.raises(ScrapeError, match=f"port {door.port}: Address already in use") as refused:
+        serve_scrapes(bytes, "127.0.0.1", door.port, TOKEN)
+    assert "metrics.listen" in refused.value.try_
+
+
+def test_a_door_that_is_closed_is_free_again(door: ScrapeDoor) -> None:
+    door.stop()
+    serve_scrapes(bytes, "127.0.0.1", door.port, TOKEN).stop()
