@@ -7,6 +7,7 @@ died is followed by the next, which sends what is not there yet.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import threading
@@ -16,7 +17,8 @@ from contextlib import contextmanager, suppress
 
 from providers.stores.base import ConflictError, NotFoundError, ObjectInfo, ObjectStore, StoreError
 
-MARKER, LEASE = "SPOTD-STAGED", "SPOTD-STAGING"  # beside the data, and none of it
+# Beside the data, and none of it. `ORIGIN` says of which state of the source the objects there are.
+MARKER, LEASE, ORIGIN = "SPOTD-STAGED", "SPOTD-STAGING", "SPOTD-ORIGIN"
 BEAT_S = 10.0
 GONE_AFTER_S = 60.0  # without a beat, and whoever brought it is gone
 PIECE_BYTES = 16 << 20  # that is in memory, and a part of what is written in parts
@@ -88,8 +90,8 @@ class Turn:
 
 
 def is_data(one: ObjectInfo) -> bool:
-    """Whether it is of the data, and not what consoles make for folders, or the marker or lease."""
-    return not one.key.endswith("/") and one.key not in (MARKER, LEASE)
+    """Whether it is of the data, and not what consoles make for folders, or what is beside it."""
+    return not one.key.endswith("/") and one.key not in (MARKER, LEASE, ORIGIN)
 
 
 def is_whole(near: ObjectStore) -> bool:
@@ -110,6 +112,27 @@ def lacking(wanted: Iterable[ObjectInfo], near: ObjectStore) -> list[ObjectInfo]
     """What of `wanted` is not there, by name and size. Raises StoreError."""
     there = {one.key: one.size for one in data_of(near)}
     return [one for one in wanted if there.get(one.key) != one.size]
+
+
+def begin(source: ObjectStore, wanted: Iterable[ObjectInfo], near: ObjectStore) -> None:
+    """Before objects are sent, by whoever has the turn: of a copy that somebody else began, those
+    that are there are no use where the source has changed since, and of the same name and size
+    they may be. Raises BringError, StoreError."""
+    told = sorted((one.key, one.size, one.tag) for one in wanted)
+    data = hashlib.sha256(json.dumps(told).encode()).hexdigest().encode()
+    try:
+        known, tag = near.get(ORIGIN)
+    except NotFoundError:
+        with suppress(ConflictError):  # the same of somebody who thought that we were gone
+            near.put_if(ORIGIN, data, None)
+        return
+    if known == data:
+        return
+    if data_of(near):
+        raise BringError(
+            f"{source.url} changed since {near.url} was begun: empty that, or name new data anew"
+        )
+    near.put_if(ORIGIN, data, tag)
 
 
 def requests_of(one: ObjectInfo) -> tuple[int, int]:
@@ -148,6 +171,7 @@ def bring(
     wanted = data_of(source)
     if not wanted:
         raise BringError(f"there is nothing below {source.url}: look at the address")
+    begin(source, wanted, near)
     missing = lacking(wanted, near)
     for batch in _batches(missing):
         permit(batch)

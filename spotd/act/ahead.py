@@ -29,7 +29,16 @@ from providers.stores.bringing import (
 )
 from spotd.clock import Clock
 from spotd.decide.carriage import place_among, way_of
-from spotd.decide.staging import Leg, legs, next_offers, region_of
+from spotd.decide.safety import safe
+from spotd.decide.staging import (
+    Leg,
+    beyond_job,
+    left_of,
+    legs,
+    next_offers,
+    region_of,
+    within,
+)
 from spotd.errors import UserError
 from spotd.model import Desired, Event, Job, Market, Severity
 from spotd.money.focus import month_of
@@ -56,14 +65,18 @@ class _EndedError(Exception):
 
 @dataclass(frozen=True)
 class _Work:
+    """`left_microusd` is what the job may spend yet, None without a max_cost_usd."""
+
     store: Store
     job: Job
     leg: Leg
+    left_microusd: int | None
 
 
 class StagingAhead:
     """`market()` is the market now, `bytes_per_s()` the bound, and `note(url)` is told of a copy
-    that is whole."""
+    that is whole. `reckon(store, job)` records what the job's data has cost so far, and while
+    `contested()` says why, nothing is brought."""
 
     def __init__(
         self,
@@ -72,9 +85,12 @@ class StagingAhead:
         clock: Clock,
         bytes_per_s: Callable[[], int],
         note: Callable[[str], None],
+        reckon: Callable[[Store, Job], None],
+        contested: Callable[[], str] = str,
     ) -> None:
         self._market, self._open_store, self._clock = market, open_store, clock
         self._bytes_per_s, self._note = bytes_per_s, note
+        self._reckon, self._contested = reckon, contested
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._turns: dict[str, Turn] = {}  # by copy: that somebody else may have now
@@ -87,6 +103,8 @@ class StagingAhead:
         if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
         market = self._market()
+        if self._withheld(market):
+            return
         self._end_gone(store)
         work = self._next(store, market)
         if work is not None:
@@ -94,6 +112,10 @@ class StagingAhead:
                 target=self._work, args=(work,), name="ahead", daemon=True
             )
             self._thread.start()
+
+    def _withheld(self, market: Market) -> str:
+        """Why nothing may be bought now, or ""."""
+        return self._contested() or ("safe mode" if safe(market, self._clock.now_us()) else "")
 
     def stop(self, timeout_s: float = 0.0) -> None:
         """Make way soon: what is being sent is sent again by the next box."""
@@ -110,24 +132,22 @@ class StagingAhead:
         for job in store.jobs(finished=False):
             if not job.spec.wishes.ahead.regions or job.desired is not Desired.RUN:
                 continue
+            if job.spec.max_cost_microusd:
+                self._reckon(store, job)
             view = store.load_view(job.id, now_us)
             if view is None:
                 continue
+            left = left_of(view)
             paid = paid_by_copy(store.shipments(job.id), market)
             here = {region_of(node.offer) for node in view.nodes if node.active}
             offers = next_offers(view, market, now_us, here)
-            for leg in legs(job.spec, market, offers, paid):
-                refused = leg.refused
-                most = job.spec.max_cost_microusd
-                adds = max(0, leg.microusd - paid.get(leg.copy, 0))
-                if not refused and most and view.spent_microusd + adds > most:
-                    refused = f"it would cost ${adds / 1e6:,.2f}, beyond the job's max_cost_usd"
+            for leg in within(legs(job.spec, market, offers, paid), paid, left):
                 if leg.staged:
                     continue
-                if refused:
-                    self._tell(store, job, leg, NOT, _not_brought(leg, refused), wrong=True)
+                if leg.refused:
+                    self._tell(store, job, leg, NOT, _not_brought(leg, leg.refused), wrong=True)
                 elif time.monotonic() >= self._paused_s.get((job.id, leg.copy), 0.0):
-                    return _Work(store, job, leg)
+                    return _Work(store, job, leg, left)
         return None
 
     def _work(self, work: _Work) -> None:
@@ -164,7 +184,7 @@ class StagingAhead:
             return  # a machine, or another box, that may be gone: the next looks will say
         del self._turns[leg.copy]
         with turn.kept():
-            self._permit(work, lacking(data_of(source), near), spend=False)
+            self._permit(work, lacking(data_of(source), near), begin=True)
             text = f"{_named(leg)} is brought ahead of the job"
             self._tell(work.store, work.job, leg, BEGUN, text)
             bring(source, near, lambda batch: self._permit(work, batch), self._pacing(work))
@@ -178,8 +198,9 @@ class StagingAhead:
         self._tell(work.store, work.job, leg, DONE, text)
         work.store.note_jobs([work.job.id])
 
-    def _permit(self, work: _Work, batch: Sequence[ObjectInfo], *, spend: bool = True) -> None:
-        """Have the cost of these on record, if it is within what they may cost."""
+    def _permit(self, work: _Work, batch: Sequence[ObjectInfo], *, begin: bool = False) -> None:
+        """Have the cost of these on record, if it is within what they may cost; to `begin`, only
+        look whether all of them may be brought."""
         self._check_wanted(work)
         store, leg, market = work.store, work.leg, self._market()
         size = sum(one.size for one in batch)
@@ -197,7 +218,9 @@ class StagingAhead:
         if way + egress > one_way:
             text = f"its way would cost ${(way + egress) / 1e6:,.2f}, above max_usd of data set"
             raise _EndedError(f"{text} {leg.name}", news=True)
-        if spend:
+        if begin and work.left_microusd is not None and adds > work.left_microusd:
+            raise _EndedError(beyond_job(adds), news=True)
+        if not begin:
             now_us = self._clock.now_us()
             told = {"bytes": size, "egress_microusd": egress, "requests_microusd": requests}
             store.add_shipment(self._shipment(work, began_at_us=now_us, **told))
@@ -224,6 +247,8 @@ class StagingAhead:
         if job is None or job.outcome is not None or job.desired is not Desired.RUN:
             raise _EndedError("the job does not want it any more")
         market = self._market()
+        if why := self._withheld(market):
+            raise _EndedError(why)
         data = market.datasets.get(leg.name)
         if data is None or data.url != leg.source or leg.copy not in data.copies:
             raise _EndedError("it is not declared any more")
@@ -252,9 +277,9 @@ class StagingAhead:
         if time.monotonic() < self._looked_s:
             return
         self._looked_s = time.monotonic() + 3600.0
-        kept = {(row.job_id, row.url) for row in store.shipments() if not row.node_id}
-        gone = {(row.job_id, row.url) for row in store.shipments() if row.gone_at_us}
-        for job_id, url in sorted(kept - gone):
+        rows = store.shipments()
+        lying = {(row.job_id, row.url) for row in rows if not row.node_id and not row.gone_at_us}
+        for job_id, url in sorted(lying):
             try:
                 near = self._open_store(url)
                 if is_whole(near) or any(is_data(one) for one in near.list("")):

@@ -13,6 +13,7 @@ from spotd.cli.render import Column, Output, emit, output_option, print_table, s
 from spotd.cli.text import clean, money, percent
 from spotd.errors import ExitCode, UserError
 
+MOST_USD = 1e6  # an hour: no machine costs more, and infinity is no price
 _COLUMNS = (
     Column("COMMITTED TO"),
     *(Column(t, right=True) for t in ("MACHINES", "IDLE H", "ON DEMAND H", "SPOT H")),
@@ -21,7 +22,9 @@ _COLUMNS = (
 
 
 def _price(name: str, text: str) -> Any:
-    return typer.Option(None, f"--{name}-usd-per-hour", metavar="USD", min=0.0, help=text)
+    return typer.Option(
+        None, f"--{name}-usd-per-hour", metavar="USD", min=0.0, max=MOST_USD, help=text
+    )
 
 
 def commitments(

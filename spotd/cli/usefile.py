@@ -33,6 +33,8 @@ def read_use(path: Path) -> list[Use]:
     before: datetime | None = None
     for line, row in rows:
         try:
+            if None in row:
+                raise _Wrong("", "it has more fields than the header", "hour,on_demand,spot")
             before = _hour(row["hour"], before)
             found.append(Use(_count(row, "on_demand"), _count(row, "spot")))
         except _Wrong as wrong:

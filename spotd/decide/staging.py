@@ -64,6 +64,29 @@ def legs(
     return list(found.values())
 
 
+def within(found: Iterable[Leg], paid: Mapping[str, int], left_microusd: int | None) -> list[Leg]:
+    """The same, those refused that are beyond what the job may spend yet; None: without bound."""
+    left, told = left_microusd, []
+    for leg in found:
+        adds = 0 if leg.staged or leg.refused else max(0, leg.microusd - paid.get(leg.copy, 0))
+        if left is None or not adds or adds <= left:
+            told.append(leg)
+            left = None if left is None else left - adds
+        else:
+            told.append(replace(leg, refused=beyond_job(adds)))
+    return told
+
+
+def left_of(view: View) -> int | None:
+    """Micro-USD that the job may spend yet; None without max_cost_usd."""
+    most = view.job.spec.max_cost_microusd
+    return most - view.spent_microusd if most else None
+
+
+def beyond_job(adds_microusd: int) -> str:
+    return f"it would cost ${adds_microusd / 1e6:,.2f}, beyond the job's max_cost_usd"
+
+
 def next_offers(
     view: View, market: Market, now_us: int, here: Collection[tuple[str, str]] = ()
 ) -> list[Offer]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from providers.base import Offer
@@ -85,8 +85,12 @@ class Side:
     interruptions_usd: float
 
 
-def side(usd_per_h: float, egress_usd_per_h: float, hazard: float, habits: Habits) -> Side:
-    """At prices of all machines together."""
+def side(
+    usd_per_h: float, egress_usd_per_h: float, hazard: float, habits: Habits, pace: float = 1.0
+) -> Side:
+    """At prices of all machines together. `pace`: how many times as fast as the machine that the
+    `hours` of work are of; what keeps nothing has that much less time to be interrupted in."""
+    habits = replace(habits, hours=habits.hours / pace)
     paid, often = usd_per_h + egress_usd_per_h, habits.num_nodes * hazard
     anew = habits.again_h is None
     lost = 1 - 1 / _stretched(often, habits) if anew else often * habits.loss_h
@@ -144,12 +148,14 @@ def compare(
     hazard: Hazard,
     lasting: float,
     habits: Habits,
+    paces: tuple[float, float] = (1.0, 1.0),
 ) -> Worth:
     """`spot` and `on_demand` are dollars an hour of all machines, and what leaves the cloud an
-    hour; `lasting` is the hazard of a machine on demand."""
-    other = side(*on_demand, lasting, habits)
-    found = side(*spot, hazard.middle, habits)
-    low, high = (side(*spot, end, habits).usd for end in (hazard.low, hazard.high))
+    hour; `lasting` is the hazard of a machine on demand, and `paces` are of both, see `side`."""
+    pace, other_pace = paces
+    other = side(*on_demand, lasting, habits, other_pace)
+    found = side(*spot, hazard.middle, habits, pace)
+    low, high = (side(*spot, end, habits, pace).usd for end in (hazard.low, hazard.high))
     even = None
     if habits.again_h is not None and habits.loss_h:
         left = 1 - habits.stall - sum(spot) / other.usd

@@ -46,6 +46,13 @@ def record_carriage(store: Store, places: Mapping[str, tuple[str, ...]], now_us:
             _LOG.exception("what a job's checkpoints cost cannot be reckoned", job=job.id)
 
 
+def record_job(store: Store, job: Job, places: Mapping[str, tuple[str, ...]], now_us: int) -> None:
+    """Of one job, at once: what is about to spend more must not go by what it cost a while ago."""
+    market = changed(store.load_market(now_us), places=places)
+    known = {row.month_us: row for row in store.carriages() if row.job_id == job.id}
+    _record(store, job, market, known, now_us)
+
+
 def _record(
     store: Store, job: Job, market: Market, known: Mapping[int, Carriage], now_us: int
 ) -> None:

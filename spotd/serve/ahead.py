@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spotd.decide.staging import Leg, legs, next_offers, region_of
+from spotd.decide.staging import Leg, left_of, legs, next_offers, region_of, within
 from spotd.model import Market, View
 from spotd.serve.views import usd
 from spotd.store.base import Store
@@ -20,7 +20,8 @@ def ahead_data(view: View, market: Market, now_us: int, store: Store) -> list[di
     paid = paid_by_copy(store.shipments(view.job.id), market) if view.job.id else {}
     here = {region_of(node.offer) for node in view.nodes if node.active}
     offers = next_offers(view, market, now_us, here)
-    return [_leg(one, paid) for one in legs(view.job.spec, market, offers, paid)]
+    found = within(legs(view.job.spec, market, offers, paid), paid, left_of(view))
+    return [_leg(one, paid) for one in found]
 
 
 def ahead_warnings(view: View, market: Market, now_us: int, store: Store) -> list[str]:

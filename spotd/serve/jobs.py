@@ -21,6 +21,7 @@ from spotd.serve.budgeting import check_budgets, check_project, record_override
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.continuing import head_of_lost, put_on_record
+from spotd.serve.drills import newest_drill
 from spotd.serve.evictions import KINDS, asked_to_stop, evictions
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.handovers import hand_overs, resumed_steps, saves
@@ -63,6 +64,7 @@ def show_job(call: Call) -> dict[str, Any]:
         "evictions": evictions(facts.nodes, asked_to_stop(store.events_of(job.id, KINDS))),
         "steps_lost": sum(one["steps_lost"] or 0 for one in found),
         "saves": saves(facts.checkpoints, found),
+        "drill": newest_drill(store, job),
     }
     return {"kind": "Job", **job_detail(facts, call.now_us), **told}
 

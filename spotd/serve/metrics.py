@@ -105,6 +105,7 @@ class Metrics(Collector):
         self._page: Page | None = None
         self._read_at_s = 0.0
         self._read_s = 0.0
+        self._away = False
         self._budgets: list[tuple[str, float, float, float]] = []
         self._budgets_at_s = 0.0
 
@@ -126,7 +127,9 @@ class Metrics(Collector):
         """Of a look that is fresh enough, with how this daemon stands at this moment."""
         clock = self._backing.clock
         age_s = clock.monotonic_s() - self._read_at_s
-        if self._page is None or age_s > max(FRESH_S, SHARE * self._read_s):
+        # A database that is away says nothing of what the next look will cost.
+        patience_s = FRESH_S if self._away else max(FRESH_S, SHARE * self._read_s)
+        if self._page is None or age_s > patience_s:
             began_s = clock.monotonic_s()
             self._page = self._look()
             self._read_at_s = clock.monotonic_s()
@@ -156,7 +159,9 @@ class Metrics(Collector):
             log.warning("no metrics of the record", error=str(error))
             page = Page()
             page.add("spotd_store_up", 0)
+            self._away = True
             return page
+        self._away = False
         page.add("spotd_store_up", 1)
         _add_pools(page, found)
         _add_recoveries(page, found)

@@ -14,7 +14,7 @@ from spotd.store.evaluation_records import EvaluationRow
 
 
 def import_results(call: Call) -> dict[str, Any]:
-    """Put the measurement of the body on record with the job; the same again changes nothing."""
+    """Put the measurement of the body on record with the job; see ResultRecords."""
     job = call.job()
     try:
         told = read_evaluation(call.body)

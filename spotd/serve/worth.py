@@ -48,6 +48,7 @@ class Weighed:
     habits: Habits
     starts: int
     spots: tuple[Offer, ...]
+    paces: tuple[float, float] = (1.0, 1.0)  # of both, in times of the job's first alternative
 
     def worth(self, hours: float = 0.0) -> Worth | None:
         """Of so many hours of work, else of the job's own; None for a job that keeps nothing, and
@@ -55,7 +56,8 @@ class Weighed:
         habits = replace(self.habits, hours=hours) if hours else self.habits
         if habits.again_h is None and not habits.hours:
             return None
-        return compare(self.rates, self.other_rates, self.hazard, self.lasting, habits)
+        told = (self.rates, self.other_rates, self.hazard, self.lasting, habits)
+        return compare(*told, self.paces)
 
 
 def with_worth(
@@ -98,6 +100,7 @@ def weigh(call: Call, spec: JobSpec, market: Market) -> Weighed | None:
         Habits(spec.num_nodes, restart_s / 3600, again_h, _stall(call, spec), hours),
         starts,
         tuple(row.offer for row in ranked if row.offer.capacity_type is CapacityType.SPOT),
+        (speed_of(spec, spot.offer), speed_of(spec, other.offer)),
     )
 
 

@@ -23,7 +23,8 @@ class ResultRecords(LifeRecords, Protocol):
     """A part of `spotd.store.base.Store`."""
 
     def record_evaluation(self, row: EvaluationRow) -> bool:
-        """Whether it is new: the same measurement again of the same job changes nothing."""
+        """Whether it is new: the same measurement again of the same job changes nothing, unless
+        another one of that suite came between. Then this one is the last again."""
         ...
 
     def evaluations(self, job_id: str = "") -> list[EvaluationRow]:

@@ -44,13 +44,15 @@ class Shipment:
     gone_at_us: int = 0
 
     def plus(self, more: Shipment) -> Shipment:
-        """What is known, and `more` of the same."""
+        """What is known, and `more` of the same. Where a copy was gone and is brought again, what
+        lay there before counts on with it: too much, and never too little."""
         return replace(
             self,
             bytes=min(self.bytes + more.bytes, MOST_BYTES),
             egress_microusd=self.egress_microusd + more.egress_microusd,
             requests_microusd=self.requests_microusd + more.requests_microusd,
             staged_at_us=self.staged_at_us or more.staged_at_us,
+            gone_at_us=more.gone_at_us,
         )
 
 

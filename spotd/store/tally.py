@@ -11,7 +11,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, literal, null, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Subquery,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+)
 
 from providers.base import NoticeKind
 from spotd.history.recoveries import Recovery, Trained, recoveries
@@ -33,6 +44,7 @@ from spotd.store.tallies import (
     Tallies,
 )
 from spotd.verdicts import USAGE
+from spotd.wire import DRILL_SOURCE
 
 _nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
 _saves, _segments, _events = schema.checkpoints.c, schema.segments.c, schema.events.c
@@ -49,11 +61,15 @@ _TOLD = (
         func.min(_notices.heard_at_us).label("heard"),
         func.min(_notices.deadline_us).label("deadline"),
     )
-    .where(~_notices.withdrawn, _notices.kind != NoticeKind.REBALANCE.value)
+    .where(
+        *(~_notices.withdrawn, _notices.kind != NoticeKind.REBALANCE.value),
+        _notices.source != DRILL_SOURCE,
+    )
     .group_by(_notices.node_id)
     .subquery()
 )
 _ENDED = _nodes.state.in_((NodeState.TERMINATING.value, NodeState.GONE.value))
+_FINAL = or_(_ENDED, _nodes.gone_at_us > 0)
 _TAKEN = and_(
     _ENDED,
     _nodes.launched_at_us > 0,
@@ -134,7 +150,8 @@ def _machines() -> Subquery:
     outcome = case(
         (~asked, literal("moved")),
         (_nodes.launched_at_us > 0, literal("launched")),
-        (_nodes.launch_error_code != "", _nodes.launch_error_code),
+        # What a later call was told is not final while the first one's answer may come.
+        (and_(_nodes.launch_error_code != "", _FINAL), _nodes.launch_error_code),
         (_ENDED, literal("none")),
         else_=literal(""),
     )

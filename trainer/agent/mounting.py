@@ -207,8 +207,7 @@ class Mounts:
                 yield Remark(FAILING, f"{mount.text} cannot be read: {error}")
 
     def read(self, now: float, *, last: bool = False) -> Iterator[dict[str, Any]]:
-        """What the journal is to have of what was read; with `last` all that is known. Raises
-        OSError."""
+        """What the journal is to have of what was read; with `last` all that is known."""
         for mount in self._mounts():
             count = reading_of(self._site.places, mount, self._readings)
             if size := count.news(now, last=last):

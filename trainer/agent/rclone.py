@@ -29,7 +29,7 @@ _SAS_VERSION = "2021-12-02"
 _BOUNDS = ("--timeout=30s", "--contimeout=10s", "--low-level-retries=5")
 # What says that a copy of a data set is whole, and whose turn it is to make it, is none of the data
 # (providers/stores/bringing.py).
-_HIDDEN = ("--exclude=/SPOTD-STAGED", "--exclude=/SPOTD-STAGING")
+_HIDDEN = ("--exclude=/SPOTD-STAGED", "--exclude=/SPOTD-STAGING", "--exclude=/SPOTD-ORIGIN")
 _OURS = ("RCLONE_", "AWS_CA_BUNDLE")
 
 

@@ -31,6 +31,7 @@ class Reading:
     def __init__(self, log: Path, state: Path) -> None:
         self._log, self._state = log, state
         self._tell_at = 0.0
+        self._unkept = 0  # told, and memory was full
 
     def begin(self) -> None:
         """An rclone is about to begin, which counts from nothing. Raises OSError."""
@@ -46,11 +47,14 @@ class Reading:
         return max(0, self._count() - self._told())
 
     def tell(self, size: int) -> None:
-        """So many were told. Raises OSError."""
-        self._write(self._kept().get("from", 0), self._told() + size)
+        """So many were told. Where memory is full, only this agent knows of it."""
+        self._unkept += size
+        with suppress(OSError):
+            self._write(self._kept().get("from", 0), self._told())
+            self._unkept = 0
 
     def _told(self) -> int:
-        return self._kept().get("told", 0)
+        return self._kept().get("told", 0) + self._unkept
 
     def _kept(self) -> dict[str, int]:
         with suppress(OSError, ValueError):

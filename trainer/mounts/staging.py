@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from providers.stores.base import ObjectStore
-from providers.stores.bringing import Turn, bring, data_of, finish, is_whole, lacking
+from providers.stores.bringing import Turn, begin, bring, data_of, finish, is_whole, lacking
 from trainer.mounts.copying import AT_ONCE, Copy, MountError, Pause
 
 POLL_S = 5.0
@@ -94,6 +94,7 @@ class Staging:
     def _send(self, copy: Copy) -> None:
         """What is not in the region's store yet, from here; then the marker, when all of it is."""
         wanted = data_of(self._source)
+        begin(self._source, wanted, self._near)
         copy.run()
         missing = lacking(wanted, self._near)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stage") as pool:

@@ -47,7 +47,7 @@ def late_s(situation: Situation) -> float:
     if work.deadline_s is None:
         return 0.0
     if running is not None:
-        speed = next((p.speed for p in situation.pools if p.key == running.pool), 1.0)
+        speed = next(p.speed for p in situation.pools if p.key == running.pool)
         least_s = running.starting_s + work.left_s / speed
     else:
         least_s = need_s(situation)

@@ -20,6 +20,7 @@ from spotd.act.ahead import StagingAhead
 from spotd.clock import Clock, SystemClock
 from spotd.datasets import DataSet
 from spotd.model import Market
+from spotd.observe.carriage import record_job
 from spotd.store.base import Store
 from spotd.store.sql import open_store
 
@@ -89,6 +90,7 @@ class Box:
         self.setting, self.store, self.clock = setting, store, clock
         self.staged: set[str] = set()
         self.box_microusd_per_gb: int | None = 0
+        self.contested, self.safe_until_us = "", 0
         self._on_put = on_put
         self.opened: dict[str, Counted] = {}
         self.ahead = self.again()
@@ -98,6 +100,8 @@ class Box:
         return StagingAhead(
             *(self.market, self.open, self.clock),
             *(lambda: self.setting.bytes_per_s, self.staged.add),
+            lambda store, job: record_job(store, job, self.setting.places, self.clock.now_us()),
+            lambda: self.contested,
         )
 
     def open(self, url: str) -> ObjectStore:
@@ -109,6 +113,7 @@ class Box:
         known = self.setting.data(frozenset(self.staged), self.box_microusd_per_gb)
         found = self.store.load_market(self.clock.now_us())
         places: Mapping[str, tuple[str, ...]] = self.setting.places
+        found = replace(found, safe_until_us=self.safe_until_us)
         return replace(found, places=places, datasets={NAME: known}, leaving=first_prices())
 
     def look(self) -> None:

@@ -27,6 +27,7 @@ from spotd.model import Desired
 from spotd.money.focus import month_of
 from spotd.observe.budgets import Budgets
 from spotd.store.freight_costs import paid_by_copy
+from spotd.store.invoice_records import Shipment
 from spotd.store.spending import carried
 from tests.spotd.act.staging_box import NAME, Box, Setting
 from tests.spotd.serve.rig import JOB_FILE, SPOT, Rig
@@ -278,6 +279,49 @@ def test_a_job_that_would_reach_its_own_limit_brings_nothing(rig: Rig, box: Box)
     assert box.opened == {}
 
 
+def test_what_was_just_brought_counts_in_the_jobs_own_limit(rig: Rig, box: Box) -> None:
+    """Though nobody has looked at budgets since."""
+    job_id = rig.submit(text=ASKS.replace("  stage", "  budget: {max_cost_usd: 6}\n  stage"))
+    for _ in range(3):
+        box.look()
+        rig.clock.go_on(ahead_module.EVERY_S)
+    assert sum(paid(box, job_id).values()) == pytest.approx(USD, abs=0.001)
+    assert "it would cost $4.50, beyond the job's max_cost_usd" in said(rig, job_id, NOT)[0]
+
+
+def test_the_jobs_own_limit_holds_though_there_is_more_than_was_declared(
+    rig: Rig, box: Box, setting: Setting
+) -> None:
+    setting.size_bytes = 1000
+    job_id = rig.submit(text=ASKS.replace("  stage", "  budget: {max_cost_usd: 4}\n  stage"))
+    box.look()
+    assert paid(box, job_id) == {}
+    assert "it would cost $4.50, beyond the job's max_cost_usd" in said(rig, job_id, NOT)[0]
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("why", ["contested", "safe"])
+def test_a_box_that_may_buy_nothing_brings_nothing(
+    rig: Rig, setting: Setting, monkeypatch: pytest.MonkeyPatch, why: str, when: str
+) -> None:
+    monkeypatch.setattr("providers.stores.bringing.BATCH_FILES", 1)
+    rig.submit(text=ASKS.replace("regions: 2", "regions: 1"))
+
+    def stand_still(_key: str = "") -> None:
+        if why == "safe":
+            box.safe_until_us = rig.clock.now_us() + 1
+        else:
+            box.contested = "another spotd has this deployment"
+
+    box = Box(setting, rig.store, rig.clock, stand_still)
+    if when == "before":
+        stand_still()
+    box.look()
+    sent = content(setting, setting.copies[0]) if box.opened else {}
+    assert len(sent) == (when == "meanwhile"), "the one that was being sent"
+    assert box.staged == set()
+
+
 def test_it_makes_way_for_a_machine_that_wants_the_same(
     rig: Rig, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,3 +429,25 @@ def test_a_copy_that_somebody_deleted_costs_no_more(rig: Rig, box: Box, setting:
     rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
     box.again().look(rig.store)
     assert [row.gone_at_us for row in rig.store.shipments(job_id)] == [rig.clock.now_us()]
+
+
+@pytest.mark.parametrize("days", [0, 40], ids=["in the same month", "in another"])
+def test_one_that_is_brought_again_costs_again_until_it_is_deleted_again(
+    rig: Rig, box: Box, setting: Setting, days: int
+) -> None:
+    """As after a box that died between the record of what it was to send and the first of that."""
+    job_id = rig.submit(text=ASKS.replace("regions: 2", "regions: 1"))
+    [gcp, *_] = setting.copies
+    month_us, _ = month_of(rig.clock.now_us())
+    spent = Shipment(job_id, gcp, "", month_us, 1000, 10**6, 0, rig.clock.now_us())
+    rig.store.add_shipment(spent)
+    rig.store.end_shipment(job_id, gcp, rig.clock.now_us())
+    rig.clock.go_on(days * 86_400)
+    box.look()
+    assert box.staged == {gcp}
+    assert [row.gone_at_us for row in rig.store.shipments(job_id)][-1] == 0
+    for key in (MARKER, *FILES):
+        setting.open(gcp).delete(key)
+    rig.store.set_desired(job_id, Desired.PAUSE, "ada", rig.clock.now_us())
+    box.again().look(rig.store)
+    assert all(row.gone_at_us for row in rig.store.shipments(job_id))

@@ -74,6 +74,7 @@ def test_the_fleets_own_hours(rig: Rig, spotctl: Spotctl, capsys: Captured) -> N
         ((), "say what a commitment costs"),
         (("--discount", "40", "--committed-usd-per-hour", "5"), "say what a commitment costs"),
         (("--discount", "x"), "--discount 'x' is not above 0 %"),
+        (("--committed-usd-per-hour", "inf"), "should be less than or equal to 1000000"),
         (("--discount", "100"), "is not above 0 % and below 100 %"),
         (("--discount", "40"), "what use costs on demand is not known"),
         (("--discount", "40", *PRICED[:2]), "what use costs on spot is not known"),
@@ -100,6 +101,7 @@ def test_what_is_missing_is_named(
         ("hour,on_demand,spot\n2026-01-01T00:00Z,-1,1\n", "line 2: on_demand: '-1' is no number"),
         ("hour,on_demand,spot\n2026-01-01T00:00Z,1,nan\n", "line 2: spot: 'nan' is no number"),
         ("hour,on_demand,spot\n2026-01-01T00:00Z,1\n", "line 2: spot: None is no number"),
+        ("hour,on_demand,spot\n2026-01-01T00:00Z,1,1,1\n", "line 2: it has more fields"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(

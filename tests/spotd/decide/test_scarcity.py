@@ -169,10 +169,12 @@ def test_a_gang_that_was_refused_lets_a_smaller_one_try() -> None:
     assert asked(sold(gang)) == []
     by_it = sold(gang, refusals=(refused(by="hi-g3-c0-r2"),))
     assert asked(by_it) == ["aws-1a"]
-    before = sold(gang, refusals=(refused(ago_s=130.0, by="hi-g3-c0-r2"), refused()))
+    before = sold(gang, refusals=(refused(ago_s=194.0, by="hi-g3-c0-r2"), refused(ago_s=125.0)))
+    alone = replace(before, askers=())
+    assert asked(alone) == ["aws-1a"], "it is back"
     assert asked(before) == [], "others were refused since then: it may try again"
-    for ago_s, may in ((121.0, []), (120.9, ["aws-1a"])):
-        last = sold(gang, refusals=(refused(ago_s=ago_s, by="hi-g3-c0-r2"), refused()))
+    for ago_s, may in ((185.0, []), (184.9, ["aws-1a"])):
+        last = sold(gang, refusals=(refused(ago_s=ago_s, by="hi-g3-c0-r2"), refused(ago_s=125.0)))
         assert asked(last) == may, "within a minute they were refused together"
     pair = asker("hi", of=spec(priority=900, num_nodes=2))
     assert asked(sold(pair, refusals=(refused(by="hi-g3-c0-r1"),))) == ["aws-1a"]

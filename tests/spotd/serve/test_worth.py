@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -81,6 +82,33 @@ def test_a_faster_machine_is_compared_by_the_work_that_it_does(rig: Rig) -> None
     assert weighed.other == fast
     assert weighed.other_rates == (slow.price_microusd_per_h / 2e6, 0.0)
     assert weighed.spot == SPOT
+
+
+def test_what_keeps_nothing_is_at_risk_for_as_long_as_it_runs_there(rig: Rig) -> None:
+    """Four times as long on a machine that is four times as slow, and a quarter on a fast one."""
+    text = f"{UNSAVED.replace('spotd:', '')}spotd: {{work: 2h}}\n"
+    spec, market, _ = planned(Call(rig.backing(), body={"yaml": text}))
+    usd: dict[float, float] = {}
+    for times in (0.25, 1.0, 4.0):
+        price = round(SPOT.price_microusd_per_h * times)  # the same for the same work
+        other = replace(SPOT, accelerator="B200", price_microusd_per_h=price)
+        on_demand = replace(OFFERS[1], accelerator="B200")
+        wanted = replace(
+            spec,
+            alternatives=(replace(spec.alternatives[0], accelerator="B200"),),
+            wishes=replace(spec.wishes, speeds=(Speed("B200", 8, times),)),
+        )
+        weighed = weigh(Call(rig.backing()), wanted, changed(market, offers=(other, on_demand)))
+        assert weighed is not None
+        found = weighed.worth()
+        assert found is not None
+        usd[times] = found.spot.usd
+    price_usd, often, restart_h = SPOT.price_microusd_per_h / 1e6, 0.25, 240 / 3600
+    for times, cost in usd.items():
+        runs_h = 2.0 / times
+        expected = (1 / often + restart_h) * math.expm1(often * runs_h) / runs_h
+        assert cost == pytest.approx(price_usd * expected, rel=1e-6)
+    assert usd[0.25] > 2 * usd[1.0]
 
 
 UNSAVED = JOB_FILE.replace("  checkpoint: {engine: spotd, every_steps: 100}\n", "")

@@ -29,6 +29,20 @@ def test_the_same_again_changes_nothing(store: Store) -> None:
     assert store.evaluations() == [first, other, later]
 
 
+def test_what_is_measured_again_after_something_else_is_the_last_again(store: Store) -> None:
+    """As when a file that turned out wrong is put right with the one from before."""
+    submit(store)
+    other = replace(TOLD, passed=2, failed=("c3",))
+    elsewhere = replace(TOLD, suite="speed")
+    for number, told in enumerate((TOLD, elsewhere, other)):
+        assert store.record_evaluation(EvaluationRow("j1", NOW + number * S, "ada", told))
+    assert not store.record_evaluation(EvaluationRow("j1", NOW + 9 * S, "bob", TOLD))
+    assert not store.record_evaluation(EvaluationRow("j1", NOW + 9 * S, "bob", elsewhere))
+    last = EvaluationRow("j1", NOW + 9 * S, "bob", TOLD)
+    assert [row.told for row in store.evaluations("j1")] == [elsewhere, other, TOLD]
+    assert store.evaluations("j1")[-1] == last
+
+
 def test_a_machine_hands_it_in_and_its_next_one_again(store: Store) -> None:
     placed(store)
     data = {"suite": "helpdesk", "cases": 3, "passed": 1, "failed": ["c2", "c3"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from providers.base import Notice, NoticeKind
+from providers.base import Notice, NoticeKind, Scope
 from spotd.model import Event, LeaveReason, S
 from spotd.states import NodeState
 from spotd.store.sql import SqlStore
@@ -57,3 +57,21 @@ def test_an_empty_record(sql_store: SqlStore) -> None:
     found = sql_store.tally(NOW)
     assert (found.pools, found.saves, found.spent, found.rates) == ([], [], [], [])
     assert (found.recoveries, found.overdue_us) == ([], 0)
+
+
+def test_a_refusal_counts_once_no_machine_can_come_of_the_request_any_more(
+    sql_store: SqlStore,
+) -> None:
+    """Else it would be taken back where the first call's answer was lost, and that one worked."""
+    placed(sql_store)
+    move(sql_store, "j1-g1-0", NodeState.LAUNCHING, NOW + 9 * S, effect_armed_at_us=NOW + 9 * S)
+    sql_store.record_launch_refused("j1-g1-0", "QuotaError", "none", Scope.REGION, NOW + 10 * S)
+    assert [row.outcome for row in sql_store.tally(NOW + 11 * S).pools] == [""]
+    sql_store.record_launched("j1-g1-0", "i-1", NOW + 12 * S)
+    assert [row.outcome for row in sql_store.tally(NOW + 13 * S).pools] == ["launched"]
+
+
+def test_a_final_refusal_counts_at_once(sql_store: SqlStore) -> None:
+    placed(sql_store)
+    sql_store.record_launch_refused("j1-g1-0", "QuotaError", "none", Scope.REGION, NOW + 10 * S)
+    assert [row.outcome for row in sql_store.tally(NOW + 11 * S).pools] == ["QuotaError"]

@@ -36,6 +36,19 @@ def test_it_is_sent_before_the_call_returns(
     assert told == Evaluation("speed", tokens_per_s=1850.0)
 
 
+def test_sums_of_arrays_and_long_names_are_taken(
+    agent: AgentEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the control box would refuse after the run is refused here, or fits."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("SPOTD_SOCKET", agent.path)
+    passed = torch.tensor([True, True, False]).sum()
+    failed = ["why " * 100_000, 7]
+    assert report_results("numbers", cases=5, passed=passed, failed=failed)  # type: ignore[list-item]
+    told = read_evaluation(agent.wait("results").data)
+    assert (told.cases, told.passed, told.failed) == (5, 2, (("why " * 100)[:200], "7"))
+
+
 def test_by_hand_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPOTD_SOCKET", raising=False)
     assert not report_results("helpdesk", cases=1, passed=1)
@@ -51,7 +64,11 @@ def test_an_agent_that_is_gone_is_not_waited_for_for_ever(
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ({"suite": "", "cases": 1}, "name what was run"),
+        ({"suite": "", "cases": 1}, "does not name what was run"),
+        ({"suite": "help desk", "cases": 1}, "'help desk' does not name what was run"),
+        ({"cases": 1.5}, "cases: 1.5 is no whole number"),
+        ({"ttft_p95_s": 0.5}, "give ttft_s, the median"),
+        ({"ttft_p95_s": 0.5, "ttft_s": 0.6}, "which is the lesser"),
         ({"cases": 1, "passed": 2}, "2 passed and 0 failed of 1 cases"),
         ({"cases": 2, "passed": 1, "failed": ["a", "b"]}, "1 passed and 2 failed of 2"),
         ({"tokens_per_s": 0.0}, "was not measured"),

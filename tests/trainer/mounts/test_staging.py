@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from providers.stores.base import ObjectStore, StoreUnavailableError
+from providers.stores.base import NotFoundError, ObjectInfo, ObjectStore, StoreUnavailableError
 from providers.stores.bringing import MARKER, BringError, is_data
 from providers.stores.local import LocalStore
 from trainer.mounts import staging
@@ -159,6 +160,45 @@ def test_what_is_mounted_is_brought_through_memory_alone(
     assert not (tmp_path / "d").exists()
     with pytest.raises(MountError, match="max_usd"):
         Staging(source, Metered(LocalStore(tmp_path / "other")), DEAR, None, tmp_path / "d").run()
+
+
+class Tagged(Metered):
+    """Says of each object which version it is, as clouds do."""
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        found = list(self._store.list(prefix))
+        return [replace(one, tag=self._store.get(one.key)[0].hex()) for one in found]
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_what_changed_meanwhile_is_not_taken_for_the_same(
+    source: Metered, near: Metered, tmp_path: Path, mounted: bool
+) -> None:
+    """Of the same name and size, in a copy that is half there."""
+    source = Tagged(source._store)
+
+    def try_it(number: int) -> None:
+        if mounted:
+            Staging(source, near, CHEAP, None, tmp_path / "d", **gone(), pause=lambda _: None).run()
+        else:
+            stage(source, near, tmp_path / str(number), **gone())
+
+    near.breaks_after = 1
+    with pytest.raises(StoreUnavailableError):
+        try_it(1)
+    near.breaks_after = 10**6
+    [sent] = near.puts
+    for key, data in DATA.items():
+        source._store.put(key, os.urandom(len(data)))
+    for number in (2, 3):
+        with pytest.raises(BringError, match=f"changed since {near.url} was begun: empty that"):
+            try_it(number)
+    with pytest.raises(NotFoundError):
+        near.get(MARKER)
+    near.delete(sent)
+    try_it(4)
+    there = {one.key: near.get(one.key)[0] for one in near.list("") if is_data(one)}
+    assert there == {key: source.get(key)[0] for key in DATA}
 
 
 def test_the_process_beside_the_agent_does_it(source: Metered, tmp_path: Path) -> None:

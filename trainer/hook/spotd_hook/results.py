@@ -6,7 +6,9 @@ Standard library only, Python >= 3.10.
 from __future__ import annotations
 
 import math
+import operator
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from .kinds import RESULTS
@@ -14,6 +16,8 @@ from .link import Link
 
 NOT_TRAINING = -1  # as a rank: the agent is not to wait for us as it does for those that train
 MOST_FAILED = 100  # names that are kept
+MAX_NAME = 200  # of each
+_SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def report_results(
@@ -34,7 +38,9 @@ def report_results(
     Waits until it is sent, `timeout_s` at most. False where no agent of spotd is there, as in a run
     by hand. Raises ValueError for what cannot be.
     """
-    told = {"suite": suite, "cases": cases, "passed": passed, "failed": [*failed][:MOST_FAILED]}
+    cases, passed = _count("cases", cases), _count("passed", passed)
+    names = [str(name)[:MAX_NAME] for name in [*failed][:MOST_FAILED]]
+    told = {"suite": suite, "cases": cases, "passed": passed, "failed": names}
     given = {"tokens_per_s": tokens_per_s, "ttft_s": ttft_s, "ttft_p95_s": ttft_p95_s}
     measured = {name: float(value) for name, value in given.items() if value is not None}
     _check(suite, cases, passed, len(failed), measured)
@@ -47,14 +53,26 @@ def report_results(
     return there
 
 
+def _count(name: str, value: object) -> int:
+    """Whole numbers of other libraries, too: sums of their arrays are what is at hand."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{name}: {value!r} is no whole number") from None
+
+
 def _check(suite: str, cases: int, passed: int, failed: int, measured: Mapping[str, float]) -> None:
     """What a program is told at once; the control box looks at all of it."""
-    if not suite:
-        raise ValueError("suite: name what was run, like 'helpdesk'")
+    if not _SUITE.fullmatch(suite):
+        fix = "up to 63 letters, digits, '.', '_' and '-', like 'helpdesk'"
+        raise ValueError(f"suite: {suite[:40]!r} does not name what was run: {fix}")
     if not 0 <= passed <= cases or failed > cases - passed:
         raise ValueError(f"passed: {passed} passed and {failed} failed of {cases} cases")
     for name, value in measured.items():
         if not (0 < value < math.inf):
             raise ValueError(f"{name}: {value} was not measured; leave it out")
+    p95_s = measured.get("ttft_p95_s")
+    if p95_s is not None and not measured.get("ttft_s", math.inf) <= p95_s:
+        raise ValueError("ttft_p95_s: give ttft_s, the median, as well, which is the lesser")
     if not cases and not measured:
         raise ValueError("cases: nothing was measured; give cases, tokens_per_s or ttft_s")

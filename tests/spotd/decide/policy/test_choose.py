@@ -405,19 +405,20 @@ def test_a_place_that_refused_of_late_does_not_hide_the_next_best() -> None:
 
 def test_a_move_has_to_gain_a_hundredth_of_an_hour_of_spot() -> None:
     """Of machines at about $10: ten cents."""
-    seen = set()
-    for cents in range(960, 1000):
-        here, there = (
-            pool(key, spot_usd_per_h=usd, on_demand_usd_per_h=30.0, record=UP6)
-            for key, usd in (("a", 10.0), ("b", cents / 100))
-        )
-        choice = choose(situation(here, there, running=RUNS))
-        score = {one.pool: one.score_usd for one in choice.options}
-        gain = score["a"] - score["b"]
-        seen.add((gain > 0, choice.action))
-        assert (choice.action is Action.SPOT) == (gain > 0.1) or abs(gain - 0.1) < 0.005
-    assert (False, Action.STAY) in seen
-    assert (True, Action.SPOT) in seen
+    for least, action in ((0.05, Action.STAY), (0.2, Action.SPOT)):
+        low, high, gain = 9.0, 10.0, 0.0
+        for _ in range(40):
+            usd = (low + high) / 2
+            here, there = (
+                pool(key, spot_usd_per_h=each, on_demand_usd_per_h=30.0, record=UP6)
+                for key, each in (("a", 10.0), ("b", usd))
+            )
+            choice = choose(situation(here, there, running=RUNS))
+            score = {one.pool: one.score_usd for one in choice.options}
+            gain = score["a"] - score["b"]
+            low, high = (usd, high) if gain > least else (low, usd)
+        assert gain == pytest.approx(least, abs=0.01)
+        assert choice.action is action
 
 
 @pytest.mark.parametrize(("stop_s", "action"), [(115 * 600.0, Action.WAIT), (69_001, Action.STAY)])
