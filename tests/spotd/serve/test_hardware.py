@@ -1,4 +1,4 @@
-"""A machine of eight GPUs that loses one is a fault of its hardware: no cloud takes a single GPU."""
+"""A machine of eight GPUs that loses one has broken hardware: no cloud takes a single GPU."""
 
 from __future__ import annotations
 
