@@ -339,6 +339,7 @@ class Timing:
     unattended_s: float = 86_400.0  # how long a machine may go on without us; see decide/expiry.py
     drain_margin_s: float = 10.0  # beyond a notice's deadline before we end the node ourselves
     waits_s: float = 900.0  # without a machine before a job's user is told
+    beside_s: float = 480.0  # without a word of a machine before another is asked for beside it
     granted_s: float = 900.0  # within which on-demand is granted, for deadlines to be kept
 
 

@@ -148,6 +148,9 @@ class TimingSection(Section):
     waits_s: Seconds = Field(
         default=Timing.waits_s, description="Before the user of a job without a machine is told"
     )
+    beside_s: Seconds = Field(
+        default=Timing.beside_s, description="Before another place is asked beside a slow machine"
+    )
     survey_every_s: Seconds = Field(default=10.0, description="Between listings of a provider")
     offers_every_s: Seconds = Field(default=60.0, description="Between price refreshes")
     alerts_every_s: Seconds = Field(default=1.0, description="Between looks into the outbox")
@@ -166,6 +169,7 @@ class TimingSection(Section):
             reterminate_s=self.reterminate_s,
             drain_margin_s=self.drain_margin_s,
             waits_s=self.waits_s,
+            beside_s=self.beside_s,
         )
 
 

@@ -14,7 +14,7 @@ from spotd.decide.following import begins_us
 from spotd.decide.gangs import remaining, size_of
 from spotd.decide.leaving import taking_away
 from spotd.decide.naming import launch_token, node_id
-from spotd.decide.needs import end_unread
+from spotd.decide.needs import end_unread, hearing_since_us
 from spotd.decide.overdue import advise, end_wait, served, wait
 from spotd.decide.placement import TURN, Ranked, rank, steered
 from spotd.decide.policy import Action
@@ -26,7 +26,7 @@ from spotd.decide.situating import LOOK_S
 from spotd.decide.steering import Intent, gang_now, intend
 from spotd.decide.wayout import by_reason, way_out
 from spotd.decide.worth import worths
-from spotd.model import Attempt, Desired, LeaveReason, Market, Node, S
+from spotd.model import Attempt, Desired, LeaveReason, Market, Node, S, View
 from spotd.states import NodeState
 
 
@@ -81,8 +81,7 @@ def place_job(d: Draft) -> None:
     if begins_us(d) is None or not _lacks(d) or _held_up(d):
         d.set_job(offers_at_us=0)
         return
-    wanted = d.job.spec.candidates if d.market.hedging else 1
-    for _ in range(wanted - _coming(d)):
+    for _ in range(_missing(d)):
         if not _ask(d):
             return
 
@@ -105,10 +104,41 @@ def _lacks(d: Draft) -> bool:
         return False
     if giving(d):
         return False
-    if _coming(d) >= (d.job.spec.candidates if d.market.hedging else 1):
+    if _missing(d) <= 0:
         d.say("waiting for a machine to come up")
         return False
     return True
+
+
+def side_by_side(view: View) -> bool:
+    """Whether it may ask for more than one candidate: where a limit is in the way, for one."""
+    unheard = (NodeState.LAUNCHING, NodeState.BOOTING)
+    coming = any(node.state in unheard and not node.chosen for node in view.nodes)
+    return view.job.spec.candidates > 1 or coming
+
+
+def _missing(d: Draft) -> int:
+    """How many candidates to ask for: as many as the job wants side by side, and beside each that
+    takes long one more, in another place."""
+    if not d.market.hedging or d.market.blocked:
+        return 1 - _coming(d)
+    wanted = d.job.spec.candidates
+    return wanted + min(_late(d), wanted) - _coming(d)
+
+
+def _late(d: Draft) -> int:
+    """Candidates that have not come up within `beside_s`, as far as we could hear; one that comes
+    up in time to be chosen needs none beside it."""
+    late, timing = 0, d.market.timing
+    for gang in _candidates(d).values() if _attempt_open(d) else ():
+        first = gang[0]  # its ranks are asked for together, and it is chosen when all are up
+        hearing_us = hearing_since_us(first, d.market) + int(timing.lost_after_s * S)
+        end_us = max(first.requested_at_us + int(timing.beside_s * S), hearing_us)
+        if d.now_us >= end_us:
+            late += 1
+        else:
+            d.wake(end_us)
+    return late
 
 
 def _coming(d: Draft) -> int:
@@ -184,6 +214,10 @@ def _ask(d: Draft) -> bool:
         ranked = rank(spec, market, d.now_us, out, shy, d.job.id, asked, worth)
     ranked = in_turn(d.job, market, d.now_us, without_flat(spec, ranked))
     free = [row for row in ranked if not row.excluded]
+    beside = _coming(d) >= spec.candidates
+    if beside and (not free or patient(d.job, d.now_us, ranked)):
+        d.say("waiting for a machine to come up: there is no other place to ask beside it")
+        return False
     leave_line(d, placed=bool(free))
     if not free or patient(d.job, d.now_us, ranked):
         _wait_for_market(d, ranked)
@@ -195,7 +229,9 @@ def _ask(d: Draft) -> bool:
         best_of = f"the cheapest of {fresh} offers that have not refused yet"
     if shy:
         best_of = f"after {weary} preemptions within an hour: spot of {', '.join(sorted(shy))} last"
-    _request(d, best, best_of, told=bool(shy))
+    if beside:
+        best_of = f"beside one that is not up after {market.timing.beside_s:.0f} s"
+    _request(d, best, best_of, told=bool(shy) or beside)
     return True
 
 

@@ -129,6 +129,7 @@ def test_a_machine_without_a_notice_has_no_margin(rig: Rig) -> None:
     assert value(scrape(rig), "spotd_notice_margin_seconds_bucket", provider="aws", le="+Inf") == 0
 
 
+@pytest.mark.req("RPV-02")
 def test_the_time_to_a_machine_has_the_bounds_that_guides_promise(rig: Rig) -> None:
     """From the request to the first word of the agent: 2 to 8 min."""
     for number, took_s in enumerate((110, 130, 470, 500)):
