@@ -16,7 +16,6 @@ from providers.storage import first_storage
 from spotd.act.effects import World, call, effects_of, not_configured
 from spotd.changed import changed
 from spotd.decide.needs import last_start_us
-from spotd.decide.placing import side_by_side
 from spotd.decide.rules import decide
 from spotd.model import Market, Timing, View
 from spotd.plan import Effect, Plan
@@ -125,7 +124,7 @@ def _ask_for_less(
 ) -> tuple[Plan, CommitResult]:
     """A limit is in the way: one candidate instead of several, and where there is no room for that
     one either, none; the rest of the plan is written in any case."""
-    if side_by_side(view):
+    if view.job.spec.candidates > 1:
         plan = decide(view, changed(market, hedging=False), now_us)
         result = world.store.commit(view, plan, now_us)
         if result.status is not CommitStatus.OVER_LIMIT:

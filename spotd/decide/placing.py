@@ -26,7 +26,7 @@ from spotd.decide.situating import LOOK_S
 from spotd.decide.steering import Intent, gang_now, intend
 from spotd.decide.wayout import by_reason, way_out
 from spotd.decide.worth import worths
-from spotd.model import Attempt, Desired, LeaveReason, Market, Node, S, View
+from spotd.model import Attempt, Desired, LeaveReason, Market, Node, S
 from spotd.states import NodeState
 
 
@@ -110,16 +110,9 @@ def _lacks(d: Draft) -> bool:
     return True
 
 
-def side_by_side(view: View) -> bool:
-    """Whether it may ask for more than one candidate: where a limit is in the way, for one."""
-    unheard = (NodeState.LAUNCHING, NodeState.BOOTING)
-    coming = any(node.state in unheard and not node.chosen for node in view.nodes)
-    return view.job.spec.candidates > 1 or coming
-
-
 def _missing(d: Draft) -> int:
-    """How many candidates to ask for: as many as the job wants side by side, and beside each that
-    takes long one more, in another place."""
+    """How many candidates to ask for: as many as the job wants side by side, and one more, in
+    another place, beside each machine that takes long."""
     if not d.market.hedging or d.market.blocked:
         return 1 - _coming(d)
     wanted = d.job.spec.candidates
@@ -130,8 +123,9 @@ def _late(d: Draft) -> int:
     """Candidates that have not come up within `beside_s`, as far as we could hear; one that comes
     up in time to be chosen needs none beside it."""
     late, timing = 0, d.market.timing
-    for gang in _candidates(d).values() if _attempt_open(d) else ():
-        first = gang[0]  # its ranks are asked for together, and it is chosen when all are up
+    if d.job.spec.num_nodes > 1 or not _attempt_open(d):
+        return 0  # no second gang beside one: the more machines, the more of them for nothing
+    for first, *_ in _candidates(d).values():
         hearing_us = hearing_since_us(first, d.market) + int(timing.lost_after_s * S)
         end_us = max(first.requested_at_us + int(timing.beside_s * S), hearing_us)
         if d.now_us >= end_us:

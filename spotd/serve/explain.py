@@ -9,7 +9,6 @@ from typing import Any
 from spotd.decide.gangs import shrinks
 from spotd.decide.payback import moves
 from spotd.decide.placement import Ranked, rank
-from spotd.decide.placing import side_by_side
 from spotd.decide.rules import decide
 from spotd.decide.steering import compared, of_spec
 from spotd.model import Desired, JobSpec, Market, S, View
@@ -91,7 +90,7 @@ def _decide(view: View, market: Market, user: str, now_us: int) -> Plan:
     several, and else for none. What is in use is as the market was read, not as at a commit."""
     use = Use(market.limits, market.nodes, market.microusd_per_h, market.line)
     markets = [market]
-    if side_by_side(view):
+    if view.job.spec.candidates > 1:
         markets.append(replace(market, hedging=False))
     obstacle = ""
     for tried in markets:

@@ -9,7 +9,7 @@ import pytest
 
 from providers.base import CapacityError, UnknownOutcome
 from spotd.decide.needs import CALL_DEADLINE_S
-from spotd.model import Desired, EffectKind, LeaveReason, Limits, Outcome, S
+from spotd.model import Desired, EffectKind, LeaveReason, Limits, Outcome, S, Timing
 from spotd.plan import Effect
 from spotd.reconcile import CLAIM_LEASE_S, claim_due, drain, market_now, one_effect, one_pass
 from spotd.states import NodeState
@@ -184,6 +184,22 @@ def test_with_room_for_no_candidate_the_limit_is_told(stage: Stage) -> None:
     stage.turn()
     assert stage.nodes("j1") == []
     assert "limits.max_nodes is 1" in reasons(stage)[-1]
+
+
+@pytest.mark.parametrize(("room", "asked"), [(1, 1), (2, 2)])
+def test_a_slow_machine_gets_another_beside_it_where_there_is_room(
+    stage: Stage, room: int, asked: int
+) -> None:
+    """Where there is none the job goes on with the one that is coming, all the same."""
+    stage.timing = Timing(beside_s=0.5, lost_after_s=0.5)
+    stage.store.set_limits(Limits(max_nodes=room))
+    stage.submit()
+    over(stage, "j1")
+    assert stage.job("j1").outcome is Outcome.SUCCEEDED
+    nodes = stage.nodes("j1")
+    assert len(nodes) == asked
+    assert [node.chosen for node in nodes].count(True) == 1
+    assert {n.leave_reason for n in nodes if not n.chosen} <= {LeaveReason.HEDGE_LOST}
 
 
 def test_room_that_comes_free_is_used_for_the_other_candidate(stage: Stage) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spotd.decide.placing import side_by_side
 from spotd.model import LeaveReason, Market, Node, S, Timing, View
 from spotd.states import NodeState
 from tests.spotd.decide.build import NOW, OFFERS, by_id, kinds, market, node, settle, spec, view
@@ -103,15 +102,11 @@ def test_where_a_limit_is_in_the_way_it_is_waited_for(said: dict[str, Any]) -> N
     assert asked(before, market(**said)) == []
     _, plan = settle(before, market(**said))
     assert "waiting for a machine to come up" in plan.reasons
-    assert side_by_side(before)
-    assert not side_by_side(view(node(NodeState.RUNNING)))
 
 
-def test_of_a_gang_the_slowest_counts() -> None:
+def test_no_second_gang_is_asked_for_beside_one() -> None:
     gang = {"job": {"spec": spec(num_nodes=2)}}
-    up = {"hello_at_us": NOW - S, "booted_at_us": NOW - S}
-    found = asked(view(slow(**up), slow(rank=1), **gang))
-    assert [(one.candidate, one.rank) for one in found] == [(1, 0), (1, 1)]
+    assert asked(view(slow(), slow(rank=1), **gang)) == []
 
 
 def test_a_machine_that_is_up_and_sets_up_is_not_slow() -> None:
