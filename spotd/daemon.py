@@ -355,6 +355,7 @@ class Daemon:
             makers=lambda: makers_of(self.config, self.providers),
             configured_images=lambda: configured_images(self.config),
             budgets=lambda: self.config.budgets,
+            drill_days=lambda: self.config.drill_days,
             approval=lambda: self.config.approval,
             tally=self.store.tally,
             meters=self.meters,

@@ -13,6 +13,7 @@ from spotd.baked import BakedImage
 from spotd.datasets import DataSet
 from spotd.elastic import Elastic
 from spotd.past import UNKNOWN, Before, Past
+from spotd.states import TRAINS_ON as TRAINS_ON
 from spotd.states import LeaveReason as LeaveReason
 from spotd.states import NodeState
 from spotd.states import Outcome as Outcome
@@ -31,10 +32,6 @@ class Desired(str, Enum):
     RUN = "run"
     PAUSE = "pause"
     CANCEL = "cancel"
-
-
-# Why a draining machine trains on until its replacement is ready.
-TRAINS_ON = frozenset({LeaveReason.PREEMPTED, LeaveReason.OUTBID, LeaveReason.MOVED})
 
 
 class EffectKind(str, Enum):
@@ -258,6 +255,7 @@ class Node:
     effect_error: str = ""
     journal_seq: int = 0
     wire: int = 0  # the version of the wire that its agent speaks; 0: it has not said
+    drill: str = ""  # the kind of the drill that strikes it; see spotd/drill.py
     notices: tuple[NoticeSeen, ...] = ()
 
     @property

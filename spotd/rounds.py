@@ -1,15 +1,16 @@
 """What the daemon looks after beside jobs, each as a duty of its own: budgets, GPUs that idle, news
-of the market, and data that is brought ahead."""
+of the market, data that is brought ahead, and drills."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from spotd.act import ahead
+from spotd.act.drilling import EVERY_S, Drilling
 from spotd.act.effects import World
 from spotd.config import Config
 from spotd.duties import Duties
-from spotd.observe import budgets, idling, markets
+from spotd.observe import budgets, drills, idling, markets
 from spotd.observe.carriage import record_job
 from spotd.reconcile import market_now
 
@@ -32,4 +33,11 @@ def add_rounds(
         world.contested,
     )
     duties.add(ahead.EVERY_S, "stage", bringing.look)
+    drilling = Drilling(
+        *(world.link, world.keys, world.providers),
+        *(lambda _now_us: market_now(world, config().timing), clock),
+    )
+    duties.add(EVERY_S, "drills", drilling.look)
+    late = drills.OverdueDrills(lambda: config().drill_days, clock)
+    duties.add(drills.EVERY_S, "overdue drills", late.look)
     return bringing

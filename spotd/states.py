@@ -37,7 +37,12 @@ class LeaveReason(str, Enum):
     OUTBID = "outbid"  # another machine is to do better; it trains on until that is ready
     MOVED = "moved"  # another place does better by now; it trains on until that is ready
     HEDGE_LOST = "hedge_lost"
+    DRILL = "drill"  # struck by its own user, on purpose: says nothing of its cloud
 
+
+_L = LeaveReason
+# Why a draining machine trains on until its replacement is ready.
+TRAINS_ON = frozenset({_L.PREEMPTED, _L.OUTBID, _L.MOVED, _L.DRILL})
 
 _S = NodeState
 

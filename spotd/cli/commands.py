@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "show": Entry("jobs", "show", "Show one job with its machines."),
         "logs": Entry("logs", "logs", "Print a job's output, over all its machines."),
         "results": Entry("results", "app", "Keep what an evaluation of a job's model measured."),
+        "drill": Entry("drill", "app", "Strike a running job on purpose; see that it comes back."),
         "ckpt": Entry("ckpt", "app", "List, verify, fetch and keep what a job has saved."),
         "events": Entry("events", "events", "Print what happened, to one job or to all."),
         "why": Entry("explain", "why", "Say why a job is where it is and what comes next."),

@@ -9,6 +9,7 @@ import typer
 
 from spotd.cli.client import JOB, connect, job_path
 from spotd.cli.diagnosis import print_use, print_verdict
+from spotd.cli.drill import drill_text
 from spotd.cli.fitting import offer_notes, size_cells, size_columns
 from spotd.cli.jobfile import env_option, env_values, read_job_file
 from spotd.cli.placement import (
@@ -72,6 +73,8 @@ def _print_why(data: dict[str, Any], *, stacks: bool) -> None:
     for verdict in data.get("verdicts", []):
         print_verdict(verdict, whole=stacks)
     print_use(data.get("use"))
+    if data.get("drill"):
+        print(f"  last drill: {drill_text(data['drill'])}")
 
 
 def plan(

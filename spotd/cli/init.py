@@ -10,6 +10,7 @@ import sys
 from dataclasses import asdict, replace
 from enum import Enum
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ import typer
 from spotd.cli.client import connect
 from spotd.cli.reach import SETTINGS, notes
 from spotd.cli.render import say
+from spotd.cli.starter import write_starter
 from spotd.cli.trust import block_of, commands_of, read_trusts
 from spotd.errors import ExitCode, UserError, suggest
 
@@ -90,20 +92,25 @@ _QUEUE = typer.Option(
     "", "--queue", metavar="NAME", help="aws: a queue for the cloud's own warnings, too."
 )
 
+_INTO = typer.Option(Path(), "--into", metavar="FOLDER", help="With job: where to.")
+_BOX = typer.Option(
+    "", "--box", metavar="CIDR", help="Where machines are logged in to from: your box, alone."
+)
+_REGION = typer.Option(
+    [], "--region", metavar="REGION", help="One or more. Default: those of the configuration."
+)
+_NETWORK = typer.Option(
+    "public", "--network", metavar="KIND", help="public, private or jump, as in config.toml."
+)
+
 
 def init(
     ctx: typer.Context,
     *,
-    cloud: str = typer.Argument(metavar="CLOUD", help="aws, gcp or azure."),
-    box: str = typer.Option(
-        "", "--box", metavar="CIDR", help="Where machines are logged in to from: your box, alone."
-    ),
-    region: list[str] = typer.Option(
-        [], "--region", metavar="REGION", help="One or more. Default: those of the configuration."
-    ),
-    network: str = typer.Option(
-        "public", "--network", metavar="KIND", help="public, private or jump, as in config.toml."
-    ),
+    cloud: str = typer.Argument(metavar="CLOUD", help="aws, gcp or azure; or job."),
+    box: str = _BOX,
+    region: list[str] = _REGION,
+    network: str = _NETWORK,
     queue: str = _QUEUE,
     trust: list[str] = _TRUST,
     deployment: str = _DEPLOYMENT,
@@ -115,22 +122,27 @@ def init(
     profile: str = _PROFILE,
     apply: bool = typer.Option(False, "--apply", help="Make what is missing; asks first."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --apply: do not ask."),
+    into: Path = _INTO,
     output: Form = typer.Option(
         Form.COMMANDS, "-o", "--output", metavar="FORM", help="commands, terraform or json."
     ),
 ) -> None:
     """Print what spotd needs in a cloud account: a network that only your box gets into, roles with
     the least rights, and on AWS a queue of warnings where one is named; or make it. What is there
-    already is left as it is.
+    already is left as it is. Of job: a job file and a training loop that pass `spotctl drill run`.
 
     \b
     Example:
+      spotctl init job --into mine
       spotctl init aws --box 203.0.113.7/32 > init.sh
       spotctl init aws --box 203.0.113.7/32 --queue spotd-warnings --apply
       spotctl init aws --box 10.0.0.5/32 --network private --region us-east-2 -o terraform
       spotctl init gcp --box 203.0.113.7/32 --trust aws=123456789012,spotd-node-d0 > init.sh
       spotctl init azure --box 203.0.113.7/32 -o terraform
     """
+    if cloud == "job":
+        write_starter(into)
+        return
     _check_words(cloud, box, network, queue, region)
     options = {"--project": project, "--subscription": subscription, "--group": group}
     account = _account(cloud, options, alone=bool(deployment))
@@ -172,7 +184,9 @@ def _check_words(cloud: str, box: str, network: str, queue: str, regions: list[s
     from providers.setup import NETWORKS
 
     if cloud not in CLOUDS:
-        raise _wrong(f"CLOUD: {cloud!r} is none that can be set up", suggest(cloud, CLOUDS))
+        raise _wrong(
+            f"CLOUD: {cloud!r} is none that can be set up", suggest(cloud, (*CLOUDS, "job"))
+        )
     if network not in NETWORKS:
         raise _wrong(f"--network: {network!r} is no kind of network", suggest(network, NETWORKS))
     if not box:

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from spotd.cli.client import JOB, complete_job, connect, job_path
+from spotd.cli.drill import drill_text
 from spotd.cli.render import (
     PHASE_STYLES,
     Cell,
@@ -138,6 +139,8 @@ def _print_job(job: dict[str, Any]) -> None:
     )
     for one in job["results"]:
         print(f"results     {clean(one['suite'])}: {result_text(one)}")
+    if job.get("drill"):
+        print(f"drill       {drill_text(job['drill'])}")
     if job["nodes"]:
         print()
         _print_machines((), [([], node) for node in job["nodes"]])

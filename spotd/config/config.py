@@ -109,6 +109,11 @@ class Config:
         return self.file.policies.dry_run
 
     @property
+    def drill_days(self) -> float:
+        """So many without a drill that passed are too many; 0: any number will do."""
+        return self.file.policies.drill_days
+
+    @property
     def idle(self) -> IdlePolicy:
         """What happens to jobs whose GPUs do next to nothing."""
         policies = self.file.policies

@@ -232,6 +232,9 @@ class PoliciesSection(Section):
         default=0.1, ge=0, le=1, description="The share of their time that GPUs are busy"
     )
     idle_after_min: float = Field(default=60, ge=10, le=1440, description="For so long")
+    drill_days: float = Field(
+        default=31, ge=0, le=3650, description="Without a drill, before that is told; 0: never"
+    )
     approved_projects: list[str] = Field(default=[], description="Besides those of [projects]")
     unapproved_projects: Literal["allow", "warn", "refuse"] = Field(
         default="warn",

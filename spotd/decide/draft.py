@@ -25,8 +25,10 @@ from spotd.plan import (
     Plan,
 )
 from spotd.states import NodeState
+from spotd.wire import DRILL_SOURCE
 
 LEAVING = frozenset({NodeState.TERMINATING, NodeState.GONE})
+_STRUCK = frozenset({LeaveReason.PREEMPTED, LeaveReason.LOST, LeaveReason.FAILED})
 
 
 class Draft:
@@ -95,7 +97,7 @@ class Draft:
         an earlier reason."""
         if node.state in LEAVING:
             return
-        why = node.leave_reason if keep and node.leave_reason else reason
+        why = node.leave_reason if keep and node.leave_reason else blamed(node, reason)
         self.set_node(
             node,
             state=NodeState.TERMINATING,
@@ -111,7 +113,7 @@ class Draft:
         self.set_node(
             node,
             state=NodeState.DRAINING,
-            leave_reason=reason,
+            leave_reason=blamed(node, reason),
             leave_text=text,
             left_at_us=self.now_us,
             drained_at_us=self.now_us,
@@ -147,6 +149,13 @@ class Draft:
         wake_at_us = min(self._wakes, default=0)
         changes, events = tuple(self._changes), tuple(self._events)
         return Plan(changes, events, wake_at_us, reason, tuple(self._reasons))
+
+
+def blamed(node: Node, reason: LeaveReason | None) -> LeaveReason | None:
+    """Why a node leaves: what a drill did to it is not its cloud's doing, nor its program's. A
+    notice that its cloud gives meanwhile is."""
+    real = any(notice.takes_away and notice.source != DRILL_SOURCE for notice in node.notices)
+    return LeaveReason.DRILL if node.drill and not real and reason in _STRUCK else reason
 
 
 def place(node: Node) -> str:

@@ -17,6 +17,7 @@ from spotd.decide.needs import (
 )
 from spotd.model import TRAINS_ON, EffectKind, LeaveReason, Node, NoticeSeen, S, Severity
 from spotd.states import NodeState
+from spotd.wire import DRILL_SOURCE
 
 LATE_TRIES = 12  # at one whose time to come up ran out while nobody was there, to start its agent
 RELEASE_TRIES = 8  # about a minute of refusals
@@ -83,6 +84,8 @@ def _drain(d: Draft, node: Node, notice: NoticeSeen) -> None:
     booked = notice.notice_id == BOOKED
     what = "its booked time ends" if booked else f"{notice.kind.value} notice"
     told = f"the booked time of {place(node)} ends" if booked else f"{what} for {place(node)}"
+    if notice.source == DRILL_SOURCE:
+        told = f"a drill: {told}, which its cloud did not give,"
     d.drain(node, LeaveReason.PREEMPTED, what)
     d.say(f"{place(node)} is being taken away{left}")
     d.event(

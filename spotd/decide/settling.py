@@ -5,7 +5,7 @@ from __future__ import annotations
 from providers.base import NoticeKind
 from spotd.decide.backoff import backoff_s
 from spotd.decide.baking import bake
-from spotd.decide.draft import LEAVING, Draft, place
+from spotd.decide.draft import LEAVING, Draft, blamed, place
 from spotd.decide.gangs import (
     gang_finished_us,
     newcomers,
@@ -121,6 +121,8 @@ def _gone(d: Draft, node: Node) -> None:
         reason, text = LeaveReason.CAPACITY, "no machine came of the request"
     else:
         reason, text = LeaveReason.LOST, "the cloud no longer has it, and gave no notice"
+        if blamed(node, reason) is LeaveReason.DRILL:
+            reason, text = LeaveReason.DRILL, "ended by a drill"
     d.set_node(
         node,
         state=NodeState.GONE,
@@ -268,6 +270,8 @@ def _crashed(d: Draft, node: Node) -> None:
         return
     if may_have_finished(node, d.view):
         _await_head(d, node)
+    elif blamed(node, LeaveReason.FAILED) is LeaveReason.DRILL:
+        d.leave(node, LeaveReason.DRILL, f"struck by a drill: exited with code {node.exit_code}")
     elif not _broken_by_a_machine(d, node):
         hung = node.exit_code == EXIT_HUNG
         how = "hung, and was ended" if hung else f"exited with code {node.exit_code}"

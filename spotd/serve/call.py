@@ -82,7 +82,8 @@ class Backing:
     `reach_routes()` tries the alert routes without telling anybody anything, name -> (what is in
     the way, or "", whether it is out of use); `makers()` are the providers that make images of
     machines, with their make of cloud, and `configured_images()` says of an image's id where the
-    configuration names it; `box_microusd_per_h()` is what the control box costs (0: nobody said),
+    configuration names it; `drill_days()` how many may go by without
+    a drill (0: any number), `box_microusd_per_h()` what the control box costs (0: nobody said),
     `budgets()` and `approval()` are those of the configuration; `tally(now_us)` reads what metrics
     are made of, `meters` has what this process counts itself, and `owner` is what it signs leases
     with.
@@ -129,6 +130,7 @@ class Backing:
     reach_routes: Callable[[], Mapping[str, tuple[str, bool]]] = dict
     box_microusd_per_h: Callable[[], int] = int
     budgets: Callable[[], Sequence[Budget]] = tuple
+    drill_days: Callable[[], float] = float
     approval: Callable[[], Approval] = Approval
     tally: Callable[[int], Tallies] = lambda _now_us: Tallies()
     meters: Meters = field(default_factory=Meters)

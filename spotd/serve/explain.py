@@ -18,6 +18,7 @@ from spotd.serve.baked import check_baked, image_of_offer
 from spotd.serve.call import ApiError, Call
 from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.diagnosis import use_lately, verdicts
+from spotd.serve.drills import newest_drill
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.jobs import parse_job
 from spotd.serve.keeping import requests_usd_per_h, storage_data
@@ -56,6 +57,7 @@ def why(call: Call) -> dict[str, Any]:
         "ahead": _ahead(call, view, market),
         "verdicts": verdicts(call.backing.store, job, now_us),
         "use": use_lately(call.backing.store, job, now_us),
+        "drill": newest_drill(call.backing.store, job),
     }
 
 

@@ -14,6 +14,7 @@ from spotd.decide.expiry import expires_us
 from spotd.model import Market, Node, S
 from spotd.serve.buckets import check_buckets
 from spotd.serve.call import Backing, Call, Check, not_found
+from spotd.serve.drills import check_drills
 from spotd.serve.orphans import check_held
 from spotd.serve.proofs import check_proofs
 from spotd.serve.reach import check_reach
@@ -54,6 +55,7 @@ def doctor(call: Call) -> dict[str, Any]:
         *_check_standing(backing),
         *check_routes(backing, call.now_us),
         *check_proofs(backing, call.now_us),
+        *check_drills(backing, call.now_us),
         *check_clouds(backing, call.now_us),
     ]
     items = [

@@ -21,6 +21,7 @@ from spotd.serve.budgeting import check_budgets, check_project, record_override
 from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.continuing import head_of_lost, put_on_record
+from spotd.serve.drills import newest_drill
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.handovers import hand_overs, resumed_steps, saves
 from spotd.serve.kept import with_present_key
@@ -60,6 +61,7 @@ def show_job(call: Call) -> dict[str, Any]:
         "hand_overs": found,
         "steps_lost": sum(one["steps_lost"] or 0 for one in found),
         "saves": saves(facts.checkpoints, found),
+        "drill": newest_drill(store, job),
     }
     return {"kind": "Job", **job_detail(facts, call.now_us), **told}
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from providers.base import CapacityType
+from spotd.drill import DrillKind
 from spotd.money.report import SUMS
 
 Schema = dict[str, Any]
@@ -44,6 +45,7 @@ _OFFERS: dict[str, Schema] = {
     "capacity": {"enum": [kind.value for kind in CapacityType]},
 }
 
+_DRILL: Schema = {"enum": [kind.value for kind in DrillKind]}
 _OVERRIDE: Schema = {"type": "boolean", "description": "Beyond a budget, on record as yours"}
 _TIMES: dict[str, Schema] = {
     name: {**_NUMBER, "description": "Microseconds since the epoch"}
@@ -95,6 +97,8 @@ QUERY: dict[str, dict[str, Schema]] = {
         "types": {**_TEXT, "description": "Types of instances, with commas between (AWS)"},
         "spot": {"enum": ["0", "1"]},
     },
+    "GET /v1/drills": {"job": _TEXT},
+    "GET /v1/jobs/{job}/drills/terms": {"kind": _DRILL, "within_s": _REAL},
     "GET /v1/audit": {"since_s": _NUMBER, "after": _NUMBER},
 }
 BODY: dict[str, dict[str, Schema]] = {
@@ -123,6 +127,11 @@ BODY: dict[str, dict[str, Schema]] = {
         **dict.fromkeys(("cases", "passed"), _NUMBER),
         "failed": {"type": "array", "items": _TEXT, "description": "Names of cases"},
         **dict.fromkeys(("tokens_per_s", "ttft_s", "ttft_p95_s"), _REAL),
+    },
+    "POST /v1/jobs/{job}/drills": {
+        "kind": _DRILL,
+        "within_s": {**_REAL, "description": "Seconds that it may take to train again"},
+        "id": {**_TEXT, "description": "The same again is the same drill"},
     },
     "POST /v1/jobs/{job}/ssh": {"rank": _NUMBER},
     "POST /v1/jobs/{job}/checkpoints/verify": {"name": _TEXT, "shard": _NUMBER},

@@ -28,7 +28,7 @@ from spotd.model import (
 from spotd.plan import Plan
 from spotd.states import NodeState
 from spotd.store.access import AccessRecords
-from spotd.store.evaluation_records import ResultRecords
+from spotd.store.drill_records import DrillRecords
 from spotd.store.image_records import ImageRecords
 from spotd.store.invoice_records import InvoiceRecords
 from spotd.store.leaks import LeakRecords
@@ -123,7 +123,7 @@ class DuplicateIdError(StoreError):
 
 
 class Store(
-    LeakRecords, ImageRecords, InvoiceRecords, AccessRecords, MarketRecords, ResultRecords, Protocol
+    LeakRecords, ImageRecords, InvoiceRecords, AccessRecords, MarketRecords, DrillRecords, Protocol
 ):
     """See the module. `SqlStore` (store/sql.py) keeps it on SQLite and PostgreSQL."""
 

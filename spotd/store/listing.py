@@ -306,7 +306,7 @@ def record_cloud_notices(
     ids = {notice.instance_id for notice in warnings if notice.instance_id}
     ours = (_nodes.provider == provider) & _nodes.instance_id.in_(sorted(ids))
     # Of a machine that has served several attempts, the newest row is the one that is not over.
-    query = select(schema.nodes).where(ours).order_by(_nodes.generation)
+    query = select(schema.nodes).where(ours).order_by(_nodes.generation, _nodes.id)
     rows = {row.instance_id: row for row in tx.conn.execute(query)}
     known = [(rows[n.instance_id], n) for n in warnings if n.instance_id in rows]
     tx.touch({row.job_id: at_us for row, _ in known})

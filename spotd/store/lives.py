@@ -9,6 +9,7 @@ from spotd.history.lives import MachineLife
 from spotd.model import LeaveReason
 from spotd.store import schema
 from spotd.store.codec import decode_offer
+from spotd.wire import DRILL_SOURCE
 
 _nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
 
@@ -20,7 +21,10 @@ _TOLD = (
         func.min(_notices.heard_at_us).label("heard"),
         func.min(_notices.deadline_us).label("deadline"),
     )
-    .where(~_notices.withdrawn, _notices.kind != NoticeKind.REBALANCE.value)
+    .where(
+        *(~_notices.withdrawn, _notices.kind != NoticeKind.REBALANCE.value),
+        _notices.source != DRILL_SOURCE,
+    )
     .group_by(_notices.node_id)
     .subquery()
 )

@@ -25,11 +25,18 @@ from sqlalchemy import (
 from providers.base import NoticeKind
 from spotd.model import Desired, EffectKind, LeaveReason, Outcome, Severity
 from spotd.states import NodeState
-from spotd.store import access_schema, carriage_schema, columns, evaluation_schema, market_schema
+from spotd.store import (
+    access_schema,
+    carriage_schema,
+    columns,
+    drill_schema,
+    evaluation_schema,
+    market_schema,
+)
 from spotd.store.columns import big, count, flag, job, key, one_of, real, told, where, words
 
 # Every schema there ever was, oldest first; the last one is the one below.
-REVISIONS = tuple(f"{number:04}" for number in range(1, 27))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 28))
 
 metadata = columns.metadata
 audit = access_schema.audit
@@ -38,7 +45,7 @@ kept_secrets = access_schema.kept_secrets
 disabled_users, admissions = access_schema.disabled_users, access_schema.admissions
 providers, offers = market_schema.providers, market_schema.offers
 price_history, refusals = market_schema.price_history, market_schema.refusals
-evaluations = evaluation_schema.evaluations
+evaluations, drills = evaluation_schema.evaluations, drill_schema.drills
 
 SEGMENT_STATES = ("unknown", "open", "closed", "void")
 
@@ -213,7 +220,7 @@ nodes = Table(
     flag("setup_failed"),
     big("disk_full_at_us"),
     *(big("wiped_at_us"), told("wiped_text")),
-    *(big("journal_seq"), big("wire")),
+    *(big("journal_seq"), big("wire"), words("drill")),
     UniqueConstraint("token"),
     ForeignKeyConstraint(["job_id", "generation"], ["attempts.job_id", "attempts.generation"]),
     one_of("state", NodeState),

@@ -52,7 +52,7 @@ from spotd.store.base import (
 from spotd.store.commit import LostRaceError, commit_many
 from spotd.store.engine import BrokenRuleError, Database
 from spotd.store.leaks import Owned, Past
-from spotd.store.sql_evaluations import SqlEvaluations
+from spotd.store.sql_drills import SqlDrills
 from spotd.store.transaction import Transaction
 from spotd.store.version import prepare, upgrade
 
@@ -82,7 +82,7 @@ def open_store(
     return SqlStore(database, deployment, notify)
 
 
-class SqlStore(SqlEvaluations):
+class SqlStore(SqlDrills):
     """See `spotd.store.base.Store`; made by `open_store`. Safe to share between threads."""
 
     def __init__(

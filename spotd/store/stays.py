@@ -11,13 +11,17 @@ from spotd.past import Past, Stay
 from spotd.states import LeaveReason
 from spotd.store import schema
 from spotd.store.rows import NOT_GONE
+from spotd.wire import DRILL_SOURCE
 
 MOST_STAYS = 5000  # the newest: a fleet that asks for more a month learns from a shorter past
 
 _nodes, _notices = schema.nodes.c, schema.notices.c
 _WARNED = (
     select(_notices.node_id, func.min(_notices.heard_at_us).label("at_us"))
-    .where(_notices.kind != NoticeKind.REBALANCE.value, ~_notices.withdrawn)
+    .where(
+        *(_notices.kind != NoticeKind.REBALANCE.value, ~_notices.withdrawn),
+        _notices.source != DRILL_SOURCE,
+    )
     .group_by(_notices.node_id)
     .subquery()
 )

@@ -44,6 +44,7 @@ from spotd.store.tallies import (
     Tallies,
 )
 from spotd.verdicts import USAGE
+from spotd.wire import DRILL_SOURCE
 
 _nodes, _notices, _jobs = schema.nodes.c, schema.notices.c, schema.jobs.c
 _saves, _segments, _events = schema.checkpoints.c, schema.segments.c, schema.events.c
@@ -60,7 +61,10 @@ _TOLD = (
         func.min(_notices.heard_at_us).label("heard"),
         func.min(_notices.deadline_us).label("deadline"),
     )
-    .where(~_notices.withdrawn, _notices.kind != NoticeKind.REBALANCE.value)
+    .where(
+        *(~_notices.withdrawn, _notices.kind != NoticeKind.REBALANCE.value),
+        _notices.source != DRILL_SOURCE,
+    )
     .group_by(_notices.node_id)
     .subquery()
 )

@@ -59,7 +59,7 @@ from tests.sim.memory import (
     views,
 )
 from tests.sim.memory import ledger as segment_rows
-from tests.sim.memory.kept_evaluations import MemoryEvaluations
+from tests.sim.memory.kept_drills import MemoryDrills
 from tests.sim.memory.tables import Tables
 from tests.sim.memory.transaction import Transaction
 
@@ -67,7 +67,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class MemoryStore(MemoryEvaluations):
+class MemoryStore(MemoryDrills):
     """See `spotd.store.base.Store`. `notify` is called after every transaction that made a job due.
 
     While `away` is true every method but `close` raises StoreUnavailableError.

@@ -55,7 +55,8 @@ for line in sys.stdin.buffer:
 
 def test_the_version_before_reads_what_we_write(tmp_path: Path) -> None:
     """Its own code does: a field that it does not know is passed over."""
-    lines = [wire.Command(name, 1).to_line() for name in sorted(wire.COMMANDS)]
+    known = wire.COMMANDS - {wire.STRIKE}  # which it refuses in words, and the drill is called off
+    lines = [wire.Command(name, 1).to_line() for name in sorted(known)]
     lines.append(wire.JournalEntry(1, 5, 1, wire.HELLO).to_line())
     done = subprocess.run(
         [sys.executable, "-I", "-c", READ_OURS, str(unpack(tmp_path)), str(VERSION)],

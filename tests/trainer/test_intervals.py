@@ -3,13 +3,13 @@ has all that a resume needs, so that the frequent ones need no other beside them
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from spotd.history.seam import MOST_SIGMAS, sigmas_off
 from spotd.wire import EXIT_FINISHED, HeadRef
 from tests.trainer.rig import AgentEnd, Trainer
 from tests.trainer.test_train import head_of
@@ -68,27 +68,20 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     trainer.end()
 
 
-def sigmas_off(before: Sequence[float], after: Sequence[float]) -> float:
-    """How far the mean of `after` is from where the straight line through `before` goes on to, in
-    standard deviations of the single steps about that line."""
-    line = statistics.linear_regression(range(len(before)), before)
-    noise = statistics.pstdev(
-        loss - (line.intercept + line.slope * at) for at, loss in enumerate(before)
-    )
-    middle = len(before) + (len(after) - 1) / 2
-    return abs(statistics.mean(after) - (line.intercept + line.slope * middle)) / noise
-
-
 @pytest.mark.req("CKP-31", "MON-10")
 def test_a_resume_leaves_no_seam_in_the_losses(killed: Killed) -> None:
     step, _, losses = killed.resumed(2, 640)
     assert step == 600
     again = range(601, 641)
     before = [killed.losses[at] for at in range(601 - NEAR, 601)]
-    assert sigmas_off(before, [losses[at] for at in again]) <= 3
+    off = sigmas_off(before, [losses[at] for at in again])
+    assert off is not None
+    assert off <= MOST_SIGMAS
     assert [losses[at] for at in again] == [killed.losses[at] for at in again], "bit for bit"
     anew = [killed.losses[at] for at in range(1, 41)]
-    assert sigmas_off(before, anew) > 3, "one that had begun anew would be seen"
+    off = sigmas_off(before, anew)
+    assert off is not None
+    assert off > MOST_SIGMAS, "one that had begun anew would be seen"
 
 
 @pytest.mark.req("CKP-02")

@@ -22,7 +22,7 @@ from trainer.agent.deadman import Deadman
 from trainer.agent.demands import load_demands
 from trainer.agent.drain import Step, Stopping
 from trainer.agent.leaving import let_go
-from trainer.agent.notices import NoticeBook, watch
+from trainer.agent.notices import NoticeBook, from_clouds, watch
 from trainer.agent.outlook import Outlook, describe
 from trainer.agent.pace import Pace
 from trainer.agent.phase import Phase
@@ -31,6 +31,7 @@ from trainer.agent.recall import Recall, describe_agent
 from trainer.agent.saver import Saver
 from trainer.agent.saves import Saves
 from trainer.agent.site import Site
+from trainer.agent.striking import strike
 from trainer.agent.training import Training
 from trainer.agent.ward import Ward
 from trainer.agent.worker_link import WorkerLink
@@ -67,7 +68,7 @@ class Agent:
         self._disks_done = threading.Event()
         self._told_to_leave = False
         self._met: set[str] = set()
-        self._book = NoticeBook(self, recall.notices)
+        self._book = NoticeBook(self, from_clouds(recall.notices))
         self._control = Control(
             site.places.control_socket,
             command=self._command,
@@ -185,15 +186,15 @@ class Agent:
             danger = self._dangers.due(self._pace.policy(), now)
             idle = phase is Phase.WAITING
             if danger is not None:
-                self._stop(f"{danger.reason}: the latest safe moment", None)
+                self.stop(f"{danger.reason}: the latest safe moment", None)
             elif self.deadman.due(self._pace.policy(), now, idle=idle):
-                self._stop(self.deadman.reason(now), None if idle else self.deadman.deadline)
+                self.stop(self.deadman.reason(now), None if idle else self.deadman.deadline)
             elif self._saves.due(now, self._site.config.rank):
                 self._save({})
         elif phase is Phase.RUNNING:
             self._insist(stopping, now)
 
-    def _stop(self, reason: str, deadline: float | None) -> None:
+    def stop(self, reason: str, deadline: float | None, *, gentle: bool = True) -> None:
         """Finish the step, save, release, exit 75; or end at once where nothing can be saved."""
         if self._training.phase is Phase.ENDED:
             return
@@ -204,7 +205,7 @@ class Agent:
             return
         now, policy = self._site.monotonic(), self._pace.policy()
         kill_at = drain.kill_at_of(policy, now, deadline, self._dangers.deadline)
-        gentle = policy.engine != drain.ENGINE_NONE and self._link.connected > 0
+        gentle &= policy.engine != drain.ENGINE_NONE and self._link.connected > 0
         running = self._training.phase is Phase.RUNNING
         self._demands.stopping = Stopping(reason, now, kill_at, gentle)
         self._link.publish()  # before anything that needs room or waits for a disk
@@ -310,7 +311,7 @@ class Agent:
         self._ward.note(kind, data)
         leaves = self._outlook.note(kind, data)
         if leaves and self._training.phase is Phase.RUNNING:
-            self._stop(f"its own plan for the notice: {leaves}", None)
+            self.stop(f"its own plan for the notice: {leaves}", None)
         self._saves.note(kind, self._site.monotonic())
         if kind == wire.CHECKPOINT and data.get("final") is True:
             self._training.final = True
@@ -354,11 +355,13 @@ class Agent:
             case wire.START:
                 self._start(command)
             case wire.RELEASE:
-                self._stop("the replacement is ready", None)
+                self.stop("the replacement is ready", None)
             case wire.DRAIN:
-                self._drain(command.data)
+                self.stop(*drain.asked_of(command.data, self._site.monotonic()))
             case wire.SAVE:
                 return self._save(command.data)
+            case wire.STRIKE:
+                return strike(command.data, self._demands, self._training, self)
             case _:
                 self._kill()
         return Reply(True)
@@ -370,13 +373,6 @@ class Agent:
         self._demands.accept(start, self._site.monotonic())
         self._training.begin()
         self._link.publish()
-
-    def _drain(self, data: Mapping[str, Any]) -> None:
-        left_s = data.get("deadline_s")
-        if left_s is not None and not isinstance(left_s, (int, float)):
-            raise WireError(f"deadline_s is {left_s!r}")
-        deadline = None if left_s is None else self._site.monotonic() + left_s
-        self._stop(str(data.get("reason") or "drain"), deadline)
 
     def _save(self, data: Mapping[str, Any]) -> Reply:
         if data.get("final") is True:
@@ -392,7 +388,7 @@ class Agent:
 
     def _kill(self) -> None:
         self._told_to_leave = True
-        self._stop("told to stop at once", None)
+        self.stop("told to stop at once", None)
         self._training.kill()
 
     def _watched_after(self, seq: int) -> None:

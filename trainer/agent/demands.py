@@ -28,6 +28,7 @@ class Demands:
     claim_until: float = 0.0
     saves: int = 0
     stopping: Stopping | None = None
+    struck: list[str] = field(default_factory=list)  # drills, by their ids
     _unwritten: bool = field(default=False, init=False, repr=False, compare=False)
 
     def accept(self, start: StartDocument, now: float) -> None:
@@ -70,6 +71,7 @@ class Demands:
             "claim_until": self.claim_until,
             "saves": self.saves,
             "stopping": None if self.stopping is None else self.stopping.to_data(),
+            "struck": self.struck,
         }
         try:
             write_private(self.path, encode(data))
@@ -106,4 +108,5 @@ def load_demands(path: Path) -> Demands:
         claim_until=data["claim_until"],
         saves=data["saves"],
         stopping=None if stopping is None else parse_stopping(stopping),
+        struck=data.get("struck", []),
     )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from spotd.wire import StartDocument
+from spotd.wire import StartDocument, WireError
 
 ENGINE_NONE = "none"  # any script, of which we know nothing
 SAVE_GUESS_S = 5.0  # before any save was measured
@@ -81,6 +81,14 @@ def policy_of(
 ) -> Policy:
     sync_s = SAVE_FACTOR * save_s if start.directory else 0.0
     return Policy(start.engine, start.stop_grace_s, save_s, step_s, planned, sync_s)
+
+
+def asked_of(data: Mapping[str, Any], now: float) -> tuple[str, float | None]:
+    """Why a `drain` command stops training, and by when. Raises WireError."""
+    left_s = data.get("deadline_s")
+    if left_s is not None and not isinstance(left_s, (int, float)):
+        raise WireError(f"deadline_s is {left_s!r}")
+    return str(data.get("reason") or "drain"), None if left_s is None else now + left_s
 
 
 def plan_of(engine: str) -> str:

@@ -10,7 +10,7 @@ from providers.base import NoticeWatcher
 from spotd import wire
 from trainer.agent.borrowing import give_back
 from trainer.agent.dangers import Danger
-from trainer.agent.notices import acknowledge
+from trainer.agent.notices import acknowledge, from_clouds
 from trainer.agent.places import Places
 from trainer.agent.site import Site
 from trainer.agent.wipe import wipe
@@ -40,7 +40,7 @@ def let_go(
             done.set()
         if code == wire.EXIT_RELEASED:
             # All is saved and released: the cloud need not wait, once our last lines are out.
-            acknowledge(watcher, notices, site.ended)
+            acknowledge(watcher, from_clouds(notices), site.ended)
 
     threading.Thread(target=run, name="leaving", daemon=True).start()
     return done

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from providers.base import MetadataError, Notice, NoticeWatcher
+from spotd.wire import DRILL_SOURCE
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,6 +29,11 @@ class NoWatcher:
 
     def acknowledge(self, notice: Notice) -> None:
         """There is nothing to acknowledge."""
+
+
+def from_clouds(notices: Iterable[Notice]) -> list[Notice]:
+    """Those that a cloud gave, and may take back; not what a drill plays."""
+    return [notice for notice in notices if notice.source != DRILL_SOURCE]
 
 
 class NoticeListener(Protocol):

@@ -84,7 +84,7 @@ def record_cloud_notices(
         return
     ours = {
         node.instance_id: node
-        for node in tx.tables.nodes.values()
+        for node in sorted(tx.tables.nodes.values(), key=lambda node: (node.generation, node.id))
         if node.instance_id in ids and node.offer.provider == provider
     }
     known = [(ours[n.instance_id], n) for n in warnings if n.instance_id in ours]

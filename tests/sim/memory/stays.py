@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from spotd.model import Node
+from spotd.model import Node, NoticeSeen
 from spotd.past import Past, Stay
 from spotd.states import NodeState
 from spotd.store.stays import MOST_STAYS
+from spotd.wire import DRILL_SOURCE
 from tests.sim.memory.tables import Tables
 
 
@@ -21,6 +22,10 @@ def _counts(node: Node, since_us: int) -> bool:
     return node.requested_at_us > since_us or bool(lives)
 
 
+def _warns(notice: NoticeSeen) -> bool:
+    return notice.takes_away and notice.source != DRILL_SOURCE
+
+
 def _stay(node: Node) -> Stay:
     return Stay(
         node_id=node.id,
@@ -31,6 +36,6 @@ def _stay(node: Node) -> Stay:
         up_at_us=0 if node.moved_at_us else node.hello_at_us,
         trained_at_us=0 if node.moved_at_us else node.first_step_at_us,
         until_us=node.left_at_us or max(node.heard_at_us, node.seen_at_us),
-        warned_at_us=min((n.heard_at_us for n in node.notices if n.takes_away), default=0),
+        warned_at_us=min((n.heard_at_us for n in node.notices if _warns(n)), default=0),
         left=node.leave_reason,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from providers.base import Offer
+from spotd.drill import Drill
 from spotd.model import (
     Attempt,
     EffectKind,
@@ -112,6 +113,7 @@ class Tables:
     progress: dict[str, list[ProgressRow]] = field(default_factory=dict)
     checkpoints: dict[tuple[str, str], CheckpointRow] = field(default_factory=dict)  # job, manifest
     evaluations: dict[tuple[str, str], EvaluationRow] = field(default_factory=dict)  # job, digest
+    drills: dict[str, Drill] = field(default_factory=dict)
     outbox: dict[int, Message] = field(default_factory=dict)
     delivered: dict[int, Message] = field(default_factory=dict)
     duties: dict[str, Lease] = field(default_factory=dict)

@@ -198,6 +198,7 @@ class Rig:
         self.makers = {"aws": "aws"}
         self.configured_images: dict[str, str] = {}
         self.box_microusd_per_h = 0
+        self.drill_days = 31.0
         self.budgets: list[Budget] = []
         self.approval = Approval()
         self.authority = Authority()
@@ -255,6 +256,7 @@ class Rig:
             live_reports=lambda: self.reports,
             makers=lambda: self.makers,
             configured_images=lambda: self.configured_images,
+            drill_days=lambda: self.drill_days,
             box_microusd_per_h=lambda: self.box_microusd_per_h,
             budgets=lambda: self.budgets,
             approval=lambda: self.approval,

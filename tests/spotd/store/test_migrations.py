@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, inspect, select, text
 
 from providers.base import Scope
+from spotd.drill import Drill, DrillKind
 from spotd.evaluation import Evaluation
 from spotd.model import Event, S
 from spotd.store import schema
@@ -75,6 +77,8 @@ def full_url(url: str) -> str:
     store.record_invoiced({store.segments()[0].id: 5}, NOW)
     measured = Evaluation("helpdesk", 3, 2, 810.5, 0.25, 0.5, ("c2",))
     store.record_evaluation(EvaluationRow("j1", NOW, "ada", measured))
+    drill = Drill("d1", "j1", DrillKind.KILL, "ada", NOW)
+    store.set_drill(replace(store.add_drill(drill), node_id="j1-g1-0", aimed_at_us=NOW))
     store.record_carriage(Carriage("j1", NOW, 7, 3, NOW))
     store.add_shipment(Shipment("j1", "gs://c", "", NOW, 7, 3, 1, NOW))
     store.record_journal([said(*LIFE)])

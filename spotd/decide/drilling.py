@@ -1,0 +1,98 @@
+"""Whether a running job may be struck by a drill now, and what that may cost."""
+
+from __future__ import annotations
+
+from providers.base import CapacityType
+from spotd.decide.needs import suspect
+from spotd.decide.placement import rank
+from spotd.drill import DrillKind
+from spotd.model import Desired, Market, Node, S, View
+from spotd.phase import keeps
+from spotd.states import NodeState
+
+
+def target(view: View) -> Node | None:
+    """The machine that would be struck: the one that trains."""
+    found = [n for n in view.nodes if n.chosen and n.state is NodeState.RUNNING]
+    return found[0] if len(found) == 1 else None
+
+
+def cost_microusd(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> int:
+    """At most: the machine that is struck and the one that comes, each for all of that time. What
+    is trained twice is in it. A new agent on the same machine costs nothing."""
+    node, row = target(view), _next(view, market, now_us)
+    if kind is DrillKind.AGENT or node is None or row is None:
+        return 0
+    return int((node.offer.price_microusd_per_h + row) * within_s / 3600)
+
+
+def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> str:
+    """Why a drill would do harm, or show nothing; "" where it may strike."""
+    job, spec, node = view.job, view.job.spec, target(view)
+    if job.outcome is not None or job.desired is not Desired.RUN or job.stop_text:
+        return "it is not to run: it has ended, or is paused or about to end"
+    if spec.num_nodes > 1:
+        return "it runs on several machines, and drills are for jobs of one as yet"
+    if node is None or not node.first_step_at_us or node.exit_code is not None:
+        return "it does not train now"
+    why = _unsettled(view, market, node, now_us)
+    if why or kind is DrillKind.AGENT:
+        return why
+    if not keeps(spec.checkpoint):
+        return "it saves nothing that it could go on from"
+    if job.head is None or not job.head.manifest:
+        return "it has no checkpoint yet"
+    return _no_room(view, market, now_us) or _too_dear(view, market, kind, within_s, now_us)
+
+
+def _unsettled(view: View, market: Market, node: Node, now_us: int) -> str:
+    others = [n for n in view.nodes if n.active and n.id != node.id]
+    if others:
+        return f"another machine of it is coming or going ({others[0].id})"
+    if any(notice.takes_away for notice in node.notices):
+        return "its cloud is taking its machine away"
+    if suspect(node, market, now_us):
+        return "its machine has not been heard of late"
+    return ""
+
+
+def _no_room(view: View, market: Market, now_us: int) -> str:
+    """Why no other machine can take over."""
+    if market.safe_until_us:
+        return "spotd is in safe mode, and launches nothing"
+    if market.blocked:
+        return f"nothing may be launched now: {market.blocked}"
+    if view.job.yields_since_us or view.job.room_since_us:
+        return "it gives way to another job"
+    if _next(view, market, now_us) is None:
+        return "no machine is to be had that could take over"
+    return ""
+
+
+def _too_dear(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> str:
+    """What it would cost of the job's money, or of its time."""
+    spec, node = view.job.spec, target(view)
+    needed = cost_microusd(view, market, kind, within_s, now_us)
+    left = spec.max_cost_microusd - view.spent_microusd
+    if spec.max_cost_microusd and needed > left:
+        return f"it may cost ${needed / 1e6:.2f}, and ${left / 1e6:.2f} is left of its max_cost_usd"
+    if not spec.deadline_us:
+        return ""
+    if now_us + int(2 * within_s * S) > spec.deadline_us:
+        return "its deadline is too close"
+    guarded = node is not None and node.offer.capacity_type is CapacityType.ON_DEMAND
+    if guarded and CapacityType.SPOT in _wanted(view):
+        return "it is on demand to keep its deadline, and a drill takes time from that"
+    return ""
+
+
+def _wanted(view: View) -> set[CapacityType]:
+    return {kind for want in view.job.spec.alternatives for kind in want.capacity_types}
+
+
+def _next(view: View, market: Market, now_us: int) -> int | None:
+    """The price of the dearest machine that fits and is to be had: which it will be is decided
+    then. None where there is none."""
+    rows = rank(view.job.spec, market, now_us, job_id=view.job.id)
+    prices = [row.offer.price_microusd_per_h for row in rows if not row.excluded]
+    return max(prices, default=None)

@@ -1,0 +1,27 @@
+"""The part of the store's contract about drills."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from spotd.drill import Drill
+from spotd.store.evaluation_records import ResultRecords
+
+
+class DrillRecords(ResultRecords, Protocol):
+    """A part of `spotd.store.base.Store`."""
+
+    def add_drill(self, drill: Drill) -> Drill:
+        """The drill on record: this one, the one of the same id, or the one of the same job that
+        has not ended, which keeps this one out."""
+        ...
+
+    def set_drill(self, drill: Drill) -> bool:
+        """What became of it since; false, and nothing is written, when it has ended already. While
+        it is aimed and not ended, its node is one that a drill strikes; a node that is to stay is
+        none any more at its end."""
+        ...
+
+    def drills(self, job_id: str = "", *, unfinished: bool = False) -> list[Drill]:
+        """Of that job or of all, in the order in which they were asked for."""
+        ...

@@ -1,0 +1,72 @@
+"""Drills; see `drill_records`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from spotd.drill import Drill, DrillEnd, DrillKind, Findings
+from spotd.states import NodeState
+from spotd.store import schema
+from spotd.store.transaction import Transaction
+
+_row, _jobs, _nodes = schema.drills.c, schema.jobs.c, schema.nodes.c
+_BIRTH = ("id", "job_id", "kind", "actor", "asked_at_us", "within_s")
+STAYING = (NodeState.LAUNCHING, NodeState.BOOTING, NodeState.RUNNING)
+
+
+def add(tx: Transaction, drill: Drill) -> Drill:
+    """See DrillRecords.add_drill. The job is locked: of two, the second finds the first."""
+    tx.conn.execute(select(_jobs.id).where(_jobs.id == drill.job_id).with_for_update()).all()
+    open_one = (_row.job_id == drill.job_id) & (_row.ended_at_us == 0)
+    query = select(schema.drills).where((_row.id == drill.id) | open_one)
+    known = [_drill(row) for row in tx.conn.execute(query)]
+    if known:
+        return next((one for one in known if one.id == drill.id), known[0])
+    tx.conn.execute(insert(schema.drills).values(**_values(drill)))
+    return drill
+
+
+def change(tx: Transaction, drill: Drill, at_us: int) -> bool:
+    """See DrillRecords.set_drill."""
+    tx.touch({drill.job_id: at_us})
+    values = {name: value for name, value in _values(drill).items() if name not in _BIRTH}
+    where = (_row.id == drill.id) & (_row.ended_at_us == 0)
+    if not tx.conn.execute(update(schema.drills).where(where).values(**values)).rowcount:
+        return False
+    if drill.node_id:
+        node = update(schema.nodes).where(_nodes.id == drill.node_id)
+        if drill.ended_at_us:
+            node = node.where(_nodes.state.in_([state.value for state in STAYING]))
+        tx.conn.execute(node.values(drill="" if drill.ended_at_us else drill.kind.value))
+    return True
+
+
+def drills(conn: Connection, job_id: str, *, unfinished: bool) -> list[Drill]:
+    """See DrillRecords.drills."""
+    query = select(schema.drills).order_by(_row.asked_at_us, _row.id)
+    if job_id:
+        query = query.where(_row.job_id == job_id)
+    if unfinished:
+        query = query.where(_row.ended_at_us == 0)
+    return [_drill(row) for row in conn.execute(query)]
+
+
+def _values(drill: Drill) -> dict[str, Any]:
+    end = drill.end.value if drill.end else None
+    found = json.dumps(asdict(drill.found))
+    told = {**vars(drill), "kind": drill.kind.value, "outcome": end, "found": found}
+    del told["end"]
+    return told
+
+
+def _drill(row: Row[Any]) -> Drill:
+    told = dict(row._mapping)  # noqa: SLF001 - the public name of a row's mapping
+    told["kind"] = DrillKind(told["kind"])
+    end = told.pop("outcome")
+    told["end"] = DrillEnd(end) if end else None
+    told["found"] = Findings(**json.loads(told["found"] or "{}"))
+    return Drill(**told)

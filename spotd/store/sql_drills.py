@@ -1,0 +1,23 @@
+"""The part of SqlStore about drills; see `spotd.store.drill_records`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from spotd.drill import Drill
+from spotd.store import drills
+from spotd.store.sql_evaluations import SqlEvaluations
+
+
+class SqlDrills(SqlEvaluations, Protocol):
+    """A part of `spotd.store.sql.SqlStore`, which has what it works on."""
+
+    def add_drill(self, drill: Drill) -> Drill:
+        return self._write(lambda tx: drills.add(tx, drill))
+
+    def set_drill(self, drill: Drill) -> bool:
+        at_us = max(drill.asked_at_us, drill.aimed_at_us, drill.struck_at_us, drill.ended_at_us)
+        return self._write(lambda tx: drills.change(tx, drill, at_us))
+
+    def drills(self, job_id: str = "", *, unfinished: bool = False) -> list[Drill]:
+        return self._database.read(lambda c: drills.drills(c, job_id, unfinished=unfinished))

@@ -1,0 +1,159 @@
+"""The duty of drills: each step on record before the next, whatever dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from spotd.act.drilling import STRIKE_S, Drilling
+from spotd.act.effects import LinkError
+from spotd.drill import Drill, DrillEnd, DrillKind
+from spotd.model import LeaveReason, Node
+from spotd.vault import JobKeys
+from spotd.wire import STRIKE, Command, Reply
+from tests.spotd.serve.rig import OFFERS, SPOT, Rig
+
+KEYS = JobKeys.create(bytes)
+
+
+class Link:
+    """A node that takes what it is told once for each drill; `lost` replies never arrive."""
+
+    def __init__(self) -> None:
+        self.struck: list[str] = []
+        self.told = 0
+        self.lost = 0
+        self.refuses = ""
+
+    def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply:
+        assert (command.name, command.generation) == (STRIKE, node.generation)
+        self.told += 1
+        if self.refuses:
+            return Reply(False, self.refuses)
+        if command.data["drill"] not in self.struck:
+            self.struck.append(command.data["drill"])
+        if self.lost:
+            self.lost -= 1
+            raise LinkError("the connection ended")
+        return Reply(True)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    rig.offer_them()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def link() -> Link:
+    return Link()
+
+
+def drilling(rig: Rig, link: Link) -> Drilling:
+    """A daemon's, which remembers nothing of the one before."""
+    return Drilling(link, lambda _: KEYS, {}, rig.backing().market, rig.clock)
+
+
+def ordered(rig: Rig, kind: DrillKind = DrillKind.KILL) -> tuple[Node, Drill]:
+    job_id = rig.submit(ago_s=700)
+    node = rig.launch(job_id, SPOT, ago_s=600)
+    rig.train(node, ago_s=500, until_s=2, first=0, last=120)
+    drill = Drill("d1", job_id, kind, "ada", rig.ago(0), 60.0)
+    return node, rig.store.add_drill(drill)
+
+
+def only(rig: Rig) -> Drill:
+    [drill] = rig.store.drills()
+    return drill
+
+
+def texts(rig: Rig, job_id: str) -> list[str]:
+    return [row.event.text for row in rig.store.events_of(job_id, ["drill"])]
+
+
+def test_it_is_aimed_then_strikes_then_is_judged(rig: Rig, link: Link) -> None:
+    node, drill = ordered(rig)
+    drilling(rig, link).look(rig.store)
+    struck = only(rig)
+    assert (struck.node_id, link.struck) == (node.id, ["d1"])
+    assert struck.struck_at_us
+    assert rig.store.find_nodes([node.id])[0].drill == "kill"
+    drilling(rig, link).look(rig.store)
+    assert link.told == 1, "what has struck does not strike again"
+    rig.clock.go_on(4)
+    rig.leave(node, 2, LeaveReason.DRILL, "struck by a drill")
+    new = rig.launch(drill.job_id, OFFERS[2], ago_s=3)
+    rig.train(new, ago_s=2, until_s=0, first=120, last=130)
+    drilling(rig, link).look(rig.store)
+    ended = only(rig)
+    assert (ended.end, ended.text) == (DrillEnd.PASSED, "")
+    assert ended.found.lost_steps == 0
+    assert texts(rig, drill.job_id)[-1].startswith("the drill (kill) of gpt passed: 0 steps lost")
+
+
+def test_a_daemon_that_dies_before_the_reply_strikes_no_second_time(rig: Rig, link: Link) -> None:
+    ordered(rig)
+    link.lost = 2
+    for _ in range(3):
+        drilling(rig, link).look(rig.store)
+    assert (link.told, link.struck) == (3, ["d1"])
+    assert only(rig).struck_at_us
+
+
+def test_a_node_that_ended_meanwhile_was_struck(rig: Rig, link: Link) -> None:
+    node, _ = ordered(rig)
+    link.lost = 1
+    drilling(rig, link).look(rig.store)
+    assert not only(rig).struck_at_us
+    rig.say(node, 0, "exited", code=137, ranks={"0": 137}, tail="")
+    drilling(rig, link).look(rig.store)
+    assert link.told == 1, "nobody is there to be told again"
+    assert only(rig).struck_at_us
+
+
+def test_one_that_cannot_be_told_is_called_off(rig: Rig, link: Link) -> None:
+    node, _ = ordered(rig)
+    link.lost = 99
+    drilling(rig, link).look(rig.store)
+    rig.clock.go_on(STRIKE_S + 1)
+    drilling(rig, link).look(rig.store)
+    ended = only(rig)
+    assert (ended.end, ended.text) == (
+        DrillEnd.CALLED_OFF,
+        "not to be told: the connection ended",
+    )
+    assert rig.store.find_nodes([node.id])[0].drill == "", "what it loses now, it loses by itself"
+    drilling(rig, link).look(rig.store)
+    assert only(rig) == ended
+
+
+def test_an_older_agent_says_why_not(rig: Rig, link: Link) -> None:
+    _, drill = ordered(rig)
+    link.refuses = "unknown command 'strike'"
+    drilling(rig, link).look(rig.store)
+    assert only(rig).end is DrillEnd.CALLED_OFF
+    assert "unknown command 'strike'" in texts(rig, drill.job_id)[-1]
+
+
+def test_what_has_come_up_since_the_order_calls_it_off(rig: Rig, link: Link) -> None:
+    _, drill = ordered(rig)
+    rig.launch(drill.job_id, OFFERS[2], ago_s=1)
+    drilling(rig, link).look(rig.store)
+    assert (link.told, only(rig).end) == (0, DrillEnd.CALLED_OFF)
+
+
+def test_a_drill_that_fails_is_told_as_an_alert(rig: Rig, link: Link) -> None:
+    _, drill = ordered(rig)
+    drilling(rig, link).look(rig.store)
+    rig.clock.go_on(61)
+    drilling(rig, link).look(rig.store)
+    assert only(rig).end is DrillEnd.FAILED
+    row = rig.store.last_event(drill.job_id, "drill")
+    assert row is not None
+    assert row.event.alert
+    assert "did not train again, within 60 s" in row.event.text
+    assert replace(only(rig), ended_at_us=0) != drill

@@ -1,0 +1,81 @@
+"""Drills on record: one of a job at a time, and a node that one strikes says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spotd.drill import Drill, DrillEnd, DrillKind, Findings
+from spotd.model import LeaveReason, S
+from spotd.states import NodeState
+from spotd.store.base import Store
+from tests.spotd.store.build import NOW, move, node, placed, said, submit
+
+DRILL = Drill("d1", "j1", DrillKind.KILL, "ada", NOW)
+NODE = "j1-g1-0"
+
+
+def aimed(store: Store) -> Drill:
+    placed(store)
+    drill = replace(store.add_drill(DRILL), node_id=NODE, aimed_at_us=NOW + S)
+    assert store.set_drill(drill)
+    return drill
+
+
+def test_two_drills_of_a_job_never_overlap(store: Store) -> None:
+    submit(store)
+    submit(store, "j2")
+    assert store.add_drill(DRILL) == DRILL
+    assert store.add_drill(replace(DRILL, asked_at_us=NOW + S)) == DRILL, "the same again"
+    second = replace(DRILL, id="d2", asked_at_us=NOW + S)
+    assert store.add_drill(second) == DRILL, "kept out"
+    other = replace(second, job_id="j2")
+    assert store.add_drill(other) == other
+    ended = replace(DRILL, ended_at_us=NOW + S, end=DrillEnd.CALLED_OFF, text="why")
+    assert store.set_drill(ended)
+    third = replace(DRILL, id="d3", asked_at_us=NOW + 2 * S)
+    assert store.add_drill(third) == third
+    assert store.drills("j1") == [ended, third]
+    assert store.drills(unfinished=True) == [other, third]
+
+
+def test_it_ends_once_with_what_was_found(store: Store) -> None:
+    drill = aimed(store)
+    found = Findings(120, 118, 2, 4.5, 0.25, 1234)
+    ended = replace(drill, struck_at_us=NOW + 2 * S, ended_at_us=NOW + 9 * S, found=found)
+    ended = replace(ended, end=DrillEnd.PASSED)
+    assert store.set_drill(ended)
+    assert not store.set_drill(replace(ended, end=DrillEnd.FAILED)), "another daemon was first"
+    assert store.drills() == [ended]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_node_that_stays_is_struck_by_no_drill_any_more(store: Store, leaves: bool) -> None:
+    drill = aimed(store)
+    assert node(store).drill == "kill"
+    store.record_launched(NODE, "i-1", NOW)
+    if leaves:
+        why = {"leave_reason": LeaveReason.DRILL, "left_at_us": NOW + S}
+        move(store, NODE, NodeState.TERMINATING, NOW + S, **why)
+    store.set_drill(replace(drill, ended_at_us=NOW + 9 * S, end=DrillEnd.PASSED))
+    assert node(store).drill == ("kill" if leaves else "")
+
+
+def test_a_notice_that_a_drill_plays_is_none_of_its_cloud(store: Store) -> None:
+    """Of how long clouds warn, and whether they do, it says nothing."""
+    aimed(store)
+    store.record_launched(NODE, "i-1", NOW)
+    notice = {"notice_id": "drill-d1", "kind": "preempt", "remaining_s": 120.0, "text": ""}
+    store.record_journal([said(("notice", {**notice, "source": "drill"}))])
+    assert [one.takes_away for one in node(store).notices] == [True]
+    why = {"leave_reason": LeaveReason.DRILL, "left_at_us": NOW + 90 * S}
+    move(store, NODE, NodeState.TERMINATING, NOW + 90 * S, **why)
+    [life] = store.machine_lives(0)
+    assert (life.notice_us, life.taken, life.warning_s()) == (0, False, None)
+    [stay] = store.past(0, NOW + 91 * S).stays
+    assert (stay.warned_at_us, stay.left) == (0, LeaveReason.DRILL)
+    real = {**notice, "notice_id": "n1", "source": "imds"}
+    store.record_journal([said(("notice", real), first=2, heard_at_us=NOW + 70 * S)])
+    [life] = store.machine_lives(0)
+    assert life.notice_us, "its cloud's own is"
