@@ -8,6 +8,7 @@ import typer
 
 from spotd.cli.client import JOB, complete_job, connect, job_path
 from spotd.cli.drill import drill_text
+from spotd.cli.evictions import print_evictions
 from spotd.cli.render import (
     PHASE_STYLES,
     Cell,
@@ -144,6 +145,7 @@ def _print_job(job: dict[str, Any]) -> None:
     if job["nodes"]:
         print()
         _print_machines((), [([], node) for node in job["nodes"]])
+    print_evictions(job["evictions"])
     _print_tail(job)
 
 

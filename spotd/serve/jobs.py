@@ -22,6 +22,7 @@ from spotd.serve.call import ApiError, Call, bad_input, conflict, shut_out
 from spotd.serve.capacity import check_capacity, streaming
 from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.drills import newest_drill
+from spotd.serve.evictions import KINDS, asked_to_stop, evictions
 from spotd.serve.gangs import refuse_slow
 from spotd.serve.handovers import hand_overs, resumed_steps, saves
 from spotd.serve.kept import with_present_key
@@ -52,13 +53,15 @@ def _summary(call: Call, job: Job) -> dict[str, Any]:
 
 
 def show_job(call: Call) -> dict[str, Any]:
-    """One job with its settings, all its nodes, and what each hand-over between them took."""
+    """One job with its settings, all its nodes, what each hand-over between them took, and the
+    times of each notice."""
     job, store = call.job(), call.backing.store
     facts = JobFacts.load(store, job)
     found = hand_overs(facts.nodes, resumed_steps(store.events_of(job.id, ["claimed"])))
     told = {
         "results": [result_data(row) for row in newest(store.evaluations(job.id))],
         "hand_overs": found,
+        "evictions": evictions(facts.nodes, asked_to_stop(store.events_of(job.id, KINDS))),
         "steps_lost": sum(one["steps_lost"] or 0 for one in found),
         "saves": saves(facts.checkpoints, found),
         "drill": newest_drill(store, job),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from providers.base import CapacityType
+from providers.rates import rate_claims
 from spotd.decide.cadence import prior_of
 from spotd.history.intervals import COVERAGE, Interval, quantile
 from spotd.history.lives import By, Row, count, often, total
@@ -19,7 +20,8 @@ MOST_S = 10 * 366 * 86_400
 def stats(call: Call) -> dict[str, Any]:
     """Interruptions, notices and launches of the last `since_s` seconds, sorted `by` what was asked
     for, of one `capacity` type. Rates are per machine-hour and come with count, hours and interval;
-    null where there was nothing to count. `priors` are what was believed of each cloud before."""
+    null where there was nothing to count. `priors` are what was believed of each cloud before;
+    `claims` are what guides say, in the same unit, and nothing is reckoned with them."""
     by, capacity = _by(call), _capacity(call)
     now_us = call.now_us
     since_us = now_us - call.number("since_s", MONTH_S, 1, MOST_S) * S
@@ -33,6 +35,7 @@ def stats(call: Call) -> dict[str, Any]:
         "until": iso(now_us),
         "coverage": COVERAGE,
         "priors": [_prior(cloud, capacity) for cloud in sorted({one.cloud for one in lives})],
+        "claims": _claims() if capacity == CapacityType.SPOT.value else [],
         "items": [_row_data(one) for one in rows],
         "total": _row_data(total(rows)),
     }
@@ -41,6 +44,22 @@ def stats(call: Call) -> dict[str, Any]:
 def _prior(cloud: str, capacity: str) -> dict[str, Any]:
     each_h, source = prior_of(cloud, capacity)
     return {"cloud": cloud, "per_machine_hour": 1 / each_h, "mtti_h": each_h, "source": source}
+
+
+def _claims() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": one.source_name,
+            "what": one.what,
+            "claimed": one.claimed,
+            "per_machine_hour": {"low": one.low, "high": one.high},
+            "mtti_h": 1 / one.high,
+            "note": one.note,
+            "dated": one.dated,
+            "source": one.source,
+        }
+        for one in rate_claims()
+    ]
 
 
 def _by(call: Call) -> By:

@@ -225,7 +225,8 @@ def _metadata(node: Heard, entry: JournalEntry, at_us: int) -> None:
 
 def _draining(node: Heard, entry: JournalEntry, at_us: int) -> None:
     reason, plan = read_words(entry.data, "reason", ""), read_words(entry.data, "plan", "")
-    node.say(Event("node_draining", f"the node drains ({reason}): {plan}"), at_us)
+    data = {"stops": True} if entry.data.get("stops") is True else {}
+    node.say(Event("node_draining", f"the node drains ({reason}): {plan}", data=data), at_us)
 
 
 def _released(node: Heard, entry: JournalEntry, at_us: int) -> None:

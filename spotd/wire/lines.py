@@ -57,7 +57,7 @@ ROLLED_BACK = "rolled_back"  # step, from_step: to the state of an older checkpo
 NOTICE = "notice"  # notice_id, kind, remaining_s (null: unknown), source, text
 NOTICE_WITHDRAWN = "notice_withdrawn"  # notice_id
 METADATA = "metadata"  # up: bool, error
-DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s
+DRAINING = "draining"  # reason, plan: what the local branch decided, deadline_s; stops: asked now
 RELEASED = "released"  # step, manifest: "nothing more will come from this generation"
 UNWELL = (
     "unwell"  # what: hung|gpu|machine, text, code, again: it ends, and begins again here or not;

@@ -212,7 +212,7 @@ class Agent:
         self._demands.write()
         plan = drain.plan_of(policy.engine) if running else "nothing runs: end"
         told = {"reason": reason, "plan": plan, "deadline_s": round(kill_at - now, 3)}
-        self._journal.append(wire.DRAINING, told)
+        self._journal.append(wire.DRAINING, told | {"stops": True})
         if not running:
             self._training.stop_idle()
 

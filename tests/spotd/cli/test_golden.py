@@ -74,6 +74,7 @@ def told() -> Iterator[Rig]:
         ("offers_gpu", "offers --gpus H100:8 --sort gpu --limit 2", 110),
         ("stats", "stats", 140),
         ("stats_zone", "stats --by zone --since 7d", 140),
+        ("stats_claims", "stats --claims", 140),
         ("claims", "price claims", 130),
         ("prices", "price history --capacity spot --since 24h", 130),
     ],

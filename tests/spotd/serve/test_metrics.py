@@ -143,7 +143,7 @@ def test_the_time_to_a_machine_has_the_bounds_that_guides_promise(rig: Rig) -> N
     assert value(found, "spotd_provision_seconds_sum", **few) == 110 + 130 + 470 + 500
 
 
-@pytest.mark.req("MON-11")
+@pytest.mark.req("MON-11", "HLT-12")
 def test_gpus_that_do_nothing_are_dollars(rig: Rig) -> None:
     job_id = story(rig)
     node = rig.store.job_nodes(job_id)[-1]

@@ -50,6 +50,19 @@ def test_a_preemption_of_the_story(rig: Rig) -> None:
     assert ask(rig, since_s="1500")["items"] != [], "one lived until 930 s ago"
 
 
+@pytest.mark.req("PRE-13")
+def test_what_guides_say_is_beside_it_and_changes_nothing(rig: Rig) -> None:
+    story(rig)
+    data = ask(rig)
+    told = {one["what"]: one for one in data["claims"]}
+    month = told["T4 and A10, below"]
+    assert f"{month['per_machine_hour']['high']:.3g}" == "7.03e-05"
+    assert (month["claimed"], round(month["mtti_h"])) == ("5 % a month", 14232)
+    assert told["lambda"]["note"] == "unverified: provider sells no spot"
+    assert [one["mtti_h"] for one in data["priors"]] == [4.0, 8.0]
+    assert ask(rig, capacity="on_demand")["claims"] == []
+
+
 @pytest.mark.req("MON-02", "MON-04")
 def test_beside_what_was_believed_and_resumes(rig: Rig) -> None:
     """One preemption on AWS, where one each 4 h was believed; the job went on in the other cloud,

@@ -68,7 +68,10 @@ def test_what_a_gpu_does_not_say_is_nothing() -> None:
         (("no_handle",), Grade.FATAL, "no handle for GPU0000:64:00.0: Unknown Error"),
         (("lost",), Grade.FATAL, "GPU 1: nvidia-smi says 'GPU is lost'"),
         (("requires_reset",), Grade.FATAL, "GPU 0: nvidia-smi says 'GPU requires reset'"),
-        (("well", "missing"), Grade.FATAL, "nvidia-smi shows 3 of 4 GPUs"),
+        pytest.param(
+            *(("well", "missing"), Grade.FATAL, "nvidia-smi shows 3 of 4 GPUs"),
+            marks=pytest.mark.req("PRE-16"),
+        ),
         (("well+rows",), Grade.FATAL, "GPU 2 (00000000:75:00.0) has no spare rows left"),
         (("well", "ecc"), Grade.CONTAINED, "GPU 1 (00000000:64:00.0) counts 2 new memory errors"),
         (("hot",), Grade.NOTED, "GPU 0 (00000000:53:00.0) is held back by its hardware: it is too"),

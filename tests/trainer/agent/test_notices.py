@@ -186,6 +186,7 @@ def test_training_goes_on_until_the_latest_safe_moment(node: Node) -> None:
     plans = [entry.data for entry in node.entries(wire.DRAINING)]
     assert "train on until the replacement is ready" in plans[0]["plan"]
     assert plans[1]["reason"] == "preempt notice: the latest safe moment"
+    assert [plan.get("stops") for plan in plans] == [None, True], "it is asked once"
 
 
 def test_a_measured_save_moves_the_latest_safe_moment(node: Node) -> None:
@@ -213,6 +214,7 @@ def test_a_program_that_plans_its_last_save_is_left_to_it_and_then_held_to_it(no
     leaves = [entry for entry in node.entries(wire.PLAN) if entry.data["action"] == "save"]
     stop = node.entries(wire.DRAINING)[-1]
     assert stop.data["reason"] == "its own plan for the notice: save"
+    assert stop.data["stops"] is True
     assert 2.9 < (deadline_us - leaves[0].at_us) / 1e6 <= 3.6
     assert exited.data["ranks"]["worker0"] == wire.EXIT_RELEASED
     assert "another line" not in node.log()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from trainer.hook.spotd_hook.progress import Progress
 
 
@@ -43,6 +45,7 @@ def test_a_silent_one_is_silent() -> None:
     progress.flush()
 
 
+@pytest.mark.req("HLT-12")
 def test_what_each_rank_needed_and_what_was_waited_for() -> None:
     reports: list[Mapping[str, Any]] = []
     progress = Progress(

@@ -1,0 +1,58 @@
+"""Recoveries that guides and a case study tell of, played into the record and told by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotd.cli.client import Client
+from spotd.model import LeaveReason, Node
+from spotd.store.base import JournalBatch
+from spotd.wire import JournalEntry
+from tests.spotd.serve.rig import OFFERS, SPOT, Rig
+
+
+def say(rig: Rig, node: Node, seq: int, ago_s: float, kind: str, data: dict[str, object]) -> None:
+    entry = JournalEntry(seq, rig.ago(ago_s), node.generation, kind, data)
+    rig.store.record_journal([JournalBatch(node.id, (entry,), rig.ago(ago_s))])
+
+
+@pytest.mark.req("RPV-06")
+def test_a_guides_example(rig: Rig, client: Client) -> None:
+    """Notice at 11:30, restarted at 11:32, trains at 11:35: 2 and 3 minutes."""
+    notice_ago_s = 1000.0
+    job_id = rig.submit(ago_s=9000)
+    old = rig.launch(job_id, SPOT, ago_s=8900)
+    rig.train(old, ago_s=8800, until_s=notice_ago_s, first=0, last=100)
+    told = {"notice_id": "n", "kind": "preempt", "source": "imds", "remaining_s": 120}
+    say(rig, old, 1000, notice_ago_s, "notice", told)
+    new = rig.launch(job_id, OFFERS[2], ago_s=notice_ago_s)
+    restarted_ago_s, trains_ago_s = notice_ago_s - 120, notice_ago_s - 300
+    rig.say(new, restarted_ago_s, "hello", agent="1", wire=1)
+    rig.leave(old, notice_ago_s - 120, LeaveReason.PREEMPTED, "preempt notice")
+    rig.train(new, ago_s=trains_ago_s, until_s=trains_ago_s - 100, first=100, last=120)
+    (found,) = client.get(f"/v1/jobs/{job_id}")["hand_overs"]
+    parts = found["parts"]
+    first = [parts[name] for name in ("detect_s", "request_s", "instance_s", "agent_s")]
+    second = [parts[name] for name in ("ready_s", "claim_s", "first_step_s")]
+    assert sum(first) == pytest.approx(120)
+    assert sum(second) == pytest.approx(180)
+    assert found["total_s"] == pytest.approx(300)
+    assert found["steps_lost"] == 0
+
+
+@pytest.mark.req("RPV-04")
+def test_two_phases_tell_their_own_times(rig: Rig, client: Client) -> None:
+    """A case study lost 30 minutes at each interruption of its search, and 11 of its training: a
+    phase is a job, and each job tells its own."""
+    told = {}
+    for name, minutes in (("search", 30), ("train", 11)):
+        job_id = rig.submit(name, ago_s=9000)
+        old = rig.launch(job_id, SPOT, ago_s=8900)
+        rig.train(old, ago_s=8800, until_s=5000, first=0, last=100)
+        rig.leave(old, 4990, LeaveReason.LOST, "gone")
+        new = rig.launch(job_id, OFFERS[2], ago_s=4980)
+        again_ago_s = 5000 - minutes * 60
+        rig.train(new, ago_s=again_ago_s, until_s=again_ago_s - 600, first=100, last=200)
+        (found,) = client.get(f"/v1/jobs/{name}")["hand_overs"]
+        told[name] = found["total_s"]
+    assert told == {"search": pytest.approx(1800), "train": pytest.approx(660)}
