@@ -68,7 +68,7 @@ def commitments(
         found = [one for one in told["items"] if kind in ("", one["instance_type"])]
         if not found:
             wanted = f" of type {kind}" if kind else ""
-            say(f"no rented machines{wanted} are on record since {told['since'][:10]}")
+            say(f"no rented machines{wanted} are on record of the last {since}")
     items = [_advice(one, off, committed, on_demand, spot) for one in found]
     data = {"apiVersion": "spotd/v1", "kind": "CommitmentAdvice", "items": items}
     emit(data, output, lambda: _print(items), "instance_type")

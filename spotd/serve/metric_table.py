@@ -40,7 +40,7 @@ METRICS = (
         "spotd_job_cost_usd",
         GAUGE,
         _JOB,
-        "What an unfinished job has cost, machines and checkpoints; provisional until billed.",
+        "What an unfinished job has cost, machines and carriage; provisional until billed.",
     ),
     Metric(
         "spotd_job_unsaved_seconds",
@@ -153,7 +153,8 @@ METRICS = (
         "spotd_spent_usd",
         GAUGE,
         ("project", "kind", "basis"),
-        "Spent by all jobs on record; basis provisional: by price and time, invoiced: as billed.",
+        "Spent by all jobs on record; kind carriage: checkpoints and data, beside machines; "
+        "basis provisional: by price and time, invoiced: as billed.",
     ),
     Metric("spotd_budget_usd", GAUGE, ("budget",), "What may be spent in this month (UTC)."),
     Metric(

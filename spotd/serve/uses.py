@@ -22,7 +22,11 @@ def machine_use(call: Call) -> dict[str, Any]:
     reservation are paid for already, and left out; so are local ones."""
     now_us = call.now_us
     since_us = now_us - call.number("since_s", YEAR_S, 1, MOST_S) * S
-    rows = [row for row in call.backing.store.segments() if row.state != "void"]
+    rows = [
+        row
+        for row in call.backing.store.segments()
+        if row.state != "void" and (not row.end_us or row.end_us > since_us)
+    ]
     nodes = {n.id: n for n in call.backing.store.find_nodes(sorted({row.node_id for row in rows}))}
     found: dict[tuple[str, str, str], list[tuple[int, int, bool]]] = {}
     spots: dict[tuple[str, str, str], list[tuple[float, int]]] = {}

@@ -68,7 +68,8 @@ class SaveRow:
 
 @dataclass(frozen=True)
 class SpentRow:
-    """What a job cost, micro-USD: `kind` machines or checkpoints; `invoiced` as a bill had it."""
+    """What a job cost, micro-USD: `kind` machines, or carriage: checkpoints, and data that
+    was brought ahead or read over mounts; `invoiced` as a bill had it."""
 
     job_id: str
     kind: str

@@ -241,7 +241,7 @@ def _spent(conn: Connection, now_us: int) -> list[SpentRow]:
         sums[job_id, "machines", False] += cost_microusd(rate, start_us, max(now_us, start_us))
     kept = select(_carriage.job_id, func.sum(_carriage.microusd)).group_by(_carriage.job_id)
     for job_id, microusd in conn.execute(kept):
-        sums[job_id, "checkpoints", False] += int(microusd)
+        sums[job_id, "carriage", False] += int(microusd)
     return [SpentRow(*which, microusd) for which, microusd in sums.items()]
 
 

@@ -73,6 +73,7 @@ def _head(place: Place, job: Data, cost: Data | None, report: Data | None) -> Ht
         tile("Saved", place.age(saved["at"] if saved else None, "nothing yet"),
              f"step {saved['step']:,}" if saved else None),
         tile("Cost", money(job["cost_usd"]), f"{money(useful)} per useful GPU-hour"),
+        _drill(place, job.get("drill")),
         tile("Ended" if job["finished_at"] else "Finish", when, deadline),
     ]  # fmt: skip
     tail = _last_words(job)
@@ -84,6 +85,14 @@ def _head(place: Place, job: Data, cost: Data | None, report: Data | None) -> Ht
         tail,
         el("p", _next_command(place, job), cls="note"),
     )
+
+
+def _drill(place: Place, drill: Data | None) -> Html:
+    """The last drill, which is what is known of whether it would come back."""
+    if drill is None:
+        return tile("Last drill", "none", "spotctl drill run")
+    at = place.age(drill["ended_at"] or drill["asked_at"])
+    return tile("Last drill", sign(drill["state"].replace("_", " ")), (drill["drill"], " ", at))
 
 
 def _last_words(job: Data) -> Html | None:

@@ -16,6 +16,7 @@ WIDE = 5  # columns; a table with more is not squeezed into a narrow page
 # A sign before each word, so that no colour is needed to tell them apart.
 _SIGNS = {
     "running": ("good", "●"),
+    "passed": ("good", "✓"),
     "succeeded": ("good", "✓"),
     "draining": ("warn", "⇣"),
     "recovering": ("warn", "↻"),

@@ -65,7 +65,11 @@ def test_the_fleets_own_hours(rig: Rig, spotctl: Spotctl, capsys: Captured) -> N
     assert one["advised"] == 1, "what runs on demand; the rest is cheaper on spot"
     assert spotctl(rig, "commitments", "--discount", "40") == 0
     assert "fewer than four weeks" in capsys.readouterr().err
-    assert asked(spotctl, rig, capsys, "--discount", "40", "--type", "g5.xlarge") == []
+    none = ("--discount", "40", "--type", "g5.xlarge", "--since", "90d", "-o", "json")
+    assert spotctl(rig, "commitments", *none) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["items"] == []
+    assert "no rented machines of type g5.xlarge are on record of the last 90d" in said.err
 
 
 @pytest.mark.parametrize(

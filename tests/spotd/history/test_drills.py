@@ -51,6 +51,7 @@ def ended(drill: Drill, found: Record, now_us: int = NOW) -> tuple[DrillEnd | No
     return (None, "") if done is None else (done.end, done.text)
 
 
+@pytest.mark.req("DRL-02")
 def test_one_that_lost_nothing_passes_with_its_figures() -> None:
     done = judge(DRILL, record(), NOW)
     assert done is not None
@@ -64,6 +65,7 @@ def test_one_that_lost_nothing_passes_with_its_figures() -> None:
     assert found.cost_microusd == 20_000 + 50_000
 
 
+@pytest.mark.req("DRL-02")
 @pytest.mark.parametrize(
     ("why", "drill", "found"),
     [

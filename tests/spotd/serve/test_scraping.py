@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
 from collections.abc import Iterator
 
 import pytest
 
-from spotd.serve.scraping import ScrapeDoor, ScrapeError, serve_scrapes
+from spotd.serve import scraping
+from spotd.serve.scraping import MOST, ScrapeDoor, ScrapeError, serve_scrapes
 
 TOKEN = "a-token-of-some-length"
 
@@ -51,6 +54,32 @@ def test_who_has_not_gets_nothing(door: ScrapeDoor, given: str | None) -> None:
 )
 def test_there_is_nothing_else(door: ScrapeDoor, verb: str, path: str) -> None:
     assert ask(door, path, f"Bearer {TOKEN}", verb)[0] in (404, 405)
+
+
+def test_who_only_connects_keeps_nobody_out_and_uses_up_no_files(
+    door: ScrapeDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a token, as everybody on this machine can."""
+    monkeypatch.setattr(scraping, "SILENT_S", 0.5)
+    idle = [socket.create_connection(("127.0.0.1", door.port), 10) for _ in range(2 * MOST)]
+    assert ask(door, "/metrics", f"Bearer {TOKEN}")[0] == 200
+    assert len(door.server.server_state.connections) <= MOST
+    for one in idle:
+        with contextlib.suppress(ConnectionError):
+            assert one.recv(1) == b""  # closed, all of them
+        one.close()
+
+
+def test_who_asks_and_stays_keeps_nobody_out(door: ScrapeDoor) -> None:
+    stays = []
+    for _ in range(MOST):
+        one = http.client.HTTPConnection("127.0.0.1", door.port, timeout=10)
+        one.request("GET", "/")
+        assert one.getresponse().read()
+        stays.append(one)
+    assert ask(door, "/metrics", f"Bearer {TOKEN}")[0] == 200
+    for one in stays:
+        one.close()
 
 
 def test_a_port_that_somebody_has_is_said(door: ScrapeDoor) -> None:

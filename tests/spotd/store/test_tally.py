@@ -5,9 +5,11 @@ from __future__ import annotations
 from providers.base import Notice, NoticeKind, Scope
 from spotd.model import Event, LeaveReason, S
 from spotd.states import NodeState
+from spotd.store.invoice_records import Carriage
 from spotd.store.sql import SqlStore
+from spotd.store.tallies import SpentRow
 from spotd.verdicts import USAGE
-from tests.spotd.store.build import NOW, instance, move, new_node, node, placed, said
+from tests.spotd.store.build import NOW, instance, move, new_node, node, placed, said, submit
 from tests.spotd.store.test_lives import STEP
 
 KEY = new_node().offer.key
@@ -75,3 +77,10 @@ def test_a_final_refusal_counts_at_once(sql_store: SqlStore) -> None:
     placed(sql_store)
     sql_store.record_launch_refused("j1-g1-0", "QuotaError", "none", Scope.REGION, NOW + 10 * S)
     assert [row.outcome for row in sql_store.tally(NOW + 11 * S).pools] == ["QuotaError"]
+
+
+def test_checkpoints_and_data_are_told_apart_from_machines(sql_store: SqlStore) -> None:
+    submit(sql_store)
+    for number in (1, 2):
+        sql_store.record_carriage(Carriage("j1", number, 3 * number, 0, NOW))
+    assert sql_store.tally(NOW).spent == [SpentRow("j1", "carriage", False, 9)]

@@ -10,6 +10,7 @@ import pytest
 from spotd.cli.client import Client
 from spotd.cli.results import result_text
 from spotd.cli.text import money, percent
+from spotd.drill import Drill, DrillEnd, DrillKind
 from spotd.model import Event, LeaveReason, Outcome, Severity
 from spotd.money.budget import Budget
 from tests.spotd.cli.web.reading import Json, ask, numbers, read
@@ -158,6 +159,18 @@ def test_a_job_s_page_tells_its_hand_overs_and_machines(rig: Rig, client: Client
     assert "30 steps lost" in page.text  # of the ribbon
     assert "death without notice" in page.text
     assert re.search(r"Steps lost 30 trained again", page.text)
+
+
+@pytest.mark.req("DRL-02")
+def test_a_job_s_page_has_its_last_drill(rig: Rig, url: str) -> None:
+    job_id = lost(rig)
+    assert re.search(r"Last drill none", read(url, f"job/{job_id}").text)
+    for number, end in enumerate((DrillEnd.PASSED, DrillEnd.FAILED)):
+        drill = Drill(f"d{number}", job_id, DrillKind.KILL, "ada", rig.ago(600 - number))
+        rig.store.add_drill(drill)
+        rig.store.set_drill(replace(drill, ended_at_us=rig.ago(300), end=end))
+        page = read(url, f"job/{job_id}")
+        assert re.search(rf"Last drill \S+ {end.value} kill ", page.text), page.text
 
 
 def test_a_job_s_page_says_why(rig: Rig, client: Client, url: str) -> None:
