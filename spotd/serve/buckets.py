@@ -14,6 +14,7 @@ from spotd.serve.call import Backing, Check
 from spotd.store.base import StoreError
 
 MONTH_S = 30 * 86_400.0
+PARTS_DAYS = 7  # no upload of one object takes as long
 GB = 1e9  # in which what leaves a cloud is counted
 
 
@@ -33,7 +34,7 @@ def check_bucket(url: str, found: BucketSettings | str, savings: Iterable[Saving
     if isinstance(found, str):
         text = f"{url}: whether deletes are kept there, and paid for, cannot be seen: {found}"
         return Check(name, True, text, "see docs/stores.md for the right that it takes", True)
-    doubts = []
+    doubts, advices = [], []
     jobs = list(savings)
     if found.kept_s:
         days = found.kept_s / 86_400
@@ -41,10 +42,16 @@ def check_bucket(url: str, found: BucketSettings | str, savings: Iterable[Saving
     if found.versioned:
         doubts.append("keeps every version of what is written anew or deleted, for ever")
     if doubts:
-        advice = (
+        advices.append(
             "switch soft delete and versioning off there, or have a bucket for checkpoints alone"
         )
-        return Check(name, True, f"{url} {'; and '.join(doubts)}", advice, True)
+    if found.ends_parts is False:
+        doubts.append("keeps, and charges for, parts of large objects that a killed machine began")
+        advices.append(
+            f"give it a lifecycle rule AbortIncompleteMultipartUpload, of {PARTS_DAYS} days"
+        )
+    if doubts:
+        return Check(name, True, f"{url} {'; and '.join(doubts)}", "; and ".join(advices), True)
     where = f" in {found.region}" if found.region else ""
     size = sum(saving.size * saving.keep for saving in jobs)
     usd = _usd(url, size)

@@ -42,6 +42,7 @@ class Gcs:
     endpoint: str
     guard: Guard = lambda *_: ""
     kept_s: int = 0
+    rules: list[dict[str, object]] = field(default_factory=list)  # of its lifecycle
     folder: str = field(default_factory=lambda: f"folder-{next(_numbers)}")
 
     @property
@@ -181,10 +182,11 @@ class _Request(BaseHTTPRequestHandler):
         self._send(status, {name: headers[name] for name in named if name in headers}, body)
 
     def _settings(self) -> None:
-        """The server knows nothing of soft delete, which Google has on by default."""
+        """The server knows nothing of soft delete, which Google has on by default, nor of rules."""
         status, _, body = _call(self.server.port, "GET", f"/storage/v1/b/{BUCKET}")
         policy = {"retentionDurationSeconds": str(self.server.made.kept_s)}
-        data = json.loads(body) | {"softDeletePolicy": policy}
+        rules = {"rule": self.server.made.rules}
+        data = json.loads(body) | {"softDeletePolicy": policy, "lifecycle": rules}
         self._send(status, {"Content-Type": "application/json"}, json.dumps(data).encode())
 
     def _write(self, bucket: str, key: str, asked: dict[str, str], body: bytes) -> None:

@@ -2,33 +2,100 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import urlsplit
+
 import boto3
 import pytest
 from azure.storage.blob import BlobServiceClient, RetentionPolicy
+from botocore.stub import Stubber
 
-from providers.stores.settings import BucketSettings, SettingsError, bucket_settings
+from providers.stores.settings import (
+    BucketSettings,
+    SettingsError,
+    _s3_ends_parts,
+    bucket_settings,
+)
 from spotd.demo.bucket import KEYS, Bucket
 from tests.rigs.azurite import KEY, Azurite
 from tests.rigs.gcs import Gcs
 
 
-def test_versions_of_s3(bucket: Bucket) -> None:
-    client = boto3.client(
+def client_of(bucket: Bucket) -> Any:
+    return boto3.client(
         "s3",
         endpoint_url=bucket.endpoint,
         aws_access_key_id=KEYS["access_key_id"],
         aws_secret_access_key=KEYS["secret_access_key"],
         region_name="us-east-1",
     )
-    assert bucket_settings(bucket.url, bucket.options) == BucketSettings("us-east-1")
+
+
+def test_versions_of_s3(bucket: Bucket) -> None:
+    client = client_of(bucket)
+    assert bucket_settings(bucket.url, bucket.options) == BucketSettings(
+        "us-east-1", ends_parts=False
+    )
     switch = {"Bucket": bucket.name, "VersioningConfiguration": {"Status": "Enabled"}}
     client.put_bucket_versioning(**switch)
     try:
-        assert bucket_settings(bucket.url, bucket.options) == BucketSettings("us-east-1", True)
+        assert bucket_settings(bucket.url, bucket.options) == BucketSettings(
+            "us-east-1", True, ends_parts=False
+        )
     finally:
         switch["VersioningConfiguration"] = {"Status": "Suspended"}
         client.put_bucket_versioning(**switch)
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("rule", "ends"),
+    [
+        ({"Status": "Enabled", "Filter": {"Prefix": ""}}, True),
+        ({"Status": "Enabled", "Filter": {"Prefix": "FOLDER/"}}, True),
+        ({"Status": "Enabled", "Filter": {"Prefix": "FOLDER/deeper"}}, False),
+        ({"Status": "Disabled", "Filter": {"Prefix": ""}}, False),
+    ],
+)
+def test_rules_of_s3_that_end_uploads(bucket: Bucket, rule: dict[str, Any], ends: bool) -> None:
+    """Which are for all of the bucket, or for as much of it as the store is."""
+    folder = urlsplit(bucket.url).path.strip("/")
+    rule["Filter"] = {"Prefix": rule["Filter"]["Prefix"].replace("FOLDER", folder)}
+    client = client_of(bucket)
+    after = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}
+    client.put_bucket_lifecycle_configuration(
+        Bucket=bucket.name,
+        LifecycleConfiguration={"Rules": [{"ID": "parts", **rule, **after}]},
+    )
+    try:
+        found = bucket_settings(bucket.url, bucket.options)
+    finally:
+        client.delete_bucket_lifecycle(Bucket=bucket.name)
+        client.close()
+    assert found == BucketSettings("us-east-1", ends_parts=ends)
+
+
+def test_who_may_not_see_the_rules_sees_the_rest(bucket: Bucket) -> None:
+    client = client_of(bucket)
+    with Stubber(client) as told:
+        told.add_client_error("get_bucket_lifecycle_configuration", "AccessDenied")
+        assert _s3_ends_parts(client, bucket.name, "") is None
+    client.close()
+
+
+@pytest.mark.xdist_group("gcs")
+def test_rules_of_google_that_end_uploads(gcs: Gcs) -> None:
+    rule = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}
+    other = {"age": 7, "matchesPrefix": ["else/"]}
+    for gcs.rules, ends in (
+        ([rule], True),
+        ([{**rule, "condition": other}], False),
+        ([{**rule, "action": {"type": "Delete"}}], False),
+    ):
+        found = bucket_settings(gcs.url, gcs.options)
+        assert found is not None
+        assert found.ends_parts is ends
+    gcs.rules = []
 
 
 @pytest.mark.xdist_group("gcs")
@@ -36,20 +103,22 @@ def test_soft_delete_of_google(gcs: Gcs) -> None:
     gcs.kept_s = 604_800
     try:
         assert bucket_settings(gcs.url, gcs.options) == BucketSettings(
-            "us-central1", False, 604_800
+            "us-central1", False, 604_800, False
         )
     finally:
         gcs.kept_s = 0
-    assert bucket_settings(gcs.url, gcs.options) == BucketSettings("us-central1")
+    assert bucket_settings(gcs.url, gcs.options) == BucketSettings("us-central1", ends_parts=False)
 
 
 @pytest.mark.xdist_group("azurite")
 def test_soft_delete_of_azure(azurite: Azurite) -> None:
-    assert bucket_settings(azurite.url, azurite.options) == BucketSettings()
+    assert bucket_settings(azurite.url, azurite.options) == BucketSettings(ends_parts=True)
     with BlobServiceClient(azurite.endpoint, credential=KEY) as client:
         client.set_service_properties(delete_retention_policy=RetentionPolicy(True, 7))
         try:
-            assert bucket_settings(azurite.url, azurite.options) == BucketSettings(kept_s=604_800.0)
+            assert bucket_settings(azurite.url, azurite.options) == BucketSettings(
+                kept_s=604_800.0, ends_parts=True
+            )
         finally:
             client.set_service_properties(delete_retention_policy=RetentionPolicy())
 

@@ -44,6 +44,18 @@ def test_versions_are_told_and_a_bucket_without_either_says_what_it_costs() -> N
     assert f"about ${usd:,.2f} a month" in plain.text
 
 
+def test_parts_that_a_killed_machine_leaves_are_told_with_the_rule_that_ends_them() -> None:
+    found = check_bucket("s3://b", BucketSettings("eu-west-1", ends_parts=False), [])
+    assert (found.ok, found.doubtful) == (True, True)
+    assert "keeps, and charges for, parts of large objects that a killed machine" in found.text
+    assert found.try_ == "give it a lifecycle rule AbortIncompleteMultipartUpload, of 7 days"
+    both = check_bucket("gs://b", replace(WEEK, ends_parts=False), [])
+    assert "switch soft delete and versioning off there" in both.try_
+    assert both.try_.endswith("of 7 days")
+    for ends in (True, None):
+        assert not check_bucket("s3://b", BucketSettings(ends_parts=ends), []).doubtful
+
+
 def test_what_cannot_be_seen_is_doubtful_and_no_failure() -> None:
     found = check_bucket("s3://b", "AccessDenied", [])
     assert (found.ok, found.doubtful) == (True, True)
