@@ -21,7 +21,10 @@ def add_rounds(
     """`config()` is asked each time: it may be read anew. `note(url)` is told of a copy of data
     that is whole."""
     clock = world.clock
-    kept = budgets.Budgets(lambda: config().budgets, clock, lambda: config().dry_run, world.places)
+    kept = budgets.Budgets(
+        *(lambda: config().budgets, clock, lambda: config().dry_run),
+        *(world.places, lambda: config().datasets),
+    )
     duties.add(budgets.EVERY_S, "budgets", kept.keep)
     duties.add(idling.EVERY_S, "idle", idling.Idling(lambda: config().idle, clock).look)
     news = markets.Markets(lambda: config().market_alerts, clock).look
@@ -29,7 +32,9 @@ def add_rounds(
     bringing = ahead.StagingAhead(
         *(lambda: market_now(world, config().timing), world.open_store, clock),
         *(lambda: config().file.staging.bytes_per_s, note),
-        lambda store, job: record_job(store, job, world.places(), clock.now_us()),
+        lambda store, job: record_job(
+            store, job, world.places(), clock.now_us(), config().datasets
+        ),
         world.contested,
     )
     duties.add(ahead.EVERY_S, "stage", bringing.look)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from spotd.clock import Clock
+from spotd.datasets import DataSet
 from spotd.model import Desired, Event, Severity
 from spotd.money.budget import ACTUAL, DAY_US, Budget, Standing, crossings, standing
 from spotd.money.focus import iso, month_of
@@ -20,8 +21,8 @@ FORETELL_EVERY_US = US_PER_H // 6  # it reads all reports and checkpoints of wha
 
 
 class Budgets:
-    """`budgets()` are those of the configuration in force, `places()` where its stores are; while
-    `dry_run()`, outliers are told of alone."""
+    """`budgets()` are those of the configuration in force, `places()` where its stores are and
+    `datasets()` its data sets; while `dry_run()`, outliers are told of alone."""
 
     def __init__(
         self,
@@ -29,9 +30,10 @@ class Budgets:
         clock: Clock,
         dry_run: Callable[[], bool] = lambda: True,
         places: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
+        datasets: Callable[[], Mapping[str, DataSet]] = dict,
     ) -> None:
         self._budgets = budgets
-        self._places = places
+        self._places, self._datasets = places, datasets
         self._dry_run = dry_run
         self._judged_us = 0  # outliers, by this daemon: it reads all of the ledger
         self._foretold_us = 0  # what jobs will cost: it reads all their reports
@@ -42,7 +44,7 @@ class Budgets:
         budgets, now_us = self._budgets(), self._clock.now_us()
         foretell = now_us - self._foretold_us >= FORETELL_EVERY_US
         if foretell:
-            record_carriage(store, self._places(), now_us)
+            record_carriage(store, self._places(), now_us, self._datasets())
         tell_of_jobs(store, now_us, foretell=foretell)
         if foretell:
             self._foretold_us = now_us

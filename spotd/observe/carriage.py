@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import structlog
 
 from spotd.changed import changed
+from spotd.datasets import DataSet
 from spotd.model import Job, Market
 from spotd.money.budget import DAY_US
 from spotd.money.focus import month_of, months
@@ -18,15 +19,22 @@ from spotd.store.freight_costs import freight_of
 from spotd.store.invoice_records import Carriage
 from spotd.store.keep_costs import Window
 
+NONE: Mapping[str, DataSet] = {}
 NEWEST = 500  # jobs: one may have come and gone between two looks
 
 _LOG = structlog.get_logger(__name__)
 
 
-def record_carriage(store: Store, places: Mapping[str, tuple[str, ...]], now_us: int) -> None:
+def record_carriage(
+    store: Store,
+    places: Mapping[str, tuple[str, ...]],
+    now_us: int,
+    datasets: Mapping[str, DataSet] = NONE,
+) -> None:
     """Of unfinished jobs, of those that finished within a day, and of finished ones that had any:
-    what they keep goes on costing. `places` says where stores are (see decide/carriage.py)."""
-    market = changed(store.load_market(now_us), places=places)
+    what they keep goes on costing. `places` says where stores are (see decide/carriage.py), and
+    `datasets` what somebody has said that a GB of one costs on its way."""
+    market = changed(store.load_market(now_us), places=places, datasets=datasets)
     known: dict[str, dict[int, Carriage]] = {}
     for row in store.carriages():
         known.setdefault(row.job_id, {})[row.month_us] = row
@@ -46,9 +54,15 @@ def record_carriage(store: Store, places: Mapping[str, tuple[str, ...]], now_us:
             _LOG.exception("what a job's checkpoints cost cannot be reckoned", job=job.id)
 
 
-def record_job(store: Store, job: Job, places: Mapping[str, tuple[str, ...]], now_us: int) -> None:
+def record_job(
+    store: Store,
+    job: Job,
+    places: Mapping[str, tuple[str, ...]],
+    now_us: int,
+    datasets: Mapping[str, DataSet] = NONE,
+) -> None:
     """Of one job, at once: what is about to spend more must not go by what it cost a while ago."""
-    market = changed(store.load_market(now_us), places=places)
+    market = changed(store.load_market(now_us), places=places, datasets=datasets)
     known = {row.month_us: row for row in store.carriages() if row.job_id == job.id}
     _record(store, job, market, known, now_us)
 

@@ -1,5 +1,5 @@
 """Whether what a job keeps has room where it is to lie, before anything is spent; and what reading
-its mounts of buckets costs."""
+or copying from buckets costs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ GB = 1e9
 # Of the local tier: the newest two of each rank, and the one that is being written
 # (trainer/saver/disk.py). The system and the job's own files are not counted.
 ON_DISK = 3
+_WAYS = {
+    MountMode.COPY: ("copy", "once a machine"),
+    MountMode.MOUNT: ("read", "each time"),
+    MountMode.MOUNT_CACHED: ("read", "once a machine"),
+}
 
 
 def size_of(backing: Backing, spec: JobSpec, text: str) -> tuple[int, str]:
@@ -80,30 +85,30 @@ def _there(folder: Path) -> Path:
 
 
 def streaming(spec: JobSpec, market: Market, offers: Iterable[Offer]) -> list[str]:
-    """What is paid for each read of a mount that lies elsewhere; `offers` are those of places that
-    the job may run in."""
+    """What is paid for each read of a mount that lies elsewhere, or each copy of it; `offers` are
+    those of places that the job may run in."""
     found = []
     rented = [offer for offer in offers if not offer.local]
     for one in spec.buckets:
         at = place_among(one.url, market.places)
         price = egress_prices().get(at.cloud)
-        if one.mode is MountMode.COPY or one.url.startswith("dataset://") or price is None:
+        if one.url.startswith("dataset://") or price is None:
             continue
+        verb, often = _WAYS[one.mode]
         what = f"file_mounts.{one.target}: machines of"
         away = sorted({offer.cloud for offer in rented} - {at.cloud, "", HERE})
         if away:
-            often = "once a machine" if one.mode is MountMode.MOUNT_CACHED else "each time"
             usd = price.first_microusd_per_gb / 1e6
             found.append(
-                f"{what} {', '.join(away)} read {one.url} of {at.cloud} at ${usd:.3g} a GB, "
+                f"{what} {', '.join(away)} {verb} {one.url} of {at.cloud} at ${usd:.3g} a GB, "
                 f"{often} (list price of {price.dated}): how much that will be nobody knows, and "
-                "what is read counts in the job's limits after it was read. A data set is brought "
-                "to a region once: docs/stores.md"
+                "it counts in the job's limits afterwards. A data set is brought to a "
+                "region once: docs/stores.md"
             )
         same = {offer.region for offer in rented if offer.cloud == at.cloud}
         if at.region and (others := sorted(same - {at.region})):
             found.append(
-                f"{what} {at.cloud} in {', '.join(others)} read {one.url} of {at.region}: what "
+                f"{what} {at.cloud} in {', '.join(others)} {verb} {one.url} of {at.region}: what "
                 "that costs is on no list, and counts in no limit; `spotctl cost` says how much "
                 "it was"
             )

@@ -16,7 +16,7 @@ carriage = Table(
 )
 
 # What was brought to a copy of a data set ahead of the job (no node), and what a node read over a
-# mount, by month (UTC).
+# mount, or copied, by month (UTC).
 freight = Table(
     "freight",
     metadata,

@@ -38,6 +38,7 @@ from spotd.wire import JournalEntry, WireError, shown
 
 IMAGE_FOUND = "image_found"  # the kind of the event whose digest later attempts keep to
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_STORE = re.compile(r"(file|s3|gs|az)://[!-~]{1,1000}")
 MAX_AGE_S = 30 * 86_400.0  # no notice or duration is longer
 
 
@@ -288,6 +289,10 @@ def _mount_read(node: Heard, entry: JournalEntry, at_us: int) -> None:
     url = next((one.url for one in node.job.spec.buckets if one.target == target), "")
     if not url:
         raise WireError(f"field 'target' is {shown(target)}, which is no mount of the job")
+    if url.startswith("dataset://") and "url" in entry.data:
+        url = read_text(entry.data, "url")  # where it is declared, which the job does not say
+        if not _STORE.fullmatch(url):
+            raise WireError(f"field 'url' is {shown(url)}")
     month_us, _ = month_of(at_us)
     node.read.append(Shipment(node.job.id, url, node.row.id, month_us, size, began_at_us=at_us))
 

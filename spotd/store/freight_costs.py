@@ -1,5 +1,5 @@
-"""What it cost to bring a job's data to copies ahead of it, for that to lie there, and to read over
-mounts of buckets in other clouds."""
+"""What it cost to bring a job's data to copies ahead of it, for that to lie there, and for
+machines to read or copy what lies in other clouds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spotd.store.keep_costs import Lying, Window, kept, out_microusd
 
 NO_COPY_PRICE = "what {name}'s data cost in {url} is not known: no price is listed"
 NO_READ_PRICE = (
-    "what {gb:,.4g} GB cost that {name} read over its mount of {url} from {place} is not known: no "
+    "what {gb:,.4g} GB cost that {name} read or copied of {url} from {place} is not known: no "
     "price is listed"
 )
 
@@ -92,9 +92,11 @@ def _read(
     market: Market,
     window: Window,
 ) -> tuple[list[Item], list[str]]:
-    """A data set is mounted from its region's copy: nothing of it crosses."""
+    """Where a row says a data set's name, it was mounted from its region's copy: nothing of that
+    crosses. What somebody has said that a GB of a data set costs counts more than the list."""
     leaving = market.leaving or first_prices()
-    found: dict[str, tuple[float, int]] = {}
+    said = {one.url: one.microusd_per_gb for one in market.datasets.values()}
+    found: dict[tuple[str, str], tuple[float, int]] = {}
     unknown: list[str] = []
     for row in rows:
         node = nodes.get(row.node_id)
@@ -102,19 +104,18 @@ def _read(
         if node is None or not begins or row.url.startswith("dataset://"):
             continue
         at, gb = place_among(row.url, market.places), row.bytes / 1e9
-        price = out_microusd(node, at, leaving)
+        price, by = out_microusd(node, at, leaving), "list price"
+        if price != 0 and said.get(row.url) is not None:
+            price, by = said[row.url], "usd_per_gb"
         if price is None and gb:
             place = f"{node.offer.provider}/{node.offer.region}"
             told = {"name": job.name, "url": row.url, "place": place, "gb": gb}
             unknown.append(NO_READ_PRICE.format(**told))
         elif price:
-            before, cost = found.get(at.cloud, (0.0, 0))
-            found[at.cloud] = before + gb, cost + round(gb * price)
-    items = [
-        Item(
-            *(Kind.EGRESS, "egress", f"mounts read out of {cloud}, list price", gb, "GB", cost),
-            cloud=cloud,
-        )
-        for cloud, (gb, cost) in sorted(found.items())
-    ]
+            before, cost = found.get((at.cloud, by), (0.0, 0))
+            found[at.cloud, by] = before + gb, cost + round(gb * price)
+    items = []
+    for (cloud, by), (gb, cost) in sorted(found.items()):
+        what = f"data that machines read out of {cloud or 'elsewhere'}, {by}"
+        items.append(Item(Kind.EGRESS, "egress", what, gb, "GB", cost, cloud=cloud))
     return items, list(dict.fromkeys(unknown))

@@ -30,7 +30,7 @@ class Shipment:
     brought by the control box to the copy at `url`, ahead of the job; egress and requests, in
     micro-USD, were on record before they were made. It lies there from `began_at_us` until
     `gone_at_us`; 0: still. `staged_at_us`: all of it was there. With a node: what that read over
-    its mount of `url`, as it measured."""
+    its mount of `url`, or copied from there, as it measured."""
 
     job_id: str
     url: str

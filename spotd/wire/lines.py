@@ -68,7 +68,10 @@ DISK = "disk"  # full: bool, text: it stays so
 CACHE = "cache"  # status: restored|kept|failed, path, files, bytes, seconds; text: why it failed
 RESULTS = "results"  # what an evaluation measured: the fields of spotd/evaluation.py
 WIPED = "wiped"  # what[], how, left_mounts[], failed: the disks, after the end
-MOUNT_READ = "mount_read"  # target, bytes: read over that mount since the line before
+MOUNT_READ = (
+    "mount_read"  # target, bytes: read over that mount since the line before; with a url: copied
+    # from that store, which of a data set is where it is declared
+)
 WARNING = "warning"  # text; of a verdict on training also verdict, about: what it rests upon
 
 JOURNAL_KINDS = frozenset(

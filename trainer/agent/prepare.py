@@ -168,7 +168,7 @@ def start_unpacking(
             if trouble:
                 site.journal.append(wire.WARNING, {"text": trouble})
             error = unpack_all(site.places, start.packages)
-            error = error or copy_buckets(site.places, start, given_up)
+            error = error or copy_buckets(site, start, given_up)
             error = error or mount_buckets(site, start, given_up)
             if not error:
                 restore_caches(site, start, given_up)

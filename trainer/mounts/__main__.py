@@ -1,7 +1,8 @@
 """`python -m trainer.mounts`: what a job has in buckets, copied to where it wants it, beside the
 agent; of one that is to be mounted, whether there is anything to read, and of a data set that is
 mounted the copy in its region's store. What to do comes as a line of JSON on stdin; it ends when
-stdin does. It says on stdout, in a line of JSON, why it could not be done."""
+stdin does. It says on stdout, in a line of JSON, why it could not be done, and counts in the folder
+that is its argument what came from stores where that may cost something."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,19 @@ from providers.stores import open_store
 from providers.stores.base import ObjectStore, StoreConfigError, StoreDeniedError, StoreError
 from providers.stores.bringing import BringError, data_of, is_data
 from trainer.mounts.copying import Copy, MountError
+from trainer.mounts.counting import Tally
 from trainer.mounts.staging import Fare, Staging
 
 
 def main() -> int:
     """The exit code: 0 when all is there."""
     mounts = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    tally = Tally(Path(sys.argv[1]))
+    threading.Thread(target=_end_with_stdin, args=(tally,), daemon=True).start()
     for mount in mounts:
-        if text := _copy(mount):
+        text = _copy(mount, tally)
+        tally.keep()
+        if text:
             verb = "copied" if mount.get("mode", "COPY") == "COPY" else "read"
             error = f"file_mounts.{mount['target']}: {mount['url']} cannot be {verb}: {text}"
             sys.stdout.write(json.dumps({"error": error}) + "\n")
@@ -34,17 +39,22 @@ def main() -> int:
     return 0
 
 
-def _copy(mount: Mapping[str, Any]) -> str:
-    """Why not; or nothing."""
+def _copy(mount: Mapping[str, Any], tally: Tally) -> str:
+    """Why not; or nothing. What the region's own copy gives is free, and is not counted."""
     mounted = mount.get("mode", "COPY") != "COPY"
     folder, note = Path(mount.get("folder", "")), Path(mount.get("note", ""))
     fare = Fare(mount.get("microusd_per_gb"), mount.get("max_microusd", 0))
+    came = tally.of(mount["target"], mount["url"])
     try:
         store = open_store(mount["url"], mount["options"])
         if mount.get("near"):
             near = open_store(mount["near"], mount["near_options"])
-            copy_of = lambda one: Copy(one, folder, _note_of(note, one))  # noqa: E731
-            Staging(store, near, fare, None if mounted else copy_of, folder, _say).run()
+
+            def copy_of(one: ObjectStore) -> Copy:
+                free: Callable[[int], None] = lambda _size: None  # noqa: E731
+                return Copy(one, folder, _note_of(note, one), came=came if one is store else free)
+
+            Staging(store, near, fare, None if mounted else copy_of, _say, came).run()
             store = near
         elif mounted and mount.get("max_microusd"):
             raise MountError("each read of it would cross: name a copy in this region, or COPY it")
@@ -53,7 +63,7 @@ def _copy(mount: Mapping[str, Any]) -> str:
         if mounted and not any(is_data(one) for one in store.list("")):
             raise MountError("there is nothing below it: look at the address")
         if not mounted and not mount.get("near"):
-            Copy(store, folder, note).run()
+            Copy(store, folder, note, came=came).run()
     except (StoreDeniedError, StoreConfigError) as error:
         return f"{error}; a [stores.NAME] of that url can give the job's machines a right"
     except (StoreError, BringError, MountError, OSError) as error:
@@ -70,8 +80,9 @@ def _say(text: str) -> None:
     sys.stderr.write(f"mounts: {text}\n")
 
 
-def _end_with_stdin() -> None:
+def _end_with_stdin(tally: Tally) -> None:
     sys.stdin.buffer.read()
+    tally.keep()
     os._exit(1)
 
 

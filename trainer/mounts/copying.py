@@ -39,7 +39,7 @@ class Copied:
 
 class Copy:
     """Of all that `store` has into `folder`. `note` is a file that tells a later copy into the same
-    folder what is there."""
+    folder what is there, and `came(size)` hears of the bytes that arrive, in any thread."""
 
     def __init__(
         self,
@@ -47,8 +47,10 @@ class Copy:
         folder: Path,
         note: Path,
         pause: Callable[[float], None] = time.sleep,
+        came: Callable[[int], None] = lambda _size: None,
     ) -> None:
-        self._store, self._folder, self._note, self._pause = store, folder, note, pause
+        self._store, self.folder, self._note, self._pause = store, folder, note, pause
+        self._came = came
 
     def run(self) -> Copied:
         """Raises MountError, StoreError, OSError; run again, it goes on where it was."""
@@ -58,8 +60,8 @@ class Copy:
         known = self._known()
         missing = [one for one in objects.values() if not self._is_there(one, known)]
         size = sum(one.size for one in missing)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self._folder).free
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.folder).free
         if size > free:
             text = f"{self._store.url} has {size} bytes to copy, and the disk has room for {free}"
             raise MountError(f"{text}: ask for more with disk_size")
@@ -67,7 +69,7 @@ class Copy:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="copy") as pool:
                 for one in missing:
                     self._copy(one, pool)
-                    known[one.key] = [one.size, one.tag, _written_us(self._folder / one.key)]
+                    known[one.key] = [one.size, one.tag, _written_us(self.folder / one.key)]
         finally:
             self._remember({key: known[key] for key in objects if key in known})
         then = self._listed()
@@ -89,11 +91,11 @@ class Copy:
                 yield one
 
     def _is_there(self, one: ObjectInfo, known: dict[str, list[object]]) -> bool:
-        path = self._folder / one.key
+        path = self.folder / one.key
         return bool(one.tag) and known.get(one.key) == [one.size, one.tag, _written_us(path)]
 
     def _copy(self, one: ObjectInfo, pool: ThreadPoolExecutor) -> None:
-        target = self._folder / one.key
+        target = self.folder / one.key
         target.parent.mkdir(parents=True, exist_ok=True)
         new = target.with_name(f".{target.name[:200]}{_NEW}")
         try:
@@ -104,6 +106,7 @@ class Copy:
                     size = min(RANGE_BYTES, one.size - start)
                     get = lambda: self._store.get_range(one.key, start, size)  # noqa: E731
                     data = memoryview(tried(get, self._pause, TRIES, PAUSE_S))
+                    self._came(len(data))
                     if len(data) != size:
                         raise MountError(f"{one.key} of {self._store.url} became shorter")
                     while data:

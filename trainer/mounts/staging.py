@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from providers.stores.base import ObjectStore
 from providers.stores.bringing import Turn, begin, bring, data_of, finish, is_whole, lacking
@@ -45,8 +44,9 @@ class Fare:
 
 
 class Staging:
-    """Of `source` into `near`, and into `folder` here; into `near` alone without `copy_of`.
-    `say(text)` hears what is being done."""
+    """Of `source` into `near`, and here by `copy_of`; into `near` alone without it.
+    `say(text)` hears what is being done, and `came(size)` of what is brought from `source` through
+    memory; a copy tells that by itself."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class Staging:
         near: ObjectStore,
         fare: Fare,
         copy_of: Callable[[ObjectStore], Copy] | None,
-        folder: Path,
         say: Callable[[str], None] = lambda _text: None,
+        came: Callable[[int], None] = lambda _size: None,
         *,
         pause: Pause = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source, self._near, self._fare = source, near, fare
-        self._copy_of, self._folder, self._say = copy_of, folder, say
-        self._pause = pause
+        self._copy_of, self._say = copy_of, say
+        self._came, self._pause = came, pause
         self._turn = Turn(near, monotonic)
 
     def run(self) -> bool:
@@ -77,7 +77,7 @@ class Staging:
         with self._turn.kept():
             self._say(f"{self._source.url} is copied to {self._near.url}, once for this region")
             if self._copy_of is None:
-                bring(self._source, self._near)
+                bring(self._source, self._near, came=self._came)
             else:
                 self._send(self._copy_of(self._source))
         return True
@@ -98,6 +98,6 @@ class Staging:
         copy.run()
         missing = lacking(wanted, self._near)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stage") as pool:
-            for _ in pool.map(lambda one: self._near.put(one.key, self._folder / one.key), missing):
+            for _ in pool.map(lambda one: self._near.put(one.key, copy.folder / one.key), missing):
                 pass
         finish(self._source, wanted, self._near)

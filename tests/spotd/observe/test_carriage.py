@@ -9,6 +9,7 @@ import pytest
 
 from providers.storage import storage_prices
 from spotd.cli.client import Client
+from spotd.datasets import DataSet
 from spotd.decide.rules import decide
 from spotd.model import Desired, Job, LeaveReason, Outcome, S
 from spotd.money.budget import Budget, standing
@@ -17,7 +18,9 @@ from spotd.observe import carriage
 from spotd.observe.budgets import Budgets
 from spotd.plan import ChangeJob
 from spotd.serve.views import iso
+from spotd.store.base import JournalBatch
 from spotd.store.spending import carried, spendings
+from spotd.wire import JournalEntry
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, SPOT, Rig
 
 GB = 10**9
@@ -110,8 +113,82 @@ def test_what_is_read_over_a_mount_of_another_cloud_is_part_of_it(rig: Rig) -> N
     rig.start()
     report = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
     text = str(report)
-    assert "mounts read out of gcp, list price" in text
-    assert "what 5 GB cost that gpt read over its mount of s3://west/x from aws/us-east-1" in text
+    assert "data that machines read out of gcp, list price" in text
+    assert "what 5 GB cost that gpt read or copied of s3://west/x from aws/us-east-1" in text
+
+
+COPIES = """file_mounts:
+  /set: dataset://corpus
+  /d: gs://runs/x
+  /e: s3://west/x
+  /n: s3://near/x
+"""
+
+
+def test_what_a_machine_copies_out_of_another_cloud_is_part_of_it(rig: Rig) -> None:
+    """Of a data set, from where it is declared; what is said twice, by an agent that a network
+    lost, is one line. Of AWS's own elsewhere only how much is known, and beside it all is free."""
+    near, west = ("aws", SPOT.region), ("aws", "us-west-2")
+    rig.places = {**PLACES, "s3://near": near, "s3://west": west}
+    rig.datasets = {"corpus": DataSet("gs://runs/corpus", (), 10**9, {"gcp": 120_000})}
+    job_id = rig.submit(ago_s=4000, text=JOB_FILE + COPIES)
+    node = rig.launch(job_id, SPOT, ago_s=3600)
+    machines = spent(rig, job_id)
+    told = (
+        ("/set", "gs://runs/corpus", 20),
+        ("/d", "gs://runs/x", 4),
+        ("/d", "gs://runs/x", 6),
+        ("/e", "s3://west/x", 5),
+        ("/n", "s3://near/x", 50),
+        ("/d", "s3://near/x", 1),  # the job says where that is, whatever its node says
+        ("/set", "http://else/x", 7),
+    )
+    entries = [
+        JournalEntry(
+            number,
+            rig.ago(900 - number),
+            node.generation,
+            "mount_read",
+            {"target": target, "bytes": size * GB, "url": url},
+        )
+        for number, (target, url, size) in enumerate(told, start=1)
+    ]
+    for _ in range(2):
+        rig.store.record_journal([JournalBatch(node.id, tuple(entries), rig.ago(800))])
+    Budgets(list, rig.clock, places=lambda: rig.places).keep(rig.store)
+    assert spent(rig, job_id) - machines == 31 * 120_000
+    [wrong] = rig.store.events_of(job_id, ["journal"])
+    assert "field 'url' is 'http://else/x'" in wrong.event.text
+    rig.start()
+    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
+    [item] = [one for one in data["items"] if one["kind"] == "egress"]
+    assert item["what"] == "data that machines read out of gcp, list price"
+    assert (item["quantity"], item["cost_usd"]) == (31.0, 3.72)
+    [unknown] = [text for text in data["unknown"] if "GB" in text]
+    assert unknown.startswith("what 5 GB cost that gpt read or copied of s3://west/x from aws/")
+
+
+def test_what_somebody_said_that_a_data_set_costs_counts_more_than_the_list(rig: Rig) -> None:
+    """Between two regions of a cloud, too, of which the list knows nothing; beside it, nothing."""
+    rig.places = {"s3://west": ("aws", "us-west-2"), "s3://near": ("aws", SPOT.region)}
+    rig.datasets = {
+        name: DataSet(f"s3://{name}/d", (), 10**9, {}, 20_000) for name in ("west", "near")
+    }
+    mounts = "file_mounts: {/w: dataset://west, /n: dataset://near}\n"
+    job_id = rig.submit(ago_s=4000, text=JOB_FILE + mounts)
+    node = rig.launch(job_id, SPOT, ago_s=3600)
+    machines = spent(rig, job_id)
+    for name in ("west", "near"):
+        told = {"target": f"/{name[0]}", "bytes": 50 * GB, "url": f"s3://{name}/d"}
+        rig.say(node, 900, "mount_read", **told)
+    kept = {"places": lambda: rig.places, "datasets": lambda: rig.datasets}
+    Budgets(list, rig.clock, **kept).keep(rig.store)
+    assert spent(rig, job_id) - machines == 1_000_000
+    rig.start()
+    data = Client(rig.socket).get(f"/v1/jobs/{job_id}/cost/report")
+    [item] = [one for one in data["items"] if one["kind"] == "egress"]
+    assert item["what"] == "data that machines read out of aws, usd_per_gb"
+    assert not [text for text in data["unknown"] if "GB" in text]
 
 
 def test_max_cost_ends_a_job_whose_checkpoints_reach_it(rig: Rig) -> None:

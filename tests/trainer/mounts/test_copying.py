@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -14,9 +17,13 @@ from providers.stores.base import ObjectStore, StoreUnavailableError
 from spotd import wire
 from spotd.demo.bucket import Bucket
 from spotd.demo.s3 import serving
-from tests.trainer.agent.node import Node
+from tests.trainer.agent.node import Node, is_running, wait_until
+from trainer.agent.buckets import Copied as Told
 from trainer.agent.hidden import hidden_of
+from trainer.agent.journal import Journal, JournalReader
+from trainer.agent.places import find_places
 from trainer.mounts.copying import Copied, Copy, MountError
+from trainer.mounts.counting import Tally, counted
 
 DATA = {"a": os.urandom(1000), "x/y/b.bin": os.urandom(350), "empty": b""}
 
@@ -119,6 +126,107 @@ def test_a_node_has_it_before_setup_and_says_what_it_cannot_have(
         assert failed["status"] == "failed"
         assert "file_mounts.~/data: s3://" in failed["tail"]
         assert "there is nothing below" in failed["tail"]
+
+
+class Held:
+    """A server that answers no read of one key until it may."""
+
+    def __init__(self, key: str) -> None:
+        self._key, self.may = key, Event()
+
+    def __call__(self, app: Any) -> Any:
+        def held(environ: Any, start: Any) -> Any:
+            if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"].endswith(self._key):
+                self.may.wait(60)
+            return app(environ, start)
+
+        return held
+
+
+def lines(node: Node) -> list[dict[str, Any]]:
+    return [dict(entry.data) for entry in node.entries(wire.MOUNT_READ)]
+
+
+def test_what_a_node_copied_is_told_once_however_often_its_agent_dies(node: Node) -> None:
+    """The first dies with one object of two here, and what that took is told by the second, which
+    copies both; the third finds a program that runs, and has nothing to tell."""
+    sizes = {"a": 3 << 20, "b": 1 << 20}
+    held = Held("/b")
+    with serving(wrap=held) as bucket:
+        store = open_store(bucket.url, bucket.options)
+        for key, size in sizes.items():
+            store.put(key, bytes(size))
+        node.run()
+        given = wire.Bucket("~/data", bucket.url, bucket.options)
+        node.start(run="touch up; until [ -e go ]; do sleep 0.02; done", buckets=(given,))
+        counts = node.places.folder / "copied"
+        source = ("~/data", bucket.url)
+        wait_until("one is here", lambda: counted(counts) == {source: sizes["a"]})
+        [count] = counts.glob("*.json")
+        node.kill_agent()
+        wait_until("who copied is gone", lambda: not is_running(int(count.name.split("-")[0])))
+        assert lines(node) == []
+        held.may.set()
+        node.run()
+        wait_until("the program to be up", (node.places.workdir / "up").exists)
+        node.kill_agent()
+        node.run()
+        (node.places.workdir / "go").touch()
+        node.wait_for(wire.EXITED)
+    told = sum(line["bytes"] for line in lines(node))
+    assert {(line["target"], line["url"]) for line in lines(node)} == {source}
+    assert told == 2 * sizes["a"] + sizes["b"]
+
+
+def test_of_a_data_set_it_is_told_where_it_came_from_and_the_regions_copy_is_free(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    near = (tmp_path / "near").as_uri()
+    given = wire.Bucket("~/data", bucket.url, bucket.options, near, {}, 90_000, 1_000_000)
+    found = []
+    for name in ("first", "second"):
+        with Node(tmp_path / name / "home") as node:
+            node.run()
+            node.start(run="cat ~/data/a ~/data/x/y/b.bin | wc -c", buckets=(given,))
+            node.wait_for(wire.EXITED)
+            assert node.log().strip() == "1350"
+            found.append(lines(node))
+    assert found == [[{"target": "~/data", "bytes": 1350, "url": bucket.url}], []]
+
+
+def test_what_came_is_told_once_a_minute_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    places = find_places({"SPOTD_HOME": str(tmp_path)}, "job-1", 1)
+    for folder in (places.folder, places.memory):
+        folder.mkdir(parents=True)
+    journals = []
+
+    def agent() -> Told:
+        """One after the other, of one journal."""
+        journals.append(Journal(places.journal, places.overflow, 1, now_us=lambda: 1))
+        return Told(places, journals[-1], 0.0)
+
+    try:
+        first = agent()
+        came = Tally(first.folder).of("/d", "s3://b")
+        came(100)
+        first.tell(59.0)
+        assert journals[0].seq == 0
+        first.tell(60.0)
+        first.tell(61.0, last=True)
+        second = agent()
+        other = Tally(second.folder)
+        other.of("/d", "s3://b")(30)
+        other.of("/e", "s3://b")(4)
+        other.keep()
+        for _ in range(2):
+            second.tell(0.0, last=True)
+        said = [entry.data for entry in JournalReader(places.journal, places.overflow, 0).read()]
+        told = [(one["target"], one["bytes"]) for one in said]
+        assert told == [("/d", 100), ("/d", 30), ("/e", 4)]
+    finally:
+        for journal in journals:
+            journal.close()
+        shutil.rmtree(places.memory)
 
 
 def test_the_keys_of_a_bucket_are_hidden_in_what_programs_print(node: Node) -> None:

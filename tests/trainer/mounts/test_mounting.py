@@ -282,10 +282,10 @@ def test_a_place_with_something_in_it_is_refused(node: Node, bucket: Bucket) -> 
     assert "is not empty: name another folder" in node.wait_for(wire.SETUP).data["tail"]
 
 
-def test_an_address_with_nothing_below_it_is_refused(bucket: Bucket) -> None:
+def test_an_address_with_nothing_below_it_is_refused(bucket: Bucket, tmp_path: Path) -> None:
     wrong = wire.Bucket("~/data", f"{bucket.url}/none", bucket.options, mode=MountMode.MOUNT)
     order = json.dumps([asdict(wrong)]).encode() + b"\n"
-    command = [sys.executable, "-m", "trainer.mounts"]
+    command = [sys.executable, "-m", "trainer.mounts", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from providers.stores.bringing import MARKER, BringError, is_data
 from providers.stores.local import LocalStore
 from trainer.mounts import staging
 from trainer.mounts.copying import Copy, MountError
+from trainer.mounts.counting import counted
 from trainer.mounts.staging import Fare, Staging
 
 DATA = {"a": os.urandom(1000), "x/y/b.bin": os.urandom(350), "empty": b""}
@@ -69,7 +71,7 @@ def stage(source: Metered, near: Metered, folder: Path, fare: Fare = CHEAP, **mo
         return Copy(store, folder / "d", note, lambda _: None)
 
     more.setdefault("pause", lambda _: None)
-    return Staging(source, near, fare, copy_of, folder / "d", **more).run()
+    return Staging(source, near, fare, copy_of, **more).run()
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -154,12 +156,12 @@ def test_what_arrives_otherwise_has_no_marker(
 def test_what_is_mounted_is_brought_through_memory_alone(
     source: Metered, near: Metered, tmp_path: Path
 ) -> None:
-    assert Staging(source, near, CHEAP, None, tmp_path / "d").run()
+    assert Staging(source, near, CHEAP, None).run()
     assert {one.key: near.get(one.key)[0] for one in near.list("") if is_data(one)} == DATA
-    assert not Staging(source, near, CHEAP, None, tmp_path / "d").run()
+    assert not Staging(source, near, CHEAP, None).run()
     assert not (tmp_path / "d").exists()
     with pytest.raises(MountError, match="max_usd"):
-        Staging(source, Metered(LocalStore(tmp_path / "other")), DEAR, None, tmp_path / "d").run()
+        Staging(source, Metered(LocalStore(tmp_path / "other")), DEAR, None).run()
 
 
 class Tagged(Metered):
@@ -179,7 +181,7 @@ def test_what_changed_meanwhile_is_not_taken_for_the_same(
 
     def try_it(number: int) -> None:
         if mounted:
-            Staging(source, near, CHEAP, None, tmp_path / "d", **gone(), pause=lambda _: None).run()
+            Staging(source, near, CHEAP, None, **gone(), pause=lambda _: None).run()
         else:
             stage(source, near, tmp_path / str(number), **gone())
 
@@ -213,7 +215,7 @@ def test_the_process_beside_the_agent_does_it(source: Metered, tmp_path: Path) -
         "folder": str(tmp_path / "d"),
         "note": str(tmp_path / "note.json"),
     }
-    words = [sys.executable, "-m", "trainer.mounts"]
+    words = [sys.executable, "-m", "trainer.mounts", str(tmp_path / "counts")]
 
     def run(**more: object) -> str:
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -227,6 +229,15 @@ def test_the_process_beside_the_agent_does_it(source: Metered, tmp_path: Path) -
     assert run() == ""
     assert content(tmp_path) == DATA
     assert LocalStore(tmp_path / "n").get(MARKER)
+    there = {("/data", source.url): 1350}
+    assert counted(tmp_path / "counts") == there
+    shutil.rmtree(tmp_path / "d")
+    assert run() == ""
+    assert content(tmp_path) == DATA
+    assert counted(tmp_path / "counts") == there, "what the region's copy gives is free"
     assert "would cost" in run(near="", microusd_per_gb=10**12), "without a copy there, capped too"
     assert run(mode="MOUNT") == ""
+    assert counted(tmp_path / "counts") == there
+    assert run(mode="MOUNT", near=(tmp_path / "m").as_uri()) == "", "through memory"
+    assert counted(tmp_path / "counts") == {("/data", source.url): 2700}
     assert "each read of it would cross" in run(near="", mode="MOUNT")
