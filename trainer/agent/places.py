@@ -104,7 +104,11 @@ class Places:
     @property
     def all_lent(self) -> list[Path]:
         """Of all stores, whatever is there."""
-        return [self.lent, *self.memory.glob(f"{self.lent.name}-{'[0-9a-f]' * 16}")]
+        try:
+            others = [*self.memory.glob(f"{self.lent.name}-{'[0-9a-f]' * 16}")]
+        except FileNotFoundError:  # the folder went while it was read: then nothing is lent
+            others = []
+        return [self.lent, *others]
 
     @property
     def aws_config(self) -> Path:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import stat
 from datetime import UTC, datetime
+from pathlib import Path
 from subprocess import CompletedProcess
+
+import pytest
 
 from providers.lending import aws_text, secrets_in
 from spotd import wire
 from spotd.wire import ShardStore
 from tests.trainer.agent.node import Node, wait_until
 from tests.trainer.agent.test_secrets import KEY, holders
+from trainer.agent.places import Places
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -133,3 +137,15 @@ def test_of_each_store_there_is_a_file_of_its_own_and_none_of_them_is_shown(node
     node.wait_for(wire.EXITED)
     wait_until("all of it is given back", lambda: not node.places.lent_of("s3://east").exists())
     assert holders(node.places.memory) == []
+
+
+def test_a_folder_that_goes_while_it_is_read_has_lent_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places(tmp_path, tmp_path, tmp_path / "memory")
+
+    def gone(_self: Path, _pattern: str) -> list[Path]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "glob", gone)
+    assert places.all_lent == [places.lent]
