@@ -90,13 +90,11 @@ class Drilling:
             # It was told, and we died before that was on record; what else it may have been, a
             # notice of its cloud for one, would be on record as that.
             at_us = min(at for at in (node.exited_at_us, node.left_at_us, at_us) if at)
-        else:
+        elif not (why := self._belated(drill, view, at_us)):
             try:
                 why = self._tell(drill, node)
             except (LinkError, ProviderError, UserError) as error:
                 log.warning("a drill could not strike", drill=drill.id, error=str(error))
-                if at_us - drill.aimed_at_us > STRIKE_S * S:
-                    self._end(store, view, _called_off(drill, at_us, f"not to be told: {error}"))
                 return drill
         if why:
             self._end(store, view, _called_off(drill, at_us, why))
@@ -109,6 +107,15 @@ class Drilling:
         text = f"a drill strikes {view.job.name} at step {node.last_step}: {drill.kind.value}"
         store.add_event(drill.job_id, Event(DRILLED, text, node.id), at_us)
         return struck
+
+    def _belated(self, drill: Drill, view: View, now_us: int) -> str:
+        """Why one that was aimed at an earlier look strikes no more; "" where it may. A node looks
+        for itself whether it is about to stop; a cloud that ends a machine does not."""
+        if now_us - drill.aimed_at_us > STRIKE_S * S:
+            return f"it could not strike within {STRIKE_S:.0f} s"
+        if drill.kind is not DrillKind.MACHINE:
+            return ""
+        return why_not(view, self._market(now_us), drill.kind, drill.within_s, now_us)
 
     def _tell(self, drill: Drill, node: Node) -> str:
         """Why it did not strike; "" if it did. Raises LinkError, ProviderError, UserError."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from providers.base import Provider, UnknownOutcome
 from spotd.act.drilling import STRIKE_S, Drilling
 from spotd.act.effects import LinkError
 from spotd.drill import Drill, DrillEnd, DrillKind
 from spotd.model import LeaveReason, Node
+from spotd.store.base import JournalBatch
 from spotd.vault import JobKeys
-from spotd.wire import STRIKE, Command, Reply
+from spotd.wire import STRIKE, Command, JournalEntry, Reply
 from tests.spotd.serve.rig import OFFERS, SPOT, Rig
 
 KEYS = JobKeys.create(bytes)
@@ -124,11 +127,47 @@ def test_one_that_cannot_be_told_is_called_off(rig: Rig, link: Link) -> None:
     ended = only(rig)
     assert (ended.end, ended.text) == (
         DrillEnd.CALLED_OFF,
-        "not to be told: the connection ended",
+        "it could not strike within 60 s",
     )
+    assert link.told == 1
     assert rig.store.find_nodes([node.id])[0].drill == "", "what it loses now, it loses by itself"
     drilling(rig, link).look(rig.store)
     assert only(rig) == ended
+
+
+class Ender:
+    """A cloud that ends machines, and whose replies are lost."""
+
+    name = "aws"
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def terminate(self, instance_id: str) -> None:
+        self.ended.append(instance_id)
+        raise UnknownOutcome("the connection ended")
+
+
+def test_a_box_that_is_back_ends_no_machine_that_has_begun_to_save(rig: Rig, link: Link) -> None:
+    node, _ = ordered(rig, DrillKind.MACHINE)
+    cloud = Ender()
+    providers = cast("dict[str, Provider]", {"aws": cloud})
+
+    def look() -> None:
+        Drilling(link, lambda _: KEYS, providers, rig.backing().market, rig.clock).look(rig.store)
+
+    look()
+    look()
+    assert len(cloud.ended) == 2, "nobody knows whether it was told"
+    told = {"notice_id": "n", "kind": "preempt", "source": "imds", "remaining_s": 100.0}
+    entry = JournalEntry(1000, rig.ago(0), node.generation, "notice", told)
+    rig.store.record_journal([JournalBatch(node.id, (entry,), rig.ago(0))])
+    look()
+    assert len(cloud.ended) == 2
+    assert (only(rig).end, only(rig).text) == (
+        DrillEnd.CALLED_OFF,
+        "its cloud is taking its machine away",
+    )
 
 
 def test_an_older_agent_says_why_not(rig: Rig, link: Link) -> None:
