@@ -3,6 +3,7 @@ machine as they are."""
 
 from __future__ import annotations
 
+import shlex
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,4 +27,6 @@ def write_starter(folder: Path) -> None:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--into: {error}", "a folder that you may write to") from None
-    say(f"wrote {' and '.join(FILES)} to {folder}: spotctl run {folder / 'job.yaml'}")
+    # `workdir: .` is where `spotctl run` is called.
+    there_first = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    say(f"wrote {' and '.join(FILES)} to {folder}: {there_first}spotctl run job.yaml")

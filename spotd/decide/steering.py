@@ -19,6 +19,7 @@ from spotd.decide.needs import may_write
 from spotd.decide.placement import Ranked, rank, steered
 from spotd.decide.policy import Action, Choice, choose
 from spotd.decide.policy.guard import spare_looks
+from spotd.decide.remaining import left_s
 from spotd.decide.safety import safe
 from spotd.decide.scarcity import in_turn
 from spotd.decide.situating import LOOK_S, Situated, situate
@@ -51,11 +52,13 @@ class Intent:
 
 @dataclass(frozen=True)
 class Compared:
-    """See `compared`; `intent` is None of a job that is not steered."""
+    """See `compared`; `intent` is None of a job that is not steered, and `assumed` says that nobody
+    knows how much is left: then costs are of ASSUMED_S."""
 
     rows: list[Ranked]
     costs: list[Cost]
     intent: Intent | None
+    assumed: bool
 
 
 def intend(d: Draft, market: Market, rows: list[Ranked], running: Node | None) -> Intent | None:
@@ -206,7 +209,8 @@ def compared(view: View, market: Market, now_us: int) -> Compared:
         rows = rank(spec, market, now_us, job_id=view.job.id, worth=worth)
     rows = in_turn(view.job, market, now_us, without_flat(spec, rows))
     intent = intend(d, market, rows, running) if steered(spec) else None
-    return Compared(rows, costs(view, market, now_us, rows, running), intent)
+    found = costs(view, market, now_us, rows, running)
+    return Compared(rows, found, intent, left_s(view) is None)
 
 
 def of_spec(spec: JobSpec, now_us: int) -> View:

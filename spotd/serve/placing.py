@@ -12,6 +12,7 @@ from spotd.decide.payback import Move
 from spotd.decide.placement import RESIDENCE, Ranked, steered
 from spotd.decide.policy import Option
 from spotd.decide.policy.guard import earliest_s, late_s, spare_looks
+from spotd.decide.situating import ASSUMED_S
 from spotd.decide.steering import Compared, Intent, compared, of_spec
 from spotd.decide.worth import Cost
 from spotd.model import JobSpec, Market, S
@@ -25,10 +26,11 @@ WRITING_S = 300.0  # from reading of a deadline to submitting with it
 
 def placement_data(found: Compared, spec: JobSpec, limit: int = MOST) -> dict[str, Any]:
     """What each place would cost the job until it is done, each term in dollars, the best first;
-    and of a job that is steered the policy's choice, with what it weighed. Empty where nothing is
-    compared."""
+    and of a job that is steered the policy's choice, with what it weighed. Where nobody knows how
+    much is left, they are of `assumed_h` hours of work. Empty where nothing is compared."""
     ordered = sorted(found.costs, key=lambda one: (one.total_usd, one.row.offer.key))
     data = {"steers": steered(spec), "costs": [_cost(one) for one in ordered[:limit]]}
+    data["assumed_h"] = ASSUMED_S / 3600 if found.assumed else None
     intent = found.intent
     if intent is None:
         return {**data, "choice": None, "deadline": None} if ordered else {}

@@ -68,6 +68,9 @@ def _places(place: Place, found: Data, name: str) -> Html | None:
     choice = found["choice"]
     chosen = el("p", el("strong", "Now: "), choice["why"]) if choice else None
     caption = "Expected cost until it is done, by place and term"
+    if hours := found.get("assumed_h"):
+        work = f"{hours:.0f} h of work"
+        caption = f"Expected cost of {work} by place and term: how much there is to do is not known"
     return join(table(caption, _PLACES, rows), chosen, _deadline(place, found["deadline"]))
 
 

@@ -188,6 +188,19 @@ def test_a_job_s_page_says_why(rig: Rig, client: Client, url: str) -> None:
     assert "Nothing is saved yet." in page.text
 
 
+def test_what_is_compared_by_a_day_of_work_does_not_say_until_it_is_done(
+    rig: Rig, client: Client, url: str
+) -> None:
+    text = "name: d\nresources: {accelerators: H100:8}\nrun: x\n"
+    text += "spotd: {checkpoint: {engine: spotd, every_steps: 100}}\n"
+    job_id = rig.submit("endless", 60, text)
+    page, why = read(url, f"job/{job_id}"), client.get(f"/v1/jobs/{job_id}/why")
+    assert why["placement"]["assumed_h"] == 24
+    named = "Expected cost of 24 h of work by place and term: how much there is to do is not known"
+    assert len(page.tables[named]) == len(why["placement"]["costs"])
+    assert "until it is done" not in page.text
+
+
 def test_the_last_words_of_a_job_that_failed(rig: Rig, url: str) -> None:
     page = read(url, f"job/{crash(rig)}")
     assert "Last output of generation 1, exit 1" in page.text

@@ -1,0 +1,32 @@
+"""`spotctl init job` says what to do with what it wrote, from where one stands."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spotd.cli.starter import write_starter
+from spotd.errors import UserError
+
+
+@pytest.mark.parametrize("name", [".", "my", "my own"])
+def test_what_it_says_to_run_finds_both_files(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_starter(Path(name))
+    _, _, told = capsys.readouterr().err.strip().partition(": ")
+    assert told.endswith("spotctl run job.yaml")
+    looked = told.replace("spotctl run job.yaml", "ls job.yaml train.py")  # `workdir: .`
+    done = subprocess.run(looked, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["job.yaml", "train.py"]
+
+
+def test_what_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("mine")
+    with pytest.raises(UserError, match="is there already"):
+        write_starter(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    assert (tmp_path / "train.py").read_text() == "mine"
