@@ -17,9 +17,9 @@ class Progress:
     A report covers the steps `from_step` to `to_step`, both included, counted from 1; `losses` has
     one float for each, or is empty where one is not known. `busy_s` is the time spent in those
     steps, saves not included; `data_s`, of it, the wait for data, where somebody measures it, and
-    `save_s` the time that saves held training up between them; both of this rank. `ranks_s` is what each rank needed by itself
-    for a step, in the mean, where there are several. A `silent` one, for the ranks after the first,
-    does nothing.
+    `save_s` the time that saves held training up between them; both of this rank. `ranks_s` is what
+    each rank needed by itself for a step, in the mean, where there are several. A `silent` one, for
+    the ranks after the first, does nothing.
     """
 
     def __init__(
