@@ -93,8 +93,7 @@ def _confirm(terms: dict[str, Any], *, yes: bool) -> None:
     job = clean(terms["job"])
     say(
         f"{job} is at step {terms['step']}: {terms['what']}. It is to train again within "
-        f"{terms['within_s']:.0f} s, and this costs at most {money(terms['most_usd'])} (two "
-        "machines for that time)"
+        f"{terms['within_s']:.0f} s, in which its machines cost at most {money(terms['most_usd'])}"
         if terms["most_usd"]
         else f"{job} is at step {terms['step']}: {terms['what']}. This costs no machine more"
     )

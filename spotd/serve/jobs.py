@@ -40,11 +40,12 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a 
 
 
 def list_jobs(call: Call) -> dict[str, Any]:
-    """Unfinished jobs, newest first; with `all=1` finished ones as well; at most `limit`."""
-    finished = call.query.get("all", "") == "1"
-    limit = call.number("limit", _PAGE, 1, 10_000)
-    newest, total = call.backing.store.newest_jobs(limit, finished)
-    items = [_summary(call, job) for job in newest]
+    """Unfinished jobs, newest first; with `all=1` finished ones as well; with `ended=1` those
+    alone, the last that ended first; at most `limit`."""
+    finished, ended = (call.query.get(name, "") == "1" for name in ("all", "ended"))
+    limit, store = call.number("limit", _PAGE, 1, 10_000), call.backing.store
+    found, total = store.ended_jobs(limit) if ended else store.newest_jobs(limit, finished)
+    items = [_summary(call, job) for job in found]
     return {"kind": "JobList", "items": items, "total": total}
 
 

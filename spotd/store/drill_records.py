@@ -19,7 +19,7 @@ class DrillRecords(ResultRecords, Protocol):
     def set_drill(self, drill: Drill) -> bool:
         """What became of it since; false, and nothing is written, when it has ended already. While
         it is aimed and not ended, its node is one that a drill strikes; a node that is to stay is
-        none any more at its end."""
+        none any more at its end. One that was struck is, until its own end is heard of."""
         ...
 
     def drills(self, job_id: str = "", *, unfinished: bool = False) -> list[Drill]:

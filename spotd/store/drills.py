@@ -37,7 +37,7 @@ def change(tx: Transaction, drill: Drill, at_us: int) -> bool:
     where = (_row.id == drill.id) & (_row.ended_at_us == 0)
     if not tx.conn.execute(update(schema.drills).where(where).values(**values)).rowcount:
         return False
-    if drill.node_id:
+    if drill.node_id and (not drill.ended_at_us or drill.spares):
         node = update(schema.nodes).where(_nodes.id == drill.node_id)
         if drill.ended_at_us:
             node = node.where(_nodes.state.in_([state.value for state in STAYING]))

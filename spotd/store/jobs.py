@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
     Integer,
     bindparam,
@@ -180,8 +181,18 @@ def jobs(conn: Connection, finished: bool) -> list[Job]:
 def newest_jobs(conn: Connection, limit: int, finished: bool) -> tuple[list[Job], int]:
     """See Store.newest_jobs."""
     which = true() if finished else _jobs.outcome.is_(None)
-    order = _jobs.created_at_us.desc(), _jobs.id.desc()
-    newest = select(*JOB_COLUMNS).where(which).order_by(*order).limit(limit)
+    return _newest(conn, limit, which, _jobs.created_at_us)
+
+
+def ended_jobs(conn: Connection, limit: int) -> tuple[list[Job], int]:
+    """See LifeRecords.ended_jobs."""
+    return _newest(conn, limit, _jobs.outcome.is_not(None), _jobs.finished_at_us)
+
+
+def _newest(
+    conn: Connection, limit: int, which: ColumnElement[bool], at_us: ColumnElement[int]
+) -> tuple[list[Job], int]:
+    newest = select(*JOB_COLUMNS).where(which).order_by(at_us.desc(), _jobs.id.desc()).limit(limit)
     count = select(func.count(_jobs.id)).where(which)
     return [job_of(row) for row in conn.execute(newest)], conn.execute(count).scalar_one()
 

@@ -91,6 +91,13 @@ def newest_jobs(tables: Tables, limit: int, finished: bool) -> tuple[list[Job], 
     return found[::-1][:limit], len(found)
 
 
+def ended_jobs(tables: Tables, limit: int) -> tuple[list[Job], int]:
+    """See LifeRecords.ended_jobs."""
+    found = [job for job in tables.jobs.values() if job.outcome is not None]
+    found.sort(key=lambda job: (job.finished_at_us, job.id), reverse=True)
+    return found[:limit], len(found)
+
+
 def job_of_request(tables: Tables, request_id: str) -> Job | None:
     """See Store.job_of_request."""
     job_id = tables.requests.get(request_id) if request_id else None

@@ -44,6 +44,7 @@ def change(tx: Transaction, drill: Drill) -> bool:
         return False
     tx.put(tx.tables.drills, drill.id, drill)
     node = tx.tables.nodes.get(drill.node_id)
-    if node is not None and (not drill.ended_at_us or node.state in STAYING):
+    stays = drill.spares and node is not None and node.state in STAYING
+    if node is not None and (not drill.ended_at_us or stays):
         tx.change_node(node, drill="" if drill.ended_at_us else drill.kind.value)
     return True

@@ -50,16 +50,26 @@ def test_it_ends_once_with_what_was_found(store: Store) -> None:
     assert store.drills() == [ended]
 
 
-@pytest.mark.parametrize("leaves", [False, True])
-def test_a_node_that_stays_is_struck_by_no_drill_any_more(store: Store, leaves: bool) -> None:
-    drill = aimed(store)
+@pytest.mark.parametrize(
+    ("kind", "struck", "leaves", "mark"),
+    [
+        (DrillKind.KILL, False, False, ""),
+        (DrillKind.KILL, False, True, "kill"),
+        (DrillKind.KILL, True, False, "kill"),  # that its program ended is still to be heard
+        (DrillKind.AGENT, True, False, ""),
+    ],
+)
+def test_a_node_that_stays_is_struck_by_no_drill_any_more(
+    store: Store, kind: DrillKind, struck: bool, leaves: bool, mark: str
+) -> None:
+    drill = replace(aimed(store), kind=kind, struck_at_us=(NOW + 2 * S) * struck)
     assert node(store).drill == "kill"
     store.record_launched(NODE, "i-1", NOW)
     if leaves:
         why = {"leave_reason": LeaveReason.DRILL, "left_at_us": NOW + S}
         move(store, NODE, NodeState.TERMINATING, NOW + S, **why)
-    store.set_drill(replace(drill, ended_at_us=NOW + 9 * S, end=DrillEnd.PASSED))
-    assert node(store).drill == ("kill" if leaves else "")
+    store.set_drill(replace(drill, ended_at_us=NOW + 9 * S, end=DrillEnd.FAILED))
+    assert node(store).drill == mark
 
 
 def test_a_notice_that_a_drill_plays_is_none_of_its_cloud(store: Store) -> None:

@@ -155,6 +155,18 @@ def test_the_newest_jobs_are_had_a_few_at_a_time_and_counted(store: Store) -> No
     assert newest(1, finished=False) == (["j2"], 3)
 
 
+def test_the_last_that_ended_come_first_whenever_they_were_submitted(store: Store) -> None:
+    for number in range(4):
+        store.submit(submission(f"j{number}", name=f"job-{number}"), NOW + number)
+    assert store.ended_jobs(9) == ([], 0)
+    for at_us, job_id in enumerate(("j3", "j0", "j2"), NOW + 10):
+        over = store.load_views([job_id], at_us)[job_id]
+        ended = ChangeJob({"outcome": Outcome.FAILED, "finished_at_us": at_us})
+        commit(store, over, plan(ended))
+    found, total = store.ended_jobs(2)
+    assert ([job.id for job in found], total) == (["j2", "j0"], 3)
+
+
 def test_many_threads_submit_one_name_and_one_wins(url: str) -> None:
     stores = [make(url) for _ in range(4)]
     outcomes: list[str] = []
