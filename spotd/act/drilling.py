@@ -116,11 +116,8 @@ class Drilling:
             return drill
         # Told at an earlier look, it may have struck as early as that: no time is told too short.
         struck = replace(drill, struck_at_us=at_us if first else drill.aimed_at_us)
-        if not store.set_drill(struck):
-            return drill
         text = f"a drill strikes {view.job.name} at step {node.last_step}: {drill.kind.value}"
-        store.add_event(drill.job_id, Event(DRILLED, text, node.id), at_us)
-        return struck
+        return struck if store.set_drill(struck, Event(DRILLED, text, node.id)) else drill
 
     def _tell(self, drill: Drill, view: View, node: Node, now_us: int) -> str | None:
         """Why it did not strike; "" if it did, None where nobody knows yet. After STRIKE_S nothing
@@ -175,14 +172,11 @@ class Drilling:
         )
 
     def _end(self, store: Store, view: View, drill: Drill) -> None:
-        if not store.set_drill(drill):
-            return
         text = f"the drill ({drill.kind.value}) of {view.job.name} {told(drill)}"
         failed = drill.end is DrillEnd.FAILED
         severity = Severity.ERROR if failed else Severity.INFO
         data = {"drill": drill.id, "end": drill.end.value if drill.end else ""}
-        event = Event(DRILLED, text, drill.node_id, severity, failed, data=data)
-        store.add_event(drill.job_id, event, drill.ended_at_us)
+        store.set_drill(drill, Event(DRILLED, text, drill.node_id, severity, failed, data=data))
 
 
 def _own_end(node: Node) -> str:

@@ -109,6 +109,7 @@ def _confirm(terms: dict[str, Any], *, yes: bool) -> None:
 def _follow(client: Client, data: dict[str, Any]) -> dict[str, Any]:
     """Until it has ended; the daemon may restart meanwhile."""
     told, job, number = "", data["job"], data["id"]
+    job_id = data["job_id"]  # another job may have the name by now
     while True:
         if data["state"] != told:
             told = data["state"]
@@ -117,7 +118,7 @@ def _follow(client: Client, data: dict[str, Any]) -> dict[str, Any]:
         if data["ended_at"]:
             return {**data, "job": job, "kind": "Drill"}
         time.sleep(LOOK_S)
-        page = client.patiently(lambda: client.get("/v1/drills", job=job), _PATIENCE_S)
+        page = client.patiently(lambda: client.get("/v1/drills", job=job_id), _PATIENCE_S)
         data = next(row for row in page["items"] if row["id"] == number)
 
 

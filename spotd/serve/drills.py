@@ -124,6 +124,7 @@ def drill_data(drill: Drill) -> dict[str, Any]:
     ended = drill.end is not None
     return {
         "id": drill.id,
+        "job_id": drill.job_id,
         "drill": drill.kind.value,
         "actor": drill.actor,
         "state": drill.end.value if drill.end else "struck" if drill.struck_at_us else "asked",

@@ -20,7 +20,7 @@ from sqlalchemy import (
     update,
 )
 
-from spotd.model import Desired, HeadSeen, Job
+from spotd.model import Desired, Event, HeadSeen, Job
 from spotd.store import schema, sealed
 from spotd.store.base import DuplicateIdError, DuplicateNameError, StoreError, Submission
 from spotd.store.codec import encode
@@ -145,6 +145,16 @@ def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> J
     where = _jobs.id == job_id
     tx.conn.execute(update(schema.jobs).where(where).values(desired=desired.value))
     return _known(tx.conn, job_id)
+
+
+def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
+    """See LifeRecords.pause_job."""
+    tx.touch({job_id: at_us})
+    if is_settled(_known(tx.conn, job_id), Desired.PAUSE):
+        return False
+    set_desired(tx, job_id, Desired.PAUSE, at_us)
+    tx.event(job_id, said, at_us)
+    return True
 
 
 def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:

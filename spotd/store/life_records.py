@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from spotd.history.lives import MachineLife
-from spotd.model import Job
+from spotd.model import Event, Job
 from spotd.store.shapes import EventRow
 
 
@@ -19,6 +19,11 @@ class LifeRecords(Protocol):
 
     def ended_jobs(self, limit: int) -> tuple[list[Job], int]:
         """At most `limit` of those that have ended, the last first, and how many there are."""
+        ...
+
+    def pause_job(self, job_id: str, said: Event, at_us: int) -> bool:
+        """As by a person, with the event that says why; false, and nothing is told, when that is
+        wanted of it already, or its end."""
         ...
 
     def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:

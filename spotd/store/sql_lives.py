@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Protocol
 
 from spotd.history.lives import MachineLife
-from spotd.model import Job
+from spotd.model import Event, Job
 from spotd.store import jobs, lives, record
 from spotd.store.shapes import EventRow
 from spotd.store.sql_invoices import SqlInvoices
@@ -31,6 +31,9 @@ class SqlLives(SqlInvoices, Protocol):
 
     def ended_jobs(self, limit: int) -> tuple[list[Job], int]:
         return self._database.read(lambda c: jobs.ended_jobs(c, limit))
+
+    def pause_job(self, job_id: str, said: Event, at_us: int) -> bool:
+        return self._write(lambda tx: jobs.pause(tx, job_id, said, at_us))
 
     def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:
         return self._database.read(lambda c: record.events_of(c, None, kinds, since_us))

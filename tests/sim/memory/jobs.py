@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from spotd.model import Desired, HeadSeen, Job
+from spotd.model import Desired, Event, HeadSeen, Job
 from spotd.store.base import Submission
 from spotd.store.codec import decode_spec, encode
 from spotd.store.columns import clean
@@ -68,6 +68,16 @@ def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> J
     if not is_settled(job, desired):
         tx.change_job(job, desired=desired)
     return tx.tables.jobs[job_id]
+
+
+def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
+    """See LifeRecords.pause_job."""
+    tx.touch({job_id: at_us})
+    if is_settled(known(tx.tables, job_id), Desired.PAUSE):
+        return False
+    set_desired(tx, job_id, Desired.PAUSE, at_us)
+    tx.event(job_id, said, at_us)
+    return True
 
 
 def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:

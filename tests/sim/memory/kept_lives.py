@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spotd.history.lives import MachineLife
-from spotd.model import Job
+from spotd.model import Event, Job
 from spotd.store.base import EventRow
 from tests.sim.memory import jobs, lives, record
 from tests.sim.memory.sold import MemoryMarket
@@ -19,6 +19,9 @@ class MemoryLives(MemoryMarket):
 
     def ended_jobs(self, limit: int) -> tuple[list[Job], int]:
         return jobs.ended_jobs(self._here(), limit)
+
+    def pause_job(self, job_id: str, said: Event, at_us: int) -> bool:
+        return self._write(jobs.pause, job_id, said, at_us)
 
     def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:
         return record.events_of(self._here(), "", kinds, since_us)

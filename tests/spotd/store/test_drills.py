@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spotd.drill import Drill, DrillEnd, DrillKind, Findings
-from spotd.model import LeaveReason, S
+from spotd.model import Event, LeaveReason, S
 from spotd.states import NodeState
 from spotd.store.base import Store
 from tests.spotd.store.build import NOW, move, node, placed, said, submit
@@ -45,9 +45,13 @@ def test_it_ends_once_with_what_was_found(store: Store) -> None:
     found = Findings(120, 118, 2, 4.5, 0.25, 1234)
     ended = replace(drill, struck_at_us=NOW + 2 * S, ended_at_us=NOW + 9 * S, found=found)
     ended = replace(ended, end=DrillEnd.PASSED)
-    assert store.set_drill(ended)
-    assert not store.set_drill(replace(ended, end=DrillEnd.FAILED)), "another daemon was first"
+    said = Event("drill", "it passed")
+    assert store.set_drill(ended, said)
+    again = replace(ended, end=DrillEnd.FAILED)
+    assert not store.set_drill(again, said), "another daemon was first"
     assert store.drills() == [ended]
+    [row] = store.events_of("j1", ["drill"])
+    assert (row.event, row.at_us) == (said, NOW + 9 * S), "with it, and once"
 
 
 @pytest.mark.parametrize(
