@@ -85,7 +85,7 @@ def score(
         gap = float(reference.mean() - optimum.mean())
         if gap > 1e-12:
             closed = float(reference.mean() - ratio.mean()) / gap
-        ci90 = _interval(reference - ratio, reference - optimum, bounds.blocks)
+        ci90 = interval(reference - ratio, reference - optimum, bounds.blocks)
     return Score(
         policy=policy,
         ratio=float(ratio.mean()),
@@ -98,9 +98,7 @@ def score(
     )
 
 
-def _interval(
-    gained: Dollars, gap: Dollars, blocks: NDArray[np.intp]
-) -> tuple[float, float] | None:
+def interval(gained: Dollars, gap: Dollars, blocks: NDArray[np.intp]) -> tuple[float, float] | None:
     """The bootstrap's 90 % interval of sum(gained) / sum(gap), whole blocks drawn with return."""
     count = int(blocks.max()) + 1
     if count < 2:

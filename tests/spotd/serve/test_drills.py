@@ -65,6 +65,7 @@ def test_an_order_is_on_record_with_who_gave_it(rig: Rig) -> None:
     [
         ({"kind": "flood"}, "kind: 'flood' is no kind of drill"),
         ({"within_s": 1}, "within_s"),
+        ({"within_s": 0}, "within_s"),
         ({"within_s": 1e9}, "within_s"),
         ({"id": "mine"}, "32 hexadecimal"),
     ],
@@ -74,6 +75,15 @@ def test_what_is_wrong_with_an_order_is_named(rig: Rig, body: dict[str, Any], te
     with pytest.raises(UserError, match=text):
         order(rig, **body)
     assert rig.store.drills() == []
+
+
+def test_the_id_of_a_drill_of_another_job_is_refused(rig: Rig) -> None:
+    trains(rig)
+    order(rig)
+    other = rig.submit("other")
+    with pytest.raises(UserError, match="is one of another job"):
+        Client(rig.socket).post("/v1/jobs/other/drills", KILL)
+    assert rig.store.events_of(other, ["drill"]) == []
 
 
 def test_one_that_would_do_harm_is_refused(rig: Rig) -> None:
