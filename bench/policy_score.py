@@ -85,7 +85,7 @@ def score(
         gap = float(reference.mean() - optimum.mean())
         if gap > 1e-12:
             closed = float(reference.mean() - ratio.mean()) / gap
-        ci90 = _interval(reference - ratio, reference - optimum, bounds.blocks)
+        ci90 = interval(reference - ratio, reference - optimum, bounds.blocks)
     return Score(
         policy=policy,
         ratio=float(ratio.mean()),
@@ -111,13 +111,11 @@ class Brought:
 def brought(cost: Dollars, without: Dollars, bounds: Bounds) -> Brought:
     """Case by case, so that what both have in common is not in the interval."""
     more = (cost - without) / bounds.on_demand
-    ci90 = _interval(more, np.ones(len(more)), bounds.blocks)
+    ci90 = interval(more, np.ones(len(more)), bounds.blocks)
     return Brought(float(more.mean()), ci90, int((np.abs(more) > 1e-12).sum()))
 
 
-def _interval(
-    gained: Dollars, gap: Dollars, blocks: NDArray[np.intp]
-) -> tuple[float, float] | None:
+def interval(gained: Dollars, gap: Dollars, blocks: NDArray[np.intp]) -> tuple[float, float] | None:
     """The bootstrap's 90 % interval of sum(gained) / sum(gap), whole blocks drawn with return."""
     count = int(blocks.max()) + 1
     if count < 2:

@@ -74,3 +74,8 @@ class Drill:
     end: DrillEnd | None = None
     text: str = ""  # why it did not pass
     found: Findings = Findings()
+
+    @property
+    def spares(self) -> bool:
+        """Its node goes on: it struck nothing, or the agent alone. Any other ends, if not yet."""
+        return not self.struck_at_us or self.kind is DrillKind.AGENT

@@ -41,6 +41,7 @@ def add_rounds(
     drilling = Drilling(
         *(world.link, world.keys, world.providers),
         *(lambda _now_us: market_now(world, config().timing), clock),
+        world.contested,
     )
     duties.add(EVERY_S, "drills", drilling.look)
     late = drills.OverdueDrills(lambda: config().drill_days, clock)

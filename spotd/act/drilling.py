@@ -11,24 +11,25 @@ from typing import Protocol
 import structlog
 
 from providers.base import Provider, ProviderError
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.clock import Clock
 from spotd.decide.carriage import longest_pause_s
 from spotd.decide.drilling import target, why_not
 from spotd.drill import NOTICE_S, Drill, DrillEnd, DrillKind
 from spotd.errors import UserError
 from spotd.history.drills import Record, Report, Save, judge
-from spotd.model import Event, Market, Node, S, Severity, View
+from spotd.model import Event, LeaveReason, Market, Node, S, Severity, View
 from spotd.states import NodeState
 from spotd.store.base import Store
 from spotd.vault import JobKeys
-from spotd.wire import STRIKE, Command, Reply
+from spotd.wire import EXIT_FINISHED, STRIKE, Command, Reply
 
 log = structlog.get_logger(__name__)
 
 EVERY_S = 1.0
 CALL_S = 20.0
-STRIKE_S = 60.0  # for a node to take it; then nobody knows, and nothing more is struck
+STRIKE_S = 60.0  # for a node to take it; then nothing more is struck
+ORDER_S = 60.0  # an order that no daemon began by then was given of a job as it was long ago
 _LEFT = frozenset({NodeState.TERMINATING, NodeState.GONE})
 DRILLED = "drill"  # the kind of all events about drills
 
@@ -40,7 +41,8 @@ class StrikeLink(Protocol):
 
 
 class Drilling:
-    """The duty. `market(now_us)` is what decisions see; `contested` and safe mode are in it."""
+    """The duty. `market(now_us)` is what decisions see; safe mode is in it. While `contested()`
+    says why, nothing is done: the machines may be another's."""
 
     def __init__(
         self,
@@ -49,25 +51,34 @@ class Drilling:
         providers: Mapping[str, Provider],
         market: Callable[[int], Market],
         clock: Clock,
+        contested: Callable[[], str] = str,
     ) -> None:
         self._link = link
         self._keys = keys
         self._providers = providers
         self._market = market
         self._clock = clock
+        self._contested = contested
 
     def look(self, store: Store) -> None:
         """Take every open drill one step on."""
+        if self._contested():
+            return
         for drill in store.drills(unfinished=True):
             view = store.load_view(drill.job_id, self._clock.now_us())
-            if view is not None:
-                self._step(store, drill, view)
+            try:
+                if view is not None:
+                    self._step(store, drill, view)
+            except (ArithmeticError, LookupError, ValueError):  # a job is in no other's way
+                log.exception("a drill cannot go on", drill=drill.id)
 
     def _step(self, store: Store, drill: Drill, view: View) -> None:
         now_us = self._clock.now_us()
-        if not drill.aimed_at_us:
-            market = self._market(now_us)
-            why, node = why_not(view, market, drill.kind, drill.within_s, now_us), target(view)
+        first = not drill.aimed_at_us
+        if first:
+            why, node = self._why_not(drill, view, now_us), target(view)
+            if now_us - drill.asked_at_us > ORDER_S * S:
+                why = f"no spotd began it within {ORDER_S:.0f} s"
             if why or node is None:
                 self._end(store, view, _called_off(drill, now_us, why))
                 return
@@ -75,60 +86,60 @@ class Drilling:
             if not store.set_drill(drill):
                 return
         if not drill.struck_at_us:
-            drill = self._strike(store, drill, view)
+            drill = self._strike(store, drill, view, first=first)
         if drill.struck_at_us:
             record = self._record(store, view)
             if (ended := judge(drill, record, self._clock.now_us())) is not None:
                 self._end(store, view, ended)
 
-    def _strike(self, store: Store, drill: Drill, view: View) -> Drill:
-        """The drill once it has struck; as it was where that is not known yet, or will not be."""
+    def _why_not(self, drill: Drill, view: View, now_us: int) -> str:
+        return why_not(view, self._market(now_us), drill.kind, drill.within_s, now_us)
+
+    def _strike(self, store: Store, drill: Drill, view: View, *, first: bool) -> Drill:
+        """The drill once it has struck; as it was where that is not known yet, or will not be.
+        `first`: it was aimed at this very look."""
         [node] = store.find_nodes([drill.node_id])
         at_us = self._clock.now_us()
-        why = ""
+        why: str | None
         if node.state in _LEFT or node.exit_code is not None:
-            # It was told, and we died before that was on record; what else it may have been, a
-            # notice of its cloud for one, would be on record as that.
-            at_us = min(at for at in (node.exited_at_us, node.left_at_us, at_us) if at)
-        elif not (why := self._belated(drill, view, at_us)):
+            why = _own_end(node)  # else it was told, and we died before that was on record
+        else:
             try:
-                why = self._tell(drill, node)
+                why = self._tell(drill, view, node, at_us)
             except (LinkError, ProviderError, UserError) as error:
                 log.warning("a drill could not strike", drill=drill.id, error=str(error))
                 return drill
+        if why is None:
+            return drill
         if why:
             self._end(store, view, _called_off(drill, at_us, why))
             return drill
-        if drill.kind is DrillKind.AGENT:
-            at_us = drill.aimed_at_us  # the reply that it died with came by a second one
-        struck = replace(drill, struck_at_us=at_us)
-        if not store.set_drill(struck):
-            return drill
+        # Told at an earlier look, it may have struck as early as that: no time is told too short.
+        struck = replace(drill, struck_at_us=at_us if first else drill.aimed_at_us)
         text = f"a drill strikes {view.job.name} at step {node.last_step}: {drill.kind.value}"
-        store.add_event(drill.job_id, Event(DRILLED, text, node.id), at_us)
-        return struck
+        return struck if store.set_drill(struck, Event(DRILLED, text, node.id)) else drill
 
-    def _belated(self, drill: Drill, view: View, now_us: int) -> str:
-        """Why one that was aimed at an earlier look strikes no more; "" where it may. A node looks
-        for itself whether it is about to stop; a cloud that ends a machine does not."""
-        if now_us - drill.aimed_at_us > STRIKE_S * S:
-            return f"it could not strike within {STRIKE_S:.0f} s"
+    def _tell(self, drill: Drill, view: View, node: Node, now_us: int) -> str | None:
+        """Why it did not strike; "" if it did, None where nobody knows yet. After STRIKE_S nothing
+        is struck any more, and only asked whether it was: what a drill did is not to count as the
+        cloud's doing, or the program's. Raises LinkError, ProviderError, UserError."""
+        end_us = drill.aimed_at_us + int(STRIKE_S * S)
+        late = f"it could not strike within {STRIKE_S:.0f} s" if now_us > end_us else ""
         if drill.kind is not DrillKind.MACHINE:
-            return ""
-        return why_not(view, self._market(now_us), drill.kind, drill.within_s, now_us)
-
-    def _tell(self, drill: Drill, node: Node) -> str:
-        """Why it did not strike; "" if it did. Raises LinkError, ProviderError, UserError."""
-        if drill.kind is DrillKind.MACHINE:
-            provider = self._providers.get(node.offer.provider)
-            if provider is None:
-                return f"the provider {node.offer.provider} is not configured"
-            provider.terminate(node.instance_id)
-            return ""
-        data = {"drill": drill.id, "kind": drill.kind.value, "notice_s": NOTICE_S}
-        command = Command(STRIKE, node.generation, data)
-        reply = self._link.send(node, self._keys(node.job_id), command, CALL_S)
-        return "" if reply.ok else reply.error
+            # A node looks for itself whether it is about to stop.
+            data = {"drill": drill.id, "kind": drill.kind.value, "notice_s": NOTICE_S}
+            command = Command(STRIKE, node.generation, data | ({"late": True} if late else {}))
+            reply = self._link.send(node, self._keys(node.job_id), command, CALL_S)
+            return "" if reply.ok else late or reply.error
+        if late:  # it may be ending; one that is not is heard
+            return late if node.heard_at_us > end_us else None
+        if why := self._why_not(drill, view, now_us):
+            return why
+        provider = self._providers.get(node.offer.provider)
+        if provider is None:
+            return f"the provider {node.offer.provider} is not configured"
+        provider.terminate(node.instance_id)
+        return ""
 
     def _record(self, store: Store, view: View) -> Record:
         job_id, nodes = view.job.id, store.job_nodes(view.job.id)
@@ -161,14 +172,18 @@ class Drilling:
         )
 
     def _end(self, store: Store, view: View, drill: Drill) -> None:
-        if not store.set_drill(drill):
-            return
         text = f"the drill ({drill.kind.value}) of {view.job.name} {told(drill)}"
         failed = drill.end is DrillEnd.FAILED
         severity = Severity.ERROR if failed else Severity.INFO
         data = {"drill": drill.id, "end": drill.end.value if drill.end else ""}
-        event = Event(DRILLED, text, drill.node_id, severity, failed, data=data)
-        store.add_event(drill.job_id, event, drill.ended_at_us)
+        store.set_drill(drill, Event(DRILLED, text, drill.node_id, severity, failed, data=data))
+
+
+def _own_end(node: Node) -> str:
+    """Why one that has left was not struck; "" where it was. Another cause is on record as that."""
+    if node.exit_code == EXIT_FINISHED or node.leave_reason not in (None, LeaveReason.DRILL):
+        return "its machine had an end of its own"
+    return ""
 
 
 def _called_off(drill: Drill, at_us: int, why: str) -> Drill:

@@ -93,8 +93,7 @@ def _confirm(terms: dict[str, Any], *, yes: bool) -> None:
     job = clean(terms["job"])
     say(
         f"{job} is at step {terms['step']}: {terms['what']}. It is to train again within "
-        f"{terms['within_s']:.0f} s, and this costs at most {money(terms['most_usd'])} (two "
-        "machines for that time)"
+        f"{terms['within_s']:.0f} s, in which its machines cost at most {money(terms['most_usd'])}"
         if terms["most_usd"]
         else f"{job} is at step {terms['step']}: {terms['what']}. This costs no machine more"
     )
@@ -110,6 +109,7 @@ def _confirm(terms: dict[str, Any], *, yes: bool) -> None:
 def _follow(client: Client, data: dict[str, Any]) -> dict[str, Any]:
     """Until it has ended; the daemon may restart meanwhile."""
     told, job, number = "", data["job"], data["id"]
+    job_id = data["job_id"]  # another job may have the name by now
     while True:
         if data["state"] != told:
             told = data["state"]
@@ -118,7 +118,7 @@ def _follow(client: Client, data: dict[str, Any]) -> dict[str, Any]:
         if data["ended_at"]:
             return {**data, "job": job, "kind": "Drill"}
         time.sleep(LOOK_S)
-        page = client.patiently(lambda: client.get("/v1/drills", job=job), _PATIENCE_S)
+        page = client.patiently(lambda: client.get("/v1/drills", job=job_id), _PATIENCE_S)
         data = next(row for row in page["items"] if row["id"] == number)
 
 

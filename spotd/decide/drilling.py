@@ -18,12 +18,17 @@ def target(view: View) -> Node | None:
 
 
 def cost_microusd(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> int:
-    """At most: the machine that is struck and the one that comes, each for all of that time. What
-    is trained twice is in it. A new agent on the same machine costs nothing."""
+    """At most in that time, all of it: the machine that is struck, those that are asked for side by
+    side, and the one more beside each that takes long. What is trained twice is in it. A new agent
+    on the same machine costs nothing."""
     node, row = target(view), _next(view, market, now_us)
     if kind is DrillKind.AGENT or node is None or row is None:
         return 0
-    return int((node.offer.price_microusd_per_h + row) * within_s / 3600)
+    came_s = within_s
+    if market.hedging:
+        came_s += max(within_s - market.timing.beside_s, 0.0)
+        came_s *= view.job.spec.candidates
+    return int((node.offer.price_microusd_per_h * within_s + row * came_s) / 3600)
 
 
 def why_not(view: View, market: Market, kind: DrillKind, within_s: float, now_us: int) -> str:

@@ -17,6 +17,7 @@ from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
 from spotd.decide.seen import found_elsewhere, hours, pool_of, records
 from spotd.model import JobSpec, Market, Node, S, View
 from spotd.phase import keeps
+from spotd.states import NodeState
 
 LATE_S = 60.0  # how late a look may come, where others take the daemon's time
 LOOK_S = 60.0  # between two looks at a job; what happens in between makes it due by itself
@@ -148,9 +149,11 @@ def _sorted(view: View, rows: Iterable[Ranked], here: Offer | None) -> _Sold:
 
 def _has_no_room(row: Ranked, view: View) -> bool:
     """It was refused for want of room, or taken away, so lately that nobody asks again; or the
-    machine that is there has its notice."""
+    machine that is there has its notice; one that is gone says nothing of what was asked for since.
+    """
     if row.code == TAKEN:
-        ours = [node for node in view.nodes if node.offer.key == row.offer.key]
+        there = (node for node in view.nodes if node.state is not NodeState.GONE)
+        ours = [node for node in there if node.offer.key == row.offer.key]
         return any(notice.takes_away for node in ours for notice in node.notices)
     return row.code in NO_ROOM
 

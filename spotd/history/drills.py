@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spotd.drill import SAVES, SLACK_S, Drill, DrillEnd, DrillKind, Findings
-from spotd.history.seam import NEAR, seam_of
+from spotd.history.seam import NEAR, is_loss, seam_of
 from spotd.model import Job, LeaveReason, Node, Outcome, S
 from spotd.states import NodeState
 
@@ -108,8 +108,7 @@ def _weigh(
     if took_s > drill.within_s:
         wrong.append(f"its first step came after {took_s:.0f} s, not {drill.within_s:.0f}")
     wrong += _lost_too_much(drill, record, old, found)
-    if seam is not None and seam[0] > seam[1]:
-        wrong.append(f"its losses are {seam[0]:.1f} sigma off the trend before")
+    wrong += _off(seam, *losses)
     if old.state is not NodeState.GONE:
         wrong.append(f"its old machine is still there ({old.instance_id or old.id})")
     twice = [
@@ -181,6 +180,17 @@ def _losses(record: Record, new: Node) -> tuple[list[float], list[float]]:
     return near[-NEAR:], [after[step] for step in sorted(after) if step > resumed][:NEAR]
 
 
+def _off(
+    seam: tuple[float, float] | None, before: Sequence[float], after: Sequence[float]
+) -> list[str]:
+    """What is wrong with losses, if anything."""
+    if all(map(is_loss, before)) and not all(map(is_loss, after)):
+        return ["its losses are no numbers any more"]
+    if seam is not None and seam[0] > seam[1]:
+        return [f"its losses are {seam[0]:.1f} sigma off the trend before"]
+    return []
+
+
 def _by_step(reports: Sequence[Report]) -> dict[int, float]:
     """Of reports that tell every step."""
     return {
@@ -217,12 +227,12 @@ def _judge_agent(
     lost = max(0, reached - resumed) if resumed is not None else None
     if lost:
         wrong.append(f"{lost} steps were trained twice")
-    seam = seam_of(
+    both = (
         [old[step] for step in sorted(old)][-NEAR:],
         [losses[step] for step in sorted(losses)][:NEAR],
     )
-    if seam is not None and seam[0] > seam[1]:
-        wrong.append(f"its losses are {seam[0]:.1f} sigma off the trend before")
+    seam = seam_of(*both)
+    wrong += _off(seam, *both)
     found = Findings(
         *(reached or None, resumed, lost, None if took_s is None else round(took_s, 1)),
         None if seam is None else round(seam[0], 2),

@@ -9,13 +9,19 @@ from collections.abc import Sequence
 NEAR = 40  # steps on either side that are looked at
 LEAST = 8  # steps on either side, before anything can be said
 MOST_SIGMAS = 3.0  # beyond that there is a seam
+MOST = 1e100
+
+
+def is_loss(value: float) -> bool:
+    """NaN, infinity, and what has no square are none."""
+    return math.isfinite(value) and abs(value) < MOST
 
 
 def sigmas_off(before: Sequence[float], after: Sequence[float]) -> float | None:
     """How far the mean of `after` is from where the straight line through `before` goes on to, in
     standard deviations of the single steps about that line; None for fewer than LEAST of either, or
-    a loss that is no number. Steps without noise that meet the line are 0 off."""
-    if min(len(before), len(after)) < LEAST or not all(map(math.isfinite, (*before, *after))):
+    a loss that is none. Steps without noise that meet the line are 0 off."""
+    if min(len(before), len(after)) < LEAST or not all(map(is_loss, (*before, *after))):
         return None
     line = statistics.linear_regression(range(len(before)), before)
     noise = statistics.pstdev(

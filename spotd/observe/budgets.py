@@ -85,10 +85,12 @@ def judge_outliers(store: Store, now_us: int, *, dry_run: bool) -> None:
         if dry_run:
             text += "with dry_run = false in [policies] it would save and be paused"
         else:
-            store.set_desired(job.id, Desired.PAUSE, "spotd", now_us)
             text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
         event = Event("outlier", text, severity=Severity.WARNING, alert=True, key=key)
-        store.add_event(job.id, event, now_us)
+        if dry_run:
+            store.add_event(job.id, event, now_us)
+        else:
+            store.pause_job(job.id, event, now_us)
 
 
 def _stop(store: Store, found: Standing, now_us: int) -> None:
@@ -103,7 +105,6 @@ def _stop(store: Store, found: Standing, now_us: int) -> None:
             continue
         if override_key(job.id) in overridden:
             continue
-        store.set_desired(job.id, Desired.PAUSE, "spotd", now_us)
         text = (
             f"{job.name} is paused: the budget {found.budget.name} of "
             f"${found.budget.microusd / 1e6:,.2f} a month is used up; it saves first, and goes on "
@@ -111,4 +112,4 @@ def _stop(store: Store, found: Standing, now_us: int) -> None:
         )
         key = f"budget_stop:{job.id}"
         event = Event("budget_stop", text, severity=Severity.ERROR, alert=True, key=key)
-        store.add_event(job.id, event, now_us)
+        store.pause_job(job.id, event, now_us)

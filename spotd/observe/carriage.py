@@ -39,8 +39,8 @@ def record_carriage(
     for row in store.carriages():
         known.setdefault(row.job_id, {})[row.month_us] = row
     jobs = {job.id: job for job in store.jobs(finished=False)}
-    newest, _ = store.newest_jobs(NEWEST)
-    jobs.update({job.id: job for job in newest if job.finished_at_us > now_us - DAY_US})
+    ended, _ = store.ended_jobs(NEWEST)
+    jobs.update({job.id: job for job in ended if job.finished_at_us > now_us - DAY_US})
     for job_id in sorted(set(known) - set(jobs)):
         # What a finished one keeps changes slowly, and all that it ever saved is read for that.
         if max(row.at_us for row in known[job_id].values()) > now_us - DAY_US:
@@ -88,8 +88,8 @@ def _record(
     for from_us, to_us in months(first_us, now_us + 1):
         month_us, end_us = month_of(from_us)
         before = known.get(month_us)
-        if end_us <= now_us and before is not None and before.at_us >= end_us:
-            continue  # it is over, and was recorded since
+        if end_us <= now_us and before is not None and before.at_us >= end_us + DAY_US:
+            continue  # it is over, and was recorded when machines had had a day to tell of it
         rate = 0
         if end_us > now_us:
             lately_us = max(now_us - DAY_US, first_us)

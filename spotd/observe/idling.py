@@ -47,15 +47,18 @@ def judge_idle(store: Store, policy: IdlePolicy, now_us: int) -> None:
         if found is None:
             continue
         text = _text(job, found, policy)
-        if policy.does == PAUSE and not policy.dry_run:
-            store.set_desired(job.id, Desired.PAUSE, "spotd", now_us)
+        paused = policy.does == PAUSE and not policy.dry_run
+        if paused:
             text += f"it saves and is paused; it goes on with `spotctl resume {job.name}`"
         elif policy.does == PAUSE:
             text += "with dry_run = false in [policies] it would save and be paused"
         else:
             text += f"`spotctl why {job.name}` says what it waits for"
         event = Event("idle_gpus", text, severity=Severity.WARNING, alert=True, key=key)
-        store.add_event(job.id, event, now_us)
+        if paused:
+            store.pause_job(job.id, event, now_us)
+        else:
+            store.add_event(job.id, event, now_us)
 
 
 def judge_use(store: Store, policy: IdlePolicy, now_us: int) -> None:

@@ -42,12 +42,15 @@ def drill_terms(call: Call) -> dict[str, Any]:
 def order_drill(call: Call) -> dict[str, Any]:
     """Put a drill on record, which the daemon then plays. The same `id` again is the same drill."""
     job, kind = call.job(), _kind(call.text("kind"))
-    within_s = _within(str(call.body.get("within_s") or ""))
+    given = call.body.get("within_s")
+    within_s = _within("" if given is None else str(given))
     number = call.text("id") or call.backing.ids.token()
     if not _ID.fullmatch(number):
         raise bad_input("id is 32 hexadecimal digits", "leave it out, or use spotctl drill run")
     store = call.backing.store
-    known = [one for one in store.drills(job.id) if one.id == number]
+    known = [one for one in store.drills() if one.id == number]
+    if known and known[0].job_id != job.id:
+        raise conflict(f"the drill {number} is one of another job", "leave the id out")
     if not known:
         _refuse_second(store, job, number)
         _terms(call, job, kind, within_s)
@@ -121,6 +124,7 @@ def drill_data(drill: Drill) -> dict[str, Any]:
     ended = drill.end is not None
     return {
         "id": drill.id,
+        "job_id": drill.job_id,
         "drill": drill.kind.value,
         "actor": drill.actor,
         "state": drill.end.value if drill.end else "struck" if drill.struck_at_us else "asked",

@@ -24,7 +24,7 @@ from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.drills import newest_drill
 from spotd.serve.evictions import KINDS, asked_to_stop, evictions
 from spotd.serve.gangs import refuse_slow
-from spotd.serve.handovers import hand_overs, resumed_steps, saves
+from spotd.serve.handovers import hand_overs, resumed_from, saves
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.placing import check_deadline, refuse_misplaced
@@ -40,11 +40,12 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as in a 
 
 
 def list_jobs(call: Call) -> dict[str, Any]:
-    """Unfinished jobs, newest first; with `all=1` finished ones as well; at most `limit`."""
-    finished = call.query.get("all", "") == "1"
-    limit = call.number("limit", _PAGE, 1, 10_000)
-    newest, total = call.backing.store.newest_jobs(limit, finished)
-    items = [_summary(call, job) for job in newest]
+    """Unfinished jobs, newest first; with `all=1` finished ones as well; with `ended=1` those
+    alone, the last that ended first; at most `limit`."""
+    finished, ended = (call.query.get(name, "") == "1" for name in ("all", "ended"))
+    limit, store = call.number("limit", _PAGE, 1, 10_000), call.backing.store
+    found, total = store.ended_jobs(limit) if ended else store.newest_jobs(limit, finished)
+    items = [_summary(call, job) for job in found]
     return {"kind": "JobList", "items": items, "total": total}
 
 
@@ -57,7 +58,7 @@ def show_job(call: Call) -> dict[str, Any]:
     times of each notice."""
     job, store = call.job(), call.backing.store
     facts = JobFacts.load(store, job)
-    found = hand_overs(facts.nodes, resumed_steps(store.events_of(job.id, ["claimed"])))
+    found = hand_overs(facts.nodes, resumed_from(store.events_of(job.id, ["claimed"])))
     told = {
         "results": [result_data(row) for row in newest(store.evaluations(job.id))],
         "hand_overs": found,

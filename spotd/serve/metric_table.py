@@ -125,7 +125,8 @@ METRICS = (
         "spotd_notice_margin_seconds",
         HISTOGRAM,
         ("provider",),
-        "What was left to the deadline when work was saved and given back; below 0 it was late.",
+        "What was left to the deadline when work was saved and given back, of machines that came "
+        "to that; below 0 it was late.",
     ),
     # --- checkpoints
     Metric("spotd_checkpoints_total", COUNTER, ("trigger",), "Checkpoints committed."),

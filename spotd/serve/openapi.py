@@ -54,7 +54,11 @@ _TIMES: dict[str, Schema] = {
 
 # What a route takes beside its path: of the query, and of a JSON body.
 QUERY: dict[str, dict[str, Schema]] = {
-    "GET /v1/jobs": {"all": {"enum": ["0", "1"]}, "limit": _NUMBER},
+    "GET /v1/jobs": {
+        "all": {"enum": ["0", "1"]},
+        "ended": {"enum": ["0", "1"]},
+        "limit": _NUMBER,
+    },
     "GET /v1/nodes": {"job": _TEXT},
     "GET /v1/costs": {"limit": _NUMBER},
     "GET /v1/costs/report": {**_TIMES, "by": {"enum": list(SUMS)}},

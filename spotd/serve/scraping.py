@@ -6,7 +6,6 @@ has its token can look at figures and do nothing.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import socket
 import threading
@@ -20,40 +19,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from spotd.errors import UserError
+from spotd.serve.crowd import Connection
 from spotd.serve.metrics import CONTENT_TYPE
 
-MOST = 32  # connections
-SILENT_S = 10.0  # for so long one may be there and ask for nothing
 _START_S = 10.0
-
-
-class _Connection(H11Protocol):
-    """Whoever has a login here can connect, and needs no token for that: those that ask for nothing
-    are not to use up the daemon's files, nor keep Prometheus out."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.began_s = time.monotonic()
-        others = [one for one in self.connections if one is not self]
-        if len(others) >= MOST:
-            idle = [one for one in others if isinstance(one, _Connection) and one.idle]
-            leaves = min(idle, key=lambda one: one.began_s, default=self)
-            self.connections.discard(leaves)  # its end is heard of after others have come
-            leaves.transport.abort()
-        self.loop.call_later(SILENT_S, self._leave_if_silent)
-
-    @property
-    def idle(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is None or cycle.response_complete
-
-    def _leave_if_silent(self) -> None:
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None:
-            self.transport.abort()
 
 
 class ScrapeError(UserError):
@@ -93,7 +64,7 @@ def serve_scrapes(text: Callable[[], bytes], host: str, port: int, token: str) -
         ) from error
     config = uvicorn.Config(
         _app(text, token),
-        http=_Connection,
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from spotd.drill import Drill
+from spotd.model import Event
 from spotd.store.evaluation_records import ResultRecords
 
 
@@ -16,10 +17,11 @@ class DrillRecords(ResultRecords, Protocol):
         has not ended, which keeps this one out."""
         ...
 
-    def set_drill(self, drill: Drill) -> bool:
-        """What became of it since; false, and nothing is written, when it has ended already. While
+    def set_drill(self, drill: Drill, said: Event | None = None) -> bool:
+        """What became of it since, with an event of its job that says so; false, and nothing is
+        written, when it has ended already. While
         it is aimed and not ended, its node is one that a drill strikes; a node that is to stay is
-        none any more at its end."""
+        none any more at its end. One that was struck is, until its own end is heard of."""
         ...
 
     def drills(self, job_id: str = "", *, unfinished: bool = False) -> list[Drill]:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from spotd.drill import Drill, DrillEnd, DrillKind, Findings
+from spotd.model import Event
 from spotd.states import NodeState
 from spotd.store import schema
 from spotd.store.transaction import Transaction
@@ -30,14 +31,16 @@ def add(tx: Transaction, drill: Drill) -> Drill:
     return drill
 
 
-def change(tx: Transaction, drill: Drill, at_us: int) -> bool:
+def change(tx: Transaction, drill: Drill, at_us: int, said: Event | None) -> bool:
     """See DrillRecords.set_drill."""
     tx.touch({drill.job_id: at_us})
     values = {name: value for name, value in _values(drill).items() if name not in _BIRTH}
     where = (_row.id == drill.id) & (_row.ended_at_us == 0)
     if not tx.conn.execute(update(schema.drills).where(where).values(**values)).rowcount:
         return False
-    if drill.node_id:
+    if said is not None:
+        tx.event(drill.job_id, said, at_us)
+    if drill.node_id and (not drill.ended_at_us or drill.spares):
         node = update(schema.nodes).where(_nodes.id == drill.node_id)
         if drill.ended_at_us:
             node = node.where(_nodes.state.in_([state.value for state in STAYING]))

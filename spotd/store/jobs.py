@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
     Integer,
     bindparam,
@@ -19,7 +20,7 @@ from sqlalchemy import (
     update,
 )
 
-from spotd.model import Desired, HeadSeen, Job
+from spotd.model import Desired, Event, HeadSeen, Job
 from spotd.store import schema, sealed
 from spotd.store.base import DuplicateIdError, DuplicateNameError, StoreError, Submission
 from spotd.store.codec import encode
@@ -146,6 +147,16 @@ def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> J
     return _known(tx.conn, job_id)
 
 
+def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
+    """See LifeRecords.pause_job."""
+    tx.touch({job_id: at_us})
+    if is_settled(_known(tx.conn, job_id), Desired.PAUSE):
+        return False
+    set_desired(tx, job_id, Desired.PAUSE, at_us)
+    tx.event(job_id, said, at_us)
+    return True
+
+
 def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:
     """What the daemon read itself. An older reading than what is known changes nothing."""
     tx.touch({job_id: head.read_at_us or head.seen_at_us})
@@ -180,8 +191,18 @@ def jobs(conn: Connection, finished: bool) -> list[Job]:
 def newest_jobs(conn: Connection, limit: int, finished: bool) -> tuple[list[Job], int]:
     """See Store.newest_jobs."""
     which = true() if finished else _jobs.outcome.is_(None)
-    order = _jobs.created_at_us.desc(), _jobs.id.desc()
-    newest = select(*JOB_COLUMNS).where(which).order_by(*order).limit(limit)
+    return _newest(conn, limit, which, _jobs.created_at_us)
+
+
+def ended_jobs(conn: Connection, limit: int) -> tuple[list[Job], int]:
+    """See LifeRecords.ended_jobs."""
+    return _newest(conn, limit, _jobs.outcome.is_not(None), _jobs.finished_at_us)
+
+
+def _newest(
+    conn: Connection, limit: int, which: ColumnElement[bool], at_us: ColumnElement[int]
+) -> tuple[list[Job], int]:
+    newest = select(*JOB_COLUMNS).where(which).order_by(at_us.desc(), _jobs.id.desc()).limit(limit)
     count = select(func.count(_jobs.id)).where(which)
     return [job_of(row) for row in conn.execute(newest)], conn.execute(count).scalar_one()
 

@@ -1,4 +1,4 @@
-"""The part of the store's contract about what became of machines, and of prices and capacity."""
+"""The part of the store's contract about what became of machines and jobs, prices and capacity."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from spotd.history.lives import MachineLife
+from spotd.model import Event, Job
 from spotd.store.shapes import EventRow
 
 
@@ -14,6 +15,15 @@ class LifeRecords(Protocol):
 
     def machine_lives(self, since_us: int) -> list[MachineLife]:
         """Every machine that was asked for since, or lived after that: oldest request first."""
+        ...
+
+    def ended_jobs(self, limit: int) -> tuple[list[Job], int]:
+        """At most `limit` of those that have ended, the last first, and how many there are."""
+        ...
+
+    def pause_job(self, job_id: str, said: Event, at_us: int) -> bool:
+        """As by a person, with the event that says why; false, and nothing is told, when that is
+        wanted of it already, or its end."""
         ...
 
     def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from spotd.drill import Drill
+from spotd.model import Event
 from spotd.store import drills
 from spotd.store.sql_evaluations import SqlEvaluations
 
@@ -15,9 +16,9 @@ class SqlDrills(SqlEvaluations, Protocol):
     def add_drill(self, drill: Drill) -> Drill:
         return self._write(lambda tx: drills.add(tx, drill))
 
-    def set_drill(self, drill: Drill) -> bool:
+    def set_drill(self, drill: Drill, said: Event | None = None) -> bool:
         at_us = max(drill.asked_at_us, drill.aimed_at_us, drill.struck_at_us, drill.ended_at_us)
-        return self._write(lambda tx: drills.change(tx, drill, at_us))
+        return self._write(lambda tx: drills.change(tx, drill, at_us, said))
 
     def drills(self, job_id: str = "", *, unfinished: bool = False) -> list[Drill]:
         return self._database.read(lambda c: drills.drills(c, job_id, unfinished=unfinished))

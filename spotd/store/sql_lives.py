@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Protocol
 
 from spotd.history.lives import MachineLife
-from spotd.store import lives, record
+from spotd.model import Event, Job
+from spotd.store import jobs, lives, record
 from spotd.store.shapes import EventRow
 from spotd.store.sql_invoices import SqlInvoices
 from spotd.store.tallies import Tallies
@@ -27,6 +28,12 @@ class SqlLives(SqlInvoices, Protocol):
     def tally(self, now_us: int) -> Tallies:
         """What metrics are made of; one caller at a time. The contract of stores has it not."""
         return self._database.read(lambda c: self._tally.read(c, now_us))
+
+    def ended_jobs(self, limit: int) -> tuple[list[Job], int]:
+        return self._database.read(lambda c: jobs.ended_jobs(c, limit))
+
+    def pause_job(self, job_id: str, said: Event, at_us: int) -> bool:
+        return self._write(lambda tx: jobs.pause(tx, job_id, said, at_us))
 
     def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:
         return self._database.read(lambda c: record.events_of(c, None, kinds, since_us))

@@ -99,7 +99,8 @@ RELEASE = "release"  # the replacement is ready: finish the step, save, release,
 DRAIN = "drain"  # reason, deadline_s: the same without a notice (cancel, pause, budget)
 SAVE = "save"  # checkpoint and go on
 STOP = "stop"  # kill the training processes now
-STRIKE = "strike"  # drill, kind, notice_s: once for each drill, however often it is sent
+# drill, kind, notice_s: once for each drill, however often it is sent; with late: not any more
+STRIKE = "strike"
 
 COMMANDS = frozenset({START, RELEASE, DRAIN, SAVE, STOP, STRIKE})
 DRILL_SOURCE = "drill"  # of a notice that a drill plays, and no cloud gave

@@ -61,10 +61,10 @@ class Demands:
             "ranks": True,
         }
 
-    def write(self) -> None:
+    def write(self) -> bool:
         """Keep it for the next agent; the secrets in it are the reason for the private folder.
 
-        Memory that is full stops nobody who is here: it is tried again by `retry`.
+        Memory that is full stops nobody who is here: False, and it is tried again by `retry`.
         """
         data = {
             "start": None if self.start is None else self.start.to_data(),
@@ -83,6 +83,7 @@ class Demands:
             self._unwritten = True
         else:
             self._unwritten = False
+        return not self._unwritten
 
     def retry(self) -> None:
         """Write what could not be written, if it can be now."""

@@ -35,10 +35,14 @@ def strike(
         raise WireError(f"unknown kind {str(kind)[:20]!r}: this agent may be older than the daemon")
     if drill in demands.struck:
         return Reply(True)
+    if data.get("late") is True:
+        return Reply(False, "it has not struck, and is not to any more")
     if training.phase is not Phase.RUNNING or demands.stopping is not None:
         return Reply(False, "no program runs here that is not stopping already")
     demands.struck.append(drill)
-    demands.write()
+    if not demands.write():
+        demands.struck.remove(drill)  # told again, the agent after this one would strike again
+        return Reply(False, "that it strikes cannot be kept on this machine: its memory is full")
     if kind == "agent":
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "kill":

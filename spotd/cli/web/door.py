@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 
 import uvicorn
@@ -32,6 +33,7 @@ from spotd.cli.web.markup import Html
 from spotd.cli.web.parts import Place
 from spotd.cli.web.source import Ask, Reading, Source
 from spotd.errors import UserError
+from spotd.serve.crowd import Connection
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
@@ -127,6 +129,7 @@ def open_door(source: Source, port: int = 0) -> Door:
     port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
     config = uvicorn.Config(
         make_app(source, token, port),
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -134,7 +137,6 @@ def open_door(source: Source, port: int = 0) -> Door:
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=1,
-        limit_concurrency=100,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(
@@ -153,12 +155,13 @@ def open_door(source: Source, port: int = 0) -> Door:
 
 def make_app(source: Source, token: str, port: int) -> Starlette:
     """All pages, under the path /`token`."""
-    root = f"/{token}"
+    root, start = f"/{token}", secrets.token_hex(16)
+    page = partial(_page, source, root, start)
     routes = [
-        Route(f"{root}/", _page(source, root, _overview)),
-        Route(f"{root}/prices", _page(source, root, _prices)),
-        Route(f"{root}/events", _page(source, root, _events)),
-        Route(f"{root}/job/{{job}}", _page(source, root, _job)),
+        Route(f"{root}/", page(_overview)),
+        Route(f"{root}/prices", page(_prices)),
+        Route(f"{root}/events", page(_events)),
+        Route(f"{root}/job/{{job}}", page(_job)),
         Route(f"{root}/static/{{name}}", _static),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])
@@ -171,7 +174,9 @@ Made = tuple[str, str, Html]
 Maker = Callable[[Place, Source, Reading, Request], Made]
 
 
-def _page(source: Source, root: str, make: Maker) -> Callable[[Request], Awaitable[Response]]:
+def _page(
+    source: Source, root: str, start: str, make: Maker
+) -> Callable[[Request], Awaitable[Response]]:
     from starlette.concurrency import run_in_threadpool
 
     def draw(request: Request) -> str:
@@ -180,7 +185,7 @@ def _page(source: Source, root: str, make: Maker) -> Callable[[Request], Awaitab
         now = datetime.now(UTC)
         if health and not reading.away:
             now = datetime.fromisoformat(health["now"])
-        place = Place(root, now, source.target)
+        place = Place(root, now, source.target, start)
         title, here, content = make(place, source, reading, request)
         return page(place, title, here, _about(health, source), reading, content)
 

@@ -55,6 +55,8 @@ def page(
             "Nothing here changes anything: spotctl does. Times are UTC, money is US dollars.",
         ),
         data_refresh_s=f"{REFRESH_S:g}",
+        # In replies alone: whoever has the port after us knows the address, which he is asked for.
+        data_start=place.start,
     )
     return f"<!doctype html>\n{el('html', el('head', head), body, lang='en')}\n"
 

@@ -17,6 +17,7 @@ from spotd.phase import FINISHED
 Data = dict[str, Any]
 MOST_JOBS = 40  # with their details; of more, the newest
 MOST_ENDED = 10
+MOST_LOOKED_AT = 50  # of those that ended, for what asks for a person
 DAY_S = 86_400
 _JOBS = (
     Column("Job"),
@@ -64,7 +65,8 @@ def body(place: Place, source: Source, reading: Reading) -> Html:
         *source.ask(
             reading,
             Ask("/v1/jobs", {"limit": MOST_JOBS}),
-            Ask("/v1/jobs", {"all": 1, "limit": MOST_JOBS + MOST_ENDED}),
+            # (`all` is for a daemon of before, which does not know `ended`.)
+            Ask("/v1/jobs", {"all": 1, "ended": 1, "limit": MOST_LOOKED_AT}),
             Ask("/v1/nodes"),
             Ask("/v1/orphans"),
             Ask("/v1/budgets", {}, SOON_S),
@@ -76,11 +78,12 @@ def body(place: Place, source: Source, reading: Reading) -> Html:
         )
     )
     events = source.events(reading)
+    silent = not events and (reading.away or reading.refused)
     items = found.jobs["items"] if found.jobs else []
     details = _details(source, reading, items)
     return join(
         _tiles(found),
-        _attention(place, found, events),
+        _attention(place, found, None if silent else events),
         _jobs(place, found, details),
         fleet.machines(place, found.nodes),
         spending.card_of(place, found.today, found.month, found.budgets),
@@ -118,11 +121,18 @@ def _tiles(found: Found) -> Html:
     jobs = found.jobs or {"items": [], "total": 0}
     phases = Counter(job["phase"] for job in jobs["items"])
     running = phases.pop("running", 0)
-    others = ", ".join(f"{number} {phase}" for phase, number in phases.most_common())
+    counts = [f"{number} {phase}" for phase, number in phases.most_common()]
+    if (rest := jobs["total"] - len(jobs["items"])) > 0:
+        counts.append(f"{rest} older ones not looked at")
+    others = ", ".join(counts)
     nodes = found.nodes["items"] if found.nodes else []
     rate = sum(one["price_usd_per_h"] for one in nodes)
     tiles = [
-        tile("Jobs running", _or(found.jobs, running), others or "no others unfinished"),
+        tile(
+            "Jobs running",
+            _or(found.jobs, f"{running} or more" if rest > 0 else running),
+            others or "no others unfinished",
+        ),
         tile("Machines", _or(found.nodes, len(nodes)), f"{money(rate)}/h"),
         *spending.tiles(found.today, found.month),
         fleet.leak_tile(found.orphans),
@@ -135,8 +145,8 @@ def _or(known: Data | None, value: Child) -> Child:
     return "?" if known is None else value
 
 
-def _attention(place: Place, found: Found, events: list[Data]) -> Html:
-    """What somebody should look at, the gravest first."""
+def _attention(place: Place, found: Found, events: list[Data] | None) -> Html:
+    """What somebody should look at, the gravest first; what is not known is no good news."""
     rows: list[Child] = []
     for told, name in ((found.safe_mode, "safe mode"), (found.quarantine, "quarantine")):
         if told and told["active"]:
@@ -152,15 +162,15 @@ def _attention(place: Place, found: Found, events: list[Data]) -> Html:
         for one in (found.orphans["unswept"] if found.orphans else ())
     ]
     since = (place.now - timedelta(seconds=DAY_S)).isoformat()
-    listed = set()
-    for job in (found.ended or {"items": []})["items"]:
+    listed, ended = set(), (found.ended or {"items": []})["items"]
+    for job in ended:
         if job["outcome"] is not None:
             listed.add(job["id"])
         if job["outcome"] == "failed" and (job["finished_at"] or "") > since:
             link = place.job(job["id"], job["name"])
             rows.append((sign("failed"), " ", link, f": {job['outcome_text']}"))
     rows += spending.warnings(found.budgets)
-    warned = [one for one in events if one["at"] > since and _asks(one, listed)]
+    warned = [one for one in events or () if one["at"] > since and _asks(one, listed)]
     for one in reversed(warned[-6:]):
         named = (place.job(one["job_id"], one["job"]), ": ") if one["job"] else None
         rows.append((sign(one["severity"]), " ", place.age(one["at"]), " ", named, one["text"]))
@@ -168,10 +178,27 @@ def _attention(place: Place, found: Found, events: list[Data]) -> Html:
     if rest > 0:
         more = el("a", f"{rest} more of the last day", href=place.url("events"))
         rows.append(more)
+    if unknown := _unknown(found, events):
+        rows.append((sign("warning"), f" Not known, there was no answer: {', '.join(unknown)}"))
     if not rows:
-        text = "Nothing asks for a person: no alert, no leak, no failed job in the last day."
+        whole = len(ended) < MOST_LOOKED_AT or (ended[-1]["finished_at"] or "") <= since
+        of = "in the last day" if whole else f"of the last {MOST_LOOKED_AT} that ended"
+        text = f"Nothing asks for a person: no alert, no leak, no failed job {of}."
         return card("attention", "Attention", el("p", sign_ok(), f" {text}", cls="empty"))
     return card("attention", "Attention", el("ul", *(el("li", row) for row in rows), cls="rows"))
+
+
+def _unknown(found: Found, events: list[Data] | None) -> list[str]:
+    """What nothing can be said of: that it is well least of all."""
+    asked = (
+        (found.ended, "failed jobs"),
+        (events, "events"),
+        (found.orphans, "leaks"),
+        (found.budgets, "budgets"),
+        (found.safe_mode, "safe mode"),
+        (found.quarantine, "quarantine"),
+    )
+    return [name for answer, name in asked if answer is None]
 
 
 def _asks(event: Data, ended: set[str]) -> bool:

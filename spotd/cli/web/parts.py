@@ -38,11 +38,12 @@ _SIGNS = {
 @dataclass(frozen=True)
 class Place:
     """What a page needs to know of where it stands: the address that it lies under, the daemon's
-    present time, and which daemon `spotctl` has to be told."""
+    present time, which daemon `spotctl` has to be told, and which start of these pages it is of."""
 
     root: str
     now: datetime
     target: Target
+    start: str = ""
 
     def url(self, *parts: str) -> str:
         return "/".join((self.root, *parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from spotd.model import Desired, HeadSeen, Job
+from spotd.model import Desired, Event, HeadSeen, Job
 from spotd.store.base import Submission
 from spotd.store.codec import decode_spec, encode
 from spotd.store.columns import clean
@@ -70,6 +70,16 @@ def set_desired(tx: Transaction, job_id: str, desired: Desired, at_us: int) -> J
     return tx.tables.jobs[job_id]
 
 
+def pause(tx: Transaction, job_id: str, said: Event, at_us: int) -> bool:
+    """See LifeRecords.pause_job."""
+    tx.touch({job_id: at_us})
+    if is_settled(known(tx.tables, job_id), Desired.PAUSE):
+        return False
+    set_desired(tx, job_id, Desired.PAUSE, at_us)
+    tx.event(job_id, said, at_us)
+    return True
+
+
 def record_head(tx: Transaction, job_id: str, head: HeadSeen) -> None:
     """See Store.record_head."""
     tx.touch({job_id: head.read_at_us or head.seen_at_us})
@@ -89,6 +99,13 @@ def newest_jobs(tables: Tables, limit: int, finished: bool) -> tuple[list[Job], 
     """See Store.newest_jobs."""
     found = jobs(tables, finished)
     return found[::-1][:limit], len(found)
+
+
+def ended_jobs(tables: Tables, limit: int) -> tuple[list[Job], int]:
+    """See LifeRecords.ended_jobs."""
+    found = [job for job in tables.jobs.values() if job.outcome is not None]
+    found.sort(key=lambda job: (job.finished_at_us, job.id), reverse=True)
+    return found[:limit], len(found)
 
 
 def job_of_request(tables: Tables, request_id: str) -> Job | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spotd.drill import Drill
+from spotd.model import Event
 from spotd.store.drills import STAYING
 from tests.sim.memory.kept_evaluations import MemoryEvaluations
 from tests.sim.memory.transaction import Transaction
@@ -14,8 +15,8 @@ class MemoryDrills(MemoryEvaluations):
     def add_drill(self, drill: Drill) -> Drill:
         return self._write(add, drill)
 
-    def set_drill(self, drill: Drill) -> bool:
-        return self._write(change, drill)
+    def set_drill(self, drill: Drill, said: Event | None = None) -> bool:
+        return self._write(change, drill, said)
 
     def drills(self, job_id: str = "", *, unfinished: bool = False) -> list[Drill]:
         found = sorted(self._here().drills.values(), key=lambda one: (one.asked_at_us, one.id))
@@ -35,7 +36,7 @@ def add(tx: Transaction, drill: Drill) -> Drill:
     return drill
 
 
-def change(tx: Transaction, drill: Drill) -> bool:
+def change(tx: Transaction, drill: Drill, said: Event | None) -> bool:
     """See DrillRecords.set_drill."""
     at_us = max(drill.asked_at_us, drill.aimed_at_us, drill.struck_at_us, drill.ended_at_us)
     tx.touch({drill.job_id: at_us})
@@ -43,7 +44,10 @@ def change(tx: Transaction, drill: Drill) -> bool:
     if known is None or known.ended_at_us:
         return False
     tx.put(tx.tables.drills, drill.id, drill)
+    if said is not None:
+        tx.event(drill.job_id, said, at_us)
     node = tx.tables.nodes.get(drill.node_id)
-    if node is not None and (not drill.ended_at_us or node.state in STAYING):
+    stays = drill.spares and node is not None and node.state in STAYING
+    if node is not None and (not drill.ended_at_us or stays):
         tx.change_node(node, drill="" if drill.ended_at_us else drill.kind.value)
     return True

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spotd.history.lives import MachineLife
+from spotd.model import Event, Job
 from spotd.store.base import EventRow
-from tests.sim.memory import lives, record
+from tests.sim.memory import jobs, lives, record
 from tests.sim.memory.sold import MemoryMarket
 
 
@@ -15,6 +16,12 @@ class MemoryLives(MemoryMarket):
 
     def machine_lives(self, since_us: int) -> list[MachineLife]:
         return lives.machine_lives(self._here(), since_us)
+
+    def ended_jobs(self, limit: int) -> tuple[list[Job], int]:
+        return jobs.ended_jobs(self._here(), limit)
+
+    def pause_job(self, job_id: str, said: Event, at_us: int) -> bool:
+        return self._write(jobs.pause, job_id, said, at_us)
 
     def own_events(self, kinds: Sequence[str], since_us: int) -> list[EventRow]:
         return record.events_of(self._here(), "", kinds, since_us)

@@ -90,15 +90,21 @@ def made(
 
 
 def cases(traces: Path, suite: str, part: str) -> Iterator[Case]:
-    """All of a suite of DIR, which holds `spotbench`. Prices are rounded to micro-USD, for both
-    sides: the daemon knows no less."""
+    """All of a suite of DIR."""
+    for number, one in enumerate(raw(traces, suite, part)):
+        yield read(f"{suite}/{part}/{number} {one['group']} {one['series']}", one)
+
+
+def raw(traces: Path, suite: str, part: str) -> list[dict[str, Any]]:
+    """A suite's cases as DIR, which holds `spotbench`, has them."""
     if str(traces) not in sys.path:
         sys.path.insert(0, str(traces))
-    for number, one in enumerate(import_module("spotbench.suites").suite(suite, part)):
-        yield _read(f"{suite}/{part}/{number} {one['group']} {one['series']}", one)
+    found: list[dict[str, Any]] = import_module("spotbench.suites").suite(suite, part)
+    return found
 
 
-def _read(name: str, one: dict[str, Any]) -> Case:
+def read(name: str, one: dict[str, Any]) -> Case:
+    """One of them. Prices are rounded to micro-USD, for both sides: the daemon knows no less."""
     start, gap_s = one["start"], round(one["gap"])
     ticks = int(one["deadline_s"] // one["gap"])
     window = slice(start, start + ticks)

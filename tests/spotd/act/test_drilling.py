@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from providers.base import Provider, UnknownOutcome
-from spotd.act.drilling import STRIKE_S, Drilling
-from spotd.act.effects import LinkError
+from spotd.act.drilling import ORDER_S, STRIKE_S, Drilling
+from spotd.act.node_link import LinkError
 from spotd.drill import Drill, DrillEnd, DrillKind
 from spotd.model import LeaveReason, Node
 from spotd.store.base import JournalBatch
@@ -22,20 +22,26 @@ KEYS = JobKeys.create(bytes)
 
 
 class Link:
-    """A node that takes what it is told once for each drill; `lost` replies never arrive."""
+    """A node that takes what it is told once for each drill; `lost` replies never arrive, and while
+    it is `deaf` nothing does."""
 
     def __init__(self) -> None:
         self.struck: list[str] = []
         self.told = 0
         self.lost = 0
+        self.deaf = False
         self.refuses = ""
 
     def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply:
         assert (command.name, command.generation) == (STRIKE, node.generation)
         self.told += 1
+        if self.deaf:
+            raise LinkError("no route")
         if self.refuses:
             return Reply(False, self.refuses)
         if command.data["drill"] not in self.struck:
+            if command.data.get("late"):
+                return Reply(False, "not any more")
             self.struck.append(command.data["drill"])
         if self.lost:
             self.lost -= 1
@@ -120,19 +126,65 @@ def test_a_node_that_ended_meanwhile_was_struck(rig: Rig, link: Link) -> None:
 
 def test_one_that_cannot_be_told_is_called_off(rig: Rig, link: Link) -> None:
     node, _ = ordered(rig)
-    link.lost = 99
+    link.deaf = True
     drilling(rig, link).look(rig.store)
     rig.clock.go_on(STRIKE_S + 1)
+    drilling(rig, link).look(rig.store)
+    assert only(rig).end is None, "nobody knows yet"
+    link.deaf = False
     drilling(rig, link).look(rig.store)
     ended = only(rig)
     assert (ended.end, ended.text) == (
         DrillEnd.CALLED_OFF,
         "it could not strike within 60 s",
     )
-    assert link.told == 1
+    assert link.struck == []
     assert rig.store.find_nodes([node.id])[0].drill == "", "what it loses now, it loses by itself"
     drilling(rig, link).look(rig.store)
     assert only(rig) == ended
+
+
+def test_what_was_struck_before_the_box_was_away_for_long_is_known(rig: Rig, link: Link) -> None:
+    """Its program's end, which is heard of later, is the drill's doing. And no time is told too
+    short: it may have struck as soon as it was told."""
+    node, drill = ordered(rig)
+    link.lost = 1
+    drilling(rig, link).look(rig.store)
+    rig.clock.go_on(STRIKE_S + 30)
+    drilling(rig, link).look(rig.store)
+    assert only(rig).struck_at_us == drill.asked_at_us
+    assert rig.store.find_nodes([node.id])[0].drill == "kill"
+
+
+@pytest.mark.parametrize("why", ["finished", "cancelled"])
+def test_an_end_of_its_own_is_no_strike(rig: Rig, link: Link, why: str) -> None:
+    node, _ = ordered(rig)
+    link.deaf = True
+    drilling(rig, link).look(rig.store)
+    if why == "finished":
+        rig.say(node, 0, "exited", code=0, ranks={"0": 0}, tail="")
+    else:
+        rig.leave(node, 0, LeaveReason.CANCELLED, "cancelled")
+    drilling(rig, link).look(rig.store)
+    assert (only(rig).end, only(rig).struck_at_us) == (DrillEnd.CALLED_OFF, 0)
+
+
+def test_a_job_that_cannot_be_judged_is_in_no_others_way(
+    rig: Rig, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered(rig)
+    other = rig.submit("other", ago_s=700)
+    node = rig.launch(other, SPOT, ago_s=600)
+    rig.train(node, ago_s=500, until_s=2, first=0, last=120)
+    rig.store.add_drill(Drill("d2", other, DrillKind.KILL, "ada", rig.ago(0), 60.0))
+
+    def broken(drill: Drill, *_: object) -> None:
+        if drill.id == "d1":
+            raise OverflowError
+
+    monkeypatch.setattr("spotd.act.drilling.judge", broken)
+    drilling(rig, link).look(rig.store)
+    assert link.struck == ["d1", "d2"]
 
 
 class Ender:
@@ -170,6 +222,22 @@ def test_a_box_that_is_back_ends_no_machine_that_has_begun_to_save(rig: Rig, lin
     )
 
 
+def test_a_machine_that_may_be_ending_is_not_called_off_before_it_is_heard(
+    rig: Rig, link: Link
+) -> None:
+    node, _ = ordered(rig, DrillKind.MACHINE)
+    cloud = Ender()
+    providers = cast("dict[str, Provider]", {"aws": cloud})
+    drill = Drilling(link, lambda _: KEYS, providers, rig.backing().market, rig.clock)
+    drill.look(rig.store)
+    rig.clock.go_on(STRIKE_S + 1)
+    drill.look(rig.store)
+    assert (len(cloud.ended), only(rig).end) == (1, None)
+    rig.say(node, 0, "ready")
+    drill.look(rig.store)
+    assert (len(cloud.ended), only(rig).end) == (1, DrillEnd.CALLED_OFF)
+
+
 def test_an_older_agent_says_why_not(rig: Rig, link: Link) -> None:
     _, drill = ordered(rig)
     link.refuses = "unknown command 'strike'"
@@ -183,6 +251,33 @@ def test_what_has_come_up_since_the_order_calls_it_off(rig: Rig, link: Link) -> 
     rig.launch(drill.job_id, OFFERS[2], ago_s=1)
     drilling(rig, link).look(rig.store)
     assert (link.told, only(rig).end) == (0, DrillEnd.CALLED_OFF)
+
+
+@pytest.mark.parametrize("kind", [DrillKind.KILL, DrillKind.MACHINE])
+@pytest.mark.parametrize("aimed", [False, True])
+def test_a_box_that_may_not_own_the_deployment_strikes_nothing(
+    rig: Rig, link: Link, kind: DrillKind, aimed: bool
+) -> None:
+    """Its database is a copy: the machine that it knows trains for another."""
+    node, drill = ordered(rig, kind)
+    cloud = Ender()
+    if aimed:
+        rig.store.set_drill(replace(drill, node_id=node.id, aimed_at_us=rig.ago(0)))
+    providers = cast("dict[str, Provider]", {"aws": cloud})
+    Drilling(
+        *(link, lambda _: KEYS, providers, rig.backing().market, rig.clock),
+        lambda: "another spotd has this deployment",
+    ).look(rig.store)
+    assert (link.told, cloud.ended, only(rig).end) == (0, [], None)
+
+
+def test_an_order_that_nobody_began_for_long_is_called_off(rig: Rig, link: Link) -> None:
+    """All boxes were away: what they know of the job now is of before."""
+    ordered(rig)
+    rig.clock.go_on(ORDER_S + 1)
+    drilling(rig, link).look(rig.store)
+    assert (link.told, only(rig).end) == (0, DrillEnd.CALLED_OFF)
+    assert only(rig).text == "no spotd began it within 60 s"
 
 
 def test_a_drill_that_fails_is_told_as_an_alert(rig: Rig, link: Link) -> None:

@@ -83,7 +83,16 @@ def test_where_it_may_strike_and_what_it_may_cost() -> None:
     for kind in DrillKind:
         assert why_not(ready, market(), kind, 900, NOW) == ""
     # 10 USD an hour now, and at most 13 for the next; both for a quarter of an hour.
-    assert cost_microusd(ready, market(), KILL, 900, NOW) == 5_750_000
+    alone = market(hedging=False)
+    assert cost_microusd(ready, alone, KILL, 900, NOW) == 5_750_000
+    # Beside one that is not up after 8 min comes another, for the 7 that are left.
+    assert cost_microusd(ready, market(), KILL, 480, NOW) == (10 + 13) * 480 * S // 3600
+    late = 13 * 420 * S // 3600
+    assert cost_microusd(ready, market(), KILL, 900, NOW) == 5_750_000 + late
+    wide = view(node(R), job={"head": head(), "spec": spec(candidates=3)})
+    whole = 2_500_000 + 3 * (3_250_000 + late)
+    assert cost_microusd(wide, market(), KILL, 900, NOW) == pytest.approx(whole, abs=3)
+    assert cost_microusd(wide, alone, KILL, 900, NOW) == 5_750_000
     assert cost_microusd(ready, market(), AGENT, 900, NOW) == 0
 
 

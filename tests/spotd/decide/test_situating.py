@@ -102,6 +102,10 @@ def test_a_machine_that_is_being_taken_away_says_that_its_pool_is_down() -> None
     asked = situate(view(coming, job={"spec": a_job()}), sold, NOW, rows, None)
     assert asked is not None
     assert asked.situation.pools[0].spot_usd_per_h is None, "already asked for is not down"
+    before_it = node(NodeState.GONE, offer=SPOT, notices=(notice(),))
+    again = situate(view(before_it, job={"spec": a_job()}), sold, NOW, rows, None)
+    assert again is not None
+    assert again.situation.pools[0].spot_usd_per_h is None, "nor for what was taken away before"
 
 
 def test_the_place_of_the_gang_is_told_though_it_is_sold_no_more() -> None:

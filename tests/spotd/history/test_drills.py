@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +81,11 @@ def test_one_that_lost_nothing_passes_with_its_figures() -> None:
             "sigma off",
             DRILL,
             record(reports=[*reports(1, 1, 100, STRUCK), *reports(2, 101, 140, NOW, 0.5)]),
+        ),
+        (
+            "no numbers any more",
+            DRILL,
+            record(reports=[*reports(1, 1, 100, STRUCK), *reports(2, 101, 140, NOW, math.nan)]),
         ),
         ("first step came after", replace(DRILL, within_s=11.0), record()),
         (
@@ -190,3 +196,9 @@ def test_of_too_few_or_none_nothing_is_said() -> None:
     assert sigmas_off(few, [1.0] * 9) is sigmas_off([1.0] * 9, few) is None
     assert sigmas_off([1.0] * 9, [float("nan")] * 9) is None
     assert sigmas_off([1.0] * 9, [1.0] * 9) == 0.0
+
+
+def test_losses_that_no_square_can_be_reckoned_of_are_none() -> None:
+    wild = [1e308, -1e308] * 10
+    assert seam_of(wild, wild) is None
+    assert seam_of([1.0] * 20, wild) is None

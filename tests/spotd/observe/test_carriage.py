@@ -271,6 +271,26 @@ def test_a_month_that_is_over_stays_and_what_is_kept_goes_on_costing(rig: Rig) -
     assert later.microusd == pytest.approx(december.microusd + lies(25 * 3600), rel=1e-3)
 
 
+def test_what_is_heard_of_a_month_after_its_end_counts_in_it(rig: Rig) -> None:
+    """A machine that nobody heard over midnight had saved before."""
+    job_id = saving(rig)
+    _, ends_us = month_of(NOVEMBER_15)
+    rig.clock.go_on((ends_us - NOVEMBER_15) / S + 600)
+    look(rig)
+    november, _ = rig.store.carriages()
+    [node] = rig.store.job_nodes(job_id)
+    data = {"step": 40, "manifest": "m40", "bytes": 100 * GB}
+    entries = (
+        JournalEntry(98, ends_us - HOUR // 6, node.generation, "checkpoint", data),
+        JournalEntry(99, rig.ago(0), node.generation, "link", {}),
+    )
+    rig.store.record_journal([JournalBatch(node.id, entries, rig.ago(0))])
+    look(rig)
+    again, _ = rig.store.carriages()
+    assert again.month_us == november.month_us
+    assert again.microusd - november.microusd == pytest.approx(EGRESS + WRITES, rel=0.01)
+
+
 def test_beside_a_machine_of_this_box_and_in_a_folder_nothing_is_paid(rig: Rig) -> None:
     rig.checkpoint_store = "file:///ckpt"
     job_id = rig.submit(ago_s=4000)
@@ -280,9 +300,14 @@ def test_beside_a_machine_of_this_box_and_in_a_folder_nothing_is_paid(rig: Rig) 
     assert rig.store.carriages() == []
 
 
-def test_a_job_that_came_and_went_between_two_looks_is_counted(rig: Rig) -> None:
+def test_a_job_that_came_and_went_between_two_looks_is_counted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many were submitted after it."""
+    monkeypatch.setattr(carriage, "NEWEST", 1)
     look(rig)
     job_id = saving(rig)
+    rig.submit("later", ago_s=60)
     [node] = rig.store.job_nodes(job_id)
     rig.leave(node, 10, LeaveReason.DONE, "done")
     rig.finish(job_id, 5, Outcome.SUCCEEDED)

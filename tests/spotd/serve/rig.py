@@ -23,7 +23,7 @@ from providers.policy import PolicyFacts
 from providers.storage import first_storage
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.act.visitors import Visitors
 from spotd.datasets import DataSet
 from spotd.decide.sweeping import Fate, Held, HeldLeftover

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotd.cli.client import Client
-from spotd.drill import DrillEnd
+from spotd.drill import DrillEnd, DrillKind
 from spotd.errors import UserError
 from spotd.model import S
 from spotd.observe.drills import OVERDUE, OverdueDrills
@@ -65,6 +65,7 @@ def test_an_order_is_on_record_with_who_gave_it(rig: Rig) -> None:
     [
         ({"kind": "flood"}, "kind: 'flood' is no kind of drill"),
         ({"within_s": 1}, "within_s"),
+        ({"within_s": 0}, "within_s"),
         ({"within_s": 1e9}, "within_s"),
         ({"id": "mine"}, "32 hexadecimal"),
     ],
@@ -74,6 +75,15 @@ def test_what_is_wrong_with_an_order_is_named(rig: Rig, body: dict[str, Any], te
     with pytest.raises(UserError, match=text):
         order(rig, **body)
     assert rig.store.drills() == []
+
+
+def test_the_id_of_a_drill_of_another_job_is_refused(rig: Rig) -> None:
+    trains(rig)
+    order(rig)
+    other = rig.submit("other")
+    with pytest.raises(UserError, match="is one of another job"):
+        Client(rig.socket).post("/v1/jobs/other/drills", KILL)
+    assert rig.store.events_of(other, ["drill"]) == []
 
 
 def test_one_that_would_do_harm_is_refused(rig: Rig) -> None:
@@ -116,7 +126,14 @@ def test_a_drill_that_passed_ends_the_episode_and_another_month_begins_one(rig: 
     order(rig)
     [drill] = rig.store.drills(job_id)
     assert len(overdue(rig)) == 1, "an order alone shows nothing"
-    rig.store.set_drill(replace(drill, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
+    rig.store.set_drill(replace(drill, ended_at_us=rig.ago(0), end=DrillEnd.CALLED_OFF))
+    agents = replace(drill, id="a", kind=DrillKind.AGENT)
+    rig.store.add_drill(agents)
+    rig.store.set_drill(replace(agents, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
+    assert found(rig)["doubtful"], "nothing had to come back"
+    passed = replace(drill, id="b")
+    rig.store.add_drill(passed)
+    rig.store.set_drill(replace(passed, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
     assert not found(rig)["doubtful"]
     rig.clock.go_on(32 * DAY_S)
     assert found(rig)["doubtful"]

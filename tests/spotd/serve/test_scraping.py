@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from spotd.serve import scraping
-from spotd.serve.scraping import MOST, ScrapeDoor, ScrapeError, serve_scrapes
+from spotd.serve import crowd
+from spotd.serve.crowd import MOST
+from spotd.serve.scraping import ScrapeDoor, ScrapeError, serve_scrapes
 
 TOKEN = "a-token-of-some-length"
 
@@ -60,7 +61,7 @@ def test_who_only_connects_keeps_nobody_out_and_uses_up_no_files(
     door: ScrapeDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a token, as everybody on this machine can."""
-    monkeypatch.setattr(scraping, "SILENT_S", 0.5)
+    monkeypatch.setattr(crowd, "SILENT_S", 0.5)
     idle = [socket.create_connection(("127.0.0.1", door.port), 10) for _ in range(2 * MOST)]
     assert ask(door, "/metrics", f"Bearer {TOKEN}")[0] == 200
     assert len(door.server.server_state.connections) <= MOST

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spotd.drill import Drill, DrillEnd, DrillKind, Findings
-from spotd.model import LeaveReason, S
+from spotd.model import Event, LeaveReason, S
 from spotd.states import NodeState
 from spotd.store.base import Store
 from tests.spotd.store.build import NOW, move, node, placed, said, submit
@@ -45,21 +45,35 @@ def test_it_ends_once_with_what_was_found(store: Store) -> None:
     found = Findings(120, 118, 2, 4.5, 0.25, 1234)
     ended = replace(drill, struck_at_us=NOW + 2 * S, ended_at_us=NOW + 9 * S, found=found)
     ended = replace(ended, end=DrillEnd.PASSED)
-    assert store.set_drill(ended)
-    assert not store.set_drill(replace(ended, end=DrillEnd.FAILED)), "another daemon was first"
+    said = Event("drill", "it passed")
+    assert store.set_drill(ended, said)
+    again = replace(ended, end=DrillEnd.FAILED)
+    assert not store.set_drill(again, said), "another daemon was first"
     assert store.drills() == [ended]
+    [row] = store.events_of("j1", ["drill"])
+    assert (row.event, row.at_us) == (said, NOW + 9 * S), "with it, and once"
 
 
-@pytest.mark.parametrize("leaves", [False, True])
-def test_a_node_that_stays_is_struck_by_no_drill_any_more(store: Store, leaves: bool) -> None:
-    drill = aimed(store)
+@pytest.mark.parametrize(
+    ("kind", "struck", "leaves", "mark"),
+    [
+        (DrillKind.KILL, False, False, ""),
+        (DrillKind.KILL, False, True, "kill"),
+        (DrillKind.KILL, True, False, "kill"),  # that its program ended is still to be heard
+        (DrillKind.AGENT, True, False, ""),
+    ],
+)
+def test_a_node_that_stays_is_struck_by_no_drill_any_more(
+    store: Store, kind: DrillKind, struck: bool, leaves: bool, mark: str
+) -> None:
+    drill = replace(aimed(store), kind=kind, struck_at_us=(NOW + 2 * S) * struck)
     assert node(store).drill == "kill"
     store.record_launched(NODE, "i-1", NOW)
     if leaves:
         why = {"leave_reason": LeaveReason.DRILL, "left_at_us": NOW + S}
         move(store, NODE, NodeState.TERMINATING, NOW + S, **why)
-    store.set_drill(replace(drill, ended_at_us=NOW + 9 * S, end=DrillEnd.PASSED))
-    assert node(store).drill == ("kill" if leaves else "")
+    store.set_drill(replace(drill, ended_at_us=NOW + 9 * S, end=DrillEnd.FAILED))
+    assert node(store).drill == mark
 
 
 def test_a_notice_that_a_drill_plays_is_none_of_its_cloud(store: Store) -> None:

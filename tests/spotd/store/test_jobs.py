@@ -11,6 +11,7 @@ import pytest
 from providers.base import Offer, OfferRequest
 from spotd.model import (
     Desired,
+    Event,
     HeadSeen,
     JobSpec,
     Outcome,
@@ -153,6 +154,32 @@ def test_the_newest_jobs_are_had_a_few_at_a_time_and_counted(store: Store) -> No
     assert newest(9, finished=True) == (["j3", "j2", "j1", "j0"], 4)
     assert newest(3, finished=True) == (["j3", "j2", "j1"], 4)
     assert newest(1, finished=False) == (["j2"], 3)
+
+
+def test_a_pause_that_nobody_ordered_is_told_with_it_and_once(store: Store) -> None:
+    store.submit(submission("j1"), NOW)
+    said = Event("budget_stop", "the budget is used up", alert=True)
+    assert store.pause_job("j1", said, NOW + 1)
+    job = store.find_job("j1")
+    assert job is not None
+    assert job.desired is Desired.PAUSE
+    assert [row.event for row in store.events_of("j1", ["budget_stop"])] == [said]
+    assert not store.pause_job("j1", said, NOW + 2)
+    store.set_desired("j1", Desired.CANCEL, "ada", NOW + 3)
+    assert not store.pause_job("j1", said, NOW + 4), "it is to end"
+    assert len(store.events_of("j1", ["budget_stop"])) == 1
+
+
+def test_the_last_that_ended_come_first_whenever_they_were_submitted(store: Store) -> None:
+    for number in range(4):
+        store.submit(submission(f"j{number}", name=f"job-{number}"), NOW + number)
+    assert store.ended_jobs(9) == ([], 0)
+    for at_us, job_id in enumerate(("j3", "j0", "j2"), NOW + 10):
+        over = store.load_views([job_id], at_us)[job_id]
+        ended = ChangeJob({"outcome": Outcome.FAILED, "finished_at_us": at_us})
+        commit(store, over, plan(ended))
+    found, total = store.ended_jobs(2)
+    assert ([job.id for job in found], total) == (["j2", "j0"], 3)
 
 
 def test_many_threads_submit_one_name_and_one_wins(url: str) -> None:

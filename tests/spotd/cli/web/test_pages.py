@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from spotd.cli.client import Client
+from spotd.cli.client import Client, Target
 from spotd.cli.results import result_text
 from spotd.cli.text import money, percent
+from spotd.cli.web.door import open_door
+from spotd.cli.web.overview import MOST_LOOKED_AT
+from spotd.cli.web.source import Source
 from spotd.drill import Drill, DrillEnd, DrillKind
 from spotd.model import Event, LeaveReason, Outcome, Severity
 from spotd.money.budget import Budget
@@ -268,6 +271,31 @@ def test_nothing_that_users_machines_and_clouds_say_is_markup(rig: Rig, url: str
         assert "\u202e" not in page.markup
         assert "\x1b" not in page.markup
     assert "onerror=alert(1)" in read(url).text, "as a text it is there"
+
+
+def test_what_is_not_known_is_no_good_news(rig: Rig) -> None:
+    """A daemon that went away before this page asked it for anything."""
+    told = Source(Target(socket=str(rig.socket)), kept=0.0)
+    door = open_door(told)
+    rig.stop()
+    text = read(door.url).text
+    door.stop()
+    told.close()
+    assert "Nothing asks for a person" not in text
+    assert "Not known, there was no answer: failed jobs, events, leaks, budgets" in text
+
+
+def test_of_many_jobs_those_that_ended_last_are_looked_at(rig: Rig, url: str) -> None:
+    """One that was submitted long before all others failed just now; more run than are shown."""
+    old = rig.submit("oldest", ago_s=90_000)
+    for number in range(MOST_LOOKED_AT + 2):
+        rig.submit(f"j{number}", ago_s=3000)
+    rig.finish(old, 60, Outcome.FAILED, "it broke")
+    page = read(url)
+    assert "oldest: it broke" in page.text.split("Unfinished jobs")[0]
+    ended = page.tables["Jobs that ended, the last first"]
+    assert [row["Job"] for row in ended] == ["oldest"]
+    assert "Jobs running 0 or more 40 waiting, 12 older ones not looked at" in page.text
 
 
 def test_a_daemon_that_is_away_is_told_and_what_was_known_stays(rig: Rig, url: str) -> None:

@@ -1,0 +1,54 @@
+"""`spotctl drill run`: it waits for the verdict, and its exit code says it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from spotd.cli import drill as drill_command
+from spotd.drill import DrillEnd
+from spotd.model import Outcome
+from tests.spotd.cli.conftest import Spotctl
+from tests.spotd.serve.rig import SPOT, Rig
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [(DrillEnd.PASSED, 0), (DrillEnd.FAILED, 1), (DrillEnd.CALLED_OFF, 4)]
+)
+def test_the_exit_code_is_the_verdict(
+    rig: Rig,
+    spotctl: Spotctl,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    end: DrillEnd,
+    code: int,
+) -> None:
+    """Also where the job ended meanwhile, and another one has its name."""
+    monkeypatch.setattr(drill_command, "LOOK_S", 0.05)
+    rig.offer_them()
+    job_id = rig.submit(ago_s=700)
+    node = rig.launch(job_id, SPOT, ago_s=690)
+    rig.train(node, ago_s=680, until_s=2, first=0, last=120)
+
+    def play() -> None:
+        end_s = time.monotonic() + 30
+        while not (found := rig.store.drills()) and time.monotonic() < end_s:
+            time.sleep(0.01)
+        rig.finish(job_id, 0, Outcome.FAILED, "it broke")
+        rig.submit("gpt")
+        time.sleep(0.2)  # in which it looks again
+        ended = {"struck_at_us": rig.ago(0), "ended_at_us": rig.ago(0), "end": end, "text": "why"}
+        rig.store.set_drill(replace(found[0], **ended))
+
+    player = threading.Thread(target=play)
+    player.start()
+    try:
+        assert spotctl(rig, "drill", "run", "gpt", "--yes", "-o", "json") == code
+    finally:
+        player.join()
+    told = json.loads(capsys.readouterr().out)
+    assert (told["job"], told["job_id"], told["state"]) == ("gpt", job_id, end.value)
