@@ -113,9 +113,11 @@ def backwards(pools: Iterable[tuple[float, Daily]], until_h: float) -> tuple[flo
 
 
 def learned(sightings: Iterable[Sighting]) -> tuple[Record, Hours]:
-    """The record of sightings, oldest first, and what they say of the hours."""
+    """The record of sightings, oldest first, and what they say of the hours: nothing where that is
+    not to be used."""
     record, ends, returns = counted(sightings)
-    return record, Hours(foretold(ends), foretold(returns))
+    told = [daily if daily.used else Daily() for daily in map(foretold, (ends, returns))]
+    return record, Hours(*told)
 
 
 def counted(

@@ -57,15 +57,15 @@ def test_the_record_is_the_same_with_hours_and_without() -> None:
 
 def test_where_all_hours_are_alike_none_is_used() -> None:
     told = hours(28, flat)
-    assert not told.ends.used
-    assert not told.returns.used
+    assert told == UNKNOWN
     assert told.ends.over(13.5, 2.0) == told.returns.over(13.5, 2.0) == 1.0
 
 
 def test_a_few_days_are_not_enough_however_clear_they_are() -> None:
-    few = hours(DAYS).ends  # the first day is foretold by none
+    few = foretold(counted(seen(DAYS, cycle))[1])  # the first day is foretold by none
     assert few.nats > MARGIN
     assert not few.used
+    assert hours(DAYS) == UNKNOWN
     assert few.over(13.0, 1.0) == 1.0
     assert hours(DAYS + 1).ends.used
 
