@@ -35,11 +35,24 @@ _ENTRA = "https://login.microsoftonline.com"
 _LASTS_S = 3600  # that a token of Google's account is asked for
 _PROOF_S = 300  # that a token of AWS is good for: it is shown at once
 _LIMIT_BYTES = 1 << 20
+_REFUSALS = frozenset({400, 401, 403, 404})
+# Of what the role may do, what is left of it.
+_READING = json.dumps(
+    {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Action": ["s3:Get*", "s3:List*", "kms:Decrypt"], "Resource": "*"}
+        ],
+    }
+)
 _FIELDS = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
 
 
 class ExchangeError(OSError):
-    """No credentials came of it, this time; the text has no secret in it."""
+    """No credentials came of it, this time; the text has no secret in it. `refused`: somebody said
+    no, and will say it again."""
+
+    refused = False
 
 
 @dataclass(frozen=True)
@@ -122,15 +135,18 @@ def _asked(base_url: str, path: str, headers: Mapping[str, str]) -> str:
     return answer.text
 
 
-def aws_session(cloud: str, role: str, audience: str, name: str, doors: Doors) -> dict[str, Any]:
+def aws_session(
+    cloud: str, role: str, audience: str, name: str, doors: Doors, *, reading: bool = False
+) -> dict[str, Any]:
     """Credentials of `role`, in the form that obstore takes: for an hour, and made anew when less
-    than five minutes of it are left. Raises ExchangeError."""
+    than five minutes of it are left; with `reading` they can read alone. Raises ExchangeError."""
     asked = {
         "Action": "AssumeRoleWithWebIdentity",
         "Version": "2011-06-15",
         "RoleArn": role,
         "RoleSessionName": re.sub(r"[^\w+=,.@-]", "-", name)[:64],
         "WebIdentityToken": prove(cloud, audience, doors),
+        **({"Policy": _READING} if reading else {}),
     }
     body = _post(role, doors.sts, urlencode(asked).encode(), {})
     key, secret, token, until = (_field(body, name) for name in _FIELDS)
@@ -147,7 +163,7 @@ def aws_session(cloud: str, role: str, audience: str, name: str, doors: Doors) -
 
 
 def google_token(
-    cloud: str, account: str, pool: str, audience: str, doors: Doors
+    cloud: str, account: str, pool: str, audience: str, doors: Doors, *, reading: bool = False
 ) -> dict[str, Any]:
     """A token of the service account `account`, in the form that obstore takes; as for
     aws_session. `pool` is the full name of a workload identity pool, whose provider for machines of
@@ -173,7 +189,8 @@ def google_token(
     said = _post(provider, doors.tokens or _GOOGLE_TOKENS, urlencode(asked).encode(), {})
     own = {"Authorization": f"Bearer {_value(provider, said, 'access_token')}"}
     own["Content-Type"] = "application/json"
-    scope = ["https://www.googleapis.com/auth/devstorage.read_write"]
+    may = "read_only" if reading else "read_write"
+    scope = [f"https://www.googleapis.com/auth/devstorage.{may}"]
     wanted = json.dumps({"scope": scope, "lifetime": f"{_LASTS_S}s"}).encode()
     path = f"/v1/projects/-/serviceAccounts/{account}:generateAccessToken"
     said = _post(account, f"{doors.iam or _GOOGLE_IAM}{path}", wanted, own)
@@ -214,7 +231,9 @@ def _post(who: str, url: str, data: bytes, headers: Mapping[str, str]) -> str:
             return str(heard.read(_LIMIT_BYTES).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         said = error.read(_LIMIT_BYTES).decode("utf-8", "replace")
-        raise ExchangeError(f"{who}: {_reason(said) or error}") from None
+        failed = ExchangeError(f"{who}: {_reason(said) or error}")
+        failed.refused = error.code in _REFUSALS
+        raise failed from None
     except (OSError, ValueError) as error:
         raise ExchangeError(f"{who}: {error}") from None
 

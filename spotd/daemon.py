@@ -298,7 +298,7 @@ class Daemon:
             places=lambda: self.config.store_places,
             shards=lambda: self.config.shard_stores,
             datasets=self.staged.now,
-            tools=Kit(self.objects, self.config.state_dir / "wheels").digest,
+            tools=Kit(self.objects, self.config.state_dir / "wheels").tools,
             shards_for=partial(self.loans.shards, self.store),
             past=PastReader(self.store, lambda: self.config.file.placement.history_days).at,
             buckets=self.loans.buckets,

@@ -27,8 +27,8 @@ from providers.base import (
     Provider,
     ProviderError,
 )
-from spotd.act.effects import LinkError
 from spotd.act.link import SshLink, address_of, node_command, node_words
+from spotd.act.node_link import LinkError
 from spotd.act.ssh import Connection, HostKeyMismatchError, SshError
 from spotd.decide.sweeping import LIVE_TAG
 from spotd.model import Node

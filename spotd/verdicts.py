@@ -196,6 +196,8 @@ class Use:
         text, share = max(known.items(), key=lambda pair: pair[1])
         if share >= (1 - self.gpu) / 3:
             return text
+        if self.data is None:
+            return "not checkpoints; how long it waits for data is not measured (docs/library.md)"
         return "neither data nor checkpoints: communication, small batches, or work on the CPU"
 
 

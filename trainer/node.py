@@ -70,6 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.choices["has"].add_argument(
         "--unless-able", action="store_true", help="or what is in it is here without it"
     )
+    commands.choices["has"].add_argument(
+        "--unless-tools", default="", help="or a Python is here that those wheels are for"
+    )
+    commands.choices["has"].add_argument("--machine", default="", help="the only one it is for")
     commands.add_parser("admit", help="let a user log in (on stdin)").set_defaults(run=_admit)
     commands.add_parser("dismiss", help="let one log in no more").set_defaults(run=_dismiss)
     clean = commands.add_parser("clean", help="make the disk fit for an image, as root")
@@ -153,10 +157,12 @@ def _put(args: argparse.Namespace) -> int:
 def _has(args: argparse.Namespace) -> int:
     from trainer.agent.packages import has_package
     from trainer.agent.pythons import find_python
+    from trainer.agent.tools import fit
 
-    home = find_home(os.environ)
-    able = args.unless_able and find_python(home, "s3:") != ""
-    return _print({"has": able or has_package(home, args.digest)})
+    home, tools = find_home(os.environ), args.unless_tools
+    able = (args.unless_able or tools) and find_python(home, "s3:") != ""
+    served = able or (tools and (args.machine != os.uname().machine or fit(home, tools)))
+    return _print({"has": bool(served) or has_package(home, args.digest)})
 
 
 def _admit(_: argparse.Namespace) -> int:

@@ -257,7 +257,8 @@ def train(run: Run) -> int:
         said, heard = said[: len(words)], said[len(words) :]
         losses, ranks_s = sum(heard[: len(losses_here)]), heard[len(losses_here) :]
         tokens = args.batch * args.block * parts
-        progress.add(done, losses / parts, tokens, busy_s, data_s=run.data_s, ranks_s=ranks_s)
+        progress.waited(run.data_s)
+        progress.add(done, losses / parts, tokens, busy_s, ranks_s=ranks_s)
         progress.held_up(run.held_s)
         run.link.at(done)
         if fences:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from providers.stores.base import ObjectStore, StoreConfigError
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "proof_of"]
 
 # scheme -> module:function, imported when used: obstore is an extra.
 _BUCKETS = {
@@ -66,3 +67,14 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
         parts.netloc, parts.path.strip("/"), options
     )
     return opened
+
+
+def proof_of(url: str, options: Mapping[str, str]) -> Callable[[], dict[str, Any]] | None:
+    """Who exchanges what this machine is for what reads the store at `url`, where its options say
+    that one does: in the form that obstore takes, with `token` where it is one. Raises
+    StoreConfigError; what is returned raises `providers.federation.ExchangeError`."""
+    if not options.get("identity"):
+        return None
+    module, _, _ = _BUCKETS[urlsplit(url).scheme].partition(":")
+    made: Callable[[], dict[str, Any]] = import_module(module).proof_of(options, reading=True)
+    return made

@@ -57,7 +57,7 @@ def open_azure(container: str, prefix: str, options: Mapping[str, str]) -> Bucke
         root = "/".join(part for part in (door.rstrip("/"), container, prefix) if part)
         remove = partial(_remove, root, Path(file), line.timeout_s)
     elif options.get("identity"):
-        credentials["credential_provider"] = _by_proof(options, line.allow_http)
+        credentials["credential_provider"] = proof_of(options)
     elif key := options.get("account_key"):
         credentials["account_key"] = key
     elif sas := options.get("sas_token"):
@@ -69,8 +69,12 @@ def open_azure(container: str, prefix: str, options: Mapping[str, str]) -> Bucke
     return open_bucket(f"az://{container}/{prefix}".rstrip("/"), prefix, make, WORDS, remove)
 
 
-def _by_proof(options: Mapping[str, str], allow_http: bool) -> Callable[[], dict[str, Any]]:
-    """Who exchanges this machine's own identity for a token of the application."""
+def proof_of(options: Mapping[str, str], *, reading: bool = False) -> Callable[[], dict[str, Any]]:
+    """Who exchanges this machine's own identity for a token of the application. Entra makes none
+    that is for `reading` alone: what it is good for, the application's role says. Raises
+    StoreConfigError."""
+    del reading
+    allow_http = read_line("az", options, _OPTIONS).allow_http
     cloud, doors = read_proof(options, ("aws", "gcp"), _NEEDED, allow_http)
     tenant, application, audience = (options[name] for name in _NEEDED)
     return partial(azure_token, cloud, tenant, application, audience, doors)

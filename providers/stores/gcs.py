@@ -50,7 +50,7 @@ def open_gcs(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStor
     if file := options.get("credentials_file"):
         credentials["credential_provider"] = partial(read_token, Path(file))
     elif options.get("identity"):
-        credentials["credential_provider"] = _by_proof(options, line.allow_http)
+        credentials["credential_provider"] = proof_of(options)
     elif key := options.get("service_account_key"):
         credentials["service_account_key"] = key
 
@@ -60,13 +60,16 @@ def open_gcs(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStor
     return open_bucket(f"gs://{bucket}/{prefix}".rstrip("/"), prefix, make, words)
 
 
-def _by_proof(options: Mapping[str, str], allow_http: bool) -> Callable[[], dict[str, Any]]:
-    """Who exchanges this machine's own identity for a token of the account."""
+def proof_of(options: Mapping[str, str], *, reading: bool = False) -> Callable[[], dict[str, Any]]:
+    """Who exchanges this machine's own identity for a token of the account, with `reading` for one
+    that can read alone. Raises StoreConfigError."""
+    allow_http = read_line("gs", options, _OPTIONS).allow_http
     # A machine of AWS signs the provider's name, and no audience.
     needed = _NEEDED if options["identity"] == "aws" else (*_NEEDED, "audience")
     cloud, doors = read_proof(options, ("aws", "azure"), needed, allow_http)
     account, pool = (options[name] for name in _NEEDED)
-    return partial(google_token, cloud, account, pool, options.get("audience", ""), doors)
+    audience = options.get("audience", "")
+    return partial(google_token, cloud, account, pool, audience, doors, reading=reading)
 
 
 def read_token(file: Path) -> dict[str, Any]:

@@ -57,14 +57,16 @@ def open_s3(bucket: str, prefix: str, options: Mapping[str, str]) -> BucketStore
     return open_bucket(f"s3://{bucket}/{prefix}".rstrip("/"), prefix, make, WORDS, make_bulk=bulk)
 
 
-def proof_of(options: Mapping[str, str]) -> Callable[[], dict[str, Any]]:
-    """Who exchanges this machine's own identity for the role. Raises StoreConfigError."""
+def proof_of(options: Mapping[str, str], *, reading: bool = False) -> Callable[[], dict[str, Any]]:
+    """Who exchanges this machine's own identity for the role, with `reading` for as much of it as
+    reads. Raises StoreConfigError."""
     allow_http = read_line("s3", options, _OPTIONS).allow_http
     cloud, doors = read_proof(options, ("gcp", "azure"), ("role", "audience"), allow_http)
     region = options.get("region") or "us-east-1"
     doors = replace(doors, sts=doors.sts or f"https://sts.{region}.amazonaws.com")
     name = options.get("session") or "spotd"
-    return partial(aws_session, cloud, options["role"], options["audience"], name, doors)
+    role, audience = options["role"], options["audience"]
+    return partial(aws_session, cloud, role, audience, name, doors, reading=reading)
 
 
 def read_credentials(file: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from providers.base import Provider, ProviderError
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.clock import Clock
 from spotd.decide.carriage import longest_pause_s
 from spotd.decide.drilling import target, why_not

@@ -30,8 +30,9 @@ from providers.stores.base import StoreError as ObjectStoreError
 from spotd import wire
 from spotd.act import baking, console
 from spotd.act.heads import read_head, record_head
+from spotd.act.kit import Tools, send_tools
 from spotd.act.lent import Lend, LendShards, Shards, first_to_end
-from spotd.act.node_link import NodeLink
+from spotd.act.node_link import LinkError, NodeLink
 from spotd.act.terms import terms_for
 from spotd.baked import baked_of
 from spotd.clock import Clock
@@ -57,10 +58,6 @@ RECORD_S = 1.0  # of a call's time, for its outcome to be recorded
 Record = Callable[[], None]
 
 MAX_PAUSE_S = 300.0  # no cloud keeps a machine from being ended for longer
-
-
-class LinkError(Exception):
-    """The node could not be reached, refused, or did not answer in time."""
 
 
 class NotConfiguredError(Exception):
@@ -89,7 +86,7 @@ class World:
     `places()` where the configured stores are, `shards()` which of them take shards, `datasets()`
     what data is declared, `past(now_us)` what became of the fleet's machines, `buckets(job, node)`
     what the node is to copy, `shards_for(job, node, deadline_s)` the stores beside the job's own,
-    `tools()` which package has the wheels of the saver's environment ("": none).
+    `tools()` what the saver's environment is made of.
     `lend(job, node, deadline_s)` gives a machine what it needs of the store, where it has no right
     there by itself, and `lendable(job, node)` raises NotLentError when it could not; see
     act/lending.py.
@@ -118,7 +115,7 @@ class World:
     buckets: Callable[[Job, Node], tuple[Bucket, ...]] = lambda job, _node: job.spec.buckets
     shards: Callable[[], tuple[str, ...]] = tuple
     datasets: Callable[[], Mapping[str, DataSet]] = dict
-    tools: Callable[[], str] = str
+    tools: Callable[[], Tools] = Tools
     shards_for: LendShards = lambda _job, _node, _deadline_s: Shards()
     lend: Lend = lambda _job, _node, _deadline_s: None
     lendable: Callable[[Job, Node], None] = lambda _job, _node: None
@@ -291,10 +288,8 @@ def _start(effect: Effect, world: World) -> Record:
     for mount in job.spec.packages:
         left_s = _left_s(effect, world)
         world.link.put_package(node, keys, mount.digest, world.packages, left_s)
-    tools = "" if node.offer.local else world.tools()
-    if tools:
-        left_s = _left_s(effect, world)
-        world.link.put_package(node, keys, tools, world.packages, left_s, unless_able=True)
+    tools = Tools() if node.offer.local else world.tools()
+    send_tools(world.link, node, keys, tools, world.packages, lambda: _left_s(effect, world))
     loan = world.lend(job, node, _left_s(effect, world))
     options = loan.options if loan else world.store_options(job.spec.checkpoint.store)
     shards = world.shards_for(job, node, _left_s(effect, world))
@@ -309,7 +304,7 @@ def _start(effect: Effect, world: World) -> Record:
         buckets=world.buckets(job, node),
         shards_url=shards.url,
         shard_stores=shards.stores,
-        tools=tools,
+        tools=tools.digest,
     )
     _send(effect, world, Command(wire.START, node.generation, document.to_data()))
     claim = str(effect.data["claim"])

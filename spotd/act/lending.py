@@ -14,8 +14,9 @@ from providers.base import ProviderError
 from providers.lending import Lender, Lent
 from providers.policy import NODE_FOLDER, Place, place_of
 from providers.stores.base import SECRET_OPTIONS, StoreUnavailableError
-from spotd.act.effects import LinkError, NotLentError
+from spotd.act.effects import NotLentError
 from spotd.act.lent import Loan, Shards, first_to_end
+from spotd.act.node_link import LinkError
 from spotd.clock import Clock
 from spotd.datasets import DataSet
 from spotd.decide.carriage import Place as Spot

@@ -18,7 +18,7 @@ from providers.stores.base import ObjectStore
 from spotd import wire
 from spotd.act.baking import UnfitError
 from spotd.act.bundle import Bundle
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.act.ssh import CHUNK, CONNECT_S, Address, Connection, Dial, Result, SshError, connect
 from spotd.log import redactor
 from spotd.model import Node
@@ -113,11 +113,11 @@ class SshLink:
         source: ObjectStore,
         deadline_s: float,
         *,
-        unless_able: bool = False,
+        unless: str = "",
     ) -> None:
-        """Have the archive `packages/<digest>` on the node; wheels for the saver only `unless_able`
-        to run one without them. Raises LinkError, StoreError."""
-        words = f"has --digest {digest}{' --unless-able' if unless_able else ''}"
+        """Have the archive `packages/<digest>` on the node, unless that can do without it: `unless`
+        are options of `has` in trainer/node.py. Raises LinkError, StoreError."""
+        words = f"has --digest {digest} {unless}".rstrip()
         with self._connected(node, keys, deadline_s) as connection:
             found = self._tell(connection, words, [], deadline_s)
             if _check(found, "the agent did not answer").get("has") is True:

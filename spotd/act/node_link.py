@@ -11,6 +11,10 @@ from spotd.vault import JobKeys
 from spotd.wire import AgentConfig, Command, Reply
 
 
+class LinkError(Exception):
+    """The node could not be reached, refused, or did not answer in time."""
+
+
 class NodeLink(Cleaner, Protocol):
     """SSH to nodes, as act/link.py keeps it. Every method may raise `LinkError`, also when all that
     it does, the connection included, takes longer than `deadline_s`."""
@@ -25,7 +29,7 @@ class NodeLink(Cleaner, Protocol):
         source: ObjectStore,
         deadline_s: float,
         *,
-        unless_able: bool = False,
+        unless: str = "",
     ) -> None: ...
 
     def send(self, node: Node, keys: JobKeys, command: Command, deadline_s: float) -> Reply: ...

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.clock import Clock
 from spotd.errors import UserError
 from spotd.model import Node

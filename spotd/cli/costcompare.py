@@ -10,6 +10,7 @@ import typer
 from spotd.cli.client import complete_job, connect, job_path
 from spotd.cli.costreport import claim_lines
 from spotd.cli.render import Column, Output, emit, output_option, print_table
+from spotd.cli.results import share_text
 from spotd.cli.text import money
 from spotd.errors import ExitCode, UserError
 
@@ -79,7 +80,7 @@ def _row(one: dict[str, Any]) -> list[str]:
         if one["unit"] == "usd":
             return money(value)
         if one["unit"] == "share":
-            return f"{value * 100:.2f} %"
+            return share_text(value)
         return f"{value:,.1f}" if one["unit"] == "h" else f"{value:,.0f}"
 
     return [one["name"], cell(one["on_demand"]), cell(one["actual"]), one["note"]]

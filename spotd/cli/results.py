@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,17 @@ def _print(data: dict[str, Any]) -> None:
     print(f"{clean(data['job'])}, {data['suite']}: {result_text(data)}{known}")
 
 
+def share_text(share: float) -> str:
+    """In percent, never rounded up: 100 % are all."""
+    return f"{math.floor(share * 10_000 + 1e-6) / 100:.2f} %"
+
+
 def result_text(data: dict[str, Any]) -> str:
     """What was measured, in words."""
     parts = []
     if data["cases"]:
-        share = data["share"] * 100
-        parts.append(f"{data['passed']:,} of {data['cases']:,} cases passed ({share:.2f} %)")
+        share = share_text(data["passed"] / data["cases"])
+        parts.append(f"{data['passed']:,} of {data['cases']:,} cases passed ({share})")
     if data["tokens_per_s"]:
         parts.append(f"{data['tokens_per_s']:,.1f} tokens/s")
     if data["ttft_s"]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spotd.drill import Drill, DrillEnd
+from spotd.drill import Drill, DrillEnd, DrillKind
 from spotd.model import Desired, Job, S
 from spotd.phase import keeps
 
@@ -25,11 +25,13 @@ class Overdue:
 def overdue(
     jobs: Sequence[Job], drills: Iterable[Drill], days: float, now_us: int
 ) -> list[Overdue]:
-    """Of the unfinished that save, by name; `jobs` are all that there ever were."""
+    """Of the unfinished that save, by name; `jobs` are all that there ever were. A drill of the
+    agent alone shows nothing of the way back."""
     names = {job.id: job.name for job in jobs}
     passed: dict[str, int] = {}
     for drill in drills:
-        if drill.end is DrillEnd.PASSED and drill.job_id in names:
+        tried = drill.end is DrillEnd.PASSED and drill.kind is not DrillKind.AGENT
+        if tried and drill.job_id in names:
             name = names[drill.job_id]
             passed[name] = max(passed.get(name, 0), drill.ended_at_us)
     first: dict[str, int] = {}

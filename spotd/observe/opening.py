@@ -13,8 +13,8 @@ from functools import partial
 import paramiko
 import structlog
 
-from spotd.act.effects import LinkError
 from spotd.act.link import SshLink, node_command, node_words
+from spotd.act.node_link import LinkError
 from spotd.act.ssh import Connection, HostKeyMismatchError, SshAuthRefusedError, SshError
 from spotd.clock import Clock
 from spotd.errors import UserError

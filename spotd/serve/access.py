@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.model import Job, Node
 from spotd.serve.call import ApiError, Call, conflict, not_found
 from spotd.serve.users import check_enabled

@@ -4,6 +4,7 @@ that it cost."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,17 +17,27 @@ MOST_SAVES = 200
 PARTS = ("detect_s", "request_s", "instance_s", "agent_s", "ready_s", "claim_s", "first_step_s")
 
 
-def resumed_steps(claims: Sequence[EventRow]) -> dict[str, int]:
-    """Node id -> the step of the checkpoint that it went on from, of events of the kind claimed."""
-    steps = {}
+@dataclass(frozen=True)
+class Resumed:
+    """The step of the checkpoint that a machine went on from, and how long it took to read it: part
+    of `first_step_s`. None: not on record."""
+
+    step: int
+    restore_s: float | None = None
+
+
+def resumed_from(claims: Sequence[EventRow]) -> dict[str, Resumed]:
+    """By node id, of events of the kind claimed."""
+    found = {}
     for row in claims:
-        step = row.event.data.get("step")
+        step, restore_s = row.event.data.get("step"), row.event.data.get("restore_s")
         if isinstance(step, int):
-            steps[row.event.node_id] = step
-    return steps
+            told = restore_s if isinstance(restore_s, float) else None
+            found[row.event.node_id] = Resumed(step, told)
+    return found
 
 
-def hand_overs(nodes: Sequence[Node], resumed: Mapping[str, int]) -> list[dict[str, Any]]:
+def hand_overs(nodes: Sequence[Node], resumed: Mapping[str, Resumed]) -> list[dict[str, Any]]:
     """From the machine of rank 0 of one attempt that trained to that of the next, oldest first.
 
     Seconds; the parts add up to `total_s`, from the notice or else the last sign of life of the old
@@ -42,7 +53,7 @@ def hand_overs(nodes: Sequence[Node], resumed: Mapping[str, int]) -> list[dict[s
     return [_hand_over(old, new, resumed) for old, new in pairwise(ordered)]
 
 
-def _hand_over(old: Node, new: Node, resumed: Mapping[str, int]) -> dict[str, Any]:
+def _hand_over(old: Node, new: Node, resumed: Mapping[str, Resumed]) -> dict[str, Any]:
     heard = [one.heard_at_us for one in old.notices if one.takes_away]
     begin_us = min(heard) if heard else old.heard_at_us
     known_us = min(heard) if heard else old.left_at_us
@@ -61,7 +72,8 @@ def _hand_over(old: Node, new: Node, resumed: Mapping[str, int]) -> dict[str, An
         next_us = max(at_us, min(mark_us, new.first_step_at_us))
         parts[name] = round((next_us - at_us) / S, 3)
         at_us = next_us
-    step = resumed.get(new.id)
+    found = resumed.get(new.id)
+    step = found.step if found else None
     return {
         "from_generation": old.generation,
         "to_generation": new.generation,
@@ -71,6 +83,7 @@ def _hand_over(old: Node, new: Node, resumed: Mapping[str, int]) -> dict[str, An
         "overlap": bool(heard) and old.heard_at_us > new.requested_at_us,
         "parts": parts,
         "total_s": round((at_us - begin_us) / S, 3),
+        "restore_s": found.restore_s if found else None,
         "resumed_step": step,
         "steps_lost": None if step is None else max(0, old.last_step - step),
     }

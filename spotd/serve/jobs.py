@@ -24,7 +24,7 @@ from spotd.serve.continuing import head_of_lost, put_on_record
 from spotd.serve.drills import newest_drill
 from spotd.serve.evictions import KINDS, asked_to_stop, evictions
 from spotd.serve.gangs import refuse_slow
-from spotd.serve.handovers import hand_overs, resumed_steps, saves
+from spotd.serve.handovers import hand_overs, resumed_from, saves
 from spotd.serve.kept import with_present_key
 from spotd.serve.packages import check_digest, has_package
 from spotd.serve.placing import check_deadline, refuse_misplaced
@@ -58,7 +58,7 @@ def show_job(call: Call) -> dict[str, Any]:
     times of each notice."""
     job, store = call.job(), call.backing.store
     facts = JobFacts.load(store, job)
-    found = hand_overs(facts.nodes, resumed_steps(store.events_of(job.id, ["claimed"])))
+    found = hand_overs(facts.nodes, resumed_from(store.events_of(job.id, ["claimed"])))
     told = {
         "results": [result_data(row) for row in newest(store.evaluations(job.id))],
         "hand_overs": found,

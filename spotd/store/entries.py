@@ -117,11 +117,15 @@ def _ready(node: Heard, _entry: JournalEntry, at_us: int) -> None:
 
 def _claimed(node: Heard, entry: JournalEntry, at_us: int) -> None:
     step, manifest = read_int(entry.data, "step", 0), read_text(entry.data, "manifest", "")
-    node.first("claimed_at_us", at_us)
+    restore_s = read_float(entry.data, "restore_s", 0.0)
+    # It is told when the checkpoint has been read: that was no wait for HEAD.
+    before_us = max(node.columns["hello_at_us"], node.columns["ready_at_us"], 1)
+    node.first("claimed_at_us", min(at_us, max(before_us, at_us - round(restore_s * S))))
     node.columns["last_step"] = max(node.columns["last_step"], step)
     node.head(step, manifest, at_us, released=False)
     text = f"HEAD is ours; it resumes at step {step}"
-    node.say(Event("claimed", text, data={"step": step}), at_us)
+    data = {"step": step, "restore_s": restore_s}
+    node.say(Event("claimed", text, data=data), at_us)
 
 
 def _progress(node: Heard, entry: JournalEntry, at_us: int) -> None:

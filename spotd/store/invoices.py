@@ -15,12 +15,16 @@ from spotd.store.transaction import Transaction
 _jobs, _segments, _events = schema.jobs.c, schema.segments.c, schema.events.c
 _carriage = schema.carriage.c
 _USERS = select(_jobs.id, _jobs.user_name).where(_jobs.id.in_(bindparam("jobs", expanding=True)))
+_MANY = 500  # ids in one statement
 
 
 def job_users(conn: Connection, job_ids: Collection[str]) -> dict[str, str]:
     """See InvoiceRecords.job_users."""
-    rows = conn.execute(_USERS, {"jobs": sorted(job_ids)}) if job_ids else ()
-    return {row.id: row.user_name for row in rows}
+    ids, found = sorted(job_ids), dict[str, str]()
+    for at in range(0, len(ids), _MANY):
+        rows = conn.execute(_USERS, {"jobs": ids[at : at + _MANY]})
+        found |= {row.id: row.user_name for row in rows}
+    return found
 
 
 def event_keys(conn: Connection, kind: str, since_us: int) -> set[str]:

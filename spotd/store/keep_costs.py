@@ -138,13 +138,10 @@ def restores(
 def resumed(
     first: Mapping[int, Node], rows: Sequence[CheckpointRow]
 ) -> Iterator[tuple[CheckpointRow, Node]]:
-    """What each generation resumed from, and its machine of rank 0."""
+    """What each generation resumed from, and its machine of rank 0. After its claim no generation
+    before it can commit."""
     for node in first.values():
-        before = [
-            row
-            for row in rows
-            if row.generation < node.generation and row.committed_at_us <= node.claimed_at_us
-        ]
+        before = [row for row in rows if row.generation < node.generation]
         if before:
             yield max(before, key=lambda one: (one.committed_at_us, one.step)), node
 

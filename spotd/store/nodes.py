@@ -36,6 +36,7 @@ _HEARD = (
 _OF_JOB = nodes_query(_nodes.job_id == bindparam("job"))
 _ACTIVE = nodes_query(NOT_GONE)
 _SOME = nodes_query(_nodes.id.in_(bindparam("nodes", expanding=True)))
+_MANY = 500  # ids in one statement: databases take some ten thousands of parameters, and no more
 # But those whose disk is cleaned: they let nobody in, and had said everything before.
 _BOOTED = select(_nodes.id, _nodes.state).where(
     NOT_GONE,
@@ -245,4 +246,8 @@ def booted_nodes(conn: Connection) -> dict[str, NodeState]:
 
 def find_nodes(conn: Connection, node_ids: Sequence[str]) -> list[Node]:
     """See Store.find_nodes."""
-    return read_nodes(conn, _SOME, {"nodes": node_ids}) if node_ids else []
+    ids = list(dict.fromkeys(node_ids))
+    found: list[Node] = []
+    for at in range(0, len(ids), _MANY):
+        found += read_nodes(conn, _SOME, {"nodes": ids[at : at + _MANY]})
+    return sorted(found, key=lambda node: (node.requested_at_us, node.id))

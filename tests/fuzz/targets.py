@@ -35,7 +35,7 @@ from providers.stores.base import NotFoundError
 from providers.stores.local import LocalStore
 from spotd import wire
 from spotd.act import link
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.act.ssh import Result
 from spotd.cli.client import Client
 from spotd.config.load import ConfigError, load_config

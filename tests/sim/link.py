@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from providers.stores.base import ObjectStore
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.act.ssh import Address, Dial, SshError, SshUnreachableError
 from spotd.model import Node
 from spotd.vault import JobKeys

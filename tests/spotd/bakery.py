@@ -10,7 +10,7 @@ from providers.base import RejectedError
 from providers.images import Image, ImageState, check_name
 from spotd import wire
 from spotd.act.baking import UnfitError
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.model import Job, Node
 from spotd.states import NodeState
 from spotd.store.image_records import ImageRow

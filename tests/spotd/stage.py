@@ -32,7 +32,8 @@ from providers.base import (
 from providers.stores.base import ObjectStore
 from providers.stores.local import LocalStore
 from spotd import wire
-from spotd.act.effects import LinkError, World
+from spotd.act.effects import World
+from spotd.act.node_link import LinkError
 from spotd.clock import Listening
 from spotd.model import Job, Node, S, Timing
 from spotd.observe.clouds import Survey

@@ -25,7 +25,7 @@ from providers.base import (
 )
 from spotd import live
 from spotd.act.conversation import Result
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.act.ssh import HostKeyMismatchError, SshUnreachableError
 from spotd.decide.sweeping import LIVE_TAG
 from spotd.live import LONGEST_S, LiveError, Proof, Step, cheapest, page_of, report_of, worst_usd

@@ -32,11 +32,13 @@ class FuseError(Exception):
 
 @dataclass(frozen=True)
 class Programs:
-    """Where they are; `others`: what is mounted may be seen by other users of the machine."""
+    """Where they are; `others`: what is mounted may be seen by other users of the machine;
+    `version` is rclone's."""
 
     rclone: str
     fusermount: str
     others: bool
+    version: tuple[int, int]
 
 
 def ask(argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -69,10 +71,11 @@ def find_programs(
     rclone = str(shutil.which("rclone", path=path))
     words = run([rclone, "version"], _ASK_S).stdout
     found = re.search(r"rclone v(\d+)\.(\d+)", words)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
-        version = found[0] if found else f"{rclone}, which names no version,"
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    if version < OLDEST:
+        named = found[0] if found else f"{rclone}, which names no version,"
         wanted = ".".join(map(str, OLDEST))
-        raise FuseError(f"{version} is too old: have one of v{wanted} or newer in the image")
+        raise FuseError(f"{named} is too old: have one of v{wanted} or newer in the image")
     fusermount = shutil.which("fusermount3", path=path) or shutil.which("fusermount", path=path)
     others = _others(run)
     if container and not others:
@@ -80,7 +83,7 @@ def find_programs(
             f"what a plain user mounts cannot be seen in a container: add the line {OTHERS} to "
             f"{CONF} of the machine's image, or write mode: COPY"
         )
-    return Programs(rclone, str(fusermount), others)
+    return Programs(rclone, str(fusermount), others, version)
 
 
 def _missing(path: str) -> list[str]:

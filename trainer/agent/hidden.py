@@ -16,7 +16,7 @@ def hidden_of(start: StartDocument) -> list[str]:
     """What the output of the job's programs must not show."""
     options = [*start.store_options.items()]
     for bucket in start.buckets:
-        options += bucket.options.items()
+        options += [*bucket.options.items(), *bucket.near_options.items()]
     for store in start.shard_stores:
         options += store.options.items()
     keys = [value for name, value in options if name not in _PLAIN_OPTIONS]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import shutil
 import threading
 import time
@@ -26,11 +27,19 @@ from trainer.agent.keeper import Order
 from trainer.agent.phase import Phase
 from trainer.agent.places import Places, write_private
 from trainer.agent.processes import is_alive
-from trainer.agent.rclone import UnmountableError, aws_profile, mount_argv, plain_env, remote_env
+from trainer.agent.rclone import (
+    UnmountableError,
+    aws_profile,
+    mount_argv,
+    plain_env,
+    remote_env,
+    with_door,
+)
 from trainer.agent.reading import COUNT, Reading
 from trainer.agent.remarks import Remark
 from trainer.agent.script import Script, ScriptState
 from trainer.agent.site import Site
+from trainer.mounts.door import WORD
 
 UP_S = 60.0  # for a mount to stand
 LOOK_S = 0.05
@@ -127,10 +136,8 @@ class _Mounting:
         reading_of(places, mount).begin()
         order = places.memory / f"{mount.name}.options"
         env, more = plain_env(self._site.environ)
-        env |= remote_env(mount.url, mount.options, order)
-        if mount.options.get("identity"):
-            write_private(order, json.dumps(dict(mount.options)).encode())
-            write_private(order.with_suffix(".aws"), aws_profile(order).encode())
+        version = self._programs.version
+        env |= remote_env(mount.url, mount.options, order, version=version)
         cache = cache_of(places, mount)
         argv = mount_argv(
             self._programs.rclone,
@@ -142,17 +149,25 @@ class _Mounting:
             others=self._programs.others,
             count_s=int(self._site.environ.get("SPOTD_MOUNTS_COUNT_S", reading.EVERY_S)),
         )
-        secrets = [*hidden_of(self._start), *(v for n, v in env.items() if n.endswith("SAS_URL"))]
+        argv += more
+        if mount.options.get("identity"):
+            write_private(order, json.dumps(dict(mount.options)).encode())
+            if mount.url.startswith("s3://"):
+                write_private(order.with_suffix(".aws"), aws_profile(order).encode())
+            else:
+                argv = with_door(argv, mount.url, order, version)
+                env[WORD] = secrets.token_urlsafe(24)
+        hidden = [value for name, value in env.items() if name.endswith(("SAS_URL", WORD))]
         script.order(
             Order(
-                argv=[*argv, *more],
+                argv=argv,
                 cwd="/",
                 env=env,
                 log=str(places.logs / f"{mount.name}.log"),
                 log_limit_bytes=self._site.log_limit_bytes,
                 state=str(places.memory / mount.name),
                 wake=str(places.control_socket),
-                secrets=secrets,
+                secrets=[*hidden_of(self._start), *hidden],
             )
         )
 

@@ -67,7 +67,7 @@ def unpack_packages(home: Path, workdir: Path, packages: Sequence[Package]) -> N
     for package in packages:
         target = workdir / Path(package.target).expanduser() if package.target else workdir
         try:
-            _unpack(archive_of(home, package.digest), target / f".{package.digest}.new", target)
+            unpack(archive_of(home, package.digest), target / f".{package.digest}.new", target)
         except FileNotFoundError as error:
             raise PackageError(f"package {package.digest} is not here: put it first") from error
         except PackageError:
@@ -78,9 +78,9 @@ def unpack_packages(home: Path, workdir: Path, packages: Sequence[Package]) -> N
             raise PackageError(f"package for {where} cannot be unpacked: {error}") from error
 
 
-def _unpack(path: Path, draft: Path, target: Path) -> None:
+def unpack(path: Path, draft: Path, target: Path) -> None:
     """Into the new folder `draft` first: what is there already steers nothing, and what cannot be
-    unpacked to its end leaves nothing."""
+    unpacked to its end leaves nothing. Raises PackageError, and whatever tarfile raises."""
     with tarfile.open(path, "r:gz") as archive:
         target.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(draft, ignore_errors=True)  # of an agent that was killed

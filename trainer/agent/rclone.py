@@ -1,8 +1,11 @@
 """`rclone mount`: what it is told of a bucket, which it may read alone.
 
 One well-kept program for all clouds' stores, packaged by every distribution. What it opens a bucket
-with is in its environment and nowhere else: no argument and no file has a key. (Names of options:
-rclone's own pages on its backends s3, google cloud storage and azureblob, and on `rclone mount`.)
+with is in its environment and nowhere else: no argument and no file has a key. Where a machine is
+to show who it is, rclone asks for what it is given for that, and again before it ends: for S3 a
+program of ours (`trainer.mounts.credentials`), for Google's and Azure's stores a door that it is
+started with (`trainer.mounts.door`). (Names of options: rclone's own pages on its backends s3,
+google cloud storage and azureblob, and on `rclone mount`.)
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import hmac
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -22,6 +25,8 @@ from spotd.wire import MountMode
 from trainer.agent.reading import EVERY_S, counting
 
 OLDEST = (1, 53)  # the first whose cache is of parts of files
+_IDENTITY = (1, 54)  # the first that asks for tokens of an identity of Azure
+_DOORS = (1, 61)  # the first whose endpoint of Azure is a URL
 SAS_DAYS = 30  # that a mount of Azure's with an account's key can be read
 _SAS_VERSION = "2021-12-02"
 # A server that is silent for so long, and what is tried again so often, fails the read of whoever
@@ -38,23 +43,24 @@ class UnmountableError(Exception):
 
 
 def remote_env(
-    url: str, options: Mapping[str, str], order: Path, now: datetime | None = None
+    url: str,
+    options: Mapping[str, str],
+    order: Path,
+    now: datetime | None = None,
+    *,
+    version: tuple[int, int] = _DOORS,
 ) -> dict[str, str]:
-    """The remote `spotd:` for `rclone`, as its environment names it. `order` is a private file in
-    memory that a machine's proof of who it is finds its options in. Raises UnmountableError."""
+    """The remote `spotd:` for an rclone of this `version`, as its environment names it. `order` is
+    a private file in memory that a machine's proof of who it is finds its options in. Raises
+    UnmountableError."""
     scheme, container = urlsplit(url).scheme, urlsplit(url).netloc
     more: dict[str, str] = {}
     if scheme == "s3":
         remote, more = _s3(options, order)
-    elif options.get("identity"):
-        raise UnmountableError(
-            f"rclone cannot show {url.partition(':')[0]}:// who this machine is: write mode: COPY, "
-            "or give the store keys that can read"
-        )
     elif scheme == "gs":
         remote = _gcs(options)
     else:
-        remote = _azure(container, options, now or datetime.now(timezone.utc))
+        remote = _azure(container, options, now or datetime.now(timezone.utc), version)
     named = {f"RCLONE_CONFIG_SPOTD_{name.upper()}": value for name, value in remote.items()}
     return {**named, **more}
 
@@ -77,9 +83,20 @@ def _s3(options: Mapping[str, str], order: Path) -> tuple[dict[str, str], dict[s
 
 def aws_profile(order: Path) -> str:
     """What `AWS_CONFIG_FILE` has: rclone asks anew when what it has is over."""
-    source = str(Path(__file__).parents[2])
-    words = ["env", f"PYTHONPATH={source}", sys.executable, "-m", "trainer.mounts.credentials"]
-    return f"[profile spotd]\ncredential_process = {shlex.join([*words, str(order)])}\n"
+    words = [*_ours("trainer.mounts.credentials"), str(order)]
+    return f"[profile spotd]\ncredential_process = {shlex.join(words)}\n"
+
+
+def with_door(argv: Sequence[str], url: str, order: Path, version: tuple[int, int]) -> list[str]:
+    """The same command, started beside a door that gives it tokens. What `order` has are the
+    options of the store; the word of the door is in the environment."""
+    said = ".".join(map(str, version))
+    return [*_ours("trainer.mounts.door"), str(order), urlsplit(url).scheme, said, *argv]
+
+
+def _ours(module: str) -> list[str]:
+    """A program of ours, by the agent's own Python."""
+    return ["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-m", module]
 
 
 def _gcs(options: Mapping[str, str]) -> dict[str, str]:
@@ -94,7 +111,9 @@ def _gcs(options: Mapping[str, str]) -> dict[str, str]:
     return {**remote, "service_account_credentials": key}
 
 
-def _azure(container: str, options: Mapping[str, str], now: datetime) -> dict[str, str]:
+def _azure(
+    container: str, options: Mapping[str, str], now: datetime, version: tuple[int, int]
+) -> dict[str, str]:
     account = options.get("account", "")
     root = options.get("endpoint") or f"https://{account}.blob.core.windows.net"
     sas = options.get("sas_token", "").lstrip("?")
@@ -102,8 +121,31 @@ def _azure(container: str, options: Mapping[str, str], now: datetime) -> dict[st
         sas = reading_sas(account, container, key, now)
     if sas:
         return {"type": "azureblob", "sas_url": f"{root.rstrip('/')}/{container}?{sas}"}
+    if version < _IDENTITY:
+        raise UnmountableError(
+            f"rclone {version[0]}.{version[1]} cannot show Azure who this machine is: have one of "
+            f"{_IDENTITY[0]}.{_IDENTITY[1]} or newer in the image, or write mode: COPY"
+        )
     remote = {"type": "azureblob", "account": account, "use_msi": "true"}
-    return remote | ({"msi_client_id": options["client_id"]} if options.get("client_id") else {})
+    if endpoint := options.get("endpoint", ""):
+        remote["endpoint"] = _door_of(account, endpoint, version)
+    # Who shows what it is has no identity of Azure's to choose.
+    own = {} if options.get("identity") else {"msi_client_id": options.get("client_id", "")}
+    return remote | {name: value for name, value in own.items() if value}
+
+
+def _door_of(account: str, endpoint: str, version: tuple[int, int]) -> str:
+    """As rclone names it: older ones want what is behind the account, and speak https."""
+    if version >= _DOORS:
+        return endpoint
+    begin = f"https://{account}."
+    if not endpoint.startswith(begin):
+        raise UnmountableError(
+            f"rclone {version[0]}.{version[1]} reaches endpoints like {begin}DOMAIN alone, and "
+            f"that of the store is {endpoint}: have one of {_DOORS[0]}.{_DOORS[1]} or newer in the "
+            "image, or write mode: COPY"
+        )
+    return endpoint.removeprefix(begin).rstrip("/")
 
 
 def reading_sas(account: str, container: str, key: str, now: datetime) -> str:

@@ -1,6 +1,6 @@
 """An environment for the saver, made on the machine of wheels that the box has sent: the machine's
-own Python of 3.11 or newer, and nothing of the job's. It lies below the agent's home, named by what
-it is made of, and is there whole or not at all."""
+own Python of 3.11 or newer, else one that came from the box as well, and nothing of the job's. It
+lies below the agent's home, named by what it is made of, and is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.agent.packages import archive_of
+from trainer.agent.packages import archive_of, unpack
 from trainer.agent.pythons import MADE, NEEDS, OLDEST, find_python
 
 _NEWEST = 15  # 3.15: what is looked for by name
@@ -69,7 +70,7 @@ def _make(home: Path, digest: str) -> Path:
                 if data is not None and "/" not in member.name:
                     (wheels / member.name).write_bytes(data.read())
         names = [path.name for path in wheels.iterdir()]
-        for python in interpreters():
+        for python in (*interpreters(), *_sent(home, wheels, Path(scratch))):
             chosen = choose(names, python)
             if chosen is not None:
                 break
@@ -84,10 +85,39 @@ def _make(home: Path, digest: str) -> Path:
     return made
 
 
+def fit(home: Path, digest: str) -> bool:
+    """Whether wheels that were sent are for a Python that is here."""
+    with suppress(FileNotFoundError), tarfile.open(archive_of(home, digest)) as archive:
+        names = archive.getnames()
+        return any(choose(names, python) for python in interpreters())
+    return False
+
+
+def _sent(home: Path, wheels: Path, scratch: Path) -> Iterator[Interpreter]:
+    """Pythons that came with those wheels, for this machine."""
+    for told in sorted(wheels.glob(f"cpython-*-{os.uname().machine}-*.sha256")):
+        digest = told.read_text(encoding="ascii").strip()
+        folder, archive = home / MADE.parent / f"python-{digest[:16]}", archive_of(home, digest)
+        if not folder.exists() and archive.exists():
+            new = scratch / "python"
+            try:
+                unpack(archive, new.with_name("draft"), new)
+            except Exception as error:  # tarfile raises whatever it meets
+                raise _UnfitError(f"the Python that was sent: {error}") from error
+            new.rename(folder)
+        for path in sorted(folder.glob("*/bin/python3.*")):
+            found = _ask(str(path)) if path.suffix[1:].isdecimal() else None
+            if found is not None:
+                yield found
+
+
 def _missing(names: Iterable[str]) -> str:
     found = interpreters()
     if not found:
-        return "there is no Python of 3.11 or newer here: install one (apt-get install python3.11)"
+        return (
+            "there is no Python of 3.11 or newer here: lay one into the folder `wheels` of the "
+            "box's state_dir, see docs/stores.md, or install one here (apt-get install python3.11)"
+        )
     which = ", ".join(f"3.{one.minor} on {one.machine}" for one in found)
     return (
         f"no wheels of {' and '.join(NEEDS)} fit {which} (there are {', '.join(sorted(names))}): "

@@ -20,6 +20,7 @@ from providers.stores.base import ObjectStore, StoreConfigError, StoreDeniedErro
 from providers.stores.bringing import BringError, data_of, is_data
 from trainer.mounts.copying import Copy, MountError
 from trainer.mounts.counting import Tally
+from trainer.mounts.rights import right, show
 from trainer.mounts.staging import Fare, Staging
 
 
@@ -46,8 +47,10 @@ def _copy(mount: Mapping[str, Any], tally: Tally) -> str:
     fare = Fare(mount.get("microusd_per_gb"), mount.get("max_microusd", 0))
     came = tally.of(mount["target"], mount["url"])
     try:
+        show(mount["url"], mount["options"])
         store = open_store(mount["url"], mount["options"])
         if mount.get("near"):
+            show(mount["near"], mount["near_options"])
             near = open_store(mount["near"], mount["near_options"])
 
             def copy_of(one: ObjectStore) -> Copy:
@@ -65,7 +68,9 @@ def _copy(mount: Mapping[str, Any], tally: Tally) -> str:
         if not mounted and not mount.get("near"):
             Copy(store, folder, note, came=came).run()
     except (StoreDeniedError, StoreConfigError) as error:
-        return f"{error}; a [stores.NAME] of that url can give the job's machines a right"
+        if mount.get("near") and mount["near"] in str(error):
+            return f"{error}; {right(mount['near'], mount['near_options'], writing=True)}"
+        return f"{error}; {right(mount['url'], mount['options'])}"
     except (StoreError, BringError, MountError, OSError) as error:
         return str(error)
     return ""

@@ -13,7 +13,7 @@ from providers.stores.s3 import proof_of
 
 def main(path: str) -> int:
     """Raises ExchangeError, StoreConfigError, OSError: whoever asked shows what is said of it."""
-    made = proof_of(json.loads(Path(path).read_bytes()))()
+    made = proof_of(json.loads(Path(path).read_bytes()), reading=True)()
     said = {
         "Version": 1,
         "AccessKeyId": made["access_key_id"],

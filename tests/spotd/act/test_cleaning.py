@@ -13,7 +13,7 @@ import pytest
 from spotd.act import link
 from spotd.act.baking import UnfitError
 from spotd.act.bundle import Bundle, build_bundle
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from tests.rigs import processes, sshd
 from tests.rigs.station import Station, station, wait_until
 

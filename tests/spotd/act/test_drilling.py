@@ -10,7 +10,7 @@ import pytest
 
 from providers.base import Provider, UnknownOutcome
 from spotd.act.drilling import ORDER_S, STRIKE_S, Drilling
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.drill import Drill, DrillEnd, DrillKind
 from spotd.model import LeaveReason, Node
 from spotd.store.base import JournalBatch

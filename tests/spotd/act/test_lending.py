@@ -13,9 +13,10 @@ from providers.lending import Lender, Lent
 from providers.policy import Place
 from providers.stores.base import StoreUnavailableError
 from spotd import wire
-from spotd.act.effects import LinkError
+from spotd.act.kit import Python, Tools
 from spotd.act.lending import TRUST_S, Loans
 from spotd.act.lent import Shards
+from spotd.act.node_link import LinkError
 from spotd.clock import Clock
 from spotd.datasets import DataSet
 from spotd.decide.carriage import Place as Spot
@@ -465,20 +466,27 @@ def test_a_job_that_saves_nothing_by_us_is_given_no_store_more(lending: Lending)
 
 
 def test_a_rented_machine_is_sent_what_its_saver_needs(stage: Stage) -> None:
-    """Asked first, for it may need nothing; and told which package it is."""
+    """Asked first, for it may need nothing; and told which package it is. A Python that does not
+    get there in time keeps nobody from the start."""
     lending, sent = Lending(stage, start=False), []
 
     class Sending(Listening):
-        def put_package(self, *told: object, unless_able: bool = False) -> None:
-            sent.append((told[2], unless_able))
+        def put_package(self, *told: object, unless: str = "") -> None:
+            sent.append((told[2], unless))
+            if told[2] == "py1":
+                raise LinkError("no answer within 6 s")
 
     stage.world = replace(
         stage.world,
-        tools=lambda: "d1gest",
+        tools=lambda: Tools("d1gest", (Python("py1", "x86_64"), Python("py2", "aarch64"))),
         link=Sending(stage.link, lending.starts),  # type: ignore[arg-type]
     )
     lending.start()
-    assert sent == [("d1gest", True)]
+    assert sent == [
+        ("d1gest", "--unless-able"),
+        ("py1", "--unless-tools d1gest --machine x86_64"),
+        ("py2", "--unless-tools d1gest --machine aarch64"),
+    ]
     assert lending.starts[0]["tools"] == "d1gest"
 
 

@@ -18,8 +18,8 @@ import pytest
 from providers.stores.base import NotFoundError
 from providers.stores.local import LocalStore
 from spotd.act.bundle import Bundle, build_bundle
-from spotd.act.effects import LinkError
 from spotd.act.link import LOADER_COMMAND, SshLink, address_of, node_command
+from spotd.act.node_link import LinkError
 from spotd.log import redactor
 from spotd.vault import host_key
 from spotd.wire import SAVE, AgentConfig, Command
@@ -186,6 +186,17 @@ def test_a_package_arrives_whole_and_once(here: Station, tmp_path: Path, size: i
     assert arrived.read_bytes() == data
     store.delete(f"packages/{digest}")
     here.link.put_package(node, here.keys, digest, store, CALL_S)  # asks the store for nothing
+
+
+def test_a_package_that_a_machine_can_do_without_is_not_sent(here: Station, tmp_path: Path) -> None:
+    """A Python for other processors, and one for those whose wheels are for no Python of theirs."""
+    node = here.boot()
+    store, digest = packed(tmp_path, b"a Python")
+    archive = here.machine.home / ".spotd" / "packages" / f"{digest}.tar.gz"
+    for machine, arrives in (("another", False), (os.uname().machine, True)):
+        unless = f"--unless-tools {'0' * 64} --machine {machine}"
+        here.link.put_package(node, here.keys, digest, store, CALL_S, unless=unless)
+        assert archive.exists() == arrives
 
 
 def test_a_package_ends_at_the_deadline_of_its_call(here: Station, tmp_path: Path) -> None:

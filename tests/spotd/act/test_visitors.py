@@ -14,8 +14,8 @@ import paramiko
 import pytest
 
 from spotd.act.bundle import build_bundle
-from spotd.act.effects import LinkError
 from spotd.act.link import SshLink
+from spotd.act.node_link import LinkError
 from spotd.act.ssh import Connection, SshAuthRefusedError, connect
 from spotd.act.visitors import SIDE_BY_SIDE, Visitors
 from spotd.clock import SystemClock

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotd.cli.resultfile import read_results
+from spotd.cli.results import result_text
 from spotd.errors import UserError
 from spotd.evaluation import Evaluation
 from tests.spotd.cli.conftest import Spotctl
@@ -82,6 +83,20 @@ def _quality(spotctl: Spotctl, rig: Rig, capsys: Captured, job: str = "gpt") -> 
     rows = json.loads(capsys.readouterr().out)["comparison"]
     found: dict[str, object] = next(row for row in rows if row["name"] == "quality of the model")
     return found
+
+
+@pytest.mark.parametrize(
+    ("passed", "cases", "shown"),
+    [
+        (29_999, 30_000, "99.99 %"),
+        (30_000, 30_000, "100.00 %"),
+        (57, 100, "57.00 %"),
+        (0, 3, "0.00"),
+    ],
+)
+def test_all_passed_is_said_of_all_alone(passed: int, cases: int, shown: str) -> None:
+    told = {"cases": cases, "passed": passed, "tokens_per_s": None, "ttft_s": None}
+    assert f"cases passed ({shown}" in result_text(told)
 
 
 def test_another_file_of_a_suite_is_shown_in_its_place(

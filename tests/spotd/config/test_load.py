@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from providers.stores import open_store
+from providers.stores import open_store, proof_of
 from spotd import log
 from spotd.config import Config, ConfigError, load_config
 from spotd.decide.carriage import Place
@@ -743,6 +743,7 @@ def test_google_s_and_azure_s_stores_believe_machines_of_the_others(file: Path) 
     for access, url in ((gs, "gs://runs"), (az, "az://runs")):
         plain = {"identity": "aws", "session": "spotd-j1", **config.store_options(url)}
         open_store(url, {**plain, **access.proof})
+        assert proof_of(url, {**plain, **access.proof}), "so it is mounted"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from providers.policy import PolicyFacts
 from providers.storage import first_storage
 from providers.stores import open_store as open_objects
 from providers.stores.base import ObjectStore
-from spotd.act.effects import LinkError
+from spotd.act.node_link import LinkError
 from spotd.act.visitors import Visitors
 from spotd.datasets import DataSet
 from spotd.decide.sweeping import Fate, Held, HeldLeftover
@@ -188,6 +188,7 @@ class Rig:
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
+        self.contested = ""
         self.findings: dict[str, list[Finding]] = {}
         self.needs: Mapping[str, Sequence[Need]] = {}  # that the clouds were examined for
         self.held: list[Held] = []
@@ -247,6 +248,7 @@ class Rig:
                 self.store, self.vault, self.folder, {}, self.ids.random_bytes
             ),
             silent=lambda: self.silent,
+            contested=lambda: self.contested,
             held=lambda: self.held,
             held_leftovers=lambda: self.held_leftovers,
             unswept=lambda: self.unswept,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotd.cli.client import Client
-from spotd.drill import DrillEnd
+from spotd.drill import DrillEnd, DrillKind
 from spotd.errors import UserError
 from spotd.model import S
 from spotd.observe.drills import OVERDUE, OverdueDrills
@@ -126,7 +126,14 @@ def test_a_drill_that_passed_ends_the_episode_and_another_month_begins_one(rig: 
     order(rig)
     [drill] = rig.store.drills(job_id)
     assert len(overdue(rig)) == 1, "an order alone shows nothing"
-    rig.store.set_drill(replace(drill, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
+    rig.store.set_drill(replace(drill, ended_at_us=rig.ago(0), end=DrillEnd.CALLED_OFF))
+    agents = replace(drill, id="a", kind=DrillKind.AGENT)
+    rig.store.add_drill(agents)
+    rig.store.set_drill(replace(agents, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
+    assert found(rig)["doubtful"], "nothing had to come back"
+    passed = replace(drill, id="b")
+    rig.store.add_drill(passed)
+    rig.store.set_drill(replace(passed, ended_at_us=rig.ago(0), end=DrillEnd.PASSED))
     assert not found(rig)["doubtful"]
     rig.clock.go_on(32 * DAY_S)
     assert found(rig)["doubtful"]

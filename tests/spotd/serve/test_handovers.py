@@ -10,7 +10,7 @@ import pytest
 from providers.base import NoticeKind
 from spotd.cli.client import Client
 from spotd.model import LeaveReason, Node, NoticeSeen, S
-from spotd.serve.handovers import MOST_SAVES, PARTS, hand_overs, saves
+from spotd.serve.handovers import MOST_SAVES, PARTS, Resumed, hand_overs, saves
 from spotd.store.base import CheckpointRow
 from tests.spotd.serve.rig import OFFERS, SPOT, Rig, story
 from tests.spotd.store import build
@@ -38,7 +38,7 @@ def test_a_death_costs_what_was_not_saved_and_the_time_to_hear_of_it() -> None:
     old = trained(1, 10, heard_at_us=100 * S, left_at_us=103 * S, last_step=140,
                   leave_reason=LeaveReason.LOST)  # fmt: skip
     new = trained(2, 104)
-    (found,) = hand_overs([old, new], {new.id: 120})
+    (found,) = hand_overs([old, new], {new.id: Resumed(120)})
     assert found["parts"] == dict(zip(PARTS, (3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0), strict=True))
     assert found["total_s"] == sum(found["parts"].values()) == 9.0
     assert (found["resumed_step"], found["steps_lost"]) == (120, 20)
@@ -61,7 +61,7 @@ def test_with_a_notice_time_begins_with_it() -> None:
     notice = NoticeSeen("n1", NoticeKind.PREEMPT, 100 * S, 130 * S)
     old = trained(1, 10, heard_at_us=110 * S, last_step=50, notices=(notice,))
     new = trained(2, 101)
-    (found,) = hand_overs([old, new], {new.id: 50})
+    (found,) = hand_overs([old, new], {new.id: Resumed(50)})
     assert found["noticed"]
     assert found["overlap"]
     assert (found["total_s"], found["steps_lost"]) == (6.0, 0)

@@ -6,6 +6,7 @@ import pytest
 
 from spotd.cli.client import Client
 from spotd.model import LeaveReason, Node
+from spotd.states import NodeState
 from spotd.store.base import JournalBatch
 from spotd.wire import JournalEntry
 from tests.spotd.serve.rig import OFFERS, SPOT, Rig
@@ -56,3 +57,33 @@ def test_two_phases_tell_their_own_times(rig: Rig, client: Client) -> None:
         (found,) = client.get(f"/v1/jobs/{name}")["hand_overs"]
         told[name] = found["total_s"]
     assert told == {"search": pytest.approx(1800), "train": pytest.approx(660)}
+
+
+@pytest.mark.req("CKP-10")
+def test_reading_the_checkpoint_is_measured_and_paid_for(rig: Rig, client: Client) -> None:
+    """Ready 500 s ago, HEAD 400 s ago, its checkpoint read 240 s later, a step 60 s after that: 100
+    s waited for HEAD, and 300 s began, in the hours, the dollars and the price of a useful hour."""
+    job_id = rig.submit(ago_s=3600)
+    old = rig.launch(job_id, SPOT, ago_s=3500)
+    rig.train(old, ago_s=3400, until_s=600, first=0, last=100)
+    rig.leave(old, 600, LeaveReason.LOST, "gone")
+    new = rig.launch(job_id, SPOT, ago_s=600)
+    rig.change(new, 600, state=NodeState.BOOTING, chosen=True)
+    rig.store.record_booted(new.id, rig.ago(600))
+    rig.say(new, 590, "hello", agent="1", wire=1)
+    rig.say(new, 500, "ready")
+    rig.say(new, 160, "claimed", step=100, manifest="", restore_s=240.0)
+    rig.say(new, 100, "progress", from_step=101, to_step=101, losses=[], first_at_us=rig.ago(100),
+            last_at_us=rig.ago(100), tokens=1, busy_s=1.0)  # fmt: skip
+    (found,) = client.get(f"/v1/jobs/{job_id}")["hand_overs"]
+    assert found["restore_s"] == 240.0
+    assert found["parts"]["claim_s"] == pytest.approx(100, abs=0.1)
+    assert found["parts"]["first_step_s"] == pytest.approx(300, abs=0.1)
+    told = client.get(f"/v1/jobs/{job_id}/cost/report")
+    hours = {one["use"]: one["node_hours"] * 3600 for one in told["hours"]}
+    assert hours["waiting"] == pytest.approx(100, abs=1)
+    assert hours["startup"] == pytest.approx(100 + 100 + 300, abs=2)  # the first boot among it
+    paid = {one["use"]: one["cost_usd"] for one in told["hours"]}
+    assert paid["startup"] == pytest.approx(500 / 3600 * 19.93, rel=0.01)
+    effective = told["usd_per_useful_gpu_hour"] * told["useful_gpu_hours"]
+    assert effective == pytest.approx(sum(paid.values()), abs=0.001)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import create_engine, event, insert, select
 
 from providers.base import Instance, InstanceState, Notice, NoticeKind, Scope
 from spotd.model import (
@@ -19,6 +19,7 @@ from spotd.plan import (
     ChangeNode,
 )
 from spotd.states import NodeState
+from spotd.store import schema
 from spotd.store.base import Store
 from spotd.store.sql import SqlStore
 from tests.spotd.store.build import (
@@ -34,6 +35,7 @@ from tests.spotd.store.build import (
     placed,
     plan,
     said,
+    submission,
     submit,
     view,
 )
@@ -556,6 +558,22 @@ def test_nodes_are_found_by_their_ids(store: Store) -> None:
     found = store.find_nodes(["j1-g1-1", "j1-g1-0", "jnone-g1-0"])
     assert found == store.job_nodes("j1")
     assert store.find_nodes([]) == []
+
+
+def test_more_nodes_are_found_than_one_statement_takes(sql_store: SqlStore, url: str) -> None:
+    """Of parameters PostgreSQL takes 65,535, and SQLite 32,766, or as Debian builds it 250,000."""
+    there, asked = 1_200, 260_000
+    placed(sql_store, "j1")
+    engine = create_engine(url)
+    with engine.begin() as conn:
+        row = conn.execute(select(schema.nodes)).mappings().one()
+        for n in range(1, there):
+            fresh = {"id": f"j1-g1-{n}", "token": f"t-{n}", "candidate": n}
+            conn.execute(insert(schema.nodes), {**row, **fresh, "requested_at_us": NOW + n})
+    engine.dispose()
+    found = sql_store.find_nodes([f"j1-g1-{n}" for n in reversed(range(asked))])
+    assert [node.id for node in found] == [f"j1-g1-{n}" for n in range(there)], "oldest first"
+    assert sql_store.job_users([f"j{n}" for n in range(asked)]) == {"j1": submission("j1").user}
 
 
 def test_a_machine_keeps_the_address_of_its_network(store: Store) -> None:

@@ -27,6 +27,7 @@ from trainer.agent.rclone import (
     plain_env,
     reading_sas,
     remote_env,
+    with_door,
 )
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -85,10 +86,33 @@ def test_of_an_accounts_key_rclone_has_a_right_to_read_one_container_alone() -> 
     assert KEY not in url
 
 
-@pytest.mark.parametrize("url", ["gs://b", "az://c"])
-def test_where_rclone_cannot_show_who_a_machine_is_that_is_said(url: str) -> None:
-    with pytest.raises(UnmountableError, match="write mode: COPY, or give the store keys"):
-        remote(url, identity="aws", account="acc")
+def test_a_machine_that_shows_who_it_is_comes_as_one_of_that_cloud() -> None:
+    """To the door that gives it tokens (tests/trainer/mounts/test_federated.py)."""
+    own = {"identity": "aws", "client_id": "of a machine there"}
+    assert remote("gs://b", **own)["env_auth"] == "true"
+    assert remote("az://c", account="acc", **own) == {
+        "type": "azureblob",
+        "account": "acc",
+        "use_msi": "true",
+    }
+    argv = with_door(["rclone", "mount"], "az://c/p", ORDER, (1, 60))
+    assert argv[-6:] == ["trainer.mounts.door", str(ORDER), "az", "1.60", "rclone", "mount"]
+
+
+def test_what_an_older_rclone_cannot_do_at_azures_is_said() -> None:
+    def named(version: tuple[int, int], endpoint: str = "") -> str:
+        options = {"account": "acc", "identity": "aws", "endpoint": endpoint}
+        found = remote_env("az://c", options, ORDER, version=version)
+        return found.get("RCLONE_CONFIG_SPOTD_ENDPOINT", "")
+
+    assert named((1, 54)) == ""
+    with pytest.raises(UnmountableError, match=r"1\.53 cannot show .*1\.54 or newer.*COPY"):
+        named((1, 53))
+    there = "https://acc.blob.core.chinacloudapi.cn"
+    assert named((1, 60), f"{there}/") == "blob.core.chinacloudapi.cn"
+    assert named((1, 61), there) == there
+    with pytest.raises(UnmountableError, match=r"https://acc\.DOMAIN alone.*1\.61 or newer"):
+        named((1, 60), "https://10.0.0.1/acc")
 
 
 def test_a_machine_that_shows_who_it_is_lists_a_bucket_by_credentials_made_for_it(
@@ -122,6 +146,9 @@ def test_a_machine_that_shows_who_it_is_lists_a_bucket_by_credentials_made_for_i
         )
     assert done.stdout == b"a\n", done.stderr.decode()
     assert [asked["RoleSessionName"] for asked in server.rules.asked][:1] == ["j1"]
+    [allowed] = json.loads(server.rules.asked[0]["Policy"])["Statement"]
+    assert {"s3:Get*", "s3:List*"} <= {*allowed["Action"]}, "of what the role may, what reads"
+    assert not [action for action in allowed["Action"] if "Put" in action or "Delete" in action]
 
 
 def test_it_reads_alone_and_caches_where_that_is_asked_for() -> None:

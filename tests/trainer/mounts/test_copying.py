@@ -230,6 +230,7 @@ def test_what_came_is_told_once_a_minute_and_the_rest_at_the_end(tmp_path: Path)
 
 
 def test_the_keys_of_a_bucket_are_hidden_in_what_programs_print(node: Node) -> None:
-    given = wire.Bucket("/d", "s3://b", {"region": "r", "secret_access_key": "s3cret-key"})
-    assert hidden_of(node.start_document(buckets=(given,))) == ["s3cret-key"]
-    assert "s3cret-key" not in repr(given)
+    keys, near = {"region": "r", "secret_access_key": "s3cret-key"}, {"sas_token": "of-the-copy"}
+    given = wire.Bucket("/d", "s3://b", keys, near="az://c", near_options=near)
+    assert hidden_of(node.start_document(buckets=(given,))) == ["s3cret-key", "of-the-copy"]
+    assert not [word for word in ("s3cret-key", "of-the-copy") if word in repr(given)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -37,6 +38,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._objects: dict[str, Stateful] = {}
         self._loss: float | Tensor = 0.0
         self._saved_step = 0
+        self._since = 0.0  # the last step's end, and that of what the trainer did then
         self._resumed: Resumed | None = None
         self._session = Session(self._collect)
         self._train: Callable[..., Any] = trainer.train
@@ -86,6 +88,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             for name, one in self._objects.items():
                 one.load_state_dict(self._resumed.shared[name])
         self._session.rest()
+        self._go_on()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An epoch's order is drawn after this."""
@@ -94,8 +97,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             self._give_chance()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Within an epoch, its order was drawn again, and its first batches were passed over."""
+        """Within an epoch, its order was drawn again, and its first batches were passed over. All
+        batches of the step have come."""
         del args, state, control, kwargs
+        self._session.progress.waited(time.monotonic() - self._since)
         self._give_chance()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -110,7 +115,17 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         elif then is Next.SAVE and not last:
             self._save(state.global_step)
         control.should_save = False
+        self._go_on()
         return control
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What comes between two steps, evaluations as well, is no wait for data."""
+        del args, state, control, kwargs
+        self._go_on()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        del args, state, control, kwargs
+        self._go_on()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """With save_strategy="epoch" one is saved here, beside those by the job's cadence."""
@@ -119,6 +134,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         if control.should_save and not last and self._saved_step != state.global_step:
             self._save(state.global_step)
         control.should_save = False
+        self._go_on()
         return control
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -126,6 +142,10 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._session.finish()
 
     # --- within
+
+    def _go_on(self) -> None:
+        """From here on the next batches are waited for."""
+        self._since = time.monotonic()
 
     def _save(self, step: int) -> None:
         self._session.save()

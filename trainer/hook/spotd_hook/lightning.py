@@ -7,6 +7,7 @@ Needs lightning 2.5 or 2.6, Python >= 3.10.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self._session: Session | None = None
         self._resumed: Resumed | None = None
         self._trainer: Any = None
+        self._since = 0.0  # the last batch's end, or that of the validation after it
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """After the model is where it trains; Lightning restores loops and optimizers next."""
@@ -55,11 +57,13 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         session.stop.install()  # Lightning has put its own before it
         session.progress.steps = max(trainer.max_steps, 0)
         session.rest()
+        self._since = time.monotonic()
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         del trainer, pl_module, batch, batch_idx
+        self._asked.progress.waited(time.monotonic() - self._since)
         if self._resumed is not None:
             chance.give(self._resumed.own["chance"])
             self._resumed = None
@@ -68,16 +72,14 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         del pl_module, batch, batch_idx
-        session = self._asked
-        if trainer.global_step == session.step:
-            return  # gradients are being accumulated
-        match session.after(_loss_of(outputs)):
-            case Next.FENCED:
-                session.leave_fenced()
-            case Next.LEAVE:
-                session.leave()
-            case Next.SAVE:
-                session.save()
+        if trainer.global_step != self._asked.step:  # else gradients are being accumulated
+            self._after(_loss_of(outputs))
+        self._since = time.monotonic()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Is no wait for data."""
+        del trainer, pl_module
+        self._since = time.monotonic()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         del trainer, pl_module
@@ -87,6 +89,16 @@ class Callback(callbacks.Callback):  # type: ignore[misc]
         del trainer, pl_module, exception
         if self._session is not None:
             self._session.close()
+
+    def _after(self, loss: float | None) -> None:
+        session = self._asked
+        match session.after(loss):
+            case Next.FENCED:
+                session.leave_fenced()
+            case Next.LEAVE:
+                session.leave()
+            case Next.SAVE:
+                session.save()
 
     @property
     def _asked(self) -> Session:

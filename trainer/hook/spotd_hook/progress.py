@@ -16,10 +16,10 @@ class Progress:
 
     A report covers the steps `from_step` to `to_step`, both included, counted from 1; `losses` has
     one float for each, or is empty where one is not known. `busy_s` is the time spent in those
-    steps, saves not included; `data_s`, of it, the wait for data, and `save_s` the time that saves
-    held training up between them; both of this rank. `ranks_s` is what each rank needed by itself
-    for a step, in the mean, where there are several. A `silent` one, for the ranks after the first,
-    does nothing.
+    steps, saves not included; `data_s`, of it, the wait for data, where somebody measures it, and
+    `save_s` the time that saves held training up between them; both of this rank. `ranks_s` is what
+    each rank needed by itself for a step, in the mean, where there are several. A `silent` one, for
+    the ranks after the first, does nothing.
     """
 
     def __init__(
@@ -40,7 +40,8 @@ class Progress:
         self._monotonic, self._clock_us = monotonic, clock_us
         self._losses: list[float | None] = []
         self._from_step = self._first_at_us = self._tokens = 0
-        self._busy_s = self._data_s = self._save_s = 0.0
+        self._busy_s = self._save_s = 0.0
+        self._data_s: float | None = None
         self._ranks_s: list[float] = []
         self._reported_at = self._said_at = float("-inf")
 
@@ -51,11 +52,10 @@ class Progress:
         tokens: int,
         busy_s: float,
         *,
-        data_s: float = 0.0,
         ranks_s: Sequence[float] = (),
     ) -> None:
         """One more step is done: its number (from 1), loss, tokens over all ranks, and seconds; of
-        these, what went into waiting for data, and what each rank needed by itself."""
+        these, what each rank needed by itself."""
         if self._silent:
             return
         if not self._losses:
@@ -63,7 +63,6 @@ class Progress:
         self._losses.append(loss)
         self._tokens += tokens
         self._busy_s += busy_s
-        self._data_s += data_s
         before = self._ranks_s or [0.0] * len(ranks_s)
         self._ranks_s = [a + b for a, b in zip(before, ranks_s, strict=True)]
         now = self._monotonic()
@@ -72,6 +71,10 @@ class Progress:
             self._say(self._line(step, loss, tokens / busy_s if busy_s else 0.0))
         if now - self._reported_at >= self._every_s:
             self.flush()
+
+    def waited(self, data_s: float) -> None:
+        """Of the step that is under way, so long was waited for data."""
+        self._data_s = (self._data_s or 0.0) + data_s
 
     def held_up(self, save_s: float) -> None:
         """A save kept the next step waiting for so long."""
@@ -83,10 +86,13 @@ class Progress:
             return
         self._reported_at = self._monotonic()
         steps = len(self._losses)
-        ranks = {}
+        more: dict[str, Any] = {}
         if self._ranks_s:
             times = [round(total / steps, 6) for total in self._ranks_s]
-            ranks = {"ranks_s": times, "ranks_per_node": self._per_node}
+            more = {"ranks_s": times, "ranks_per_node": self._per_node}
+        if self._data_s is not None:
+            more["data_s"] = round(self._data_s, 6)
+            self._data_s = 0.0
         self._report(
             PROGRESS,
             {
@@ -97,13 +103,12 @@ class Progress:
                 "last_at_us": self._clock_us(),
                 "tokens": self._tokens,
                 "busy_s": round(self._busy_s, 6),
-                "data_s": round(self._data_s, 6),
                 "save_s": round(self._save_s, 6),
-                **ranks,
+                **more,
             },
         )
         self._losses, self._ranks_s, self._tokens = [], [], 0
-        self._busy_s = self._data_s = self._save_s = 0.0
+        self._busy_s = self._save_s = 0.0
 
     def _line(self, step: int, loss: float | None, speed: float) -> str:
         parts = [f"step {step}/{self.steps}" if self.steps else f"step {step}"]

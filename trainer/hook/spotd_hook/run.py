@@ -13,9 +13,10 @@ See docs/any-script.md. Needs torch, Python >= 3.10.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -23,6 +24,8 @@ from . import chance
 from .objects import stateful
 from .session import Next, Resumed, Session
 from .weights import give_weights
+
+T = TypeVar("T")
 
 
 class Run:
@@ -108,6 +111,23 @@ class Run:
                 chance.seed(self._seed, session.step, session.ranks.rank)
             yield session.step
             self._after(last=session.step + 1 == total)
+
+    def batches(self, batches: Iterable[T]) -> Iterator[T]:
+        """The same ones, of a loader for example; how long each is waited for is measured, and told
+        where training is slow for it. Its iterator is made here, and not with the first one."""
+        iterator = iter(batches)
+
+        def measured() -> Iterator[T]:
+            while True:
+                began_s = time.monotonic()
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+                self._session.progress.waited(time.monotonic() - began_s)
+                yield batch
+
+        return measured()
 
     def report(self, loss: float | Tensor, tokens: int = 0) -> None:
         """The loss of this step on this rank, for people and for spotd, and the tokens in it."""

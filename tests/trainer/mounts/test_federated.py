@@ -1,0 +1,239 @@
+"""Buckets of Google's and Azure's that a machine of another cloud mounts as what it is, by the real
+rclone from real servers; tokens that end soon, and are looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from spotd import wire
+from spotd.wire import MountMode
+from tests.rigs import azurite as azurite_rig
+from tests.rigs import gcs as gcs_rig
+from tests.rigs.identities import (
+    ACCOUNT,
+    Believers,
+    believing,
+    entra_options,
+    google_options,
+)
+from tests.rigs.tunnel import leading_to
+from tests.trainer.agent.node import Node, wait_until
+from tests.trainer.mounts.test_mounting import BLOB, SMALL, filled, node, rclone_pid
+from trainer.agent.processes import descendants
+
+__all__ = ["node"]
+
+LASTS_S = 6
+SUM = hashlib.sha256(BLOB).hexdigest()
+KINDS = [("gs", "aws"), ("gs", "azure"), ("az", "aws"), ("az", "gcp")]
+
+
+@dataclass
+class Elsewhere:
+    """A bucket of one cloud, for a machine of another; who believes what it is; and the node."""
+
+    url: str
+    options: dict[str, str]
+    others: Believers
+    node: Node
+    server: Any
+
+    def mount(self, mode: MountMode = MountMode.MOUNT) -> wire.Bucket:
+        return wire.Bucket("~/data", self.url, self.options, mode=mode)
+
+    def last_end_s(self) -> float:
+        """When all tokens of until now have ended."""
+        return max(end for end, _ in self.others.made.values())
+
+
+@pytest.fixture
+def others() -> Iterator[Believers]:
+    with believing() as made:
+        yield made
+
+
+@pytest.fixture
+def elsewhere(
+    request: pytest.FixtureRequest, others: Believers, node: Node, tmp_path: Path
+) -> Iterator[Elsewhere]:
+    scheme, cloud = request.param
+    made = {"gs": google, "az": azure}[scheme]
+    with made(others, node, tmp_path, cloud) as found:
+        yield found
+
+
+@contextmanager
+def google(others: Believers, node: Node, _: Path, cloud: str) -> Iterator[Elsewhere]:
+    with gcs_rig.serving() as made:
+        filled(made)
+        made.guard = others.guard
+        options = {**made.plain, **google_options(others, cloud)}
+        yield Elsewhere(made.url, options, others, node, made)
+
+
+@contextmanager
+def azure(others: Believers, node: Node, folder: Path, cloud: str) -> Iterator[Elsewhere]:
+    """By the account's own name, over TLS: rclone shows tokens to nothing else."""
+    with azurite_rig.serving(folder) as made:
+        where = urlsplit(made.endpoint)
+        with leading_to(str(where.hostname), where.port or 0) as tunnel, certified(folder):
+            filled(made)
+            ca = str(folder / "ca.pem")
+            node.environ |= {"HTTPS_PROXY": tunnel.url, "SSL_CERT_FILE": ca}
+            node.environ |= {"NO_PROXY": "169.254.169.254,metadata.internal"}  # as on many images
+            line = {"account": azurite_rig.ACCOUNT, "allow_http": "true"}
+            options = {**line, **entra_options(others, cloud)}
+            yield Elsewhere(made.url, options, others, node, tunnel)
+            assert set(tunnel.asked) <= {f"{azurite_rig.HOST}:443"}
+
+
+@contextmanager
+def certified(folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))
+        yield
+
+
+READS = """
+[ "$(sha256sum < ~/data/x/blob.bin)" = "SUM  -" ] || exit 1
+touch up
+while [ ! -e over ]; do sleep 0.05; done
+[ "$(sha256sum < ~/data/x/blob.bin)" = "SUM  -" ] || exit 2
+""".replace("SUM", SUM)
+
+
+@pytest.mark.parametrize("elsewhere", KINDS, indirect=True)
+def test_a_mount_is_read_on_after_its_tokens_have_ended(elsewhere: Elsewhere) -> None:
+    """Its credentials are renewed before, and are in no argument, log or file of its machine."""
+    others, node = elsewhere.others, elsewhere.node
+    others.lasts_s = LASTS_S
+    node.run()
+    node.start(run=READS, buckets=(elsewhere.mount(),))
+    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    first, others.used = set(others.made), []
+    arguments = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in tree(rclone_pid(node))]
+    assert any(b"rclone" in line and b"--read-only" in line for line in arguments)
+    wait_until("its tokens to end", lambda: time.time() > max(others.made[one][0] for one in first))
+    (node.places.workdir / "over").touch()
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
+    assert set(others.made) > first
+    assert others.denied == []
+    assert not first & {*others.used}
+    assert {others.made[one][1].rpartition(".")[2] for one in others.used} <= {"read_only"}
+    assert others.used or elsewhere.url.startswith("az:")
+    kept = [path.read_bytes() for path in files(node.home)]
+    assert any(wire.EXITED.encode() in text for text in kept), "it looks where things are"
+    for token in others.made:
+        assert not [text for text in (*arguments, *kept) if token.encode() in text]
+    wait_until("what opens it to be gone", lambda: not [*node.places.memory.glob("mount-0.opt*")])
+
+
+def tree(pid: int) -> list[int]:
+    return [pid, *(one.pid for one in descendants(pid))]
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """What it has but mounts and the program's own."""
+    for root, names, found in os.walk(folder):
+        if Path(root) == folder:
+            names.remove("data")
+        yield from (Path(root) / name for name in found)
+
+
+GOES_ON = """
+cat ~/data/x/blob.bin > /dev/null || exit 1
+touch up
+while cat ~/data/x/blob.bin > /dev/null; do sleep 0.2; done
+touch failed
+until cat ~/data/x/blob.bin > /dev/null; do sleep 0.2; done
+"""
+
+
+@pytest.mark.parametrize("elsewhere", [KINDS[0], KINDS[2]], indirect=True)
+def test_while_nobody_makes_tokens_that_is_told_and_then_it_is_read_on(
+    elsewhere: Elsewhere,
+) -> None:
+    others, node = elsewhere.others, elsewhere.node
+    others.lasts_s = LASTS_S
+    node.run()
+    node.start(run=GOES_ON, buckets=(elsewhere.mount(),))
+    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    others.down = 503
+    wait_until("it to fail", (node.places.workdir / "failed").exists, 60.0)
+    assert time.time() > elsewhere.last_end_s() - 1, "and not before the last token ended"
+    others.down = 0
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
+    told = node.entries(wire.WARNING)[-1].data
+    assert told["verdict"] == "mount_failing"
+    assert "503" in node.log("mount-0")
+    assert not node.entries(wire.UNWELL)
+
+
+@pytest.mark.parametrize("elsewhere", [KINDS[1], KINDS[3]], indirect=True)
+@pytest.mark.parametrize("victim", ["door", "rclone"])
+def test_whichever_of_the_two_dies_takes_the_other_along_and_both_are_made_anew(
+    elsewhere: Elsewhere, victim: str
+) -> None:
+    node = elsewhere.node
+    node.run()
+    wait = "while [ ! -e over ]; do sleep 0.05; done"
+    read = "until cat ~/data/small 2> /dev/null; do sleep 0.05; done"
+    node.start(run=f"touch up; {wait}; {read}", buckets=(elsewhere.mount(),))
+    wait_until("the program to be up", (node.places.workdir / "up").exists)
+    door, rclone = tree(rclone_pid(node))
+    os.kill(door if victim == "door" else rclone, signal.SIGKILL)
+    assert node.wait_for(wire.WARNING).data["verdict"] == "mount_lost"
+    wait_until("both to be gone", lambda: not any(map(is_there, (door, rclone))))
+    (node.places.workdir / "over").touch()
+    assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
+    assert node.log().encode() == SMALL
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def refuse_machine(elsewhere: Elsewhere) -> None:
+    elsewhere.others.trusts = "arn:aws:sts::123456789012:assumed-role/another/i-1"
+    elsewhere.others.issuer.subject = "another machine"
+
+
+def refuse_account(elsewhere: Elsewhere) -> None:
+    elsewhere.server.guard = lambda *_: "403 AccessDenied"
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "refuse", "said"),
+    [
+        (KINDS[0], refuse_machine, ("invalid_grant", "federate] of that url", "init --trust")),
+        (KINDS[3], refuse_machine, ("AADSTS700213", "federate] of that url", "init --trust")),
+        (KINDS[0], refuse_account, (f"came as {ACCOUNT}: give that roles/storage.objectViewer",)),
+    ],
+    indirect=["elsewhere"],
+)
+@pytest.mark.parametrize("mode", [MountMode.COPY, MountMode.MOUNT])
+def test_who_has_no_right_is_told_that_and_what_to_try(
+    elsewhere: Elsewhere,
+    refuse: Callable[[Elsewhere], None],
+    said: tuple[str, ...],
+    mode: MountMode,
+) -> None:
+    refuse(elsewhere)
+    elsewhere.node.run()
+    elsewhere.node.start(run="true", buckets=(elsewhere.mount(mode),))
+    ended = elsewhere.node.wait_for(wire.SETUP).data
+    assert ended["code"] != 0
+    assert ended["tail"].count("file_mounts.~/data: ") == 1
+    assert not [word for word in (elsewhere.url, *said) if word not in ended["tail"]], ended["tail"]
+    assert len(ended["tail"].splitlines()) == 1
