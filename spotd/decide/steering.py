@@ -171,7 +171,7 @@ def _stay(d: Draft, running: Node, intent: Intent) -> None:
         n.told_release_at_us or n.released_at_us or n.exit_code is not None for n in gang
     )
     newer = [n for n in d.nodes if n.generation > running.generation]
-    coming = any(n.chosen or n.state in _COMING for n in newer)
+    coming = any((n.chosen and n.state is not NodeState.GONE) or n.state in _COMING for n in newer)
     if intent.ask is not None or released or coming:
         return
     for node in gang:
