@@ -7,11 +7,12 @@ and is the same on every replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from providers.base import Offer, Scope
 from spotd.container import container_of
-from spotd.model import LeaveReason, Node, Refusal, S
+from spotd.model import LeaveReason, Market, Node, Refusal, S
 from spotd.states import NodeState
 from spotd.wire import EXIT_HUNG, EXIT_UNFIT
 
@@ -79,6 +80,17 @@ def refusal_of(node: Node) -> Refusal | None:
         return None
     gone_at_us = node.gone_at_us if node.state is NodeState.GONE else 0
     return Refusal(node.offer.key, Scope.OFFER, code, max(node.left_at_us, gone_at_us), node.id)
+
+
+def told_by(nodes: Iterable[Node], market: Market) -> Market:
+    """The market with what a job's own machines' ends say about their offers. Those that are
+    decided in this very pass are on record only after it."""
+    ours = [said for node in nodes if (said := refusal_of(node)) is not None]
+    if not ours:
+        return market
+    known = {(said.node_id, said.code) for said in ours}
+    others = [r for r in market.refusals if (r.node_id, r.code) not in known]
+    return replace(market, refusals=(*others, *ours))
 
 
 def spoiled_places(refusals: Iterable[Refusal], job_id: str) -> Spoiled:

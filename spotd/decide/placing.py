@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from providers.base import CapacityType
 from spotd.decide.baking import chosen_image, image_told
-from spotd.decide.cooldowns import refusal_of
+from spotd.decide.cooldowns import told_by
 from spotd.decide.draft import LEAVING, Draft, place
 from spotd.decide.expiry import first_expiry_us
 from spotd.decide.flat import without_flat
@@ -180,14 +178,8 @@ def taken(d: Draft) -> set[str]:
 
 
 def market_of(d: Draft) -> Market:
-    """The market with what our own machines' ends say about their offers. Those that are decided
-    in this very pass are on record only after it."""
-    ours = [said for node in d.nodes if (said := refusal_of(node)) is not None]
-    if not ours:
-        return d.market
-    known = {(said.node_id, said.code) for said in ours}
-    others = [r for r in d.market.refusals if (r.node_id, r.code) not in known]
-    return replace(d.market, refusals=(*others, *ours))
+    """See cooldowns.told_by."""
+    return told_by(d.nodes, d.market)
 
 
 def _ask(d: Draft) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from providers.base import CapacityType
+from spotd.decide.cooldowns import told_by
 from spotd.decide.draft import Draft, place
 from spotd.decide.flat import without_flat
 from spotd.decide.leaving import gang_of, taking_away
@@ -112,9 +113,10 @@ def steer(d: Draft) -> None:
     if d.market.blocked or safe(d.market, d.now_us):
         return
     barred = {node.offer.key for node in d.nodes if node.active and taking_away(node)}
-    rows = rank(spec, d.market, d.now_us, barred, job_id=d.job.id)
-    rows = in_turn(d.job, d.market, d.now_us, without_flat(spec, rows))
-    intent = intend(d, d.market, rows, running)
+    market = told_by(d.nodes, d.market)  # as its replacement is asked for in this pass
+    rows = rank(spec, market, d.now_us, barred, job_id=d.job.id)
+    rows = in_turn(d.job, market, d.now_us, without_flat(spec, rows))
+    intent = intend(d, market, rows, running)
     if intent is None:
         return
     if running.state is NodeState.RUNNING:

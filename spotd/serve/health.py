@@ -28,13 +28,15 @@ from spotd.store.base import StoreError
 
 
 def health(call: Call) -> dict[str, Any]:
-    """A cheap sign of life that touches the database."""
+    """A cheap sign of life that touches the database. `contested` is why this daemon stands still,
+    or null."""
     return {
         "kind": "Health",
         "ok": True,
         "version": version("spotd"),
         "deployment": call.backing.store.deployment(),
         "now": iso(call.now_us),
+        "contested": call.backing.contested() or None,
     }
 
 

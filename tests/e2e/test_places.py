@@ -73,6 +73,7 @@ def settings(made: Bucket, key: Path) -> str:
 
 
 @pytest.mark.e2e
+@pytest.mark.req("CKP-14")
 @pytest.mark.xdist_group("kills of others")
 def test_a_job_moves_between_regions_and_a_data_set_crosses_once_to_each(
     folder: Path, python: Path, reference: Reference

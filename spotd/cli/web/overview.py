@@ -57,6 +57,7 @@ class Found:
     stats: Data | None
     safe_mode: Data | None
     quarantine: Data | None
+    health: Data | None
 
 
 def body(place: Place, source: Source, reading: Reading) -> Html:
@@ -75,6 +76,7 @@ def body(place: Place, source: Source, reading: Reading) -> Html:
             Ask("/v1/stats", {"since_s": DAY_S}, SOON_S),
             Ask("/v1/safe-mode"),
             Ask("/v1/quarantine"),
+            Ask("/v1/health"),
         )
     )
     events = source.events(reading)
@@ -148,6 +150,8 @@ def _or(known: Data | None, value: Child) -> Child:
 def _attention(place: Place, found: Found, events: list[Data] | None) -> Html:
     """What somebody should look at, the gravest first; what is not known is no good news."""
     rows: list[Child] = []
+    if contested := (found.health or {}).get("contested"):
+        rows.append((sign("error"), f" It stands still: {contested} ", place.spotctl("doctor")))
     for told, name in ((found.safe_mode, "safe mode"), (found.quarantine, "quarantine")):
         if told and told["active"]:
             word = name.replace(" ", "-")

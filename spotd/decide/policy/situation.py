@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from providers.base import CapacityType
+from spotd.decide.policy.hours import UNKNOWN, Hours
 from spotd.decide.policy.record import UNSEEN, Record
 
 
@@ -57,6 +58,7 @@ class Pool:
     transfer_s: float = 0.0
     speed: float = 1.0
     record: Record = UNSEEN
+    hours: Hours = UNKNOWN
 
 
 @dataclass(frozen=True)

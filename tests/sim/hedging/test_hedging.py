@@ -115,7 +115,14 @@ def test_a_loss_is_timed_from_the_last_moment_of_training_to_the_next_first_step
         work_h=2.0,
         deadline_h=4.0,
     )
-    life = well(lived(case, ONE))
+
+    def look(store: Store) -> None:
+        """The daemon knows soon that a machine trains: one that does is given time to save."""
+        (job,) = store.jobs()
+        for node in store.job_nodes(job.id):
+            assert 0 < node.first_step_at_us - node.claimed_at_us < 60e6
+
+    life = well(lived(case, ONE, look=look))
     (gap_s,) = life.gaps_s
     assert 150 + 420 - 120 <= gap_s <= 150 + 420 + 60
     assert life.machines == 2

@@ -132,6 +132,18 @@ class SlowMachine(SimMachine):
             super().power_on()
 
 
+class PromptTrainer(Trainer):
+    """Tells its first step at once, as programs do, and what follows at each save."""
+
+    told = False
+
+    def _train_until(self, at_us: int, last: int) -> None:
+        if not self.told:
+            at_us = min(at_us, self._kernel.now_us + int(STEP_S * S))
+        self.told = True
+        super()._train_until(at_us, last)
+
+
 class PacedWorld(SimWorld):
     """One zone for each of the trace, one job, one daemon. `side_by_side` are launches made while
     another candidate was coming; `stopped` hears when a generation's program ends, however."""
@@ -204,7 +216,7 @@ class PacedWorld(SimWorld):
         return machine
 
     def _trainer(self, machine: SimMachine, agent: SimAgent, start: StartDocument) -> Trainer:
-        trainer, stopped = Trainer(machine, agent, start), self.stopped
+        trainer, stopped = PromptTrainer(machine, agent, start), self.stopped
         run = trainer.run
 
         def live() -> None:

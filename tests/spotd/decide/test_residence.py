@@ -90,7 +90,7 @@ def stored(store: str, at: Place | None, *offers: Offer) -> dict[str, str]:
     return {row.offer.zone: row.excluded for row in rank(of, sold, NOW)}
 
 
-@pytest.mark.req("DAT-06")
+@pytest.mark.req("CKP-14", "DAT-06")
 @pytest.mark.parametrize(
     ("store", "at", "free"),
     [
@@ -113,7 +113,7 @@ def test_a_folder_binds_a_job_to_where_it_is_mounted_and_a_bucket_does_not(
         )
 
 
-@pytest.mark.req("DAT-06")
+@pytest.mark.req("CKP-14", "DAT-06")
 def test_the_next_machine_is_beside_the_folder_too() -> None:
     """However cheap others are: what was saved is nowhere else."""
     lost = node(NodeState.RUNNING, offer=EAST[0], gone_at_us=NOW)

@@ -469,3 +469,15 @@ def test_who_has_its_replacement_on_the_way_does_not_stay() -> None:
 def test_on_demand_is_looked_at_again_for_spot_each_five_minutes() -> None:
     _, plan = settle(a_view(trains(FULL)), sold(FULL))
     assert plan.wake_at_us == NOW + 300 * S
+
+
+def test_whose_replacement_is_taken_away_stays_in_the_same_pass() -> None:
+    """That its place is out is on record only after it: until the next pass it would drain for
+    nobody."""
+    before, market_ = a_move((), deadline_h=42.0)
+    lost = node(
+        NodeState.BOOTING, generation=2, offer=CHEAP, cloud_state="terminated", gone_at_us=NOW
+    )
+    after, plan = settle(a_view(*before.nodes, lost, of=wanted(42.0)), market_)
+    assert (after.nodes[0].state, len(after.nodes)) == (NodeState.RUNNING, 2)
+    assert "stays" in kinds(plan)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spotd.model import Event
+from spotd.model import Event, LeaveReason
 from spotd.monitoring.board import FIVE, board
 from spotd.serve.metrics import Metrics
 from spotd.serve.scraping import ScrapeDoor, serve_scrapes
@@ -131,7 +131,7 @@ def scraped_twice(server: Prometheus) -> bool:
 
 @pytest.mark.req("MON-06")
 def test_a_real_prometheus_answers_every_query_of_the_board(
-    door: ScrapeDoor, tmp_path: Path
+    rig: Rig, door: ScrapeDoor, tmp_path: Path
 ) -> None:
     with running(tmp_path, documented(tmp_path, door)) as server:
         until("two scrapes", lambda: scraped_twice(server))
@@ -150,6 +150,14 @@ def test_a_real_prometheus_answers_every_query_of_the_board(
         assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
         # Nothing was taken away while it looked, and nothing lived longer: no rate of nothing.
         assert shown["Interruptions per 100 machine-days"] == [[]]
+        # Heard of for 930 s more, and then taken away: 100 machines would lose as many in a day.
+        gpt = rig.store.find_job("gpt")
+        assert gpt is not None
+        rig.leave(rig.store.job_nodes(gpt.id)[-1], 0, LeaveReason.PREEMPTED, "preempt notice")
+        until("the loss", lambda: server.value("sum(spotd_interruptions_total)") == [2.0])
+        [[(_, rate)]] = [panel.targets for panel in FIVE.panels if "Interruptions" in panel.title]
+        # Prometheus extrapolates what rose from 0 by less than what did not.
+        assert server.value(rate) == [pytest.approx(100 * 86_400 / 930, rel=0.25)]
 
 
 def test_a_prometheus_without_the_token_gets_nothing(door: ScrapeDoor, tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ class Rig:
         self.open_store: Callable[[str], ObjectStore] = open_objects
         self.alerts: dict[str, str] = {"default": ""}
         self.silent: dict[str, str] = {}
+        self.contested = ""
         self.findings: dict[str, list[Finding]] = {}
         self.needs: Mapping[str, Sequence[Need]] = {}  # that the clouds were examined for
         self.held: list[Held] = []
@@ -247,6 +248,7 @@ class Rig:
                 self.store, self.vault, self.folder, {}, self.ids.random_bytes
             ),
             silent=lambda: self.silent,
+            contested=lambda: self.contested,
             held=lambda: self.held,
             held_leftovers=lambda: self.held_leftovers,
             unswept=lambda: self.unswept,

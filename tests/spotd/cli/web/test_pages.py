@@ -124,7 +124,9 @@ def test_what_holds_the_daemon_back_and_what_is_grave_is_on_top(rig: Rig, url: s
     rig.store.add_event("", replace(error, text="long ago"), rig.ago(90_000))
     rig.store.add_event("", Event("note", "all is well"), rig.ago(60))
     crash(rig)
+    rig.contested = "another spotd has this deployment"
     text = read(url).text.split("Jobs No job")[0]
+    assert "It stands still: another spotd has this deployment" in text
     assert "In quarantine: the database was restored" in text
     assert "✕ error 1m ago aws refuses our key" in text
     assert "crashed: the program crashed with exit code 1" in text
