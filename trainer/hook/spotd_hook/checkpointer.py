@@ -243,9 +243,8 @@ class Checkpointer:
         *,
         alone: bool = False,
     ) -> bool:
-        """Wait until everything is committed; False when it was not. What a saver that dies had not
-        committed is lost with it: `again` saves once more. With `alone` a snapshot that waits
-        behind another one is given up."""
+        """Wait until all is committed; False when it was not. What a saver that dies had not is
+        lost with it: `again` saves once more. With `alone` what waits behind another is given up."""
         until = time.monotonic() + timeout_s
         self.fence()
         while self._fenced is None:
