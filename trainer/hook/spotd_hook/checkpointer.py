@@ -244,7 +244,7 @@ class Checkpointer:
         alone: bool = False,
     ) -> bool:
         """Wait until all is committed; False when it was not. What a saver that dies had not is
-        lost with it: `again` saves once more. With `alone` what waits behind another is given up."""
+        lost with it: `again` saves once more. With `alone` what waits behind one is given up."""
         until = time.monotonic() + timeout_s
         self.fence()
         while self._fenced is None:
