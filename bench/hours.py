@@ -3,17 +3,18 @@
     python -m bench.hours --traces DIR [--json FILE]
 
 On the recorded traces of bench/policy.py (part `tune`): for each series the factors of
-spotd/decide/policy/hours.py are learned from the first half of its days and scored on the second,
-and the other way round. The score is the log score of a Poisson process, in nats for each event, by
+bench/daily.py are learned from the first half of its days and scored on the second, and the other
+way round. The score is the log score of a Poisson process, in nats for each event, by
 which the law of ages with the hour's factor does better than the law at the series' own mean
 without: of ends of being up, and of returns from being down. Intervals of 90 % are a bootstrap over
 days; of several series a day is drawn for all at once. `weekend` is what a factor for Saturday and
 Sunday and one for the other days brings on top, where two weekends were seen in the half that is
 learned from, and the other days: AWS 2023's first half alone.
 
-`in turn` is what the policy would see: each day foretold from all before it, and whether the hours
-are used by its rule then. `by chance` is how often they would be used were there nothing to know:
-each day's hours are turned by a number drawn for it, so that what goes together on a day stays.
+`in turn` is what a daemon would see: each day foretold from all before it, in nats, and whether the
+days speak for the hours by the rule of bench/daily.py. `by chance` is how often they would were
+there nothing to know: each day's hours are turned by a number drawn for it, so that what goes
+together on a day stays.
 
 The clock of AWS 2022 is known by its date alone; for what recurs with each day that is enough.
 """
@@ -29,8 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spotd.decide.policy import Sighting
-from spotd.decide.policy.hours import (
+from bench.daily import (
     HOURS,
     WORTH,
     Day,
@@ -41,6 +41,7 @@ from spotd.decide.policy.hours import (
     times,
     together,
 )
+from spotd.decide.policy import Sighting
 
 TRACES = (  # which suites it is of, its file, machines that a gang needs
     ("S1", "aws_2022_v100_k80", 1),
@@ -66,14 +67,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Found:
-    """Of one series, or of all of a trace (`used` and `by_chance`: in how many series)."""
+    """Of one series, or of all of a trace (`speaks` and `by_chance`: in how many series)."""
 
     name: str
     of: str
     hour: Score | None
     weekend: Score | None
     in_turn_nats: float
-    used: float
+    speaks: float
     by_chance: float
 
 
@@ -86,8 +87,7 @@ def read(file: Path, gang: int) -> dict[str, tuple[Days, Days]]:
     series = {}
     for zone, row in told.items():
         ups = (Sighting(begins_s + n * gap_s, bool(up)) for n, up in enumerate(row))
-        _, ends, returns = counted(ups)
-        series[zone] = ends, returns
+        series[zone] = counted(ups)
     return series
 
 
@@ -145,9 +145,9 @@ def scored(by_day: Mapping[int, tuple[float, float]]) -> Score | None:
 
 
 def by_chance(days: Days) -> float:
-    """How often the hours are used where each day's are turned by chance."""
+    """How often the days speak for the hours where each day's are turned by chance."""
     chance = np.random.default_rng(SEED)
-    used = 0
+    speaks = 0
     for _ in range(TURNS):
         turned = {}
         for day, told in days.items():
@@ -155,8 +155,8 @@ def by_chance(days: Days) -> float:
             turned[day] = Day(
                 [*told.events[by:], *told.events[:by]], [*told.by_law[by:], *told.by_law[:by]]
             )
-        used += foretold(turned).used
-    return used / TURNS
+        speaks += foretold(turned).speaks
+    return speaks / TURNS
 
 
 def examined(series: Mapping[str, tuple[Days, Days]]) -> list[Found]:
@@ -178,7 +178,7 @@ def examined(series: Mapping[str, tuple[Days, Days]]) -> list[Found]:
                 scored(hour),
                 scored(with_events),
                 in_turn.nats,
-                float(in_turn.used),
+                float(in_turn.speaks),
                 by_chance(days),
             )
             rows.append(row)
@@ -192,7 +192,7 @@ def examined(series: Mapping[str, tuple[Days, Days]]) -> list[Found]:
                 scored(hours),
                 scored(weekends),
                 sum(row.in_turn_nats for row in rows),
-                sum(row.used for row in rows),
+                sum(row.speaks for row in rows),
                 sum(row.by_chance for row in rows),
             )
         )
@@ -208,7 +208,7 @@ def _add(sums: dict[int, tuple[float, float]], more: Mapping[int, tuple[float, f
 def line(row: Found) -> str:
     told = "".join(f"{_words(one):>32}" for one in (row.hour, row.weekend))
     events = row.hour.events if row.hour else 0
-    chance = f"{row.used:4.0f}{row.by_chance:11.2f}"
+    chance = f"{row.speaks:8.0f}{row.by_chance:10.2f}"
     return f"  {row.name:24}{row.of:9}{events:7}{told}{row.in_turn_nats:9.1f}{chance}"
 
 
@@ -236,9 +236,8 @@ def main(words: Sequence[str] | None = None) -> int:
         told[suites] = [asdict(row) for row in rows]
         heads = f"{'hour: nats an event, 90 %':>32}{'weekend, on top':>32}"
         print(f"{suites} ({name}, {gang} at once)")
-        print(
-            f"  {'series':24}{'of':9}{'events':>7}{heads}{'in turn':>9}{'used':>5}{'by chance':>10}"
-        )
+        last = f"{'in turn':>9}{'speaks':>8}{'by chance':>10}"
+        print(f"  {'series':24}{'of':9}{'events':>7}{heads}{last}")
         print("\n".join(map(line, rows)), flush=True)
     if args.json:
         args.json.write_text(json.dumps(told, indent=1) + "\n")

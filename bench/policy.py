@@ -1,8 +1,8 @@
 """What does a placement policy cost on recorded spot traces, beside the published ones?
 
     python bench/policy.py --traces DIR [--part tune] [--half all|first|second] [--suites S1,M3]
-                           [--policy MODULE:CLASS] [--ablations] [--clock] [--ckpt-min N]
-                           [--every N] [--json FILE]
+                           [--policy MODULE:CLASS] [--ablations] [--ckpt-min N] [--every N]
+                           [--json FILE]
     python bench/policy.py --traces DIR --own FILE.npz [--work-h 40] [--unseen down|hold] ...
 
 DIR holds `run_bench.py`, its simulator and the traces; nothing of it is part of this repository.
@@ -16,10 +16,6 @@ is to be scored on the other. `--ckpt-min` loses the work since the last multipl
 each preemption; the optimum is that without loss, and others' costs are left out then. `--every`
 takes one case of N, for a quick look. `--ablations` scores the daemon's policy without each of its
 terms as well. The same arguments give the same output.
-
-`--clock` scores it twice more, as a daemon that knows the time and has watched the zones since the
-trace began, with the term for the hour of the day and without (bench/policy_clock.py), and says
-what that term brings, case by case. Nothing else is told a time or anything before the case.
 
 `--own` scores on a file that `spotctl trace` wrote in place of DIR's suites, with jobs as those of
 M1 to M4 (40 h of work or --work-h, deadlines of 1.1 to 2 times that, ten windows over the file's
@@ -49,10 +45,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from policy_ablations import ablations
-from policy_clock import WITH, WITHOUT, Watched, begins_s, trace_of
 from policy_ours import Ours
 from policy_own import Own, OwnError, own
-from policy_score import Bounds, Dollars, Score, blocks_of, brought, score, within
+from policy_score import Bounds, Dollars, Score, blocks_of, score, within
 
 SUITES = ("S1", "S2", "M1", "M2", "M3", "M4")
 REFERENCES = ("uniform-progress", "UP(S)")  # of one zone, of several
@@ -127,9 +122,6 @@ def compared(
     for policy in [*bench.baselines(all_of_it.like), *ours]:
         if policy.name in runs:
             raise Refused(f"--policy: two are called {policy.name}; give yours another `name`")
-        if isinstance(policy, Watched):
-            file = all_of_it.file or trace_of(args.traces, args.part, chosen[0]["suite"])
-            policy.play(chosen, begins_s(file))
         outcome = bench.run(policy, chosen, args.ckpt_min * 60)
         guarded = sum(1 for _, missed, told in outcome if missed or told["safety_hits"])
         cost = np.array([dollars for dollars, *_ in outcome])
@@ -142,13 +134,11 @@ def compared(
     best = all_of_it.optima(kept)
     optimum = None if isinstance(best, str) else np.array(best)
     bounds = Bounds(on_demand, reference, optimum, blocks_of(chosen))
-    hour = brought(runs[WITH].cost, runs[WITHOUT].cost, bounds) if WITH in runs else None
     return {
         "cases": len(chosen),
         "blocks": int(bounds.blocks.max()) + 1,
         "optimum_ratio": None if optimum is None else float((optimum / on_demand).mean()),
         **({"no_optimum": best} if optimum is None else {}),
-        **({} if hour is None else {"hour": asdict(hour)}),
         "scores": [
             score(title, one.cost, bounds, one.missed, one.guarded) for title, one in runs.items()
         ],
@@ -182,14 +172,7 @@ def table(name: str, found: dict[str, Any]) -> str:
             f"  {row.policy:34}{row.ratio:8.4f}{omni:>8}{closed:>8}{interval:>16}"
             f"{row.missed:8}{guarded:>9}"
         )
-    if "hour" in found:
-        lines.append(f"  {_hour(**found['hour'])}")
     return "\n".join(lines)
-
-
-def _hour(ratio: float, ci90: tuple[float, float] | None, changed: int) -> str:
-    interval = "one block" if ci90 is None else f"{ci90[0]:+.5f} .. {ci90[1]:+.5f}"
-    return f"the hour of the day brings {ratio:+.5f} of ratio ({interval}), in {changed} cases"
 
 
 def mean_closed(found: dict[str, dict[str, Any]], policy: str) -> float | None:
@@ -212,7 +195,6 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--suites", default=",".join(SUITES))
     parser.add_argument("--policy", action="append", default=[], metavar="MODULE:CLASS")
     parser.add_argument("--ablations", action="store_true")
-    parser.add_argument("--clock", action="store_true")
     parser.add_argument("--ckpt-min", type=float, default=0.0)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -240,7 +222,6 @@ def main(words: Sequence[str] | None = None) -> int:
         lost_s = args.ckpt_min * 60
         bench, ours = load(args.traces), [Ours(lost_s), *policies(args.policy)]
         ours += ablations(lost_s) if args.ablations else []
-        ours += [Watched(lost_s, hours=told) for told in (False, True)] if args.clock else []
         for name in () if args.own else args.suites:
             found[name] = suite(bench, name, args, ours)
             print(table(name, found[name]), flush=True)

@@ -22,7 +22,6 @@ from spotd.decide.policy import (
     Work,
     choose,
 )
-from spotd.decide.policy.hours import UNKNOWN
 
 IDLE, SPOT, ON_DEMAND = 0, 1, 2  # spotbench.sim's modes
 CAPACITY = {SPOT: CapacityType.SPOT, ON_DEMAND: CapacityType.ON_DEMAND}
@@ -44,8 +43,6 @@ class Ours:
 
     def reset(self, view: Any) -> None:
         self.records: list[Record] = [UNSEEN] * view.nz
-        self.hours = [UNKNOWN] * view.nz
-        self.origin_s = 0.0  # when the window begins; 0: nobody knows the time
         self.since_s = 0.0
         self.now_s = 0.0
         self.regions = [region(zone) for zone in view.zones]
@@ -53,7 +50,7 @@ class Ours:
         self.found, self.looked = 0, 0  # other spot at once when some was taken away
 
     def step(self, view: Any) -> None:
-        self.now_s, self.tried = self.origin_s + view.tick * view.gap, False
+        self.now_s, self.tried = view.tick * view.gap, False
         if view.preempted and self.last is not None:
             self._see(self.last, False)
         if view.mode == SPOT:
@@ -101,7 +98,7 @@ class Ours:
         unsaved_s = view.done % self.lost_s if self.lost_s else 0.0
         work = Work(
             left_s=view.work_left,
-            deadline_s=self.origin_s + view.deadline,
+            deadline_s=view.deadline,
             restart_s=view.d,
             unsaved_s=unsaved_s,
             lost_s=self.lost_s,
@@ -121,7 +118,6 @@ class Ours:
                 egress_usd=0.0 if home is None else view.egress[home][zone],
                 transfer_s=0.0 if home is None else view.xfer[home][zone],
                 record=self.records[zone],
-                hours=self.hours[zone],
             )
             for zone in range(view.nz)
         )

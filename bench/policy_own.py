@@ -44,7 +44,6 @@ class Own:
     like: str
     about: str
     optima: Callable[[Sequence[int]], Sequence[float] | str]
-    file: Path | None = None  # of a trace of one's own
 
 
 def own(bench: ModuleType, file: Path, work_h: float, unseen: Unseen) -> Own:
@@ -69,7 +68,7 @@ def own(bench: ModuleType, file: Path, work_h: float, unseen: Unseen) -> Own:
     def optima(numbers: Sequence[int]) -> Sequence[float] | str:
         return _optima(bench, [cases[number] for number in numbers])
 
-    return Own(file.stem, cases, "S1" if len(zones) == 1 else "M1", about, optima, file)
+    return Own(file.stem, cases, "S1" if len(zones) == 1 else "M1", about, optima)
 
 
 def _more(file: Path) -> dict[str, NDArray[Any]]:

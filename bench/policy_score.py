@@ -98,23 +98,6 @@ def score(
     )
 
 
-@dataclass(frozen=True)
-class Brought:
-    """What a term changes in `ratio`: less than 0 is what it saves, of on-demand alone; `ci90` over
-    blocks, None with one. `changed` are the cases that cost something else with it."""
-
-    ratio: float
-    ci90: tuple[float, float] | None
-    changed: int
-
-
-def brought(cost: Dollars, without: Dollars, bounds: Bounds) -> Brought:
-    """Case by case, so that what both have in common is not in the interval."""
-    more = (cost - without) / bounds.on_demand
-    ci90 = interval(more, np.ones(len(more)), bounds.blocks)
-    return Brought(float(more.mean()), ci90, int((np.abs(more) > 1e-12).sum()))
-
-
 def interval(gained: Dollars, gap: Dollars, blocks: NDArray[np.intp]) -> tuple[float, float] | None:
     """The bootstrap's 90 % interval of sum(gained) / sum(gap), whole blocks drawn with return."""
     count = int(blocks.max()) + 1

@@ -32,8 +32,6 @@ def print_placement(data: dict[str, Any]) -> None:
     say(f"what {data['left_h']:.1f} h of work are expected to cost, by place:")
     print_table(_COLUMNS, [_row(one) for one in data["costs"]])
     say(_choice(data["choice"]))
-    for one in data.get("hours", []):
-        say(_hour(one))
     if deadline := data["deadline"]:
         say(_deadline(deadline))
 
@@ -50,14 +48,6 @@ def _choice(choice: dict[str, Any]) -> str:
     if choice["offer"]:
         what = f"ask for {choice['offer']}"
     return f"now: {what} ({clean(choice['why'])})"
-
-
-def _hour(one: dict[str, Any]) -> str:
-    does = "goes" if one["of"] == "ends" else "comes back"
-    seen = f"learned from {one['days'] + 1} days, {one['nats']:.1f} nats better than without"
-    return (
-        f"at this hour spot in {clean(one['pool'])} {does} {one['now']:.2g} times as often ({seen})"
-    )
 
 
 def _deadline(data: dict[str, Any]) -> str:

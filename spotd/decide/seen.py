@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from providers.base import CapacityType, Offer
-from spotd.decide.policy import UNKNOWN, Hours, Record, Sighting, learned
+from spotd.decide.policy import Record, Sighting, recorded
 from spotd.model import S
 from spotd.past import Past, Stay
 
@@ -37,14 +37,8 @@ def records(past: Past) -> Mapping[str, Record]:
     """Of every pool of which spot was asked for. Reckoned once for each reading of the past."""
     found = past.kept.get("records")
     if found is None:
-        found = past.kept["records"] = {key: told[0] for key, told in _told(past).items()}
+        found = past.kept["records"] = _records(past)
     return found  # type: ignore[return-value]
-
-
-def hours(past: Past, pool: str) -> Hours:
-    """What the hour of the day is known to mean there."""
-    told = _told(past).get(pool)
-    return UNKNOWN if told is None else told[1]
 
 
 def found_elsewhere(past: Past) -> tuple[float, float]:
@@ -75,25 +69,18 @@ def _found_elsewhere(past: Past) -> tuple[float, float]:
     return float(hits), float(looks)
 
 
-def _told(past: Past) -> Mapping[str, tuple[Record, Hours]]:
-    found = past.kept.get("told")
-    if found is None:
-        found = past.kept["told"] = _read(past)
-    return found  # type: ignore[return-value]
-
-
-def _read(past: Past) -> dict[str, tuple[Record, Hours]]:
+def _records(past: Past) -> dict[str, Record]:
     stays: dict[str, list[Stay]] = {}
     for stay in past.stays:
         if stay.offer_key.endswith("/spot"):
             stays.setdefault(pool_key(stay.offer_key), []).append(stay)
-    return {pool: _learned(tuple(all_of_it)) for pool, all_of_it in stays.items()}
+    return {pool: _record(tuple(all_of_it)) for pool, all_of_it in stays.items()}
 
 
 @lru_cache(maxsize=4096)  # from one reading of the past to the next most pools stay as they were
-def _learned(stays: tuple[Stay, ...]) -> tuple[Record, Hours]:
+def _record(stays: tuple[Stay, ...]) -> Record:
     seen = [sighting for stay in stays for sighting in _sightings(stay)]
-    return learned(sorted(seen, key=lambda one: (one.at_s, not one.up)))
+    return recorded(sorted(seen, key=lambda one: (one.at_s, not one.up)))
 
 
 def _sightings(stay: Stay) -> Iterator[Sighting]:

@@ -14,7 +14,7 @@ from spotd.decide.freight import freight
 from spotd.decide.placement import TAKEN, Ranked, Shared, steered
 from spotd.decide.policy import UNSEEN, Pool, Record, Running, Sighting, Situation, Work
 from spotd.decide.remaining import left_s, lost_s, start_s, unsaved_s
-from spotd.decide.seen import found_elsewhere, hours, pool_of, records
+from spotd.decide.seen import found_elsewhere, pool_of, records
 from spotd.model import JobSpec, Market, Node, S, View
 from spotd.phase import keeps
 from spotd.states import NodeState
@@ -240,7 +240,6 @@ def _pool(
         transfer_s=transfer_s + data.size_bytes / CARRY_B_PER_S,
         speed=speed_of(spec, offer),
         record=record,
-        hours=hours(market.past, key),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from spotd.decide.payback import Move
 from spotd.decide.placement import RESIDENCE, Ranked, steered
-from spotd.decide.policy import Option, Situation
+from spotd.decide.policy import Option
 from spotd.decide.policy.guard import earliest_s, late_s, spare_looks
 from spotd.decide.situating import ASSUMED_S
 from spotd.decide.steering import Compared, Intent, compared, of_spec
@@ -44,7 +44,6 @@ def placement_data(found: Compared, spec: JobSpec, limit: int = MOST) -> dict[st
             "guarded": choice.guarded,
             "options": [_option(one) for one in choice.options[:limit]],
         },
-        "hours": _hours(situation),
         "left_h": round(situation.work.left_s / 3600, 3),
         "start_s": round(situation.work.restart_s, 1),
         "lost_s": round(situation.work.lost_s, 1),
@@ -84,27 +83,6 @@ def _option(one: Option) -> dict[str, Any]:
     }
     told = {name: round(usd, 4) for name, usd in terms.items()}
     return {"action": one.action.value, "pool": one.pool, "usd": told}
-
-
-def _hours(situation: Situation) -> list[dict[str, Any]]:
-    """Of the pools whose own past supports it, how much more easily spot goes (`ends`) or comes
-    back (`returns`) at this hour than over the day, and at each hour of it (UTC)."""
-    found = []
-    for pool in situation.pools:
-        for of, daily in (("ends", pool.hours.ends), ("returns", pool.hours.returns)):
-            if daily.used:
-                now = daily.over(situation.now_s / 3600, 0)
-                found.append(
-                    {
-                        "pool": pool.key,
-                        "of": of,
-                        "now": round(now, 3),
-                        "by_hour": [round(factor, 3) for factor in daily.factors],
-                        "days": daily.days,
-                        "nats": round(daily.nats, 2),
-                    }
-                )
-    return found
 
 
 def _deadline(intent: Intent) -> dict[str, Any] | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench.daily import DAYS, HOURS, MARGIN, Day, counted, foretold
 from bench.hours import TRACES, main, out_of_time
-from spotd.decide.policy.hours import HOURS, Day
+from spotd.decide.policy import Sighting
 
 TICKS = 28 * 48  # of half an hour
 
@@ -45,12 +47,12 @@ def test_a_cycle_is_found_out_of_time_and_in_turn(traces: Path) -> None:
     assert list(found) == [suites for suites, _, _ in TRACES]
     ends = {row["name"]: row for row in found["S1"] if row["of"] == "ends"}
     assert ends["cycle"]["hour"]["low"] > 0.05
-    assert ends["cycle"]["used"] == 1.0
+    assert ends["cycle"]["speaks"] == 1.0
     assert ends["cycle"]["by_chance"] < 0.2
     assert ends["flat"]["hour"]["nats"] < 0.01
-    assert ends["flat"]["used"] == 0.0
+    assert ends["flat"]["speaks"] == 0.0
     both = ends["all 2"]
-    assert both["used"] == 1.0
+    assert both["speaks"] == 1.0
     events = [ends[name]["hour"]["events"] for name in ("cycle", "flat")]
     assert both["hour"]["events"] == sum(events)
 
@@ -73,3 +75,26 @@ def test_a_folder_without_traces_is_refused(
 ) -> None:
     assert main(["--traces", str(tmp_path)]) == 2
     assert "--traces: " in capsys.readouterr().err
+
+
+def days_of(days: int, up: Callable[[int], bool]) -> Mapping[int, Day]:
+    """The ends, of what is looked at each half hour."""
+    return counted([Sighting(tick * 1800.0, up(tick)) for tick in range(days * 48)])[0]
+
+
+def test_a_few_days_do_not_speak_however_clear_they_are() -> None:
+    few = foretold(days_of(DAYS, cycle))  # the first day is foretold by none
+    assert few.nats > MARGIN
+    assert not few.speaks
+    assert foretold(days_of(DAYS + 1, cycle)).speaks
+
+
+def test_bad_hours_that_are_others_each_day_do_not_speak() -> None:
+    """Each day is as uneven as in the cycle, and no hour is worse than another."""
+    assert not foretold(days_of(28, lambda tick: cycle(tick + 14 * (tick // 48)))).speaks
+
+
+def test_no_day_is_foretold_by_itself() -> None:
+    told = days_of(2, cycle)
+    assert (foretold({0: told[0]}).days, foretold({0: told[0]}).nats) == (0, 0.0)
+    assert foretold({0: told[0], 1: days_of(1, flat)[0]}).nats < 0

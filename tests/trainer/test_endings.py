@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import signal
 import socket
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,7 +98,8 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
     waited: list[float] = []
     said: list[str] = []
 
-    def overrun(timeout_s: float, again: object) -> bool:
+    def overrun(timeout_s: float, again: object, *, alone: bool) -> bool:
+        assert not alone
         waited.append(timeout_s)
         return False
 
@@ -124,3 +127,55 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
     until(rig.office.saving.nothing_pending)
     rig.close()
     assert rig.steps("checkpoint_failed") == []
+
+
+def test_with_time_for_the_save_under_way_alone_head_is_given_away_when_it_is_through(
+    tmp_path: Path,
+) -> None:
+    """A newer snapshot waits behind it, which the time that is left is too short for: the machine
+    is not kept until its end, and with it the next one, which waits for HEAD."""
+    store, told = Gate(open_store(tmp_path.as_uri())), []
+    rig = Rig(tmp_path / "s", store, 1, claim=False)
+    checkpointer = Checkpointer(
+        lambda: Line(str(rig.path)),
+        job_id="job",
+        generation=1,
+        pieces=PIECES,
+        size=SIZE,
+        report=rig.note,
+    )
+    assert checkpointer.claim("now", 0.0) is not None
+
+    def save(step: int, *_: object, **__: object) -> bool:
+        checkpointer.save(
+            step, lambda memory, _: fill(memory, step), {"config": CONFIG}, trigger="t"
+        )
+        return True
+
+    store.open.clear()
+    save(6)
+    assert store.entered.wait(20)
+    save(7)
+    stop: Any = SimpleNamespace(left_s=60.0, notice_s=None, reason="a notice")
+    slow: Any = SimpleNamespace(
+        save_s=lambda: 100.0, flight_s=lambda: 1.0, rates=SimpleNamespace(measured=True)
+    )
+    planning = Planning(Job.from_env({}), slow, stop, lambda _, data: told.append(data))
+    link: Any = SimpleNamespace(send=lambda _kind, _data: None)
+    threading.Timer(0.2, store.open.set).start()
+    began = time.monotonic()
+    try:
+        assert Tenure(link, stop, checkpointer, planning, save).leave(8) == EXIT_RELEASED
+        assert time.monotonic() - began < 30
+        planned, ended = told
+        assert (planned["action"], ended["action"]) == ("finish", "finish")
+        assert (ended["step"], ended["kept"]) == (6, True)
+        entry = read_head(store, "job")
+        assert entry is not None
+        assert entry[0].released
+        assert entry[0].current is not None
+        assert entry[0].current.step == 6
+    finally:
+        checkpointer.close()
+    until(rig.office.saving.nothing_pending)
+    rig.close()

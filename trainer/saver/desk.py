@@ -154,7 +154,8 @@ class Desk:
         return {"slot": office.saving.begin(self._rank, label)}
 
     def _drain(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        done = self._office.saving.drain(float(data["timeout_s"]))
+        saving, alone = self._office.saving, bool(data.get("alone"))
+        done = saving.drain(float(data["timeout_s"]), alone=alone)
         if self._office.saving.fenced is not None:
             raise self._office.saving.fenced
         return {"drained": done}

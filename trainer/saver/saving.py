@@ -134,10 +134,12 @@ class Saving:
             if self._ranks.get(rank) is member:
                 self._abandon_unstaged(rank)
 
-    def drain(self, timeout_s: float) -> bool:
+    def drain(self, timeout_s: float, *, alone: bool = False) -> bool:
         """Wait until what is staged is committed; False when it was not: time ran out, we are
-        fenced, or it was given up."""
+        fenced, or it was given up. With `alone` what waits behind what is under way is, now."""
         with self._changed:
+            if alone and self._writing is not None and self._waiting is not None:
+                self._abandon(self._waiting)
             self._changed.wait_for(
                 lambda: self.fenced or self._closed or not self._pending(), timeout_s
             )
@@ -152,9 +154,8 @@ class Saving:
         """What is under way is not to be committed, and nobody hears of it. False while it still
         might be, after so long."""
         with self._changed:
-            for snapshot in (self._waiting, self._writing):
-                if snapshot is not None:
-                    self._abandon(snapshot)
+            for snapshot in filter(None, (self._waiting, self._writing)):
+                self._abandon(snapshot)
             self._changed.notify_all()
             return self._changed.wait_for(lambda: self._closed or not self._writing, timeout_s)
 
@@ -162,9 +163,8 @@ class Saving:
         """Stop; what is under way is given up."""
         with self._changed:
             self._closed = True
-            for snapshot in (self._waiting, self._writing):
-                if snapshot is not None:
-                    snapshot.abandoned = True
+            for snapshot in filter(None, (self._waiting, self._writing)):
+                snapshot.abandoned = True
             self._changed.notify_all()
 
     # --- with the lock held

@@ -10,7 +10,7 @@ descriptor travels beside the answer to `join`.
     {"fetch": {"ranges": [[stream, start, size]]}}  -> {"slot", "from": bytes by source}
     {"resumed": {}}                                 -> {}; commits follow what was found
     {"begin": {a label}}                            -> {"slot"}; -1: none is free
-    {"drain": {"timeout_s"}}                        -> {"drained"}
+    {"drain": {"timeout_s", "alone"}}               -> {"drained"}
     {"release": {}}                                 -> {"step", "manifest"}
 
 Where a request cannot be served the answer is {"error": {"kind", "text"}}.

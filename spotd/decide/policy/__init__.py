@@ -7,17 +7,13 @@ formulas and where each constant is from.
 
 from spotd.decide.policy.choice import Action, Choice, Option
 from spotd.decide.policy.choose import choose
-from spotd.decide.policy.hours import UNKNOWN, Daily, Hours, learned
 from spotd.decide.policy.record import UNSEEN, Record, Sighting, recorded
 from spotd.decide.policy.situation import Pool, Running, Situation, Work
 
 __all__ = [
-    "UNKNOWN",
     "UNSEEN",
     "Action",
     "Choice",
-    "Daily",
-    "Hours",
     "Option",
     "Pool",
     "Record",
@@ -26,6 +22,5 @@ __all__ = [
     "Situation",
     "Work",
     "choose",
-    "learned",
     "recorded",
 ]

@@ -22,7 +22,6 @@ from spotd.decide.policy.hazard import (
     lifted,
     scale,
 )
-from spotd.decide.policy.hours import backwards
 from spotd.decide.policy.record import expected, rate
 from spotd.decide.policy.situation import Pool, Running, Situation
 from spotd.decide.policy.value import (
@@ -63,7 +62,6 @@ class Outlook:
     def __init__(self, situation: Situation) -> None:
         work = situation.work
         self.situation = situation
-        self.now_h = situation.now_s / 3600
         self.time_h = ((work.deadline_s or inf) - situation.now_s) / 3600
         self.work_h = work.left_s / 3600
         self.restart_h = work.restart_s / 3600
@@ -75,10 +73,6 @@ class Outlook:
         hourly = sum(p.usd_per_h * weights[key] for key, p in self.places.items())
         self.hourly = max(hourly, FREE_USD_PER_H)
         self.gone_h = max(_gone_h(situation), YOUNG_H)
-        self.step_h = _step_h(self.work_h, self.time_h)
-        if any(place.pool.hours.used for place in self.places.values()):
-            # A table that ends sooner is one of the hours before it ends.
-            self.time_h = min(self.time_h, TIME_STEPS * self.step_h)
         self.table = table(self._habits(weights))
 
     def _habits(self, weights: Mapping[str, float]) -> Habits:
@@ -96,8 +90,6 @@ class Outlook:
         back = min(max(first + OTHERS * sum(rest), 0.1), 8.0)
         ratio = self._on_demand_usd_per_h() / self.hourly
         lost_h = self.situation.work.lost_s / 3600
-        goes = ((p.ends * weights[key], p.pool.hours.ends) for key, p in self.places.items())
-        comes = ((p.returns, p.pool.hours.returns) for p in places)
         return Habits(
             on_demand=min(round(ratio * 2) / 2, 100.0),
             restart_h=_rounded(self.restart_h, 1.1),
@@ -106,9 +98,7 @@ class Outlook:
             returns=_rounded(back, 1.5),
             elsewhere=round(elsewhere * 5) / 5,
             egress=round(self._egress_usd() / self.hourly * 2.5) / 2.5,
-            step_h=self.step_h,
-            ends_by_hour=backwards(goes, self._at_h(0.0)),
-            returns_by_hour=backwards(comes, self._at_h(0.0)),
+            step_h=_step_h(self.work_h, self.time_h),
         )
 
     def _on_demand_usd_per_h(self) -> float:
@@ -159,8 +149,7 @@ class Outlook:
         price, speed = place.usd_per_h * place.pool.speed, place.pool.speed
         lives, start_usd, here_usd, lost_usd, rest_usd = 1.0, 0.0, 0.0, 0.0, 0.0
         if start_h > 0:
-            own = place.pool.hours.ends.over(self._at_h(time_h), start_h)
-            ends = ends_within(age_h, start_h, place.ends * place.lift * own)
+            ends = ends_within(age_h, start_h, place.ends * place.lift)
             start_usd = price * start_h * (1 - ends / 2)
             rest_usd = ends * self.after_usd(time_h - start_h / 2, work_h)
             lives, age_h, time_h = 1 - ends, age_h + start_h, time_h - start_h
@@ -168,7 +157,6 @@ class Outlook:
         while done_h < min(work_h / speed - 1e-9, STRETCH_H) and lives > 0.02:
             now_h = min(step_h, work_h / speed - done_h)
             times = place.ends * (place.lift if done_h < LIFTED_H else 1.0)
-            times *= place.pool.hours.ends.over(self._at_h(time_h - done_h), now_h)
             ends = ends_within(age_h, now_h, times)
             here_usd += lives * price * now_h * (1 - ends / 2)
             middle_h = done_h + now_h / 2
@@ -187,10 +175,6 @@ class Outlook:
             on = self.table.at(self.table.on, time_h - done_h, left_h, age_h)
             rest_usd += lives * (on * self.hourly + own_usd)
         return Option(Action.SPOT, key, here_usd, start_usd, lost_usd, 0.0, rest_usd)
-
-    def _at_h(self, time_h: float) -> float:
-        """When that much time is left, in hours since 1970."""
-        return self.now_h + self.time_h - time_h
 
     def after_usd(self, time_h: float, work_h: float) -> float:
         """After an end, wherever it goes on."""
@@ -262,15 +246,13 @@ class Outlook:
             age_h = 0.5
         else:
             age_h = record.age_h(self.situation.now_s)
-        own = place.pool.hours.returns.over(self.now_h + since_h, until_h - since_h)
-        return place.returns * own * expected(age_h + since_h, until_h - since_h)
+        return place.returns * expected(age_h + since_h, until_h - since_h)
 
     def pause(self) -> float:
         """What it costs to give up on-demand now and wait, in dollars; from the table, as what it
         costs to go on is."""
         t, look_h, gone_h = self.table, self.look_h, self.gone_h
-        soon = t.habits.returns_by_hour
-        back = ends_within(gone_h, look_h, t.habits.returns * soon[int(self.time_h) % len(soon)])
+        back = ends_within(gone_h, look_h, t.habits.returns)
         left = t.at(t.gone, self.time_h - look_h, self.work_h, gone_h) * (1 - back)
         there = t.at(t.there, self.time_h - look_h, self.work_h, 0.0) * back
         return (left + there) * self.hourly
@@ -293,8 +275,7 @@ class Outlook:
                 lost = paid / 2 + self._lasting(hours / 2, middle_h, 0.0)
             if self.time_h - hours - left_h < self.restart_h + 2 * self.look_h:
                 break
-            own = place.pool.hours.ends.over(self.now_h, hours)
-            lives = 1 - ends_within(age_h, hours, place.ends * own)
+            lives = 1 - ends_within(age_h, hours, place.ends)
             start = self.start(key, age_h + hours, hours, left_h)
             watched = place.usd_per_h * hours / self.look_h * probe_s / 3600
             usd = watched + lives * (paid + start.score_usd) + (1 - lives) * lost

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from providers.base import CapacityType
-from spotd.decide.policy.hours import UNKNOWN, Hours
 from spotd.decide.policy.record import UNSEEN, Record
 
 
@@ -58,7 +57,6 @@ class Pool:
     transfer_s: float = 0.0
     speed: float = 1.0
     record: Record = UNSEEN
-    hours: Hours = UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ The pools are one pool in it, with the mean price and habits of those that would
 are running on spot (`on`), on demand while spot is gone (`lasting`) or there (`tempted`), having
 nothing while spot is there (`there`) or gone (`gone`); all but the price of on-demand know the age
 of the newest run, in five classes. In each step what is cheapest is done, and where time is just
-enough for a start and the work left, on-demand until the end. Where the hour of the day counts
-(hours.py), each step has its own chances, by how long before the deadline it is. Dollars are in
-units of an hour of spot there; arrays are [steps of time left, age class, steps of work left].
+enough for a start and the work left, on-demand until the end. Dollars are in units of an hour of
+spot there; arrays are [steps of time left, age class, steps of work left].
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from spotd.decide.policy.hours import HOURS, mean
 from spotd.decide.policy.record import expected
 
 if TYPE_CHECKING:
@@ -48,10 +46,6 @@ class Habits:
     elsewhere: float
     egress: float
     step_h: float
-    # What ends and returns are times in each hour of the day, from where no time is left backwards;
-    # with one they are the same in all.
-    ends_by_hour: tuple[float, ...] = (1.0,)
-    returns_by_hour: tuple[float, ...] = (1.0,)
 
 
 class Table:
@@ -109,11 +103,17 @@ class _Solver:
 
         self.np, self.habits = np, habits
         spans = list(pairwise(AGES_H))
-        self.law = np.array([expected(a, b - a) / (b - a) for a, b in spans])
-        self.by_hour: dict[float, tuple[Any, Any, Any]] = {}
+        law = np.array([expected(a, b - a) / (b - a) for a, b in spans])
         step_h = habits.step_h
+
+        def chance(rates: Any, hours: Any) -> Any:
+            return (1 - np.exp(-rates * hours))[:, None]
+
+        self.ends = chance(law * habits.ends, step_h)
+        self.returns = chance(law * habits.returns, step_h)
+        self.fails = chance(law * habits.ends, habits.restart_h)  # gone before it trains
         width = np.array([b - a for a, b in spans])
-        self.older = self._chance(1 / width, step_h)[:-1]
+        self.older = chance(1 / width, step_h)[:-1]
         self.steps = np.arange(WORK_STEPS + 1)
         self.work = self.steps * step_h
         self.behind = np.minimum(self.steps + habits.loss_h / 2 / step_h, WORK_STEPS)
@@ -130,22 +130,6 @@ class _Solver:
         for one in (self.lasting, self.tempted):
             one[0] = habits.on_demand * self.work
 
-    def _chance(self, rates: Any, hours: Any) -> Any:
-        return (1 - self.np.exp(-rates * hours))[:, None]
-
-    def _at(self, t: int) -> tuple[Any, Any, Any]:
-        """The chances that a step before which that much time is left ends spot, brings it back,
-        and of a start that is begun then that it is gone before it trains; by age."""
-        h = self.habits
-        since_h = (t - 1) * h.step_h % HOURS  # before no time is left
-        if since_h not in self.by_hour:
-            ends = self.law * h.ends * mean(h.ends_by_hour, since_h, h.step_h)
-            returns = self.law * h.returns * mean(h.returns_by_hour, since_h, h.step_h)
-            fails = self._chance(ends, h.restart_h)
-            told = self._chance(ends, h.step_h), self._chance(returns, h.step_h), fails
-            self.by_hour[since_h] = told
-        return self.by_hour[since_h]
-
     def solve(self) -> tuple[Values, Values, Values, Values, Values]:
         """on, lasting, there, gone by age class, and of none what comes after an end."""
         for t in range(1, TIME_STEPS + 1):
@@ -161,7 +145,6 @@ class _Solver:
 
     def _step(self, t: int) -> None:
         np, h = self.np, self.habits
-        self.ends, self.returns, self.fails = self._at(t)
         on, lasting, tempted = self.on, self.lasting, self.tempted
         there, gone = self.there, self.gone
         enough = t * h.step_h - self.work >= h.restart_h + h.step_h - 1e-9

@@ -117,8 +117,8 @@ def misses_losses(stack: ExitStack) -> None:
 
     put(stack, spotd.decide.seen, "_sightings", kept)
     # What it reckoned of the same stays is neither another run's nor left to one.
-    spotd.decide.seen._learned.cache_clear()
-    stack.callback(spotd.decide.seen._learned.cache_clear)
+    spotd.decide.seen._record.cache_clear()
+    stack.callback(spotd.decide.seen._record.cache_clear)
 
 
 @pytest.mark.parametrize(

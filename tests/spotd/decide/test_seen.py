@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from providers.base import CapacityType
-from spotd.decide.policy import UNKNOWN, Sighting, recorded
-from spotd.decide.seen import AT_ONCE_S, found_elsewhere, hours, pool_of, records
+from spotd.decide.policy import Sighting, recorded
+from spotd.decide.seen import AT_ONCE_S, found_elsewhere, pool_of, records
 from spotd.model import LeaveReason, S
 from spotd.past import Past, Stay
-from tests.spotd.decide.afternoons import afternoons
 from tests.spotd.decide.build import NOW, offer
 
 SPOT = offer("aws-1a")
@@ -100,12 +99,3 @@ def test_of_losses_it_is_told_how_often_other_spot_was_had_at_once() -> None:
     assert told(lost, refused, at_us=over) == (0, 1)
     assert told(lost, refused, late, at_us=over) == (0, 1)
     assert told(lost, refused, had, at_us=NOW + 70 * S) == (1, 1)
-
-
-def test_the_hours_of_the_day_are_learned_from_machines_that_were_held() -> None:
-    told = hours(afternoons(SPOT.key, 10), POOL).ends
-    assert told.used
-    assert told.factors[15] > 1.2
-    assert told.factors[6] < 0.9
-    assert hours(afternoons(SPOT.key, 10), "another") == UNKNOWN
-    assert not hours(afternoons(SPOT.key, 6), POOL).ends.used

@@ -10,14 +10,13 @@ import pytest
 from providers.base import CapacityType, Scope
 from providers.egress import first_prices
 from spotd.decide.placement import Ranked, rank, steered
-from spotd.decide.policy import UNKNOWN, UNSEEN, Running
+from spotd.decide.policy import UNSEEN, Running
 from spotd.decide.situating import Situated, situate, speed_of
 from spotd.elastic import Elastic, OnLoss
 from spotd.model import CheckpointSpec, JobSpec, Market, Node, Refusal, S, View
 from spotd.past import Past, Stay
 from spotd.states import NodeState
 from spotd.wishes import Objective, Saved, Speed, Wishes
-from tests.spotd.decide.afternoons import afternoons
 from tests.spotd.decide.build import NOW, head, market, node, notice, offer, spec, view
 
 ON_DEMAND, RESERVED = CapacityType.ON_DEMAND, CapacityType.RESERVED
@@ -218,13 +217,6 @@ def test_what_a_pool_was_seen_as_comes_with_it() -> None:
     out = Stay("x-g1-0", SPOT.key, NOW - 60 * S, "CapacityError")
     first, second = told(a_job(), market((SPOT, FAR), past=Past((out,)))).situation.pools
     assert (first.record.up, second.record.up) == (False, None)
-
-
-def test_the_hours_of_a_pool_come_with_it() -> None:
-    sold = market((SPOT, FAR), past=afternoons(SPOT.key, 10))
-    first, second = told(a_job(), sold).situation.pools
-    assert first.hours.ends.used
-    assert second.hours == UNKNOWN
 
 
 def test_speeds_are_those_of_the_accelerator_and_its_number() -> None:

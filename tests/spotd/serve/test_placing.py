@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 
 from spotd.cli.client import Client
-from spotd.cli.placement import print_placement
-from spotd.decide.steering import compared, of_spec
 from spotd.errors import UserError
-from spotd.serve.placing import left_out, placement_data
-from spotd.wishes import Wishes
-from tests.spotd.decide.afternoons import HOUR, afternoons
-from tests.spotd.decide.build import NOW, market, offer, spec
+from spotd.serve.placing import left_out
 from tests.spotd.serve.rig import JOB_FILE, OFFERS, Rig
 
 TERMS = {"train", "start", "lost", "egress", "total"}
@@ -126,24 +121,3 @@ def test_a_job_that_may_stand_nowhere_is_refused(sold: Rig, client: Client) -> N
 
 def test_nothing_is_left_out_of_nothing() -> None:
     assert left_out([]) == []
-
-
-def test_what_the_hour_of_the_day_means_is_said_where_it_is_used(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    spot, at_us = offer("aws-1a", 10.0), NOW - NOW % (24 * HOUR) + 15 * HOUR
-
-    def said(days: int) -> dict[str, Any]:
-        job = spec(wishes=Wishes(work_s=36_000.0))
-        sold = market((spot,), past=afternoons(spot.key, days))
-        found: dict[str, Any] = placement_data(compared(of_spec(job, at_us), sold, at_us), job)
-        return found
-
-    (told,) = said(10)["hours"]
-    assert (told["pool"], told["of"], told["days"]) == ("aws/aws-1/aws-1a/8xh100", "ends", 9)
-    assert told["now"] == told["by_hour"][15] > 1.2
-    print_placement(said(10))
-    times = f"{told['now']:.2g}"
-    words = f"at this hour spot in {told['pool']} goes {times} times as often (learned from 10 days"
-    assert words in capsys.readouterr().err
-    assert said(6)["hours"] == []

@@ -1,5 +1,5 @@
-"""Buckets of Google's and Azure's that a machine of another cloud mounts as what it is, by the real
-rclone from real servers; tokens that end soon, and are looked at."""
+"""Buckets that a machine of another cloud mounts as what it is, by the real rclone from real
+servers; tokens that end soon, and are looked at."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from spotd import wire
 from spotd.wire import MountMode
 from tests.rigs import azurite as azurite_rig
 from tests.rigs import gcs as gcs_rig
+from tests.rigs import lending
 from tests.rigs.identities import (
     ACCOUNT,
+    AUDIENCE,
     Believers,
+    Issuer,
     believing,
     entra_options,
     google_options,
 )
+from tests.rigs.metadata import serve_script
 from tests.rigs.tunnel import leading_to
 from tests.trainer.agent.node import Node, wait_until
 from tests.trainer.mounts.test_mounting import BLOB, SMALL, filled, node, rclone_pid
@@ -35,6 +39,7 @@ from trainer.agent.processes import descendants
 __all__ = ["node"]
 
 LASTS_S = 6
+MOUNT = MountMode.MOUNT
 SUM = hashlib.sha256(BLOB).hexdigest()
 KINDS = [("gs", "aws"), ("gs", "azure"), ("az", "aws"), ("az", "gcp")]
 
@@ -49,7 +54,7 @@ class Elsewhere:
     node: Node
     server: Any
 
-    def mount(self, mode: MountMode = MountMode.MOUNT) -> wire.Bucket:
+    def mount(self, mode: MountMode = MOUNT) -> wire.Bucket:
         return wire.Bucket("~/data", self.url, self.options, mode=mode)
 
     def last_end_s(self) -> float:
@@ -137,6 +142,30 @@ def test_a_mount_is_read_on_after_its_tokens_have_ended(elsewhere: Elsewhere) ->
     for token in others.made:
         assert not [text for text in (*arguments, *kept) if token.encode() in text]
     wait_until("what opens it to be gone", lambda: not [*node.places.memory.glob("mount-0.opt*")])
+
+
+def test_a_mount_of_s3s_too(node: Node, tmp_path: Path) -> None:
+    """As above, by sessions that end soon; rclone asks our program for them."""
+    issuer = Issuer()
+    with lending.serving(tmp_path) as server, serve_script(issuer.reply) as (metadata, _):
+        filled(server.bucket)
+        server.rules.distrust = issuer.distrust
+        allowed = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["*"]}
+        server.rules.role_policy = {"Statement": [allowed]}
+        server.rules.scale = LASTS_S / 3600
+        line = {"region": "us-east-1", "endpoint": server.bucket.endpoint, "allow_http": "true"}
+        who = {"identity": "gcp", "role": lending.ROLE, "audience": AUDIENCE}
+        where = {"metadata": metadata, "sts": server.bucket.endpoint}
+        node.run()
+        bucket = wire.Bucket("~/data", server.bucket.url, {**line, **who, **where}, mode=MOUNT)
+        node.start(run=READS, buckets=(bucket,))
+        wait_until("the program to be up", (node.places.workdir / "up").exists)
+        first, up_s = {*server.rules.used}, time.monotonic()
+        wait_until("its sessions to end", lambda: time.monotonic() > up_s + LASTS_S)
+        (node.places.workdir / "over").touch()
+        assert node.wait_for(wire.EXITED).data["code"] == 0, node.log("mount-0")
+    assert server.rules.used > first
+    assert server.rules.denied == []
 
 
 def tree(pid: int) -> list[int]:

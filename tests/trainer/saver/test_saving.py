@@ -122,6 +122,27 @@ def test_a_newer_save_takes_the_place_of_a_failing_one(start: Start, store: Gate
     assert start(2).restore() == 6
 
 
+def test_what_waits_behind_the_save_under_way_is_given_up_for_its_sake(
+    start: Start, store: Gate
+) -> None:
+    """Whoever has time for the one alone is not kept by the other; nor is one given up that has
+    nothing before it."""
+    rig = start(1)
+    store.open.clear()
+    rig.save(5)
+    assert store.entered.wait(20)
+    rig.save(6)
+    assert not rig.engine.drain(0.05)
+    assert not rig.engine.drain(0.05, alone=True)
+    store.open.set()
+    assert rig.engine.drain(20, alone=True)
+    assert rig.steps("checkpoint") == [5]
+    rig.save(7)
+    assert rig.engine.drain(20, alone=True)
+    assert rig.steps("checkpoint") == [5, 7]
+    assert start(2).restore() == 7
+
+
 def test_a_failing_save_does_not_give_way_to_one_that_is_half_staged(
     start: Start, store: Gate
 ) -> None:

@@ -236,13 +236,19 @@ class Checkpointer:
         self._stall_s += waited_s
         return waited_s
 
-    def drain(self, timeout_s: float, again: Callable[[], object] = lambda: None) -> bool:
-        """Wait until everything is committed; False when it was not. What a saver that dies had not
-        committed is lost with it: `again` saves once more."""
+    def drain(
+        self,
+        timeout_s: float,
+        again: Callable[[], object] = lambda: None,
+        *,
+        alone: bool = False,
+    ) -> bool:
+        """Wait until all is committed; False when it was not. What a saver that dies had not is
+        lost with it: `again` saves once more. With `alone` what waits behind one is given up."""
         until = time.monotonic() + timeout_s
         self.fence()
         while self._fenced is None:
-            drained = self._drained(until)
+            drained = self._drained(until, alone=alone)
             if drained is not None:
                 return drained
             again()
@@ -338,10 +344,10 @@ class Checkpointer:
             self._engine.close()
             self._engine = None
 
-    def _drained(self, until: float) -> bool | None:
+    def _drained(self, until: float, *, alone: bool) -> bool | None:
         """None when the saver died meanwhile; another one is there then, if one could be had."""
         try:
-            return self._opened.drain(max(0.0, until - time.monotonic()))
+            return self._opened.drain(max(0.0, until - time.monotonic()), alone=alone)
         except FencedError as error:
             self._fenced = error
             return False

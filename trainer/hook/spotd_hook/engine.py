@@ -167,10 +167,11 @@ class Engine:
         """How saving goes; costs nothing either."""
         return Told() if self._arena is None else self._arena.told
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until all is committed; False when time ran out. Raises FencedError."""
-        within_s = timeout_s + ANSWER_S
-        return bool(self._line.ask("drain", within_s=within_s, timeout_s=timeout_s)["drained"])
+    def drain(self, timeout_s: float, *, alone: bool = False) -> bool:
+        """Wait until all is committed; False when time ran out. With `alone` a snapshot that waits
+        behind another one is given up. Raises FencedError."""
+        asked = {"timeout_s": timeout_s, "alone": alone}
+        return bool(self._line.ask("drain", within_s=timeout_s + ANSWER_S, **asked)["drained"])
 
     def release(self) -> Mapping[str, Any]:
         """Give HEAD away, without what is still under way; its step and manifest."""

@@ -92,7 +92,10 @@ class Tenure:
         save = partial(self._save, step, "stop", released=True) if saves else bool
         save()
         left_s = 0.0 if plan.action is Action.RELEASE else planning.left_s(STOP_GRACE_S)
-        kept = checkpointer.drain(left_s - min(RELEASE_S, left_s / 2), again=save)
+        within_s = left_s - min(RELEASE_S, left_s / 2)
+        # One that waits behind it came to be too late for the time that there is: see `plan`.
+        alone = plan.action is Action.FINISH
+        kept = checkpointer.drain(within_s, again=save, alone=alone)
         kept = checkpointer.committed == step if saves else kept
         return EXIT_FENCED if checkpointer.fenced else self.release(plan, kept=kept)
 

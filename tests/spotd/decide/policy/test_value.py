@@ -86,33 +86,3 @@ def test_ages_fall_into_classes() -> None:
     assert [age_class(age) for age in (0.0, 0.49, 0.5, 2.0, 6.0, 24.0, 500.0)] == [
         0, 0, 1, 2, 3, 4, 4
     ]  # fmt: skip
-
-
-def test_hours_that_are_alike_are_as_one(usual: Table) -> None:
-    other = table(replace(USUAL, ends_by_hour=(1.0,) * 24, returns_by_hour=(1.0,) * 24))
-    assert np.allclose(np.asarray(other.on), np.asarray(usual.on))
-    assert np.allclose(np.asarray(other.gone), np.asarray(usual.gone))
-
-
-def test_bad_hours_cost_where_they_come() -> None:
-    """The four hours before the last twenty: who has 24 h left is in them, and who has 20 h left
-    has them behind."""
-    bad = tuple(5.0 if 20 <= back < 24 else 1.0 for back in range(24))
-    usual, other = table(USUAL), table(replace(USUAL, ends_by_hour=bad))
-
-    def more(time_h: float) -> float:
-        return other.at(other.on, time_h, 12.0, 1.0) - usual.at(usual.on, time_h, 12.0, 1.0)
-
-    assert more(24.0) > 0.3
-    assert more(20.0) == pytest.approx(0.0, abs=1e-3)
-    assert more(48.0) > 0.3 > more(44.0) > 0
-
-
-@pytest.mark.parametrize("step_h", [4.0, 16.0, 48.0])
-def test_steps_longer_than_an_hour_have_the_mean_of_theirs(step_h: float) -> None:
-    uneven = (2.0, *[22 / 23] * 23)
-    wide = replace(USUAL, step_h=step_h)
-    usual, other = table(wide), table(replace(wide, ends_by_hour=uneven))
-    time_h, work_h = step_h * 100, step_h * 50
-    expected = usual.at(usual.on, time_h, work_h, 1.0)
-    assert other.at(other.on, time_h, work_h, 1.0) == pytest.approx(expected, rel=0.02)
