@@ -30,9 +30,11 @@ from spotd.model import Node
 from spotd.vault import JobKeys
 
 NEEDS = ("obstore", "xxhash", "typing_extensions")
-# As python-build-standalone names what it releases; of glibc's alone, as are our wheels.
+# As python-build-standalone names what it releases, and curl what it takes by the address that its
+# page has; of glibc's alone, as are our wheels.
 _PYTHON = re.compile(
-    r"cpython-3\.\d+\.\d+\+\d+-(x86_64|aarch64)-unknown-linux-gnu-install_only(_stripped)?\.tar\.gz"
+    r"cpython-3\.\d+\.\d+(?:\+|%2B)\d+-(x86_64|aarch64)-unknown-linux-gnu-install_only"
+    r"(?:_stripped)?\.tar\.gz"
 )
 FOR_PYTHON = 0.5  # of what is left of the start's time
 _LOG = structlog.get_logger(__name__)

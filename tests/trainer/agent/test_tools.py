@@ -17,7 +17,7 @@ import pytest
 from providers.stores.local import LocalStore
 from spotd import wire
 from spotd.act.bundle import build_bundle
-from spotd.act.kit import Kit, pack, wheels
+from spotd.act.kit import Kit, pack, pythons_in, wheels
 from tests.trainer.agent.node import Node
 from trainer.agent.packages import put_package
 from trainer.agent.tools import Interpreter, choose, fit, interpreters, make_tools
@@ -154,6 +154,17 @@ OLD = (
     "tools._ask = lambda path: None if path == sys.executable else known(path)\n"
     "print(tools.make_tools(Path(sys.argv[2]), sys.argv[3]))\n"
 )
+
+
+def test_which_files_are_taken_for_a_python(tmp_path: Path) -> None:
+    taken = "cpython-3.11.17{}20261021-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
+    for name in (taken.format("+"), taken.format("%2B"), taken.format("-"), NOT_GLIBC):
+        (tmp_path / name).touch()
+    assert pythons_in(tmp_path) == [
+        (taken.format("%2B"), "x86_64"),
+        (taken.format("+"), "x86_64"),
+    ]
+    assert pythons_in(tmp_path / "none") == []
 
 
 def test_a_machine_whose_python_is_too_old_uses_the_one_that_was_sent(
