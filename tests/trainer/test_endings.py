@@ -17,11 +17,9 @@ import torch
 from providers.stores import open_store
 from spotd.wire import EXIT_FINISHED, EXIT_RELEASED, PLAN, RELEASED
 from tests.trainer.rig import AgentEnd, Trainer
-from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, until
+from tests.trainer.saver.rig import CONFIG, Gate, Rig, fill, until
 from trainer.fence import read_head
-from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.job import Job
-from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.planning import Planning
 from trainer.hook.spotd_hook.tenure import Tenure
 from trainer.world import World
@@ -74,15 +72,7 @@ def test_a_last_save_that_overruns_leaves_time_to_release(
 ) -> None:
     store = Gate(open_store(tmp_path.as_uri()))
     rig = Rig(tmp_path / "s", store, 1, claim=False)
-    checkpointer = Checkpointer(
-        lambda: Line(str(rig.path)),
-        job_id="job",
-        generation=1,
-        pieces=PIECES,
-        size=SIZE,
-        report=rig.note,
-    )
-    assert checkpointer.claim("now", 0.0) is not None
+    checkpointer = rig.checkpointer()
 
     def save(step: int, _: str = "", *, released: bool = False) -> bool:
         state = {"config": CONFIG}
@@ -136,15 +126,7 @@ def test_with_time_for_the_save_under_way_alone_head_is_given_away_when_it_is_th
     is not kept until its end, and with it the next one, which waits for HEAD."""
     store, told = Gate(open_store(tmp_path.as_uri())), []
     rig = Rig(tmp_path / "s", store, 1, claim=False)
-    checkpointer = Checkpointer(
-        lambda: Line(str(rig.path)),
-        job_id="job",
-        generation=1,
-        pieces=PIECES,
-        size=SIZE,
-        report=rig.note,
-    )
-    assert checkpointer.claim("now", 0.0) is not None
+    checkpointer = rig.checkpointer()
 
     def save(step: int, *_: object, **__: object) -> bool:
         checkpointer.save(

@@ -44,6 +44,7 @@ from tests.sim.hedging.arms import Arm
 from tests.sim.kernel import EPOCH_US, Kernel
 from tests.sim.machine import STEP_S, SimAgent, SimMachine, Trainer
 from tests.sim.replay.trace import Case
+from tests.sim.replay.zones import zones_of
 from tests.sim.world import BUCKET, CLOUDS, SimWorld
 
 S = 1_000_000
@@ -186,16 +187,7 @@ class PacedWorld(SimWorld):
         return len(self._asked)
 
     def _zones(self, cloud: str) -> list[Zone]:
-        found = []
-        for number, name in enumerate(self.case.zones):
-            provider, region, *_ = self.case.key(number).split("/")
-            if provider == cloud:
-                price = round(self.case.price(number, 0) * 1e6)
-                listed = round(self.case.on_demand[number] * 1e6)
-                found.append(
-                    Zone(provider, region, name, price, 0, True, list_microusd_per_h=listed)
-                )
-        return found
+        return zones_of(self.case, cloud)
 
     def _machine(self, rented: Rented) -> SimMachine:
         machine = SlowMachine(

@@ -28,6 +28,7 @@ from tests.sim.objects import BucketClient
 from tests.sim.replay.bench import Policy
 from tests.sim.replay.steps import Look, Tick
 from tests.sim.replay.trace import Case
+from tests.sim.replay.zones import zones_of
 from tests.sim.tiers import memory
 from tests.sim.world import BUCKET, SimWorld
 from trainer.fence import Fence
@@ -204,16 +205,7 @@ class TracedWorld(SimWorld):
             self._listen(cloud)
 
     def _zones(self, cloud: str) -> list[Zone]:
-        found = []
-        for number, name in enumerate(self.case.zones):
-            provider, region, *_ = self.case.key(number).split("/")
-            if provider == cloud:
-                price = round(self.case.price(number, 0) * 1e6)
-                listed = round(self.case.on_demand[number] * 1e6)
-                found.append(
-                    Zone(provider, region, name, price, 0, True, list_microusd_per_h=listed)
-                )
-        return found
+        return zones_of(self.case, cloud)
 
     def _machine(self, rented: Rented) -> SimMachine:
         machine = TickedMachine(

@@ -13,6 +13,7 @@ from typing import Any
 from providers.stores.base import Body, ObjectStore, StoreUnavailableError
 from spotd.wire import Head
 from trainer.fence import read_head
+from trainer.hook.spotd_hook.checkpointer import Checkpointer
 from trainer.hook.spotd_hook.engine import Engine
 from trainer.hook.spotd_hook.line import CorruptError, Line
 from trainer.saver.desk import Desk
@@ -133,6 +134,19 @@ class Rig:
         )
         engine.open(pieces or pieces_of(self.size), self.size)
         return engine
+
+    def checkpointer(self) -> Checkpointer:
+        """What a training program saves by; it has claimed HEAD."""
+        made = Checkpointer(
+            lambda: Line(str(self.path)),
+            job_id="job",
+            generation=self.office.config.generation,
+            pieces=pieces_of(self.size),
+            size=self.size,
+            report=self.note,
+        )
+        assert made.claim("now", 0.0) is not None
+        return made
 
     def close(self) -> None:
         if hasattr(self, "engine"):

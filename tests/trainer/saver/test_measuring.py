@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.trainer.saver.rig import CONFIG, PIECES, SIZE, Gate, Rig, fill, until
+from tests.trainer.saver.rig import CONFIG, SIZE, Gate, Rig, fill, until
 from trainer.hook.spotd_hook.checkpointer import Checkpointer
-from trainer.hook.spotd_hook.line import Line
 from trainer.hook.spotd_hook.rates import GUESS_S
 
 Start = Callable[..., Rig]
@@ -24,15 +23,7 @@ def rig(start: Start) -> Rig:
 
 @pytest.fixture
 def checkpointer(rig: Rig) -> Iterator[Checkpointer]:
-    made = Checkpointer(
-        lambda: Line(str(rig.path)),
-        job_id="job",
-        generation=1,
-        pieces=PIECES,
-        size=SIZE,
-        report=rig.note,
-    )
-    assert made.claim("now", 0.0) is not None
+    made = rig.checkpointer()
     yield made
     made.close()
 
