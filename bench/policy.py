@@ -2,7 +2,7 @@
 
     python bench/policy.py --traces DIR [--part tune] [--half all|first|second] [--suites S1,M3]
                            [--policy MODULE:CLASS] [--ablations] [--ckpt-min N] [--every N]
-                           [--json FILE]
+                           [--draw N [--seed K]] [--json FILE]
     python bench/policy.py --traces DIR --own FILE.npz [--work-h 40] [--unseen down|hold] ...
 
 DIR holds `run_bench.py`, its simulator and the traces; nothing of it is part of this repository.
@@ -16,6 +16,9 @@ is to be scored on the other. `--ckpt-min` loses the work since the last multipl
 each preemption; the optimum is that without loss, and others' costs are left out then. `--every`
 takes one case of N, for a quick look. `--ablations` scores the daemon's policy without each of its
 terms as well. The same arguments give the same output.
+
+`--draw N` scores N cases in place of each suite's, of its series and jobs, with zones, times and
+starts drawn by chance (bench/policy_drawn.py). For the optimum DIR needs numba then.
 
 `--own` scores on a file that `spotctl trace` wrote in place of DIR's suites, with jobs as those of
 M1 to M4 (40 h of work or --work-h, deadlines of 1.1 to 2 times that, ten windows over the file's
@@ -45,8 +48,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from policy_ablations import ablations
+from policy_drawn import drawn
 from policy_ours import Ours
-from policy_own import Own, OwnError, own
+from policy_own import Own, OwnError, optima, own
 from policy_score import Bounds, Dollars, Score, blocks_of, score, within
 
 SUITES = ("S1", "S2", "M1", "M2", "M3", "M4")
@@ -95,7 +99,12 @@ def suite(
     bench: ModuleType, name: str, args: argparse.Namespace, ours: Sequence[Any]
 ) -> dict[str, Any]:
     """One of DIR's; see `compared`."""
-    cases, best = bench.S.suite(name, args.part), bench.oracle(name, args.part)
+    cases = bench.S.suite(name, args.part)
+    if args.draw:
+        more = drawn(cases, args.draw, args.seed)
+        there = Own(name, more, name, "", lambda numbers: optima(bench, [more[n] for n in numbers]))
+        return compared(bench, there, args, ours)
+    best = bench.oracle(name, args.part)
     if len(cases) != len(best):
         raise Refused(f"{name}: {len(best)} optima for {len(cases)} cases; compute them again")
     others = [] if args.ckpt_min else anchors(args.traces, name, args.part)
@@ -197,6 +206,8 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--ablations", action="store_true")
     parser.add_argument("--ckpt-min", type=float, default=0.0)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--draw", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--own", type=Path, action="append", default=[], metavar="FILE")
     parser.add_argument("--work-h", type=float, default=40.0)
@@ -210,6 +221,10 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--ckpt-min: {args.ckpt_min} is not a number of minutes; 0 loses no work")
     if not 0 < args.work_h < float("inf"):
         parser.error(f"--work-h: {args.work_h} is no number of hours; 40 is what M1 to M4 have")
+    if args.draw < 0:
+        parser.error(f"--draw: {args.draw} is below 0; 128 cases of each suite take some minutes")
+    if args.draw and args.half != "all":
+        parser.error("--draw: is from all of the time; leave --half out")
     if args.every < 1:
         parser.error(f"--every: {args.every} is below 1; 1 takes each case")
     return args

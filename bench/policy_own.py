@@ -65,10 +65,10 @@ def own(bench: ModuleType, file: Path, work_h: float, unseen: Unseen) -> Own:
     rest = "not to be had" if unseen == "down" else "what was seen last"
     about = f"{file.stem}: {len(zones)} zones, {hours:,.0f} h; {share}, and the rest is {rest}"
 
-    def optima(numbers: Sequence[int]) -> Sequence[float] | str:
-        return _optima(bench, [cases[number] for number in numbers])
+    def best(numbers: Sequence[int]) -> Sequence[float] | str:
+        return optima(bench, [cases[number] for number in numbers])
 
-    return Own(file.stem, cases, "S1" if len(zones) == 1 else "M1", about, optima)
+    return Own(file.stem, cases, "S1" if len(zones) == 1 else "M1", about, best)
 
 
 def _more(file: Path) -> dict[str, NDArray[Any]]:
@@ -172,7 +172,7 @@ def _cases(
     ]
 
 
-def _optima(bench: ModuleType, cases: Sequence[dict[str, Any]]) -> list[float] | str:
+def optima(bench: ModuleType, cases: Sequence[dict[str, Any]]) -> list[float] | str:
     """By DIR's programme, whose steps are zones * modes * stages of a start * work * time; or why
     not."""
     if sum(_steps(case) for case in cases) > MOST_STEPS:
@@ -186,7 +186,7 @@ def _optima(bench: ModuleType, cases: Sequence[dict[str, Any]]) -> list[float] |
     found = []
     for case in cases:
         words = [case[key] for key in bench.S.KEYS]
-        found.append(omniscient(*words, start=case["start"], egress=case["egress"]))
+        found.append(omniscient(*words, start=case["start"], egress=case.get("egress")))
     return found
 
 

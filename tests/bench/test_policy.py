@@ -197,6 +197,8 @@ def test_what_cannot_be_run_is_said(
     [
         (["--suites", "S9"], "--suites: S9 is none of S1"),
         (["--every", "0"], "--every: 0 is below 1"),
+        (["--draw", "-1"], "--draw: -1 is below 0"),
+        (["--draw", "9", "--half", "first"], "--draw: is from all of the time"),
         (["--ckpt-min", "nan"], "--ckpt-min: nan is not a number of minutes"),
     ],
 )
