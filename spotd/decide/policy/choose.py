@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from providers.base import CapacityType
+from spotd.decide.policy.alone import Alone, only_place
 from spotd.decide.policy.choice import Action, Choice, Option
 from spotd.decide.policy.guard import late_s, must_be_on_demand, spare_looks
 from spotd.decide.policy.hazard import Scale, fleet_scale, found_age_h, scale
@@ -17,7 +18,9 @@ from spotd.decide.policy.outlook import (
 from spotd.decide.policy.record import Record
 from spotd.decide.policy.situation import Pool, Running, Situation
 
-MOVED_FOR = 0.01  # hours of spot that a move has to gain, at the least
+# Hours of spot that a move has to gain, at the least. What is best of many is best by luck as well:
+# of moves for a hundredth of an hour too many were regretted (docs/measurements.md).
+MOVED_FOR = 1.0
 RIPER_FOR = 0.01  # the same of a start that is put off until spot has stood for a while
 PAUSED_FOR = 0.999  # of what staying costs: a pause in its place has to be cheaper than that
 AGAIN_S = 3600.0  # a pool that was refused or taken away is not moved to for that long
@@ -38,6 +41,9 @@ def choose(situation: Situation) -> Choice:
     running = situation.running
     if running is not None and running.starting_s > 0:
         return Choice(Action.STAY, why="what is about to train is not left for dollars")
+    pool = only_place(situation)
+    if pool is not None:
+        return _in_one_place(Alone(situation, pool), running)
     outlook = Outlook(situation)
     if running is not None and running.capacity is CapacityType.SPOT:
         if running.pool not in outlook.places:  # nobody says what it costs
@@ -136,6 +142,41 @@ def _off_spot(outlook: Outlook) -> Choice:
     return _without(outlook, otherwise, riper, told)
 
 
+def _in_one_place(alone: Alone, running: Running | None) -> Choice:
+    """Spot, on-demand or neither, where there is no other place to go to."""
+    situation, record = alone.situation, alone.pool.record
+    if running is not None and running.capacity is CapacityType.SPOT:
+        why = "spot goes on as long as it is there"
+        return Choice(Action.STAY, options=(alone.stay(),), why=why)
+    seen = _seen_now(situation, record)
+    found = not (seen and record.up is False)
+    # Young spot is passed by where it can be watched; where nobody sees it, to do without is to
+    # do without any.
+    watched = found and (seen or situation.probe_s is not None)
+    wait = alone.wait(there=watched)
+    on_demand = alone.on_demand(running, there=watched)
+    told = _ranked([wait, on_demand, *([alone.spot()] if found else [])])
+    least, over = told[0], told[1].score_usd - told[0].score_usd
+    keeps = Action.STAY if running else Action.WAIT
+    if least.action is Action.SPOT:
+        why = f"${over:.2f} less than to do without spot"
+        return Choice(Action.SPOT, least.pool, options=told, why=why)
+    if watched and not seen:
+        why = "it may have just come back, and go again"
+        return Choice(keeps, probes=(alone.pool.key,), options=told, why=why)
+    if least.action is Action.ON_DEMAND:
+        why = f"${wait.score_usd - least.score_usd:.2f} less than to wait for spot"
+        return Choice(Action.ON_DEMAND, least.pool, options=told, why=why)
+    if running is None:
+        over = on_demand.score_usd - wait.score_usd
+        why = f"${over:.2f} less than on-demand now, and there is time"
+        return Choice(Action.WAIT, options=told, why=why)
+    if least.action is Action.WAIT and _may_pause(situation):
+        why = "spot is expected back soon, and there is time"
+        return Choice(Action.WAIT, options=told, why=why)
+    return Choice(Action.STAY, options=told, why="no spot is worth it")
+
+
 def _riper(outlook: Outlook, option: Option, best: Option) -> float | None:
     """What it costs to take that spot when it has stood for a while, where that is less than to
     take it now and it can be watched meanwhile."""
@@ -174,12 +215,17 @@ def _pauses(outlook: Outlook, lasts: Option) -> bool:
     """On-demand is given back: a pause costs less than to go on, and without it a wait would be
     chosen, or it would be bought again at once. What is trained while it saves and stops is not of
     the time that the deadline leaves; and a look later on-demand may be asked for again."""
-    work = outlook.situation.work
-    if spare_looks(outlook.situation) * work.look_s < work.stop_s + 2 * work.look_s:
+    if not _may_pause(outlook.situation):
         return False
     if outlook.pause() >= lasts.score_usd * PAUSED_FOR:
         return False
     return outlook.wait().score_usd < outlook.on_demand().score_usd
+
+
+def _may_pause(situation: Situation) -> bool:
+    """Time enough to save and stop, and for two looks more."""
+    work = situation.work
+    return spare_looks(situation) * work.look_s >= work.stop_s + 2 * work.look_s
 
 
 def _candidates(outlook: Outlook) -> list[str]:

@@ -18,7 +18,7 @@ from math import exp
 from spotd.decide.policy.record import UNKNOWN_AGE_H, Record, expected
 
 # Events that the prior is worth: of one pool against the fleet, of the fleet against the law.
-POOL_EVENTS, FLEET_EVENTS = 2.0, 3.0
+POOL_EVENTS, FLEET_EVENTS = 2.0, 20.0
 # No pool says more than this many events of the fleet: one that comes and goes all day is not all.
 _HEARD = 4.0
 # Of a pool of which nothing is known: the mean of the recorded traces' zones.

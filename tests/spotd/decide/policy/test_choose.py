@@ -27,6 +27,9 @@ from spotd.decide.policy.outlook import Outlook, paid_per_done
 from tests.spotd.decide.policy.build import ON_DEMAND, SPOT, H, pool, situation
 
 DOWN_NOW = UNSEEN.after(Sighting(0.0, up=False))
+# A cent for the way there: such a pool is reckoned with as one of several are (outlook.py), and
+# not by the exact table of one place (test_alone.py).
+AWAY: dict[str, Any] = {"egress_usd": 0.01}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,9 @@ def test_on_demand_is_given_back_where_the_same_table_says_that_a_wait_costs_les
     """With 40 h of work and spot gone for two. What it costs to wait for the pools one by one is
     less than to stay, at 50 h as well; but that is another reckoning than that of what stays."""
     told = situation(
-        pool(record=gone_until(2.0)), running=Running("a", ON_DEMAND, -H), deadline_s=hours * H
+        pool(record=gone_until(2.0), **AWAY),
+        running=Running("a", ON_DEMAND, -H),
+        deadline_s=hours * H,
     )
     assert told.running is not None
     assert Outlook(told).wait().score_usd < Outlook(told).lasts(told.running).score_usd
@@ -181,7 +186,8 @@ def test_it_does_not_move_to_where_it_was_refused_of_late() -> None:
 
 
 def just_back() -> Pool:
-    return pool(record=recorded([Sighting(-600.0, up=False), Sighting(0.0, up=True)]))
+    back = recorded([Sighting(-600.0, up=False), Sighting(0.0, up=True)])
+    return pool(record=back, **AWAY)
 
 
 def test_spot_that_has_just_come_back_is_watched_before_it_is_taken() -> None:
@@ -195,7 +201,7 @@ def test_spot_that_has_just_come_back_is_watched_before_it_is_taken() -> None:
 def test_where_looking_costs_a_probe_it_is_asked_for_first() -> None:
     before = recorded([Sighting(-600.0, up=False)])
     told: dict[str, Any] = {"deadline_s": 44 * H, "restart_s": 2400.0, "left_s": 30 * H}
-    choice = choose(situation(pool(record=before), probe_s=60.0, **told))
+    choice = choose(situation(pool(record=before, **AWAY), probe_s=60.0, **told))
     assert choice.probes == ("a",)
     assert choice.action in {Action.WAIT, Action.STAY}
     again = choose(situation(just_back(), probe_s=60.0, **told))
@@ -334,11 +340,15 @@ SAID: dict[str, tuple[Any, Action, str, str, list[str]]] = {
         ["spot a", "wait ", "on_demand a"],
     ),
     "young spot that can be probed": (
-        *(situation(pool(record=BEFORE), probe_s=60.0, **YOUNG), Action.WAIT, ""),
+        *(situation(pool(record=BEFORE, **AWAY), probe_s=60.0, **YOUNG), Action.WAIT, ""),
         *("it may have just come back, and go again", ["spot a", "wait ", "on_demand a"]),
     ),
     "the same, and on demand": (
-        *(situation(pool(record=BEFORE), probe_s=60.0, running=HELD, **YOUNG), Action.STAY, ""),
+        *(
+            situation(pool(record=BEFORE, **AWAY), probe_s=60.0, running=HELD, **YOUNG),
+            Action.STAY,
+            "",
+        ),
         *("it may have just come back, and go again", ["spot a", "stay a"]),
     ),
     "young spot that is watched": (
@@ -350,11 +360,11 @@ SAID: dict[str, tuple[Any, Action, str, str, list[str]]] = {
         *("${} less than to do without spot", ["spot a", "wait ", "on_demand a"]),
     ),
     "a pause": (
-        *(situation(pool(record=gone_until(2.0)), running=HELD), Action.WAIT, ""),
+        *(situation(pool(record=gone_until(2.0), **AWAY), running=HELD), Action.WAIT, ""),
         *("spot is expected back soon, and there is time", ["stay a"]),
     ),
     "no pause": (
-        situation(pool(record=gone_until(2.0)), running=HELD, deadline_s=50 * H),
+        situation(pool(record=gone_until(2.0), **AWAY), running=HELD, deadline_s=50 * H),
         *(Action.STAY, "", "no spot is worth it", ["stay a"]),
     ),
     "on demand in time": (
@@ -403,10 +413,10 @@ def test_a_place_that_refused_of_late_does_not_hide_the_next_best() -> None:
     assert (choice.action, choice.pool) == (Action.SPOT, "c")
 
 
-def test_a_move_has_to_gain_a_hundredth_of_an_hour_of_spot() -> None:
-    """Of machines at about $10: ten cents."""
-    for least, action in ((0.05, Action.STAY), (0.2, Action.SPOT)):
-        low, high, gain = 9.0, 10.0, 0.0
+def test_a_move_has_to_gain_an_hour_of_spot() -> None:
+    """Of machines at about $10."""
+    for least, action in ((8.0, Action.STAY), (12.0, Action.SPOT)):
+        low, high, gain = 6.0, 10.0, 0.0
         for _ in range(40):
             usd = (low + high) / 2
             here, there = (
@@ -423,7 +433,7 @@ def test_a_move_has_to_gain_a_hundredth_of_an_hour_of_spot() -> None:
 
 @pytest.mark.parametrize(("stop_s", "action"), [(115 * 600.0, Action.WAIT), (69_001, Action.STAY)])
 def test_a_pause_leaves_two_looks_and_the_time_to_stop(stop_s: float, action: Action) -> None:
-    told = situation(pool(record=gone_until(2.0)), running=HELD, stop_s=stop_s)
+    told = situation(pool(record=gone_until(2.0), **AWAY), running=HELD, stop_s=stop_s)
     assert spare_looks(told) == 117
     assert choose(told).action is action
 
@@ -433,7 +443,7 @@ def test_a_pause_leaves_two_looks_and_the_time_to_stop(stop_s: float, action: Ac
     [
         (0.0, UNSEEN, 1.0, 0.2),
         (H, UNSEEN, 1.0, 0.7),
-        (0.0, Record(ends=1.0, expected_ends=0.1), 1.7, 0.2),
+        (0.0, Record(ends=1.0, expected_ends=0.1), 1.5, 0.2),
     ],
     ids=["a start", "and half of what lies between two saves", "what ends often"],
 )

@@ -1,0 +1,192 @@
+"""One place alone is where only one sells spot, and it says when: spot, on-demand, or neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotd.decide.policy import UNSEEN, Action, Pool, Record, Running, Sighting, choose, recorded
+from spotd.decide.policy.alone import Alone, only_place
+from spotd.decide.policy.exact import exact
+from spotd.decide.policy.guard import spare_looks
+from tests.spotd.decide.policy.build import ON_DEMAND, SPOT, H, pool, situation
+
+DOWN_NOW = UNSEEN.after(Sighting(0.0, up=False))
+HELD = Running("a", ON_DEMAND, -H)
+
+
+def gone_for(hours: float) -> Record:
+    return recorded(
+        [*(Sighting(-n * H / 2, up=False) for n in range(int(2 * hours), 0, -1)), *(_now(False),)]
+    )
+
+
+def _now(up: bool) -> Sighting:
+    return Sighting(0.0, up=up)
+
+
+def back_since(minutes: float) -> Record:
+    return recorded([Sighting(-600.0 - minutes * 60, up=False), Sighting(-minutes * 60, up=True)])
+
+
+@pytest.mark.parametrize(
+    ("there", "key"),
+    [
+        ((pool("a"),), "a"),
+        ((pool("a"), pool("b", spot_usd_per_h=None)), "a"),
+        ((pool("a"), pool("b")), None),
+        ((pool("a", spot_usd_per_h=None),), None),
+        ((pool("a"), pool("b", spot_usd_per_h=None, on_demand_usd_per_h=2.0)), None),
+        ((pool("a", on_demand_usd_per_h=None), pool("b", spot_usd_per_h=None)), None),
+        ((pool("a", egress_usd=1.0),), None),
+        ((pool("a", transfer_s=60.0),), None),
+        ((pool("a", spot_usd_per_h=2.8),), None),
+        ((pool("a", spot_usd_per_h=0.0),), None),
+        ((pool("a", on_demand_usd_per_h=0.0),), None),
+    ],
+    ids=[
+        "alone",
+        "on-demand elsewhere that is no cheaper",
+        "two",
+        "no spot",
+        "cheaper on-demand elsewhere",
+        "no on-demand",
+        "egress",
+        "a way there",
+        "dear spot",
+        "free spot",
+        "free on-demand",
+    ],
+)
+def test_one_place_is_where_spot_and_on_demand_are_bought(
+    there: tuple[Pool, ...], key: str | None
+) -> None:
+    found = only_place(situation(*there))
+    assert (found and found.key) == key
+
+
+def chosen(record: Record = UNSEEN, running: Running | None = None, **told: Any) -> Any:
+    """`late_s` 0: as on the traces."""
+    return choose(situation(pool(record=record), running=running, **{"late_s": 0.0, **told}))
+
+
+LONG: dict[str, Any] = {"restart_s": 5400.0, "left_s": 28 * H, "deadline_s": 44 * H}
+YOUNG = {**LONG, "signalled": True}
+
+
+# The choice, and what is weighed, the best first.
+@pytest.mark.parametrize(
+    ("choice", "action", "weighed", "why"),
+    [
+        (chosen(), Action.SPOT, ["spot a", "wait ", "on_demand a"], "to do without spot"),
+        (chosen(running=Running("a", SPOT, 0.0)), Action.STAY, ["stay a"], "goes on"),
+        (
+            chosen(gone_for(1.0), deadline_s=90 * H),
+            *(Action.WAIT, ["wait ", "on_demand a"], "less than on-demand now"),
+        ),
+        (
+            chosen(gone_for(24.0), deadline_s=42 * H),
+            *(Action.ON_DEMAND, ["on_demand a", "wait "], "less than to wait for spot"),
+        ),
+        (
+            chosen(gone_for(1.0), HELD, deadline_s=90 * H),
+            *(Action.WAIT, ["wait ", "stay a"], "spot is expected back soon"),
+        ),
+        (
+            chosen(gone_for(24.0), HELD, deadline_s=42 * H),
+            *(Action.STAY, ["stay a", "wait "], "no spot is worth it"),
+        ),
+        (
+            chosen(back_since(600.0), HELD),
+            *(Action.SPOT, ["spot a", "stay a", "wait "], "to do without spot"),
+        ),
+    ],
+    ids=["spot", "runs", "waits", "on demand", "gives back", "keeps", "goes back"],
+)
+def test_what_is_chosen_and_what_it_is_weighed_with(
+    choice: Any, action: Action, weighed: list[str], why: str
+) -> None:
+    assert choice.action is action
+    assert choice.pool == ("a" if action in {Action.SPOT, Action.ON_DEMAND} else "")
+    assert [f"{one.action.value} {one.pool}" for one in choice.options] == weighed
+    assert why in choice.why
+    scores = [one.score_usd for one in choice.options]
+    assert scores == sorted(scores)
+
+
+def test_young_spot_is_passed_by_where_it_can_be_watched_and_taken_where_nobody_can() -> None:
+    """With 90 min a start it is gone before it trains too often."""
+    tight = {**LONG, "deadline_s": 32 * H, "left_s": 30 * H}
+    watched = chosen(UNSEEN.after(Sighting(-600.0, up=False)).after(_now(True)), **YOUNG)
+    assert watched.action is not Action.SPOT
+    assert [one.action for one in watched.options].index(Action.SPOT) > 0
+    assert not watched.probes
+    old = chosen(back_since(600.0).after(_now(True)), **YOUNG)
+    assert old.action is Action.SPOT
+    blind = chosen(UNSEEN.after(Sighting(-600.0, up=False)), **LONG)
+    assert blind.action is Action.SPOT
+    assert chosen(UNSEEN.after(Sighting(-600.0, up=False)), **tight).action is not Action.SPOT
+
+
+def test_where_a_look_costs_a_probe_young_spot_is_probed_first() -> None:
+    unseen = UNSEEN.after(Sighting(-600.0, up=False))
+    for running, action in ((None, Action.WAIT), (HELD, Action.STAY)):
+        choice = choose(situation(pool(record=unseen), running=running, probe_s=60.0, **LONG))
+        assert (choice.action, choice.probes) == (action, ("a",))
+        seen = choose(
+            situation(pool(record=unseen.after(_now(True))), running=running, probe_s=60.0, **LONG)
+        )
+        assert not seen.probes
+
+
+@pytest.mark.parametrize(("stop_s", "action"), [(115 * 600.0, Action.WAIT), (69_001, Action.STAY)])
+def test_a_pause_leaves_two_looks_and_the_time_to_stop(stop_s: float, action: Action) -> None:
+    told = situation(
+        pool(record=gone_for(1.0)), running=HELD, stop_s=stop_s, left_s=30 * H, deadline_s=50 * H
+    )
+    assert spare_looks(told) == 117
+    assert choose(told).action is action
+
+
+def test_on_demand_that_is_given_back_is_not_bought_again_at_once() -> None:
+    for hours in (41.5, 42.0, 43.0, 44.0, 46.0, 50.0, 60.0, 90.0):
+        for gone_h in (0.0, 0.5, 2.0, 6.0, 24.0):
+            record = gone_for(gone_h) if gone_h else DOWN_NOW
+            kept = chosen(record, HELD, deadline_s=hours * H)
+            idle = chosen(record, deadline_s=hours * H)
+            assert kept.action is Action.STAY or idle.action is Action.WAIT
+
+
+def test_dollars_are_of_the_machine_and_hours_of_its_speed() -> None:
+    one = Alone(*_told(pool()))
+    dear = Alone(*_told(pool(spot_usd_per_h=10.0, on_demand_usd_per_h=30.0)))
+    fast = Alone(*_told(pool(speed=2.0), left_s=80 * H))
+    assert dear.spot().score_usd == pytest.approx(10 * one.spot().score_usd)
+    assert fast.spot().score_usd == pytest.approx(one.spot().score_usd)
+    assert fast.on_demand(None, there=True).start_usd == pytest.approx(3 * 720 / 3600)
+
+
+def test_what_ends_will_lose_is_a_part_of_the_whole() -> None:
+    safe, loses = (Alone(*_told(pool(), lost_s=lost_s)) for lost_s in (0.0, 1800.0))
+    assert safe.spot().lost_usd == safe.stay().lost_usd == 0
+    more = loses.spot().score_usd - safe.spot().score_usd
+    assert more > 0.1
+    assert loses.spot().lost_usd == pytest.approx(more, rel=0.6)
+    assert loses.spot().start_usd == pytest.approx(0.2)
+    assert loses.spot().rest_usd > 0
+
+
+def test_like_situations_share_a_table_and_its_own_history_is_heard_once() -> None:
+    one, other = Alone(*_told(pool())), Alone(*_told(pool(), left_s=39.9 * H))
+    assert one.table is other.table
+    # Ends thirty times as often as the law says: at most four events are heard, beside twenty.
+    flaky = Record(ends=120.0, expected_ends=4.0)
+    assert Alone(*_told(pool(record=flaky))).table is one.table
+    steady = Record(ends=0.0, expected_ends=40.0)
+    assert Alone(*_told(pool(record=steady))).table is not one.table
+    assert exact.cache_info().maxsize == 8
+
+
+def _told(there: Pool, **changes: Any) -> tuple[Any, Pool]:
+    return situation(there, **changes), there
