@@ -14,6 +14,7 @@ from unittest import mock
 from policy_ours import Ours
 
 from spotd.decide.policy import hazard, outlook, record
+from spotd.decide.policy.exact import exact
 
 choose = importlib.import_module("spotd.decide.policy.choose")  # the name is the function's, too
 NEVER = float("inf")
@@ -45,6 +46,7 @@ class Without(Ours):
                 patch.stop()
 
     def reset(self, view: Any) -> None:
+        exact.cache_clear()
         outlook.table.cache_clear()
         outlook.paid_per_done.cache_clear()
         super().reset(view)
