@@ -223,6 +223,8 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--work-h: {args.work_h} is no number of hours; 40 is what M1 to M4 have")
     if args.draw < 0:
         parser.error(f"--draw: {args.draw} is below 0; 128 cases of each suite take some minutes")
+    if args.draw and args.own:
+        parser.error("--draw: is of DIR's suites; leave --own out")
     if args.draw and args.half != "all":
         parser.error("--draw: is from all of the time; leave --half out")
     if args.every < 1:

@@ -1,6 +1,6 @@
 """More cases of a suite: its series and jobs, with zones, times and starts drawn by chance.
 
-The suites of several zones have three or four sets of zones, whose luck is a good part of what a
+The suites of several zones have one to four sets of zones, whose luck is a good part of what a
 policy costs there. Of drawn cases each has a set of its own. They lie in the same weeks as the
 suite's, and many overlap: they tell more of zones and deadlines, and no more of weeks.
 """
@@ -39,7 +39,7 @@ def _one(chance: random.Random, like: dict[str, Any], deadline_s: float) -> dict
         **like,
         **{key: [like[key][z] for z in zones] for key in ("avail", "spot", "od_price", "zones")},
         **({"egress": ways} if ways else {}),
-        "start": chance.randint(0, len(like["avail"][0]) - ticks),
+        "start": chance.randint(0, max(len(like["avail"][0]) - ticks, 0)),
         "deadline_s": deadline_s,
         "d_s": round(like["d_s"] * chance.uniform(*RESTART) / 60) * 60.0,
     }

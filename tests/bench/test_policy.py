@@ -19,7 +19,8 @@ from policy_score import Bounds, blocks_of, score, within
 BENCH = """
 class Suites:
     def suite(self, name, part):
-        return [dict(avail=[[1] * 40], start=start, deadline_s=100.0, gap=10.0, series="zone")
+        return [dict(avail=[[1] * 40], spot=[[1.0] * 40], od_price=[3.0], zones=["zone"],
+                     start=start, deadline_s=100.0, work_s=50.0, d_s=60.0, gap=10.0, series="zone")
                 for start in (0, 10, 20, 30)]
 
 S = Suites()
@@ -154,6 +155,15 @@ def test_others_costs_are_taken_for_the_same_cases(traces: Path) -> None:
     assert told(traces, "--every", "2")["S1"]["cases"] == 2
 
 
+def test_drawn_cases_take_the_place_of_the_suite_s(traces: Path) -> None:
+    """Whose optimum and others' costs are of other cases."""
+    found = told(traces, "--draw", "6")
+    assert (found["S1"]["cases"], found["S1"]["optimum_ratio"]) == (6, None)
+    assert "pip install numba" in found["S1"]["no_optimum"]
+    assert rows(found)["uniform-progress"]["ratio"] == pytest.approx(0.8)
+    assert "theirs [external]" not in rows(found)
+
+
 def test_work_is_lost_in_minutes_and_others_who_lost_none_are_left_out(traces: Path) -> None:
     found = rows(told(traces, "--ckpt-min", "10"))
     assert found["uniform-progress"]["mean_usd"] == pytest.approx(9.0)
@@ -199,6 +209,7 @@ def test_what_cannot_be_run_is_said(
         (["--every", "0"], "--every: 0 is below 1"),
         (["--draw", "-1"], "--draw: -1 is below 0"),
         (["--draw", "9", "--half", "first"], "--draw: is from all of the time"),
+        (["--draw", "9", "--own", "mine.npz"], "--draw: is of DIR's suites"),
         (["--ckpt-min", "nan"], "--ckpt-min: nan is not a number of minutes"),
     ],
 )

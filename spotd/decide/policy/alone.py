@@ -7,11 +7,12 @@ each of them at each age, so that no stretch has to be reckoned by itself as amo
 
 from __future__ import annotations
 
-from math import inf, log
+from math import inf
 from typing import TYPE_CHECKING
 
 from spotd.decide.policy.choice import Action, Option
 from spotd.decide.policy.exact import OnePlace, exact, step_h
+from spotd.decide.policy.grid import rounded
 from spotd.decide.policy.hazard import fleet_scale, found_age_h
 from spotd.decide.policy.outlook import DEAR, YOUNG_H, cheapest_on_demand, paid_per_done
 from spotd.decide.policy.situation import Pool, Running, Situation
@@ -33,8 +34,8 @@ def only_place(situation: Situation) -> Pool | None:
 
 
 class Alone:
-    """Of a situation with such a pool and a deadline; dollars of the whole gang. `seen` is whether
-    it is known now that spot is there, or gone."""
+    """Of a situation with such a pool and a deadline; dollars of the whole gang. `there`: spot is
+    known to be there now; else it counts as gone."""
 
     def __init__(self, situation: Situation, pool: Pool) -> None:
         work, record = situation.work, pool.record
@@ -57,10 +58,10 @@ class Alone:
         lost_h = work.lost_s / 3600
         return OnePlace(
             on_demand=min(round(ratio * 4) / 4, 100.0),
-            restart_h=_rounded(self.restart_h, 1.1),
-            loss_h=_rounded(lost_h, 1.25) if lost_h else 0.0,
-            ends=_rounded(one.ends, 1.5),
-            returns=_rounded(one.returns, 1.5),
+            restart_h=rounded(self.restart_h, 1.1),
+            loss_h=rounded(lost_h, 1.25) if lost_h else 0.0,
+            ends=rounded(one.ends, 1.5),
+            returns=rounded(one.returns, 1.5),
             step_h=step_h(self.work_h, self.restart_h, work.look_s / 3600),
         )
 
@@ -113,8 +114,3 @@ class Alone:
 
     def _usd(self, kind: Values, age_h: float) -> float:
         return self.table.at(kind, self.time_h, self.work_h, age_h) * self.spot_usd
-
-
-def _rounded(value: float, ratio: float) -> float:
-    """To a power of `ratio`."""
-    return float(ratio ** round(log(max(value, 1e-3)) / log(ratio)))

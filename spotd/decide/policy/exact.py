@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import log2
 from typing import TYPE_CHECKING, Any
 
+from spotd.decide.policy.grid import doubled
 from spotd.decide.policy.record import expected
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def step_h(work_h: float, restart_h: float, look_h: float) -> float:
     """STEP_H times a power of two, so that the table holds all of the work, no shorter than looks
     are, and a start has START_STEPS at most. Slack beyond the table is as good as its edge."""
     need = max(work_h / WORK_STEPS, restart_h / START_STEPS, min(look_h, STEP_H))
-    power = round(log2(need / STEP_H))
-    return STEP_H * 2.0 ** (power if STEP_H * 2.0**power >= need * (1 - 1e-9) else power + 1)
+    return doubled(need, STEP_H)
 
 
 @lru_cache(maxsize=_KEPT)

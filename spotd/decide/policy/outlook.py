@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from math import exp, inf, log, log2
+from math import exp, inf
 
 from spotd.decide.policy.choice import Action, Option
+from spotd.decide.policy.grid import doubled, rounded
 from spotd.decide.policy.hazard import (
     ends_within,
     fleet_scale,
@@ -92,10 +93,10 @@ class Outlook:
         lost_h = self.situation.work.lost_s / 3600
         return Habits(
             on_demand=min(round(ratio * 2) / 2, 100.0),
-            restart_h=_rounded(self.restart_h, 1.1),
-            loss_h=_rounded(lost_h, 1.25) if lost_h else 0.0,
-            ends=_rounded(ends, 1.25),
-            returns=_rounded(back, 1.5),
+            restart_h=rounded(self.restart_h, 1.1),
+            loss_h=rounded(lost_h, 1.25) if lost_h else 0.0,
+            ends=rounded(ends, 1.25),
+            returns=rounded(back, 1.5),
             elsewhere=round(elsewhere * 5) / 5,
             egress=round(self._egress_usd() / self.hourly * 2.5) / 2.5,
             step_h=_step_h(self.work_h, self.time_h),
@@ -362,18 +363,8 @@ def _gone_h(situation: Situation) -> float:
     return min(downs, default=0.25)
 
 
-def _rounded(value: float, ratio: float) -> float:
-    """To a power of `ratio`."""
-    return float(ratio ** round(log(max(value, 1e-3)) / log(ratio)))
-
-
 def _step_h(work_h: float, time_h: float) -> float:
     """Steps of a quarter of an hour times a power of two, so that the table holds all of it. More
     than twice the time of the work is as good as twice."""
     need = max(work_h / WORK_STEPS, min(time_h, 2 * work_h) / TIME_STEPS, 0.01)
-    return 0.25 * 2.0 ** _ceil_log2(need / 0.25)
-
-
-def _ceil_log2(value: float) -> int:
-    power = round(log2(value))
-    return power if 2.0**power >= value * (1 - 1e-9) else power + 1
+    return doubled(need, 0.25)

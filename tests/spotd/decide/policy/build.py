@@ -8,6 +8,10 @@ from providers.base import CapacityType
 from spotd.decide.policy import Pool, Running, Situation, Work
 
 H = 3600.0
+# What makes each table's place a worse one.
+WORSE: list[dict[str, float]] = [
+    {"ends": 3.0}, {"returns": 0.3}, {"restart_h": 0.6}, {"loss_h": 1.0}, {"on_demand": 5.0},
+]  # fmt: skip
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 
 

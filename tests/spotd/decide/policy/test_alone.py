@@ -167,6 +167,16 @@ def test_dollars_are_of_the_machine_and_hours_of_its_speed() -> None:
     assert fast.on_demand(None, there=True).start_usd == pytest.approx(3 * 720 / 3600)
 
 
+@pytest.mark.parametrize("running", [None, HELD], ids=["asked for", "goes on"])
+def test_on_demand_is_worth_more_where_spot_that_stands_can_be_gone_back_to(
+    running: Running | None,
+) -> None:
+    stands = Alone(*_told(pool(record=back_since(600.0).after(_now(True)))))
+    known = stands.on_demand(running, there=True).score_usd
+    assert known < stands.on_demand(running, there=False).score_usd - 1
+    assert stands.wait(there=True).score_usd < stands.wait(there=False).score_usd - 1
+
+
 def test_what_ends_will_lose_is_a_part_of_the_whole() -> None:
     safe, loses = (Alone(*_told(pool(), lost_s=lost_s)) for lost_s in (0.0, 1800.0))
     assert safe.spot().lost_usd == safe.stay().lost_usd == 0

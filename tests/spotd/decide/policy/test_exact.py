@@ -18,6 +18,7 @@ from spotd.decide.policy.exact import (
     exact,
     step_h,
 )
+from tests.spotd.decide.policy.build import WORSE
 
 USUAL = OnePlace(3.0, 0.2, 0.0, 1.0, 1.0, STEP_H)
 RARE = replace(USUAL, ends=1e-9)
@@ -61,17 +62,7 @@ def test_spot_that_never_ends_costs_its_price() -> None:
     assert lasts.at(lasts.wait_up, 40.0, 20.0, 0.0) == pytest.approx(20.2, rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    "worse",
-    [
-        {"ends": 3.0},
-        {"returns": 0.3},
-        {"restart_h": 0.6},
-        {"loss_h": 1.0},
-        {"on_demand": 5.0},
-    ],
-    ids=lambda change: next(iter(change)),
-)
+@pytest.mark.parametrize("worse", WORSE, ids=lambda change: next(iter(change)))
 def test_what_is_worse_costs_more(usual: Exact, worse: dict[str, float]) -> None:
     other = Exact(replace(USUAL, **worse))
     for kind, theirs in ((usual.wait_down, other.wait_down), (usual.spot, other.spot)):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spotd.decide.policy.value import TIME_STEPS, WORK_STEPS, Habits, Table, age_class, table
+from tests.spotd.decide.policy.build import WORSE
 
 USUAL = Habits(3.0, 0.2, 0.0, 1.0, 1.0, 0.4, 0.0, 0.5)
 RARE = replace(USUAL, ends=1e-9)
@@ -44,17 +45,7 @@ def test_spot_that_never_ends_costs_its_price() -> None:
 
 
 @pytest.mark.parametrize(
-    "worse",
-    [
-        {"ends": 3.0},
-        {"returns": 0.3},
-        {"restart_h": 0.6},
-        {"loss_h": 1.0},
-        {"elsewhere": 0.0},
-        {"egress": 1.0},
-        {"on_demand": 5.0},
-    ],
-    ids=lambda change: next(iter(change)),
+    "worse", [*WORSE, {"elsewhere": 0.0}, {"egress": 1.0}], ids=lambda change: next(iter(change))
 )
 def test_what_is_worse_costs_more(usual: Table, worse: dict[str, float]) -> None:
     other = table(replace(USUAL, **worse))
