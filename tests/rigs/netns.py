@@ -158,22 +158,30 @@ class Network:
 def network(*, apart: bool = False) -> Iterator[Network]:
     """One of one's own, for the length of the block."""
     require()
-    laid = _lay(apart)
+    with _alone():
+        laid = _lay(apart)
     try:
         yield laid
     finally:
-        laid.clear()
+        with _alone():  # else another's sweep meets half of it
+            laid.clear()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Of all runs on this computer only this one lays or removes networks."""
+    with _LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _lay(apart: bool) -> Network:
-    with _LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        sweep()
-        for number in range(len(NETWORKS)):
-            if not Path(f"/sys/class/net/{NAME}{number}").exists():
-                laid = Network(number, apart=apart)
-                laid.lay()
-                return laid
+    sweep()
+    for number in range(len(NETWORKS)):
+        if not Path(f"/sys/class/net/{NAME}{number}").exists():
+            laid = Network(number, apart=apart)
+            laid.lay()
+            return laid
     raise RuntimeError(f"there are {len(NETWORKS)} networks of others: {NAME}0 and so on")
 
 
