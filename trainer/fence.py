@@ -100,12 +100,29 @@ class Fence:
         # Every version that we tried to write, and the checkpoint that it stands on.
         self._sent: dict[str, HeadRef | None] = {}
         self._fenced: FencedError | None = None
+        self._claimed_seq = 0
         self._lock = threading.Lock()
 
     @property
     def head(self) -> Head | None:
         """HEAD as this writer last moved it; None before the claim."""
         return self._head
+
+    @property
+    def claimed_seq(self) -> int:
+        """The number of HEAD that our newest claim wrote. Whoever claims may go on from an older
+        checkpoint: until the next commit nobody knows which of HEAD's are its past."""
+        return self._claimed_seq
+
+    def check(self) -> None:
+        """Raises FencedError unless HEAD, as it is in the store, is one that we wrote and no older
+        than `head`; and store errors. A commit may be under way."""
+        known, entry = self._held(), read_head(self.store, self.job_id)
+        if entry is None:
+            raise FencedError(0, self.generation, "nobody: HEAD is gone")
+        found = entry[0]
+        if found.nonce not in self._sent or found.seq < known.seq:
+            raise FencedError(found.generation, self.generation, found.owner)
 
     def claim(self) -> Head:
         """Take HEAD for our generation; the resume point is in the returned Head.
@@ -115,8 +132,10 @@ class Fence:
         """
         with self._lock:
             self._alive()
-            self._head = self._move(self._claimed, claiming=True)
-            return self._head
+            head = self._move(self._claimed, claiming=True)
+            self._claimed_seq = head.seq  # first, for those who look at both without the lock
+            self._head = head
+            return head
 
     def resume_from(self, ref: HeadRef | None) -> None:
         """Say which of HEAD's checkpoints was restored, when the newer ones were not usable.

@@ -22,6 +22,10 @@ GB = 1e9
 # Of the local tier: the newest two of each rank, and the one that is being written
 # (trainer/saver/disk.py). The system and the job's own files are not counted.
 ON_DISK = 3
+# Of a store, beyond what is kept: the one that is written, and the one before it, which is read
+# back meanwhile. Of a folder in directory mode that is over before the next one is written.
+_SPARE, _SPARE_COPIED = 2, 1
+_NAMED = {1: "one", 2: "two"}
 _WAYS = {
     MountMode.COPY: ("copy", "once a machine"),
     MountMode.MOUNT: ("read", "each time"),
@@ -60,13 +64,14 @@ def check_capacity(backing: Backing, spec: JobSpec, text: str) -> None:
     saves = spec.checkpoint
     if saves.store.startswith("file:"):
         folder = _there(Path(unquote(urlsplit(saves.store).path)))
-        free, need = shutil.disk_usage(folder).free, size * (saves.keep + 1)
+        spare = _SPARE_COPIED if saves.engine == "none" else _SPARE
+        free, need = shutil.disk_usage(folder).free, size * (saves.keep + spare)
         if need > free:
-            fits = max(0, free // size - 1)
+            fits = max(0, free // size - spare)
             raise bad_input(
                 f"checkpoint.store {saves.store} has room for {free / GB:,.4g} GB, and the job "
-                f"needs {need / GB:,.4g}: keep {saves.keep} and the next one, of {size / GB:,.4g} "
-                f"GB each ({whose})",
+                f"needs {need / GB:,.4g}: keep {saves.keep} and the next {_NAMED[spare]}, of "
+                f"{size / GB:,.4g} GB each ({whose})",
                 f"keep: {fits}, or a bucket" if fits else "free some, or name a bucket there",
             )
     need = ON_DISK * size // spec.num_nodes

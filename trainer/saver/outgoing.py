@@ -42,6 +42,11 @@ class Label:
         """Nothing comes after it from this machine."""
         return self.released or self.final
 
+    @property
+    def hurried(self) -> bool:
+        """Somebody waits for it, perhaps because the machine is about to go."""
+        return self.last or self.trigger == "asked"
+
 
 class Outgoing:
     """`put` and then `part`; `put` may be called again after a failure and does what is left.

@@ -91,6 +91,12 @@ def chunks_in(manifest: Manifest, wanted: Range) -> Iterator[Chunk]:
         raise CorruptError(f"stream {wanted.stream} ends at {start}, before {end}")
 
 
+def all_chunks(manifest: Manifest) -> Iterator[Chunk]:
+    """All of it, in order."""
+    for number, stream in enumerate(manifest.streams):
+        yield from chunks_in(manifest, Range(number, 0, stream.size))
+
+
 class Reader:
     """Of one checkpoint. `nearer` copies are tried in order before the bucket."""
 
@@ -161,11 +167,10 @@ def read_chunk(store: ObjectStore, chunk: Chunk) -> bytes:
 def verify(store: ObjectStore, manifest: Manifest, go_on: Callable[[], bool]) -> bool:
     """Read all of it back from the bucket; False if `go_on` said no half-way. Raises CorruptError,
     NotFoundError and other store errors."""
-    for number, stream in enumerate(manifest.streams):
-        for chunk in chunks_in(manifest, Range(number, 0, stream.size)):
-            if not go_on():
-                return False
-            read_chunk(store, chunk)
+    for chunk in all_chunks(manifest):
+        if not go_on():
+            return False
+        read_chunk(store, chunk)
     return True
 
 

@@ -4,20 +4,81 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from providers.stores.base import NotFoundError, ObjectStore, StoreError
 from providers.stores.several import others_of, store_at
 from spotd.wire import Head, HeadRef, Pin, WireError, parse_pin, pin_folder, pin_key
-from trainer.fence import Fence, FencedError, read_head
-from trainer.saver.reading import read_manifest, verify
+from trainer.fence import Fence
+from trainer.saver.reading import Chunk, CorruptError, all_chunks, read_chunk, read_manifest
 
 MILESTONE = "step-"  # what the names of pins begin with that retention makes itself
+AT_ONCE = 8  # objects that are deleted side by side: each takes a way there and back
+LONGEST = 1000  # checkpoints that HEAD remembers, and the most that `keep` may be
+_MANIFEST = "/MANIFEST.json"
 _FOLDER = re.compile(r"(?P<folder>jobs/[^/]+/g(?P<generation>\d{8})/s(?P<step>\d{12})-[^/]+)/[^/]+")
 
 
+@dataclass
+class ReadBack:
+    """How far `remove_old` has come with reading a checkpoint back, so that its next call goes on
+    there. It is in memory alone: whoever has it no more reads anew."""
+
+    ref: HeadRef | None = None  # None: none is begun
+    left: deque[Chunk] = field(default_factory=deque)
+    more: bool = False  # another call at once may do more
+    verified: HeadRef | None = None  # the newest one that was wholly read back
+
+    def begin(self, store: ObjectStore, ref: HeadRef) -> None:
+        """With this one. Raises as `read_manifest`."""
+        self.left = deque(all_chunks(read_manifest(store, ref)))
+        self.ref = ref
+
+    def read_on(self, store: ObjectStore, go_on: Callable[[], bool]) -> bool:
+        """Whether all of it was read and is right. False if `go_on` said no before: call again, as
+        after an error of the store. Raises as `verify`."""
+        assert self.ref is not None  # noqa: S101 - it was begun
+        while self.left:
+            if not go_on():
+                return False
+            read_chunk(store, self.left[0])
+            self.left.popleft()
+        read_manifest(store, self.ref)  # it goes first when somebody removes it meanwhile
+        self.verified = self.ref
+        return True
+
+    def forget(self) -> None:
+        """The next one is read from its beginning."""
+        self.ref = None
+        self.left.clear()
+
+    def reach(self, head: Head | None) -> int:
+        """How many checkpoints HEAD has to remember, lest a commit drops the one that is being read
+        back, or the verified one before it, which is what there is if all others are torn."""
+        chain = _chain(head) if head else []
+        needed = [chain.index(ref) + 2 for ref in (self.ref, self.verified) if ref in chain]
+        return min(max(needed, default=0), LONGEST)
+
+
+@dataclass(frozen=True)
+class _Old:
+    """What may go once a checkpoint is verified: (store, key)s; what is to be pinned before; and
+    why some of it could not be listed."""
+
+    doomed: list[tuple[str, str]]
+    due: list[HeadRef]
+    troubles: list[StoreError]
+
+
 def remove_old(
-    fence: Fence, keep: int, go_on: Callable[[], bool], keep_every_steps: int = 0
+    fence: Fence,
+    keep: int,
+    go_on: Callable[[], bool],
+    keep_every_steps: int = 0,
+    so_far: ReadBack | None = None,
 ) -> int:
     """Delete all but the newest `keep` checkpoints of HEAD's chain; how many objects went.
 
@@ -26,17 +87,99 @@ def remove_old(
     Also goes what never was committed, of older generations and, of ours, of steps before HEAD's:
     what is at that step or beyond another machine of ours may be writing. Nothing is deleted
     before the newest checkpoint has been read back and verified, and unless HEAD is still ours;
-    `go_on` is asked in between and ends the work early. Shards go from each store that has some:
-    one that cannot be listed now is told of by its error, when the others are done. Raises
-    CorruptError when the newest one is not what was written, FencedError, WireError for a pin, and
-    store errors.
+    `go_on` is asked in between and ends the work early. With `so_far` the next call goes on with
+    the same checkpoint, though newer ones were committed: then what is older than that one goes,
+    and it stays itself with all that are newer. A commit may be made meanwhile; with a claim it is
+    over, and nothing goes before the next commit.
+
+    Shards go from each store that has some: one that cannot be listed now is told of by its error,
+    when the others are done. Raises CorruptError when the checkpoint is not what was written,
+    FencedError, WireError for a pin, and store errors.
     """
-    head, store, job_id = fence.head, fence.store, fence.job_id
-    if head is None or head.current is None:
+    read = ReadBack() if so_far is None else so_far
+    read.more = False
+    claimed, head, store = fence.claimed_seq, fence.head, fence.store
+    if head is None or head.current is None or head.seq <= claimed:
         return 0
-    chain = _chain(head)
+
+    def going() -> bool:
+        return go_on() and fence.claimed_seq == claimed
+
+    troubles: list[StoreError] = []
+    if read.ref not in _chain(head):
+        read.forget()
+        old = _old(fence, head, 0, keep, keep_every_steps)
+        if not (old.doomed or old.due):
+            return _done(0, old.troubles)
+        read.begin(store, head.current)
+        troubles = old.troubles
+    verified = _verified(read, store, head.current, going)
+    head = fence.head or head
+    if not verified or read.ref not in _chain(head):
+        read.more = True
+        return _done(0, troubles)
+    at = _chain(head).index(read.ref)
+    old = _old(fence, head, at, keep, keep_every_steps)
+    gone, whole = _remove(fence, old, going)
+    read.more = not whole or at > 0
+    if whole:
+        read.forget()
+    return _done(gone, old.troubles)
+
+
+def _verified(
+    read: ReadBack, store: ObjectStore, current: HeadRef, going: Callable[[], bool]
+) -> bool:
+    """As `ReadBack.read_on`, for another call to begin anew with where it was found wrong. One that
+    a person has removed meanwhile is not."""
+    ref = read.ref
+    try:
+        return read.read_on(store, going)
+    except (CorruptError, NotFoundError):
+        read.forget()
+        if ref is None or ref == current or _is_there(store, ref.manifest):
+            raise
+        return False
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.get(key)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _remove(fence: Fence, old: _Old, going: Callable[[], bool]) -> tuple[int, bool]:
+    """How many objects went, and whether it was all."""
+    store, job_id = fence.store, fence.job_id
+    fence.check()
+    for ref in old.due:
+        made = Pin(f"{MILESTONE}{ref.step}", ref, time.time_ns() // 1000, "keep_every")
+        store.put(pin_key(job_id, made.name), made.to_bytes())
+    # Last: of what is pinned until now, nothing goes.
+    pinned = tuple({f"{pin.folder}/" for pin in _pins(store, job_id)})
+    doomed = [one for one in old.doomed if not one[1].startswith(pinned)]
+    manifests = [one for one in doomed if one[1].endswith(_MANIFEST)]  # without it, there is none
+    others = [one for one in doomed if not one[1].endswith(_MANIFEST)]
+    gone = 0
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="remove") as pool:
+        for some in (manifests, others):
+            for first in range(0, len(some), AT_ONCE):
+                if not going():
+                    return gone, False
+                few = some[first : first + AT_ONCE]
+                list(pool.map(lambda one: store_at(store, one[0]).delete(one[1]), few))
+                gone += len(few)
+    return gone, True
+
+
+def _old(fence: Fence, head: Head, at: int, keep: int, keep_every_steps: int) -> _Old:
+    """Of what lies before the checkpoint `at` that place of HEAD's chain. Raises WireError, and the
+    errors of the authority."""
+    chain, store, job_id = _chain(head), fence.store, fence.job_id
     kept = {ref.manifest.rpartition("/")[0] for ref in chain[: max(1, keep)]}
-    before = (head.generation, head.current.step)
+    before = (head.generation, chain[at].step)
     doomed = [("", key) for key in _doomed(store, job_id, before, kept)]
     troubles: list[StoreError] = []
     for url in others_of(store):
@@ -46,27 +189,9 @@ def remove_old(
             troubles.append(error)
         else:
             doomed += [(url, key) for key in there]
-    due = milestones(chain, _pins(store, job_id), keep_every_steps) if keep_every_steps else []
-    if not (doomed or due):
-        return _done(0, troubles)
-    if not verify(store, read_manifest(store, head.current), go_on):
-        return _done(0, troubles)
-    entry = read_head(store, job_id)
-    if entry is None or entry[0].nonce != head.nonce:
-        raise FencedError(entry[0].generation if entry else 0, head.generation, head.owner)
-    for ref in due:
-        made = Pin(f"{MILESTONE}{ref.step}", ref, time.time_ns() // 1000, "keep_every")
-        store.put(pin_key(job_id, made.name), made.to_bytes())
-    # Last: of what is pinned until now, nothing goes.
-    pinned = tuple({f"{pin.folder}/" for pin in _pins(store, job_id)})
-    gone = 0
-    for url, key in doomed:
-        if not go_on():
-            return _done(gone, troubles)
-        if not key.startswith(pinned):
-            store_at(store, url).delete(key)
-            gone += 1
-    return _done(gone, troubles)
+    pins = _pins(store, job_id) if keep_every_steps else []
+    due = milestones(chain[at:], pins, keep_every_steps) if keep_every_steps else []
+    return _Old(doomed, due, troubles)
 
 
 def _doomed(

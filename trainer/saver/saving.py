@@ -19,10 +19,10 @@ from trainer.hook.spotd_hook.arena import Arena, Told
 from trainer.saver.lanes import MOST, Lanes
 from trainer.saver.outgoing import Label, Outgoing
 from trainer.saver.parts import Part, manifest_of, parse_part, part_key
-from trainer.saver.retention import remove_old
 from trainer.saver.snapshot import Duties, Rank, Snapshot, said_of
 from trainer.saver.streams import AbandonedError, Filling
 from trainer.saver.target import Target
+from trainer.saver.tidying import Tidying
 
 _LOG = logging.getLogger(__name__)
 FIRST_RETRY_S = 0.5
@@ -49,14 +49,19 @@ class Saving:
         self._waiting: Snapshot | None = None
         self._writing: Snapshot | None = None
         self._stuck: list[Snapshot] = []  # the local disk hangs over it, and has its memory
-        self._closed = self._untidy = False
+        self._closed, self._drains = False, 0
         self._told = Told()
         self.fenced: FencedError | None = None
         self.committed_step = -1
         self.world_size = duties.world_size
         self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="upload")
         self._lanes = Lanes()
-        self._untidy_said = ""
+        self._tidying: Tidying | None = None
+        if duties.fence is not None:
+            self._tidying = Tidying(
+                *(duties.fence, duties, self._changed, lambda: self._closed, self._has_room),
+                say=lambda text: self._say_failed(max(self.committed_step, 0), text),
+            )
         self._target = Target(lambda: duties.store, self._say_failed, monotonic)
         self._thread = threading.Thread(target=self._run, name="saving", daemon=True)
         self._thread.start()
@@ -140,9 +145,12 @@ class Saving:
         with self._changed:
             if alone and self._writing is not None and self._waiting is not None:
                 self._abandon(self._waiting)
+            self._drains += 1
             self._changed.wait_for(
                 lambda: self.fenced or self._closed or not self._pending(), timeout_s
             )
+            self._drains -= 1
+            self._changed.notify_all()
             return not (self.fenced or self._pending())
 
     def nothing_pending(self) -> bool:
@@ -171,6 +179,13 @@ class Saving:
 
     def _pending(self) -> bool:
         return self._waiting is not None or self._writing is not None
+
+    def _has_room(self) -> bool:
+        """Whether housekeeping may go on: in a pause, and beside a save for which nobody waits."""
+        if self._writing is None and not self._ready():
+            return True
+        saves = filter(None, (self._writing, self._waiting))
+        return not (self._drains or any(snapshot.label.hurried for snapshot in saves))
 
     def _free_slots(self, rank: int) -> list[int]:
         member = self._ranks[rank]
@@ -217,16 +232,12 @@ class Saving:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._ready() or self._untidy)
-                if self._closed:
+                self._changed.wait_for(lambda: self._closed or self._ready())
+                if self._closed or self._waiting is None:
                     return
-                if self._ready():
-                    self._writing, self._waiting = self._waiting, None
-                snapshot = self._writing
-            if snapshot is None:
-                self._tidy()
-            else:
-                self._save(snapshot)
+                snapshot = self._writing = self._waiting
+                self._waiting = None
+            self._save(snapshot)
 
     def _ready(self) -> bool:
         waiting = self._waiting
@@ -242,7 +253,8 @@ class Saving:
         except FencedError as error:
             self.fenced, self._closed = error, True
         else:
-            self._untidy = self._duties.fence is not None
+            if self._tidying is not None:
+                self._tidying.note_commit()
         # Its memory is free when nobody reads it any more, and not before.
         snapshot.abandoned = True
         still = [one for one in snapshot.outgoing.values() if not one.join(STILL_S)]
@@ -295,7 +307,8 @@ class Saving:
         self._note_held(snapshot)
         if not snapshot.failures:
             self._lanes.note_saved()
-        if duties.fence is None:
+        tidying = self._tidying
+        if tidying is None:
             for outgoing in snapshot.outgoing.values():
                 outgoing.publish(duties.store)
             return
@@ -303,9 +316,8 @@ class Saving:
         if snapshot.abandoned:
             raise AbandonedError
         key = f"{snapshot.label.folder}/MANIFEST.json"
-        head = duties.fence.commit(
-            manifest, key=key, released=snapshot.label.released, keep=duties.keep
-        )
+        keep = max(duties.keep, tidying.reach())
+        head = tidying.fence.commit(manifest, key=key, released=snapshot.label.released, keep=keep)
         slots = snapshot.slots.items()
         stage_us = max(self._ranks[rank].arena.staged_us(slot) for rank, slot in slots)
         took_us = round((self._monotonic() - began_s) * 1e6)
@@ -380,21 +392,3 @@ class Saving:
         with self._changed:
             if self._changed.wait_for(lambda: self._closed or self._ready(), GATHER_POLL_S):
                 raise AbandonedError
-
-    def _tidy(self) -> None:
-        self._untidy = False
-        fence = self._duties.fence
-        if fence is None:
-            return
-        try:
-            keep, every = self._duties.keep, self._duties.keep_every_steps
-            remove_old(fence, keep, lambda: not (self._closed or self._ready()), every)
-        except FencedError:
-            return  # the next commit says so; nothing was removed
-        except Exception as error:  # noqa: BLE001 - housekeeping may not end training either
-            text = f"read-back: {type(error).__name__}: {error}"
-            if text != self._untidy_said:  # a store that the job has left may be away for long
-                self._say_failed(max(self.committed_step, 0), text)
-            self._untidy_said = text
-        else:
-            self._untidy_said = ""

@@ -1,7 +1,7 @@
 """Some ranks' loop under DistributedDataParallel, with random generators that are saved and data
 that each rank has of its own. Not a test itself.
 
-    ranked.py --steps N [--fail-at STEP]
+    ranked.py --steps N [--fail-at STEP] [--save-at STEP]
 """
 
 import argparse
@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int)
     parser.add_argument("--fail-at", type=int, default=-1)
+    parser.add_argument("--save-at", type=int, default=-1)
     args = parser.parse_args()
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
@@ -50,6 +51,8 @@ def main() -> None:
         for step in run.steps(args.steps):
             if step == args.fail_at:
                 raise RuntimeError("the batch is bad")
+            if step == args.save_at:
+                run.save()
             loss = model(data.batch()).square().mean()
             optimizer.zero_grad()
             loss.backward()

@@ -42,6 +42,9 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(
     program = Program(tmp_path, EXAMPLE, ("--steps", str(STEPS), "--step-time-ms", "50"))
     first = program.start(1, agent)
     agent.wait("progress", lambda data: data["to_step"] >= 30)
+    agent.tell(save=1)
+    agent.wait("checkpoint", lambda data: data["trigger"] == "asked")
+    assert agent.of("checkpoint")[0]["trigger"] == "cadence"
     # Enough for a disk that all write to: with less, the newest that is durable is released.
     agent.tell(stop=True, reason="the machine goes", deadline_s=120.0)
     assert first.wait(60) == EXIT_RELEASED, program.output()
@@ -90,12 +93,13 @@ def test_ranks_stop_at_the_same_step_and_go_on_with_what_each_had_of_its_own(
 
 
 def test_a_loop_that_fails_commits_nothing(tmp_path: Path, agent: AgentEnd) -> None:
-    failing = ("--steps", "50", "--fail-at", "45")
+    failing = ("--steps", "50", "--fail-at", "45", "--save-at", "31")
     program = Program(tmp_path, RANKED, failing, env=alone(tmp_path))
     assert program.run(1, agent) == 1
     assert "the batch is bad" in program.output()
     agent.wait_left()
-    assert [data["step"] for data in agent.of("checkpoint")] == [20, 40]
+    saves = [(data["step"], data["trigger"]) for data in agent.of("checkpoint")]
+    assert saves == [(20, "cadence"), (31, "program")]
     assert not any(data["final"] for data in agent.of("checkpoint"))
 
 

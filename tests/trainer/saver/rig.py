@@ -163,12 +163,12 @@ class Rig:
         with self._changed:
             assert self._changed.wait_for(condition, 20), self.reports
 
-    def save(self, step: int, **flags: bool) -> bool:
+    def save(self, step: int, trigger: str = "test", **flags: bool) -> bool:
         return self.engine.save(
             step,
             lambda memory, _: fill(memory, step),
             {"config": CONFIG},
-            trigger="test",
+            trigger=trigger,
             **flags,
         )
 

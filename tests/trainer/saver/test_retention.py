@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from providers.stores.base import NotFoundError, StoreUnavailableError
 from spotd.wire import pin_folder, pin_key
-from tests.trainer.saver.rig import Gate, Rig, kept_steps, until
+from tests.trainer.saver.rig import SIZE, Gate, Rig, kept_steps, newest_of, until
 from trainer.fence import FencedError
 from trainer.saver.reading import CorruptError
-from trainer.saver.retention import remove_old
+from trainer.saver.retention import ReadBack, remove_old
 
 Start = Callable[..., Rig]
+CHUNKS = -(-SIZE // 4096)
 
 
 @pytest.mark.req("CKP-04")
@@ -95,7 +97,7 @@ def test_what_was_never_committed_goes_as_well(start: Start, store: Gate) -> Non
     store.put("jobs/job/g-notes", b"somebody else's")
     rig = start(2)
     rig.save_and_wait(10)
-    until(lambda: store.deleted)
+    until(lambda: bool(store.deleted))
     assert remove_old(rig.office.fence, 3, go_on=lambda: True) == 0  # the one under way is over
     assert store.deleted == ["jobs/job/g00000001/s000000000003-dead/r00000-00000"]
     store.get("jobs/job/g00000009/s000000000003-new/r00000-00000")
@@ -134,3 +136,204 @@ def test_a_save_interrupts_the_housekeeping(start: Start, store: Gate) -> None:
     assert remove_old(rig.office.fence, 1, go_on=lambda: False) == 0
     assert remove_old(rig.office.fence, 1, go_on=lambda: True) == 7
     assert kept_steps(store) == [2]
+
+
+class Pauses:
+    """A saver that removes nothing by itself, with pauses between its saves that are as long as the
+    test says, in chunks and deletes. `read` are the steps and chunks that were read back."""
+
+    def __init__(self, rig: Rig, store: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("trainer.saver.retention.AT_ONCE", 1)
+        monkeypatch.setattr(store, "get_range", self._get_range, raising=False)
+        self.rig, self.store, self.fence = rig, store, rig.office.fence
+        self.so_far = ReadBack()
+        self.read: list[tuple[int, str, int]] = []
+
+    def _get_range(self, key: str, start: int, length: int) -> bytes:
+        self.read.append((int(key.split("/")[3][1:13]), key.rpartition("/")[2], start))
+        return self.store._store.get_range(key, start, length)
+
+    def save(self, *steps: int) -> None:
+        for step in steps:
+            self.rig.save_and_wait(step)
+
+    def tidy(self, most: int = 10**6, keep: int = 1, every: int = 0) -> int:
+        """One pause, of so many chunks and deletes; how many objects went."""
+        left = iter(range(most))
+        go_on = lambda: next(left, None) is not None  # noqa: E731
+        return remove_old(self.fence, keep, go_on, every, self.so_far)
+
+    def file(self, step: int, name: str) -> Path:
+        [found] = Path(self.store.url.removeprefix("file://")).rglob(f"s{step:012d}-*/{name}")
+        return found
+
+    def tear(self, step: int, chunk: int) -> None:
+        shard = self.file(step, f"r00000-{chunk:05d}")
+        shard.write_bytes(b"!" * shard.stat().st_size)
+
+
+@pytest.fixture
+def pauses(start: Start, store: Gate, monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    return Pauses(start(1, keep=1000), store, monkeypatch)
+
+
+def test_a_read_back_goes_on_in_the_next_pause_and_reads_each_chunk_once(
+    pauses: Pauses, store: Gate
+) -> None:
+    pauses.save(1, 2)
+    for step in (3, 4, 5):
+        pauses.tidy(2)
+        pauses.save(step)
+    assert [step for step, _, _ in pauses.read] == [2] * CHUNKS
+    assert len(set(pauses.read)) == CHUNKS
+    assert store.deleted == []
+    assert pauses.tidy() == CHUNKS + 1
+    assert kept_steps(store) == [2, 3, 4, 5], "it stays with all that came since, beyond `keep`"
+    assert pauses.tidy() == 3 * (CHUNKS + 1)
+    assert kept_steps(store) == [5]
+    assert len(set(pauses.read)) == len(pauses.read) == 2 * CHUNKS
+
+
+@pytest.mark.req("CKP-04")
+@pytest.mark.parametrize("keep", [1, 3])
+def test_what_is_stored_has_a_bound_though_no_pause_is_long_enough(
+    pauses: Pauses, store: Gate, monkeypatch: pytest.MonkeyPatch, keep: int
+) -> None:
+    """Each has room for four chunks, or four times so many deletes as go side by side."""
+    monkeypatch.setattr("trainer.saver.retention.AT_ONCE", 8)
+    most = 0
+    for step in range(1, 60):
+        pauses.save(step)
+        most = max(most, len(kept_steps(store)))
+        pauses.tidy(4, keep=keep)
+        assert kept_steps(store)[-keep:] == list(range(max(1, step - keep + 1), step + 1))
+    assert most <= keep + 2 * 2, "those that come during two read-backs"
+
+
+@pytest.mark.req("CKP-23")
+def test_damage_in_what_is_read_later_keeps_everything(pauses: Pauses, store: Gate) -> None:
+    pauses.save(1, 2)
+    pauses.tidy(3)
+    pauses.tear(2, 4)
+    pauses.save(3)
+    with pytest.raises(CorruptError, match="r00000-00004"):
+        pauses.tidy()
+    assert store.deleted == []
+    pauses.tidy()
+    assert kept_steps(store) == [3], "the newest is next, and is whole"
+
+
+def test_what_came_after_the_verified_one_is_no_reason_to_delete(
+    pauses: Pauses, store: Gate
+) -> None:
+    """The newer ones are torn: what there is is the one that was read back."""
+    pauses.save(1, 2)
+    pauses.tidy(3)
+    pauses.save(3, 4)
+    for step in (3, 4):
+        pauses.tear(step, 0)
+    pauses.tidy()
+    assert kept_steps(store) == [2, 3, 4]
+    with pytest.raises(CorruptError):
+        pauses.tidy()
+    assert kept_steps(store) == [2, 3, 4]
+
+
+def test_a_pin_is_made_of_nothing_newer_than_the_verified_one(pauses: Pauses, store: Gate) -> None:
+    pauses.save(4, 12)
+    pauses.tidy(3, every=10)
+    pauses.save(21)
+    pauses.tidy(every=10)
+    pins = [info.key.rpartition("/")[2] for info in store.list(pin_folder("job"))]
+    assert pins == ["step-12"]
+
+
+def test_what_is_to_be_removed_is_known_over_the_pauses(pauses: Pauses, store: Gate) -> None:
+    """Verified once is enough, and what is pinned meanwhile stays."""
+    pauses.save(1, 2, 3)
+    assert pauses.tidy(CHUNKS + 3) == 3
+    gone = [key.rpartition("/")[2] for key in store.deleted]
+    assert gone == ["MANIFEST.json", "MANIFEST.json", "r00000-00000"], "half a checkpoint is none"
+    pauses.save(4)
+    pauses.tidy()
+    assert kept_steps(store) == [3, 4]
+    assert [step for step, _, _ in pauses.read] == [3] * CHUNKS
+
+
+def test_an_error_of_the_store_costs_no_chunk_that_was_read(
+    pauses: Pauses, store: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses.save(1, 2)
+    pauses.tidy(3)
+    real = pauses._get_range
+
+    def away(key: str, start: int, length: int) -> bytes:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(store, "get_range", away)
+    with pytest.raises(StoreUnavailableError):
+        pauses.tidy()
+    assert store.deleted == []
+    monkeypatch.setattr(store, "get_range", real)
+    pauses.tidy()
+    assert kept_steps(store) == [2]
+    assert len(set(pauses.read)) == len(pauses.read) == CHUNKS
+
+
+def test_of_one_that_a_person_removed_meanwhile_nothing_is_said(
+    pauses: Pauses, store: Gate
+) -> None:
+    pauses.save(1, 2)
+    pauses.tidy(CHUNKS)
+    pauses.save(3)
+    pauses.file(2, "MANIFEST.json").unlink()  # as `spotctl ckpt rm` begins
+    assert pauses.tidy() == 0
+    assert pauses.so_far.more, "there is a newer one to begin with"
+    pauses.tidy()
+    assert kept_steps(store) == [3]
+
+
+def test_of_one_whose_shard_is_lost_it_is_said(pauses: Pauses, store: Gate) -> None:
+    pauses.save(1, 2)
+    pauses.tidy(3)
+    pauses.save(3)
+    pauses.file(2, "r00000-00004").unlink()
+    with pytest.raises(NotFoundError):
+        pauses.tidy()
+    assert store.deleted == []
+
+
+def test_with_a_claim_it_is_over_until_the_next_commit(pauses: Pauses, store: Gate) -> None:
+    """The program begins again, and may go on from an older one."""
+    pauses.save(1, 2, 3)
+    deletes = iter(range(CHUNKS + 2))
+
+    def claims() -> bool:
+        if next(deletes, None) is None:
+            pauses.fence.claim()
+        return True
+
+    assert remove_old(pauses.fence, 1, claims, 0, pauses.so_far) == 2
+    assert pauses.tidy() == 0
+    pauses.save(4)
+    pauses.tidy()
+    assert kept_steps(store) == [3, 4]
+
+
+def test_what_is_no_more_in_the_chain_is_not_what_all_else_depends_on(
+    pauses: Pauses, store: Gate
+) -> None:
+    """3 is half read back when the program goes back to 1, and saves 2 anew: of that, nothing may
+    go because 3 is whole."""
+    pauses.save(1, 2, 3)
+    pauses.tidy(3)
+    head = pauses.fence.claim()
+    pauses.fence.resume_from(head.previous[-1])
+    pauses.save(2)
+    pauses.tear(3, 5)
+    pauses.read.clear()
+    pauses.tidy()
+    newest = newest_of(store).current
+    assert newest is not None
+    assert {step for step, _, _ in pauses.read} == {2}
+    assert len(list(store.list(newest.manifest.rpartition("/")[0]))) == CHUNKS + 1

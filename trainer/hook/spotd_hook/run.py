@@ -135,7 +135,7 @@ class Run:
 
     def save(self) -> None:
         """A snapshot now, beside those by the job's cadence; on all ranks, between two steps."""
-        self._session.save("asked")
+        self._session.save("program")
 
     def _after(self, *, last: bool) -> None:
         loss, tokens = self._losses

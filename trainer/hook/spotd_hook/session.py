@@ -93,8 +93,7 @@ class Session:
         self._collect, self._config = collect, dict(config or {})
         self._any_ranks = any_ranks
         self.managed = bool(env.get("SPOTD_SOCKET") or env.get("SPOTD_STORE_URL"))
-        self.job, self.ranks = Job.from_env(env), Ranks.join(env)
-        self.stop = Stop()
+        self.job, self.ranks, self.stop = Job.from_env(env), Ranks.join(env), Stop()
         if threading.current_thread() is threading.main_thread():
             self.stop.install()
         self.link = Link.connect(env, self.ranks.rank)
@@ -110,7 +109,7 @@ class Session:
             silent=self.ranks.rank > 0,
             per_node=self.ranks.per_node,
         )
-        self._closed = False
+        self._closed, self._trigger = False, "cadence"
         self._dial: Dial | None = None
         self._checkpointer: Checkpointer | None = None
         if not self.ranks.rank:
@@ -251,6 +250,7 @@ class Session:
         plan = self._planning.agree(words, self.step)
         if stops or (plan is not None and plan.leaves):
             return Next.LEAVE
+        self._trigger = "asked" if asked else "cadence"
         return Next.SAVE if dues or asked else Next.TRAIN
 
     def _note(self, loss: float) -> None:
@@ -259,13 +259,13 @@ class Session:
         own, tokens, busy_s = self._losses.pop(step)
         self.progress.add(step, None if own is None else loss, tokens * self.ranks.size, busy_s)
 
-    def save(self, trigger: str = "cadence") -> None:
+    def save(self, trigger: str = "") -> None:
         """A snapshot of now; all ranks call it. Blocks for the copy."""
         self.progress.flush()  # before the save is durable: no step survives whose loss is unknown
         began = time.monotonic()
         self._gather()
         if self._collected is not None:
-            self._save_collected(self.step, trigger)
+            self._save_collected(self.step, trigger or self._trigger)
         self._collected = None
         self._saved_step, self._saved_at = self.step, time.monotonic()
         self._stepped_at += self._saved_at - began
