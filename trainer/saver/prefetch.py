@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from providers.stores.base import ObjectStore, StoreError
 from spotd.wire import Head, HeadRef, Manifest, WireError
@@ -133,11 +133,19 @@ class Prefetch:
 
     def _fetch(self, store: ObjectStore, manifest: Manifest, number: int, size: int) -> None:
         fd = make_memory(size, SLOTS)
+        failed = threading.Event()
         try:
             arena = Arena(fd, size, SLOTS)
             reader = Reader(store, manifest, [_Given(self._check)], self._readers)
-            reader.fill(arena.slot(0), [Range(number, 0, size)], lambda _: None)
-            arena.fault_in(lambda: not self._stop.is_set())
+            with ThreadPoolExecutor(1, thread_name_prefix="fault-in") as beside:
+                wanted = lambda: not (self._stop.is_set() or failed.is_set())  # noqa: E731
+                room = beside.submit(arena.fault_in, wanted)
+                try:
+                    reader.fill(arena.slot(0), [Range(number, 0, size)], lambda _: None)
+                except BaseException:
+                    failed.set()
+                    raise
+                room.result()
             with self._lock:
                 self._check()
                 self._ranks[number] = Rank(arena, fd, (), {0: folder_of(manifest)})

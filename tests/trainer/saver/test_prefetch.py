@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,27 @@ def test_a_program_that_joins_meanwhile_waits_for_it(start: Start, store: Bucket
     prefetch_of(rig)._is_wanted = _then(prefetch_of(rig)._is_wanted, store.open.set)  # type: ignore[method-assign]
     assert resume(rig) == 7
     assert store.read_bytes == SIZE
+
+
+def test_memory_is_had_while_the_bucket_is_waited_for(
+    start: Start, store: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(1).save_and_wait(7)
+    faulted = threading.Event()
+    fault_in = Arena.fault_in
+
+    def noted(arena: Arena, *more: Any) -> bool:
+        done = fault_in(arena, *more)
+        faulted.set()
+        return done
+
+    monkeypatch.setattr(Arena, "fault_in", noted)
+    store.open.clear()
+    rig = next_one(start)
+    until(lambda: store.reading > 0)
+    assert faulted.wait(10)
+    store.open.set()
+    assert resume(rig) == 7
 
 
 def test_it_waits_for_the_last_checkpoint_of_the_one_before(start: Start, store: Bucket) -> None:
