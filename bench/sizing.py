@@ -1,11 +1,12 @@
-"""How well does the right-sizer's formula foretell published memory measurements?
+"""How well does the right-sizer's formula foretell memory that was measured?
 
     python bench/sizing.py [--json FILE]
 
-Reads tests/spotd/sizing/published.json: what others measured, with where they said so. Prints each
-figure beside the formula's, the mean and median error by source, and for each published
-out-of-memory what the right-sizer says of it. "all" leaves out what was held out: compared once
-the formula was done, which got two more options by it.
+Reads tests/spotd/sizing/published.json: what others measured, with where they said so; and
+measured.json beside it: what bench/gpu/sizing.py measured. Prints each figure beside the
+formula's, the mean and median error by source, and for each out-of-memory what the right-sizer says
+of it. "all" is of what others published, less what was held out: compared once the formula was
+done, which got two more options by it.
 Ends with 1 where the mean error is above 12 %, or where an out-of-memory "fits".
 """
 
@@ -21,10 +22,11 @@ from statistics import mean, median
 from typing import Any
 
 from spotd.sizing import cards, catalog
-from spotd.sizing.memory import FITS, FITS_WITHIN, GIB, estimate, verdict
+from spotd.sizing.memory import FITS, GIB, estimate, verdict
 from spotd.sizing.run import Run
 
-PUBLISHED = Path(__file__).parents[1] / "tests" / "spotd" / "sizing" / "published.json"
+FOLDER = Path(__file__).parents[1] / "tests" / "spotd" / "sizing"
+PUBLISHED, MEASURED = FOLDER / "published.json", FOLDER / "measured.json"
 MOST_MEAN = 0.12
 ALL = ("all", False)  # the sum of what was not held out
 
@@ -48,19 +50,22 @@ class Compared:
         return None if self.measured_gib is None else self.formula_gib / self.measured_gib - 1
 
 
-def compare(published: Path = PUBLISHED) -> list[Compared]:
+def compare(*files: Path) -> list[Compared]:
     """The formula beside each measurement, as its source read it: "allocated", what the framework
-    gave out; "reserved", with what its allocator held beyond that; or "total", of the GPU, with
+    gave out; "reserved", what its allocator held, in use or not; or "total", of the GPU, with
     CUDA's context."""
-    data = json.loads(published.read_text())
-    return [_compared(row, data["sources"][row["source"]]) for row in data["measurements"]]
+    found = []
+    for file in files or (PUBLISHED, MEASURED):
+        data = json.loads(file.read_text())
+        found += [_compared(row, data["sources"][row["source"]]) for row in data["measurements"]]
+    return found
 
 
 def _compared(row: dict[str, Any], source: dict[str, str]) -> Compared:
     memory = estimate(catalog.find(row["model"]), Run(**row["run"]))
     gib = {
         "allocated": memory.allocated,
-        "reserved": memory.allocated * FITS_WITHIN,
+        "reserved": memory.reserved,
         "total": memory.total,
     }[row.get("reads", source["reads"])]
     said = verdict(memory, cards.find(row["card"]).memory_gib)

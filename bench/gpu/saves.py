@@ -3,7 +3,9 @@
     python -m bench.gpu.saves --json gpu.json               # 1.2e9 parameters, 14.5 GB a save
     python -m bench.gpu.saves --device cpu --params small   # all of it, in seconds, without a GPU
 
-IT HAS NEVER BEEN RUN ON A GPU: what CI runs is the second line. One process, float32, TF32 matmuls,
+IT HAS NOT BEEN RUN TO ITS END ON A GPU: what CI runs is the second line. It takes twice a save of
+the host's memory, and five times that in the folder, which is told before anything is done; after
+each round its figures so far are printed and in the file. One process, float32, TF32 matmuls,
 deterministic kernels. `ceilings` are rates from the device into host memory, of the same bytes in
 chunks of the same size: memory that torch pinned, the saver's memory registered with CUDA (what the
 engine uses), and the same without. Then three kinds of steps in turn, medians over the rounds:
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -34,6 +37,7 @@ from bench.gpu.ceilings import ceilings
 from bench.gpu.training import BESIDE, NONE, STANDING, Training, about_machine, restored_equal
 
 SHAPES = {"1b": (24, 16, 2048, 1024), "small": (2, 2, 64, 32)}  # layers, heads, width, context
+SAVES_AT_ONCE = 5  # of keep 1: docs/stores.md, and one that is being written
 Samples = dict[str, dict[str, list[float]]]
 
 
@@ -45,20 +49,46 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         torch.set_float32_matmul_precision("high")
         torch.use_deterministic_algorithms(mode=True)  # loads much: on a CPU these kernels are
     told: list[str] = []
-    with Training(SHAPES[args.params], args.batch, device, folder, told.append) as training:
+    training = Training(SHAPES[args.params], args.batch, device, folder, told.append)
+    check_room(folder, training.size)
+    found: dict[str, Any] = {}
+    with training:
         rates = ceilings(training.device, training.size, args.rounds)
+        print(f"ceilings in GB/s: {rates}", file=sys.stderr, flush=True)
         training.warm_up()
         samples: Samples = {NONE: {}, BESIDE: {}, STANDING: {}}
         for number in range(args.rounds):
             for kind in (NONE, BESIDE, STANDING):
                 for what, value in training.one_round(kind).items():
                     samples[kind].setdefault(what, []).append(round(value, 6))
-            print(f"round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
+            found = {**about_machine(training), "warnings": told}
+            found |= {**report(samples, rates, training.size), "resume": None}
+            write(args.json, found)
+            last = {
+                kind: {what: one[-1] for what, one in of.items()} for kind, of in samples.items()
+            }
+            print(f"round {number + 1} of {args.rounds}: {last}", file=sys.stderr, flush=True)
         steps, hashed = training.go_on(args.replay)
         end = training.position
-    equal = restored_equal(training, end, steps, hashed)
-    found = report(samples, rates, training.size)
-    return {**about_machine(training), "warnings": told, **found, "resume": equal}
+    found["resume"] = restored_equal(training, end, steps, hashed)
+    write(args.json, found)
+    return found
+
+
+def check_room(folder: Path, size_bytes: int) -> None:
+    """Raises RuntimeError where the folder has no room for the saves that lie there at once."""
+    needed, free = SAVES_AT_ONCE * size_bytes, shutil.disk_usage(folder).free
+    if free < needed:
+        raise RuntimeError(
+            f"{folder} has {free / 1e9:.1f} GB left, and the saves take up to {needed / 1e9:.1f}: "
+            "name another --folder"
+        )
+
+
+def write(file: Path | None, found: Mapping[str, Any]) -> None:
+    """Where --json says, if it does."""
+    if file is not None:
+        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def report(samples: Samples, rates: Mapping[str, list[float]], size_bytes: int) -> dict[str, Any]:
@@ -105,6 +135,7 @@ def table(found: Mapping[str, Any]) -> str:
         for kind, ratio in found["rate_vs_ceiling"].items()
     ]
     rates.append(("resumed bit for bit", str(found["resume"]["bit_equal"])))
+    rates.append(("restored in", f"{found['resume']['restore_s']:.3f} s"))
     lines += [f"{name:44} {value}" for name, value in rates]
     return "\n".join([*lines, *(f"warning: {text}" for text in found["warnings"])])
 
@@ -128,10 +159,12 @@ def main() -> int:
     if min(args.batch, args.rounds, args.replay) < 1:
         parser.error("--batch, --rounds and --replay are 1 or more")
     with tempfile.TemporaryDirectory(dir=args.folder, prefix="bench-gpu-") as folder:
-        found = measure(args, Path(folder))
+        try:
+            found = measure(args, Path(folder))
+        except (OSError, RuntimeError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     print(table(found))
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0 if found["resume"]["bit_equal"] else 1
 
 

@@ -61,6 +61,7 @@ def rightsize(
     loss: str = _choice("--loss", "chunked, compiled or plain."),
     compiled: bool = typer.Option(False, "--compiled", help="torch.compile, Liger or Unsloth."),
     lora_rank: int = _choice("--lora-rank", "Of the adapters.", "N"),
+    lora_dropout: float = _choice("--lora-dropout", "Of the adapters' inputs; 0: none.", "SHARE"),
     lora_targets: str = _choice("--lora-targets", "all, attention or qv."),
     offload: str = _choice("--offload", "To the machine's memory: none, optimizer, all."),
     tensor: int = _choice("--tensor", "Degree of tensor parallelism.", "N"),
@@ -79,11 +80,12 @@ def rightsize(
 ) -> None:
     """Foretell memory, time and cost of a training run, on kinds and numbers of GPUs.
 
-    GIB/GPU is what one GPU needs at its peak, by a formula (docs/rightsizing.md); "tight" is inside
-    its own error. MEMORY draws it against the card. TIME needs --tokens or --steps, and COST a
-    daemon that knows offers: each on as few machines as it fits on, on more where these are later
-    than --within or the file's deadline. With --job what it measured counts, from 50 steps on;
-    with --from-history it is held, for each job on record, against what is on sale now.
+    GIB/GPU is what the allocator of one GPU holds at its peak, by a formula (docs/rightsizing.md);
+    "tight" is inside its own error. MEMORY draws it against the card. TIME needs --tokens or
+    --steps, and COST a daemon that knows offers: each on as few machines as it fits on, on more
+    where these are later than --within or the file's deadline. With --job what it measured counts,
+    from 50 steps on; with --from-history it is held, for each job on record, against what is on
+    sale now.
 
     \b
     Example:
@@ -97,9 +99,9 @@ def rightsize(
         "name": model, "method": method, "precision": precision, "sharding": sharding,
         "sequence": sequence, "micro_batch": micro_batch, "accumulation": accumulation,
         "checkpointing": checkpointing, "loss": loss, "compiled": compiled or None,
-        "lora_rank": lora_rank, "lora_targets": lora_targets, "offload": offload,
-        "tensor": tensor, "context": context, "tokens": _count(tokens), "steps": steps,
-        "example_tokens": example_tokens, "config": _config(config),
+        "lora_rank": lora_rank, "lora_dropout": lora_dropout, "lora_targets": lora_targets,
+        "offload": offload, "tensor": tensor, "context": context, "tokens": _count(tokens),
+        "steps": steps, "example_tokens": example_tokens, "config": _config(config),
     }  # fmt: skip
     return _foretell(ctx, given, _Asked(file, job, gpu, gpus, svg, within, naive), output)
 

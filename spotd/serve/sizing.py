@@ -60,7 +60,7 @@ def measured_of(store: Store, job: Job, task: Task) -> Measured | None:
         if not tokens:
             each = task.on(gpus)
             replicas = each.run.replicas * each.run.context
-            tokens = steps * each.trained_tokens * replicas * task.accumulation
+            tokens = steps * each.trained_tokens * replicas * task.run.accumulation
         rate = tokens / sum(row.busy_s for row in warm)
         return Measured(rate, steps, offer.accelerator, gpus)
     return None

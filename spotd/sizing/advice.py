@@ -68,7 +68,7 @@ def _packed(task: Task, card: Card) -> tuple[str, str, str, float] | None:
     packed = replace(task, run=run, example_tokens=0.0)
     memory = estimate(task.shape, run)
     said = verdict(memory, card.memory_gib)
-    mind = f" ({said}: {memory.allocated / GIB:.0f} GiB/GPU of {card.memory_gib:.1f})"
+    mind = f" ({said}: {memory.reserved / GIB:.0f} GiB/GPU of {card.memory_gib:.1f})"
     text = f"packing to {PACKED_TOKENS // 1024}k tokens"
     return "packing", text, "" if said == FITS else mind, pace(packed, card).tokens_per_s
 

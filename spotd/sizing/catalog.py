@@ -6,8 +6,9 @@ import re
 
 from spotd.sizing.shape import NotCoveredError, Shape
 
-# name: layers, hidden, heads, kv heads, head width, ffn, vocabulary [, ungated, tied, positions]
-_UNGATED, _TIED = "ungated", "tied"
+# name: layers, hidden, heads, kv heads, head width, ffn, vocabulary [, ungated, tied, gelu_new,
+# positions]
+_UNGATED, _TIED, _GELU_NEW = "ungated", "tied", "gelu_new"
 _ROWS: dict[str, tuple[int | str, ...]] = {
     "llama-2-7b": (32, 4096, 32, 32, 128, 11008, 32000),
     "llama-2-13b": (40, 5120, 40, 40, 128, 13824, 32000),
@@ -54,15 +55,15 @@ _ROWS: dict[str, tuple[int | str, ...]] = {
     "gemma-3-4b": (34, 2560, 8, 4, 256, 10240, 262208, _TIED),
     "gemma-3-12b": (48, 3840, 16, 8, 256, 15360, 262208, _TIED),
     "gemma-3-27b": (62, 5376, 32, 16, 128, 21504, 262208, _TIED),
-    "phi-1.5": (24, 2048, 32, 32, 64, 8192, 51200, _UNGATED),
-    "phi-2": (32, 2560, 32, 32, 80, 10240, 51200, _UNGATED),
+    "phi-1.5": (24, 2048, 32, 32, 64, 8192, 51200, _UNGATED, _GELU_NEW),
+    "phi-2": (32, 2560, 32, 32, 80, 10240, 51200, _UNGATED, _GELU_NEW),
     "phi-3-mini": (32, 3072, 32, 32, 96, 8192, 32064),
     "phi-3-medium": (40, 5120, 40, 10, 128, 17920, 32064),
     "phi-4": (40, 5120, 40, 10, 128, 17920, 100352),
     "falcon-7b": (32, 4544, 71, 1, 64, 18176, 65024, _UNGATED, _TIED),
     "falcon-40b": (60, 8192, 128, 8, 64, 32768, 65024, _UNGATED, _TIED),
     "stablelm-alpha-3b": (16, 4096, 32, 32, 128, 16384, 50688, _UNGATED),
-    "gpt-j-6b": (28, 4096, 16, 16, 256, 16384, 50400, _UNGATED),
+    "gpt-j-6b": (28, 4096, 16, 16, 256, 16384, 50400, _UNGATED, _GELU_NEW),
     "gpt-neox-20b": (44, 6144, 64, 64, 96, 24576, 50432, _UNGATED),
     "pythia-1.4b": (24, 2048, 16, 16, 128, 8192, 50304, _UNGATED),
     "pythia-2.8b": (32, 2560, 32, 32, 80, 10240, 50304, _UNGATED),
@@ -77,10 +78,10 @@ _ROWS: dict[str, tuple[int | str, ...]] = {
     "internlm2-7b": (32, 4096, 32, 8, 128, 14336, 92544),
     "internlm2-20b": (48, 6144, 48, 8, 128, 16384, 92544),
     "starcoder2-15b": (40, 6144, 48, 4, 128, 24576, 49152, _UNGATED),
-    "gpt2": (12, 768, 12, 12, 64, 3072, 50257, _UNGATED, _TIED, 1024),
-    "gpt2-medium": (24, 1024, 16, 16, 64, 4096, 50257, _UNGATED, _TIED, 1024),
-    "gpt2-large": (36, 1280, 20, 20, 64, 5120, 50257, _UNGATED, _TIED, 1024),
-    "gpt2-xl": (48, 1600, 25, 25, 64, 6400, 50257, _UNGATED, _TIED, 1024),
+    "gpt2": (12, 768, 12, 12, 64, 3072, 50257, _UNGATED, _GELU_NEW, _TIED, 1024),
+    "gpt2-medium": (24, 1024, 16, 16, 64, 4096, 50257, _UNGATED, _GELU_NEW, _TIED, 1024),
+    "gpt2-large": (36, 1280, 20, 20, 64, 5120, 50257, _UNGATED, _GELU_NEW, _TIED, 1024),
+    "gpt2-xl": (48, 1600, 25, 25, 64, 6400, 50257, _UNGATED, _GELU_NEW, _TIED, 1024),
     "mpt-1b": (24, 2048, 16, 16, 128, 8192, 50368, _UNGATED, _TIED, 2048),
     "mpt-3b": (32, 2560, 20, 20, 128, 10240, 50368, _UNGATED, _TIED, 2048),
     "mpt-7b": (32, 4096, 32, 32, 128, 16384, 50368, _UNGATED, _TIED, 2048),
@@ -136,6 +137,7 @@ def _shape(name: str) -> Shape:
         gated=_UNGATED not in row,
         tied=_TIED in row,
         positions=positions[0] if positions else 0,
+        gelu_new=_GELU_NEW in row,
     )
 
 

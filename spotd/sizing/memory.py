@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotd.sizing.run import Run
 from spotd.sizing.shape import Shape
@@ -19,7 +19,7 @@ _SCALES = {"nf4": 4 / 64, "nf4-dq": 1 / 64 + 4 / 64 / 256, "torchao": 1 / 64 + 4
 # DeepSpeed's two communication buckets, each of 5e8 elements of two bytes by its defaults
 # (allgather_bucket_size, reduce_bucket_size).
 _BUCKETS_BYTES = 2 * 5e8 * 2
-FITS_WITHIN = 1.05  # what an allocator holds beyond what it gave out, by published pairs of both
+FITS_WITHIN = 1.05  # room for what an allocator splits badly, by published pairs of both readings
 CARD_SHARE = 0.99  # of a card's memory
 ERROR = 0.07  # of the formula on average, by bench/sizing.py: what misses by less is tight
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
@@ -28,24 +28,26 @@ FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 @dataclass(frozen=True)
 class Memory:
     """Bytes on the GPU that needs most. `state` is weights, gradients and optimizer; `gather` what
-    sharding puts together for a moment; `activations` what the backward pass needs; `logits` the
-    loss; `context` what no framework counts."""
+    sharding puts together for a moment; `activations` what the backward pass needs beyond the room
+    that gradients take when it is done; `logits` the loss; `context` what no framework counts;
+    `allocated` the most that is in use at one moment."""
 
     state: float
     gather: float
     activations: float
     logits: float
     context: float = CONTEXT_BYTES
+    allocated: float = 0.0
 
     @property
-    def allocated(self) -> float:
-        """What the framework's allocator gives out at its peak, in bytes."""
+    def reserved(self) -> float:
+        """What the framework's allocator holds at its peak, in use or not, in bytes."""
         return self.state + self.gather + self.activations + self.logits
 
     @property
     def total(self) -> float:
-        """Of the GPU's memory, in bytes."""
-        return self.allocated + self.context
+        """Of the GPU's memory, in bytes: as nvidia-smi shows it."""
+        return self.reserved + self.context
 
 
 def verdict(memory: Memory, card_gib: float) -> str:
@@ -77,9 +79,11 @@ def adapter_parameters(shape: Shape, run: Run) -> int:
 def estimate(shape: Shape, run: Run) -> Memory:
     """The peak of one training step, on the GPU that needs most.
 
-    What one layer needs at its turn and what the loss needs are added up, though they are not
-    needed at the same time: an allocator keeps the blocks of one, and the other's do not fit them.
-    Of what is gathered, the more counts: the output layer with its gradient, or two layers.
+    Gradients come to be while activations go, whose room they take: of both, the more counts, but
+    where gradients outlive a micro-batch. The loss is over by then. Yet what an allocator holds has
+    both: the few large blocks of logits are not found among those of a step's gradients and of the
+    optimizer's state, which the first step put where its logits had been. Of what is gathered, the
+    more counts: the output layer with its gradient, or two layers.
     """
     per_layer = _layer_bytes(shape, run) * run.tokens / run.tensor
     kept = _kept_bytes(shape, run)
@@ -91,21 +95,45 @@ def estimate(shape: Shape, run: Run) -> Memory:
     logits = run.tokens * shape.vocab * _LOGIT_BYTES[run.loss] / run.tensor
     # Blocks of one length do not serve the next: the allocator keeps both.
     kinds = 2 if run.ragged else 1
-    memory = Memory(
-        state=_state_bytes(shape, run),
-        gather=max(_gathers(shape, run)) + _buckets(shape, run),
-        activations=kinds * (kept + working),
-        logits=kinds * logits,
-    )
-    beside = max(_loading(shape, run) - memory.state, _step_bytes(shape, run))
-    if memory.state + beside > memory.allocated:
-        return Memory(memory.state, beside, 0.0, 0.0)
-    return memory
+    state, late = _state_bytes(shape, run), _late_gradients(shape, run)
+    gather = max(_gathers(shape, run)) + _buckets(shape, run)
+    forward = kinds * kept + _casts(shape, run)
+    activations = kinds * working + max(0.0, forward - late)
+    at_loss = state - late + gather + forward + kinds * logits
+    allocated = max(at_loss, state + gather + activations)
+    beside = max(_loading(shape, run) - state, _step_bytes(shape, run))
+    memory = Memory(state, gather, activations, kinds * logits, CONTEXT_BYTES, allocated)
+    if state + beside > memory.reserved:
+        return Memory(state, beside, 0.0, 0.0, CONTEXT_BYTES, state + beside)
+    return replace(memory, allocated=max(allocated, state + beside))
 
 
 def _width(run: Run) -> int:
     """Bytes of a number that is computed with."""
     return 4 if run.precision == "fp32" else 2
+
+
+def _autocast(run: Run) -> bool:
+    """Whether fp32 weights are cast where they are used, and what flows between layers is fp32:
+    FSDP casts once, and what flows is bf16."""
+    sharded = run.shards > 1 and run.sharding in ("fsdp", "zero3")
+    cast = run.precision in ("mixed", "fp8") and not run.sharding.startswith("zero")
+    return cast and not run.frozen and not sharded and run.offload != "all"
+
+
+def _casts(shape: Shape, run: Run) -> float:
+    """Autocast's copies of the weights, which the backward pass reads."""
+    return _share(shape, run) * 2 if _autocast(run) else 0.0
+
+
+def _late_gradients(shape: Shape, run: Run) -> float:
+    """Of the gradients, what is not there before a backward pass: all, of a step with one
+    micro-batch; none where DeepSpeed keeps them, or where they are outside the GPU."""
+    if run.frozen or run.step_in_backward or run.offload != "none" or run.accumulation > 1:
+        return 0.0
+    if run.sharding.startswith("zero"):
+        return 0.0
+    return _share(shape, run) * full_bytes(run)[1] / (1 if run.sharding == "none" else run.shards)
 
 
 def _share(shape: Shape, run: Run) -> float:
@@ -181,12 +209,8 @@ def _gathers(shape: Shape, run: Run) -> tuple[float, float]:
     if run.shards == 1 or run.sharding not in ("fsdp", "zero3"):
         if run.offload == "all":
             return head * (width + trained), 2 * layer * each + layer * trained + unpacked
-        cast = 2 if run.precision in ("mixed", "fp8") and not run.frozen else 0  # autocast's copies
-        if run.sharding.startswith("zero"):
-            cast = 0
-        copies = _share(shape, run) * cast
         grads = (head * trained, layer * trained) if run.step_in_backward else (0.0, 0.0)
-        return copies + grads[0], copies + unpacked + grads[1]
+        return grads[0], unpacked + grads[1]
     at_loss = head * (width + trained) + layer * each
     # This layer and the next one, this one's gradient and the buffer that it is reduced in.
     in_layer = 2 * layer * each + 2 * layer * trained + unpacked
@@ -208,17 +232,21 @@ def _layer_bytes(shape: Shape, run: Run) -> float:
     """
     e, h, q, f = _width(run), shape.hidden, shape.q_width, shape.ffn
     kv = shape.kv_width if run.compiled else q  # eager attention repeats keys and values
-    whole = not run.frozen
+    whole, cast = not run.frozen, _autocast(run) and not run.compiled
     # Eager RMSNorm keeps an fp32 copy of its input; LayerNorm is one kernel, and does not.
-    residual = 2 * h * (4 if shape.gated and not run.compiled else e)
+    residual = 2 * h * (4 if cast or (shape.gated and not run.compiled) else e)
     attention = e * (2 * q + 2 * kv)
     mlp = e * f * ((3 if shape.gated else 1) - (run.compiled and shape.gated and not whole))
+    if shape.gelu_new and not run.compiled:
+        # x for its cube, tanh, 0.5 x and 1 + tanh; autocast has all of it but 0.5 x in fp32.
+        mlp = (3 * 4 + e if cast else 4 * e) * f
     adapted = run.lora_targets
     reads_mlp = whole or run.quantised or adapted == "all"
     total = residual + attention + mlp + e * h + (e * (h + f) if reads_mlp else 0)
     if whole and shape.gated and not run.compiled:
-        total += 2 * e * h  # the normalised input, for the gradient of a norm's weight
-    if run.frozen and not run.compiled:
+        total += 2 * (4 if cast else e) * h  # the normalised input, for a norm's weight's gradient
+        total += 3 * e * h * cast  # query, key and value, gate and up each cast their input
+    if run.frozen and run.lora_dropout:
         # Dropout before each adapter keeps what it let through, and its mask.
         inputs = {"qv": 2 * h, "attention": 3 * h + q, "all": 5 * h + q + f}[adapted]
         total += (e + 1) * inputs
@@ -228,14 +256,19 @@ def _layer_bytes(shape: Shape, run: Run) -> float:
 def _kept_bytes(shape: Shape, run: Run) -> float:
     """Activations that are kept from the forward pass, of all layers on this GPU."""
     e, h = _width(run), shape.hidden
+    between = 4 if _autocast(run) else e
     if run.checkpointing == "full":
-        each = float(e * h)
+        each = float(between * h)
     elif run.checkpointing == "selective":
         # The layer's input, attention's output, and every second product: query, value, one of the
         # MLP's, and its output.
-        each = e * (2.0 * h + 2 * shape.q_width + shape.kv_width + shape.ffn)
+        each = between * h + e * (1.0 * h + 2 * shape.q_width + shape.kv_width + shape.ffn)
     else:
         each = _layer_bytes(shape, run)
+    if run.method == "lora-8bit" and run.checkpointing != "none":
+        # bitsandbytes' product keeps its input where torch's checkpointing does not see it, cast
+        # anew for each matrix (measured.json: 32 GiB of Llama 3 8B, and not 19).
+        each += e * (5 * h + shape.q_width + shape.ffn)
     layers = 2 if run.offload_activations else shape.layers
     return each * layers * run.tokens / run.tensor
 

@@ -25,7 +25,9 @@ class Run:
     keeps each layer's input, "selective" every second matrix product as well (torchtitan's "op"),
     "none" everything. `loss` is how logits become a loss: "plain" upcasts all of them, "compiled"
     fuses it (torch.compile), "chunked" takes them piece by piece (Liger, torchtune). `compiled`:
-    norms and activations are fused (torch.compile, Liger, Unsloth). `tensor` and `context`
+    norms and activations are fused (torch.compile, Liger, Unsloth). `accumulation` counts the
+    micro-batches of an optimizer step: gradients outlive all but the last. `lora_dropout` is a
+    share; 0: adapters have none. `tensor` and `context`
     are degrees of parallelism besides. `offload` keeps state in the machine's memory.
     `quantiser` is of QLoRA: bitsandbytes' NF4 with fp32 scales or double-quantised ones ("nf4-dq"),
     which sharding leaves whole on each GPU, or torchao's, which it spreads with the weights.
@@ -38,12 +40,14 @@ class Run:
     gpus: int = 1
     sequence: int = 2048
     micro_batch: int = 1
+    accumulation: int = 1
     precision: str = "mixed"
     sharding: str = "fsdp"
     checkpointing: str = "full"
     loss: str = "chunked"
     compiled: bool = False
     lora_rank: int = 16
+    lora_dropout: float = 0.05
     lora_targets: str = "all"
     quantiser: str = "nf4-dq"
     step_in_backward: bool = False
@@ -64,9 +68,12 @@ class Run:
         ):  # fmt: skip
             if (value := getattr(self, field)) not in known:
                 raise ValueError(f"{field} must be one of {', '.join(known)}, not {value!r}")
-        for field in ("gpus", "sequence", "micro_batch", "lora_rank", "tensor", "context"):
+        counts = ("gpus", "sequence", "micro_batch", "accumulation", "lora_rank", "tensor")
+        for field in (*counts, "context"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}")
+        if not 0 <= self.lora_dropout < 1:
+            raise ValueError(f"lora_dropout must be from 0 to below 1, not {self.lora_dropout}")
         if self.gpus % (self.tensor * self.context):
             raise ValueError(
                 f"gpus must be a multiple of tensor x context ({self.tensor} x {self.context}), "

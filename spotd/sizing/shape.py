@@ -24,6 +24,7 @@ _UNGATED = frozenset(
     }
 )
 _TIED = frozenset({"gpt2", "gemma", "gemma2", "gemma3_text", "mpt", "falcon", "bloom"})
+_GELU_NEW = frozenset({"gpt2", "gptj", "phi"})  # where config.json does not say
 _POSITIONS = {"gpt2": "n_positions", "opt": "max_position_embeddings"}
 
 
@@ -35,7 +36,8 @@ class NotCoveredError(ValueError):
 class Shape:
     """A dense decoder. Widths are in elements; `heads` and `kv_heads` count attention heads of
     `head_dim`, `gated` is an MLP of three matrices (SwiGLU, GeGLU) instead of two, `tied` an output
-    layer that is the embedding, `positions` the length of learned positions (0: none)."""
+    layer that is the embedding, `positions` the length of learned positions (0: none), `gelu_new`
+    an MLP with GPT-2's approximation of GELU, which Hugging Face's classes compute in pieces."""
 
     name: str
     layers: int
@@ -48,6 +50,7 @@ class Shape:
     gated: bool = True
     tied: bool = False
     positions: int = 0
+    gelu_new: bool = False
 
     @property
     def q_width(self) -> int:
@@ -120,7 +123,13 @@ def of_config(config: Mapping[str, Any], name: str = "") -> Shape:
         gated=kind not in _UNGATED,
         tied=bool(config.get("tie_word_embeddings", kind in _TIED)),
         positions=_whole(config, positions) if positions else 0,
+        gelu_new=_activation(config, kind) == "gelu_new",
     )
+
+
+def _activation(config: Mapping[str, Any], kind: str) -> str:
+    usual = "gelu_new" if kind in _GELU_NEW else ""
+    return str(config.get("activation_function") or config.get("hidden_act") or usual)
 
 
 def _kv_heads(config: Mapping[str, Any], heads: int) -> int:

@@ -18,7 +18,7 @@ PLAIN_IP_GB_S = 12.5  # between machines without EFA, GPUDirect or InfiniBand: 1
 _WORTH = 0.9  # advice that saves less than a tenth is none
 LIMITS = (
     "dense text decoders alone: mixtures of experts, images, encoders and pipeline parallelism "
-    "are not covered; memory is 7 % from published measurements on average, at most 25 %"
+    "are not covered; memory is 7 % from published measurements on average, at most 28 %"
 )
 
 
@@ -54,7 +54,7 @@ class Size:
     @property
     def text(self) -> str:
         """Like "does not fit: 148 GiB/GPU of 79.2"."""
-        gib = self.memory.allocated / GIB
+        gib = self.memory.reserved / GIB
         return f"{self.verdict}: {gib:.{0 if gib >= 10 else 1}f} GiB/GPU of {self.card.memory_gib}"
 
 
@@ -85,7 +85,7 @@ def _with_plain_loss(task: Task, card: Card) -> tuple[str, str]:
     memory = estimate(task.shape, replace(task.run, loss="plain"))
     if verdict(memory, card.memory_gib) == FITS:
         return FITS, ""
-    gib = memory.allocated / GIB
+    gib = memory.reserved / GIB
     return TIGHT, (
         f"it fits with a loss in pieces (Liger, torchtune); with all logits in fp32 at once it "
         f"takes {gib:.0f} GiB/GPU of {card.memory_gib}: say which by `loss`"
@@ -176,7 +176,8 @@ def size_data(found: Size) -> dict[str, Any]:
         "verdict": found.verdict,
         "text": found.text,
         "note": found.note,
-        "gib_per_gpu": round(memory.allocated / GIB, 2),
+        "gib_per_gpu": round(memory.reserved / GIB, 2),
+        "gib_allocated": round(memory.allocated / GIB, 2),
         "gib_with_context": round(memory.total / GIB, 2),
         "card_gib": found.card.memory_gib,
         "parts_gib": {part: round(getattr(memory, part) / GIB, 2) for part in parts},

@@ -28,7 +28,7 @@ class TaskError(ValueError):
 @dataclass(frozen=True)
 class Task:
     """`run.gpus` is of no meaning here: each offer has its own. `tokens` are all that are trained
-    on, 0 where nobody said; `steps` the same in optimizer steps of `accumulation` micro-batches.
+    on, 0 where nobody said; `steps` the same in optimizer steps.
     `example_tokens` is the mean length of examples that are not packed; 0: they are packed to
     `run.sequence`. `loss_assumed`: nobody said how the loss is computed."""
 
@@ -36,7 +36,6 @@ class Task:
     run: Run
     tokens: float = 0.0
     steps: int = 0
-    accumulation: int = 1
     example_tokens: float = 0.0
     loss_assumed: bool = False
 
@@ -52,7 +51,7 @@ class Task:
 
     def total_tokens(self) -> float:
         """To train on, on `run.gpus`; 0.0 where nobody said."""
-        micro_batches = self.run.replicas * self.run.context * self.accumulation
+        micro_batches = self.run.replicas * self.run.context * self.run.accumulation
         return self.tokens or self.steps * self.trained_tokens * micro_batches
 
 
@@ -77,7 +76,6 @@ def task_of(words: Mapping[str, Any]) -> Task:
             Run(**{**run, "method": _ALIASES.get(method, method), "gpus": _least(run)}),
             tokens=float(given.get("tokens", 0)),
             steps=int(given.get("steps", 0)),
-            accumulation=int(given.get("accumulation", 1)),
             example_tokens=float(given.get("example_tokens", 0)),
             loss_assumed="loss" not in given,
         )

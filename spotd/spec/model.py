@@ -69,6 +69,9 @@ class ModelBlock(Block):
     )
     compiled: bool = Field(default=False, description="torch.compile, Liger or Unsloth")
     lora_rank: Whole = 16
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.05, description="Of the adapters' inputs; 0: none"
+    )
     lora_targets: Literal["all", "attention", "qv"] = "all"
     quantiser: Literal["nf4", "nf4-dq", "torchao"] = "nf4-dq"
     step_in_backward: bool = Field(default=False, description="No gradient outlives its layer")

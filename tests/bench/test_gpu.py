@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,7 @@ def test_it_runs_whole_without_a_gpu(tmp_path: Path) -> None:
     for text in (found["device_name"], f"torch {found['torch']}", "resumed bit for bit"):
         assert text in done.stdout
     assert [one.name for one in tmp_path.iterdir()] == ["gpu.json"]
+    assert "round 1 of 2: {'no save': {'step_s': " in done.stderr
 
 
 def test_what_the_figures_mean() -> None:
@@ -65,6 +67,36 @@ def test_what_the_figures_mean() -> None:
     assert found["saves"][STANDING]["slower_s"] == 0.0
     assert found["saves"][STANDING]["overlap"] == 0.0
     assert found["rate_vs_ceiling"] == {BESIDE: 0.667, STANDING: 0.833}
+
+
+def test_what_was_measured_is_kept_though_the_rest_fails(tmp_path: Path) -> None:
+    """So it went on the first GPU that it was on: the machine's memory was used up in round 3."""
+    from bench.gpu import training
+
+    path = tmp_path / "gpu.json"
+    parts = ["--device", "cpu", "--params", "small", "--rounds", "3", "--json", str(path)]
+    lost = "import sys; from bench.gpu import saves, training; "
+    lost += "done = training.Training.one_round; rounds = []; "
+    lost += "training.Training.one_round = lambda self, kind: rounds.append(kind) or ("
+    lost += "done(self, kind) if len(rounds) < 5 else sys.exit('killed')); "
+    lost += f"sys.argv = ['saves', *{parts!r}]; sys.exit(saves.main())"
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, "-c", lost]
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert "killed" in done.stderr
+    found = json.loads(path.read_text())
+    assert found["resume"] is None
+    assert len(found["samples"][training.BESIDE]["step_s"]) == 1
+
+
+def test_a_folder_without_room_is_said_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=70_000_000_000)
+    monkeypatch.setattr(saves.shutil, "disk_usage", lambda folder: usage)
+    saves.check_room(tmp_path, 14_000_000_000)
+    with pytest.raises(RuntimeError, match=r"left, and the saves take up to 72\.7: name another"):
+        saves.check_room(tmp_path, 14_534_688_768)
 
 
 def test_a_gpu_that_is_not_there_is_said_at_once() -> None:

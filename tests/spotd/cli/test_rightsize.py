@@ -39,7 +39,7 @@ def test_without_a_daemon_it_says_all_but_prices(capsys: pytest.CaptureFixture[s
     assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--tokens", "1.4B"]) == 0
     shown = capsys.readouterr()
     [line] = [line for line in shown.out.splitlines() if line.startswith("H100 ")]
-    assert "150.1  79.2  does not fit  ████████████████████│█████████»" in line
+    assert "145.1  79.2  does not fit  ████████████████████│█████████»" in line
     assert line.split()[-3:] == ["6,896", "?", "2d8h"]
     assert "without offers and their prices: " in shown.err
     assert "mixtures of experts, images, encoders and pipeline parallelism" in shown.err
@@ -48,7 +48,7 @@ def test_without_a_daemon_it_says_all_but_prices(capsys: pytest.CaptureFixture[s
 def test_what_it_would_fit_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     data = said(capsys, "--model", "qwen2-72b", "--sequence", "4096")
     fits = {row["accelerator"]: row["gpus"] for row in data["items"] if row["verdict"] == "fits"}
-    assert fits == {"A100": 96, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
+    assert fits == {"A100": 64, "A100-80GB": 24, "H100": 24, "H200": 16, "B200": 8}
     assert data["limits"]
 
 
@@ -111,7 +111,7 @@ def test_offers_are_ranked_by_what_the_run_costs_on_them(
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(3 * 19.93 * rows[0]["size"]["hours"], rel=1e-3)
     assert spotctl(rig, "rightsize", str(rig.folder / "job.yaml"), "--gpus", "8") == 0
-    assert "does not fit: 150 GiB/GPU of 79.2" in capsys.readouterr().out
+    assert "does not fit: 145 GiB/GPU of 79.2" in capsys.readouterr().out
 
 
 def test_what_fits_comes_before_what_is_cheaper(
@@ -158,7 +158,7 @@ def test_a_plan_shows_the_verdict_beside_each_offer(
     assert "guides to spot say, by size and length: search and training on spot" in lines[4]
     title, first, *_ = lines[5:]
     assert title.split()[-3:] == ["MEMORY", "TIME", "COST"]
-    assert "does not fit: 150 GiB/GPU of 79.2" in first
+    assert "does not fit: 145 GiB/GPU of 79.2" in first
     assert "qwen2.5-72b fits none of these" in shown.err
     (rig.folder / "job.yaml").write_text(JOB_FILE)
     assert spotctl(rig, "plan", str(rig.folder / "job.yaml")) == 0
@@ -172,7 +172,7 @@ def test_the_bars_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     for item in data["items"]:
         assert f"{item['gpus']} x {item['accelerator']}" in words
-    assert "does not fit, 150 of 79.2" in words
+    assert "does not fit, 145 of 79.2" in words
     tips = [tip.text for tip in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(tips) == 5 * len(data["items"])
     assert run(["--socket", "nobody.sock", "rightsize", *CASE, "--svg", "none/fit.svg"]) == 2

@@ -31,7 +31,7 @@ def test_a_plan_says_of_each_offer_whether_the_model_fits(
     monkeypatch.setattr(capacity.shutil, "disk_usage", lambda _folder: roomy)
     rows = plan(client, job_file("mixed"))["offers"]
     assert len(rows) == len(OFFERS)
-    assert {row["size"]["text"] for row in rows} == {"does not fit: 150 GiB/GPU of 79.2"}
+    assert {row["size"]["text"] for row in rows} == {"does not fit: 145 GiB/GPU of 79.2"}
     sizes = {row["key"]: row["size"] for row in plan(client, job_file())["offers"]}
     assert sizes[SPOT.key]["verdict"] == "tight"
     assert sizes[SPOT.key]["usd"] == pytest.approx(19.93 * sizes[SPOT.key]["hours"], rel=1e-3)

@@ -22,7 +22,7 @@ from spotd.sizing.run import Run
 
 QWEN = catalog.find("qwen2.5-72b")
 LLAMA = catalog.find("llama-3-8b")
-EIGHT = Run(gpus=8, sequence=4096)
+EIGHT = Run(gpus=8, sequence=4096, accumulation=16)
 
 
 def said(run: Run, card: str, model: str = "qwen2.5-72b") -> str:
@@ -33,15 +33,16 @@ def said(run: Run, card: str, model: str = "qwen2.5-72b") -> str:
 def test_a_72b_does_not_fit_eight_h100_with_fp32_adam() -> None:
     """148 GiB a GPU by the facts' own formula, of 79.2."""
     memory = estimate(QWEN, EIGHT)
-    assert memory.allocated / GIB == pytest.approx(148, rel=0.02)
+    assert memory.reserved / GIB == pytest.approx(148, rel=0.02)
     assert said(EIGHT, "H100") == DOES_NOT_FIT
+    assert said(replace(EIGHT, accumulation=1), "H100") == DOES_NOT_FIT
 
 
 @pytest.mark.req("RSZ-06")
 @pytest.mark.parametrize(("sequence", "gib"), [(1024, 75), (4096, 81)])
 def test_in_pure_bf16_it_is_tight(sequence: int, gib: float) -> None:
     run = replace(EIGHT, precision="bf16", sequence=sequence)
-    assert estimate(QWEN, run).allocated / GIB == pytest.approx(gib, rel=0.02)
+    assert estimate(QWEN, run).reserved / GIB == pytest.approx(gib, rel=0.02)
     assert said(run, "H100") == TIGHT
 
 
@@ -144,7 +145,7 @@ def test_a_quantised_base_weighs_what_its_bits_say() -> None:
 
 def test_more_is_kept_with_less_checkpointing() -> None:
     def kept(checkpointing: str) -> float:
-        return estimate(LLAMA, Run(checkpointing=checkpointing)).activations
+        return estimate(LLAMA, Run(checkpointing=checkpointing, accumulation=2)).activations
 
     assert kept("full") < kept("selective") < kept("none")
 
@@ -155,12 +156,77 @@ def test_the_logits_are_the_losss(loss: str) -> None:
 
 
 def test_tokens_are_what_activations_grow_by() -> None:
-    one, four = (estimate(LLAMA, Run(micro_batch=batch)) for batch in (1, 4))
+    one, four = (estimate(LLAMA, Run(micro_batch=batch, gpus=8)) for batch in (1, 4))
     assert four.activations == pytest.approx(4 * one.activations)
     assert four.logits == pytest.approx(4 * one.logits)
     assert four.state == one.state
-    spread = estimate(LLAMA, Run(gpus=4, context=4, sequence=8192))
+    spread = estimate(LLAMA, Run(gpus=8, context=4, sequence=8192))
     assert spread.activations == pytest.approx(one.activations)
+
+
+def test_gradients_take_the_room_of_what_was_kept_unless_they_outlive_it() -> None:
+    """Of a step with one micro-batch the greater of the two counts; with two micro-batches both."""
+    one = estimate(LLAMA, Run(checkpointing="none", sequence=512))
+    two = estimate(LLAMA, Run(checkpointing="none", sequence=512, accumulation=2))
+    kept = two.activations - 2 * 2 * LLAMA.ffn * 512  # less the MLP's gradients, at their turn
+    assert kept < 4 * LLAMA.parameters  # so that nothing of it is needed beyond the gradients' room
+    assert one.reserved == pytest.approx(two.reserved - kept)
+    ample = replace(Run(checkpointing="none"), micro_batch=8)
+    more, less = (estimate(LLAMA, replace(ample, accumulation=n)) for n in (2, 1))
+    assert more.reserved - less.reserved == pytest.approx(4 * LLAMA.parameters)
+    by_zero = replace(ample, sharding="zero3")
+    assert estimate(LLAMA, by_zero) == estimate(LLAMA, replace(by_zero, accumulation=2))
+
+
+@pytest.mark.parametrize("loss", ["plain", "chunked"])
+@pytest.mark.parametrize("checkpointing", ["full", "selective", "none"])
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_less_is_in_use_than_the_allocator_holds(
+    method: str, checkpointing: str, loss: str
+) -> None:
+    """The loss and a layer's turn do not happen at once, and gradients come after the loss."""
+    run = Run(method=method, checkpointing=checkpointing, loss=loss, micro_batch=4)
+    memory = estimate(LLAMA, run)
+    assert memory.state < memory.allocated <= memory.reserved < memory.total
+    if (checkpointing, loss) == ("full", "plain"):
+        assert memory.allocated < 0.97 * memory.reserved
+
+
+def test_autocast_keeps_copies_of_weights_and_wide_residuals_where_fsdp_does_not() -> None:
+    alone = Run(checkpointing="full", accumulation=2)
+    layers = 2 * LLAMA.hidden * 2048 * LLAMA.layers  # bytes, in bf16
+    in_bf16 = estimate(LLAMA, replace(alone, precision="bf16")).activations
+    mixed = estimate(LLAMA, alone).activations
+    # Copies; each layer's input in fp32; norms' outputs and three more copies of them at a turn.
+    turn = 2 * (4 - 2) * LLAMA.hidden * 2048 + 3 * 2 * LLAMA.hidden * 2048
+    assert mixed - in_bf16 == pytest.approx(2 * LLAMA.parameters + layers + turn)
+    spread = replace(alone, gpus=2)
+    assert estimate(LLAMA, spread).activations == pytest.approx(in_bf16)
+
+
+def test_gelu_in_pieces_is_most_of_what_gpt2_keeps() -> None:
+    """Measured on an H100: 75.6 GiB in use, 78.0 held (measured.json); 52 GB more by the pieces."""
+    xl = catalog.find("gpt2-xl")
+    run = Run(sequence=1024, micro_batch=8, checkpointing="none", loss="plain")
+    pieces, whole = estimate(xl, run), estimate(replace(xl, gelu_new=False), run)
+    assert pieces.reserved - whole.reserved == pytest.approx(12 * xl.ffn * 8192 * xl.layers)
+    assert verdict(pieces, 79.2) == TIGHT
+    assert verdict(whole, 79.2) == FITS
+    fused = replace(run, compiled=True)
+    assert estimate(xl, fused) == estimate(replace(xl, gelu_new=False), fused)
+
+
+def test_adapters_without_dropout_keep_no_masks() -> None:
+    run = Run(method="lora", micro_batch=4)
+    more = (
+        estimate(LLAMA, run).activations
+        - estimate(LLAMA, replace(run, lora_dropout=0.0)).activations
+    )
+    inputs = 5 * LLAMA.hidden + LLAMA.q_width + LLAMA.ffn
+    assert more == pytest.approx(3 * inputs * run.tokens)
+    fused = replace(run, compiled=True)
+    without = replace(fused, lora_dropout=0.0)
+    assert estimate(LLAMA, fused).reserved > estimate(LLAMA, without).reserved
 
 
 def test_batches_of_unequal_length_leave_blocks_behind() -> None:
@@ -204,6 +270,8 @@ def test_the_rule_of_thumb_would_have_it_fit() -> None:
     [
         ({"method": "dora"}, "method must be one of full, full-8bit"),
         ({"gpus": 0}, "gpus must be at least 1, not 0"),
+        ({"accumulation": 0}, "accumulation must be at least 1, not 0"),
+        ({"lora_dropout": 1.0}, "lora_dropout must be from 0 to below 1, not 1.0"),
         ({"gpus": 6, "tensor": 4}, "gpus must be a multiple of tensor x context"),
     ],
 )

@@ -87,6 +87,8 @@ GPT2 = {
 def test_a_config_says_the_same_as_the_name() -> None:
     assert of_config(LLAMA, "llama-3-8b") == catalog.find("llama-3-8b")
     assert of_config(GPT2, "gpt2") == catalog.find("gpt2")
+    assert not of_config({**GPT2, "activation_function": "gelu"}, "gpt2").gelu_new
+    assert of_config({**LLAMA, "hidden_act": "gelu_new"}).gelu_new
 
 
 @pytest.mark.parametrize(

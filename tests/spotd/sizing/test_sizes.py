@@ -16,7 +16,7 @@ OFFER = {"accelerator": "H100", "accelerator_count": 8, "price_usd_per_h": 20.0}
 
 
 def test_it_is_said_as_a_person_would() -> None:
-    assert size(FULL, cards.find("H100"), 8).text == "does not fit: 150 GiB/GPU of 79.2"
+    assert size(FULL, cards.find("H100"), 8).text == "does not fit: 145 GiB/GPU of 79.2"
     assert size(LORA, cards.find("H100"), 8).text.startswith("fits: ")
 
 

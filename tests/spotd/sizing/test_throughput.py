@@ -66,6 +66,15 @@ def test_a_measurement_takes_the_place_of_the_prior() -> None:
     assert (now.tokens_per_s, now.low, now.high, now.measured) == (1850.0, 1850.0, 1850.0, True)
 
 
+def test_the_slow_end_is_slower_where_nobody_said_that_kernels_are_fused() -> None:
+    words = {"name": "llama-3-8b", "sequence": 4096, "micro_batch": 4}
+    card = cards.find("H100")
+    eager, fused = (pace(task_of({**words, "compiled": one}).on(1), card) for one in (False, True))
+    assert (eager.tokens_per_s, eager.high) == (fused.tokens_per_s, fused.high)
+    assert eager.low == pytest.approx(0.4 * eager.tokens_per_s)
+    assert fused.low == pytest.approx((0.38 - 0.06) / 0.38 * fused.tokens_per_s)
+
+
 def test_a_range_comes_with_a_prior() -> None:
     now = pace(task_of({"name": "llama-3-8b", "sequence": 4096}).on(8), cards.find("H100"))
     assert now.low < now.tokens_per_s < now.high

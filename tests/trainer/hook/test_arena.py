@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from trainer.hook.spotd_hook import arena
 from trainer.hook.spotd_hook.arena import PAGE, Arena, ArenaError, Told, make_memory
 
 
@@ -51,6 +56,62 @@ def test_words_are_heard_at_the_other_end(pair: tuple[Arena, Arena]) -> None:
 
 def test_faulting_in_can_be_called_off(pair: tuple[Arena, Arena]) -> None:
     assert not pair[0].fault_in(lambda: False)
+
+
+def test_other_threads_go_on_while_memory_is_faulted_in() -> None:
+    """A kernel clears 1 to 2 GB/s: a rank of 100 GB would be deaf for a minute, heartbeats too."""
+    size, ticks, ended = 400_000_000, 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not ended.wait(0.002):
+            ticks += 1
+
+    fd = make_memory(size, 1)
+    made = Arena(fd, size, 1)
+    os.close(fd)
+    thread = threading.Thread(target=tick)
+    thread.start()
+    began_s = time.monotonic()
+    assert made.fault_in()
+    took_s = time.monotonic() - began_s
+    ended.set()
+    thread.join()
+    made.close()
+    assert ticks >= 0.2 * took_s / 0.002
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOMEM])
+def test_a_kernel_that_does_not_know_how_and_one_without_memory(
+    pair: tuple[Arena, Arena], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    with pair[1].slot(1) as slot:
+        slot[:] = b"\3" * (PAGE + 1)
+    monkeypatch.setattr(arena, "_madvise", refuse)
+    if number == errno.ENOMEM:
+        with pytest.raises(ArenaError, match="GB for snapshots: Cannot allocate memory"):
+            pair[0].fault_in()
+        return
+    assert pair[0].fault_in()
+    with pair[0].slot(1) as slot:
+        assert bytes(slot) == b"\3" * (PAGE + 1)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_page_is_there_afterwards(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(arena, "_AT_ONCE", 16 * PAGE)
+    monkeypatch.setattr(arena, "_MOST_THREADS", threads)
+    fd = make_memory(100 * PAGE - 5, 2)
+    made = Arena(fd, 100 * PAGE - 5, 2)
+    assert os.fstat(fd).st_blocks == 0
+    assert made.fault_in()
+    assert os.fstat(fd).st_blocks * 512 == 201 * PAGE
+    os.close(fd)
+    made.close()
 
 
 @pytest.mark.parametrize(("size", "slots"), [(0, 1), (1, 0), (1, 17), (1 << 62, 2)])
