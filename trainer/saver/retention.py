@@ -16,7 +16,7 @@ from trainer.fence import Fence
 from trainer.saver.reading import Chunk, CorruptError, all_chunks, read_chunk, read_manifest
 
 MILESTONE = "step-"  # what the names of pins begin with that retention makes itself
-AT_ONCE = 8  # objects that are deleted side by side: each takes a way there and back
+AT_ONCE = 8  # deletes side by side, each a way to a bucket and back; a folder has one lock for all
 LONGEST = 1000  # checkpoints that HEAD remembers, and the most that `keep` may be
 _MANIFEST = "/MANIFEST.json"
 _FOLDER = re.compile(r"(?P<folder>jobs/[^/]+/g(?P<generation>\d{8})/s(?P<step>\d{12})-[^/]+)/[^/]+")
@@ -160,16 +160,21 @@ def _remove(fence: Fence, old: _Old, going: Callable[[], bool]) -> tuple[int, bo
     # Last: of what is pinned until now, nothing goes.
     pinned = tuple({f"{pin.folder}/" for pin in _pins(store, job_id)})
     doomed = [one for one in old.doomed if not one[1].startswith(pinned)]
-    manifests = [one for one in doomed if one[1].endswith(_MANIFEST)]  # without it, there is none
-    others = [one for one in doomed if not one[1].endswith(_MANIFEST)]
+    shares = [  # manifests first: without its own, a checkpoint is none
+        (place, [key for url, key in doomed if url == place and key.endswith(_MANIFEST) is named])
+        for named in (True, False)
+        for place in ("", *others_of(store))
+    ]
     gone = 0
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="remove") as pool:
-        for some in (manifests, others):
-            for first in range(0, len(some), AT_ONCE):
+        for place, keys in shares:
+            there = store_at(store, place) if keys else store
+            at_once = 1 if there.url.startswith("file:") else AT_ONCE
+            for first in range(0, len(keys), at_once):
                 if not going():
                     return gone, False
-                few = some[first : first + AT_ONCE]
-                list(pool.map(lambda one: store_at(store, one[0]).delete(one[1]), few))
+                few = keys[first : first + at_once]
+                list(pool.map(there.delete, few))
                 gone += len(few)
     return gone, True
 

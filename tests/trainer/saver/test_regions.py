@@ -213,10 +213,9 @@ def test_retention_goes_on_where_one_store_is_away(start: Start, store: Gate, ea
 
 
 def test_retention_that_is_interrupted_tells_of_a_store_that_is_away_all_the_same(
-    start: Start, store: Gate, east: Gate, monkeypatch: pytest.MonkeyPatch
+    start: Start, store: Gate, east: Gate
 ) -> None:
     """Else the same trouble was told anew after each interruption."""
-    monkeypatch.setattr("trainer.saver.retention.AT_ONCE", 1)
     start(1, shards=EAST, others={EAST: east}).save_and_wait(1)
     heir = start(2, keep=9, others={EAST: Away()})
     for step in (2, 3, 4):

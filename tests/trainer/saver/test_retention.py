@@ -143,7 +143,6 @@ class Pauses:
     test says, in chunks and deletes. `read` are the steps and chunks that were read back."""
 
     def __init__(self, rig: Rig, store: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("trainer.saver.retention.AT_ONCE", 1)
         monkeypatch.setattr(store, "get_range", self._get_range, raising=False)
         self.rig, self.store, self.fence = rig, store, rig.office.fence
         self.so_far = ReadBack()
@@ -197,15 +196,14 @@ def test_a_read_back_goes_on_in_the_next_pause_and_reads_each_chunk_once(
 @pytest.mark.req("CKP-04")
 @pytest.mark.parametrize("keep", [1, 3])
 def test_what_is_stored_has_a_bound_though_no_pause_is_long_enough(
-    pauses: Pauses, store: Gate, monkeypatch: pytest.MonkeyPatch, keep: int
+    pauses: Pauses, store: Gate, keep: int
 ) -> None:
-    """Each has room for four chunks, or four times so many deletes as go side by side."""
-    monkeypatch.setattr("trainer.saver.retention.AT_ONCE", 8)
+    """A checkpoint takes six chunks and seven deletes."""
     most = 0
     for step in range(1, 60):
         pauses.save(step)
         most = max(most, len(kept_steps(store)))
-        pauses.tidy(4, keep=keep)
+        pauses.tidy(10, keep=keep)
         assert kept_steps(store)[-keep:] == list(range(max(1, step - keep + 1), step + 1))
     assert most <= keep + 2 * 2, "those that come during two read-backs"
 
