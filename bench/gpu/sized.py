@@ -57,8 +57,9 @@ def case(model: str, **words: Any) -> Case:
 
 _LIGER: dict[str, Any] = {"loss": "chunked", "compiled": True}
 _PLAIN: dict[str, Any] = {"loss": "plain"}
-# Chosen before any was measured: every method, precision, kind of checkpointing and of loss that
-# one GPU can run, of models of several families, from 1 to 64 GB, and some that do not fit 80.
+# Chosen before any was measured: every method, in mixed precision and bf16, with full checkpointing
+# and none, and a plain and a chunked loss; of models of several families. Not run: fp32, fp8, the
+# loss "compiled", selective checkpointing, offloading.
 CASES = [
     case("llama-3.2-1b", micro_batch=4, **_PLAIN),
     case("llama-3.2-1b", micro_batch=2, checkpointing="none", **_PLAIN),
@@ -178,7 +179,8 @@ def make(run: Run, shape: Shape, device: torch.device) -> nn.Module:
 
         _apply_liger_kernel(kind)
     config = AutoConfig.for_model(kind, **_words(kind, shape), use_cache=False)
-    whole = torch.float32 if run.precision == "mixed" and not run.frozen else torch.bfloat16
+    wide = run.precision == "fp32" or (run.precision == "mixed" and not run.frozen)
+    whole = torch.float32 if wide else torch.bfloat16
     with torch.device(device):
         model: Any = AutoModelForCausalLM.from_config(
             config, dtype=whole, attn_implementation="sdpa"

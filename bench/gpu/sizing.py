@@ -86,11 +86,12 @@ def _start(number: int) -> subprocess.Popen[str]:
 
 
 def one(number: int) -> int:
-    """What a program of its own does: a line of JSON."""
+    """What a program of its own does: a line of JSON, once it is told to go."""
     import peft  # noqa: F401 - ahead of the word to go
     import transformers  # noqa: F401
 
-    sys.stdin.readline()
+    if not sys.stdin.readline():
+        return 1  # whoever would have said so has ended
     try:
         found = measure(ALL[number], torch.device("cuda"))
     except Exception as error:  # noqa: BLE001 - whatever it is, the others go on

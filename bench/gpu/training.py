@@ -22,7 +22,6 @@ from trainer.state import Schedule, TrainState
 
 NONE, BESIDE, STANDING = "no save", "beside training", "the loop stands"
 SEED, COMMIT_S, TIDY_S = 1, 1800.0, 600.0
-LEFT = 2  # saves: the one that was read back, and one that came since
 BETWEEN = 2  # steps without a save before each that is measured: what is left of the last one ends
 
 
@@ -138,10 +137,11 @@ class Training:
         self._wait_tidy()
 
     def _wait_tidy(self) -> None:
-        """Until the saver has read the newest save back and removed what is old: saves that follow
-        each other as closely as here would be beyond it, and measured beside it."""
+        """Until the saver has read the newest save back and removed what is old, whose folder goes
+        with its last file: saves that follow each other as closely as here would be beyond it, and
+        measured beside it."""
         end_s = time.monotonic() + TIDY_S
-        while len(list(self.folder.rglob("MANIFEST.json"))) > LEFT:
+        while len(list(self.folder.glob("store/jobs/bench/g*/s*-*"))) > 1:
             if time.monotonic() > end_s:
                 raise RuntimeError(f"old saves were not removed within {TIDY_S:.0f} s")
             time.sleep(0.05)

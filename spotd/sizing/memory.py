@@ -28,9 +28,9 @@ FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 @dataclass(frozen=True)
 class Memory:
     """Bytes on the GPU that needs most. `state` is weights, gradients and optimizer; `gather` what
-    sharding puts together for a moment; `activations` what the backward pass needs beyond the room
-    that gradients take when it is done; `logits` the loss; `context` what no framework counts;
-    `allocated` the most that is in use at one moment."""
+    sharding puts together for a moment, and buckets of gradients; `activations` what the backward
+    pass needs beyond the room that gradients take when it is done; `logits` the loss; `context`
+    what no framework counts; `allocated` the most that is in use at one moment."""
 
     state: float
     gather: float
@@ -101,7 +101,7 @@ def estimate(shape: Shape, run: Run) -> Memory:
     activations = kinds * working + max(0.0, forward - late)
     at_loss = state - late + gather + forward + kinds * logits
     allocated = max(at_loss, state + gather + activations)
-    beside = max(_loading(shape, run) - state, _step_bytes(shape, run))
+    beside = max(_loading(shape, run) - state, _step_bytes(shape, run) + _ddp_buckets(shape, run))
     memory = Memory(state, gather, activations, kinds * logits, CONTEXT_BYTES, allocated)
     if state + beside > memory.reserved:
         return Memory(state, beside, 0.0, 0.0, CONTEXT_BYTES, state + beside)
@@ -128,8 +128,9 @@ def _casts(shape: Shape, run: Run) -> float:
 
 def _late_gradients(shape: Shape, run: Run) -> float:
     """Of the gradients, what is not there before a backward pass: all, of a step with one
-    micro-batch; none where DeepSpeed keeps them, or where they are outside the GPU."""
-    if run.frozen or run.step_in_backward or run.offload != "none" or run.accumulation > 1:
+    micro-batch; none where DeepSpeed keeps them, or where they are outside the GPU. DDP's buckets
+    are there all the time, beside them: `_buckets` has those."""
+    if run.frozen or run.step_in_backward or run.offload == "all" or run.accumulation > 1:
         return 0.0
     if run.sharding.startswith("zero"):
         return 0.0
@@ -218,10 +219,19 @@ def _gathers(shape: Shape, run: Run) -> tuple[float, float]:
 
 
 def _buckets(shape: Shape, run: Run) -> float:
-    """DeepSpeed's, which are no larger than the model."""
+    """In which gradients are sent: DDP's; or DeepSpeed's, which are no larger than the model."""
     if not run.sharding.startswith("zero"):
-        return 0.0
+        return _ddp_buckets(shape, run)
     return min(_BUCKETS_BYTES, 4.0 * shape.parameters)
+
+
+def _ddp_buckets(shape: Shape, run: Run) -> float:
+    """As large as all gradients, and kept from step to step, also where these come and go: by
+    torch's documentation `gradient_as_bucket_view=True`, which is not the default, saves the total
+    gradients' size. No full training with DDP was measured."""
+    if run.sharding != "none" or run.shards == 1 or run.frozen or run.offload == "all":
+        return 0.0
+    return _share(shape, run) * full_bytes(run)[1]
 
 
 def _layer_bytes(shape: Shape, run: Run) -> float:
@@ -240,6 +250,8 @@ def _layer_bytes(shape: Shape, run: Run) -> float:
     if shape.gelu_new and not run.compiled:
         # x for its cube, tanh, 0.5 x and 1 + tanh; autocast has all of it but 0.5 x in fp32.
         mlp = (3 * 4 + e if cast else 4 * e) * f
+        if shape.gated:  # what comes of it, and what that is multiplied with
+            mlp += ((4 if cast else e) + e) * f
     adapted = run.lora_targets
     reads_mlp = whole or run.quantised or adapted == "all"
     total = residual + attention + mlp + e * h + (e * (h + f) if reads_mlp else 0)

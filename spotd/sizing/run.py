@@ -74,6 +74,10 @@ class Run:
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}")
         if not 0 <= self.lora_dropout < 1:
             raise ValueError(f"lora_dropout must be from 0 to below 1, not {self.lora_dropout}")
+        if self.step_in_backward and self.accumulation > 1:  # no gradient is left to add to
+            raise ValueError(
+                f"accumulation must be 1 where step_in_backward is set, not {self.accumulation}"
+            )
         if self.gpus % (self.tensor * self.context):
             raise ValueError(
                 f"gpus must be a multiple of tensor x context ({self.tensor} x {self.context}), "

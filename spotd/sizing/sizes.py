@@ -18,7 +18,8 @@ PLAIN_IP_GB_S = 12.5  # between machines without EFA, GPUDirect or InfiniBand: 1
 _WORTH = 0.9  # advice that saves less than a tenth is none
 LIMITS = (
     "dense text decoders alone: mixtures of experts, images, encoders and pipeline parallelism "
-    "are not covered; memory is 7 % from published measurements on average, at most 28 %"
+    "are not covered; memory is 7 % from published measurements on average, at most 28 %, "
+    "and 46 % where batches are ragged"
 )
 
 

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from bench.gpu import saves
-from bench.gpu.training import BESIDE, NONE, STANDING
+from bench.gpu import saves, training
+from bench.gpu.training import BESIDE, NONE, STANDING, Training
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,8 +72,6 @@ def test_what_the_figures_mean() -> None:
 
 def test_what_was_measured_is_kept_though_the_rest_fails(tmp_path: Path) -> None:
     """So it went on the first GPU that it was on: the machine's memory was used up in round 3."""
-    from bench.gpu import training
-
     path = tmp_path / "gpu.json"
     parts = ["--device", "cpu", "--params", "small", "--rounds", "3", "--json", str(path)]
     lost = "import sys; from bench.gpu import saves, training; "
@@ -89,6 +88,38 @@ def test_what_was_measured_is_kept_though_the_rest_fails(tmp_path: Path) -> None
     assert len(found["samples"][training.BESIDE]["step_s"]) == 1
 
 
+def small(folder: Path) -> Training:
+    return Training(saves.SHAPES["small"], 1, torch.device("cpu"), folder, print)
+
+
+def test_a_round_ends_with_its_save_alone_in_the_store(tmp_path: Path) -> None:
+    with small(tmp_path) as made:
+        made.warm_up()
+        for kind in (BESIDE, STANDING):
+            made.one_round(kind)
+            [left] = (tmp_path / "store" / "jobs" / "bench").glob("g*/s*")
+            assert left.name.startswith(f"s{made.position - 1:012d}-")
+            assert (left / "MANIFEST.json").is_file()
+
+
+def test_a_save_is_read_back_and_older_ones_are_gone_before_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two manifests are there as long as the newest save is read back; then one and the shards of
+    the other."""
+    folder = tmp_path / "store" / "jobs" / "bench" / "g00000001"
+    old, new = (folder / f"s{step:012d}-a" for step in (1, 2))
+    for save in (old, new):
+        save.mkdir(parents=True)
+        (save / "MANIFEST.json").touch()
+        (save / "shard").touch()
+    removals = [(old / "MANIFEST.json").unlink, (old / "shard").unlink, old.rmdir]
+    monkeypatch.setattr(training.time, "sleep", lambda _s: removals.pop(0)())
+    small(tmp_path)._wait_tidy()
+    assert removals == []
+    assert new.is_dir()
+
+
 def test_a_folder_without_room_is_said_before_anything_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,8 +131,6 @@ def test_a_folder_without_room_is_said_before_anything_is_done(
 
 
 def test_a_gpu_that_is_not_there_is_said_at_once() -> None:
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("there is one")
     done = run()

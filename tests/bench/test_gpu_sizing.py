@@ -3,6 +3,7 @@ shapes, and its rows are of the form that bench/sizing.py reads."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +20,10 @@ from spotd.sizing.run import Run
 from spotd.sizing.shape import Shape
 
 ROOT = Path(__file__).parents[2]
-FAMILIES = ("llama-3.2-1b", "qwen2.5-1.5b", "qwen3-0.6b", "pythia-1.4b", "opt-1.3b", "gemma-2b")
+FAMILIES = (
+    *("llama-3.2-1b", "qwen2.5-1.5b", "qwen3-0.6b", "pythia-1.4b", "opt-1.3b", "gemma-2b"),
+    *("gpt2-xl", "phi-2"),
+)
 CPU = torch.device("cpu")
 # transformers' newer name for it is one that peft does not use yet.
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -29,7 +33,7 @@ def small(model: str) -> Shape:
     """The model's kind, in a size for a test."""
     shape = catalog.find(model)
     fewer = min(shape.kv_heads, 2) if shape.kv_heads < shape.heads else 4
-    return replace(shape, layers=2, hidden=64, heads=4, kv_heads=fewer, head_dim=16, ffn=128,
+    return replace(shape, layers=2, hidden=64, heads=4, kv_heads=fewer, head_dim=16, ffn=256,
                    vocab=300)  # fmt: skip
 
 
@@ -40,6 +44,12 @@ def test_a_model_has_the_shape_of_its_name(model: str) -> None:
     counted = sum(one.numel() for one in made.parameters())
     assert counted == pytest.approx(shape.parameters, rel=0.02)  # biases, norms of queries
     assert {one.dtype for one in made.parameters()} == {torch.float32}
+
+
+def test_what_is_all_in_fp32_is_built_so() -> None:
+    for method in ("full", "lora"):
+        made = sized.make(Run(method=method, precision="fp32"), small("llama-3-8b"), CPU)
+        assert {one.dtype for one in made.parameters()} == {torch.float32}
 
 
 def test_adapters_are_as_large_as_the_formula_says() -> None:
@@ -76,6 +86,15 @@ def test_a_row_has_what_was_measured_and_the_formula_of_the_shipped_right_sizer(
     assert "+59%" in sizing.line(row)  # the prior is of tuned runs
     out = dict.fromkeys(found)
     assert "OOM" in sizing.line(sizing.beside(one, out, cards.find("H100")))
+
+
+def test_nothing_is_measured_for_a_bench_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(sizing, "measure", lambda chosen, device: asked.append(chosen.model))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert (sizing.one(0), asked) == (1, [])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
+    assert (sizing.one(0), asked) == (0, ["llama-3.2-1b"])
 
 
 def test_no_run_is_in_both_lists() -> None:

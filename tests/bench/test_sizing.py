@@ -17,6 +17,7 @@ import sizing
 from spotd.sizing import catalog
 from spotd.sizing.memory import FITS, GIB, estimate
 from spotd.sizing.run import Run
+from spotd.sizing.sizes import LIMITS
 
 
 @pytest.mark.req("RSZ-01")
@@ -35,6 +36,16 @@ def test_the_mean_error_is_at_most_12_percent_and_nothing_is_far_too_low() -> No
     assert (held_out["figures"], held_out["mean"] <= 0.13) == (45, True)
     for source, one in totals.items():
         assert one["mean"] <= 0.12, source
+
+
+def test_users_are_told_of_its_errors() -> None:
+    """Of all sources but the one with ragged batches, and of that one."""
+    totals = sizing.summary(sizing.compare())
+    least = {name: round(-100 * one["least"]) for name, one in totals.items()}
+    assert f"memory is {100 * totals['all']['mean']:.0f} % from published" in LIMITS
+    assert LIMITS.endswith(
+        f"at most {least['all']} %, and {least['ms-swift']} % where batches are ragged"
+    )
 
 
 @pytest.mark.req("RSZ-01")

@@ -96,6 +96,17 @@ def test_bad_words_are_named_with_what_to_write(
     assert not shown.out
 
 
+def test_a_flag_that_a_files_words_exclude_is_one_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    block = "spotd: {model: {name: gpt2, step_in_backward: true}}"
+    Path("job.yaml").write_text(f"name: x\nrun: python train.py\n{block}\n")
+    assert run(["--socket", "nobody.sock", "rightsize", "job.yaml", "--accumulation", "2"]) == 2
+    shown = capsys.readouterr()
+    text = "spotd.model.accumulation: must be 1 where step_in_backward is set, not 2"
+    assert (shown.err.count(text), shown.err.count("accumulation"), shown.out) == (1, 1, "")
+
+
 @pytest.mark.req("RSZ-05")
 def test_offers_are_ranked_by_what_the_run_costs_on_them(
     rig: Rig, spotctl: Spotctl, capsys: pytest.CaptureFixture[str]

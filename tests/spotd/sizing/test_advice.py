@@ -27,6 +27,10 @@ def test_the_line_that_would_have_saved_the_case_study_1884_dollars() -> None:
         "packing to 4k tokens: 58 h, $691 instead of 216 h, $2,575 (tight: "
     )
     assert best.saves_usd == pytest.approx(1884, abs=1)
+    its_own = case_study(accumulation=16)
+    assert advise(its_own, H100, pace(its_own, H100, 1850.0), USD_PER_H)[0].text == (
+        "packing to 4k tokens: 58 h, $691 instead of 216 h, $2,575 (tight: 82 GiB/GPU of 79.2)"
+    )
 
 
 def test_without_a_length_or_a_price_it_says_what_it_knows() -> None:

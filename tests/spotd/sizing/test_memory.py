@@ -178,6 +178,44 @@ def test_gradients_take_the_room_of_what_was_kept_unless_they_outlive_it() -> No
     assert estimate(LLAMA, by_zero) == estimate(LLAMA, replace(by_zero, accumulation=2))
 
 
+@pytest.mark.parametrize(("precision", "gradient"), [("mixed", 4), ("bf16", 2)])
+def test_ddp_has_buckets_beside_gradients_from_step_to_step(precision: str, gradient: int) -> None:
+    alone = Run(checkpointing="none", precision=precision)
+    buckets = gradient * LLAMA.parameters
+
+    def more(**change: object) -> float:
+        one = replace(alone, **change)  # type: ignore[arg-type]
+        ddp = replace(one, gpus=4, sharding="none")
+        return estimate(LLAMA, ddp).reserved - estimate(LLAMA, one).reserved
+
+    assert more(sequence=512) == pytest.approx(buckets)
+    assert more(micro_batch=8) == pytest.approx(buckets)
+    assert more(accumulation=2) == pytest.approx(buckets)
+    assert more(method="lora") == more(offload="all") == 0
+    ample = replace(alone, micro_batch=8)  # of which more is kept than there are gradients
+    both = estimate(LLAMA, replace(ample, accumulation=2))
+    assert estimate(LLAMA, replace(ample, gpus=4, sharding="none")).reserved == both.reserved
+    half = replace(alone, gpus=8, tensor=2, micro_batch=8)
+    spread, whole = (estimate(LLAMA, replace(half, sharding=s)).gather for s in ("fsdp", "none"))
+    assert whole == pytest.approx(buckets / 2)
+    assert spread < whole / 4
+
+
+def test_a_step_that_is_not_fused_is_beside_ddps_buckets() -> None:
+    qwen = catalog.find("qwen-7b")
+    run = Run(precision="bf16", sequence=512, foreach=True, gpus=4, sharding="none")
+    assert estimate(qwen, run).allocated == pytest.approx(12 * qwen.parameters, rel=0.001)
+
+
+def test_gradients_are_late_though_the_optimizer_is_outside_the_gpu() -> None:
+    ample = Run(checkpointing="none", micro_batch=8, offload="optimizer")
+    more, less = (estimate(LLAMA, replace(ample, accumulation=n)) for n in (2, 1))
+    assert more.reserved - less.reserved == pytest.approx(4 * LLAMA.parameters)
+    assert less.state == pytest.approx(8 * LLAMA.parameters)
+    outside = replace(ample, offload="all")
+    assert estimate(LLAMA, outside) == estimate(LLAMA, replace(outside, accumulation=2))
+
+
 @pytest.mark.parametrize("loss", ["plain", "chunked"])
 @pytest.mark.parametrize("checkpointing", ["full", "selective", "none"])
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
@@ -214,6 +252,18 @@ def test_gelu_in_pieces_is_most_of_what_gpt2_keeps() -> None:
     assert verdict(whole, 79.2) == FITS
     fused = replace(run, compiled=True)
     assert estimate(xl, fused) == estimate(replace(xl, gelu_new=False), fused)
+
+
+@pytest.mark.parametrize(("precision", "pieces"), [("bf16", 12), ("mixed", 20), ("fp32", 24)])
+def test_gelu_in_pieces_is_multiplied_where_the_mlp_is_gated(precision: str, pieces: int) -> None:
+    """Autograd keeps six of its width in one precision: x, tanh, 0.5 x, 1 + tanh, what comes of it
+    and what that is multiplied with. (And the product, which another activation has as well.)"""
+    run = Run(checkpointing="none", accumulation=2, precision=precision)
+    usual = 3 * (4 if precision == "fp32" else 2)  # x, its SiLU, and what that is multiplied with
+    more = (
+        estimate(replace(LLAMA, gelu_new=True), run).activations - estimate(LLAMA, run).activations
+    )
+    assert more == pytest.approx((pieces - usual) * LLAMA.ffn * run.tokens * LLAMA.layers)
 
 
 def test_adapters_without_dropout_keep_no_masks() -> None:
@@ -271,6 +321,10 @@ def test_the_rule_of_thumb_would_have_it_fit() -> None:
         ({"method": "dora"}, "method must be one of full, full-8bit"),
         ({"gpus": 0}, "gpus must be at least 1, not 0"),
         ({"accumulation": 0}, "accumulation must be at least 1, not 0"),
+        (
+            {"step_in_backward": True, "accumulation": 2},
+            "accumulation must be 1 where step_in_backward is set, not 2",
+        ),
         ({"lora_dropout": 1.0}, "lora_dropout must be from 0 to below 1, not 1.0"),
         ({"gpus": 6, "tensor": 4}, "gpus must be a multiple of tensor x context"),
     ],

@@ -60,6 +60,11 @@ def test_unpacked_examples_make_unequal_batches() -> None:
         ),
         ({"config": {"hidden_size": 8}}, "config", "num_attention_heads is missing"),
         ({"name": "gpt2", "sequence": 4096}, "sequence", "has 1024 positions"),
+        (
+            {"name": "gpt2", "step_in_backward": True, "accumulation": 2},
+            "accumulation",
+            "must be 1 where step_in_backward is set, not 2",
+        ),
         ({"name": "gpt2", "method": "dora"}, "method", "must be one of full"),
         ({"name": "gpt2", "steps": 5, "tokens": 5}, "steps", "leave one of them out"),
     ],

@@ -40,6 +40,10 @@ def test_a_job_without_it_is_as_before() -> None:
         ("{method: lora}", "spotd.model.name: is missing (fix: write one like llama-3-70b"),
         ("{name: gpt2, tokens: lots}", "spotd.model.tokens: 'lots' is no number (fix: write"),
         ("{name: gpt2, tokens: 5, steps: 5}", "spotd.model.steps: and tokens both say"),
+        (
+            "{name: gpt2, step_in_backward: true, accumulation: 2}",
+            "spotd.model.accumulation: must be 1 where step_in_backward is set, not 2",
+        ),
         ("{name: gpt2, methd: lora}", "spotd.model.methd: unknown key (fix: did you mean"),
         ("{name: gpt2, method: dora}", "spotd.model.method: 'dora' is not possible"),
         ("{name: gpt2, layers: 0}", "spotd.model.layers: "),
