@@ -184,7 +184,7 @@ def _old(fence: Fence, head: Head, at: int, keep: int, keep_every_steps: int) ->
     errors of the authority."""
     chain, store, job_id = _chain(head), fence.store, fence.job_id
     kept = {ref.manifest.rpartition("/")[0] for ref in chain[: max(1, keep)]}
-    before = (head.generation, chain[at].step)
+    before = (chain[at].generation, chain[at].step)
     doomed = [("", key) for key in _doomed(store, job_id, before, kept)]
     troubles: list[StoreError] = []
     for url in others_of(store):
