@@ -6,7 +6,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from providers.stores.base import NotFoundError, ObjectStore, StoreError
@@ -16,7 +16,6 @@ from trainer.fence import Fence
 from trainer.saver.reading import Chunk, CorruptError, all_chunks, read_chunk, read_manifest
 
 MILESTONE = "step-"  # what the names of pins begin with that retention makes itself
-AT_ONCE = 8  # deletes side by side, each a way to a bucket and back; a folder has one lock for all
 LONGEST = 1000  # checkpoints that HEAD remembers, and the most that `keep` may be
 _MANIFEST = "/MANIFEST.json"
 _FOLDER = re.compile(r"(?P<folder>jobs/[^/]+/g(?P<generation>\d{8})/s(?P<step>\d{12})-[^/]+)/[^/]+")
@@ -31,6 +30,7 @@ class ReadBack:
     left: deque[Chunk] = field(default_factory=deque)
     more: bool = False  # another call at once may do more
     verified: HeadRef | None = None  # the newest one that was wholly read back
+    settled: HeadRef | None = None  # the newest one up to which what is to be pinned is pinned
 
     def begin(self, store: ObjectStore, ref: HeadRef) -> None:
         """With this one. Raises as `read_manifest`."""
@@ -55,18 +55,22 @@ class ReadBack:
         self.ref = None
         self.left.clear()
 
-    def reach(self, head: Head | None) -> int:
+    def reach(self, head: Head | None, keep_every_steps: int) -> int:
         """How many checkpoints HEAD has to remember, lest a commit drops the one that is being read
-        back, or the verified one before it, which is what there is if all others are torn."""
+        back, or the verified one before it, which is what there is if all others are torn; or, of
+        each `keep_every_steps`, one that is not pinned yet."""
         chain = _chain(head) if head else []
         needed = [chain.index(ref) + 2 for ref in (self.ref, self.verified) if ref in chain]
+        if keep_every_steps:
+            at = [number for number, ref in enumerate(chain) if ref == self.settled]
+            needed.append(at[0] + 2 if at else len(chain) + 1)
         return min(max(needed, default=0), LONGEST)
 
 
 @dataclass(frozen=True)
 class _Old:
-    """What may go once a checkpoint is verified: (store, key)s; what is to be pinned before; and
-    why some of it could not be listed."""
+    """What may go once a checkpoint is verified: (store, key)s; what is to be pinned, and does not
+    go; and why some of it could not be listed."""
 
     doomed: list[tuple[str, str]]
     due: list[HeadRef]
@@ -110,6 +114,7 @@ def remove_old(
         read.forget()
         old = _old(fence, head, 0, keep, keep_every_steps)
         if not (old.doomed or old.due):
+            read.settled = head.current
             return _done(0, old.troubles)
         read.begin(store, head.current)
         troubles = old.troubles
@@ -123,6 +128,7 @@ def remove_old(
     gone, whole = _remove(fence, old, going)
     read.more = not whole or at > 0
     if whole:
+        read.settled = read.ref
         read.forget()
     return _done(gone, old.troubles)
 
@@ -151,40 +157,46 @@ def _is_there(store: ObjectStore, key: str) -> bool:
 
 
 def _remove(fence: Fence, old: _Old, going: Callable[[], bool]) -> tuple[int, bool]:
-    """How many objects went, and whether it was all."""
-    store, job_id = fence.store, fence.job_id
+    """How many objects went, and whether it was all. A store that is full takes no pin: it is tried
+    again when what may go has gone, and what is to be pinned is no part of that."""
+    store, gone = fence.store, 0
     fence.check()
-    for ref in old.due:
-        made = Pin(f"{MILESTONE}{ref.step}", ref, time.time_ns() // 1000, "keep_every")
-        store.put(pin_key(job_id, made.name), made.to_bytes())
-    # Last: of what is pinned until now, nothing goes.
-    pinned = tuple({f"{pin.folder}/" for pin in _pins(store, job_id)})
-    doomed = [one for one in old.doomed if not one[1].startswith(pinned)]
-    shares = [  # manifests first: without its own, a checkpoint is none
-        (place, [key for url, key in doomed if url == place and key.endswith(_MANIFEST) is named])
-        for named in (True, False)
-        for place in ("", *others_of(store))
-    ]
-    gone = 0
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="remove") as pool:
-        for place, keys in shares:
-            there = store_at(store, place) if keys else store
-            at_once = 1 if there.url.startswith("file:") else AT_ONCE
-            for first in range(0, len(keys), at_once):
+    with suppress(StoreError, OSError):
+        _pin(store, fence.job_id, old.due)
+    # Of what is pinned until now, nothing goes.
+    pinned = {f"{pin.folder}/" for pin in _pins(store, fence.job_id)}
+    stays = tuple(pinned | {f"{_folder_of(ref)}/" for ref in old.due})
+    doomed = [one for one in old.doomed if not one[1].startswith(stays)]
+    for named in (True, False):  # manifests first: without its own, a checkpoint is none
+        for url, key in doomed:
+            if key.endswith(_MANIFEST) is named:
                 if not going():
                     return gone, False
-                few = keys[first : first + at_once]
-                list(pool.map(there.delete, few))
-                gone += len(few)
+                store_at(store, url).delete(key)
+                gone += 1
+        if named and gone:
+            fence.check()  # shards are many, and somebody may have gone on from one of them
+    known = {pin.name for pin in _pins(store, fence.job_id)} if old.due else set()
+    _pin(store, fence.job_id, (ref for ref in old.due if f"{MILESTONE}{ref.step}" not in known))
     return gone, True
+
+
+def _pin(store: ObjectStore, job_id: str, due: Iterable[HeadRef]) -> None:
+    for ref in due:
+        made = Pin(f"{MILESTONE}{ref.step}", ref, time.time_ns() // 1000, "keep_every")
+        store.put(pin_key(job_id, made.name), made.to_bytes())
+
+
+def _folder_of(ref: HeadRef) -> str:
+    return ref.manifest.rpartition("/")[0]
 
 
 def _old(fence: Fence, head: Head, at: int, keep: int, keep_every_steps: int) -> _Old:
     """Of what lies before the checkpoint `at` that place of HEAD's chain. Raises WireError, and the
     errors of the authority."""
     chain, store, job_id = _chain(head), fence.store, fence.job_id
-    kept = {ref.manifest.rpartition("/")[0] for ref in chain[: max(1, keep)]}
-    before = (head.generation, chain[at].step)
+    kept = {_folder_of(ref) for ref in chain[: max(keep, at + 1)]}
+    before = (chain[at].generation, chain[at].step)
     doomed = [("", key) for key in _doomed(store, job_id, before, kept)]
     troubles: list[StoreError] = []
     for url in others_of(store):

@@ -49,13 +49,12 @@ class Saving:
         self._waiting: Snapshot | None = None
         self._writing: Snapshot | None = None
         self._stuck: list[Snapshot] = []  # the local disk hangs over it, and has its memory
-        self._closed, self._drains = False, 0
+        self._closed, self._resting, self._drains = False, False, 0
         self._told = Told()
         self.fenced: FencedError | None = None
         self.committed_step = -1
         self.world_size = duties.world_size
-        self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="upload")
-        self._lanes = Lanes()
+        self._pool, self._lanes = ThreadPoolExecutor(MOST, thread_name_prefix="upload"), Lanes()
         self._tidying: Tidying | None = None
         if duties.fence is not None:
             self._tidying = Tidying(
@@ -181,8 +180,9 @@ class Saving:
         return self._waiting is not None or self._writing is not None
 
     def _has_room(self) -> bool:
-        """Whether housekeeping may go on: in a pause, and beside a save for which nobody waits."""
-        if self._writing is None and not self._ready():
+        """Whether housekeeping may go on: in a pause, also of a save that failed, perhaps for want
+        of room; and beside a save for which nobody waits."""
+        if self._resting or (self._writing is None and not self._ready()):
             return True
         saves = filter(None, (self._writing, self._waiting))
         return not (self._drains or any(snapshot.label.hurried for snapshot in saves))
@@ -208,6 +208,7 @@ class Saving:
         if snapshot is self._waiting:
             self._waiting = None
             self._tell()
+            self._changed.notify_all()
 
     def _abandon_unstaged(self, rank: int) -> None:
         for snapshot in (self._waiting, self._writing):
@@ -254,7 +255,7 @@ class Saving:
             self.fenced, self._closed = error, True
         else:
             if self._tidying is not None:
-                self._tidying.note_commit()
+                self._tidying.note()
         # Its memory is free when nobody reads it any more, and not before.
         snapshot.abandoned = True
         still = [one for one in snapshot.outgoing.values() if not one.join(STILL_S)]
@@ -279,6 +280,8 @@ class Saving:
             if isinstance(error, StoreUnavailableError):
                 self._lanes.narrow()
             self._say_failed(snapshot.label.step, f"{type(error).__name__}: {error}")
+            if self._tidying:
+                self._tidying.note()
             self._rest(snapshot, min(LAST_RETRY_S, FIRST_RETRY_S * 2**snapshot.failures))
             snapshot.failures += 1
             return False
@@ -289,11 +292,16 @@ class Saving:
         and wholly so, lest its process dies over it."""
         until = self._monotonic() + pause_s
         with self._changed:
-            while (left_s := until - self._monotonic()) > 0:
-                newer = self._waiting is not None and self._is_whole(self._waiting)
-                if newer or self._closed or snapshot.abandoned:
-                    raise AbandonedError
-                self._changed.wait(min(left_s, LOOK_S))
+            self._resting = True
+            self._changed.notify_all()
+            try:
+                while (left_s := until - self._monotonic()) > 0:
+                    newer = self._waiting is not None and self._is_whole(self._waiting)
+                    if newer or self._closed or snapshot.abandoned:
+                        raise AbandonedError
+                    self._changed.wait(min(left_s, LOOK_S))
+            finally:
+                self._resting = False
 
     def _write(self, snapshot: Snapshot) -> None:
         duties, began_s = self._duties, self._monotonic()
@@ -345,9 +353,7 @@ class Saving:
                 self._say_local(snapshot, trouble)
 
         filling = Filling(
-            member.arena.padded(slot),
-            lambda: member.arena.filled(slot),
-            lambda: snapshot.abandoned,
+            member.arena.padded(slot), lambda: member.arena.filled(slot), lambda: snapshot.abandoned
         )
         return Outgoing(
             snapshot.label,

@@ -32,15 +32,16 @@ class Tidying:
         self._read = ReadBack()
         threading.Thread(target=self._run, name="tidying", daemon=True).start()
 
-    def note_commit(self) -> None:
-        """There may be something to do."""
+    def note(self) -> None:
+        """There may be something to do: after a commit, and beside a save that failed, perhaps for
+        want of room."""
         with self._changed:
             self._untidy = True
             self._changed.notify_all()
 
     def reach(self) -> int:
         """How many checkpoints HEAD has to remember with the next commit."""
-        return self._read.reach(self.fence.head)
+        return self._read.reach(self.fence.head, self._duties.keep_every_steps)
 
     def _run(self) -> None:
         while self._begin():

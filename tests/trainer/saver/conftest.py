@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from providers.stores import open_store
-from tests.trainer.saver.rig import Gate, Rig
+from tests.trainer.saver.rig import Gate, Reads, Rig
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,11 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Gate:
     return Gate(open_store((tmp_path / "store").as_uri()))
+
+
+@pytest.fixture
+def reads(store: Gate, monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(store, monkeypatch)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from providers.stores.base import Body, ObjectStore, StoreUnavailableError
 from spotd.wire import Head
 from trainer.fence import read_head
@@ -21,6 +23,7 @@ from trainer.saver.office import Office, SaverConfig
 from trainer.saver.server import Door
 
 SIZE = 5 * 4096 + 100
+CHUNKS = -(-SIZE // 4096)
 COUNT = SIZE // 4
 PIECES = [
     {
@@ -222,3 +225,25 @@ def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
 def kept_steps(store: Any) -> list[int]:
     keys = [info.key for info in store.list("jobs/job/g")]
     return sorted({int(key.split("/")[3][1:13]) for key in keys})
+
+
+class Reads:
+    """Of what is read back: how often, and held up while `open` is not set."""
+
+    def __init__(self, store: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.count, self.pause_s = threading.Event(), 0, 0.0
+        self.open.set()
+        self._store = store._store
+        monkeypatch.setattr(store, "get_range", self._get_range, raising=False)
+
+    def _get_range(self, key: str, start: int, length: int) -> bytes:
+        self.count += 1
+        time.sleep(self.pause_s)
+        assert self.open.wait(20)
+        return self._store.get_range(key, start, length)
+
+
+def save(rig: Rig, step: int) -> None:
+    """Nobody waits for it, but this test."""
+    assert rig.save(step)
+    rig.wait(lambda: step in rig.steps("checkpoint"))

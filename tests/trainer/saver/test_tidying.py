@@ -9,38 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.trainer.saver.rig import SIZE, Gate, Rig, kept_steps, newest_of, until
+from tests.trainer.saver.rig import CHUNKS, Gate, Reads, Rig, kept_steps, newest_of, save, until
 from tests.trainer.saver.test_regions import Away
 
 Start = Callable[..., Rig]
-CHUNKS = -(-SIZE // 4096)
-
-
-class Reads:
-    """Of what is read back: how often, and held up while `open` is not set."""
-
-    def __init__(self, store: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open, self.count, self.pause_s = threading.Event(), 0, 0.0
-        self.open.set()
-        self._store = store._store
-        monkeypatch.setattr(store, "get_range", self._get_range, raising=False)
-
-    def _get_range(self, key: str, start: int, length: int) -> bytes:
-        self.count += 1
-        time.sleep(self.pause_s)
-        assert self.open.wait(20)
-        return self._store.get_range(key, start, length)
-
-
-@pytest.fixture
-def reads(store: Gate, monkeypatch: pytest.MonkeyPatch) -> Reads:
-    return Reads(store, monkeypatch)
-
-
-def save(rig: Rig, step: int) -> None:
-    """Nobody waits for it, but this test."""
-    assert rig.save(step)
-    rig.wait(lambda: step in rig.steps("checkpoint"))
 
 
 @pytest.mark.req("CKP-04")
