@@ -10,6 +10,9 @@ from spotd.decide.policy import UNSEEN, Action, Pool, Record, Running, Sighting,
 from spotd.decide.policy.alone import Alone, only_place
 from spotd.decide.policy.exact import exact
 from spotd.decide.policy.guard import spare_looks
+from spotd.decide.policy.hazard import fleet_scale
+from spotd.decide.policy.outlook import YOUNG_H
+from spotd.decide.policy.record import UNKNOWN_AGE_H
 from tests.spotd.decide.policy.build import ON_DEMAND, SPOT, H, pool, situation
 
 DOWN_NOW = UNSEEN.after(Sighting(0.0, up=False))
@@ -200,3 +203,86 @@ def test_like_situations_share_a_table_and_its_own_history_is_heard_once() -> No
 
 def _told(there: Pool, **changes: Any) -> tuple[Any, Pool]:
     return situation(there, **changes), there
+
+
+def test_spot_as_dear_as_it_may_be_is_not_waited_for_in_one_place() -> None:
+    assert only_place(situation(pool(spot_usd_per_h=9.0, on_demand_usd_per_h=10.0))) is None
+    found = only_place(situation(pool(spot_usd_per_h=8.99, on_demand_usd_per_h=10.0)))
+    assert found is not None
+
+
+def test_hours_are_hours() -> None:
+    one = Alone(*_told(pool(record=gone_for(6.0)), now_s=10 * H, deadline_s=70 * H))
+    assert (one.time_h, one.work_h, one.restart_h) == pytest.approx((60.0, 40.0, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("record", "gone_h"),
+    [
+        (gone_for(6.0), 6.0),
+        (DOWN_NOW, UNKNOWN_AGE_H),
+        (back_since(600.0), YOUNG_H),
+        (UNSEEN, YOUNG_H),
+    ],
+    ids=["for hours", "now", "there", "unseen"],
+)
+def test_what_is_not_there_is_gone_for_as_long_as_it_was_seen_to_be(
+    record: Record, gone_h: float
+) -> None:
+    assert Alone(*_told(pool(record=record))).gone_h == pytest.approx(gone_h, abs=0.31)
+
+
+def test_each_price_is_of_the_age_of_what_it_speaks_of() -> None:
+    """Spot that stands for long is there for longer, and what is gone for long comes back later."""
+    young, old = (Alone(*_told(pool(record=back_since(minutes)))) for minutes in (1.0, 900.0))
+    assert old.table is young.table
+    assert old.wait(there=True).score_usd < young.wait(there=True).score_usd
+    assert old.wait(there=False).score_usd == young.wait(there=False).score_usd
+    for running in (None, HELD):
+        then, now = (one.on_demand(running, there=True).score_usd for one in (old, young))
+        assert then < now
+    just, long = (Alone(*_told(pool(record=gone_for(hours)))) for hours in (0.5, 5.0))
+    assert just.wait(there=False).score_usd < long.wait(there=False).score_usd
+    assert just.spot().score_usd == long.spot().score_usd
+
+
+def test_what_goes_on_is_said_to_and_pays_no_start() -> None:
+    one = Alone(*_told(pool(), lost_s=1800.0))
+    spot, on_demand = one.stay(), one.on_demand(HELD, there=True)
+    assert (spot.action, on_demand.action) == (Action.STAY, Action.STAY)
+    assert (spot.start_usd, on_demand.start_usd) == (0.0, 0.0)
+    assert spot.lost_usd == one.spot().lost_usd > 0
+    assert on_demand.lost_usd == one.on_demand(None, there=True).lost_usd == 0
+
+
+def test_parts_are_in_dollars_and_no_more_than_the_whole() -> None:
+    cheap, dear = (
+        Alone(*_told(pool(spot_usd_per_h=usd, on_demand_usd_per_h=3 * usd), lost_s=1800.0))
+        for usd in (1.0, 10.0)
+    )
+    assert dear.spot().start_usd == pytest.approx(10 * cheap.spot().start_usd) == 2.0
+    assert dear.spot().lost_usd == pytest.approx(10 * cheap.spot().lost_usd)
+    # It ends as often as can be told, and each end loses 12 hours: on-demand is what it comes to.
+    there = pool(record=Record(ends=1e4, expected_ends=4.0), on_demand_usd_per_h=1.2)
+    lost = Alone(*_told(there, lost_s=12 * H, deadline_s=90 * H)).spot()
+    assert (lost.start_usd, lost.rest_usd) == (pytest.approx(0.2), 0.0)
+    assert lost.start_usd + lost.lost_usd == pytest.approx(lost.score_usd)
+
+
+def test_a_table_is_of_a_place_that_is_near_this_one() -> None:
+    for lost_s in (600.0, 1300.0, 2200.0, 3000.0, 5000.0):
+        place = Alone(*_told(pool(), lost_s=lost_s)).table.place
+        assert place.loss_h / (lost_s / 3600) == pytest.approx(1.0, abs=0.13)
+    for ends, due in ((9.0, 40.0), (30.0, 8.0), (3.0, 1.0), (12.0, 40.0), (25.0, 20.0)):
+        record = Record(ends=ends, expected_ends=due, returns=due, expected_returns=ends)
+        place, true = Alone(*_told(pool(record=record))).table.place, fleet_scale([record])
+        assert 1 / 1.23 < place.ends / true.ends < 1.23
+        assert 1 / 1.23 < place.returns / true.returns < 1.23
+    for usd, ratio in ((3.0, 3.0), (4.1, 4.0), (7.2, 7.25), (1e4, 100.0)):
+        assert Alone(*_told(pool(on_demand_usd_per_h=usd))).table.place.on_demand == ratio
+    steps = [
+        Alone(*_told(pool(), left_s=2 * H, look_s=look_s)).table.place.step_h
+        for look_s in (60.0, 600.0, 3600.0)
+    ]
+    assert steps[0] < 1 / 6
+    assert steps[1:] == [1 / 6, 1 / 6]

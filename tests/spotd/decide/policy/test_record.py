@@ -73,3 +73,20 @@ def test_a_refusal_at_the_same_moment_is_newer() -> None:
 def test_a_record_goes_on_from_what_was_known_before() -> None:
     seen = [Sighting(0, True), Sighting(H, False), Sighting(2 * H, True)]
     assert recorded(seen[1:], recorded(seen[:1])) == recorded(seen)
+
+
+def test_after_a_gap_it_is_looked_at_as_before() -> None:
+    record = recorded([Sighting(0, True), Sighting(GAP_S + 1, True), Sighting(GAP_S + 601, False)])
+    assert record.ends == 1
+    assert record.seen_s == GAP_S + 601
+
+
+def test_a_second_counts_and_none_does_not() -> None:
+    record = recorded([Sighting(0, True), Sighting(1, True)])
+    assert (record.seen_s, record.expected_ends > 0) == (1, True)
+    assert record.after(Sighting(1, True)) == record
+
+
+def test_six_hours_are_still_the_same_run() -> None:
+    last, later = (recorded([Sighting(0, True), Sighting(at, True)]) for at in (6 * H, 6 * H + 1))
+    assert (last.since_s, later.since_s) == (0, 6 * H + 1)
