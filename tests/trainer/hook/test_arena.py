@@ -96,9 +96,28 @@ def test_a_kernel_that_does_not_know_how_and_one_without_memory(
         with pytest.raises(ArenaError, match="GB for snapshots: Cannot allocate memory"):
             pair[0].fault_in()
         return
+    monkeypatch.setattr(pair[0], "_whole", pair[0]._whole.toreadonly())
     assert pair[0].fault_in()
     with pair[0].slot(1) as slot:
         assert bytes(slot) == b"\3" * (PAGE + 1)
+
+
+def test_a_look_at_each_page_is_enough_for_a_kernel_that_does_not_know_how(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is fetched into it meanwhile is not touched: no byte is written back."""
+
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(errno.EINVAL)
+        return -1
+
+    monkeypatch.setattr(arena, "_madvise", refuse)
+    fd = make_memory(100 * PAGE, 1)
+    made = Arena(fd, 100 * PAGE, 1)
+    assert made.fault_in()
+    assert os.fstat(fd).st_blocks * 512 == 101 * PAGE
+    os.close(fd)
+    made.close()
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -165,8 +165,8 @@ class Arena:
         if number != errno.EINVAL:  # else a kernel before 5.14
             text = f"{len(self._whole) / 1e9:.1f} GB for snapshots: {os.strerror(number)}"
             raise ArenaError(text)
-        view = self._whole[start : start + length]
-        view[::PAGE] = view[::PAGE].tobytes()
+        # A look makes a page as well, and undoes nothing of what others write there meanwhile.
+        self._whole[start : start + length][::PAGE].tobytes()
 
     def close(self) -> None:
         """Unmap it; views of it must be gone."""
